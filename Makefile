@@ -1,0 +1,65 @@
+# Two commands to begin with: `make demo` and `make test`. Both install what they need into .venv first.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INTERCHANGE := .venv-lerobot
+DEMO_DATA ?= runs/demo-data
+DEMO_RUN ?= runs/demo
+
+export MUJOCO_GL ?= $(if $(DISPLAY),,egl)
+
+.PHONY: demo test test-slow lint docs docs-serve interchange benchmarks system clean
+
+demo: $(VENV)/.installed system
+	$(BIN)/counterpoint collect metaworld --episodes 10 --val-episodes 3 --test-episodes 5 --size 112 --workers 2 --out $(DEMO_DATA)
+	$(BIN)/counterpoint pretrain decisionnce_t-demo --data $(DEMO_DATA) --out $(DEMO_RUN)
+	$(BIN)/counterpoint report $(DEMO_RUN)
+
+test: $(VENV)/.installed system
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(VENV)/.installed system
+	$(BIN)/python -m pytest -m slow
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+docs: $(VENV)/.docs-installed
+	$(BIN)/mkdocs build --strict
+
+docs-serve: $(VENV)/.docs-installed
+	$(BIN)/mkdocs serve
+
+# The real `lerobot` package needs an older torch, so it lives in an environment of its own.
+interchange: $(INTERCHANGE)/.installed
+	$(INTERCHANGE)/bin/python -m pytest tests/interchange
+
+benchmarks: $(VENV)/.installed system
+	$(BIN)/python benchmarks/losses.py
+	$(BIN)/python benchmarks/collection.py
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[all,dev]"
+	touch $@
+
+$(VENV)/.docs-installed: $(VENV)/.installed
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	touch $@
+
+$(INTERCHANGE)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(INTERCHANGE)
+	$(INTERCHANGE)/bin/pip install --quiet --upgrade pip
+	$(INTERCHANGE)/bin/pip install --quiet "lerobot==0.4.4" pytest pytest-timeout hypothesis --editable .
+	touch $@
+
+# MuJoCo renders through EGL and one test drives Chromium; both come from the system.
+system:
+	@bash scripts/system-packages.sh
+
+clean:
+	rm -rf $(VENV) $(INTERCHANGE) site .pytest_cache .mypy_cache .ruff_cache

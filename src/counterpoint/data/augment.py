@@ -1,0 +1,102 @@
+"""Random crop-and-resize and colour jitter of clips.
+
+The loader draws the parameters (keyed on the global sample index, so that workers and ranks change nothing) and puts
+them in the batch as plain numbers; `images` applies them to the whole batch at once, on whatever device it lies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from counterpoint.data.sampling import Augment
+
+__all__ = ["color_jitter", "draw_crop", "draw_jitter", "images", "resized_crop"]
+
+LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601
+
+
+def draw_crop(augment: Augment, rng: np.random.Generator) -> NDArray[np.float32]:
+    """One crop as shares of the image: [top, left, height, width].
+
+    Area uniform in `scale`, width / height log-uniform in `ratio`; where the two together do not fit into the image,
+    the longer side is the image's.
+    """
+    area = rng.uniform(*augment.scale)
+    ratio = math.exp(rng.uniform(math.log(augment.ratio[0]), math.log(augment.ratio[1])))
+    width, height = min(1.0, math.sqrt(area * ratio)), min(1.0, math.sqrt(area / ratio))
+    top, left = rng.uniform(0, 1 - height), rng.uniform(0, 1 - width)
+    return np.array([top, left, height, width], dtype=np.float32)
+
+
+def draw_jitter(augment: Augment, frames: int, rng: np.random.Generator) -> NDArray[np.float32]:
+    """[F, 4]: factors of brightness, contrast and saturation, and a hue rotation in turns, one row a frame."""
+    strength = np.array([augment.jitter] * 3 + [augment.jitter / 5])
+    centre = np.array([1.0, 1.0, 1.0, 0.0])
+    return (centre + strength * rng.uniform(-1, 1, (frames, 4))).astype(np.float32)
+
+
+def images(batch: Mapping[str, Any], key: str) -> UInt8[Tensor, "B F H W 3"] | Float[Tensor, "B F H W 3"]:
+    """The frames under `key`, augmented where the loader drew augmentation for them.
+
+    Returns:
+        uint8 as stored when there is nothing to apply, otherwise float in [0, 1].
+    """
+    frames: Tensor = batch[key]
+    crop = batch.get(f"{key}.crop")
+    if crop is None:
+        return frames
+    cropped = resized_crop(frames.float() / 255, crop)
+    jitter = batch.get(f"{key}.jitter")
+    return cropped if jitter is None else color_jitter(cropped, jitter)
+
+
+def resized_crop(frames: Float[Tensor, "B F H W 3"], crop: Float[Tensor, "B 4"]) -> Float[Tensor, "B F H W 3"]:
+    """Cut one window a clip and resize it bilinearly to the frame's own size.
+
+    Args:
+        frames: Values in [0, 1].
+        crop: [top, left, height, width] as shares of the image.
+    """
+    B, F, H, W, _ = frames.shape
+    top, left, height, width = crop.to(frames.dtype).unbind(1)
+    zero = torch.zeros_like(top)
+    theta = torch.stack(
+        [
+            torch.stack([width, zero, 2 * left + width - 1], 1),
+            torch.stack([zero, height, 2 * top + height - 1], 1),
+        ],
+        1,
+    )
+    grid = functional.affine_grid(theta, [B, 3 * F, H, W], align_corners=False)
+    # All frames of a clip share one window, so they travel as channels of one image.
+    stacked = frames.permute(0, 1, 4, 2, 3).reshape(B, F * 3, H, W)
+    cut = functional.grid_sample(stacked, grid, mode="bilinear", padding_mode="border", align_corners=False)
+    return cut.reshape(B, F, 3, H, W).permute(0, 1, 3, 4, 2)
+
+
+def color_jitter(frames: Float[Tensor, "B F H W 3"], jitter: Float[Tensor, "B F 4"]) -> Float[Tensor, "B F H W 3"]:
+    """Brightness, contrast, saturation, then hue, each frame by its own factors; the result is clamped to [0, 1].
+
+    Hue turns the chroma plane of YIQ, a linear stand-in for the turn of HSV.
+    """
+    brightness, contrast, saturation, hue = (value[..., None, None, None] for value in jitter.unbind(-1))
+    luma = frames.new_tensor(LUMA)
+    out = (frames * brightness).clamp(0, 1)
+    mean = (out @ luma).mean(dim=(-2, -1))[..., None, None, None]
+    out = (mean + (out - mean) * contrast).clamp(0, 1)
+    grey = (out @ luma)[..., None]
+    out = (grey + (out - grey) * saturation).clamp(0, 1)
+    to_yiq = frames.new_tensor([LUMA, (0.5959, -0.2746, -0.3213), (0.2115, -0.5227, 0.3112)])
+    y, i, q = (out @ to_yiq.T).unbind(-1)
+    cos, sin = torch.cos(2 * math.pi * hue[..., 0]), torch.sin(2 * math.pi * hue[..., 0])
+    turned = torch.stack([y, cos * i - sin * q, sin * i + cos * q], -1)
+    return (turned @ torch.linalg.inv(to_yiq).T).clamp(0, 1)

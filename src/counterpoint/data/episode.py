@@ -1,0 +1,158 @@
+"""One trajectory: what was seen, what was done, and what it was for.
+
+An episode of T steps is laid out so, with the terminal observation only where the source has one::
+
+    step          0    1    2   ...  T-1  (T)
+    frames        o0   o1   o2  ...  oT-1 (oT)
+    actions       a0   a1   a2  ...  aT-1
+    timestamps    t0   t1   t2  ...  tT-1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterpoint.errors import BadInputError
+
+__all__ = ["Episode", "EpisodeInfo"]
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeInfo:
+    """What is known of an episode before any frame is decoded.
+
+    Attributes:
+        length: T, the number of steps (at least 1).
+        instruction: What the trajectory was for, in words; empty when the source has none.
+        fps: Frames a second.
+        success: Whether the episode succeeded; `None` where the source does not say.
+    """
+
+    length: int
+    instruction: str
+    fps: float
+    success: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """A frozen trajectory that validates itself when it is made.
+
+    Attributes:
+        frames: Camera name -> uint8 [T, H, W, 3], RGB in [0, 255].
+        instruction: What the trajectory was for; empty when unknown.
+        timestamps: Seconds since the start, float64 [T], strictly increasing.
+        actions: float32 [T, A], or `None` (videos of people have none).
+        state: Proprioception, float32 [T, S], or `None`.
+        terminal: Camera name -> uint8 [H, W, 3], the observation after the last action, where it exists.
+        masks: Name -> bool [T], what of each step is to be trusted.
+        success: Whether the episode succeeded; `None` where nobody said.
+
+    Raises:
+        BadInputError: When lengths disagree, a dtype or shape is wrong, or a number is not finite.
+    """
+
+    frames: Mapping[str, Array]
+    instruction: str
+    timestamps: Array
+    actions: Array | None = None
+    state: Array | None = None
+    terminal: Mapping[str, Array] | None = None
+    masks: Mapping[str, Array] = field(default_factory=dict)
+    success: bool | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("frames", "terminal", "masks"):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, MappingProxyType(dict(value)))
+        _check_instruction(self.instruction)
+        if not self.frames and self.state is None:
+            raise BadInputError(
+                "episode",
+                found="neither frames nor state",
+                expected="at least one camera or a state",
+                mend="give frames={'camera': uint8 [T, H, W, 3]}",
+            )
+        length = len(self.timestamps)
+        _check_timestamps(self.timestamps)
+        for camera, frames in self.frames.items():
+            _check_frames(f"frames[{camera!r}]", frames, length)
+        for camera, frame in (self.terminal or {}).items():
+            _check_frames(f"terminal[{camera!r}]", frame[None], 1)
+        for name in ("actions", "state"):
+            value = getattr(self, name)
+            if value is not None:
+                _check_vectors(name, value, length)
+        for name, mask in self.masks.items():
+            if mask.dtype != np.bool_ or mask.shape != (length,):
+                raise BadInputError(
+                    f"masks[{name!r}]",
+                    found=f"{mask.dtype} {mask.shape}",
+                    expected=f"bool ({length},)",
+                    mend="give one truth value a step",
+                )
+
+    def __len__(self) -> int:
+        return len(self.timestamps)
+
+    def __repr__(self) -> str:
+        cameras = ", ".join(f"{name} {frames.shape[1]}x{frames.shape[2]}" for name, frames in self.frames.items())
+        return f"Episode(T={len(self)}, {self.instruction!r}, cameras=[{cameras}])"
+
+
+def _check_instruction(instruction: object) -> None:
+    if not isinstance(instruction, str):
+        raise BadInputError(
+            "instruction",
+            found=f"{type(instruction).__name__} {instruction!r}",
+            expected="text",
+            mend="give the instruction as a string",
+        )
+
+
+def _check_timestamps(timestamps: Array) -> None:
+    good = timestamps.ndim == 1 and len(timestamps) > 0 and bool(np.isfinite(timestamps).all())
+    if not good or bool((np.diff(timestamps) <= 0).any()):
+        raise BadInputError(
+            "timestamps",
+            found=f"{timestamps.dtype} {timestamps.shape}, not strictly increasing and finite",
+            expected="at least one time, in seconds, strictly increasing",
+            mend="sort the frames by time and drop repeats",
+        )
+
+
+def _check_frames(where: str, frames: Array, length: int) -> None:
+    if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[-1] != 3 or len(frames) != length:
+        raise BadInputError(
+            where,
+            found=f"{frames.dtype} {frames.shape}",
+            expected=f"uint8 ({length}, H, W, 3)",
+            mend="give RGB frames as uint8 in [0, 255], channels last, one a step",
+        )
+
+
+def _check_vectors(where: str, value: Array, length: int) -> None:
+    if value.dtype != np.float32 or value.ndim != 2 or len(value) != length:
+        raise BadInputError(
+            where,
+            found=f"{value.dtype} {value.shape}",
+            expected=f"float32 ({length}, n)",
+            mend="give one float32 vector a step",
+        )
+    if not bool(np.isfinite(value).all()):
+        step = int(np.argwhere(~np.isfinite(value))[0][0])
+        raise BadInputError(
+            where,
+            found=f"a value that is not finite at step {step}",
+            expected="finite numbers",
+            mend="drop or repair the episode",
+        )

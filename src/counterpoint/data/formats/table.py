@@ -1,0 +1,170 @@
+"""Tables that people write by hand: CSV and JSON lines, read so that an error names the row.
+
+Rows are numbered as an editor numbers lines: in a CSV the header is row 1.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from counterpoint.errors import BadInputError
+
+__all__ = ["Row", "read_table"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a table; the methods read a field or say what is wrong with it.
+
+    Attributes:
+        path: The table.
+        number: Its line in the file, from 1.
+        fields: Column -> value: text in a CSV, any JSON value in JSON lines.
+    """
+
+    path: Path
+    number: int
+    fields: Mapping[str, object]
+
+    @property
+    def where(self) -> str:
+        """File and row, for messages."""
+        return f"{self.path}, row {self.number}"
+
+    def text(self, column: str) -> str:
+        """A field that must be text and not blank, without surrounding space."""
+        value = self.fields.get(column)
+        if not isinstance(value, str) or not value.strip():
+            raise self.error(column, value, "text that is not empty")
+        return value.strip()
+
+    def seconds(self, column: str) -> float | None:
+        """A time that may be left out (`None`): finite, not negative."""
+        value = self.fields.get(column)
+        if value is None or value == "":
+            return None
+        if isinstance(value, str | int | float) and not isinstance(value, bool):
+            try:
+                number = float(value)
+            except (ValueError, OverflowError):
+                number = math.nan
+            if math.isfinite(number) and number >= 0:
+                return number
+        raise self.error(column, value, "seconds from the video's start, 0 or more")
+
+    def frame(self, column: str) -> int:
+        """A whole number, 0 or more."""
+        value = self.fields.get(column)
+        if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 15:
+            return int(value)
+        raise self.error(column, value, "a whole number")
+
+    def error(self, column: str, value: object, expected: str) -> BadInputError:
+        """What to raise about one field."""
+        found = f"nothing in column {column!r}" if value in (None, "") else f"{column} = {str(value)[:80]!r}"
+        return BadInputError(
+            self.where, found=found, expected=expected, mend="correct this row, or remove it"
+        )
+
+
+def read_table(path: str | Path, columns: Sequence[str]) -> list[Row]:
+    """Read a .csv or .jsonl table.
+
+    Args:
+        path: The file; its ending decides how it is read.
+        columns: Columns that every row must have; others are kept too.
+
+    Returns:
+        At least one row.
+
+    Raises:
+        BadInputError: When the file cannot be read as such a table, lacks a column, or has no row.
+    """
+    path = Path(path)
+    text = _read_text(path)
+    rows = list(
+        _json_rows(path, text, columns) if path.suffix == ".jsonl" else _csv_rows(path, text, columns)
+    )
+    if not rows:
+        raise BadInputError(path, found="no rows", expected="at least one", mend="add a row for each episode")
+    return rows
+
+
+def _read_text(path: Path) -> str:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise BadInputError(
+            path, found=error.strerror or str(error), expected="a readable table", mend="check the path"
+        ) from error
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        row = data.count(b"\n", 0, error.start) + 1
+        raise BadInputError(
+            f"{path}, row {row}",
+            found=f"byte 0x{data[error.start]:02x} at {error.start}, which is not UTF-8",
+            expected="UTF-8 text",
+            mend="save the file as UTF-8",
+        ) from error
+
+
+def _csv_rows(path: Path, text: str, columns: Sequence[str]) -> Iterator[Row]:
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        header = next(reader, [])
+        missing = [column for column in columns if header.count(column) != 1]
+        if missing:
+            raise BadInputError(
+                f"{path}, row 1",
+                found=f"columns {', '.join(header)[:200] or '(none)'}",
+                expected=f"column {missing[0]!r}, once",
+                mend=f"begin the file with a header that names {', '.join(columns)}",
+            )
+        for values in reader:
+            if values and len(values) != len(header):
+                raise BadInputError(
+                    f"{path}, row {reader.line_num}",
+                    found=f"{len(values)} fields",
+                    expected=f"{len(header)}, as in the header",
+                    mend="put text with commas in double quotes",
+                )
+            if values:
+                yield Row(path, reader.line_num, dict(zip(header, values, strict=True)))
+    except csv.Error as error:
+        raise BadInputError(
+            f"{path}, row {reader.line_num}",
+            found=str(error),
+            expected="comma-separated values",
+            mend="close every double quote, and write one inside text twice",
+        ) from error
+
+
+def _json_rows(path: Path, text: str, columns: Sequence[str]) -> Iterator[Row]:
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            fields = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise BadInputError(
+                f"{path}, row {number}",
+                found=f"no JSON ({error})",
+                expected="one JSON object a line",
+                mend="correct this row, or remove it",
+            ) from error
+        missing = [c for c in columns if c not in fields] if isinstance(fields, dict) else list(columns)
+        if missing:
+            raise BadInputError(
+                f"{path}, row {number}",
+                found=line[:80],
+                expected=f"an object with {missing[0]!r}",
+                mend=f"give every row {', '.join(columns)}",
+            )
+        yield Row(path, number, fields)

@@ -1,0 +1,263 @@
+"""Exact random access to the frames of video files, by frame number, through a bounded set of open decoders.
+
+A frame's number is its rank in presentation order. The first access to a file walks its packets, decodes the
+first picture alone, and notes every presentation time and keyframe; after that a frame costs one seek to the
+keyframe before it and the pictures between.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+from numpy.typing import NDArray
+
+from counterpoint.data.episode import Array
+from counterpoint.errors import BadInputError
+
+__all__ = ["VideoInfo", "decoders", "probe_video", "read_frames", "reading"]
+
+# Threads cost more than they save on small pictures, and do not survive a fork. PyAV < 17 used none.
+_CONVERSION: dict[str, Any] = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
+
+
+@dataclass(frozen=True, slots=True)
+class VideoInfo:
+    """What a video file holds: number of frames, frames a second, height and width in pixels as shown."""
+
+    frames: int
+    fps: float
+    height: int
+    width: int
+
+
+def probe_video(path: str | Path) -> VideoInfo:
+    """Count the frames of a video file; one picture is decoded.
+
+    Raises:
+        BadInputError: When the file is missing, is no video, or ends early.
+    """
+    return _index(_file_key(path)).info
+
+
+def read_frames(path: str | Path, indices: Sequence[int] | NDArray[Any]) -> Array:
+    """Decode frames by their number inside the file.
+
+    Args:
+        path: The video file. Up to `decoders.limit` files stay open in this process.
+        indices: N frame numbers in any order; repeats are allowed.
+
+    Returns:
+        uint8 [N, H, W, 3], RGB, turned upright where the file says how.
+
+    Raises:
+        BadInputError: When the file is missing or damaged, or a number is outside it.
+    """
+    key = _file_key(path)
+    info = _index(key).info
+    wanted, where = np.unique(np.asarray(indices, dtype=np.int64).reshape(-1), return_inverse=True)
+    if len(wanted) and (wanted[0] < 0 or wanted[-1] >= info.frames):
+        raise BadInputError(
+            path,
+            found=f"a request for frame {wanted[0] if wanted[0] < 0 else wanted[-1]}",
+            expected=f"a number from 0 to {info.frames - 1}",
+            mend="if the file should be longer, it is truncated: copy it again",
+        )
+    pictures = np.empty((len(wanted), info.height, info.width, 3), dtype=np.uint8)
+    with decoders.borrow(key) as decoder:
+        decoder.read(wanted.tolist(), pictures)
+    in_order = len(wanted) == len(where) and bool((np.diff(where) > 0).all())
+    return pictures if in_order else pictures[where]
+
+
+@contextmanager
+def reading(path: str | Path) -> Iterator[None]:
+    """Tell FFmpeg's errors on `path` as `BadInputError`."""
+    try:
+        yield
+    except av.FFmpegError as error:
+        raise _damaged(path, str(error)) from error
+
+
+def _damaged(path: str | Path, found: str) -> BadInputError:
+    return BadInputError(
+        path, found=found, expected="a whole, readable video", mend="copy or encode it again"
+    )
+
+
+_FileKey = tuple[str, int, int]
+
+
+def _file_key(path: str | Path) -> _FileKey:
+    """Path, size and time of change: a file written anew is another file."""
+    try:
+        status = Path(path).stat()
+    except OSError as error:
+        found = error.strerror or str(error)
+        raise BadInputError(path, found=found, expected="a video file", mend="check the path") from error
+    return str(path), status.st_size, status.st_mtime_ns
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """Where the pictures of a file are.
+
+    Attributes:
+        info: The file as a whole.
+        times: Presentation time of each frame, ascending.
+        keyframes: Frame number of each keyframe.
+        key_times: Decoding time of each keyframe: what a seek aims at.
+        turns: Quarter turns to the left that set the picture upright.
+    """
+
+    info: VideoInfo
+    times: NDArray[np.int64]
+    keyframes: NDArray[np.int64]
+    key_times: NDArray[np.int64]
+    turns: int
+
+
+@lru_cache(maxsize=256)  # 8 bytes a frame: some MB for long files
+def _index(key: _FileKey) -> _Index:
+    path = key[0]
+    with reading(path), av.open(path) as container:
+        if not container.streams.video:
+            raise BadInputError(path, found="no video stream", expected="a video", mend="give another file")
+        stream = container.streams.video[0]
+        shown: list[int] = []
+        keys: list[tuple[int, int]] = []
+        for packet in container.demux(stream):
+            if packet.size == 0 or packet.is_discard:
+                continue
+            if packet.pts is None or packet.dts is None:
+                raise BadInputError(
+                    path,
+                    found="a picture without a presentation time",
+                    expected="times in the container",
+                    mend="convert it: ffmpeg -i IN -c:v libx264 OUT.mp4",
+                )
+            shown.append(packet.pts)
+            if packet.is_keyframe:
+                keys.append((packet.pts, packet.dts))
+        if not keys or len(shown) < stream.frames:
+            expected = f"{stream.frames}, as its header says" if stream.frames else "at least one"
+            mend = "the file is truncated or empty: copy it again"
+            raise BadInputError(path, found=f"{len(shown)} frames", expected=expected, mend=mend)
+        times = np.sort(np.array(shown, dtype=np.int64))
+        keyframes = np.searchsorted(times, np.array([pts for pts, _ in keys], dtype=np.int64))
+        container.seek(keys[0][1], stream=stream)
+        first = next(container.decode(stream), None)
+        if first is None:
+            raise _damaged(path, "no picture that decodes")
+        turns = first.rotation // 90 % 4
+        height, width = (first.width, first.height) if turns % 2 else (first.height, first.width)
+        info = VideoInfo(len(shown), float(stream.average_rate or Fraction(0)), height, width)
+        return _Index(info, times, keyframes, np.array([dts for _, dts in keys], dtype=np.int64), turns)
+
+
+class _Decoder:
+    """One open file and the place its decoder has come to."""
+
+    def __init__(self, key: _FileKey) -> None:
+        self.path, self.index, self.lock = key[0], _index(key), threading.Lock()
+        with reading(self.path):
+            self._container = av.open(self.path)
+        self._stream = self._container.streams.video[0]
+        self._stream.codec_context.thread_count = 1  # a decoding thread would not survive a fork
+        self._reformatter = av.video.reformatter.VideoReformatter()
+        self._pictures: Iterator[av.VideoFrame] = iter(())
+        self._next = self.index.info.frames  # the number the next decoded picture will have
+
+    def read(self, wanted: Sequence[int], out: Array) -> None:
+        """Decode ascending frame numbers into `out`, in as few passes as the keyframes allow."""
+        with reading(self.path):
+            for slot, number in enumerate(wanted):
+                key = max(int(np.searchsorted(self.index.keyframes, number, side="right")) - 1, 0)
+                if not self.index.keyframes[key] <= self._next <= number:
+                    self._seek(int(self.index.key_times[key]))
+                picture = self._forward_to(number)
+                if picture is None:  # some containers' seek overshoots: start from the beginning
+                    self._seek(int(self.index.key_times[0]))
+                    picture = self._forward_to(number)
+                if picture is None or picture.is_corrupt:
+                    raise _damaged(self.path, f"no sound picture for frame {number}")
+                out[slot] = np.rot90(self._as_rgb(picture, out.shape), self.index.turns)
+
+    def _as_rgb(self, picture: av.VideoFrame, shape: tuple[int, ...]) -> Array:
+        if {picture.height, picture.width} != {shape[1], shape[2]}:
+            raise _damaged(
+                self.path, f"a picture of {picture.height} x {picture.width} among {shape[1]} x {shape[2]}"
+            )
+        return self._reformatter.reformat(picture, format="rgb24", **_CONVERSION).to_ndarray()
+
+    def _seek(self, time: int) -> None:
+        self._container.seek(time, stream=self._stream)
+        self._pictures = self._container.decode(self._stream)
+
+    def _forward_to(self, number: int) -> av.VideoFrame | None:
+        for picture in self._pictures:
+            if picture.pts is None:
+                continue
+            shown = int(np.searchsorted(self.index.times, picture.pts))
+            self._next = shown + 1
+            if shown >= number:
+                return picture if shown == number else None
+        self._next = self.index.info.frames
+        return None
+
+
+class _DecoderCache:
+    """The open decoders of this process, the longest unused closed first.
+
+    Attributes:
+        limit: How many files may stay open.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._forget()
+
+    def _forget(self) -> None:
+        self._open: OrderedDict[_FileKey, _Decoder] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def after_fork(self) -> None:
+        """Start empty in a child: file positions are shared with the parent, and its locks may be held."""
+        self._inherited = self._open  # kept, so that nothing of the parent's is closed from here
+        self._forget()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @contextmanager
+    def borrow(self, key: _FileKey) -> Iterator[_Decoder]:
+        """The decoder of a file, for one thread at a time; one that failed is not kept."""
+        with self._lock:
+            decoder = self._open.pop(key, None) or _Decoder(key)
+            self._open[key] = decoder
+            while len(self._open) > max(self.limit, 1):
+                self._open.popitem(last=False)  # closed when its last borrower lets go
+        try:
+            with decoder.lock:
+                yield decoder
+        except BaseException:
+            with self._lock:
+                self._open.pop(key, None)
+            raise
+
+
+decoders = _DecoderCache(limit=16)
+"""The process-wide cache of open files behind `read_frames`; set `decoders.limit` for another bound."""
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=decoders.after_fork)

@@ -1,0 +1,121 @@
+"""Reading, writing and fitting weight files, with errors a person can act on."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from counterpoint.errors import BadInputError
+
+__all__ = ["fit_weights", "is_local", "read_torch_file", "read_weights", "write_weights"]
+
+_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
+
+
+def is_local(pretrained: str) -> bool:
+    """Whether `pretrained` is written as a path rather than as the name of a tag."""
+    return any(sign in pretrained for sign in ("/", os.sep)) or pretrained.endswith(_SUFFIXES)
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The state dict in a safetensors file, or in a torch file that holds tensors alone.
+
+    Raises:
+        BadInputError: No such file, a damaged one, or one that holds something else.
+    """
+    if path.suffix != ".safetensors":
+        found = read_torch_file(path)
+        strangers = [name for name, value in found.items() if not isinstance(value, Tensor)]
+        if strangers:
+            raise BadInputError(
+                path,
+                found=f"entries that are no tensors ({_some(strangers)})",
+                expected="a state dict: name -> tensor",
+                mend="save model.state_dict() itself, without what stands around it",
+            )
+        return {name: value for name, value in found.items() if isinstance(value, Tensor)}
+    _exists(path)
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise _damaged(path, "a whole safetensors file", error) from error
+
+
+def read_torch_file(path: Path) -> dict[str, object]:
+    """The dict in a torch file, read with `weights_only=True`: code inside is never run.
+
+    Raises:
+        BadInputError: No such file, a damaged one, or one that holds more than tensors and plain containers.
+    """
+    _exists(path)
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, EOFError, RuntimeError, KeyError, ValueError) as error:
+        raise _damaged(path, "a whole torch file of tensors and plain containers, no code", error) from error
+    if not isinstance(found, Mapping):
+        raise BadInputError(
+            path, found=type(found).__name__, expected="a dict of tensors", mend="save model.state_dict()"
+        )
+    return {str(name): value for name, value in found.items()}
+
+
+def write_weights(weights: Mapping[str, Tensor], path: Path) -> None:
+    """Write a safetensors file; a reader sees the old one or the new one, never half of one."""
+    # Cloned, because tensors that share memory (tied weights) are refused by the format.
+    whole = {name: value.detach().cpu().contiguous().clone() for name, value in weights.items()}
+    draft = path.with_name(path.name + ".tmp")
+    save_file(whole, draft, metadata={"format": "pt"})
+    draft.replace(path)
+
+
+def fit_weights(module: nn.Module, weights: Mapping[str, Tensor], where: Path) -> None:
+    """Load `weights` into `module`: every name and every shape must agree.
+
+    Raises:
+        BadInputError: They do not; the message names the first few on either side.
+    """
+    own = module.state_dict()
+    troubles = {
+        "lacks": sorted(own.keys() - weights.keys()),
+        "has unknown": sorted(weights.keys() - own.keys()),
+        "has other shapes for": [
+            f"{name} {list(weights[name].shape)} instead of {list(value.shape)}"
+            for name, value in own.items()
+            if name in weights and weights[name].shape != value.shape
+        ],
+    }
+    if any(troubles.values()):
+        raise BadInputError(
+            where,
+            found="; ".join(f"{how} {_some(names)}" for how, names in troubles.items() if names),
+            expected=f"the {len(own)} tensors of {type(module).__name__}",
+            mend="check that the file belongs to the model in the configuration, and that it was copied whole",
+        )
+    module.load_state_dict(weights)
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
+
+
+def _exists(path: Path) -> None:
+    if not path.is_file():
+        raise BadInputError(path, found="no such file", expected="a weight file", mend="check the path")
+
+
+def _damaged(path: Path, expected: str, error: Exception) -> BadInputError:
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return BadInputError(
+        path,
+        found=f"{path.stat().st_size} bytes that cannot be read ({reason[:200]})",
+        expected=expected,
+        mend="copy or download the file again; it may have been cut short",
+    )

@@ -1,0 +1,132 @@
+"""Training criteria, one file a paper: pure functions on raw embeddings, and the objectives built on them.
+
+The functions stand alone: import one into any training loop. `OBJECTIVES` names what `counterpoint pretrain` trains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from counterpoint.config import FrozenConfig, validate
+from counterpoint.errors import BadInputError
+from counterpoint.objectives.actol import (
+    AcTOL,
+    AcTOLConfig,
+    DirectedAcTOL,
+    brownian_bridge_log_loss,
+    brownian_bridge_loss,
+    brownian_bridge_loss_as_trained,
+    directed_vlo_loss,
+    vlo_loss,
+    vlo_lower_bound,
+)
+from counterpoint.objectives.base import Batch, ClipObjective, Features, LossOutput, Objective
+from counterpoint.objectives.clip_goal import CLIPGoal, CLIPGoalConfig, clip_goal_loss
+from counterpoint.objectives.decisionnce import (
+    DecisionNCEConfig,
+    DecisionNCEP,
+    DecisionNCET,
+    decisionnce_p_loss,
+    decisionnce_p_loss_halves,
+    decisionnce_t_loss,
+    potential_rewards,
+    transition_rewards,
+)
+from counterpoint.objectives.liv import LIV, LIVConfig, liv_loss
+from counterpoint.objectives.r3m import R3M, R3MConfig, r3m_language_loss, r3m_loss, r3m_time_contrastive_loss
+from counterpoint.objectives.tcn import TCN, TCNConfig, tcn_loss
+from counterpoint.objectives.vip import VIP, VIPConfig, vip_loss
+
+__all__ = [
+    "LIV",
+    "OBJECTIVES",
+    "R3M",
+    "TCN",
+    "VIP",
+    "AcTOL",
+    "AcTOLConfig",
+    "Batch",
+    "CLIPGoal",
+    "CLIPGoalConfig",
+    "ClipObjective",
+    "DecisionNCEConfig",
+    "DecisionNCEP",
+    "DecisionNCET",
+    "DirectedAcTOL",
+    "Entry",
+    "Features",
+    "LIVConfig",
+    "LossOutput",
+    "Objective",
+    "R3MConfig",
+    "TCNConfig",
+    "VIPConfig",
+    "brownian_bridge_log_loss",
+    "brownian_bridge_loss",
+    "brownian_bridge_loss_as_trained",
+    "clip_goal_loss",
+    "decisionnce_p_loss",
+    "decisionnce_p_loss_halves",
+    "decisionnce_t_loss",
+    "directed_vlo_loss",
+    "liv_loss",
+    "objective_config",
+    "potential_rewards",
+    "r3m_language_loss",
+    "r3m_loss",
+    "r3m_time_contrastive_loss",
+    "tcn_loss",
+    "transition_rewards",
+    "vip_loss",
+    "vlo_loss",
+    "vlo_lower_bound",
+]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a name in a recipe stands for.
+
+    Attributes:
+        objective: The class; called with a dual encoder and its configuration.
+        config: Its configuration.
+        segment_score: How a segment is scored against an instruction in evaluations: by the similarity gained
+            (`potential`) or by the direction of the change (`direction`).
+    """
+
+    objective: type[Any]
+    config: type[FrozenConfig]
+    segment_score: Literal["potential", "direction"] = "potential"
+
+
+OBJECTIVES: dict[str, Entry] = {
+    "decisionnce_p": Entry(DecisionNCEP, DecisionNCEConfig),
+    "decisionnce_t": Entry(DecisionNCET, DecisionNCEConfig, "direction"),
+    "actol": Entry(AcTOL, AcTOLConfig),
+    "directed_actol": Entry(DirectedAcTOL, AcTOLConfig),
+    "clip_goal": Entry(CLIPGoal, CLIPGoalConfig),
+    "liv": Entry(LIV, LIVConfig),
+    "vip": Entry(VIP, VIPConfig),
+    "r3m": Entry(R3M, R3MConfig),
+    "tcn": Entry(TCN, TCNConfig),
+}
+
+
+def objective_config(section: Mapping[str, Any], where: str) -> tuple[str, FrozenConfig]:
+    """The name and the checked configuration of a recipe's `[objective]` section.
+
+    Raises:
+        BadInputError: When the name is missing or unknown, or a key is unknown or ill-typed.
+    """
+    name = section.get("name")
+    if name not in OBJECTIVES:
+        raise BadInputError(
+            where,
+            found=f"objective.name = {name!r}",
+            expected=f"one of {', '.join(OBJECTIVES)}",
+            mend="choose one of these",
+        )
+    settings = {key: value for key, value in section.items() if key != "name"}
+    return name, validate(OBJECTIVES[name].config, settings, f"{where} [objective]")

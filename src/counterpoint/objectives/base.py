@@ -1,0 +1,140 @@
+"""The seam between papers and trainer: an `Objective` says what to sample, encodes it, and scores it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from counterpoint.data.augment import images
+from counterpoint.data.sampling import Augment, Draw, Key, Spec
+from counterpoint.encoders.base import DualEncoder
+
+__all__ = ["Batch", "ClipObjective", "Features", "LossOutput", "Objective"]
+
+Batch = Mapping[str, Any]
+"""What the loader makes of a `Spec`: tensors with a leading B, and lists of B strings."""
+
+
+@dataclass(frozen=True)
+class Features:
+    """Encoder outputs.
+
+    Attributes:
+        rows: Name -> tensor [B, ...]: one row a sample of the batch. These are gathered across ranks.
+        shared: Name -> tensor that is not a row of the batch.
+    """
+
+    rows: dict[str, Tensor]
+    shared: dict[str, Tensor] = field(default_factory=dict)
+
+    def float(self) -> Features:
+        """The same with half-precision tensors widened to float32."""
+        return Features(*({k: _widen(v) for k, v in part.items()} for part in (self.rows, self.shared)))
+
+
+def _widen(value: Tensor) -> Tensor:
+    return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
+
+
+@dataclass(frozen=True)
+class LossOutput:
+    """A scalar to minimise and what to log beside it.
+
+    Attributes:
+        loss: Scalar tensor with its graph.
+        metrics: Name -> detached scalar.
+    """
+
+    loss: Tensor
+    metrics: dict[str, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.loss.ndim != 0:
+            raise ValueError(f"loss must be a scalar, found shape {tuple(self.loss.shape)}")
+        object.__setattr__(self, "metrics", {name: value.detach() for name, value in self.metrics.items()})
+
+
+class Objective(nn.Module):
+    """What a paper's training criterion is to the rest of the library.
+
+    The trainer only ever calls `objective(batch)`. `encode` and `loss` stay apart because negatives from other
+    ranks are gathered between them.
+    """
+
+    def sampling(self) -> Spec:
+        """Which frames, actions and goals a batch must hold, as plain data."""
+        raise NotImplementedError
+
+    def encode(self, batch: Batch) -> Features:
+        """Run the encoders: the only place that does."""
+        raise NotImplementedError
+
+    def loss(self, features: Features, batch: Batch) -> LossOutput:
+        """Score features; pure given its inputs."""
+        raise NotImplementedError
+
+    def forward(self, batch: Batch) -> LossOutput:
+        """`loss(encode(batch), batch)`, with rows of all ranks where there are several."""
+        features = self.encode(batch)
+        device = next(iter(features.rows.values())).device.type
+        # Logits over a small temperature lose their order in half precision.
+        with torch.autocast(device, enabled=False):
+            features = features.float()
+            if torch.distributed.is_available() and torch.distributed.is_initialized():
+                from counterpoint.training.distributed import gather_batch, gather_features
+
+                return self.loss(gather_features(features), gather_batch(batch))
+            return self.loss(features, batch)
+
+    def param_groups(self) -> dict[str, list[nn.Parameter]]:
+        """Named groups of trainable parameters; each is clipped by itself."""
+        return {"model": [p for p in self.parameters() if p.requires_grad]}
+
+    def after_step(self) -> None:
+        """Run after each optimiser step: target networks, moving averages. Default: nothing."""
+
+    def exports(self) -> dict[str, nn.Module]:
+        """What a user keeps once training is over, by name."""
+        raise NotImplementedError
+
+
+class ClipObjective(Objective):
+    """Base of objectives on instructed clips: F frames and their instruction through one dual encoder.
+
+    Batches hold `frames` (uint8 [B, F, H, W, 3]), `clip.indices` (int64 [B, F], frame numbers in the episode),
+    `clip.valid` (bool [B, F]), `instruction` (B strings) and `instruction_id` (int64 [B]: equal text, equal number).
+
+    Args:
+        encoder: Image and text towers into one space of D dimensions.
+        draw: Which F steps of an episode.
+        unique_instructions: One clip of each distinct instruction an epoch.
+        augment: Image augmentation, or `None`.
+    """
+
+    def __init__(
+        self, encoder: DualEncoder, draw: Draw, *, unique_instructions: bool = False, augment: Augment | None = None
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self._spec = Spec({"clip": draw}, {"frames": Key("frames", "clip")}, unique_instructions, augment)
+
+    def sampling(self) -> Spec:
+        """One draw, `clip`, read as `frames`."""
+        return self._spec
+
+    def encode(self, batch: Batch) -> Features:
+        """Raw embeddings: `frames` [B, F, D] and `text` [B, D]."""
+        return Features(
+            rows={
+                "frames": self.encoder.encode_image(images(batch, "frames")),
+                "text": self.encoder.encode_text(batch["instruction"]),
+            }
+        )
+
+    def exports(self) -> dict[str, nn.Module]:
+        """The dual encoder."""
+        return {"encoder": self.encoder}

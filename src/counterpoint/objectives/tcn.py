@@ -1,0 +1,106 @@
+"""TCN: time-contrastive learning on single videos (Sermanet et al., ICRA 2018), in its InfoNCE form.
+
+    loss = mean -log e^{S(a, p)} / (e^{S(a, p)} + sum_n e^{S(a, n)}),  S(x, y) = -||phi(x) - phi(y)||_2
+
+Symbols: phi(a) -> `anchor`, phi(p) -> `positive`, phi(n) -> `negatives`. The positive is nearer in time to the anchor
+than every negative, which come from the same clip.
+
+Where the sources differ: the original minimises a triplet loss; work on robot representations since R3M means this
+softmax by the name. The window and the number of negatives of `NearAndFar` are ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional
+
+from counterpoint.config import FrozenConfig
+from counterpoint.data.augment import images
+from counterpoint.data.sampling import Drawn
+from counterpoint.encoders.base import DualEncoder
+from counterpoint.objectives.base import Batch, ClipObjective, Features, LossOutput
+from counterpoint.objectives.pairs import Similarity, negative_distance
+
+__all__ = ["TCN", "NearAndFar", "TCNConfig", "tcn_candidates", "tcn_loss"]
+
+
+@dataclass(frozen=True)
+class NearAndFar:
+    """TCN's frames: an anchor, a positive at most `window` steps away, and negatives farther away than that.
+
+    Anchor, positive and negatives are uniform over the steps that qualify, negatives with replacement. In clips so
+    short that nothing lies farther than `window` from the anchor, the window shrinks to what leaves a negative.
+
+    Attributes:
+        window: Greatest distance of the positive, in steps.
+        negatives: N.
+    """
+
+    window: int = 5
+    negatives: int = 4
+    min_length: ClassVar[int] = 3
+
+    @property
+    def count(self) -> int:
+        """2 + N."""
+        return 2 + self.negatives
+
+    def __call__(self, length: int, rng: np.random.Generator) -> Drawn:
+        """Steps (anchor, positive, negatives...)."""
+        steps = np.arange(length, dtype=np.int64)
+        reach = np.maximum(steps, length - 1 - steps)  # from each step to the end farther away
+        anchor = rng.choice(steps[reach >= 2])
+        distance = np.abs(steps - anchor)
+        window = min(self.window, int(reach[anchor]) - 1)
+        positive = rng.choice(steps[(distance >= 1) & (distance <= window)])
+        negatives = rng.choice(steps[distance > window], self.negatives)
+        return Drawn.all_valid(np.array([anchor, positive, *negatives], dtype=np.int64))
+
+
+class TCNConfig(FrozenConfig):
+    """TCN's settings.
+
+    Attributes:
+        window: Greatest distance of the positive from the anchor, in steps.
+        num_negatives: N, frames of the same clip outside the window.
+    """
+
+    window: int = Field(5, ge=1)
+    num_negatives: int = Field(4, ge=1)
+
+
+def tcn_candidates(
+    anchor: Float[Tensor, "B D"],
+    positive: Float[Tensor, "B D"],
+    negatives: Float[Tensor, "B N D"],
+    *,
+    similarity: Similarity = negative_distance,
+) -> Float[Tensor, "B C"]:
+    """Logits of the time contrast, C = 1 + N, the positive first."""
+    return similarity(anchor[:, None], torch.cat([positive[:, None], negatives], dim=1))
+
+
+def tcn_loss(
+    anchor: Float[Tensor, "B D"],
+    positive: Float[Tensor, "B D"],
+    negatives: Float[Tensor, "B N D"],
+    *,
+    similarity: Similarity = negative_distance,
+) -> Float[Tensor, ""]:
+    """InfoNCE of each anchor's positive among its own negatives.
+
+    Args:
+        anchor: Raw embeddings.
+        positive: Raw embeddings of frames near the anchors in time.
+        negatives: Raw embeddings of frames farther away.
+        similarity: S.
+    """
+    candidates = tcn_candidates(anchor, positive, negatives, similarity=similarity)
+    return functional.cross_entropy(candidates, candidates.new_zeros(len(candidates), dtype=torch.long))

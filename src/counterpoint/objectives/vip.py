@@ -1,0 +1,156 @@
+"""VIP: value-implicit pre-training, goal-conditioned reinforcement learning by its dual (Ma et al., ICLR 2023).
+
+    loss = (1 - gamma) mean[-V(o_0; g)] + log mean exp(-(r + gamma V(o_{t+1}; g) - V(o_t; g)))
+    V(o; g) = -||phi(o) - phi(g)||_2,  r = 0 where o_t is the goal, -1 elsewhere
+
+Symbols: phi(o_0), phi(g), phi(o_t), phi(o_{t+1}) -> `frames[:, 0..3]`; r -> `rewards`; gamma -> `discount`.
+
+Where the sources differ:
+  - Eq. 10 of the DecisionNCE paper prints r with the other sign; the sign here is VIP's own.
+  - The authors add the second term once more for o_t and o_{t+1} of other clips, with r = -1, and the mean L1 and L2
+    norm of the embeddings; both are followed. Their shuffles keep fixed points, so that a clip can be its own
+    negative; `VIP` draws shuffles without fixed points. `vip_loss` takes any rows as an argument.
+  - The authors add 1e-8 inside the logarithm against underflow. Here the logarithm is taken stably, which needs no
+    such term; `epsilon=1e-8` gives their numbers.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float, Int
+from pydantic import Field
+from torch import Tensor
+
+from counterpoint.config import FrozenConfig
+from counterpoint.data.augment import images
+from counterpoint.data.clips import GoalTransition
+from counterpoint.encoders.base import DualEncoder
+from counterpoint.objectives.base import Batch, ClipObjective, Features, LossOutput
+from counterpoint.objectives.pairs import Similarity, embedding_norm, negative_distance, other_rows
+
+__all__ = ["VIP", "VIPConfig", "dual_value_loss", "goal_rewards", "vip_loss"]
+
+
+class VIPConfig(FrozenConfig):
+    """VIP's settings; the authors' Ego4D configuration gives the last three.
+
+    Attributes:
+        discount: gamma.
+        num_negatives: N, other clips each goal is contrasted with.
+        l1_weight: Weight of the mean L1 norm of the embeddings.
+        l2_weight: Weight of the mean L2 norm of the embeddings.
+    """
+
+    discount: float = Field(0.98, ge=0, lt=1)
+    num_negatives: int = Field(3, ge=0)
+    l1_weight: float = Field(1e-3, ge=0)
+    l2_weight: float = Field(1e-3, ge=0)
+
+
+def goal_rewards(indices: Int[Tensor, "B F"]) -> Float[Tensor, "B"]:
+    """Rewards of `GoalTransition`'s steps (o_0, o_g, o_t, ...): 0 where o_t is the goal frame, -1 elsewhere."""
+    return torch.where(indices[:, 2] == indices[:, 1], 0.0, -1.0)
+
+
+def dual_value_loss(
+    states: Float[Tensor, "B 3 D"],
+    goal: Float[Tensor, "B D"],
+    rewards: Float[Tensor, "B"],
+    *,
+    value: Similarity = negative_distance,
+    discount: float = 0.98,
+    negatives: Int[Tensor, "N B"] | None = None,
+    epsilon: float = 0.0,
+) -> Float[Tensor, ""]:
+    """The equation above for goals of any modality.
+
+    Args:
+        states: Raw embeddings of o_0, o_t and o_{t+1}.
+        goal: Raw embedding of each row's goal, an image or a text.
+        rewards: r of the transition o_t -> o_{t+1}.
+        value: V(o; g) from the two embeddings.
+        discount: gamma.
+        negatives: For each row the N rows whose o_t, o_{t+1} are scored against its goal with r = -1.
+        epsilon: Added to the means inside the logarithms; the authors use 1e-8.
+    """
+    first, now, after = value(states, goal[:, None]).unbind(1)
+    surprise = -(rewards.to(now.dtype) + discount * after - now)
+    loss = (1 - discount) * -first.mean() + _log_mean_exp(surprise, epsilon)
+    if negatives is not None and len(negatives):
+        other_now, other_after = value(states[:, 1:][negatives], goal[:, None]).unbind(2)
+        loss = loss + _log_mean_exp(-(-1 + discount * other_after - other_now).flatten(), epsilon)
+    return loss
+
+
+def vip_loss(
+    frames: Float[Tensor, "B F D"],
+    rewards: Float[Tensor, "B"],
+    *,
+    discount: float = 0.98,
+    negatives: Int[Tensor, "N B"] | None = None,
+    l1_weight: float = 1e-3,
+    l2_weight: float = 1e-3,
+    value: Similarity = negative_distance,
+    epsilon: float = 0.0,
+) -> Float[Tensor, ""]:
+    """VIP's loss with its norm penalties.
+
+    Args:
+        frames: Raw embeddings of (o_0, o_g, o_t, o_{t+1}); further frames are ignored.
+        rewards: 0 where o_t is the goal, -1 elsewhere (`goal_rewards`).
+        discount: gamma.
+        negatives: For each row the N rows it is contrasted with (`other_rows`); `None` for none.
+        l1_weight: Weight of the mean L1 norm of the four embeddings.
+        l2_weight: Weight of their mean L2 norm.
+        value: V(o; g) from the two embeddings.
+        epsilon: See `dual_value_loss`.
+    """
+    used = frames[:, :4]
+    states = used[:, [0, 2, 3]]
+    loss = dual_value_loss(
+        states, used[:, 1], rewards, value=value, discount=discount, negatives=negatives, epsilon=epsilon
+    )
+    return loss + l1_weight * embedding_norm(used, 1) + l2_weight * embedding_norm(used, 2)
+
+
+def _log_mean_exp(x: Float[Tensor, "M"], epsilon: float) -> Float[Tensor, ""]:
+    """log(epsilon + mean exp x) without overflow or underflow."""
+    value = torch.logsumexp(x, 0) - math.log(len(x))
+    return torch.logaddexp(value, value.new_tensor(math.log(epsilon))) if epsilon else value
+
+
+class VIP(ClipObjective):
+    """VIP on clips. It trains the image tower alone: what it would score against language is not defined.
+
+    Goals are images. A language column of a table stays empty for this objective, unless a map from text into its
+    image space was trained afterwards, and then the table says so.
+
+    Args:
+        encoder: Its image tower is trained; its text tower is neither run nor changed.
+        config: VIP's settings.
+    """
+
+    def __init__(self, encoder: DualEncoder, config: VIPConfig | None = None) -> None:
+        super().__init__(encoder, GoalTransition())
+        self.config = config or VIPConfig()
+
+    def encode(self, batch: Batch) -> Features:
+        """Raw embeddings `frames` [B, 4, D]; the draw's fifth frame, LIV's, is not run."""
+        return Features(rows={"frames": self.encoder.encode_image(images(batch, "frames")[:, :4])})
+
+    def loss(self, features: Features, batch: Batch) -> LossOutput:
+        """`vip_loss`; metrics are the mean value of o_0 and the mean gain of value from o_t to o_{t+1}."""
+        frames = features.rows["frames"]
+        loss = vip_loss(
+            frames,
+            goal_rewards(batch["clip.indices"]),
+            discount=self.config.discount,
+            negatives=other_rows(batch["sample"], self.config.num_negatives),
+            l1_weight=self.config.l1_weight,
+            l2_weight=self.config.l2_weight,
+        )
+        with torch.no_grad():
+            first, now, after = negative_distance(frames[:, [0, 2, 3]], frames[:, 1:2]).unbind(1)
+        return LossOutput(loss, {"value_first": first.mean(), "value_gain": (after - now).mean()})

@@ -1,0 +1,61 @@
+"""Where a number comes from: commit, versions and hardware, written into every run and every result file."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+__all__ = ["provenance"]
+
+PACKAGES = (
+    "counterpoint", "torch", "numpy", "av", "pyarrow", "accelerate", "open_clip_torch", "timm",
+    "sentence-transformers", "metaworld", "mujoco", "gymnasium", "scipy", "lerobot",
+)  # fmt: skip
+
+
+def provenance() -> dict[str, Any]:
+    """Commit (and whether the tree differs from it), package versions, Python and hardware."""
+    return {
+        "commit": _git("rev-parse", "HEAD"),
+        "modified": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "packages": {name: version for name in PACKAGES if (version := _version(name))},
+        "python": platform.python_version(),
+        "hardware": {"cpu": _cpu(), "cores": os.cpu_count(), "accelerator": _accelerator()},
+    }
+
+
+def _git(*arguments: str) -> str | None:
+    """Output of git in the folder this file lies in; `None` outside a checkout."""
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _accelerator() -> str | None:
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else None

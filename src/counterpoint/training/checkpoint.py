@@ -1,0 +1,161 @@
+"""Checkpoints: safetensors for tensors, JSON for the rest, no pickle.
+
+    checkpoints/
+      step-00000500/
+        state.safetensors   every tensor of the state
+        state.json          its shape: nested dicts and lists with tensors by name
+        manifest.json       sha256 of the two, written last
+      last                  the newest step's folder name, switched after the folder is in place
+
+A checkpoint is written into a temporary folder, flushed to disk and renamed, so that a kill at any moment leaves the
+older ones whole. Reading checks the hashes; when the newest is damaged the next older valid one is found.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from counterpoint.errors import BadInputError
+
+__all__ = ["list_checkpoints", "load_checkpoint", "newest_valid", "save_checkpoint", "write_atomically"]
+
+PREFIX = "step-"
+
+
+def save_checkpoint(folder: Path, step: int, state: dict[str, Any], *, keep: int = 2) -> Path:
+    """Write `state` as the checkpoint of `step` and drop all but the newest `keep`.
+
+    Args:
+        folder: The run's `checkpoints` folder; made when absent.
+        step: Optimiser steps done.
+        state: Nested dicts, lists and tuples of tensors, numbers, strings, booleans and `None`.
+        keep: How many checkpoints stay.
+
+    Returns:
+        The checkpoint's folder.
+    """
+    final = folder / f"{PREFIX}{step:08d}"
+    temporary = folder / f".{final.name}.{os.getpid()}"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    tensors: dict[str, Tensor] = {}
+    skeleton = _take_tensors(state, "", tensors)
+    save_file(tensors, temporary / "state.safetensors")
+    (temporary / "state.json").write_text(json.dumps({"step": step, "state": skeleton}))
+    hashes = {name: _sha256(temporary / name) for name in ("state.safetensors", "state.json")}
+    (temporary / "manifest.json").write_text(json.dumps(hashes, indent=1))
+    for path in temporary.iterdir():
+        _flush(path)
+    shutil.rmtree(final, ignore_errors=True)
+    temporary.rename(final)
+    _flush(folder)
+    write_atomically(folder / "last", final.name)
+    for old in list_checkpoints(folder)[:-keep]:
+        shutil.rmtree(old)
+    return final
+
+
+def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:
+    """The step and state of one checkpoint, its hashes checked first.
+
+    Raises:
+        BadInputError: When a file is missing or does not match its hash.
+    """
+    try:
+        manifest = json.loads((path / "manifest.json").read_text())
+        for name, expected in manifest.items():
+            found = _sha256(path / name)
+            if found != expected:
+                raise _damaged(path / name, f"sha256 {found[:12]}", f"{expected[:12]}, as in manifest.json")
+        tensors = load_file(path / "state.safetensors")
+        content = json.loads((path / "state.json").read_text())
+        return content["step"], _put_tensors(content["state"], tensors)
+    except (OSError, KeyError, AttributeError, ValueError, SafetensorError) as error:
+        if isinstance(error, BadInputError):
+            raise
+        raise _damaged(path, f"{type(error).__name__}: {error}", "a whole checkpoint") from None
+
+
+def newest_valid(folder: Path) -> tuple[Path, int, dict[str, Any], list[BadInputError]] | None:
+    """The newest checkpoint that is whole, with what was wrong with newer ones; `None` when there is none."""
+    troubles: list[BadInputError] = []
+    for path in reversed(list_checkpoints(folder)):
+        try:
+            step, state = load_checkpoint(path)
+        except BadInputError as trouble:
+            troubles.append(trouble)
+            continue
+        return path, step, state, troubles
+    if troubles:
+        raise troubles[0]
+    return None
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """Checkpoint folders, oldest first."""
+    return sorted(folder.glob(f"{PREFIX}*")) if folder.is_dir() else []
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a small text file so that a reader sees the old or the new content, never a part."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text)
+    _flush(temporary)
+    temporary.replace(path)
+
+
+def _damaged(path: Path, found: str, expected: str) -> BadInputError:
+    return BadInputError(
+        path, found=found, expected=expected, mend="delete this checkpoint; training resumes from an older one"
+    )
+
+
+def _take_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """JSON form of `value`; its tensors go to `tensors` under their path."""
+    if isinstance(value, Tensor):
+        tensors[name] = value.detach().contiguous().clone()
+        return {"tensor": name}
+    if isinstance(value, dict):
+        return {"dict": [[key, _take_tensors(item, f"{name}/{key}", tensors)] for key, item in value.items()]}
+    if isinstance(value, (list, tuple)):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return {kind: [_take_tensors(item, f"{name}/{i}", tensors) for i, item in enumerate(value)]}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return {"value": value}
+    raise TypeError(f"a checkpoint cannot hold {type(value).__name__} (at {name})")
+
+
+def _put_tensors(skeleton: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
+    ((kind, content),) = skeleton.items()
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "dict":
+        return {key: _put_tensors(item, tensors) for key, item in content}
+    if kind == "list":
+        return [_put_tensors(item, tensors) for item in content]
+    if kind == "tuple":
+        return tuple(_put_tensors(item, tensors) for item in content)
+    return content
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+

@@ -1,0 +1,215 @@
+"""A `Learner` turns batches into better parameters; an `Objective` with an optimiser is its simple case.
+
+Trainer, checkpoint and logging know only this face, so that agents which own several optimisers fit beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any, Literal, Protocol
+
+import torch
+from accelerate import Accelerator
+from pydantic import Field
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from counterpoint.config import FrozenConfig
+from counterpoint.objectives.base import Batch, LossOutput, Objective
+
+__all__ = ["Learner", "NonFiniteError", "ObjectiveLearner", "OptimizerConfig", "learning_rate"]
+
+
+class OptimizerConfig(FrozenConfig):
+    """The optimiser and its schedule.
+
+    Attributes:
+        name: `adam` couples weight decay to the gradient (L2), as the papers' code does; `adamw` decouples it.
+        lr: Peak learning rate.
+        final_lr: Where a cosine schedule ends; equal to `lr` for a constant rate.
+        warmup_steps: Steps of linear rise from 0.
+        clip_norm: Greatest gradient norm of each parameter group; `None` leaves gradients alone.
+        accumulate: Parts a batch is split into. Parts do not see each other as negatives.
+        ema: Decay of a moving average of the parameters, which is then what is evaluated and exported.
+    """
+
+    name: Literal["adam", "adamw"] = "adam"
+    lr: float = Field(1e-5, gt=0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = Field(1e-8, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    schedule: Literal["constant", "cosine"] = "constant"
+    final_lr: float = Field(0.0, ge=0)
+    warmup_steps: int = Field(0, ge=0)
+    clip_norm: float | None = Field(None, gt=0)
+    accumulate: int = Field(1, ge=1)
+    ema: float | None = Field(None, gt=0, lt=1)
+
+
+def learning_rate(config: OptimizerConfig, step: int, total: int) -> float:
+    """The rate of optimiser step `step` (0-based) of `total`: a pure function, so nothing needs saving."""
+    if step < config.warmup_steps:
+        return config.lr * (step + 1) / config.warmup_steps
+    if config.schedule == "constant":
+        return config.lr
+    progress = (step - config.warmup_steps) / max(1, total - config.warmup_steps)
+    return config.final_lr + (config.lr - config.final_lr) * (1 + math.cos(math.pi * min(1.0, progress))) / 2
+
+
+class NonFiniteError(ArithmeticError):
+    """A loss or a gradient stopped being finite; parameters are as they were before the step."""
+
+
+class Learner(Protocol):
+    """What trains: one update a batch, a state to save, and modules to keep."""
+
+    def update(self, batch: Batch, step: int) -> dict[str, float]:
+        """Take optimiser step number `step` (0-based) and return what to log."""
+
+    def evaluate(self, batch: Batch) -> dict[str, float]:
+        """Score a batch and change nothing."""
+
+    def state(self) -> dict[str, Any]:
+        """Everything the next update depends on."""
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state."""
+
+    def exports(self) -> dict[str, nn.Module]:
+        """The modules a user keeps."""
+
+
+class ObjectiveLearner:
+    """Minimises one `Objective` with one optimiser.
+
+    Args:
+        objective: What to minimise.
+        config: How.
+        total_steps: The length of the schedule.
+        accelerator: Placement, precision and process group.
+    """
+
+    def __init__(
+        self, objective: Objective, config: OptimizerConfig, *, total_steps: int, accelerator: Accelerator
+    ) -> None:
+        self.config, self.total_steps, self.accelerator = config, total_steps, accelerator
+        self.objective = objective.to(accelerator.device)
+        self._groups = {name: group for name, group in self.objective.param_groups().items() if group}
+        kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
+        optimizer = kind(
+            [{"params": group, "name": name} for name, group in self._groups.items()],
+            lr=config.lr,
+            betas=config.betas,
+            eps=config.eps,
+            weight_decay=config.weight_decay,
+        )
+        self.model, self.optimizer = accelerator.prepare(self.objective, optimizer)
+        self._average = (
+            AveragedModel(self.objective, multi_avg_fn=get_ema_multi_avg_fn(config.ema)) if config.ema else None
+        )
+
+    def update(self, batch: Batch, step: int) -> dict[str, float]:
+        """One optimiser step over `config.accumulate` parts of the batch.
+
+        Raises:
+            NonFiniteError: When the loss or a gradient is not finite; parameters are then untouched.
+        """
+        rate = learning_rate(self.config, step, self.total_steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.model.train()
+        parts = list(_split(self._move(batch), self.config.accumulate))
+        outputs: list[LossOutput] = []
+        for number, part in enumerate(parts):
+            last = number == len(parts) - 1
+            with nullcontext() if last else self.accelerator.no_sync(self.model):
+                output = self.model(part)
+                if not bool(torch.isfinite(output.loss)):
+                    self.optimizer.zero_grad()
+                    raise NonFiniteError(f"the loss is {output.loss.item()}")
+                self.accelerator.backward(output.loss / len(parts))
+            outputs.append(output)
+        metrics = _mean(outputs) | self._clip() | {"lr": rate}
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.objective.after_step()
+        if self._average is not None:
+            self._average.update_parameters(self.objective)
+        return metrics
+
+    def evaluate(self, batch: Batch) -> dict[str, float]:
+        """Loss and metrics under the exported parameters."""
+        objective = self._exported()
+        objective.eval()
+        with torch.no_grad(), self.accelerator.autocast():
+            return _mean([objective(self._move(batch))])
+
+    def state(self) -> dict[str, Any]:
+        """Parameters, optimiser, moving average, gradient scaler and random states."""
+        scaler = self.accelerator.scaler
+        return {
+            "objective": dict(self.objective.state_dict()),
+            "optimizer": self.optimizer.state_dict(),
+            "average": dict(self._average.state_dict()) if self._average is not None else None,
+            "scaler": scaler.state_dict() if scaler is not None else None,
+            "rng": {
+                "cpu": torch.get_rng_state(),
+                "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+            },
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        self.objective.load_state_dict(state["objective"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self._average is not None and state["average"] is not None:
+            self._average.load_state_dict(state["average"])
+        if self.accelerator.scaler is not None and state["scaler"] is not None:
+            self.accelerator.scaler.load_state_dict(state["scaler"])
+        torch.set_rng_state(state["rng"]["cpu"])
+        if state["rng"]["cuda"] and torch.cuda.is_available():
+            torch.cuda.set_rng_state_all(state["rng"]["cuda"])
+
+    def exports(self) -> dict[str, nn.Module]:
+        """The objective's exports, of the moving average where there is one."""
+        return self._exported().exports()
+
+    def _exported(self) -> Objective:
+        exported: Objective = self._average.module if self._average is not None else self.objective
+        return exported
+
+    def _clip(self) -> dict[str, float]:
+        self.accelerator.unscale_gradients(self.optimizer)
+        norms: dict[str, float] = {}
+        for name, group in self._groups.items():
+            limit = self.config.clip_norm if self.config.clip_norm is not None else math.inf
+            norm = float(nn.utils.clip_grad_norm_(group, limit))
+            # Under fp16 an overflow is the scaler's to handle: it skips the step and lowers the scale.
+            if not math.isfinite(norm) and self.accelerator.scaler is None:
+                self.optimizer.zero_grad()
+                raise NonFiniteError(f"the gradient norm of {name} is {norm}")
+            norms[f"grad_norm/{name}"] = norm
+        return norms
+
+    def _move(self, batch: Batch) -> dict[str, Any]:
+        device = self.accelerator.device
+        return {k: v.to(device, non_blocking=True) if isinstance(v, Tensor) else v for k, v in batch.items()}
+
+
+def _split(batch: dict[str, Any], parts: int) -> Iterator[dict[str, Any]]:
+    size = len(batch["sample"])
+    if size % parts:
+        raise ValueError(f"a batch of {size} does not split into {parts} equal parts")
+    step = size // parts
+    for start in range(0, size, step):
+        yield {name: value[start : start + step] for name, value in batch.items()}
+
+
+def _mean(outputs: list[LossOutput]) -> dict[str, float]:
+    losses = {"loss": sum(float(output.loss.detach()) for output in outputs) / len(outputs)}
+    names = outputs[0].metrics
+    return losses | {
+        name: sum(float(output.metrics[name]) for output in outputs) / len(outputs) for name in names
+    }

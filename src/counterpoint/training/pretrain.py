@@ -1,0 +1,200 @@
+"""`counterpoint pretrain`: a recipe, a data set and a folder become an encoder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+from pydantic import Field
+
+from counterpoint.config import FrozenConfig, override, read_recipe, validate
+from counterpoint.data.cache import cached
+from counterpoint.data.formats import dataset_splits, open_dataset
+from counterpoint.data.loader import Loader
+from counterpoint.data.store import EpisodeStore, SubsetStore
+from counterpoint.encoders.base import DualEncoder, EncoderConfig
+from counterpoint.errors import BadInputError
+from counterpoint.objectives import OBJECTIVES, objective_config
+from counterpoint.objectives.base import Objective
+from counterpoint.provenance import provenance
+from counterpoint.training.checkpoint import write_atomically
+from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
+from counterpoint.training.trainer import TrainConfig, train
+
+__all__ = ["DataConfig", "PretrainConfig", "build_objective", "load_config", "open_training_data", "pretrain"]
+
+
+class DataConfig(FrozenConfig):
+    """Which episodes, and how they are seen.
+
+    Attributes:
+        size: Height and width of the training store's frames, in pixels.
+        camera: Which camera; the data's first by default.
+        train_split: Split to train on; `None` takes everything.
+        val_split: Split to validate on, where the data has it; `None` for no validation.
+        min_length: Shorter episodes are left out.
+        cache: Folder of training stores; by default the user's cache folder.
+    """
+
+    size: int = Field(64, ge=16)
+    camera: str | None = None
+    train_split: str | None = "train"
+    val_split: str | None = "val"
+    min_length: int = Field(2, ge=1)
+    cache: str | None = None
+
+
+class PretrainConfig(FrozenConfig):
+    """Everything a recipe says."""
+
+    objective: dict[str, Any]
+    encoder: EncoderConfig = EncoderConfig()
+    data: DataConfig = DataConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    train: TrainConfig = TrainConfig()
+    initialize_from: str | None = None
+    """A folder or Hub id of an encoder to start from, such as a converted checkpoint."""
+
+
+def load_config(recipe: str, overrides: Mapping[str, Any]) -> PretrainConfig:
+    """A recipe with overrides, every key checked.
+
+    Raises:
+        BadInputError: Naming the key that is unknown or ill-typed.
+    """
+    config = validate(PretrainConfig, override(read_recipe(recipe), overrides), f"recipe {recipe}")
+    objective_config(config.objective, f"recipe {recipe}")
+    return config
+
+
+def build_objective(config: PretrainConfig) -> Objective:
+    """The encoder and the objective around it, with fresh or given weights."""
+    encoder = (
+        DualEncoder.from_pretrained(config.initialize_from) if config.initialize_from else DualEncoder(config.encoder)
+    )
+    name, settings = objective_config(config.objective, "objective")
+    return OBJECTIVES[name].objective(encoder, settings)
+
+
+def open_training_data(path: Path, config: DataConfig) -> tuple[EpisodeStore, EpisodeStore | None]:
+    """The training store and, where the data has that split, the validation store, decoded at training size."""
+    splits = dataset_splits(path)
+    train_split = config.train_split if splits else None
+    stores: list[EpisodeStore | None] = [_open(path, train_split, config)]
+    has_validation = config.val_split is not None and config.val_split in splits
+    stores.append(_open(path, config.val_split, config) if has_validation else None)
+    assert stores[0] is not None
+    return stores[0], stores[1]
+
+
+def pretrain(recipe: str, data: Path, out: Path, overrides: Mapping[str, Any]) -> Path:
+    """Train a recipe on a data set; running it again continues where it stopped.
+
+    Args:
+        recipe: A recipe's name or the path of a TOML file.
+        data: Anything `open_dataset` recognises.
+        out: The run's folder.
+        overrides: Dotted keys and their values.
+
+    Returns:
+        The folder of the exported encoder, `out/pretrained`.
+
+    Raises:
+        BadInputError: When the configuration, the data or the run's folder cannot be used.
+    """
+    config = load_config(recipe, overrides)
+    accelerator = Accelerator(mixed_precision=config.train.precision)
+    settings = config.model_dump(mode="json")
+    _claim(out, settings)
+    set_seed(config.train.seed)
+    with accelerator.main_process_first():
+        train_store, val_store = open_training_data(data, config.data)
+    objective = build_objective(config)
+    common = {
+        "batch_size": config.train.batch_size,
+        "seed": config.train.seed,
+        "camera": config.data.camera,
+        "workers": config.train.workers,
+    }
+    place = {"rank": accelerator.process_index, "world_size": accelerator.num_processes}
+    loader = Loader(train_store, objective.sampling(), **common, **place)
+    validation = Loader(val_store, objective.sampling(), **common, **place) if val_store is not None else None
+    learner = ObjectiveLearner(
+        objective,
+        config.optimizer,
+        total_steps=config.train.total_steps(loader.epoch_size),
+        accelerator=accelerator,
+    )
+    if accelerator.is_main_process:
+        record = settings | {
+            "recipe": recipe,
+            "segment_score": OBJECTIVES[config.objective["name"]].segment_score,
+            "data": settings["data"] | {"path": str(data.resolve()), "fingerprint": train_store.fingerprint},
+            "provenance": provenance(),
+        }
+        write_atomically(out / "config.json", json.dumps(record, indent=1))
+    train(learner, loader, validation, config.train, run=out, accelerator=accelerator, settings=settings)
+    if accelerator.is_main_process:
+        for name, module in learner.exports().items():
+            if isinstance(module, DualEncoder):
+                module.save_pretrained(out / "pretrained")
+            else:
+                _save_module(module, out / "pretrained", name)
+    accelerator.wait_for_everyone()
+    return out / "pretrained"
+
+
+def _open(path: Path, split: str | None, config: DataConfig) -> EpisodeStore:
+    source = open_dataset(path, split=split)
+    cameras = (config.camera,) if config.camera else source.cameras[:1]
+    root = Path(config.cache) if config.cache else None
+    store: EpisodeStore = cached(source, size=config.size, root=root, cameras=cameras)
+    long_enough = [e for e, info in enumerate(store.episodes) if info.length >= config.min_length]
+    if not long_enough:
+        raise BadInputError(
+            path,
+            found=f"no episode of {config.min_length} frames or more",
+            expected="at least one",
+            mend="lower data.min_length",
+        )
+    return store if len(long_enough) == len(store.episodes) else SubsetStore(store, long_enough)
+
+
+def _claim(out: Path, settings: Mapping[str, Any]) -> None:
+    """Make the run's folder, or check that the run in it has the same configuration."""
+    record = out / "config.json"
+    if out.exists() and not out.is_dir():
+        raise BadInputError(out, found="a file", expected="a folder", mend="choose another --out")
+    out.mkdir(parents=True, exist_ok=True)
+    if not record.exists():
+        return
+    before = json.loads(record.read_text())
+    for section, values in settings.items():
+        old = before.get(section)
+        if isinstance(values, dict) and isinstance(old, dict):
+            old = {key: old.get(key) for key in values}
+        # A longer run may continue a shorter one.
+        if section == "train" and isinstance(old, dict):
+            values, old = ({k: v for k, v in part.items() if k not in FREE} for part in (values, old))
+        if values != old:
+            raise BadInputError(
+                out,
+                found=f"a run with another [{section}]",
+                expected="the same configuration, to continue it",
+                mend="choose another --out, or repeat the earlier overrides",
+            )
+
+
+FREE = ("steps", "epochs", "workers", "log_every", "eval_every", "eval_batches", "save_every", "keep", "trackers")
+"""Settings that may change when a run is continued: none of them touches a parameter."""
+
+
+def _save_module(module: torch.nn.Module, folder: Path, name: str) -> None:
+    from safetensors.torch import save_file
+
+    save_file({key: value.contiguous() for key, value in module.state_dict().items()}, folder / f"{name}.safetensors")

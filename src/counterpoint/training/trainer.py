@@ -1,0 +1,155 @@
+"""The one optimisation loop: batches in, updates, now and then a line of numbers, a validation, a checkpoint."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from pathlib import Path
+
+from accelerate import Accelerator
+from pydantic import Field
+
+from counterpoint.config import FrozenConfig
+from counterpoint.data.loader import Loader
+from counterpoint.errors import BadInputError
+from counterpoint.progress import ProgressBar
+from counterpoint.training.checkpoint import newest_valid, save_checkpoint
+from counterpoint.training.learner import Learner, NonFiniteError
+from counterpoint.training.logging import MetricsLog
+
+__all__ = ["TrainConfig", "train"]
+
+
+class TrainConfig(FrozenConfig):
+    """The loop's settings.
+
+    Attributes:
+        steps: Optimiser steps; give this or `epochs`.
+        epochs: Passes over the data; give this or `steps`.
+        batch_size: Samples a step over all processes.
+        seed: Of initial weights and of every draw.
+        workers: Processes that prepare batches.
+        precision: `no` is float32.
+        log_every: Steps between lines of training numbers (each the mean since the last).
+        eval_every: Steps between validations; 0 validates never.
+        eval_batches: Batches of one validation, the same ones each time.
+        save_every: Steps between checkpoints.
+        keep: How many checkpoints stay.
+        trackers: `tensorboard`, `wandb`, both or none.
+    """
+
+    steps: int | None = Field(None, ge=1)
+    epochs: int | None = Field(None, ge=1)
+    batch_size: int = Field(32, ge=1)
+    seed: int = Field(0, ge=0)
+    workers: int = Field(0, ge=0)
+    precision: str = Field("no", pattern="^(no|fp16|bf16)$")
+    log_every: int = Field(50, ge=1)
+    eval_every: int = Field(250, ge=0)
+    eval_batches: int = Field(4, ge=1)
+    save_every: int = Field(500, ge=1)
+    keep: int = Field(2, ge=1)
+    trackers: tuple[str, ...] = ("tensorboard",)
+
+    def total_steps(self, epoch_size: int) -> int:
+        """Optimiser steps of the run.
+
+        Raises:
+            BadInputError: Unless exactly one of `steps` and `epochs` is given.
+        """
+        if (self.steps is None) == (self.epochs is None):
+            raise BadInputError(
+                "train",
+                found=f"steps = {self.steps}, epochs = {self.epochs}",
+                expected="one of the two",
+                mend="give --train.steps=N and --train.epochs=null, or the reverse",
+            )
+        if self.steps is not None:
+            return self.steps
+        assert self.epochs is not None
+        return -(-self.epochs * epoch_size // self.batch_size)
+
+
+def train(
+    learner: Learner,
+    loader: Loader,
+    validation: Loader | None,
+    config: TrainConfig,
+    *,
+    run: Path,
+    accelerator: Accelerator,
+    settings: dict[str, object],
+) -> int:
+    """Train to the end, from the newest whole checkpoint of `run` where there is one.
+
+    Args:
+        learner: What trains.
+        loader: Training batches.
+        validation: Validation batches, or `None`.
+        config: The loop's settings.
+        run: The run's folder.
+        accelerator: Tells which process writes.
+        settings: The resolved configuration, for trackers.
+
+    Returns:
+        The step the run was resumed from; 0 for a fresh one.
+
+    Raises:
+        BadInputError: When the loss stops being finite (the last good checkpoint stays), or every checkpoint is damaged.
+    """
+    checkpoints = run / "checkpoints"
+    total = config.total_steps(loader.epoch_size)
+    start = 0
+    found = newest_valid(checkpoints)
+    if found is not None:
+        path, start, state, troubles = found
+        for trouble in troubles:
+            accelerator.print(f"Skipped a damaged checkpoint. {trouble}")
+        learner.load_state(state)
+        accelerator.print(f"Resumed from {path}, step {start} of {total}")
+    main = accelerator.is_main_process
+    log = MetricsLog(run, config.trackers, settings, start) if main else None
+    recent: dict[str, list[float]] = defaultdict(list)
+    try:
+        with ProgressBar("Training", total, "steps", done=start) as progress:
+            for step, batch in enumerate(loader.batches(start, total), start):
+                try:
+                    metrics = learner.update(batch, step)
+                except NonFiniteError as error:
+                    raise _diverged(error, step, checkpoints) from None
+                for name, value in metrics.items():
+                    recent[name].append(value)
+                done = step + 1
+                if log and (done % config.log_every == 0 or done == total):
+                    log.write(done, "train", {name: statistics.fmean(values) for name, values in recent.items()})
+                    recent.clear()
+                if validation and config.eval_every and (done % config.eval_every == 0 or done == total):
+                    scores = _validate(learner, validation, config)
+                    if log:
+                        log.write(done, "val", scores)
+                if main and (done % config.save_every == 0 or done == total):
+                    save_checkpoint(checkpoints, done, learner.state(), keep=config.keep)
+                progress.advance(note=f"loss {metrics['loss']:.3f}")
+    finally:
+        if log:
+            log.close()
+    return start
+
+
+def _validate(learner: Learner, loader: Loader, config: TrainConfig) -> dict[str, float]:
+    scores: dict[str, list[float]] = defaultdict(list)
+    for batch in loader.batches(0, config.eval_batches):
+        for name, value in learner.evaluate(batch).items():
+            scores[name].append(value)
+    return {name: statistics.fmean(values) for name, values in scores.items()}
+
+
+def _diverged(error: NonFiniteError, step: int, checkpoints: Path) -> BadInputError:
+    last = checkpoints / "last"
+    kept = f"the last good checkpoint is {checkpoints / last.read_text()}" if last.exists() else "none was saved yet"
+    return BadInputError(
+        f"training step {step + 1}",
+        found=str(error),
+        expected="a finite loss and finite gradients",
+        mend=f"lower optimizer.lr, set optimizer.clip_norm, or look at the data; {kept}",
+    )

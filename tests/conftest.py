@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from counterpoint.data.episode import Episode
+from counterpoint.data.store import MemoryStore
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return moving_square_store()
+
+
+def moving_square_store(episodes: int = 12, size: int = 24, seed: int = 0) -> MemoryStore:
+    """Episodes in which a square of the instruction's colour crosses the image; lengths 8 to 15."""
+    rng = np.random.default_rng(seed)
+    colours = {"red": (255, 0, 0), "green": (0, 255, 0), "blue": (0, 0, 255)}
+    made = []
+    for number in range(episodes):
+        name = list(colours)[number % 3]
+        length = int(rng.integers(8, 16))
+        frames = rng.integers(0, 40, (length, size, size, 3)).astype(np.uint8)
+        for step in range(length):
+            left = step * (size - 6) // max(1, length - 1)
+            frames[step, 8:14, left : left + 6] = colours[name]
+        made.append(
+            Episode(
+                frames={"front": frames},
+                instruction=f"push the {name} block",
+                timestamps=np.arange(length) / 10,
+                actions=rng.normal(size=(length, 2)).astype(np.float32),
+                state=rng.normal(size=(length, 3)).astype(np.float32),
+                success=True,
+            )
+        )
+    return MemoryStore(made)

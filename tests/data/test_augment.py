@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from counterpoint.data.augment import color_jitter, draw_crop, draw_jitter, images, resized_crop
+from counterpoint.data.sampling import Augment, sample_rng
+
+
+def test_without_parameters_frames_stay_as_they_are() -> None:
+    frames = torch.zeros(2, 3, 8, 8, 3, dtype=torch.uint8)
+    assert images({"frames": frames}, "frames") is frames
+
+
+def test_drawn_crops_lie_inside_the_image_and_keep_their_share() -> None:
+    augment = Augment(scale=(0.2, 1.0))
+    crops = np.stack([draw_crop(augment, sample_rng(0, i, "crop")) for i in range(500)])
+    top, left, height, width = crops.T
+    assert (top >= 0).all()
+    assert (left >= 0).all()
+    assert (top + height <= 1 + 1e-6).all()
+    assert (left + width <= 1 + 1e-6).all()
+    area = height * width
+    assert area.min() > 0.17
+    assert area.max() <= 1.0
+
+
+def test_whole_crop_is_the_identity() -> None:
+    frames = torch.rand(2, 2, 9, 9, 3)
+    crop = torch.tensor([[0.0, 0.0, 1.0, 1.0]]).expand(2, 4)
+    torch.testing.assert_close(resized_crop(frames, crop), frames, atol=1e-5, rtol=0)
+
+
+def test_crop_equals_slice_and_resize() -> None:
+    frames = torch.rand(1, 2, 16, 16, 3)
+    crop = torch.tensor([[4 / 16, 2 / 16, 8 / 16, 8 / 16]])
+    cut = frames[0, :, 4:12, 2:10].permute(0, 3, 1, 2)
+    expected = functional.interpolate(cut, (16, 16), mode="bilinear", align_corners=False).permute(0, 2, 3, 1)
+    # Away from the window's edge, where a slice has no neighbours to blend with.
+    torch.testing.assert_close(resized_crop(frames, crop)[0, :, 1:-1, 1:-1], expected[:, 1:-1, 1:-1])
+
+
+def test_neutral_jitter_is_the_identity() -> None:
+    frames = torch.rand(2, 3, 6, 6, 3)
+    neutral = torch.tensor([1.0, 1.0, 1.0, 0.0]).expand(2, 3, 4)
+    torch.testing.assert_close(color_jitter(frames, neutral), frames, atol=1e-5, rtol=0)
+
+
+def test_each_frame_has_its_own_jitter_within_bounds() -> None:
+    drawn = draw_jitter(Augment(jitter=0.5), 400, sample_rng(1, 2, "jitter"))
+    assert drawn.shape == (400, 4)
+    assert np.all(np.abs(drawn - [1, 1, 1, 0]) <= [0.5, 0.5, 0.5, 0.1])
+    assert len(np.unique(drawn[:, 0])) == 400
+
+
+def test_no_saturation_leaves_grey() -> None:
+    frames = torch.rand(1, 1, 5, 5, 3)
+    grey = color_jitter(frames, torch.tensor([[[1.0, 1.0, 0.0, 0.0]]]))
+    assert float((grey.amax(-1) - grey.amin(-1)).max()) == pytest.approx(0, abs=1e-5)
+
+
+def test_result_stays_in_range() -> None:
+    batch = {
+        "frames": torch.randint(0, 256, (2, 2, 8, 8, 3), dtype=torch.uint8),
+        "frames.crop": torch.tensor([[0.1, 0.2, 0.5, 0.6], [0.0, 0.0, 0.9, 0.4]]),
+        "frames.jitter": torch.rand(2, 2, 4) * 2,
+    }
+    out = images(batch, "frames")
+    assert out.shape == (2, 2, 8, 8, 3)
+    assert out.dtype == torch.float32
+    assert 0 <= float(out.min())
+    assert float(out.max()) <= 1
