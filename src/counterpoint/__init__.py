@@ -1,0 +1,50 @@
+"""Counterpoint: representations of trajectories, learned by contrast and put to work.
+
+The public names are loaded when first used, so that `import counterpoint` is quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from counterpoint.data.episode import Episode
+    from counterpoint.data.formats import open_dataset
+    from counterpoint.data.loader import Loader
+    from counterpoint.data.store import EpisodeStore, MemoryStore
+    from counterpoint.encoders.base import DualEncoder, EncoderConfig
+    from counterpoint.errors import BadInputError, MissingExtraError
+    from counterpoint.rewards.model import RewardModel
+
+__all__ = [
+    "BadInputError",
+    "DualEncoder",
+    "EncoderConfig",
+    "Episode",
+    "EpisodeStore",
+    "Loader",
+    "MemoryStore",
+    "MissingExtraError",
+    "RewardModel",
+    "open_dataset",
+]
+
+_HOMES = {
+    "BadInputError": "errors",
+    "DualEncoder": "encoders.base",
+    "EncoderConfig": "encoders.base",
+    "Episode": "data.episode",
+    "EpisodeStore": "data.store",
+    "Loader": "data.loader",
+    "MemoryStore": "data.store",
+    "MissingExtraError": "errors",
+    "RewardModel": "rewards.model",
+    "open_dataset": "data.formats",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'counterpoint' has no attribute {name!r}")
+    return getattr(import_module(f"counterpoint.{_HOMES[name]}"), name)

@@ -6,6 +6,8 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +17,7 @@ from PIL import Image
 from counterpoint.data.episode import Array
 from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError
+from counterpoint.progress import ProgressBar
 
 __all__ = ["LAYOUT", "Fit", "build", "digest_line", "resize"]
 
@@ -62,43 +65,31 @@ def build(
     Raises:
         BadInputError: When the disk is too small, episodes differ in parts or shapes, or the source is bad.
     """
-    from rich.console import Console
-    from rich.progress import track
-
     _check_room(store, folder.parent, size, cameras)
     folder.mkdir()
-    columns: dict[str, _Column] = {}
+    names = [*_vectors(store, 0), *(f"frames-{c}" for c in range(len(cameras)))]
+    columns = {name: _Column(folder / f"{name}.bin") for name in names}
     episodes: list[dict[str, Any]] = []
-    console = Console(stderr=True)
-    for number, info in enumerate(
-        track(store.episodes, "Building the training store", console=console, disable=not progress)
-    ):
-        vectors = _vectors(store, number)
-        names = [*vectors, *(f"frames-{c}" for c in range(len(cameras)))]
-        columns = columns or {name: _Column(folder / f"{name}.bin") for name in names}
-        if names != list(columns):
-            raise BadInputError(
-                f"episode {number}",
-                found=f"{list(vectors)}",
-                expected=f"{[name for name in columns if not name.startswith('frames')]}, as in episode 0",
-                mend="keep only episodes that have the same parts",
+    total = sum(info.length for info in store.episodes) * max(1, len(cameras))
+    with ProgressBar("Building the training store", total, "frames") if progress else nullcontext() as bar:
+        for number, info in enumerate(store.episodes):
+            for name, rows in _parts(store, number, size=size, fit=fit, cameras=cameras):
+                if name not in columns:
+                    raise _uneven(number, f"has {name}")
+                columns[name].append(rows, f"episode {number}, {name}")
+                if bar is not None and name.startswith("frames"):
+                    bar.advance(len(rows))
+            if any(column.rows_of_episode != info.length for column in columns.values()):
+                raise _uneven(number, "lacks actions or state")
+            episodes.append(
+                {
+                    "length": info.length,
+                    "instruction": info.instruction,
+                    "fps": info.fps,
+                    "success": info.success,
+                    "sha256": {name: column.end_episode() for name, column in columns.items()},
+                }
             )
-        for name, value in vectors.items():
-            columns[name].append(value, f"{name} of episode {number}")
-        for c, camera in enumerate(cameras):
-            for first in range(0, info.length, _CHUNK):
-                steps = np.arange(first, min(first + _CHUNK, info.length))
-                frames = resize(store.frames(number, steps, camera), size, fit)
-                columns[f"frames-{c}"].append(frames, f"frames of episode {number}, camera {camera!r}")
-        episodes.append(
-            {
-                "length": info.length,
-                "instruction": info.instruction,
-                "fps": info.fps,
-                "success": info.success,
-                "sha256": {name: column.end_episode() for name, column in columns.items()},
-            }
-        )
     meta = {
         "layout": LAYOUT,
         "key": key,
@@ -126,7 +117,7 @@ class _Column:
     def __init__(self, path: Path) -> None:
         self._file = path.open("wb")
         self._whole, self._episode = hashlib.sha256(), hashlib.sha256()
-        self._rows = 0
+        self._rows, self.rows_of_episode = 0, 0
         self._kind: tuple[str, tuple[int, ...]] | None = None
 
     def append(self, rows: Array, where: str) -> None:
@@ -144,9 +135,10 @@ class _Column:
         self._episode.update(data)
         self._file.write(data)
         self._rows += len(rows)
+        self.rows_of_episode += len(rows)
 
     def end_episode(self) -> str:
-        digest, self._episode = self._episode.hexdigest(), hashlib.sha256()
+        digest, self._episode, self.rows_of_episode = self._episode.hexdigest(), hashlib.sha256(), 0
         return digest
 
     def close(self) -> dict[str, Any]:
@@ -164,6 +156,27 @@ def _vectors(store: EpisodeStore, episode: int) -> dict[str, Array]:
         "state": store.state(episode),
     }
     return {name: value for name, value in parts.items() if value is not None}
+
+
+def _parts(
+    store: EpisodeStore, episode: int, *, size: int, fit: Fit, cameras: tuple[str, ...]
+) -> Iterator[tuple[str, Array]]:
+    """Everything of an episode, by array name; frames come in chunks, in order."""
+    yield from _vectors(store, episode).items()
+    length = store.episodes[episode].length
+    chunks = [np.arange(first, min(first + _CHUNK, length)) for first in range(0, length, _CHUNK)]
+    for c, camera in enumerate(cameras):
+        for steps in chunks:
+            yield f"frames-{c}", resize(store.frames(episode, steps, camera), size, fit)
+
+
+def _uneven(episode: int, found: str) -> BadInputError:
+    return BadInputError(
+        f"episode {episode}",
+        found=f"an episode that {found}",
+        expected="the same parts as in episode 0",
+        mend="keep only episodes that have the same parts",
+    )
 
 
 def _flush(file: Any) -> None:

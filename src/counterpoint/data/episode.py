@@ -11,7 +11,7 @@ An episode of T steps is laid out so, with the terminal observation only where t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any
 
@@ -103,6 +103,11 @@ class Episode:
 
     def __len__(self) -> int:
         return len(self.timestamps)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle by fields: frozen mappings do not travel between processes, plain ones do."""
+        values = (getattr(self, item.name) for item in fields(self))
+        return Episode, tuple(dict(value) if isinstance(value, MappingProxyType) else value for value in values)
 
     def __repr__(self) -> str:
         cameras = ", ".join(f"{name} {frames.shape[1]}x{frames.shape[2]}" for name, frames in self.frames.items())

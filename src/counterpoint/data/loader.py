@@ -92,11 +92,10 @@ class Loader(Dataset[dict[str, Any]]):
             num_workers=self.workers,
             prefetch_factor=4 if self.workers else None,
             pin_memory=torch.cuda.is_available(),
+            # Without one of its own it would draw from the global stream, which a resumed run must find untouched.
+            generator=torch.Generator(),
         )
         yield from loader
-
-    def __len__(self) -> int:
-        raise TypeError("a Loader has no end; ask for batches(start, stop)")
 
     def __getitem__(self, step: int) -> dict[str, Any]:
         """This rank's batch of one step."""

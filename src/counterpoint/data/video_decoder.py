@@ -130,7 +130,7 @@ class _Index:
 @lru_cache(maxsize=256)  # 8 bytes a frame: some MB for long files
 def _index(key: _FileKey) -> _Index:
     path = key[0]
-    with reading(path), av.open(path) as container:
+    with reading(path), av.open(path, metadata_errors="replace") as container:
         if not container.streams.video:
             raise BadInputError(path, found="no video stream", expected="a video", mend="give another file")
         stream = container.streams.video[0]
@@ -171,7 +171,7 @@ class _Decoder:
     def __init__(self, key: _FileKey) -> None:
         self.path, self.index, self.lock = key[0], _index(key), threading.Lock()
         with reading(self.path):
-            self._container = av.open(self.path)
+            self._container = av.open(self.path, metadata_errors="replace")
         self._stream = self._container.streams.video[0]
         self._stream.codec_context.thread_count = 1  # a decoding thread would not survive a fork
         self._reformatter = av.video.reformatter.VideoReformatter()

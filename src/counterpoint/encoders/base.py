@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -11,26 +11,27 @@ import torch
 from huggingface_hub import ModelCard, PyTorchModelHubMixin, hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 from jaxtyping import Float, Shaped
-from pydantic import ValidationError
 from torch import Tensor, nn
 
+from counterpoint.encoders.build import build_towers
 from counterpoint.encoders.config import EncoderConfig
 from counterpoint.encoders.model_card import model_card
 from counterpoint.encoders.preprocess import preprocess
-from counterpoint.encoders.towers import build_towers
-from counterpoint.encoders.weights import fit_weights, is_local, read_weights, write_weights
+from counterpoint.encoders.saved import CONFIG, WEIGHTS, parse_config, read_config, saved_folder
+from counterpoint.encoders.weights import fit_weights, read_weights, write_weights
 from counterpoint.errors import BadInputError
 
 __all__ = ["DualEncoder", "EncoderConfig"]
 
-_CONFIG, _WEIGHTS = "config.json", "model.safetensors"
+_HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
 class DualEncoder(nn.Module, PyTorchModelHubMixin):
     """An image tower and a text tower that meet in D dimensions.
 
-    Saved as the Hugging Face Hub expects a model: `config.json` (the `EncoderConfig`), `model.safetensors` and
-    `README.md` (the model card). A frozen sentence encoder is not among the weights; it is loaded from its package.
+    Saved as the Hugging Face Hub expects a model: `config.json` (the `EncoderConfig`), `model.safetensors`
+    and `README.md` (the model card). A frozen sentence encoder is not among the weights; it is loaded from
+    its package.
 
     Args:
         config: What to build. `encoder.config` is the same with every open field resolved.
@@ -45,16 +46,14 @@ class DualEncoder(nn.Module, PyTorchModelHubMixin):
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        start = _saved_folder(config.pretrained) if config.pretrained and is_local(config.pretrained) else None
-        plan = config if start is None else _taken_over(config, start)
-        towers = build_towers(plan)
+        towers = build_towers(config)
         tower = towers.image
         self.config = config.model_copy(
             update={
                 "embed_dim": tower.embed_dim,
                 "image_size": tower.image_size,
-                "mean": plan.mean or tower.mean,
-                "std": plan.std or tower.std,
+                "mean": config.mean or tower.mean,
+                "std": config.std or tower.std,
             }
         )
         self.embed_dim = tower.embed_dim
@@ -63,8 +62,6 @@ class DualEncoder(nn.Module, PyTorchModelHubMixin):
         self.text = towers.text
         self.register_buffer("mean", torch.tensor(self.config.mean), persistent=False)
         self.register_buffer("std", torch.tensor(self.config.std), persistent=False)
-        if start is not None:
-            fit_weights(self, read_weights(start / _WEIGHTS), start / _WEIGHTS)
 
     def encode_image(self, frames: Shaped[Tensor, "*lead H W 3"]) -> Float[Tensor, "*lead D"]:
         """Embed images; raw, not normalised.
@@ -85,7 +82,8 @@ class DualEncoder(nn.Module, PyTorchModelHubMixin):
         """Embed N instructions; raw, not normalised, at least single precision.
 
         Raises:
-            BadInputError: One string instead of a sequence of them, none at all, or something that is no string.
+            BadInputError: One string instead of a sequence of them, none at all, or something that is no
+                string.
         """
         if isinstance(texts, str) or not texts or not all(isinstance(text, str) for text in texts):
             raise BadInputError(
@@ -102,22 +100,20 @@ class DualEncoder(nn.Module, PyTorchModelHubMixin):
 
         Args:
             pretrained_model_name_or_path: A folder written by `save_pretrained`, a run folder, or a Hub id.
-            options: `map_location` ("cpu"), `strict` (True), and what `huggingface_hub` takes: `revision`, `token`,
-                `cache_dir`, `force_download`, `local_files_only`.
+            options: `map_location` ("cpu"), `strict` (True), and what `huggingface_hub` takes: `revision`,
+                `token`, `cache_dir`, `force_download`, `local_files_only`.
 
         Raises:
             BadInputError: Nothing there, or something damaged; the message names the file.
             MissingExtraError: The library behind a tower is not installed.
         """
         source = str(pretrained_model_name_or_path)
-        if is_local(source) and source.count("/") != 1 or Path(source).exists():
-            source = str(_saved_folder(source))
+        if Path(source).expanduser().exists() or not _HUB_ID.fullmatch(source):
+            folder = saved_folder(source)
+            read_config(folder)  # the Hub's loader reads it again, but does not say which file is at fault
+            source = str(folder)
         try:
             return super().from_pretrained(source, **options)
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise BadInputError(
-                f"{source}/{_CONFIG}", found=f"no JSON ({error})", expected="an encoder's config", mend="copy it again"
-            ) from error
         except (HfHubHTTPError, EntryNotFoundError, HFValidationError, OfflineModeIsEnabled) as error:
             raise BadInputError(
                 source,
@@ -144,16 +140,16 @@ class DualEncoder(nn.Module, PyTorchModelHubMixin):
         if unknown:
             raise TypeError(f"from_pretrained got unknown options: {', '.join(unknown)}")
         folder = Path(model_id)
-        settings = _parsed(config, folder / _CONFIG)
+        settings = parse_config(config or {}, folder / CONFIG)
         # The saved weights replace the starting point: it is neither fetched nor needed again.
         encoder = cls(settings.model_copy(update={"pretrained": None}))
         encoder.config = encoder.config.model_copy(update={"pretrained": settings.pretrained})
-        file = folder / _WEIGHTS
+        file = folder / WEIGHTS
         if not folder.is_dir():
             file = Path(
                 hf_hub_download(
                     model_id,
-                    _WEIGHTS,
+                    WEIGHTS,
                     revision=revision,
                     cache_dir=cache_dir,
                     force_download=force_download,
@@ -169,10 +165,10 @@ class DualEncoder(nn.Module, PyTorchModelHubMixin):
         return encoder.to(map_location).eval()
 
     def _save_pretrained(self, save_directory: Path) -> None:
-        write_weights(self.state_dict(), save_directory / _WEIGHTS)
-        draft = save_directory / f"{_CONFIG}.tmp"
+        write_weights(self.state_dict(), save_directory / WEIGHTS)
+        draft = save_directory / f"{CONFIG}.tmp"
         draft.write_text(self.config.model_dump_json(indent=2) + "\n", encoding="utf-8")
-        draft.replace(save_directory / _CONFIG)
+        draft.replace(save_directory / CONFIG)
 
     def generate_model_card(self, *args: Any, **sections: Any) -> ModelCard:
         """The model card `save_pretrained` writes; `sections` are those of `model_card.model_card`."""
@@ -182,53 +178,3 @@ class DualEncoder(nn.Module, PyTorchModelHubMixin):
 def _full(embeddings: Tensor) -> Tensor:
     """At least single precision: losses divide by temperatures that half precision does not survive."""
     return embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
-
-
-def _saved_folder(path: str) -> Path | None:
-    """The folder of a saved encoder at `path`, looking inside a run; `None` for a file."""
-    folder = Path(path).expanduser()
-    if folder.is_file():
-        return None
-    if (folder / "pretrained").is_dir():
-        folder = folder / "pretrained"
-    for name in (_CONFIG, _WEIGHTS):
-        if not (folder / name).is_file():
-            raise BadInputError(
-                folder / name,
-                found="no such file",
-                expected="a folder written by save_pretrained, or a run that holds one",
-                mend="check the path; a run writes pretrained/ when it ends",
-            )
-    return folder
-
-
-def _parsed(config: Mapping[str, Any] | None, where: Path) -> EncoderConfig:
-    try:
-        return EncoderConfig.model_validate(config)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"])) or "the whole"
-        raise BadInputError(
-            where,
-            found=f"{place}: {first['msg']}",
-            expected="an encoder's config",
-            mend="save the encoder again with this version of the library",
-        ) from error
-
-
-def _taken_over(config: EncoderConfig, start: Path) -> EncoderConfig:
-    """`config` with the open fields of the saved encoder it starts from, which must agree in all others."""
-    saved = _parsed(json.loads((start / _CONFIG).read_text(encoding="utf-8")), start / _CONFIG)
-    update: dict[str, Any] = {"pretrained": None}
-    for name in ("image", "image_model", "text", "text_model", "image_size", "embed_dim", "mean", "std"):
-        wanted, there = getattr(config, name), getattr(saved, name)
-        if wanted is None:
-            update[name] = there
-        elif wanted != there:
-            raise BadInputError(
-                start / _CONFIG,
-                found=f"{name} {there!r}",
-                expected=f"{wanted!r}, as in the configuration that starts from it",
-                mend=f"set {name} to the saved encoder's value",
-            )
-    return config.model_copy(update=update)

@@ -15,14 +15,17 @@ _TEMPLATE = """\
 
 # {{ title }}
 
-A dual encoder of camera frames and instructions, written by [Counterpoint](https://counterpoint.readthedocs.io).
+A dual encoder of camera frames and instructions, written by
+[Counterpoint](https://counterpoint.readthedocs.io).
 
 ```python
 from counterpoint.encoders import DualEncoder
 
 encoder = DualEncoder.from_pretrained("{{ repo_id }}")
-frames = encoder.encode_image(images)          # uint8 or float in [0, 1], [..., H, W, 3] -> [..., {{ config.embed_dim }}]
-text = encoder.encode_text(["open the drawer"])  # [1, {{ config.embed_dim }}]
+# uint8 or float in [0, 1], [..., H, W, 3] -> [..., {{ config.embed_dim }}]
+frames = encoder.encode_image(images)
+# [1, {{ config.embed_dim }}]
+text = encoder.encode_text(["open the drawer"])
 ```
 
 ## Architecture
@@ -33,13 +36,14 @@ text = encoder.encode_text(["open the drawer"])  # [1, {{ config.embed_dim }}]
 | Text tower | {{ text_tower }} |
 | Embedding | {{ config.embed_dim }} numbers, raw (not normalised) |
 | Weights in `model.safetensors` | {{ "{:,}".format(size) }} numbers |
-| Started from | {{ config.pretrained or "random weights" }} |
+| Started from | {{ start }} |
 {% if config.text == "minilm" %}
-The sentence encoder is frozen and is **not** part of `model.safetensors`: it is loaded from `{{ config.text_model }}`.
+The sentence encoder is frozen and is **not** part of `model.safetensors`: it is loaded from
+`{{ config.text_model }}`.
 {% endif %}
 ## Preprocessing
 
-Done by the encoder: pixels to [0, 1] by dtype, stretched to {{ config.image_size }} x {{ config.image_size }} \
+Done by the encoder: pixels to [0, 1] by dtype, stretched to {{ config.image_size }} x {{ config.image_size }}
 (bilinear, antialiased), minus {{ config.mean }}, divided by {{ config.std }}. Do not normalise before.
 
 ## Method
@@ -61,6 +65,7 @@ def model_card(
     size: int,
     *,
     title: str = "Counterpoint dual encoder",
+    start: str | None = None,
     repo_id: str = "path/or/hub-id",
     method: str = "Not stated.",
     data: str = "Not stated.",
@@ -73,6 +78,7 @@ def model_card(
         config: The resolved configuration.
         size: How many numbers the weight file holds.
         title: First heading.
+        start: Where training started; when not given, what the configuration says.
         repo_id: What the usage example loads.
         method: Markdown: how it was trained, with the paper.
         data: Markdown: on what.
@@ -83,18 +89,29 @@ def model_card(
         library_name="counterpoint",
         license=license,
         pipeline_tag="robotics",
-        tags=["counterpoint", "robotics", "representation-learning", "contrastive-learning", "vision-language"],
+        tags=[
+            "counterpoint",
+            "robotics",
+            "representation-learning",
+            "contrastive-learning",
+            "vision-language",
+        ],
     )
-    towers = {"minilm": f"{config.text_model} (frozen), learned linear map", "open_clip": f"that of {config.image_model}"}
-    return ModelCard.from_template(
+    towers = {
+        "minilm": f"{config.text_model} (frozen), learned linear map",
+        "open_clip": f"that of {config.image_model}",
+    }
+    card: ModelCard = ModelCard.from_template(
         card_data=metadata,
         template_str=_TEMPLATE,
         config=config,
         size=size,
         text_tower=towers[config.text] + (" (frozen)" if config.freeze_text else ""),
         title=title,
+        start=start or config.pretrained or "random weights",
         repo_id=repo_id,
         method=method,
         data=data,
         results=results,
     )
+    return card

@@ -18,15 +18,17 @@ _TOLERANCE = 1e-3
 
 
 def preprocess(
-    frames: Shaped[Tensor, "*lead H W 3"], *, size: int, mean: Float[Tensor, "3"], std: Float[Tensor, "3"]
+    frames: Shaped[Tensor, "*lead H W 3"], *, size: int, mean: Float[Tensor, " C"], std: Float[Tensor, " C"]
 ) -> Float[Tensor, "N 3 S S"]:
     """Scale to [0, 1], stretch to S x S, normalise.
 
-    The whole picture is kept: other shapes are stretched, not cropped. Resampling is bilinear with antialiasing, on
-    the device, in at least single precision (autocast does not reach it). An image of the right size is untouched.
+    The whole picture is kept: other shapes are stretched, not cropped. Resampling is bilinear with
+    antialiasing, on the device, in at least single precision (autocast does not reach it). An image of the
+    right size is untouched.
 
     Args:
-        frames: uint8 in [0, 255] or floating point in [0, 1]; the dtype decides. Any number of leading dimensions.
+        frames: uint8 in [0, 255] or floating point in [0, 1]; the dtype decides. Any number of leading
+            dimensions.
         size: S.
         mean: Channel means of pixels in [0, 1]; its device and dtype are those of the result.
         std: Channel deviations.
@@ -41,7 +43,9 @@ def preprocess(
     dtype = torch.promote_types(mean.dtype, torch.float32)
     height, width = frames.shape[-3:-1]
     with torch.autocast(mean.device.type, enabled=False):
-        images = frames.to(mean.device, non_blocking=True).reshape(math.prod(frames.shape[:-3]), height, width, 3)
+        images = frames.to(mean.device, non_blocking=True).reshape(
+            math.prod(frames.shape[:-3]), height, width, 3
+        )
         images = images.to(dtype) / 255 if images.dtype == torch.uint8 else images.to(dtype)
         images = images.permute(0, 3, 1, 2)
         if (height, width) != (size, size):
@@ -58,13 +62,19 @@ def _check(frames: Tensor) -> None:
         )
     if frames.ndim < 3 or frames.shape[-1] != 3 or 0 in frames.shape[-3:]:
         raise BadInputError(
-            "frames", found=f"shape {list(frames.shape)}", expected=expected, mend="put channels last: .movedim(-3, -1)"
+            "frames",
+            found=f"shape {list(frames.shape)}",
+            expected=expected,
+            mend="put channels last: .movedim(-3, -1)",
         )
     if frames.dtype == torch.uint8:
         return
     if not frames.is_floating_point():
         raise BadInputError(
-            "frames", found=str(frames.dtype), expected=expected, mend="convert pixels in [0, 255] with .to(torch.uint8)"
+            "frames",
+            found=str(frames.dtype),
+            expected=expected,
+            mend="convert pixels in [0, 255] with .to(torch.uint8)",
         )
     if frames.numel():
         low, high = (float(bound) for bound in frames.detach().aminmax())

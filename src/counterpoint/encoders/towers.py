@@ -1,15 +1,12 @@
-"""The one place that turns the names in an `EncoderConfig` into modules."""
+"""What a builder of towers returns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import nn
 
-from counterpoint.encoders.config import EncoderConfig, ImageKind, TextKind
-
-__all__ = ["BUILDERS", "IMAGENET_MEAN", "IMAGENET_STD", "Colour", "ImageTower", "Towers", "build_towers"]
+__all__ = ["IMAGENET_MEAN", "IMAGENET_STD", "Colour", "ImageTower", "Towers"]
 
 Colour = tuple[float, float, float]
 
@@ -47,59 +44,3 @@ class Towers:
 
     image: ImageTower
     text: nn.Module
-
-
-def _convnet(config: EncoderConfig) -> Towers:
-    from counterpoint.encoders import convnet
-
-    return _with_sentences(convnet.build(config), config)
-
-
-def _resnet18(config: EncoderConfig) -> Towers:
-    from counterpoint.encoders import resnet
-
-    return _with_sentences(resnet.build(config), config)
-
-
-def _timm(config: EncoderConfig) -> Towers:
-    from counterpoint.encoders import timm_tower
-
-    return _with_sentences(timm_tower.build(config), config)
-
-
-def _clip_image(config: EncoderConfig) -> Towers:
-    from counterpoint.encoders import clip
-
-    return _with_sentences(clip.build_image(config), config)
-
-
-def _clip(config: EncoderConfig) -> Towers:
-    from counterpoint.encoders import clip
-
-    return clip.build(config)
-
-
-def _with_sentences(image: ImageTower, config: EncoderConfig) -> Towers:
-    from counterpoint.encoders.text import SentenceTower
-
-    return Towers(image, SentenceTower(config.text_model, image.embed_dim))
-
-
-BUILDERS: dict[tuple[ImageKind, TextKind], Callable[[EncoderConfig], Towers]] = {
-    ("convnet", "minilm"): _convnet,
-    ("resnet18", "minilm"): _resnet18,
-    ("timm", "minilm"): _timm,
-    ("open_clip", "minilm"): _clip_image,
-    ("open_clip", "open_clip"): _clip,
-}
-"""(image, text) -> builder; `EncoderConfig` refuses every other pair. Each imports what it needs when called."""
-
-
-def build_towers(config: EncoderConfig) -> Towers:
-    """The towers `config` names.
-
-    Raises:
-        BadInputError: An unknown model or tag, or weights that do not fit.
-        MissingExtraError: The library behind a tower is not installed.
-    """
-    return BUILDERS[config.image, config.text](config)

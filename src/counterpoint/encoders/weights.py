@@ -14,7 +14,15 @@ from torch import Tensor, nn
 
 from counterpoint.errors import BadInputError
 
-__all__ = ["fit_weights", "is_local", "read_torch_file", "read_weights", "write_weights"]
+__all__ = [
+    "check_file",
+    "fit_weights",
+    "is_local",
+    "read_torch_file",
+    "read_weights",
+    "start_from_file",
+    "write_weights",
+]
 
 _SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 
@@ -41,7 +49,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
                 mend="save model.state_dict() itself, without what stands around it",
             )
         return {name: value for name, value in found.items() if isinstance(value, Tensor)}
-    _exists(path)
+    check_file(path)
     try:
         return load_file(path)
     except SafetensorError as error:
@@ -54,7 +62,7 @@ def read_torch_file(path: Path) -> dict[str, object]:
     Raises:
         BadInputError: No such file, a damaged one, or one that holds more than tensors and plain containers.
     """
-    _exists(path)
+    check_file(path)
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, EOFError, RuntimeError, KeyError, ValueError) as error:
@@ -72,6 +80,8 @@ def write_weights(weights: Mapping[str, Tensor], path: Path) -> None:
     whole = {name: value.detach().cpu().contiguous().clone() for name, value in weights.items()}
     draft = path.with_name(path.name + ".tmp")
     save_file(whole, draft, metadata={"format": "pt"})
+    # safetensors makes the file private; whoever sees the folder may read it.
+    draft.chmod(path.parent.stat().st_mode & 0o666)
     draft.replace(path)
 
 
@@ -96,9 +106,28 @@ def fit_weights(module: nn.Module, weights: Mapping[str, Tensor], where: Path) -
             where,
             found="; ".join(f"{how} {_some(names)}" for how, names in troubles.items() if names),
             expected=f"the {len(own)} tensors of {type(module).__name__}",
-            mend="check that the file belongs to the model in the configuration, and that it was copied whole",
+            mend="check that the file belongs to the configured model, and that it was copied whole",
         )
     module.load_state_dict(weights)
+
+
+def start_from_file(module: nn.Module, pretrained: str | None) -> None:
+    """Load the state dict of `module` from a local file, for a tower that has no pretrained tags of its own.
+
+    Raises:
+        BadInputError: `pretrained` is no path, or no file that fits.
+    """
+    if pretrained is None:
+        return
+    if not is_local(pretrained):
+        raise BadInputError(
+            "pretrained",
+            found=repr(pretrained),
+            expected=f"nothing or a local path: {type(module).__name__} has no pretrained tags",
+            mend='leave it out, or write a file beside you as "./name"',
+        )
+    path = Path(pretrained).expanduser()
+    fit_weights(module, read_weights(path), path)
 
 
 def _some(names: list[str]) -> str:
@@ -106,7 +135,19 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:3]) + more
 
 
-def _exists(path: Path) -> None:
+def check_file(path: Path) -> None:
+    """Refuse what is no file.
+
+    Raises:
+        BadInputError: A folder, or nothing.
+    """
+    if path.is_dir():
+        raise BadInputError(
+            path,
+            found="a folder",
+            expected="a weight file",
+            mend="load a saved encoder with DualEncoder.from_pretrained, or through `initialize_from`",
+        )
     if not path.is_file():
         raise BadInputError(path, found="no such file", expected="a weight file", mend="check the path")
 

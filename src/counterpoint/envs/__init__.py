@@ -1,0 +1,8 @@
+"""Simulators: one adapter each, imported only when used, with scripted experts beside them.
+
+- `counterpoint.envs.metaworld_instructions`: Meta-World's 50 tasks in words; needs no simulator.
+- `counterpoint.envs.metaworld`: simulate a task, ask its scripted expert, draw it.
+- `counterpoint.envs.metaworld_gym`: the same as a gymnasium environment.
+- `counterpoint.envs.collect`: record experts as a LeRobot v3 data set.
+- `counterpoint.envs.rendering`: fast off-screen pictures of any MuJoCo model.
+"""

@@ -1,0 +1,1 @@
+"""Evaluation: rewards and representations in numbers with intervals, and the report page."""

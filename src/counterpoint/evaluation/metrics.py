@@ -1,19 +1,20 @@
-"""Numbers that say how good a reward or a representation of a video is: pure functions, one definition each.
+"""Numbers that say how good a reward or a representation is: pure functions, one definition each.
 
-A reward curve is one value a frame, in the order of time. Scores [V, L] hold one row a video and one column an
-instruction; `own[v]` is the column of the instruction that video v carries out. All cosines are of raw embeddings.
-`docs/methods/metrics.md` says what each is blind to.
+A reward curve is one value a frame, in the order of time. Scores [V, L] hold one row a video and one column
+an instruction; `own[v]` is the column of the instruction that video v carries out. All cosines are of raw
+embeddings. `docs/methods/metrics.md` says what each is blind to.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
-from counterpoint.evaluation.extras import report_package
+from counterpoint.rewards.extras import report_package
 from counterpoint.rewards.scores import cosine
 
 __all__ = [
@@ -35,9 +36,10 @@ Array = NDArray[np.float64]
 
 
 def value_order_correlation(values: Float[Array, " T"]) -> float:
-    """VOC (GVL, arXiv 2411.04549): Spearman's rho between a curve and time; 0 for a constant curve, by convention.
+    """VOC (GVL, arXiv 2411.04549): Spearman's rho between a curve and time.
 
-    Blind to what is in the video: a clock scores 1. Never report it without its controls.
+    A constant curve, on which rho is not defined, gets 0 by convention. Blind to what is in the video: a
+    clock scores 1. Never report it without its controls.
     """
     if np.ptp(values) == 0.0:
         return 0.0
@@ -56,8 +58,8 @@ def kendall_tau_b(values: Float[Array, " T"]) -> float:
 def matched(scores: Float[Array, "V L"], own: Int[NDArray[np.int64], " V"]) -> Bool[NDArray[np.bool_], " V"]:
     """Whether each video scores highest under its own instruction, strictly: a tie is a miss.
 
-    The mean is the matched accuracy, with chance 1/L. With ties as misses, an encoder that maps everything to one
-    point gets 0, not the share of the first instruction.
+    The mean is the matched accuracy, with chance 1/L. With ties as misses, an encoder that maps everything
+    to one point gets 0, not the share of the first instruction.
     """
     rows = np.arange(len(scores))
     others = scores.copy()
@@ -81,12 +83,8 @@ def triples(
     Returns:
         One share a video, `nan` where nothing counts. Chance is 1/2.
     """
-    pairs = (
-        ~np.eye(scores.shape[1], dtype=bool)
-        if allowed is None
-        else allowed & ~np.eye(len(allowed), dtype=bool)
-    )
-    counted = pairs[own]
+    other = ~np.eye(scores.shape[1], dtype=bool)
+    counted = (other if allowed is None else allowed & other)[own]
     wins = (scores[np.arange(len(scores)), own][:, None] > scores) & counted
     totals = counted.sum(axis=1)
     return np.where(totals > 0, wins.sum(axis=1) / np.maximum(totals, 1), np.nan)
@@ -99,11 +97,12 @@ def confusion_gap(scores: Float[Array, "V L"], own: Int[NDArray[np.int64], " V"]
     instruction has as many videos.
     """
     mine = scores[np.arange(len(scores)), own]
-    return mine - (scores.sum(axis=1) - mine) / (scores.shape[1] - 1)
+    gap: Array = mine - (scores.sum(axis=1) - mine) / (scores.shape[1] - 1)
+    return gap
 
 
-def one_word_apart(instructions: list[str]) -> Bool[NDArray[np.bool_], "L L"]:
-    """Hard negatives: pairs as long as each other that differ in one word ("open the drawer", "close the drawer").
+def one_word_apart(instructions: Sequence[str]) -> Bool[NDArray[np.bool_], "L L"]:
+    """Hard negatives: "open the drawer" and "close the drawer", equally long and different in one word.
 
     Case, punctuation and articles do not count.
     """
@@ -120,9 +119,9 @@ def one_word_apart(instructions: list[str]) -> Bool[NDArray[np.bool_], "L L"]:
 def ordering(similarity: Float[Array, " T"], times: Float[Array, " T"] | None = None) -> float:
     """What AcTOL's VLO loss orders (section 4.1), counted.
 
-    Of all frames i and pairs j, k other than i with |t_i - t_j| < |t_i - t_k|, the share with
-    |s_i - s_j| < |s_i - s_k|, where s is the similarity of a frame to the instruction. Chance is 1/2; it is even in
-    the sign of s, so a reward that falls scores as well as one that rises. `nan` where there is no such triple.
+    Of all frames i and pairs j, k other than i with |t_i - t_j| < |t_i - t_k|, the share with |s_i - s_j| <
+    |s_i - s_k|, where s is the similarity of a frame to the instruction. Chance is 1/2; it is even in the
+    sign of s, so a reward that falls scores as well as one that rises. `nan` where there is no such triple.
 
     Args:
         similarity: One a frame.
@@ -154,8 +153,9 @@ def jump_ratio(embeddings: Float[Array, "T D"]) -> float:
 def bridge_residual(embeddings: Float[Array, "T D"], times: Float[Array, " T"] | None = None) -> float:
     """AcTOL's Brownian-bridge term (Eq. 4, variance of Eq. 30), mean over interior frames.
 
-    ||z_t - lerp(z_0, z_{T-1}; t)||^2 / (2 var_t) with var_t = (t - t_0)(t_{T-1} - t) / (t_{T-1} - t_0). It grows with
-    the square of the embeddings' length: compare embeddings of one scale. `nan` for fewer than three frames.
+    ||z_t - lerp(z_0, z_{T-1}; t)||^2 / (2 var_t) with var_t = (t - t_0)(t_{T-1} - t) / (t_{T-1} - t_0). It
+    grows with the square of the embeddings' length: compare embeddings of one scale. `nan` for fewer than
+    three frames.
 
     Args:
         embeddings: One a frame.
@@ -183,5 +183,5 @@ def pairwise_cosine(embeddings: Float[Array, "N D"]) -> float:
 
 
 def cosine_to(embeddings: Float[Array, "N D"], target: Float[Array, " D"]) -> float:
-    """Mean cosine of every row to one vector: DecisionNCE's Table 2, second row, for the mean of the language."""
+    """Mean cosine of every row to one vector: DecisionNCE's Table 2, second row, for mean language."""
     return float(cosine(embeddings, target[None]).mean())

@@ -1,4 +1,4 @@
-"""What an embedding holds, read out by the simplest means: a linear map for time, a spectrum for its width."""
+"""What an embedding holds, by the simplest means: a linear map for time, a spectrum for its width."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from counterpoint.evaluation.extras import report_package
 from counterpoint.evaluation.statistics import Estimate, statistic_percentile
+from counterpoint.rewards.extras import report_package
 
 __all__ = ["effective_rank", "effective_rank_estimate", "time_probe"]
 
@@ -17,11 +17,12 @@ Array = NDArray[np.float64]
 
 
 def effective_rank(embeddings: Float[Array, "N D"]) -> float:
-    """RankMe (Garrido et al., 2023): exp of the entropy of the normalised singular values, from 1 to min(N, D).
+    """RankMe (Garrido et al., 2023): exp of the entropy of normalised singular values, 1 to min(N, D).
 
     1 means that everything lies on one line through the origin: the encoder has collapsed.
     """
-    return _rank(np.linalg.svd(embeddings, compute_uv=False))
+    singular: Array = np.linalg.svd(embeddings, compute_uv=False)
+    return _rank(singular)
 
 
 def effective_rank_estimate(videos: Sequence[Float[Array, "T D"]], *, groups: int = 10) -> Estimate:
@@ -42,11 +43,11 @@ def effective_rank_estimate(videos: Sequence[Float[Array, "T D"]], *, groups: in
 
 
 def time_probe(videos: Sequence[Float[Array, "T D"]], *, seed: int = 0, folds: int = 5) -> Estimate | None:
-    """R^2 of progress t / (T-1) predicted linearly from one frame's embedding, in videos the map has not seen.
+    """R^2 of progress t / (T-1) predicted linearly from one frame's embedding, in unseen videos.
 
-    Ridge regression on standardised embeddings, its strength chosen inside the training folds; every video is
-    predicted by a map fitted on other videos. 1 is perfect, 0 is what predicting the mean gives, and below 0 the
-    map misleads. The interval resamples videos, given the predictions.
+    Ridge regression on standardised embeddings, its strength chosen inside the training folds; every video
+    is predicted by a map fitted on other videos. 1 is perfect, 0 is what predicting the mean gives, and
+    below 0 the map misleads. The interval resamples videos, given the predictions.
 
     Returns:
         `None` for fewer than two videos.
@@ -77,5 +78,5 @@ def _gram_rank(gram: Array) -> float:
 
 
 def _rank(singular: Array) -> float:
-    share = singular / max(float(singular.sum()), np.finfo(np.float64).tiny) + 1e-12
+    share = singular[singular > 0.0] / singular.sum()
     return float(np.exp(-(share * np.log(share)).sum()))

@@ -15,9 +15,17 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from counterpoint.errors import BadInputError
-from counterpoint.evaluation.extras import report_package
+from counterpoint.rewards.extras import report_package
 
-__all__ = ["Estimate", "mean_bca", "mean_percentile", "seeds_interval", "statistic_percentile", "wilson"]
+__all__ = [
+    "Estimate",
+    "mean_bca",
+    "mean_percentile",
+    "mean_where_defined",
+    "seeds_interval",
+    "statistic_percentile",
+    "wilson",
+]
 
 Array = NDArray[np.float64]
 
@@ -73,6 +81,17 @@ def mean_percentile(
         return Estimate(value, float("nan"), float("nan"), 1, "none: one video")
     low, high = _bootstrap(groups, mean, "percentile", seed, level, resamples)
     return Estimate(value, low, high, count, method)
+
+
+def mean_where_defined(
+    values: Float[Array, " N"], strata: Sequence[Hashable] | None = None, *, seed: int = 0
+) -> Estimate:
+    """`mean_percentile` over the videos on which a number is defined, that is, not `nan`."""
+    defined = np.isfinite(values)
+    if not defined.any():
+        return Estimate(float("nan"), float("nan"), float("nan"), 0, "none: not defined on any video")
+    kept = None if strata is None else [label for label, keep in zip(strata, defined, strict=True) if keep]
+    return mean_percentile(values[defined], kept, seed=seed)
 
 
 def mean_bca(

@@ -11,18 +11,14 @@ from typing import Any, Literal
 
 from counterpoint.config import FrozenConfig, validate
 from counterpoint.errors import BadInputError
-from counterpoint.objectives.actol import (
-    AcTOL,
-    AcTOLConfig,
-    DirectedAcTOL,
+from counterpoint.objectives.actol import AcTOL, AcTOLConfig, DirectedAcTOL, actol_loss
+from counterpoint.objectives.base import Batch, ClipObjective, Features, LossOutput, Objective
+from counterpoint.objectives.brownian_bridge import (
     brownian_bridge_log_loss,
+    brownian_bridge_log_loss_as_trained,
     brownian_bridge_loss,
     brownian_bridge_loss_as_trained,
-    directed_vlo_loss,
-    vlo_loss,
-    vlo_lower_bound,
 )
-from counterpoint.objectives.base import Batch, ClipObjective, Features, LossOutput, Objective
 from counterpoint.objectives.clip_goal import CLIPGoal, CLIPGoalConfig, clip_goal_loss
 from counterpoint.objectives.decisionnce import (
     DecisionNCEConfig,
@@ -38,6 +34,7 @@ from counterpoint.objectives.liv import LIV, LIVConfig, liv_loss
 from counterpoint.objectives.r3m import R3M, R3MConfig, r3m_language_loss, r3m_loss, r3m_time_contrastive_loss
 from counterpoint.objectives.tcn import TCN, TCNConfig, tcn_loss
 from counterpoint.objectives.vip import VIP, VIPConfig, vip_loss
+from counterpoint.objectives.vlo import directed_vlo_loss, vlo_loss, vlo_lower_bound
 
 __all__ = [
     "LIV",
@@ -63,7 +60,9 @@ __all__ = [
     "R3MConfig",
     "TCNConfig",
     "VIPConfig",
+    "actol_loss",
     "brownian_bridge_log_loss",
+    "brownian_bridge_log_loss_as_trained",
     "brownian_bridge_loss",
     "brownian_bridge_loss_as_trained",
     "clip_goal_loss",

@@ -1,18 +1,177 @@
-"""LIV: VIP towards image goals and towards language goals, tied by CLIP on goal frames (Ma et al., ICML 2023).
+"""LIV: VIP towards image goals and towards language goals, tied by CLIP on goal frames (Ma et al., 2023).
 
     L = w_image VIP(o_g) + w_text VIP(l) + w_clip CLIP(o_T, l)
     V(o; g) = cos(phi(o), phi(g)) / (1 - gamma),  V(o; l) = cos(phi(o), psi(l)) / (1 - gamma)
 
-VIP(.) is `vip.dual_value_loss`; CLIP is the symmetric InfoNCE of cosines between each clip's last frame and its
-instruction, the mean of the two directions.
+VIP(.) is `vip.dual_value_loss`; CLIP is the symmetric InfoNCE of cosines between each clip's last frame and
+its instruction, the mean of the two directions.
 
-Symbols: phi(o_0), phi(o_g), phi(o_t), phi(o_{t+1}), phi(o_T) -> `frames[:, 0..4]`; psi(l) -> `text`; gamma -> `discount`.
+Symbols: phi(o_0), phi(o_g), phi(o_t), phi(o_{t+1}), phi(o_T) -> `frames[:, 0..4]`; psi(l) -> `text`; gamma ->
+`discount`.
 
 Where the sources differ:
-  - Eq. 10 of the DecisionNCE paper prints VIP's reward with the other sign, and an InfoNCE of scaled cosines; the
-    authors' CLIP term has no temperature and no scale. Followed: the authors'.
-  - The authors use one reward for both goals: 0 where o_t is the image goal, which need not be the clip's last frame.
-  - Their shuffles keep fixed points, so that a clip can be its own negative; `LIV` draws shuffles without fixed
-    points. `liv_loss` takes any rows as an argument.
+  - Eq. 10 of the DecisionNCE paper prints VIP's reward with the other sign, and an InfoNCE of scaled cosines;
+    the authors' CLIP term has no temperature and no scale. Followed: the authors'.
+  - The authors use one reward for both goals: 0 where o_t is the image goal, which need not be the clip's
+    last frame.
+  - Their shuffles keep fixed points, so that a clip can be its own negative; `LIV` draws shuffles without
+    fixed points. `liv_loss` takes any rows as an argument.
   - They add 1e-8 inside VIP's logarithms; `epsilon=1e-8` gives their numbers (see `vip`).
 """
+
+from __future__ import annotations
+
+from functools import partial
+
+from jaxtyping import Float, Int
+from pydantic import Field
+from torch import Tensor
+
+from counterpoint.data.clips import GoalTransition
+from counterpoint.encoders.base import DualEncoder
+from counterpoint.objectives.base import Batch, ClipObjective, Features, LossOutput
+from counterpoint.objectives.baselines import BaselineConfig, Similarity, check_frames, cosine, other_rows
+from counterpoint.objectives.clip_goal import clip_goal_logits, clip_goal_loss
+from counterpoint.objectives.infonce import check_clips, contrast_metrics, in_full_precision
+from counterpoint.objectives.vip import dual_value_loss, goal_rewards
+
+__all__ = ["LIV", "LIVConfig", "liv_loss", "liv_value_loss"]
+
+
+class LIVConfig(BaselineConfig):
+    """LIV's settings; the authors' pretraining configuration gives them.
+
+    Attributes:
+        discount: gamma.
+        num_negatives: N, other clips each goal is contrasted with.
+        image_weight: Weight of VIP towards the image goal.
+        text_weight: Weight of VIP towards the instruction.
+        clip_weight: Weight of the CLIP term.
+        multi_positive: In the CLIP term, clips of one instruction are not each other's negatives.
+    """
+
+    discount: float = Field(default=0.98, ge=0, lt=1)
+    num_negatives: int = Field(default=3, ge=0)
+    image_weight: float = Field(default=1.0, ge=0)
+    text_weight: float = Field(default=1.0, ge=0)
+    clip_weight: float = Field(default=1.0, ge=0)
+    multi_positive: bool = False
+
+
+@in_full_precision
+def liv_value_loss(
+    frames: Float[Tensor, "B F D"],
+    goal: Float[Tensor, "B D"],
+    rewards: Float[Tensor, " B"],
+    *,
+    discount: float = 0.98,
+    negatives: Int[Tensor, "N B"] | None = None,
+    similarity: Similarity = cosine,
+    epsilon: float = 0.0,
+) -> Float[Tensor, ""]:
+    """VIP with values in units of the longest return, V = similarity / (1 - gamma).
+
+    Args:
+        frames: Raw embeddings of (o_0, o_g, o_t, o_{t+1}, ...).
+        goal: Raw embedding of each row's goal, an image or a text.
+        rewards: 0 where o_t is the goal, -1 elsewhere.
+        discount: gamma.
+        negatives: For each row the N rows it is contrasted with; `None` for none.
+        similarity: Of state and goal.
+        epsilon: See `vip.dual_value_loss`.
+    """
+
+    def value(state: Tensor, target: Tensor) -> Tensor:
+        return similarity(state, target) / (1 - discount)
+
+    return dual_value_loss(
+        frames[:, [0, 2, 3]],
+        goal,
+        rewards,
+        value=value,
+        discount=discount,
+        negatives=negatives,
+        epsilon=epsilon,
+    )
+
+
+@in_full_precision
+def liv_loss(
+    frames: Float[Tensor, "B 5 D"],
+    text: Float[Tensor, "B D"],
+    rewards: Float[Tensor, " B"],
+    *,
+    image_negatives: Int[Tensor, "N B"] | None = None,
+    text_negatives: Int[Tensor, "N B"] | None = None,
+    discount: float = 0.98,
+    image_weight: float = 1.0,
+    text_weight: float = 1.0,
+    clip_weight: float = 1.0,
+    labels: Int[Tensor, " B"] | None = None,
+    similarity: Similarity = cosine,
+    epsilon: float = 0.0,
+) -> Float[Tensor, ""]:
+    """LIV's loss.
+
+    Args:
+        frames: Raw embeddings of (o_0, o_g, o_t, o_{t+1}, o_T), o_T the clip's last frame.
+        text: Raw embedding of each clip's instruction.
+        rewards: 0 where o_t is o_g, -1 elsewhere (`vip.goal_rewards`).
+        image_negatives: For each row the N rows it is contrasted with under its image goal; `None` for none.
+        text_negatives: The same under its instruction.
+        discount: gamma.
+        image_weight: Weight of VIP towards the image goal.
+        text_weight: Weight of VIP towards the instruction.
+        clip_weight: Weight of the CLIP term.
+        labels: Equal numbers for equal instructions, which then are not each other's negatives in the CLIP
+            term.
+        similarity: Of state and goal in the two value terms; the CLIP term is always of cosines.
+        epsilon: See `vip.dual_value_loss`.
+
+    Raises:
+        BadInputError: When the shapes do not pair up, or there are fewer than five frames a clip.
+    """
+    check_frames(frames, "o_0, o_g, o_t, o_{t+1}, o_T")
+    check_clips(frames, text)
+    values = partial(
+        liv_value_loss, frames, rewards=rewards, discount=discount, similarity=similarity, epsilon=epsilon
+    )
+    image = values(frames[:, 1], negatives=image_negatives)
+    language = values(text, negatives=text_negatives)
+    clip = clip_goal_loss(frames[:, 4], text, temperature=1.0, labels=labels)
+    return image_weight * image + text_weight * language + clip_weight * clip
+
+
+class LIV(ClipObjective):
+    """LIV on clips.
+
+    Args:
+        encoder: Image and text towers into one space.
+        config: LIV's settings.
+    """
+
+    def __init__(self, encoder: DualEncoder, config: LIVConfig | None = None) -> None:
+        config = config or LIVConfig()
+        super().__init__(encoder, GoalTransition(), augment=config.augmentation)
+        self.config = config
+
+    def loss(self, features: Features, batch: Batch) -> LossOutput:
+        """`liv_loss`; the three InfoNCE metrics are those of its CLIP term."""
+        frames, text = features.rows["frames"], features.rows["text"]
+        N = self.config.num_negatives
+        rows = other_rows(batch["sample"], 2 * N)
+        labels = batch["instruction_id"] if self.config.multi_positive else None
+        loss = liv_loss(
+            frames,
+            text,
+            goal_rewards(batch["clip.indices"]),
+            image_negatives=rows[:N],
+            text_negatives=rows[N:],
+            discount=self.config.discount,
+            image_weight=self.config.image_weight,
+            text_weight=self.config.text_weight,
+            clip_weight=self.config.clip_weight,
+            labels=labels,
+        )
+        logits = clip_goal_logits(frames[:, 4], text, temperature=1.0)
+        return LossOutput(loss, contrast_metrics(logits, labels=labels))

@@ -2,26 +2,30 @@
 
     L = lambda_1 L_tcn + lambda_2 L_language + lambda_3 mean ||phi||_1 + lambda_4 mean ||phi||_2
 
-Both losses are -log of the positive's share among candidates (Eq. 9 in Appendix A of the DecisionNCE paper). Of three
-frames in order s_0, s_1, s_2, with S = -||.||_2:
+Both losses are -log of the positive's share among candidates (Eq. 9 in Appendix A of the DecisionNCE paper).
+Of three frames in order s_0, s_1, s_2, with S = -||.||_2:
   - time: S(s_2, s_1) against S(s_2, s_0) and S(s_2, s_2 of other clips); S(s_0, s_1) against S(s_0, s_2) and
     S(s_0, s_0 of other clips); the mean of the two.
-  - language: a 5-layer perceptron G(o_0, o, l), where o_0 is of the clip's first fifth, ranks the later frame of each
-    pair (o_0 < o_g), (s_0 < s_1), (s_1 < s_2) above the earlier one and above (o_0, later frame) of other clips, all
-    under this clip's instruction; the mean of the three.
+  - language: a 5-layer perceptron G(o_0, o, l), where o_0 is of the clip's first fifth, ranks the later frame
+    of each pair (o_0 < o_g), (s_0 < s_1), (s_1 < s_2) above the earlier one and above (o_0, later frame) of
+    other clips, all under this clip's instruction; the mean of the three.
 
-Symbols: phi(o_0), phi(o_g), phi(s_0), phi(s_1), phi(s_2) -> `frames[:, 0..4]`; psi(l) -> `text`; G -> `LanguageReward`.
+Symbols: phi of (o_0, o_g, s_0, s_1, s_2) -> `frames[:, 0..4]`; psi(l) -> `text`; G -> `LanguageReward`.
 
 Where the sources differ:
-  - The paper ends G in a sigmoid; the authors define one and never apply it. Inside the softmax it would keep the
-    loss above log(1 + (N+1)/e), .90 of log(N+2) = 1.61 at N = 3. So `R3M` contrasts `LanguageReward.logit`, as their
-    code does, and the reward it gives away is the sigmoid of it; the functions take either.
-  - The authors' default configuration gives the language loss weight 0; the paper's method, and the default here, is 1.
-  - Their shuffles keep fixed points, so that a clip can be its own negative; `R3M` draws shuffles without fixed
-    points. The functions take any rows as an argument.
-  - They add 1e-8 inside the logarithm and to the sum below. Beyond a distance of about 18 that term outweighs every
-    candidate and the gradient vanishes. Here the share is computed stably, without it; `epsilon=1e-8` gives theirs.
-  - Clips without an instruction have no language loss, and the mean still runs over all of B, as the authors do.
+  - G is described with a sigmoid at its end; the authors define one and never apply it. Inside the softmax it
+    would keep the loss above log(1 + (N+1)/e), .90 of log(N+2) = 1.61 at N = 3. So `R3M` contrasts
+    `LanguageReward.logit`, as their code does, and the reward it gives away is the sigmoid of it; the
+    functions take either.
+  - The authors' default configuration gives the language loss weight 0; the paper's method, and the default
+    here, is 1.
+  - Their shuffles keep fixed points, so that a clip can be its own negative; `R3M` draws shuffles without
+    fixed points. The functions take any rows as an argument.
+  - They add 1e-8 inside the logarithm and to the sum below. Beyond a distance of about 18 that term outweighs
+    every candidate and the gradient vanishes. Here the share is computed stably, without it; `epsilon=1e-8`
+    gives theirs.
+  - Clips without an instruction have no language loss, and the mean still runs over all of B, as the authors
+    do.
   - Their text encoder is a frozen DistilBERT. Here the dual encoder decides what of its text tower trains.
 """
 
@@ -35,11 +39,20 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from counterpoint.config import FrozenConfig
 from counterpoint.data.clips import R3MFrames
 from counterpoint.encoders.base import DualEncoder
 from counterpoint.objectives.base import Batch, ClipObjective, Features, LossOutput
-from counterpoint.objectives.pairs import Similarity, embedding_norm, negative_distance, other_rows
+from counterpoint.objectives.baselines import (
+    BaselineConfig,
+    Similarity,
+    candidate_metrics,
+    check_frames,
+    embedding_norm,
+    negative_distance,
+    other_rows,
+)
+from counterpoint.objectives.infonce import in_full_precision
+from counterpoint.objectives.language_reward import LanguageReward
 
 __all__ = [
     "R3M",
@@ -56,7 +69,7 @@ RewardFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(first [..., D], current [..., D], text [..., L]) -> [...]"""
 
 
-class R3MConfig(FrozenConfig):
+class R3MConfig(BaselineConfig):
     """R3M's settings.
 
     Attributes:
@@ -68,45 +81,12 @@ class R3MConfig(FrozenConfig):
         hidden: Width of the language reward.
     """
 
-    num_negatives: int = Field(3, ge=0)
-    time_weight: float = Field(1.0, ge=0)
-    language_weight: float = Field(1.0, ge=0)
-    l1_weight: float = Field(1e-5, ge=0)
-    l2_weight: float = Field(1e-5, ge=0)
-    hidden: int = Field(1024, ge=1)
-
-
-class LanguageReward(nn.Module):
-    """G(o_0, o, l): how far instruction l has been done between o_0 and o, in (0, 1).
-
-    Args:
-        frame_dim: D of the frames' embeddings.
-        text_dim: D of the text's embedding.
-        hidden: Width of the four hidden layers.
-    """
-
-    def __init__(self, frame_dim: int, text_dim: int, hidden: int = 1024) -> None:
-        super().__init__()
-        widths = [2 * frame_dim + text_dim, hidden, hidden, hidden, hidden]
-        layers: list[nn.Module] = []
-        for before, after in zip(widths, widths[1:], strict=False):
-            layers += [nn.Linear(before, after), nn.ReLU()]
-        self.layers = nn.Sequential(*layers, nn.Linear(hidden, 1))
-
-    def forward(
-        self, first: Float[Tensor, "*#batch D"], current: Float[Tensor, "*#batch D"], text: Float[Tensor, "*#batch L"]
-    ) -> Float[Tensor, "*batch"]:
-        """Rewards of raw embeddings, which broadcast against each other in all but the last axis."""
-        return torch.sigmoid(self.logit(first, current, text))
-
-    def logit(
-        self, first: Float[Tensor, "*#batch D"], current: Float[Tensor, "*#batch D"], text: Float[Tensor, "*#batch L"]
-    ) -> Float[Tensor, "*batch"]:
-        """The rewards before the sigmoid."""
-        shape = torch.broadcast_shapes(first.shape[:-1], current.shape[:-1], text.shape[:-1])
-        parts = [x.expand(*shape, x.shape[-1]) for x in (first, current, text)]
-        logits: Tensor = self.layers(torch.cat(parts, dim=-1))
-        return logits.squeeze(-1)
+    num_negatives: int = Field(default=3, ge=0)
+    time_weight: float = Field(default=1.0, ge=0)
+    language_weight: float = Field(default=1.0, ge=0)
+    l1_weight: float = Field(default=1e-5, ge=0)
+    l2_weight: float = Field(default=1e-5, ge=0)
+    hidden: int = Field(default=1024, ge=1)
 
 
 def time_candidates(
@@ -121,8 +101,12 @@ def time_candidates(
         ordered: Raw embeddings of s_0 < s_1 < s_2.
         negatives: For each row the N rows whose s_0 ([:, 0]) and s_2 ([:, 1]) it is contrasted with.
         similarity: S.
+
+    Raises:
+        BadInputError: When there are fewer than three frames a clip.
     """
-    s0, s1, s2 = ordered.unbind(1)
+    check_frames(ordered, "s_0, s_1, s_2")
+    s0, s1, s2 = ordered[:, :3].unbind(1)
     far = similarity(s2, s0)
     late, early = [similarity(s2, s1), far], [similarity(s0, s1), far]
     if negatives is not None:
@@ -144,8 +128,12 @@ def language_candidates(
         frames: Raw embeddings of (o_0, o_g, s_0, s_1, s_2).
         text: Raw embedding of each clip's instruction.
         negatives: For each row the N rows whose (o_0, o_g), (o_0, s_1) and (o_0, s_2) it is contrasted with.
+
+    Raises:
+        BadInputError: When there are fewer than five frames a clip.
     """
-    first, last, s0, s1, s2 = frames.unbind(1)
+    check_frames(frames, "o_0, o_g, s_0, s_1, s_2")
+    first, last, s0, s1, s2 = frames[:, :5].unbind(1)
     later = torch.stack([last, s1, s2])
     starts, currents = [first.expand_as(later)] * 2, [later, torch.stack([first, s0, s1])]
     if negatives is not None:
@@ -155,6 +143,7 @@ def language_candidates(
     return reward(torch.stack(starts, 2), torch.stack(currents, 2), text[:, None])
 
 
+@in_full_precision
 def r3m_time_contrastive_loss(
     ordered: Float[Tensor, "B 3 D"],
     *,
@@ -166,13 +155,14 @@ def r3m_time_contrastive_loss(
     return _minus_log_share(time_candidates(ordered, negatives, similarity=similarity), epsilon).mean()
 
 
+@in_full_precision
 def r3m_language_loss(
     reward: RewardFunction,
     frames: Float[Tensor, "B 5 D"],
     text: Float[Tensor, "B L"],
     *,
     negatives: Int[Tensor, "N 3 B"] | None = None,
-    has_text: Bool[Tensor, "B"] | None = None,
+    has_text: Bool[Tensor, " B"] | None = None,
     epsilon: float = 0.0,
 ) -> Float[Tensor, ""]:
     """R3M's language contrast; arguments as in `language_candidates`.
@@ -182,13 +172,15 @@ def r3m_language_loss(
         frames: Raw embeddings of (o_0, o_g, s_0, s_1, s_2).
         text: Raw embedding of each clip's instruction.
         negatives: For each row the N rows of each of the three contrasts.
-        has_text: False where the clip has no instruction: its loss is 0, and it still counts in the mean over B.
+        has_text: False where the clip has no instruction: its loss is 0, and it still counts in the mean over
+            B.
         epsilon: See the module's docstring.
     """
     rows = _minus_log_share(language_candidates(reward, frames, text, negatives), epsilon)
     return (rows if has_text is None else rows * has_text).mean()
 
 
+@in_full_precision
 def r3m_loss(
     reward: RewardFunction,
     frames: Float[Tensor, "B 5 D"],
@@ -196,8 +188,11 @@ def r3m_loss(
     *,
     language_negatives: Int[Tensor, "N 3 B"] | None = None,
     time_negatives: Int[Tensor, "N 2 B"] | None = None,
-    has_text: Bool[Tensor, "B"] | None = None,
-    config: R3MConfig | None = None,
+    has_text: Bool[Tensor, " B"] | None = None,
+    time_weight: float = 1.0,
+    language_weight: float = 1.0,
+    l1_weight: float = 1e-5,
+    l2_weight: float = 1e-5,
     similarity: Similarity = negative_distance,
     epsilon: float = 0.0,
 ) -> Float[Tensor, ""]:
@@ -210,19 +205,21 @@ def r3m_loss(
         language_negatives: See `language_candidates`.
         time_negatives: See `time_candidates`.
         has_text: See `r3m_language_loss`.
-        config: The four weights; the paper's by default.
+        time_weight: lambda_1.
+        language_weight: lambda_2.
+        l1_weight: lambda_3.
+        l2_weight: lambda_4.
         similarity: S.
         epsilon: See the module's docstring.
     """
-    weights = config or R3MConfig()
     time = r3m_time_contrastive_loss(
         frames[:, 2:], negatives=time_negatives, similarity=similarity, epsilon=epsilon
     )
     language = r3m_language_loss(
         reward, frames, text, negatives=language_negatives, has_text=has_text, epsilon=epsilon
     )
-    norms = weights.l1_weight * embedding_norm(frames, 1) + weights.l2_weight * embedding_norm(frames, 2)
-    return weights.time_weight * time + weights.language_weight * language + norms
+    norms = l1_weight * embedding_norm(frames, 1) + l2_weight * embedding_norm(frames, 2)
+    return time_weight * time + language_weight * language + norms
 
 
 def _minus_log_share(candidates: Float[Tensor, "*batch C"], epsilon: float) -> Float[Tensor, "*batch"]:
@@ -245,34 +242,47 @@ class R3M(ClipObjective):
     """
 
     def __init__(self, encoder: DualEncoder, config: R3MConfig | None = None) -> None:
-        super().__init__(encoder, R3MFrames())
-        self.config = config or R3MConfig()
+        config = config or R3MConfig()
+        super().__init__(encoder, R3MFrames(), augment=config.augmentation)
+        self.config = config
         self.reward = LanguageReward(encoder.embed_dim, encoder.embed_dim, self.config.hidden)
 
     def encode(self, batch: Batch) -> Features:
-        """Raw embeddings `frames` [B, 5, D] and `text` [B, D], and `has_text` [B]: is there an instruction."""
+        """Raw embeddings `frames` [B, 5, D] and `text` [B, D], and `has_text` [B], where there is a text."""
         features = super().encode(batch)
         text = features.rows["text"]
         has_text = torch.tensor([bool(words.strip()) for words in batch["instruction"]], device=text.device)
         return Features({**features.rows, "has_text": has_text}, features.shared)
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
-        """`r3m_loss` on the logits of the reward; the three InfoNCE metrics are those of the time contrast."""
+        """`r3m_loss` on the reward's logits; the three InfoNCE metrics are those of the time contrast."""
         frames, text = features.rows["frames"], features.rows["text"]
-        rows = other_rows(batch["sample"], 5 * self.config.num_negatives).unflatten(0, (-1, 5))
+        N = self.config.num_negatives
+        rows = other_rows(batch["sample"], 5 * N).view(N, 5, len(frames))
+        time_negatives, language_negatives = rows[:, :2], rows[:, 2:]
         loss = r3m_loss(
             self.reward.logit,
             frames,
             text,
-            language_negatives=rows[:, :3],
-            time_negatives=rows[:, 3:],
+            language_negatives=language_negatives,
+            time_negatives=time_negatives,
             has_text=features.rows["has_text"],
-            config=self.config,
+            time_weight=self.config.time_weight,
+            language_weight=self.config.language_weight,
+            l1_weight=self.config.l1_weight,
+            l2_weight=self.config.l2_weight,
         )
-        return LossOutput(loss, metrics)
+        with torch.no_grad():
+            time = time_candidates(frames[:, 2:], time_negatives)
+            language = language_candidates(self.reward.logit, frames, text, language_negatives)
+            ranked = candidate_metrics(language)["categorical_accuracy"]
+        return LossOutput(loss, candidate_metrics(time) | {"language_accuracy": ranked})
 
     def language_reward(
-        self, first: Float[Tensor, "*#batch D"], frames: Float[Tensor, "*#batch D"], text: Float[Tensor, "*#batch L"]
+        self,
+        first: Float[Tensor, "*#batch D"],
+        frames: Float[Tensor, "*#batch D"],
+        text: Float[Tensor, "*#batch L"],
     ) -> Float[Tensor, "*batch"]:
         """Rewards in (0, 1) of `frames` for `text`, seen from `first`; raw embeddings that broadcast.
 

@@ -2,11 +2,11 @@
 
     loss = mean -log e^{S(a, p)} / (e^{S(a, p)} + sum_n e^{S(a, n)}),  S(x, y) = -||phi(x) - phi(y)||_2
 
-Symbols: phi(a) -> `anchor`, phi(p) -> `positive`, phi(n) -> `negatives`. The positive is nearer in time to the anchor
-than every negative, which come from the same clip.
+Symbols: phi(a) -> `anchor`, phi(p) -> `positive`, phi(n) -> `negatives`. The positive is nearer in time to
+the anchor than every negative, which come from the same clip.
 
-Where the sources differ: the original minimises a triplet loss; work on robot representations since R3M means this
-softmax by the name. The window and the number of negatives of `NearAndFar` are ours.
+Where the sources differ: the original minimises a triplet loss; work on robot representations since R3M means
+this softmax by the name. The window and the number of negatives of `NearAndFar` are ours.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from counterpoint.config import FrozenConfig
 from counterpoint.data.augment import images
 from counterpoint.data.sampling import Drawn
 from counterpoint.encoders.base import DualEncoder
+from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import Batch, ClipObjective, Features, LossOutput
-from counterpoint.objectives.pairs import Similarity, negative_distance
+from counterpoint.objectives.baselines import BaselineConfig, Similarity, candidate_metrics, negative_distance
+from counterpoint.objectives.infonce import in_full_precision
 
 __all__ = ["TCN", "NearAndFar", "TCNConfig", "tcn_candidates", "tcn_loss"]
 
@@ -35,8 +36,9 @@ __all__ = ["TCN", "NearAndFar", "TCNConfig", "tcn_candidates", "tcn_loss"]
 class NearAndFar:
     """TCN's frames: an anchor, a positive at most `window` steps away, and negatives farther away than that.
 
-    Anchor, positive and negatives are uniform over the steps that qualify, negatives with replacement. In clips so
-    short that nothing lies farther than `window` from the anchor, the window shrinks to what leaves a negative.
+    Anchor, positive and negatives are uniform over the steps that qualify, negatives with replacement. In
+    clips so short that nothing lies farther than `window` from the anchor, the window shrinks to what leaves
+    a negative.
 
     Attributes:
         window: Greatest distance of the positive, in steps.
@@ -64,7 +66,7 @@ class NearAndFar:
         return Drawn.all_valid(np.array([anchor, positive, *negatives], dtype=np.int64))
 
 
-class TCNConfig(FrozenConfig):
+class TCNConfig(BaselineConfig):
     """TCN's settings.
 
     Attributes:
@@ -72,8 +74,8 @@ class TCNConfig(FrozenConfig):
         num_negatives: N, frames of the same clip outside the window.
     """
 
-    window: int = Field(5, ge=1)
-    num_negatives: int = Field(4, ge=1)
+    window: int = Field(default=5, ge=1)
+    num_negatives: int = Field(default=4, ge=1)
 
 
 def tcn_candidates(
@@ -87,6 +89,7 @@ def tcn_candidates(
     return similarity(anchor[:, None], torch.cat([positive[:, None], negatives], dim=1))
 
 
+@in_full_precision
 def tcn_loss(
     anchor: Float[Tensor, "B D"],
     positive: Float[Tensor, "B D"],
@@ -101,6 +104,48 @@ def tcn_loss(
         positive: Raw embeddings of frames near the anchors in time.
         negatives: Raw embeddings of frames farther away.
         similarity: S.
+
+    Raises:
+        BadInputError: When the shapes do not pair up.
     """
+    if (
+        negatives.ndim != 3
+        or not negatives.shape[1]
+        or not anchor.shape == positive.shape == negatives[:, 0].shape
+    ):
+        raise BadInputError(
+            "anchor, positive, negatives",
+            found=f"shapes {tuple(anchor.shape)}, {tuple(positive.shape)} and {tuple(negatives.shape)}",
+            expected="[B, D], [B, D] and [B, N, D] with N >= 1",
+            mend="pass one anchor, one positive and the same number of negatives a clip",
+        )
     candidates = tcn_candidates(anchor, positive, negatives, similarity=similarity)
     return functional.cross_entropy(candidates, candidates.new_zeros(len(candidates), dtype=torch.long))
+
+
+class TCN(ClipObjective):
+    """TCN on clips. It trains the image tower alone: what it would score against language is not defined.
+
+    Args:
+        encoder: Its image tower is trained; its text tower is frozen, since no gradient reaches it.
+        config: TCN's settings.
+    """
+
+    def __init__(self, encoder: DualEncoder, config: TCNConfig | None = None) -> None:
+        config = config or TCNConfig()
+        super().__init__(
+            encoder, NearAndFar(config.window, config.num_negatives), augment=config.augmentation
+        )
+        self.config = config
+        encoder.text.requires_grad_(False)
+
+    def encode(self, batch: Batch) -> Features:
+        """Raw embeddings `frames` [B, 2 + N, D]."""
+        return Features(rows={"frames": self.encoder.encode_image(images(batch, "frames"))})
+
+    def loss(self, features: Features, batch: Batch) -> LossOutput:
+        """`tcn_loss` and the metrics of its candidates."""
+        frames = features.rows["frames"]
+        anchor, positive, negatives = frames[:, 0], frames[:, 1], frames[:, 2:]
+        loss = tcn_loss(anchor, positive, negatives)
+        return LossOutput(loss, candidate_metrics(tcn_candidates(anchor, positive, negatives)))

@@ -1,4 +1,4 @@
-"""VIP: value-implicit pre-training, goal-conditioned reinforcement learning by its dual (Ma et al., ICLR 2023).
+"""VIP: value-implicit pre-training by the dual of goal-conditioned reinforcement learning (Ma et al., 2023).
 
     loss = (1 - gamma) mean[-V(o_0; g)] + log mean exp(-(r + gamma V(o_{t+1}; g) - V(o_t; g)))
     V(o; g) = -||phi(o) - phi(g)||_2,  r = 0 where o_t is the goal, -1 elsewhere
@@ -7,11 +7,11 @@ Symbols: phi(o_0), phi(g), phi(o_t), phi(o_{t+1}) -> `frames[:, 0..3]`; r -> `re
 
 Where the sources differ:
   - Eq. 10 of the DecisionNCE paper prints r with the other sign; the sign here is VIP's own.
-  - The authors add the second term once more for o_t and o_{t+1} of other clips, with r = -1, and the mean L1 and L2
-    norm of the embeddings; both are followed. Their shuffles keep fixed points, so that a clip can be its own
-    negative; `VIP` draws shuffles without fixed points. `vip_loss` takes any rows as an argument.
-  - The authors add 1e-8 inside the logarithm against underflow. Here the logarithm is taken stably, which needs no
-    such term; `epsilon=1e-8` gives their numbers.
+  - The authors add the second term once more for o_t and o_{t+1} of other clips, with r = -1, and the mean L1
+    and L2 norm of the embeddings; both are followed. Their shuffles keep fixed points, so that a clip can be
+    its own negative; `VIP` draws shuffles without fixed points. `vip_loss` takes any rows as an argument.
+  - The authors add 1e-8 inside the logarithm against underflow. Here the logarithm is taken stably, which
+    needs no such term; `epsilon=1e-8` gives their numbers.
 """
 
 from __future__ import annotations
@@ -23,17 +23,24 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
 
-from counterpoint.config import FrozenConfig
 from counterpoint.data.augment import images
 from counterpoint.data.clips import GoalTransition
 from counterpoint.encoders.base import DualEncoder
 from counterpoint.objectives.base import Batch, ClipObjective, Features, LossOutput
-from counterpoint.objectives.pairs import Similarity, embedding_norm, negative_distance, other_rows
+from counterpoint.objectives.baselines import (
+    BaselineConfig,
+    Similarity,
+    check_frames,
+    embedding_norm,
+    negative_distance,
+    other_rows,
+)
+from counterpoint.objectives.infonce import in_full_precision
 
 __all__ = ["VIP", "VIPConfig", "dual_value_loss", "goal_rewards", "vip_loss"]
 
 
-class VIPConfig(FrozenConfig):
+class VIPConfig(BaselineConfig):
     """VIP's settings; the authors' Ego4D configuration gives the last three.
 
     Attributes:
@@ -43,21 +50,22 @@ class VIPConfig(FrozenConfig):
         l2_weight: Weight of the mean L2 norm of the embeddings.
     """
 
-    discount: float = Field(0.98, ge=0, lt=1)
-    num_negatives: int = Field(3, ge=0)
-    l1_weight: float = Field(1e-3, ge=0)
-    l2_weight: float = Field(1e-3, ge=0)
+    discount: float = Field(default=0.98, ge=0, lt=1)
+    num_negatives: int = Field(default=3, ge=0)
+    l1_weight: float = Field(default=1e-3, ge=0)
+    l2_weight: float = Field(default=1e-3, ge=0)
 
 
-def goal_rewards(indices: Int[Tensor, "B F"]) -> Float[Tensor, "B"]:
-    """Rewards of `GoalTransition`'s steps (o_0, o_g, o_t, ...): 0 where o_t is the goal frame, -1 elsewhere."""
+def goal_rewards(indices: Int[Tensor, "B F"]) -> Float[Tensor, " B"]:
+    """Rewards of `GoalTransition`'s steps (o_0, o_g, o_t, ...): 0 where o_t is the goal, -1 elsewhere."""
     return torch.where(indices[:, 2] == indices[:, 1], 0.0, -1.0)
 
 
+@in_full_precision
 def dual_value_loss(
     states: Float[Tensor, "B 3 D"],
     goal: Float[Tensor, "B D"],
-    rewards: Float[Tensor, "B"],
+    rewards: Float[Tensor, " B"],
     *,
     value: Similarity = negative_distance,
     discount: float = 0.98,
@@ -84,18 +92,19 @@ def dual_value_loss(
     return loss
 
 
+@in_full_precision
 def vip_loss(
     frames: Float[Tensor, "B F D"],
-    rewards: Float[Tensor, "B"],
+    rewards: Float[Tensor, " B"],
     *,
     discount: float = 0.98,
     negatives: Int[Tensor, "N B"] | None = None,
-    l1_weight: float = 1e-3,
-    l2_weight: float = 1e-3,
+    l1_weight: float = 0.0,
+    l2_weight: float = 0.0,
     value: Similarity = negative_distance,
     epsilon: float = 0.0,
 ) -> Float[Tensor, ""]:
-    """VIP's loss with its norm penalties.
+    """VIP's loss; with the two weights, the authors' norm penalties too.
 
     Args:
         frames: Raw embeddings of (o_0, o_g, o_t, o_{t+1}); further frames are ignored.
@@ -106,7 +115,11 @@ def vip_loss(
         l2_weight: Weight of their mean L2 norm.
         value: V(o; g) from the two embeddings.
         epsilon: See `dual_value_loss`.
+
+    Raises:
+        BadInputError: When there are fewer than four frames a clip.
     """
+    check_frames(frames, "o_0, o_g, o_t, o_{t+1}")
     used = frames[:, :4]
     states = used[:, [0, 2, 3]]
     loss = dual_value_loss(
@@ -115,7 +128,7 @@ def vip_loss(
     return loss + l1_weight * embedding_norm(used, 1) + l2_weight * embedding_norm(used, 2)
 
 
-def _log_mean_exp(x: Float[Tensor, "M"], epsilon: float) -> Float[Tensor, ""]:
+def _log_mean_exp(x: Float[Tensor, " M"], epsilon: float) -> Float[Tensor, ""]:
     """log(epsilon + mean exp x) without overflow or underflow."""
     value = torch.logsumexp(x, 0) - math.log(len(x))
     return torch.logaddexp(value, value.new_tensor(math.log(epsilon))) if epsilon else value
@@ -124,17 +137,19 @@ def _log_mean_exp(x: Float[Tensor, "M"], epsilon: float) -> Float[Tensor, ""]:
 class VIP(ClipObjective):
     """VIP on clips. It trains the image tower alone: what it would score against language is not defined.
 
-    Goals are images. A language column of a table stays empty for this objective, unless a map from text into its
-    image space was trained afterwards, and then the table says so.
+    Goals are images. A language column of a table stays empty for this objective, unless a map from text into
+    its image space was trained afterwards, and then the table says so.
 
     Args:
-        encoder: Its image tower is trained; its text tower is neither run nor changed.
+        encoder: Its image tower is trained; its text tower is frozen, since no gradient reaches it.
         config: VIP's settings.
     """
 
     def __init__(self, encoder: DualEncoder, config: VIPConfig | None = None) -> None:
-        super().__init__(encoder, GoalTransition())
-        self.config = config or VIPConfig()
+        config = config or VIPConfig()
+        super().__init__(encoder, GoalTransition(), augment=config.augmentation)
+        self.config = config
+        encoder.text.requires_grad_(False)
 
     def encode(self, batch: Batch) -> Features:
         """Raw embeddings `frames` [B, 4, D]; the draw's fifth frame, LIV's, is not run."""

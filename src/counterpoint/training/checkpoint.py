@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save_file
 from torch import Tensor
 
 from counterpoint.errors import BadInputError
@@ -72,14 +72,16 @@ def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:
     """
     try:
         manifest = json.loads((path / "manifest.json").read_text())
-        for name, expected in manifest.items():
-            found = _sha256(path / name)
-            if found != expected:
-                raise _damaged(path / name, f"sha256 {found[:12]}", f"{expected[:12]}, as in manifest.json")
-        tensors = load_file(path / "state.safetensors")
-        content = json.loads((path / "state.json").read_text())
-        return content["step"], _put_tensors(content["state"], tensors)
-    except (OSError, KeyError, AttributeError, ValueError, SafetensorError) as error:
+        # Read into memory rather than mapped: a mapped tensor would change with a file that is written over.
+        read = {name: (path / name).read_bytes() for name in ("state.safetensors", "state.json")}
+        for name, content in read.items():
+            found = hashlib.sha256(content).hexdigest()
+            if found != manifest[name]:
+                raise _damaged(path / name, f"sha256 {found[:12]}", f"{manifest[name][:12]}, as in manifest.json")
+        tensors = load(read["state.safetensors"])
+        skeleton = json.loads(read["state.json"])
+        return skeleton["step"], _put_tensors(skeleton["state"], tensors)
+    except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
         if isinstance(error, BadInputError):
             raise
         raise _damaged(path, f"{type(error).__name__}: {error}", "a whole checkpoint") from None

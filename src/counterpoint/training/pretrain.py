@@ -14,7 +14,7 @@ from pydantic import Field
 
 from counterpoint.config import FrozenConfig, override, read_recipe, validate
 from counterpoint.data.cache import cached
-from counterpoint.data.formats import dataset_splits, open_dataset
+from counterpoint.data.formats import open_dataset, split_names
 from counterpoint.data.loader import Loader
 from counterpoint.data.store import EpisodeStore, SubsetStore
 from counterpoint.encoders.base import DualEncoder, EncoderConfig
@@ -83,7 +83,7 @@ def build_objective(config: PretrainConfig) -> Objective:
 
 def open_training_data(path: Path, config: DataConfig) -> tuple[EpisodeStore, EpisodeStore | None]:
     """The training store and, where the data has that split, the validation store, decoded at training size."""
-    splits = dataset_splits(path)
+    splits = split_names(path)
     train_split = config.train_split if splits else None
     stores: list[EpisodeStore | None] = [_open(path, train_split, config)]
     has_validation = config.val_split is not None and config.val_split in splits
@@ -119,11 +119,11 @@ def pretrain(recipe: str, data: Path, out: Path, overrides: Mapping[str, Any]) -
         "batch_size": config.train.batch_size,
         "seed": config.train.seed,
         "camera": config.data.camera,
-        "workers": config.train.workers,
+        "rank": accelerator.process_index,
+        "world_size": accelerator.num_processes,
     }
-    place = {"rank": accelerator.process_index, "world_size": accelerator.num_processes}
-    loader = Loader(train_store, objective.sampling(), **common, **place)
-    validation = Loader(val_store, objective.sampling(), **common, **place) if val_store is not None else None
+    loader = Loader(train_store, objective.sampling(), workers=config.train.workers, **common)
+    validation = Loader(val_store, objective.sampling(), **common) if val_store is not None else None
     learner = ObjectiveLearner(
         objective,
         config.optimizer,

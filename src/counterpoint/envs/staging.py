@@ -1,0 +1,135 @@
+"""Finished episodes on their way into a data set: each appears whole or not at all, so a killed run goes on.
+
+Beside the data set `DIR` to come stands `DIR.partial`, with `collect.json` (what is being recorded, and with
+what) and a folder an episode, named by its place in the data set: `episode.json` (seed, success and so on),
+`arrays.npz` (actions, state) and a video a camera.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from counterpoint.data.episode import Episode
+from counterpoint.data.video import encode_video
+from counterpoint.envs.recording import Recording
+from counterpoint.errors import BadInputError
+
+__all__ = ["Staging", "first_difference"]
+
+Identity = Mapping[str, Any]
+
+
+class Staging:
+    """The folder `DIR.partial` beside a data set that is being recorded.
+
+    Args:
+        out: The data set's folder.
+    """
+
+    def __init__(self, out: Path) -> None:
+        self.folder = out.with_name(f"{out.name}.partial")
+
+    def open(self, identity: Identity) -> None:
+        """Make the folder, or go on with the one that is there.
+
+        Args:
+            identity: All that decides the data, as JSON values.
+
+        Raises:
+            BadInputError: When the folder is not ours, or holds episodes recorded otherwise; the key is
+                named.
+        """
+        note = self.folder / "collect.json"
+        if not self.folder.exists():
+            made = self.folder.with_name(f".{self.folder.name}.{os.getpid()}")
+            made.mkdir(parents=True)
+            (made / note.name).write_text(json.dumps(identity, indent=2))
+            made.rename(self.folder)
+        if not note.is_file():
+            raise BadInputError(
+                self.folder,
+                found="a folder without collect.json",
+                expected="nothing, or a recording to go on with",
+                mend="remove it, or choose another --out",
+            )
+        difference = first_difference(json.loads(note.read_text()), identity)
+        if difference is not None:
+            key, then, now = difference
+            raise BadInputError(
+                self.folder,
+                found=f"episodes recorded with {key} = {then}",
+                expected=f"{key} = {now}, as asked for now",
+                mend=f"set {key} as it was to go on, or remove {self.folder} to start anew",
+            )
+        for unfinished in self.folder.glob(".*"):
+            shutil.rmtree(unfinished, ignore_errors=True)
+
+    def finished(self) -> set[int]:
+        """Places of the episodes that are there."""
+        return {int(folder.name) for folder in self.folder.iterdir() if folder.name.isdigit()}
+
+    def add(self, place: int, recording: Recording, about: Mapping[str, Any], fps: float) -> None:
+        """Store an episode.
+
+        Args:
+            place: Its place in the data set.
+            recording: What happened.
+            about: What else to remember, as JSON values.
+            fps: Frames a second.
+        """
+        made = self.folder / f".{place:06d}.{os.getpid()}"
+        made.mkdir()
+        for camera, frames in recording.frames.items():
+            encode_video(made / f"{camera}.mp4", frames, fps)
+        np.savez(made / "arrays.npz", actions=recording.actions, state=recording.state)
+        (made / "episode.json").write_text(json.dumps({**about, "success": recording.success}))
+        try:
+            made.rename(self.folder / f"{place:06d}")
+        except OSError:
+            if place not in self.finished():
+                raise
+            shutil.rmtree(made)  # a worker of a killed run was a moment faster with the same episode
+
+    def about(self, place: int) -> dict[str, Any]:
+        """What is remembered of an episode."""
+        remembered: dict[str, Any] = json.loads((self.folder / f"{place:06d}" / "episode.json").read_text())
+        return remembered
+
+    def episode(self, place: int, instruction: str, fps: float) -> tuple[Episode, dict[str, Path]]:
+        """An episode without its frames, and the videos that hold them by camera."""
+        folder = self.folder / f"{place:06d}"
+        with np.load(folder / "arrays.npz") as arrays:
+            actions, state = arrays["actions"], arrays["state"]
+        episode = Episode(
+            frames={},
+            instruction=instruction,
+            timestamps=np.arange(len(actions)) / fps,
+            actions=actions,
+            state=state,
+            success=self.about(place)["success"],
+        )
+        return episode, {video.stem: video for video in sorted(folder.glob("*.mp4"))}
+
+    def remove(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self.folder)
+
+
+def first_difference(then: Identity, now: Identity) -> tuple[str, Any, Any] | None:
+    """The first key, dotted, at which two trees differ, with both values; `None` if they are equal."""
+    for key in [*now, *(key for key in then if key not in now)]:
+        old, new = then.get(key), now.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            inner = first_difference(old, new)
+            if inner is not None:
+                return f"{key}.{inner[0]}", inner[1], inner[2]
+        elif old != new:
+            return key, old, new
+    return None

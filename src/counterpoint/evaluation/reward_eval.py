@@ -1,0 +1,220 @@
+"""`evaluate_encoder`: everything we can say in numbers about an encoder on held-out, instructed videos."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from counterpoint.data.clips import StartGoal
+from counterpoint.data.sampling import sample_rng
+from counterpoint.data.store import EpisodeStore
+from counterpoint.evaluation import metrics
+from counterpoint.evaluation.embedded import EmbeddedVideos, embed_paraphrases, embed_store
+from counterpoint.evaluation.representation import representation_estimates
+from counterpoint.evaluation.result import Evaluation, Heatmap
+from counterpoint.evaluation.statistics import Estimate, mean_bca, mean_where_defined, wilson
+from counterpoint.rewards import scores
+from counterpoint.rewards.embedding import Embedder
+from counterpoint.rewards.model import RewardForm, as_form
+
+__all__ = [
+    "Evaluation",
+    "Heatmap",
+    "evaluate_embedded",
+    "evaluate_encoder",
+    "reward_curves",
+    "segment_scores",
+]
+
+Array = NDArray[np.float64]
+Curve = Callable[[Array, Array], Array]
+
+CURVES: Mapping[RewardForm, Curve] = {"potential": scores.potential, "direction": scores.direction}
+SEGMENTS: Mapping[RewardForm, scores.SegmentScore] = {
+    "potential": scores.potential_gain,
+    "direction": scores.transition_direction,
+}
+SHORT = 0.2
+"""A short segment is a fifth of its video."""
+
+
+def evaluate_encoder(
+    encoder: Embedder,
+    store: EpisodeStore,
+    *,
+    form: RewardForm = "potential",
+    segments: RewardForm | None = None,
+    seed: int = 0,
+    instructions: Sequence[str] | None = None,
+    paraphrases: Mapping[str, Sequence[str]] | None = None,
+    camera: str | None = None,
+    max_frames: int = 128,
+) -> Evaluation:
+    """Evaluate an encoder on held-out episodes, each embedded once.
+
+    Args:
+        encoder: What embeds.
+        store: Held-out episodes.
+        form: Of reward curves.
+        segments: Of segments: what the encoder was trained for; `form` by default.
+        seed: Of segments, shuffles and resamples.
+        instructions: Candidates; the store's own by default.
+        paraphrases: Instruction -> ways to say it that training did not see.
+        camera: Which view; the store's first by default.
+        max_frames: Frames of an episode that are embedded, evenly spread.
+
+    Raises:
+        BadInputError: When the store or the instructions cannot be evaluated; see `embed_store`.
+    """
+    embedded = embed_store(encoder, store, instructions=instructions, camera=camera, max_frames=max_frames)
+    said = embed_paraphrases(encoder, embedded.instructions, paraphrases) if paraphrases else []
+    return evaluate_embedded(embedded, form=form, segments=segments, seed=seed, paraphrases=said)
+
+
+def evaluate_embedded(
+    embedded: EmbeddedVideos,
+    *,
+    form: RewardForm = "potential",
+    segments: RewardForm | None = None,
+    seed: int = 0,
+    paraphrases: Sequence[Array] = (),
+) -> Evaluation:
+    """Evaluate embeddings; `paraphrases` are text embeddings [L, D], each the instructions said otherwise."""
+    form = as_form(form, "form")
+    segments = as_form(segments or form, "segments")
+    estimates: dict[str, Estimate] = {}
+    for name in CURVES:
+        of_form = {
+            **_time_estimates(embedded, CURVES[name], seed),
+            **_grounding_estimates(embedded, SEGMENTS[name], paraphrases, seed),
+        }
+        estimates |= {f"{key}.{name}": value for key, value in of_form.items()}
+    last = scores.cosine(embedded.last(), embedded.text)
+    estimates["accuracy_last_frame"] = _share(metrics.matched(last, embedded.own))
+    estimates |= representation_estimates(embedded, seed)
+    return Evaluation(
+        form=form,
+        segments=segments,
+        seed=seed,
+        videos=len(embedded.videos),
+        frames=sum(len(video) for video in embedded.videos),
+        chance=1 / len(embedded.instructions),
+        instructions=embedded.instructions,
+        fingerprint=embedded.fingerprint,
+        estimates=estimates,
+        heatmaps=(
+            _heatmap(embedded, "short segments", segment_scores(embedded, SEGMENTS[segments], SHORT, seed)),
+            _heatmap(embedded, "whole videos", segment_scores(embedded, SEGMENTS[segments], 1.0, seed)),
+        ),
+    )
+
+
+def reward_curves(embedded: EmbeddedVideos, form: RewardForm) -> list[Float[Array, "L T"]]:
+    """Every video's curve under every instruction."""
+    return [CURVES[form](video, embedded.text) for video in embedded.videos]
+
+
+def segment_scores(
+    embedded: EmbeddedVideos,
+    score: scores.SegmentScore,
+    share: float | None,
+    seed: int,
+    count: int = 16,
+) -> Float[Array, "V K L"]:
+    """Scores of K segments of every video under every instruction.
+
+    Args:
+        embedded: Videos and instructions.
+        score: DecisionNCE-P's (`potential_gain`) or -T's (`transition_direction`).
+        share: Length as a share of the video, with K uniform starts; 1 is the whole video (K = 1); `None`
+            draws start and goal as training does (Eq. 8's rule).
+        seed: Of the draws, keyed on video and segment.
+        count: K.
+    """
+    rows = []
+    for number, video in enumerate(embedded.videos):
+        ends = np.array(
+            [_ends(len(video), share, sample_rng(seed, number * count + k, "segment")) for k in range(count)]
+        )
+        ends = ends[:1] if share == 1.0 else ends
+        rows.append(score(video[ends[:, 0]], video[ends[:, 1]], embedded.text))
+    return np.stack(rows)
+
+
+def _ends(length: int, share: float | None, rng: np.random.Generator) -> tuple[int, int]:
+    if share is None:
+        start, goal = StartGoal()(length, rng).indices
+        return int(start), int(goal)
+    span = max(1, round(share * (length - 1)))
+    start = int(rng.integers(0, length - span))
+    return start, start + span
+
+
+def _time_estimates(embedded: EmbeddedVideos, curve: Curve, seed: int) -> dict[str, Estimate]:
+    """Rank correlation with time, and the controls without which it means nothing."""
+    voc = metrics.value_order_correlation
+    found: dict[str, list[float]] = {}
+    for number, (video, own) in enumerate(zip(embedded.videos, embedded.own, strict=True)):
+        mine = embedded.text[own : own + 1]
+        values = curve(video, embedded.text)
+        shuffled = sample_rng(seed, number, "shuffle").permutation(len(video))
+        wrong = [voc(row) for column, row in enumerate(values) if column != own]
+        for name, value in {
+            "voc": voc(values[own]),
+            "kendall_tau_b": metrics.kendall_tau_b(values[own]),
+            "voc_wrong_instruction": float(np.mean(wrong)),
+            "voc_reversed": voc(curve(video[::-1], mine)[0]),
+            "voc_shuffled": voc(curve(video[shuffled], mine)[0]),
+            "voc_of_a_ramp": voc(np.arange(len(video), dtype=np.float64)),
+            "voc_of_a_constant": voc(np.ones(len(video))),
+        }.items():
+            found.setdefault(name, []).append(value)
+    return {
+        name: mean_where_defined(np.array(values), embedded.own.tolist(), seed=seed)
+        for name, values in found.items()
+    }
+
+
+def _grounding_estimates(
+    embedded: EmbeddedVideos, score: scores.SegmentScore, paraphrases: Sequence[Array], seed: int
+) -> dict[str, Estimate]:
+    """Is a video told by its instruction, and an instruction by its video?"""
+    own, strata = embedded.own, embedded.own.tolist()
+    whole = segment_scores(embedded, score, 1.0, seed)[:, 0]
+    found = {
+        "accuracy_whole_video": _share(metrics.matched(whole, own)),
+        "triples_whole_video": mean_where_defined(metrics.triples(whole, own), strata, seed=seed),
+        "confusion_gap": mean_bca(metrics.confusion_gap(whole, own), seed=seed),
+    }
+    hard = metrics.one_word_apart(embedded.instructions)
+    if hard.any():
+        found["triples_one_word_apart"] = mean_where_defined(
+            metrics.triples(whole, own, hard), strata, seed=seed
+        )
+    for name, share in {"random": None, "short": SHORT}.items():
+        by_segment = np.moveaxis(segment_scores(embedded, score, share, seed), 1, 0)
+        hits = np.mean([metrics.matched(row, own) for row in by_segment], axis=0)
+        found[f"accuracy_{name}_segments"] = mean_where_defined(hits, strata, seed=seed)
+    if paraphrases:
+        said = [segment_scores(embedded.in_other_words(text), score, 1.0, seed)[:, 0] for text in paraphrases]
+        hits = np.mean([metrics.matched(row, own) for row in said], axis=0)
+        found["accuracy_paraphrases"] = mean_where_defined(hits, strata, seed=seed)
+    return found
+
+
+def _heatmap(embedded: EmbeddedVideos, name: str, segments: Float[Array, "V K L"]) -> Heatmap:
+    seen = [row for row in range(len(embedded.instructions)) if (embedded.own == row).any()]
+    values = [segments[embedded.own == row].mean(axis=(0, 1)) for row in seen]
+    return Heatmap(
+        name=name,
+        rows=tuple(embedded.instructions[row] for row in seen),
+        columns=embedded.instructions,
+        values=tuple(tuple(float(value) for value in row) for row in values),
+    )
+
+
+def _share(hits: NDArray[np.bool_]) -> Estimate:
+    return wilson(int(hits.sum()), len(hits))

@@ -1,0 +1,92 @@
+"""CLIP on goal frames: a clip's last frame and its instruction, by symmetric InfoNCE (Radford et al., 2021).
+
+    L = (CE(F, diag) + CE(F^T, diag)) / 2,  F[i, j] = cos(phi(o_T^i), psi(l^j)) / temperature
+
+Symbols: phi(o_T) -> `frames`; psi(l) -> `text`.
+
+This is the static alignment that LIV and the trajectory methods are measured against. CLIP learns its
+temperature, which ends at 0.01; here it is fixed there, as in DecisionNCE.
+"""
+
+from __future__ import annotations
+
+from jaxtyping import Float, Int
+from pydantic import Field
+from torch import Tensor
+
+from counterpoint.data.clips import LastFrame
+from counterpoint.encoders.base import DualEncoder
+from counterpoint.objectives.base import Batch, ClipObjective, Features, LossOutput
+from counterpoint.objectives.baselines import BaselineConfig
+from counterpoint.objectives.infonce import (
+    check_clips,
+    contrast_metrics,
+    in_full_precision,
+    symmetric_infonce,
+    unit,
+)
+
+__all__ = ["CLIPGoal", "CLIPGoalConfig", "clip_goal_logits", "clip_goal_loss"]
+
+
+class CLIPGoalConfig(BaselineConfig):
+    """Settings of CLIP on goal frames.
+
+    Attributes:
+        temperature: Divides the cosines.
+        multi_positive: Clips of one instruction are not each other's negatives.
+    """
+
+    temperature: float = Field(default=0.01, gt=0)
+    multi_positive: bool = False
+
+
+def clip_goal_logits(
+    frames: Float[Tensor, "B D"], text: Float[Tensor, "B D"], *, temperature: float = 0.01
+) -> Float[Tensor, "B B"]:
+    """Cosines of every frame (rows) with every instruction (columns), over the temperature."""
+    return unit(frames) @ unit(text).T / temperature
+
+
+@in_full_precision
+def clip_goal_loss(
+    frames: Float[Tensor, "B D"],
+    text: Float[Tensor, "B D"],
+    *,
+    temperature: float = 0.01,
+    labels: Int[Tensor, " B"] | None = None,
+) -> Float[Tensor, ""]:
+    """Symmetric InfoNCE between goal frames and instructions.
+
+    Args:
+        frames: Raw embedding of each clip's last frame.
+        text: Raw embedding of each clip's instruction.
+        temperature: Divides the cosines.
+        labels: Equal numbers for equal instructions, which then are not each other's negatives.
+
+    Raises:
+        BadInputError: When the shapes do not pair up.
+    """
+    check_clips(frames[:, None], text)
+    return symmetric_infonce(clip_goal_logits(frames, text, temperature=temperature), labels=labels)
+
+
+class CLIPGoal(ClipObjective):
+    """CLIP on the last frame of each clip.
+
+    Args:
+        encoder: Image and text towers into one space.
+        config: Its settings.
+    """
+
+    def __init__(self, encoder: DualEncoder, config: CLIPGoalConfig | None = None) -> None:
+        config = config or CLIPGoalConfig()
+        super().__init__(encoder, LastFrame(), augment=config.augmentation)
+        self.config = config
+
+    def loss(self, features: Features, batch: Batch) -> LossOutput:
+        """`clip_goal_loss` and the metrics of its logits."""
+        goals, text = features.rows["frames"][:, 0], features.rows["text"]
+        labels = batch["instruction_id"] if self.config.multi_positive else None
+        logits = clip_goal_logits(goals, text, temperature=self.config.temperature)
+        return LossOutput(symmetric_infonce(logits, labels=labels), contrast_metrics(logits, labels=labels))

@@ -1,0 +1,71 @@
+"use strict";
+// A cursor shared by a video and its curves: the pointer, the slider, the arrow keys or the play button move it.
+for (const player of document.querySelectorAll("[data-player]")) {
+  const data = JSON.parse(player.querySelector("script").textContent);
+  const plot = player.querySelector(".plot");
+  const image = player.querySelector("img");
+  const slider = player.querySelector("input");
+  const button = player.querySelector("button");
+  const readout = player.querySelector("output");
+  const [left, right] = data.x, [low, high] = data.y, last = data.seconds.length - 1;
+
+  const make = (kind) => plot.appendChild(Object.assign(document.createElement("i"), { className: kind }));
+  const cursor = make("cursor");
+  const dots = data.lines.map((line) => make("dot " + line.kind));
+  const values = plot.querySelectorAll(".end.live .now");
+  const across = (seconds) => (100 * (seconds - left)) / (right - left);
+  const nearest = (numbers, wanted) =>
+    numbers.reduce((best, value, at) => (Math.abs(value - wanted) < Math.abs(numbers[best] - wanted) ? at : best), 0);
+
+  let frame = 0;
+  const show = (wanted) => {
+    frame = Math.max(0, Math.min(last, wanted));
+    const seconds = data.seconds[frame];
+    cursor.style.left = across(seconds) + "%";
+    data.lines.forEach((line, at) => {
+      dots[at].style.left = across(seconds) + "%";
+      dots[at].style.top = (100 * (high - line.values[frame])) / (high - low) + "%";
+      values[at].textContent = (line.values[frame] < 0 ? "\u2212" : "") + Math.abs(line.values[frame]).toFixed(2);
+    });
+    image.src = data.pictures[nearest(data.shown, frame)];
+    slider.value = frame;
+    player.dataset.frame = frame;
+    const text = `frame ${data.steps[frame]} of ${data.steps[last]} \u00b7 ${seconds.toFixed(1)} s`;
+    readout.textContent = text;
+    slider.setAttribute("aria-valuetext", text);
+  };
+
+  // The whole video takes its own time, but never so short or so long that nothing can be seen.
+  const length = data.seconds[last] - data.seconds[0];
+  const pace = length / Math.min(12, Math.max(3, length));
+  let clock = null;
+  const stop = () => { cancelAnimationFrame(clock); clock = null; player.classList.remove("playing"); };
+  const play = () => {
+    if (frame === last) show(0);
+    const from = data.seconds[frame], begun = performance.now();
+    player.classList.add("playing");
+    const tick = (now) => {
+      const at = from + (pace * (now - begun)) / 1000;
+      show(nearest(data.seconds, at));
+      if (frame < last) clock = requestAnimationFrame(tick); else stop();
+    };
+    clock = requestAnimationFrame(tick);
+  };
+
+  const point = (event) => {
+    const box = plot.getBoundingClientRect();
+    show(nearest(data.seconds, left + ((event.clientX - box.left) / box.width) * (right - left)));
+  };
+  button.addEventListener("click", () => (clock === null ? play() : stop()));
+  slider.addEventListener("input", () => { stop(); show(Number(slider.value)); });
+  plot.addEventListener("pointermove", (event) => { stop(); point(event); });
+  plot.addEventListener("pointerdown", (event) => { stop(); point(event); });
+  player.addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1 }[event.key];
+    if (step === undefined) return;
+    event.preventDefault();
+    stop();
+    show(frame + step);
+  });
+  show(last);  // the end of the video, where the labels are
+}

@@ -1,0 +1,40 @@
+"""A dual encoder of a few hundred parameters, for tests that need one and not a particular one."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from counterpoint.encoders.base import DualEncoder
+
+__all__ = ["TinyEncoder"]
+
+
+class TinyEncoder(DualEncoder):
+    """Two perceptrons: of 8 x 8 pixels, and of the counts of a text's bytes. No dropout, no batch norm."""
+
+    def __init__(self, embed_dim: int = 8, seed: int = 0) -> None:
+        nn.Module.__init__(self)
+        self.embed_dim, self.image_size = embed_dim, 8
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.image = nn.Sequential(
+                nn.Flatten(), nn.Linear(3 * 8 * 8, 16), nn.Tanh(), nn.Linear(16, embed_dim)
+            )
+            self.text = _Bytes(embed_dim)
+        self.register_buffer("mean", torch.full((3,), 0.5))
+        self.register_buffer("std", torch.full((3,), 0.25))
+
+
+class _Bytes(nn.Module):
+    def __init__(self, embed_dim: int) -> None:
+        super().__init__()
+        self.project = nn.Linear(64, embed_dim)
+
+    def forward(self, texts: list[str]) -> Tensor:
+        counts = torch.zeros(len(texts), 64, device=self.project.weight.device)
+        for row, text in enumerate(texts):
+            for byte in text.encode():
+                counts[row, byte % 64] += 1
+        embedded: Tensor = self.project(nn.functional.normalize(counts, dim=-1))
+        return embedded

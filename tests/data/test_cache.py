@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from counterpoint.data.cache import CachedStore, cache_root, cached
+from counterpoint.data.cache_build import resize
+from counterpoint.data.episode import Array, Episode
+from counterpoint.data.store import EpisodeStore, MemoryStore, read_episode
+from counterpoint.errors import BadInputError
+from tests.data.made import memory_store
+
+
+def build(store: EpisodeStore, root: Path, size: int = 16) -> CachedStore:
+    return cached(store, size=size, root=root, progress=False)
+
+
+def built_folders(root: Path) -> list[Path]:
+    return [path for path in root.iterdir() if path.is_dir()]
+
+
+def test_holds_what_the_source_holds(tmp_path: Path) -> None:
+    source = memory_store()
+    store = build(source, tmp_path)
+    assert isinstance(store, EpisodeStore)
+    assert store.episodes == source.episodes
+    assert store.cameras == source.cameras
+    for number, info in enumerate(source.episodes):
+        steps = np.arange(info.length)
+        np.testing.assert_array_equal(store.timestamps(number), source.timestamps(number))
+        np.testing.assert_array_equal(store.actions(number), source.actions(number))  # type: ignore[arg-type]
+        np.testing.assert_array_equal(store.state(number), source.state(number))  # type: ignore[arg-type]
+        for camera in source.cameras:
+            expected = resize(source.frames(number, steps, camera), 16)
+            np.testing.assert_array_equal(store.frames(number, steps, camera), expected)
+    assert store.frames(1, np.array([6, 0, 6])).shape == (3, 16, 16, 3)
+    store.verify()
+
+
+def test_frames_of_that_size_are_kept_bit_for_bit(tmp_path: Path) -> None:
+    source = memory_store(size=(16, 16))
+    steps = np.arange(5)
+    np.testing.assert_array_equal(build(source, tmp_path).frames(0, steps), source.frames(0, steps))
+
+
+def test_resize_averages_areas_and_states_its_shape() -> None:
+    checkers = (np.indices((64, 96)).sum(axis=0) % 2 * 255).astype(np.uint8)
+    frames = np.repeat(checkers[None, :, :, None], 3, axis=3)
+    square = resize(frames, 8)
+    assert square.shape == (1, 8, 8, 3)
+    assert abs(int(square.min()) - 127) <= 2  # picking single pixels instead would leave 0 and 255
+    assert abs(int(square.max()) - 127) <= 2
+    assert resize(frames, 8, "shorter").shape == (1, 8, 12, 3)
+
+
+def test_second_opening_builds_nothing(tmp_path: Path) -> None:
+    first = build(memory_store(), tmp_path)
+    before = (first.path / "store.json").stat().st_mtime_ns
+    again = build(memory_store(), tmp_path)
+    assert again.fingerprint == first.fingerprint == first.path.name
+    assert (again.path / "store.json").stat().st_mtime_ns == before
+
+
+def test_key_follows_source_size_fit_and_cameras(tmp_path: Path) -> None:
+    source = memory_store()
+    stores = [
+        build(source, tmp_path),
+        build(memory_store(seed=1), tmp_path),
+        build(source, tmp_path, size=8),
+        cached(source, size=16, fit="shorter", root=tmp_path, progress=False),
+        cached(source, size=16, cameras=["wrist"], root=tmp_path, progress=False),
+    ]
+    assert len({store.fingerprint for store in stores}) == 5
+    assert stores[4].cameras == ("wrist",)
+    np.testing.assert_array_equal(
+        stores[4].frames(0, np.arange(5)), stores[0].frames(0, np.arange(5), "wrist")
+    )
+
+
+def test_chunks_of_a_long_episode_join(tmp_path: Path) -> None:
+    source = memory_store(lengths=(150,), cameras=("top",), size=(8, 8))
+    np.testing.assert_array_equal(
+        build(source, tmp_path, size=8).frames(0, np.arange(150)), source.frames(0, np.arange(150))
+    )
+
+
+def test_without_vectors_or_without_cameras(tmp_path: Path) -> None:
+    videos = build(memory_store(vectors=False), tmp_path)
+    assert videos.actions(0) is None
+    assert videos.state(0) is None
+    states = MemoryStore([Episode({}, "", np.arange(3.0), state=np.ones((3, 2), np.float32))])
+    assert build(states, tmp_path).state(0) is not None
+
+
+@pytest.mark.parametrize(
+    "name", ["frames-0.bin", "frames-1.bin", "timestamps.bin", "actions.bin", "state.bin"]
+)
+def test_one_changed_bit_is_found_at_first_touch(tmp_path: Path, name: str) -> None:
+    folder = build(memory_store(), tmp_path).path
+    data = bytearray((folder / name).read_bytes())
+    data[-1] ^= 1  # in the last episode
+    (folder / name).write_bytes(data)
+    store = CachedStore(folder)
+    read_episode(store, 1)
+    with pytest.raises(BadInputError, match=rf"{name}.*episode 2.*delete .*{folder.name}"):
+        read_episode(store, 2)
+    with pytest.raises(BadInputError, match=name):
+        store.verify()
+
+
+@pytest.mark.parametrize("name", ["store.json", "store.json.sha256", "frames-0.bin", "timestamps.bin"])
+@pytest.mark.parametrize("harm", ["delete", "truncate", "append"])
+def test_damage_seen_at_opening_is_mended_by_cached(tmp_path: Path, name: str, harm: str) -> None:
+    path = build(memory_store(), tmp_path).path / name
+    data = path.read_bytes()
+    path.unlink()
+    if harm != "delete":
+        path.write_bytes(data[:-1] if harm == "truncate" else data + b" ")
+    with pytest.raises(BadInputError, match="built again"):
+        CachedStore(path.parent)
+    build(memory_store(), tmp_path).verify()
+
+
+def test_other_layout_is_refused(tmp_path: Path) -> None:
+    from counterpoint.data.cache_build import digest_line
+
+    folder = build(memory_store(), tmp_path).path
+    text = json.dumps({**json.loads((folder / "store.json").read_bytes()), "layout": "older"}).encode()
+    (folder / "store.json").write_bytes(text)
+    (folder / "store.json.sha256").write_bytes(digest_line(text))
+    with pytest.raises(BadInputError, match="layout 'older'"):
+        CachedStore(folder)
+
+
+def test_digests_are_those_of_sha256sum(tmp_path: Path) -> None:
+    folder = build(memory_store(), tmp_path).path
+    subprocess.run(["sha256sum", "--check", "store.json.sha256"], cwd=folder, check=True, capture_output=True)
+    digest = json.loads((folder / "store.json").read_bytes())["arrays"]["frames-0"]["sha256"]
+    told = subprocess.run(
+        ["sha256sum", "frames-0.bin"], cwd=folder, check=True, capture_output=True, text=True
+    )
+    assert told.stdout.split()[0] == digest
+
+
+class DyingStore(MemoryStore):
+    def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
+        if episode == 1:
+            raise KeyboardInterrupt
+        return super().frames(episode, indices, camera)
+
+
+def test_interrupted_build_leaves_nothing(tmp_path: Path) -> None:
+    episodes = memory_store()._episodes
+    with pytest.raises(KeyboardInterrupt):
+        build(DyingStore(episodes), tmp_path)
+    assert built_folders(tmp_path) == []
+    build(MemoryStore(episodes), tmp_path).verify()
+
+
+KILLED = """
+import os, signal, sys
+from counterpoint.data.cache import cached
+from tests.data.made import memory_store
+source = memory_store()
+whole = source.frames
+def frames(episode, indices, camera=None):
+    if episode == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return whole(episode, indices, camera)
+source.frames = frames
+cached(source, size=16, root=sys.argv[1], progress=False)
+"""
+
+
+def test_killed_build_is_no_store_and_is_cleared_away(tmp_path: Path) -> None:
+    checkout = Path(__file__).resolve().parents[2]
+    environment = {**os.environ, "PYTHONPATH": f"{checkout / 'src'}:{checkout}"}
+    died = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], env=environment, check=False)
+    assert died.returncode == -9
+    (leftover,) = built_folders(tmp_path)
+    with pytest.raises(BadInputError, match="training store"):
+        CachedStore(leftover)
+    store = build(memory_store(), tmp_path)
+    store.verify()
+    assert built_folders(tmp_path) == [store.path]
+
+
+def _build_and_verify(root: Path) -> str:
+    store = build(memory_store(lengths=(20, 20)), root)
+    store.verify()
+    return store.fingerprint
+
+
+def test_builders_at_the_same_time_agree(tmp_path: Path) -> None:
+    with multiprocessing.get_context("fork").Pool(4) as pool:
+        keys = pool.map(_build_and_verify, [tmp_path] * 4, chunksize=1)
+    assert len(set(keys)) == 1
+    assert [path.name for path in built_folders(tmp_path)] == [keys[0]]
+
+
+def test_crosses_process_borders_by_path(tmp_path: Path) -> None:
+    store = build(memory_store(), tmp_path)
+    data = pickle.dumps(store)
+    assert len(data) < 500
+    np.testing.assert_array_equal(pickle.loads(data).frames(0, np.arange(5)), store.frames(0, np.arange(5)))
+
+
+def test_unknown_camera_and_step_past_the_end(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="'side'"):
+        cached(memory_store(), size=16, cameras=["side"], root=tmp_path)
+    store = build(memory_store(), tmp_path)
+    with pytest.raises(BadInputError, match="'side'"):
+        store.frames(0, np.array([0]), "side")
+    with pytest.raises(IndexError):
+        store.frames(0, np.array([5]))
+
+
+def test_episodes_that_differ_are_refused(tmp_path: Path) -> None:
+    with_vectors, without = memory_store()._episodes[0], memory_store(vectors=False)._episodes[1]
+    with pytest.raises(BadInputError, match="episode 1"):
+        build(MemoryStore([with_vectors, without]), tmp_path)
+    wide, high = memory_store(size=(8, 16))._episodes[0], memory_store(size=(16, 8))._episodes[1]
+    with pytest.raises(BadInputError, match="fit='square'"):
+        cached(MemoryStore([wide, high]), size=8, fit="shorter", root=tmp_path, progress=False)
+    assert built_folders(tmp_path) == []
+
+
+def test_root_and_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COUNTERPOINT_CACHE", raising=False)
+    assert cache_root() == Path.home() / ".cache" / "counterpoint"
+    monkeypatch.setenv("COUNTERPOINT_CACHE", str(tmp_path / "here"))
+    assert cached(memory_store(), size=8).path.parent == tmp_path / "here"
+    assert "Building the training store" in capsys.readouterr().err
+
+
+def test_a_disk_too_small_is_told_before_work_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from collections import namedtuple
+
+    usage = namedtuple("usage", ["total", "used", "free"])
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage(10, 9, 1))
+    with pytest.raises(BadInputError, match="COUNTERPOINT_CACHE"):
+        build(memory_store(), tmp_path)

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from counterpoint.encoders import DualEncoder
+from counterpoint.encoders.convert import Method, convert_checkpoint
+from counterpoint.errors import BadInputError
+from tests.reference.openai_clip import OpenAIClip, released_clip
+
+open_clip = pytest.importorskip("open_clip", reason="needs the extra `clip`")
+
+TEXTS = ["open the drawer", "pick up the red cup and put it in the sink"]
+
+
+@pytest.fixture(scope="module")
+def reference() -> OpenAIClip:
+    return released_clip(0)
+
+
+@pytest.fixture
+def room() -> Iterator[Path]:
+    """A folder emptied at once: each checkpoint is 400 MB."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def coarse_pictures(count: int) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    blocks = torch.randint(0, 256, (count, 4, 4, 3), dtype=torch.uint8, generator=generator)
+    return blocks.repeat_interleave(56, dim=1).repeat_interleave(56, dim=2)
+
+
+def as_clip_sees(frames: Tensor) -> Tensor:
+    mean = torch.tensor([0.48145466, 0.4578275, 0.40821073])
+    std = torch.tensor([0.26862954, 0.26130258, 0.27577711])
+    return ((frames / 255 - mean) / std).permute(0, 3, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("method", "outer", "half"), [("decisionnce", True, False), ("actol", False, True)], ids=["outer", "half"]
+)
+def test_converted_encoders_embed_as_the_authors_model_does(
+    reference: OpenAIClip, room: Path, method: Method, outer: bool, half: bool
+) -> None:
+    weights = {
+        name: value.half() if half and value.is_floating_point() else value
+        for name, value in reference.released().items()
+    }
+    wrapped: dict[str, object] = {f"model.{name}": value for name, value in weights.items()}
+    torch.save({"model": wrapped, "epoch": 19} if outer else wrapped, room / "authors.pt")
+    assert convert_checkpoint(method, room / "authors.pt", room / "ours") == room / "ours"
+    encoder = DualEncoder.from_pretrained(room / "ours")
+    assert (encoder.embed_dim, encoder.image_size) == (1024, 224)
+    if half:
+        reference = OpenAIClip().eval()
+        reference.load_state_dict({name: weights[name] for name in reference.state_dict()})
+    frames, tokens = coarse_pictures(2), open_clip.get_tokenizer("RN50")(TEXTS)
+    with torch.no_grad():
+        images, texts = reference.encode_image(as_clip_sees(frames)), reference.encode_text(tokens)
+        # Different inputs must differ by far more than the tolerance, or the comparison would show nothing.
+        assert (images[0] - images[1]).abs().mean() > 1e-2
+        assert (texts[0] - texts[1]).abs().mean() > 1e-2
+        torch.testing.assert_close(encoder.encode_image(frames), images, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(encoder.encode_text(TEXTS), texts, rtol=1e-5, atol=1e-5)
+    card = (room / "ours" / "README.md").read_text()
+    assert {"decisionnce": "Implicit Preference", "actol": "Provable Ordering"}[method] in card
+    assert "the authors' released checkpoint" in card
+
+
+def test_files_that_are_something_else_are_refused(reference: OpenAIClip, room: Path) -> None:
+    released = {f"model.{name}": value for name, value in reference.released().items()}
+    files: dict[str, object] = {
+        "bare.pt": {"visual.conv1.weight": torch.zeros(1)},
+        "list.pt": [1, 2],
+        "empty.pt": {"model": {}},
+        "partial.pt": {name: value for name, value in released.items() if "layer" not in name},
+    }
+    for name, content in files.items():
+        torch.save(content, room / name)
+    (room / "short.pt").write_bytes((room / "partial.pt").read_bytes()[:100_000])
+    found = {
+        "bare.pt": "1 tensors",
+        "list.pt": "found list",
+        "empty.pt": "0 tensors",
+        "partial.pt": r"lacks image\.layer1",
+        "short.pt": "100000 bytes",
+        "absent.pt": "no such file",
+    }
+    for name, message in found.items():
+        with pytest.raises(BadInputError, match=message) as caught:
+            convert_checkpoint("actol", room / name, room / "ours")
+        assert name in caught.value.where
+    assert not (room / "ours").exists()

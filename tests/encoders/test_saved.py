@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub.hub_mixin
+import pytest
+import torch
+from huggingface_hub.errors import LocalEntryNotFoundError
+from safetensors.torch import load_file
+
+from counterpoint.encoders import DualEncoder, EncoderConfig
+from counterpoint.errors import BadInputError
+
+CONFIG = EncoderConfig(image_size=32, embed_dim=16, mean=(0.1, 0.2, 0.3))
+FRAMES = torch.randint(0, 256, (2, 40, 40, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def encoder() -> DualEncoder:
+    torch.manual_seed(0)
+    return DualEncoder(CONFIG)
+
+
+@pytest.fixture
+def folder(encoder: DualEncoder, tmp_path: Path) -> Path:
+    encoder.save_pretrained(tmp_path / "saved")
+    return tmp_path / "saved"
+
+
+def test_a_saved_encoder_comes_back_bit_for_bit(encoder: DualEncoder, folder: Path) -> None:
+    twin = DualEncoder.from_pretrained(folder)
+    assert not twin.training
+    assert twin.config == encoder.config
+    assert torch.equal(twin.encode_image(FRAMES), encoder.encode_image(FRAMES))
+    assert torch.equal(twin.encode_text(["open"]), encoder.encode_text(["open"]))
+    assert all(parameter.requires_grad for parameter in twin.parameters())
+
+
+def test_the_folder_is_laid_out_for_the_hub(encoder: DualEncoder, folder: Path) -> None:
+    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "config.json", "model.safetensors"]
+    assert json.loads((folder / "config.json").read_text()) == encoder.config.model_dump(mode="json")
+    assert load_file(folder / "model.safetensors").keys() == encoder.state_dict().keys()
+
+
+def test_saving_again_replaces_weights_and_configuration(encoder: DualEncoder, folder: Path) -> None:
+    with torch.no_grad():
+        next(encoder.parameters()).add_(1)
+    encoder.save_pretrained(folder)
+    twin = DualEncoder.from_pretrained(str(folder))
+    assert torch.equal(twin.encode_image(FRAMES), encoder.encode_image(FRAMES))
+
+
+def test_a_run_is_found_by_its_folder(encoder: DualEncoder, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"objective": "decisionnce_t"}')
+    encoder.save_pretrained(tmp_path / "pretrained")
+    twin = DualEncoder.from_pretrained(tmp_path)
+    assert torch.equal(twin.encode_image(FRAMES), encoder.encode_image(FRAMES))
+
+
+def test_the_starting_point_is_remembered_but_not_needed_again(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    start = tmp_path / "start.pt"
+    torch.save(DualEncoder(CONFIG).image.state_dict(), start)
+    encoder = DualEncoder(CONFIG.model_copy(update={"pretrained": str(start)}))
+    assert torch.equal(encoder.image.state_dict()["head.weight"], torch.load(start)["head.weight"])
+    encoder.save_pretrained(tmp_path / "saved")
+    start.unlink()
+    assert DualEncoder.from_pretrained(tmp_path / "saved").config.pretrained == str(start)
+
+
+def test_the_card_says_what_it_is_and_what_is_left_out(encoder: DualEncoder, tmp_path: Path) -> None:
+    encoder.save_pretrained(
+        tmp_path, model_card_kwargs={"method": "DecisionNCE-T", "results": "VOC 0.9", "license": "mit"}
+    )
+    card = (tmp_path / "README.md").read_text()
+    assert "library_name: counterpoint" in card
+    assert "license: mit" in card
+    assert "DecisionNCE-T" in card
+    assert "VOC 0.9" in card
+    assert "stretched to 32 x 32" in card
+    assert "(0.1, 0.2, 0.3)" in card
+    assert "**not** part of `model.safetensors`" in card
+    assert f"{sum(x.numel() for x in encoder.state_dict().values()):,} numbers" in card
+
+
+def test_pushing_uploads_the_same_three_files(encoder: DualEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    uploaded: dict[str, Any] = {}
+
+    class Api:
+        def __init__(self, token: str | None = None) -> None:
+            self.token = token
+
+        def create_repo(self, repo_id: str, **_: Any) -> Any:
+            return type("Url", (), {"repo_id": repo_id})
+
+        def upload_folder(self, *, repo_id: str, folder_path: Path, **rest: Any) -> str:
+            uploaded.update(repo=repo_id, files={path.name for path in folder_path.iterdir()}, **rest)
+            uploaded["weights"] = load_file(folder_path / "model.safetensors")
+            return "url"
+
+    monkeypatch.setattr(huggingface_hub.hub_mixin, "HfApi", Api)
+    assert encoder.push_to_hub("someone/demo") == "url"
+    assert uploaded["repo"] == "someone/demo"
+    assert uploaded["files"] == {"config.json", "model.safetensors", "README.md"}
+    assert all(torch.equal(uploaded["weights"][name], value) for name, value in encoder.state_dict().items())
+
+
+def test_a_hub_id_is_fetched_file_by_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str, str | None]] = []
+
+    def download(repo_id: str, filename: str, *, revision: str | None, **_: Any) -> str:
+        asked.append((repo_id, filename, revision))
+        return str(folder / filename)
+
+    monkeypatch.setattr(huggingface_hub.hub_mixin, "hf_hub_download", download)
+    monkeypatch.setattr("counterpoint.encoders.base.hf_hub_download", download)
+    encoder = DualEncoder.from_pretrained("someone/demo", revision="v1")
+    assert asked == [("someone/demo", "config.json", "v1"), ("someone/demo", "model.safetensors", "v1")]
+    assert encoder.embed_dim == 16
+
+
+def test_an_unreachable_hub_id_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def download(**_: Any) -> str:
+        raise LocalEntryNotFoundError("no connection")
+
+    monkeypatch.setattr(huggingface_hub.hub_mixin, "hf_hub_download", download)
+    with pytest.raises(BadInputError, match=r"someone/demo: found no such folder, and nothing on the Hub"):
+        DualEncoder.from_pretrained("someone/demo")
+
+
+@pytest.mark.parametrize("path", ["/no/such/folder", "runs", "./runs", "a/b/c"])
+def test_what_cannot_be_a_hub_id_is_not_asked_for(path: str) -> None:
+    with pytest.raises(BadInputError, match=r"config\.json: found no such file"):
+        DualEncoder.from_pretrained(path)
+
+
+@pytest.mark.parametrize("keep", [0, 100, -1])
+def test_truncated_weights_are_named(folder: Path, keep: int) -> None:
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:keep])
+    with pytest.raises(BadInputError, match=r"model\.safetensors.*cut short"):
+        DualEncoder.from_pretrained(folder)
+
+
+def test_weights_of_another_architecture_are_named(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"embed_dim": 8}))
+    with pytest.raises(
+        BadInputError, match=r"model\.safetensors.*head\.weight \[16, 1024\] instead of \[8, 1024\]"
+    ):
+        DualEncoder.from_pretrained(folder)
+
+
+def test_missing_weights_pass_only_when_asked(folder: Path, encoder: DualEncoder) -> None:
+    from counterpoint.encoders.weights import write_weights
+
+    partial = {name: value for name, value in encoder.state_dict().items() if not name.startswith("text.")}
+    write_weights(partial, folder / "model.safetensors")
+    with pytest.raises(BadInputError, match=r"lacks text\.projection\.bias"):
+        DualEncoder.from_pretrained(folder)
+    loose = DualEncoder.from_pretrained(folder, strict=False)
+    assert torch.equal(loose.encode_image(FRAMES), encoder.encode_image(FRAMES))
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('{"image": ', "no JSON"),
+        ('{"pooling": "mean"}', "pooling: Extra inputs"),
+        ('{"image": "vit"}', "image: Input"),
+    ],
+)
+def test_a_bad_configuration_is_named(folder: Path, text: str, found: str) -> None:
+    (folder / "config.json").write_text(text)
+    with pytest.raises(BadInputError, match=rf"config\.json: found {found}"):
+        DualEncoder.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_missing_file_is_named(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    with pytest.raises(BadInputError, match=f"{name}: found no such file"):
+        DualEncoder.from_pretrained(folder)
+
+
+def test_an_unknown_option_is_an_error(folder: Path) -> None:
+    with pytest.raises(TypeError, match="device"):
+        DualEncoder.from_pretrained(folder, device="cpu")
+
+
+def test_loading_is_silent(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        DualEncoder.from_pretrained(folder).encode_text(["a sentence no other test embeds"])
+    captured = capfd.readouterr()
+    assert captured.out == captured.err == ""

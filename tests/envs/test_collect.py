@@ -1,0 +1,317 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from counterpoint.data.formats import open_dataset
+from counterpoint.data.store import EpisodeStore
+from counterpoint.envs import collect
+from counterpoint.envs.collect import CollectConfig, collect_metaworld
+from counterpoint.envs.collect_plan import checked, plan_jobs, slots, split_ranges
+from counterpoint.envs.metaworld import MetaWorldTask
+from counterpoint.envs.recording import Recording, episode_seed, record
+from counterpoint.envs.staging import first_difference
+from counterpoint.errors import BadInputError
+
+QUICK = ("handle-press", "coffee-button")
+
+
+def config(out: Path, **changes: Any) -> CollectConfig:
+    settings: dict[str, Any] = {"tasks": QUICK, "episodes": 2, "val_episodes": 1, "size": 32, "workers": 1}
+    return CollectConfig(out=out, **{**settings, **changes})
+
+
+@pytest.fixture(scope="module")
+def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("metaworld")
+    return collect_metaworld(config(tmp_path_factory.mktemp("whole") / "set"))
+
+
+def same_data(one: Path, two: Path) -> None:
+    left, right = open_dataset(one), open_dataset(two)
+    assert left.episodes == right.episodes
+    for number, episode in enumerate(left.episodes):
+        steps = np.arange(episode.length)
+        np.testing.assert_array_equal(left.frames(number, steps), right.frames(number, steps))
+        np.testing.assert_array_equal(left.actions(number), right.actions(number))  # type: ignore[arg-type]
+        np.testing.assert_array_equal(left.state(number), right.state(number))  # type: ignore[arg-type]
+    for table in sorted((one / "data").rglob("*.parquet")):
+        assert table.read_bytes() == (two / table.relative_to(one)).read_bytes()
+
+
+def test_order_and_splits(tmp_path: Path) -> None:
+    wanted = checked(config(tmp_path / "set", episodes=3, val_episodes=0, test_episodes=2))
+    plan = slots(wanted)
+    assert [slot.place for slot in plan] == list(range(10))
+    assert [slot.split for slot in plan] == ["train"] * 6 + ["test"] * 4
+    assert [slot.task for slot in plan[:6]] == ["handle-press-v3"] * 3 + ["coffee-button-v3"] * 3
+    assert split_ranges(wanted) == {"train": "0:6", "test": "6:10"}
+
+
+@given(tasks=st.integers(1, 50), episodes=st.integers(0, 30), workers=st.integers(1, 8), keep=st.randoms())
+def test_jobs_divide_what_is_pending(tasks: int, episodes: int, workers: int, keep: Any) -> None:
+    names = checked(CollectConfig(out=Path("set"), tasks=("all",))).tasks[:tasks]
+    plan = slots(CollectConfig(out=Path("set"), tasks=names, episodes=episodes))
+    pending = [slot for slot in plan if keep.random() < 0.7]
+    jobs = plan_jobs(pending, workers)
+    assert sorted(slot.place for job in jobs for slot in job) == [slot.place for slot in pending]
+    assert all(len({slot.task for slot in job}) == 1 for job in jobs)
+    if workers > 1:
+        assert len(jobs) >= min(8 * workers, len(pending))
+
+
+def test_seeds_stay_when_more_is_asked_for() -> None:
+    seeds = {
+        episode_seed(0, task, split, number, attempt)
+        for task in QUICK
+        for split in ("train", "val", "test")
+        for number in range(20)
+        for attempt in range(2)
+    }
+    assert len(seeds) == 2 * 3 * 20 * 2
+    assert episode_seed(0, "drawer-open-v3", "val", 2) == 1253480573
+    assert episode_seed(1, "drawer-open-v3", "val", 2) != episode_seed(0, "drawer-open-v3", "val", 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tasks": ("door-opn",)}, "did you mean door-open-v3"),
+        ({"cameras": ("side",)}, "'side'"),
+        ({"cameras": ()}, "cameras: found none"),
+        ({"size": 15}, "at least 16"),
+        ({"episodes": -1}, "episodes: found -1"),
+        ({"episodes": 0, "val_episodes": 0}, "at least one"),
+        ({"noise": float("nan")}, "noise: found nan"),
+        ({"stride": 3}, "divisor of 80"),
+        ({"stride": 0}, "divisor of 80"),
+        ({"max_steps": 501}, "1 to 500"),
+        ({"workers": 0}, "workers: found 0"),
+        ({"seed": -1}, "seed: found -1"),
+    ],
+)
+def test_bad_configurations(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInputError, match=message):
+        collect_metaworld(config(tmp_path / "set", **changes))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "thesis.tex").touch()
+    with pytest.raises(BadInputError, match="choose another --out"):
+        collect_metaworld(config(tmp_path / "set"))
+    assert (tmp_path / "set" / "thesis.tex").exists()
+
+
+def test_the_first_difference_names_its_key() -> None:
+    then = {"config": {"noise": 0.0, "size": 32}, "versions": {"mujoco": "3.3.0"}}
+    assert first_difference(then, then) is None
+    now = {"config": {"noise": 0.0, "size": 32}, "versions": {"mujoco": "3.3.1"}}
+    assert first_difference(then, now) == ("versions.mujoco", "3.3.0", "3.3.1")
+    assert first_difference({**then, "old": 1}, then) == ("old", 1, None)
+
+
+@pytest.mark.sim
+def test_what_is_written(collected: Path) -> None:
+    store: EpisodeStore = open_dataset(collected)
+    assert [episode.instruction for episode in store.episodes] == [
+        *["press the handle down"] * 2,
+        *["start the coffee machine"] * 2,
+        "press the handle down",
+        "start the coffee machine",
+    ]
+    assert all(episode.success and episode.fps == 80 for episode in store.episodes)
+    assert all(15 < episode.length < 60 for episode in store.episodes)
+    assert store.cameras == ("corner2",)
+    actions, state = store.actions(0), store.state(0)
+    assert actions is not None
+    assert state is not None
+    assert actions.shape == state.shape == (store.episodes[0].length, 4)
+    assert np.abs(actions).max() <= 1
+    frames = store.frames(0, np.array([0, 10]))
+    assert frames.shape == (2, 32, 32, 3)
+    assert frames.std() > 20
+
+    info = json.loads((collected / "meta" / "info.json").read_text())
+    assert info["splits"] == {"train": "0:4", "val": "4:6"}
+    told = info["counterpoint"]
+    assert set(told["collect"]["versions"]) == {"metaworld", "mujoco", "gymnasium", "numpy"}
+    assert told["collect"]["rendering"]["shadows"] is False
+    assert len(told["collect"]["canary"]["sha256"]) == 64
+    assert told["episodes"]["seed"][0] == episode_seed(0, "handle-press-v3", "train", 0)
+    assert told["episodes"]["success"] == [True] * 6
+    assert [path.name for path in collected.parent.iterdir()] == ["set"]
+
+
+@pytest.mark.sim
+def test_two_workers_write_what_one_writes(collected: Path, tmp_path: Path) -> None:
+    same_data(collected, collect_metaworld(config(tmp_path / "set", workers=2)))
+
+
+@pytest.mark.sim
+def test_more_episodes_leave_the_others_as_they_are(collected: Path, tmp_path: Path) -> None:
+    larger = open_dataset(collect_metaworld(config(tmp_path / "set", tasks=QUICK[1:], episodes=3)))
+    smaller = open_dataset(collected)
+    np.testing.assert_array_equal(larger.state(1), smaller.state(3))  # type: ignore[arg-type]
+    np.testing.assert_array_equal(larger.state(3), smaller.state(5))  # type: ignore[arg-type]
+
+
+@pytest.mark.sim
+def test_asking_again_changes_nothing_and_asking_otherwise_is_an_error(collected: Path) -> None:
+    before = (collected / "meta" / "info.json").stat().st_mtime_ns
+    assert collect_metaworld(config(collected, workers=2)) == collected
+    assert (collected / "meta" / "info.json").stat().st_mtime_ns == before
+    with pytest.raises(BadInputError, match=r"config\.noise = 0\.0.*config\.noise = 0\.5"):
+        collect_metaworld(config(collected, noise=0.5))
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from counterpoint.envs.collect import CollectConfig, collect_metaworld
+if __name__ == "__main__":
+    collect_metaworld(CollectConfig.model_validate_json(sys.argv[1]))
+"""
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def alive(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/stat")
+    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.sim
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in /proc")
+def test_a_killed_collection_goes_on_and_ends_the_same(collected: Path, tmp_path: Path) -> None:
+    out, script = tmp_path / "set", tmp_path / "program.py"
+    script.write_text(PROGRAM)
+    wanted = config(out, workers=2)
+    process = subprocess.Popen([sys.executable, str(script), wanted.model_dump_json()])
+    staged = out.with_name("set.partial")
+    while len(list(staged.glob("0*/episode.json"))) < 2:
+        assert process.poll() is None
+        time.sleep(0.02)
+    workers = children(process.pid)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not out.exists()
+    assert len(workers) >= 2
+    patience = time.monotonic() + 60
+    while any(alive(worker) for worker in workers):
+        assert time.monotonic() < patience
+        time.sleep(0.05)
+
+    kept = {path: path.stat().st_mtime_ns for path in staged.glob("0*/corner2.mp4")}
+    assert 2 <= len(kept) < 6
+    with pytest.raises(BadInputError, match=r"config\.size = 32.*config\.size = 48"):
+        collect_metaworld(config(out, size=48))
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+
+    same_data(collected, collect_metaworld(config(out)))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["program.py", "set"]
+
+
+@pytest.mark.sim
+def test_a_staging_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    pytest.importorskip("metaworld")
+    (tmp_path / "set.partial").mkdir()
+    (tmp_path / "set.partial" / "thesis.tex").touch()
+    with pytest.raises(BadInputError, match=r"without collect\.json"):
+        collect_metaworld(config(tmp_path / "set"))
+    assert (tmp_path / "set.partial" / "thesis.tex").exists()
+
+
+@pytest.fixture(scope="module")
+def handle() -> MetaWorldTask:
+    pytest.importorskip("metaworld")
+    return MetaWorldTask("handle-press", cameras=("corner2", "topview"), size=16)
+
+
+@pytest.mark.sim
+def test_recorded_actions_are_those_carried_out(handle: MetaWorldTask) -> None:
+    noisy = record(handle, 7, noise=0.4, stride=1, after_success=5, max_steps=200)
+    observation, solved_at = handle.reset(7), None
+    for step, (action, state) in enumerate(zip(noisy.actions, noisy.state, strict=True)):
+        np.testing.assert_array_equal(observation[:4].astype(np.float32), state)
+        observation, _, solved = handle.step(action)
+        if solved and solved_at is None:
+            solved_at = step
+    assert noisy.success
+    assert solved_at is not None
+    assert len(noisy.actions) == solved_at + 1 + 5
+    clean = record(handle, 7, noise=0.0, stride=1, after_success=5, max_steps=200)
+    np.testing.assert_array_equal(clean.state[0], noisy.state[0])
+    assert np.abs(noisy.actions).max() <= 1
+    assert not np.array_equal(clean.actions[0], noisy.actions[0])
+
+
+@pytest.mark.sim
+def test_stride_keeps_every_kth_frame(handle: MetaWorldTask) -> None:
+    every = record(handle, 7, noise=0.0, stride=1, after_success=20, max_steps=24)
+    third = record(handle, 7, noise=0.0, stride=4, after_success=20, max_steps=23)
+    assert len(third.actions) == 6
+    assert third.frames["topview"].shape == (6, 16, 16, 3)
+    np.testing.assert_array_equal(third.state, every.state[::4])
+    np.testing.assert_array_equal(third.frames["corner2"], every.frames["corner2"][::4])
+    np.testing.assert_allclose(third.actions[:5], every.actions[:20].reshape(5, 4, 4).mean(axis=1), atol=1e-6)
+    np.testing.assert_allclose(third.actions[5], every.actions[20:23].mean(axis=0), atol=1e-6)
+
+
+@pytest.mark.sim
+def test_an_unsolved_episode_ends_and_says_so(handle: MetaWorldTask) -> None:
+    short = record(handle, 7, noise=0.0, stride=1, after_success=5, max_steps=4)
+    assert len(short.actions) == 4
+    assert not short.success
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, solved: list[bool]) -> None:
+    """Let the simulation be a stub whose k-th recording is solved or not."""
+    outcomes = iter(solved)
+
+    def recorded(*_: Any, **__: Any) -> Recording:
+        pictures = {"corner2": np.zeros((2, 32, 32, 3), np.uint8)}
+        return Recording(pictures, np.zeros((2, 4), np.float32), np.zeros((2, 4), np.float32), next(outcomes))
+
+    monkeypatch.setattr(collect, "record", recorded)
+    monkeypatch.setattr(
+        collect, "_simulation", type("Stub", (), {"cache_clear": lambda: None, "__new__": object})
+    )
+    monkeypatch.setattr(collect, "_identity", lambda config: {"config": config.model_dump(mode="json")})
+
+
+def test_failed_episodes_are_kept_unless_told_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    wanted = {"tasks": ("reach",), "episodes": 2, "val_episodes": 0}
+    pretend(monkeypatch, [False, True])
+    kept = collect_metaworld(config(tmp_path / "kept", **wanted))
+    assert [episode.success for episode in open_dataset(kept).episodes] == [False, True]
+
+    pretend(monkeypatch, [False, False, True, True])
+    only = collect_metaworld(config(tmp_path / "only", successful_only=True, **wanted))
+    assert [episode.success for episode in open_dataset(only).episodes] == [True, True]
+    told = json.loads((only / "meta" / "info.json").read_text())["counterpoint"]
+    assert told["dropped"] == 2
+    assert told["episodes"]["seed"][0] == episode_seed(0, "reach-v3", "train", 0, attempt=2)
+    assert "2 failed ones dropped" in capfd.readouterr().err
+
+
+def test_a_task_that_is_never_solved_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, [False] * 20)
+    with pytest.raises(BadInputError, match=r"20 scenes of reach-v3 in a row"):
+        collect_metaworld(config(tmp_path / "set", tasks=("reach",), successful_only=True))

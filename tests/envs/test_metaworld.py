@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from counterpoint.data.episode import Array
+from counterpoint.envs.metaworld import CAMERAS, CONTROL_HZ, MetaWorldTask, render_canary, versions
+from counterpoint.envs.metaworld_instructions import DEFAULT_TASKS
+from counterpoint.envs.rendering import FastRenderer, import_mujoco, simplify_meshes
+from counterpoint.errors import BadInputError, MissingExtraError
+
+BALL = """
+<mujoco>
+  <asset><mesh name="ball" builtin="sphere" params="4"/></asset>
+  <worldbody>
+    <light pos="0 0 5"/>
+    <camera name="front" pos="0 -4 0" xyaxes="1 0 0 0 0 1"/>
+    <geom type="mesh" mesh="ball" rgba="1 0 0 1"/>
+  </worldbody>
+</mujoco>
+"""
+
+
+@pytest.fixture(scope="module")
+def drawer() -> Iterator[MetaWorldTask]:
+    pytest.importorskip("metaworld")
+    task = MetaWorldTask("drawer-open", cameras=("corner2", "corner4", "corner"), size=48)
+    yield task
+    task.close()
+
+
+def solve(task: MetaWorldTask, seed: int, limit: int = 200) -> tuple[int | None, Array]:
+    observation, seen = task.reset(seed), []
+    for step in range(limit):
+        observation, _, solved = task.step(task.expert(observation))
+        seen.append(observation)
+        if solved:
+            return step + 1, np.stack(seen)
+    return None, np.stack(seen)
+
+
+@pytest.mark.sim
+def test_the_expert_solves_the_task_and_the_seed_decides_everything(drawer: MetaWorldTask) -> None:
+    generator = np.random.get_state()[1].copy()  # type: ignore[union-attr, index]
+    steps, seen = solve(drawer, seed=3)
+    assert steps is not None
+    assert steps < 120
+    solve(drawer, seed=4)
+    again = solve(drawer, seed=3)[1]
+    fresh = solve(MetaWorldTask("drawer-open"), seed=3)[1]
+    other = solve(drawer, seed=5)[1]
+    np.testing.assert_array_equal(seen, again)
+    np.testing.assert_array_equal(seen, fresh)
+    assert not np.array_equal(seen[0], other[0])
+    np.testing.assert_array_equal(generator, np.random.get_state()[1])  # type: ignore[index]
+
+
+@pytest.mark.sim
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DEFAULT_TASKS)
+def test_default_tasks_are_nearly_always_solved_soon(name: str) -> None:
+    pytest.importorskip("metaworld")
+    task = MetaWorldTask(name)
+    solved = [solve(task, seed, limit=150)[0] is not None for seed in range(30)]
+    assert np.mean(solved) >= 0.9
+
+
+@pytest.mark.sim
+def test_actions_and_rate(drawer: MetaWorldTask) -> None:
+    action = drawer.expert(drawer.reset(0))
+    assert action.dtype == np.float32
+    assert action.shape == (4,)
+    assert np.abs(action).max() <= 1
+    assert 1 / drawer._env.dt == pytest.approx(CONTROL_HZ)
+
+
+@pytest.mark.sim
+def test_pictures_of_several_cameras(drawer: MetaWorldTask) -> None:
+    drawer.reset(0)
+    pictures = drawer.draw()
+    assert list(pictures) == ["corner2", "corner4", "corner"]
+    assert all(p.dtype == np.uint8 and p.shape == (48, 48, 3) for p in pictures.values())
+    assert not np.array_equal(pictures["corner2"], pictures["corner"])
+    # Meta-World 3.1 has the classic place of corner2 under another name.
+    np.testing.assert_array_equal(pictures["corner2"], pictures["corner4"])
+
+
+@pytest.mark.sim
+def test_every_camera_of_the_model_is_known_and_none_in_the_world_hangs_upside_down(
+    drawer: MetaWorldTask,
+) -> None:
+    model, data = drawer._env.model, drawer._env.data
+    drawer.reset(0)
+    assert {model.camera(number).name for number in range(model.ncam)} == set(CAMERAS)
+    for number in range(model.ncam):
+        if model.cam_bodyid[number] == 0:
+            assert data.cam_xmat[number].reshape(3, 3)[2, 1] >= 0
+
+
+@pytest.mark.sim
+def test_up_is_up_and_left_is_not_mirrored(drawer: MetaWorldTask) -> None:
+    # From corner2 the far side of the table is at the top, and the arm, at the back, stands on the left.
+    drawer.reset(0)
+    picture = drawer.draw()["corner2"].astype(int)
+    red = (picture[..., 0] - picture[..., 1:].max(axis=-1)) > 60
+    green = (picture[..., 1] - np.delete(picture, 1, axis=-1).max(axis=-1)) > 30
+    assert np.nonzero(red)[1].mean() < np.nonzero(green)[1].mean()
+    assert (
+        np.abs(picture[:4].mean(axis=(0, 1)) - [127, 126, 122]).max() < 40
+    )  # the wall behind, not the table
+    assert picture[-4:, :, 0].mean() - picture[-4:, :, 2].mean() > 10  # the wooden table
+
+
+@pytest.mark.sim
+def test_a_fast_picture_is_close_to_one_with_every_triangle(drawer: MetaWorldTask) -> None:
+    mujoco = import_mujoco()
+    drawer.reset(0)
+    fast = drawer.draw()["corner2"].astype(int)
+    model = drawer._env.model
+    model.vis.quality.offsamples = 0
+    with mujoco.Renderer(model, 48, 48) as whole:
+        whole.scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = False
+        whole.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = False
+        whole.update_scene(drawer._env.data, "corner2")
+        full = whole.render().astype(int)
+    difference = np.abs(fast - full).max(axis=-1)
+    assert difference.mean() < 1.5
+    assert (difference > 16).mean() < 0.02
+
+
+@pytest.mark.sim
+def test_simplified_meshes_lose_only_what_is_finer_than_the_cell() -> None:
+    mujoco = pytest.importorskip("mujoco") and import_mujoco()
+    model = mujoco.MjModel.from_xml_string(BALL)
+    faces, vertices = int(model.mesh_facenum[0]), model.mesh_vert.copy()
+    same, coarse, gone = (simplify_meshes(model, cell) for cell in (1e-4, 0.3, 100.0))
+    assert same.mesh_facenum[0] == faces
+    np.testing.assert_allclose(np.unique(same.mesh_vert, axis=0), np.unique(vertices, axis=0), atol=1e-6)
+    assert 20 < coarse.mesh_facenum[0] < faces / 2
+    used = coarse.mesh_face[: coarse.mesh_facenum[0]]
+    radius = np.linalg.norm(coarse.mesh_vert[np.unique(used)], axis=1)
+    assert np.abs(radius - np.linalg.norm(vertices, axis=1).mean()).max() < 0.3
+    assert gone.mesh_facenum[0] == 0
+    assert model.mesh_facenum[0] == faces
+    np.testing.assert_array_equal(model.mesh_vert, vertices)
+
+
+@pytest.mark.sim
+def test_the_renderer_draws_any_model() -> None:
+    mujoco = pytest.importorskip("mujoco") and import_mujoco()
+    model = mujoco.MjModel.from_xml_string(BALL)
+    data = mujoco.MjData(model)
+    mujoco.mj_forward(model, data)
+    renderer = FastRenderer(model, data, 32)
+    picture = renderer.draw("front")
+    renderer.close()
+    renderer.close()
+    assert picture[16, 16, 0] > 50
+    assert picture[16, 16, 1] == 0
+    assert picture[0, 0].max() == 0
+
+
+@pytest.mark.sim
+def test_the_canary_is_a_digest_that_stays() -> None:
+    pytest.importorskip("metaworld")
+    first, second = render_canary(), render_canary()
+    assert first == second
+    assert len(first["sha256"]) == 64
+    assert versions()["metaworld"].startswith("3.")
+
+
+def test_bad_input() -> None:
+    with pytest.raises(BadInputError, match="did you mean drawer-open-v3"):
+        MetaWorldTask("drawer-opn")
+    with pytest.raises(BadInputError, match=r"'front'.*corner2"):
+        MetaWorldTask("drawer-open", cameras=("front",))
+    with pytest.raises(BadInputError, match="at least 16 pixels"):
+        MetaWorldTask("drawer-open", size=15)
+
+
+def test_a_missing_simulator_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mujoco", None)
+    with pytest.raises(MissingExtraError, match=r"counterpoint\[sim\]"):
+        MetaWorldTask("drawer-open")
+
+
+@pytest.mark.parametrize(
+    ("platform", "display", "given", "expected"),
+    [
+        ("linux", None, None, "egl"),
+        ("linux", None, "osmesa", "osmesa"),
+        ("linux", ":0", None, None),
+        ("darwin", None, None, None),
+    ],
+)
+def test_the_backend_is_chosen_only_on_linux_without_a_display(
+    monkeypatch: pytest.MonkeyPatch,
+    platform: str,
+    display: str | None,
+    given: str | None,
+    expected: str | None,
+) -> None:
+    monkeypatch.setitem(sys.modules, "mujoco", ModuleType("mujoco"))
+    monkeypatch.setattr(sys, "platform", platform)
+    for name, value in (("DISPLAY", display), ("WAYLAND_DISPLAY", None), ("MUJOCO_GL", given)):
+        monkeypatch.delenv(name, raising=False)
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    import_mujoco()
+    assert os.environ.get("MUJOCO_GL") == expected
+
+
+@pytest.mark.sim
+def test_a_broken_graphics_library_is_told_in_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    mujoco = pytest.importorskip("mujoco") and import_mujoco()
+
+    def broken(*_: object) -> None:
+        raise ImportError("Cannot initialize a EGL device display")
+
+    monkeypatch.setattr(mujoco, "Renderer", broken)
+    model = mujoco.MjModel.from_xml_string(BALL)
+    with pytest.raises(BadInputError, match=r"MUJOCO_GL.*Cannot initialize.*libegl1"):
+        FastRenderer(model, mujoco.MjData(model), 32)
+
+
+@pytest.mark.sim
+def test_the_gymnasium_face() -> None:
+    pytest.importorskip("metaworld")
+    from gymnasium.utils.env_checker import check_env
+
+    from counterpoint.envs.metaworld_gym import MetaWorldEnv
+
+    env = MetaWorldEnv("handle-press", cameras=("corner2", "gripperPOV"), size=24, max_episode_steps=60)
+    check_env(env, skip_render_check=True)
+    assert env.task_description == "press the handle down"
+    observation, info = env.reset(seed=1)
+    assert info["is_success"] is False
+    assert list(observation["pixels"]) == ["corner2", "gripperPOV"]
+    assert env.render().shape == (24, 24, 3)
+    steps, solved, cut_off = 0, False, False
+    while not cut_off:
+        observation, _, ended, cut_off, info = env.step(env.expert_action())
+        steps, solved = steps + 1, solved or info["is_success"]
+        assert not ended
+    assert solved
+    assert steps == 60
+    env.close()

@@ -1,0 +1,118 @@
+"""Headless Chromium over its DevTools protocol: open a page, act on it, see what it complains about."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+    "--remote-debugging-port=0",
+    "--remote-allow-origins=*",
+)
+
+
+class Browser:
+    """One Chromium with one page; `complaints` gathers console errors, exceptions and requests that leave the file."""
+
+    def __init__(self, profile: Path) -> None:
+        import websocket
+
+        assert CHROMIUM is not None
+        command = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._last, self.complaints = 0, list[str]()
+        address = profile / "DevToolsActivePort"
+        deadline = time.monotonic() + 60
+        while not (address.exists() and len(address.read_text().splitlines()) == 2):
+            assert self._process.poll() is None, "Chromium ended before it began"
+            assert time.monotonic() < deadline, "Chromium did not open its debugging port"
+            time.sleep(0.05)
+        port, path = address.read_text().split()
+        self._socket = websocket.create_connection(f"ws://127.0.0.1:{port}{path}", timeout=60)
+        target = self._call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+
+    def __enter__(self) -> Browser:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._socket.close()
+        self._process.kill()
+        self._process.wait()
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        return self._call(method, session=self._session, **parameters)
+
+    def size(self, width: int, height: int, *, phone: bool = False, dark: bool = False) -> None:
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[scheme])
+
+    def open(self, page: Path) -> None:
+        self.call("Page.navigate", url=page.resolve().as_uri())
+        deadline = time.monotonic() + 60
+        while self.run("document.readyState + location.protocol") != "completefile:":
+            assert time.monotonic() < deadline, "the page did not load"
+            time.sleep(0.05)
+
+    def run(self, script: str) -> Any:
+        answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
+
+    def move(self, x: float, y: float) -> None:
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+    def press(self, key: str) -> None:
+        for kind in ("keyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key)
+
+    def picture(self, path: Path) -> None:
+        shot = self.call("Page.captureScreenshot", captureBeyondViewport=True, format="png")
+        path.write_bytes(base64.b64decode(shot["data"]))
+
+    def _call(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
+        self._last += 1
+        message = {"id": self._last, "method": method, "params": parameters}
+        self._socket.send(json.dumps({**message, "sessionId": session} if session else message))
+        while True:
+            answer = json.loads(self._socket.recv())
+            if answer.get("id") == self._last:
+                assert "error" not in answer, answer["error"]
+                result: dict[str, Any] = answer["result"]
+                return result
+            self._note(answer.get("method"), answer.get("params", {}))
+
+    def _note(self, event: str | None, details: dict[str, Any]) -> None:
+        if event == "Runtime.exceptionThrown":
+            self.complaints.append(str(details["exceptionDetails"]))
+        elif event == "Log.entryAdded" and details["entry"]["level"] in ("error", "warning"):
+            self.complaints.append(details["entry"]["text"])
+        elif event == "Runtime.consoleAPICalled" and details["type"] in ("error", "warning", "assert"):
+            self.complaints.append(str(details["args"]))
+        elif event == "Network.requestWillBeSent":
+            url = details["request"]["url"]
+            if not url.startswith(("file:", "data:", "about:")):
+                self.complaints.append(f"the page asked for {url}")

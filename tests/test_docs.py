@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from counterpoint.cli import main
+from counterpoint.data.formats.lerobot_writer import LeRobotWriter
+from counterpoint.data.store import read_episode
+from tests.conftest import moving_square_store
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), flags=re.M | re.S)
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    store = moving_square_store(episodes=15, size=64)
+    writer = LeRobotWriter(
+        tmp_path / "data", fps=10, cameras={"front": (64, 64)}, action_dim=2, state_dim=3, robot_type="toy"
+    )
+    for number in range(15):
+        writer.add_episode(read_episode(store, number))
+    writer.finalize({"train": "0:12", "val": "12:15"})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COUNTERPOINT_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=lambda p: p.name)
+def test_python_on_every_page_runs(page: Path, workplace: Path) -> None:
+    scope: dict[str, object] = {"__name__": page.stem}
+    for number, code in enumerate(blocks(page, "python")):
+        # Future annotations off, as in a reader's own script; jaxtyping shapes are strings.
+        exec(compile(code, f"{page.name} block {number}", "exec", dont_inherit=True), scope)
+
+
+def commands() -> list[tuple[str, str]]:
+    found = []
+    for page in PAGES:
+        for block in blocks(page, "bash"):
+            for line in block.replace("\\\n", " ").splitlines():
+                words = line.partition(" #")[0]
+                if words.startswith("counterpoint "):
+                    found.append((page.name, words))
+    return found
+
+
+@pytest.mark.parametrize(("page", "line"), commands())
+def test_every_command_and_flag_on_a_page_exists(page: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = line.split()[1:]
+    name = words[:2] if words[0] == "data" else words[:1]
+    with pytest.raises(SystemExit) as done:
+        main([*name, "--help"])
+    assert done.value.code == 0
+    text = capsys.readouterr().out
+    flags = {word.partition("=")[0] for word in words if word.startswith("--") and "." not in word.partition("=")[0]}
+    assert all(flag in text for flag in flags), f"{page}: {line}"
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import re
+from importlib import resources
+
+import pytest
+
+from counterpoint.config import recipe_names
+from counterpoint.data.loader import Loader
+from counterpoint.objectives import OBJECTIVES, objective_config
+from counterpoint.training.pretrain import PretrainConfig, build_objective, load_config
+from tests.conftest import moving_square_store
+
+TINY = {
+    "encoder.image": "convnet",
+    "encoder.text": "minilm",
+    "encoder.image_model": "",
+    "encoder.pretrained": None,
+    "encoder.image_size": 32,
+    "encoder.embed_dim": 16,
+}
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_loads_with_every_key_known(name: str) -> None:
+    config = load_config(name, {})
+    assert config.objective["name"] in OBJECTIVES
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_value_ends_in_its_source(name: str) -> None:
+    text = (resources.files("counterpoint") / "recipes" / f"{name}.toml").read_text()
+    for line in text.splitlines():
+        if re.match(r"\w+ = ", line) and not line.startswith(("name = ", "seed = ")):
+            assert "#" in line, f"{name}: {line}"
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_takes_a_step_with_a_tiny_encoder(name: str) -> None:
+    config = load_config(name, TINY)
+    objective = build_objective(config)
+    loader = Loader(moving_square_store(size=32), objective.sampling(), batch_size=4, seed=0)
+    output = objective(loader[0])
+    output.loss.backward()
+    gradients = [p.grad for p in objective.parameters() if p.requires_grad]
+    assert all(g is not None and bool(g.isfinite().all()) for g in gradients)
+
+
+def test_values_of_decisionnce_table_4() -> None:
+    for variant in ("p", "t"):
+        config = load_config(f"decisionnce_{variant}-epic100", {})
+        assert (config.train.steps, config.train.batch_size) == (20_000, 1024)
+        assert (config.optimizer.name, config.optimizer.lr, config.optimizer.weight_decay) == ("adam", 1e-5, 1e-3)
+        assert config.optimizer.betas == (0.9, 0.999)
+        assert (config.encoder.image, config.encoder.image_model, config.encoder.pretrained) == (
+            "open_clip", "RN50-quickgelu", "openai",
+        )  # fmt: skip
+        assert objective_settings(config)["augment"] is True
+
+
+def test_values_of_actol_table_3() -> None:
+    config = load_config("actol-epic100", {})
+    assert (config.train.epochs, config.train.batch_size) == (1000, 128)
+    assert (config.optimizer.name, config.optimizer.lr, config.optimizer.weight_decay) == ("adam", 1e-5, 1e-3)
+    settings = objective_settings(config)
+    assert settings["frames"] == 10
+    assert settings["bridge_weight"] == 100
+
+
+def objective_settings(config: PretrainConfig) -> dict[str, object]:
+    return objective_config(config.objective, "test")[1].model_dump()

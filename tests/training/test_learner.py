@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from counterpoint.data.loader import Loader
+from counterpoint.data.store import MemoryStore
+from counterpoint.training.learner import NonFiniteError, OptimizerConfig, learning_rate
+from tests.training.toy import learner
+
+
+def test_schedules() -> None:
+    constant = OptimizerConfig(lr=2.0, warmup_steps=4)
+    assert [learning_rate(constant, step, 10) for step in (0, 3, 4, 9)] == [0.5, 2.0, 2.0, 2.0]
+    cosine = OptimizerConfig(lr=2.0, schedule="cosine", final_lr=1.0)
+    assert learning_rate(cosine, 0, 10) == 2.0
+    assert learning_rate(cosine, 5, 10) == pytest.approx(1.5)
+    assert learning_rate(cosine, 10, 10) == pytest.approx(1.0)
+
+
+def test_update_changes_parameters_and_lowers_the_loss(store: MemoryStore) -> None:
+    trained = learner()
+    loader = Loader(store, trained.objective.sampling(), batch_size=12, seed=0)
+    before = [p.clone() for p in trained.objective.parameters()]
+    batch = loader[0]
+    first = trained.evaluate(batch)["loss"]
+    for step in range(20):
+        metrics = trained.update(batch, step)
+    assert all(not torch.equal(a, b) for a, b in zip(before, trained.objective.parameters(), strict=True))
+    assert trained.evaluate(batch)["loss"] < first
+    assert metrics.keys() == {"loss", "half", "grad_norm/model", "lr"}
+    assert metrics["half"] == pytest.approx(metrics["loss"] / 2)
+
+
+def test_accumulation_equals_the_whole_batch_for_a_mean_loss(store: MemoryStore) -> None:
+    whole, parts = learner(), learner(accumulate=3)
+    for trained in (whole, parts):
+        trained.objective.net[2].p = 0.0  # type: ignore[union-attr]
+    loader = Loader(store, whole.objective.sampling(), batch_size=12, seed=0)
+    for step in range(3):
+        whole.update(loader[step], step)
+        parts.update(loader[step], step)
+    for a, b in zip(whole.objective.parameters(), parts.objective.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
+
+
+def test_clipping_bounds_the_step_of_each_group(store: MemoryStore) -> None:
+    trained = learner(clip_norm=1e-3)
+    batch = Loader(store, trained.objective.sampling(), batch_size=6, seed=0)[0]
+    steps: list[float] = []
+    trained.optimizer.optimizer.register_step_pre_hook(
+        lambda *_: steps.append(math.sqrt(sum(float((p.grad**2).sum()) for p in trained.objective.parameters() if p.grad is not None)))
+    )
+    trained.update(batch, 0)
+    assert steps == [pytest.approx(1e-3, rel=1e-3)]
+
+
+def test_moving_average_follows_and_is_what_is_exported(store: MemoryStore) -> None:
+    trained = learner(ema=0.5)
+    loader = Loader(store, trained.objective.sampling(), batch_size=6, seed=0)
+    expected = None
+    for step in range(4):
+        trained.update(loader[step], step)
+        now = trained.objective.net[0].weight.detach().clone()  # type: ignore[union-attr]
+        expected = now if expected is None else 0.5 * expected + 0.5 * now
+    exported = trained.exports()["net"][0].weight  # type: ignore[index]
+    torch.testing.assert_close(exported, expected)
+
+
+def test_non_finite_loss_stops_and_leaves_parameters_alone(store: MemoryStore) -> None:
+    trained = learner()
+    batch = Loader(store, trained.objective.sampling(), batch_size=6, seed=0)[0]
+    with torch.no_grad():
+        trained.objective.net[3].bias[0] = math.nan  # type: ignore[union-attr]
+    before = trained.objective.net[0].weight.detach().clone()  # type: ignore[union-attr]
+    with pytest.raises(NonFiniteError, match="nan"):
+        trained.update(batch, 0)
+    assert torch.equal(before, trained.objective.net[0].weight)  # type: ignore[union-attr, arg-type]
+
+
+def test_half_precision_computes_the_loss_in_full(store: MemoryStore) -> None:
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
+
+    from counterpoint.training.learner import ObjectiveLearner
+    from tests.training.toy import NameTheColour
+
+    AcceleratorState._reset_state(True)  # type: ignore[no-untyped-call]
+    try:
+        accelerator = Accelerator(cpu=True, mixed_precision="bf16")
+        trained = ObjectiveLearner(NameTheColour(), OptimizerConfig(lr=1e-2), total_steps=5, accelerator=accelerator)
+        batch = Loader(store, trained.objective.sampling(), batch_size=6, seed=0)[0]
+        losses = [trained.update(batch, step)["loss"] for step in range(5)]
+        assert losses[-1] < losses[0]
+        assert trained.objective.net[0].weight.dtype == torch.float32  # type: ignore[union-attr]
+    finally:
+        AcceleratorState._reset_state(True)  # type: ignore[no-untyped-call]
