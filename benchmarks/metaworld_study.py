@@ -2,8 +2,8 @@
 
     python benchmarks/metaworld_study.py --data runs/demo-data --out runs/study
 
-Runs three seeds of each row of `ROWS`, evaluates each on validation and test episodes, and writes one JSON a run under
-`--out`, then `benchmarks/results/metaworld_study.json` with the mean over seeds and its interval. A run whose JSON exists
+Runs three seeds of each row of `ROWS`, evaluates each on validation and test episodes, and writes one JSON a run
+under `--out`, then `benchmarks/results/metaworld_study.json` with the mean over seeds and its interval. A run whose JSON exists
 is not repeated; `--rows` and `--seeds` choose some.
 """
 
@@ -79,7 +79,9 @@ ROWS: dict[str, Row] = {
 
 def main() -> None:
     """Train and evaluate what is missing, then write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--rows", nargs="*", default=list(ROWS))
@@ -155,7 +157,7 @@ def goal_image_voc(encoder: DualEncoder, store: EpisodeStore) -> float:
     for number, video in enumerate(embedded.videos):
         same = [other for other in np.flatnonzero(embedded.own == embedded.own[number]) if other != number]
         if same:
-            goal = last[min(same, key=lambda other: ((other - number) % len(last)))]
+            goal = last[min(same, key=lambda other: (other - number) % len(last))]
             values.append(value_order_correlation(-np.linalg.norm(video - goal, axis=1)))
     return float(np.mean(values))
 
@@ -164,17 +166,25 @@ def write_table(out: Path, result: Path, data: Path) -> None:
     """Mean over seeds with a t interval of every number, for every row that was measured."""
     table: dict[str, Any] = {}
     for name in ROWS:
-        runs = [json.loads(p.read_text()) for p in sorted(out.glob(f"{name.replace(' ', '_')}-seed*/measured.json"))]
+        runs = [
+            json.loads(p.read_text())
+            for p in sorted(out.glob(f"{name.replace(' ', '_')}-seed*/measured.json"))
+        ]
         if not runs:
             continue
-        table[name] = {"seeds": [run["seed"] for run in runs], "train_seconds": [run["train_seconds"] for run in runs]}
+        table[name] = {
+            "seeds": [run["seed"] for run in runs],
+            "train_seconds": [run["train_seconds"] for run in runs],
+        }
         for split in ("val", "test"):
             keys = [key for key, value in runs[0][split].items() if isinstance(value, float)]
             table[name][split] = {key: interval([run[split][key] for run in runs]) for key in keys}
             table[name][split]["form"] = runs[0][split]["form"]
     settings = load_config(RECIPE, {}).model_dump(mode="json")
     about = {"command": "python benchmarks/metaworld_study.py --data DATA --out RUNS", "recipe": settings}
-    about |= {"data": {split: open_dataset(data, split=split).fingerprint for split in ("train", "val", "test")}}
+    about |= {
+        "data": {split: open_dataset(data, split=split).fingerprint for split in ("train", "val", "test")}
+    }
     result.write_text(json.dumps(about | {"rows": table, "provenance": provenance()}, indent=1) + "\n")
     print(f"Wrote {result}")
 
@@ -182,7 +192,12 @@ def write_table(out: Path, result: Path, data: Path) -> None:
 def interval(values: list[float]) -> dict[str, Any]:
     """Mean, interval and the values themselves."""
     if not np.isfinite(values).all():
-        return {"mean": None, "low": None, "high": None, "values": [v if np.isfinite(v) else None for v in values]}
+        return {
+            "mean": None,
+            "low": None,
+            "high": None,
+            "values": [v if np.isfinite(v) else None for v in values],
+        }
     estimate = seeds_interval(np.array(values))
     return {"mean": estimate.value, "low": estimate.low, "high": estimate.high, "values": values}
 

@@ -42,16 +42,26 @@ def test_recipes_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "words"),
     [
         (["pretrain", "no-such-recipe", "--data", "d", "--out", "o"], "no such recipe"),
-        (["pretrain", "decisionnce_t-demo", "--data", "d", "--out", "o", "--train.step=3"], "did you mean 'steps'"),
+        (
+            ["pretrain", "decisionnce_t-demo", "--data", "d", "--out", "o", "--train.step=3"],
+            "did you mean 'steps'",
+        ),
         (["pretrain", "decisionnce_t-demo", "--data", "d", "--out", "o", "--objective.temp=3"], "temp"),
-        (["pretrain", "decisionnce_t-demo", "--data", "d", "--out", "o", "--objective.name=x"], "objective.name"),
+        (
+            ["pretrain", "decisionnce_t-demo", "--data", "d", "--out", "o", "--objective.name=x"],
+            "objective.name",
+        ),
         (["data", "info", "no/such/folder"], "no/such/folder"),
         (["report", "no/such/run"], "no/such/run"),
         (["convert", "actol", "no/such/file", "--out", "o"], "no/such/file"),
     ],
 )
 def test_bad_input_is_one_message_and_exit_code_2(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], tmp_path: object, monkeypatch: pytest.MonkeyPatch
+    arguments: list[str],
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: object,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(str(tmp_path))
     with pytest.raises(SystemExit) as done:

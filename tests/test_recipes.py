@@ -50,7 +50,11 @@ def test_values_of_decisionnce_table_4() -> None:
     for variant in ("p", "t"):
         config = load_config(f"decisionnce_{variant}-epic100", {})
         assert (config.train.steps, config.train.batch_size) == (20_000, 1024)
-        assert (config.optimizer.name, config.optimizer.lr, config.optimizer.weight_decay) == ("adam", 1e-5, 1e-3)
+        assert (config.optimizer.name, config.optimizer.lr, config.optimizer.weight_decay) == (
+            "adam",
+            1e-5,
+            1e-3,
+        )
         assert config.optimizer.betas == (0.9, 0.999)
         assert (config.encoder.image, config.encoder.image_model, config.encoder.pretrained) == (
             "open_clip", "RN50-quickgelu", "openai",

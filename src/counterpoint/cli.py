@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Literal
 
 import tyro
+from tyro.conf import Positional
 
 from counterpoint.errors import BadInputError, MissingExtraError
 
 __all__ = ["main"]
 
-Positional = tyro.conf.Positional
 app = tyro.extras.SubcommandApp()
 data = tyro.extras.SubcommandApp()
 
@@ -33,6 +33,8 @@ def collect(
     noise: float = 0.0,
     cameras: tuple[str, ...] = ("corner2",),
     size: int = 112,
+    stride: int = 1,
+    successful_only: bool = False,
     workers: int = 2,
     seed: int = 0,
 ) -> None:
@@ -48,6 +50,8 @@ def collect(
         noise: Standard deviation of Gaussian noise on the expert's actions, in action units.
         cameras: Camera names.
         size: Height and width of the frames, in pixels.
+        stride: Control steps a frame; 1 is 80 frames a second.
+        successful_only: Give failed episodes up and record the next scene instead.
         workers: Processes that simulate.
         seed: Of initial states and noise.
     """
@@ -62,6 +66,8 @@ def collect(
             noise=noise,
             cameras=cameras,
             size=size,
+            stride=stride,
+            successful_only=successful_only,
             workers=workers,
             seed=seed,
             out=out,

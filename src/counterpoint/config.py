@@ -14,7 +14,15 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from counterpoint.errors import BadInputError
 
-__all__ = ["FrozenConfig", "override", "parse_overrides", "read_recipe", "recipe_names", "recipe_title", "validate"]
+__all__ = [
+    "FrozenConfig",
+    "override",
+    "parse_overrides",
+    "read_recipe",
+    "recipe_names",
+    "recipe_title",
+    "validate",
+]
 
 Config = TypeVar("Config", bound="FrozenConfig")
 Tree = dict[str, Any]
@@ -56,7 +64,9 @@ def read_recipe(recipe: str) -> Tree:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise BadInputError(recipe, found=f"broken TOML ({error})", expected="TOML", mend="repair it") from None
+        raise BadInputError(
+            recipe, found=f"broken TOML ({error})", expected="TOML", mend="repair it"
+        ) from None
 
 
 def recipe_title(name: str) -> str:

@@ -6,6 +6,7 @@ everywhere but in a video file. Case `n` of a format is always the same damage.
 
 from __future__ import annotations
 
+import io
 import multiprocessing
 import os
 import re
@@ -18,6 +19,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from counterpoint.data.cache import CachedStore, cached
@@ -121,6 +124,32 @@ def edit(data: bytes, rng: np.random.Generator) -> bytes:
     return data[:start] + VALUES[int(rng.integers(len(VALUES)))] + data[stop:]
 
 
+def rewrite(data: bytes, rng: np.random.Generator) -> bytes:
+    """A sound parquet file with one column that is gone, of another type, or holds a value that cannot be."""
+    try:
+        table = pq.read_table(io.BytesIO(data))
+    except pa.ArrowInvalid:  # no parquet file
+        return flip(data, rng)
+    place = int(rng.integers(table.num_columns))
+    name, column = table.column_names[place], table.column(place)
+    choice = int(rng.integers(4))
+    if choice == 0:
+        table = table.remove_column(place)
+    elif choice == 1:
+        table = table.set_column(place, name, pa.array(["text"] * len(table)))
+    else:
+        values = column.to_pylist()
+        values[int(rng.integers(len(values)))] = CELLS[int(rng.integers(len(CELLS)))]
+        try:
+            table = table.set_column(place, name, pa.array(values))
+        except (pa.ArrowException, OverflowError):  # the others are of another kind
+            table = table.set_column(place, name, pa.array([None] * len(table), column.type))
+    written = io.BytesIO()
+    pq.write_table(table, written)
+    return written.getvalue()
+
+
+CELLS: list[object] = [None, -1, 10**9, 2**62, float("nan"), float("inf"), 1e300, [], [1.0], "x"]
 VALUES = [b"-1", b"0", b"1e999", b"null", b'"x"', b"[]", b"{}", b"true", b"NaN", b"", b"9" * 30, b"2.5", b"../x"]
 HARM: dict[str, Callable[[bytes, np.random.Generator], bytes]] = {
     "flip": flip,
@@ -129,6 +158,7 @@ HARM: dict[str, Callable[[bytes, np.random.Generator], bytes]] = {
     "zero": zero,
     "repeat": repeat,
     "edit": edit,
+    "rewrite": rewrite,
 }
 
 

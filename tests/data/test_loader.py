@@ -27,7 +27,11 @@ def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
 def test_batch_holds_what_the_spec_asks_for(store: MemoryStore) -> None:
     spec = Spec(
         {"clip": SortedFrames(10)},
-        {"frames": Key("frames", "clip"), "moves": Key("actions", "clip"), "seconds": Key("timestamps", "clip")},
+        {
+            "frames": Key("frames", "clip"),
+            "moves": Key("actions", "clip"),
+            "seconds": Key("timestamps", "clip"),
+        },
     )
     batch = Loader(store, spec, batch_size=4, seed=0)[0]
     assert batch["frames"].shape == (4, 10, 24, 24, 3)

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -135,3 +137,13 @@ def test_copies_compute_the_same_and_share_no_memory() -> None:
 def test_what_is_no_sequence_of_texts_is_refused(texts: list[str]) -> None:
     with pytest.raises(BadInputError, match="texts"):
         built(CONVNET).encode_text(texts)
+
+
+def test_importing_encoders_needs_no_extra() -> None:
+    code = (
+        "import sys, counterpoint.encoders\n"
+        "extras = {'open_clip', 'timm', 'torchvision', 'sentence_transformers', 'transformers'}\n"
+        "sys.exit(str(extras & sys.modules.keys()) if extras & sys.modules.keys() else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -73,7 +73,7 @@ def test_code_inside_a_file_is_refused_and_never_run(tmp_path: Path, monkeypatch
     torch.save({"weight": Payload()}, tmp_path / "w.pt")
     with pytest.raises(BadInputError, match="no code"):
         read_torch_file(tmp_path / "w.pt")
-    (tmp_path / "plain.pt").write_bytes(pickle.dumps(Payload()))
+    (tmp_path / "plain.pt").write_bytes(pickle.dumps(Payload(), protocol=2))
     with pytest.raises(BadInputError, match="no code"):
         read_torch_file(tmp_path / "plain.pt")
     assert not (tmp_path / "ran").exists()

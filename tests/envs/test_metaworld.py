@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterator
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,24 +12,29 @@ import pytest
 from counterpoint.data.episode import Array
 from counterpoint.envs.metaworld import CAMERAS, CONTROL_HZ, MetaWorldTask, render_canary, versions
 from counterpoint.envs.metaworld_instructions import DEFAULT_TASKS
-from counterpoint.envs.rendering import FastRenderer, import_mujoco, simplify_meshes
+from counterpoint.envs.rendering import FastRenderer, choose_backend, import_mujoco, simplify_meshes
 from counterpoint.errors import BadInputError, MissingExtraError
 
-BALL = """
-<mujoco>
-  <asset><mesh name="ball" builtin="sphere" params="4"/></asset>
-  <worldbody>
-    <light pos="0 0 5"/>
-    <camera name="front" pos="0 -4 0" xyaxes="1 0 0 0 0 1"/>
-    <geom type="mesh" mesh="ball" rgba="1 0 0 1"/>
-  </worldbody>
-</mujoco>
-"""
+
+def ball() -> Any:
+    """A model with one red mesh of about 1,000 triangles: the hull of points on a sphere."""
+    turn, height = np.arange(500) * 2.4, np.linspace(-1, 1, 500)
+    ring = np.sqrt(1 - height**2)
+    points = np.stack([ring * np.cos(turn), ring * np.sin(turn), height], axis=1)
+    vertices = " ".join(f"{number:.5f}" for number in points.ravel())
+    return import_mujoco().MjModel.from_xml_string(f"""
+        <mujoco>
+          <asset><mesh name="ball" vertex="{vertices}"/></asset>
+          <worldbody>
+            <light pos="0 -5 0" dir="0 1 0"/>
+            <camera name="front" pos="0 -4 0" xyaxes="1 0 0 0 0 1"/>
+            <geom type="mesh" mesh="ball" rgba="1 0 0 1"/>
+          </worldbody>
+        </mujoco>""")
 
 
 @pytest.fixture(scope="module")
-def drawer() -> Iterator[MetaWorldTask]:
-    pytest.importorskip("metaworld")
+def drawer(simulator: None) -> Iterator[MetaWorldTask]:
     task = MetaWorldTask("drawer-open", cameras=("corner2", "corner4", "corner"), size=48)
     yield task
     task.close()
@@ -45,8 +51,9 @@ def solve(task: MetaWorldTask, seed: int, limit: int = 200) -> tuple[int | None,
 
 
 @pytest.mark.sim
+@pytest.mark.usefixtures("simulator")
 def test_the_expert_solves_the_task_and_the_seed_decides_everything(drawer: MetaWorldTask) -> None:
-    generator = np.random.get_state()[1].copy()  # type: ignore[union-attr, index]
+    generator = np.random.get_state()[1].copy()  # type: ignore[index]
     steps, seen = solve(drawer, seed=3)
     assert steps is not None
     assert steps < 120
@@ -61,16 +68,17 @@ def test_the_expert_solves_the_task_and_the_seed_decides_everything(drawer: Meta
 
 
 @pytest.mark.sim
+@pytest.mark.usefixtures("simulator")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DEFAULT_TASKS)
 def test_default_tasks_are_nearly_always_solved_soon(name: str) -> None:
-    pytest.importorskip("metaworld")
     task = MetaWorldTask(name)
     solved = [solve(task, seed, limit=150)[0] is not None for seed in range(30)]
     assert np.mean(solved) >= 0.9
 
 
 @pytest.mark.sim
+@pytest.mark.usefixtures("simulator")
 def test_actions_and_rate(drawer: MetaWorldTask) -> None:
     action = drawer.expert(drawer.reset(0))
     assert action.dtype == np.float32
@@ -80,6 +88,7 @@ def test_actions_and_rate(drawer: MetaWorldTask) -> None:
 
 
 @pytest.mark.sim
+@pytest.mark.usefixtures("simulator")
 def test_pictures_of_several_cameras(drawer: MetaWorldTask) -> None:
     drawer.reset(0)
     pictures = drawer.draw()
@@ -91,6 +100,7 @@ def test_pictures_of_several_cameras(drawer: MetaWorldTask) -> None:
 
 
 @pytest.mark.sim
+@pytest.mark.usefixtures("simulator")
 def test_every_camera_of_the_model_is_known_and_none_in_the_world_hangs_upside_down(
     drawer: MetaWorldTask,
 ) -> None:
@@ -103,6 +113,7 @@ def test_every_camera_of_the_model_is_known_and_none_in_the_world_hangs_upside_d
 
 
 @pytest.mark.sim
+@pytest.mark.usefixtures("simulator")
 def test_up_is_up_and_left_is_not_mirrored(drawer: MetaWorldTask) -> None:
     # From corner2 the far side of the table is at the top, and the arm, at the back, stands on the left.
     drawer.reset(0)
@@ -117,6 +128,7 @@ def test_up_is_up_and_left_is_not_mirrored(drawer: MetaWorldTask) -> None:
 
 
 @pytest.mark.sim
+@pytest.mark.usefixtures("simulator")
 def test_a_fast_picture_is_close_to_one_with_every_triangle(drawer: MetaWorldTask) -> None:
     mujoco = import_mujoco()
     drawer.reset(0)
@@ -134,9 +146,9 @@ def test_a_fast_picture_is_close_to_one_with_every_triangle(drawer: MetaWorldTas
 
 
 @pytest.mark.sim
+@pytest.mark.usefixtures("simulator")
 def test_simplified_meshes_lose_only_what_is_finer_than_the_cell() -> None:
-    mujoco = pytest.importorskip("mujoco") and import_mujoco()
-    model = mujoco.MjModel.from_xml_string(BALL)
+    model = ball()
     faces, vertices = int(model.mesh_facenum[0]), model.mesh_vert.copy()
     same, coarse, gone = (simplify_meshes(model, cell) for cell in (1e-4, 0.3, 100.0))
     assert same.mesh_facenum[0] == faces
@@ -145,15 +157,16 @@ def test_simplified_meshes_lose_only_what_is_finer_than_the_cell() -> None:
     used = coarse.mesh_face[: coarse.mesh_facenum[0]]
     radius = np.linalg.norm(coarse.mesh_vert[np.unique(used)], axis=1)
     assert np.abs(radius - np.linalg.norm(vertices, axis=1).mean()).max() < 0.3
-    assert gone.mesh_facenum[0] == 0
+    assert gone.mesh_facenum[0] <= 12  # one corner in each of eight cubes
     assert model.mesh_facenum[0] == faces
     np.testing.assert_array_equal(model.mesh_vert, vertices)
 
 
 @pytest.mark.sim
+@pytest.mark.usefixtures("simulator")
 def test_the_renderer_draws_any_model() -> None:
-    mujoco = pytest.importorskip("mujoco") and import_mujoco()
-    model = mujoco.MjModel.from_xml_string(BALL)
+    mujoco = import_mujoco()
+    model = ball()
     data = mujoco.MjData(model)
     mujoco.mj_forward(model, data)
     renderer = FastRenderer(model, data, 32)
@@ -161,13 +174,13 @@ def test_the_renderer_draws_any_model() -> None:
     renderer.close()
     renderer.close()
     assert picture[16, 16, 0] > 50
-    assert picture[16, 16, 1] == 0
+    assert picture[16, 16, 0] > 2 * picture[16, 16, 1]
     assert picture[0, 0].max() == 0
 
 
 @pytest.mark.sim
+@pytest.mark.usefixtures("simulator")
 def test_the_canary_is_a_digest_that_stays() -> None:
-    pytest.importorskip("metaworld")
     first, second = render_canary(), render_canary()
     assert first == second
     assert len(first["sha256"]) == 64
@@ -205,32 +218,46 @@ def test_the_backend_is_chosen_only_on_linux_without_a_display(
     given: str | None,
     expected: str | None,
 ) -> None:
-    monkeypatch.setitem(sys.modules, "mujoco", ModuleType("mujoco"))
-    monkeypatch.setattr(sys, "platform", platform)
-    for name, value in (("DISPLAY", display), ("WAYLAND_DISPLAY", None), ("MUJOCO_GL", given)):
-        monkeypatch.delenv(name, raising=False)
-        if value is not None:
-            monkeypatch.setenv(name, value)
-    import_mujoco()
+    monkeypatch.delitem(sys.modules, "mujoco", raising=False)
+    pretend_machine(monkeypatch, platform, display, given)
+    choose_backend()
     assert os.environ.get("MUJOCO_GL") == expected
 
 
+def test_a_backend_cannot_be_chosen_any_more_when_mujoco_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mujoco", ModuleType("mujoco"))
+    pretend_machine(monkeypatch, "linux", None, None)
+    with pytest.raises(BadInputError, match="set MUJOCO_GL=egl"):
+        choose_backend()
+
+
+def pretend_machine(
+    monkeypatch: pytest.MonkeyPatch, platform: str, display: str | None, backend: str | None
+) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    for name, value in (("DISPLAY", display), ("WAYLAND_DISPLAY", None), ("MUJOCO_GL", backend)):
+        monkeypatch.setenv(name, "")  # so that what is set here is undone
+        monkeypatch.delenv(name) if value is None else monkeypatch.setenv(name, value)
+
+
 @pytest.mark.sim
+@pytest.mark.usefixtures("simulator")
 def test_a_broken_graphics_library_is_told_in_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    mujoco = pytest.importorskip("mujoco") and import_mujoco()
+    mujoco = import_mujoco()
 
     def broken(*_: object) -> None:
         raise ImportError("Cannot initialize a EGL device display")
 
     monkeypatch.setattr(mujoco, "Renderer", broken)
-    model = mujoco.MjModel.from_xml_string(BALL)
+    model = ball()
     with pytest.raises(BadInputError, match=r"MUJOCO_GL.*Cannot initialize.*libegl1"):
         FastRenderer(model, mujoco.MjData(model), 32)
 
 
 @pytest.mark.sim
+@pytest.mark.usefixtures("simulator")
+@pytest.mark.filterwarnings("ignore:.*A Box observation space")
 def test_the_gymnasium_face() -> None:
-    pytest.importorskip("metaworld")
     from gymnasium.utils.env_checker import check_env
 
     from counterpoint.envs.metaworld_gym import MetaWorldEnv

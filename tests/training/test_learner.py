@@ -8,7 +8,7 @@ import torch
 from counterpoint.data.loader import Loader
 from counterpoint.data.store import MemoryStore
 from counterpoint.training.learner import NonFiniteError, OptimizerConfig, learning_rate
-from tests.training.toy import learner
+from tests.training.toy import learner, toy
 
 
 def test_schedules() -> None:
@@ -37,7 +37,7 @@ def test_update_changes_parameters_and_lowers_the_loss(store: MemoryStore) -> No
 def test_accumulation_equals_the_whole_batch_for_a_mean_loss(store: MemoryStore) -> None:
     whole, parts = learner(), learner(accumulate=3)
     for trained in (whole, parts):
-        trained.objective.net[2].p = 0.0  # type: ignore[union-attr]
+        toy(trained).dropout.p = 0.0
     loader = Loader(store, whole.objective.sampling(), batch_size=12, seed=0)
     for step in range(3):
         whole.update(loader[step], step)
@@ -51,7 +51,11 @@ def test_clipping_bounds_the_step_of_each_group(store: MemoryStore) -> None:
     batch = Loader(store, trained.objective.sampling(), batch_size=6, seed=0)[0]
     steps: list[float] = []
     trained.optimizer.optimizer.register_step_pre_hook(
-        lambda *_: steps.append(math.sqrt(sum(float((p.grad**2).sum()) for p in trained.objective.parameters() if p.grad is not None)))
+        lambda *_: steps.append(
+            math.sqrt(
+                sum(float((p.grad**2).sum()) for p in trained.objective.parameters() if p.grad is not None)
+            )
+        )
     )
     trained.update(batch, 0)
     assert steps == [pytest.approx(1e-3, rel=1e-3)]
@@ -63,9 +67,9 @@ def test_moving_average_follows_and_is_what_is_exported(store: MemoryStore) -> N
     expected = None
     for step in range(4):
         trained.update(loader[step], step)
-        now = trained.objective.net[0].weight.detach().clone()  # type: ignore[union-attr]
+        now = toy(trained).first.weight.detach().clone()
         expected = now if expected is None else 0.5 * expected + 0.5 * now
-    exported = trained.exports()["net"][0].weight  # type: ignore[index]
+    exported = trained.exports()["first"].weight
     torch.testing.assert_close(exported, expected)
 
 
@@ -73,11 +77,11 @@ def test_non_finite_loss_stops_and_leaves_parameters_alone(store: MemoryStore) -
     trained = learner()
     batch = Loader(store, trained.objective.sampling(), batch_size=6, seed=0)[0]
     with torch.no_grad():
-        trained.objective.net[3].bias[0] = math.nan  # type: ignore[union-attr]
-    before = trained.objective.net[0].weight.detach().clone()  # type: ignore[union-attr]
+        toy(trained).last.bias[0] = math.nan
+    before = toy(trained).first.weight.detach().clone()
     with pytest.raises(NonFiniteError, match="nan"):
         trained.update(batch, 0)
-    assert torch.equal(before, trained.objective.net[0].weight)  # type: ignore[union-attr, arg-type]
+    assert torch.equal(before, toy(trained).first.weight)
 
 
 def test_half_precision_computes_the_loss_in_full(store: MemoryStore) -> None:
@@ -87,13 +91,15 @@ def test_half_precision_computes_the_loss_in_full(store: MemoryStore) -> None:
     from counterpoint.training.learner import ObjectiveLearner
     from tests.training.toy import NameTheColour
 
-    AcceleratorState._reset_state(True)  # type: ignore[no-untyped-call]
+    AcceleratorState._reset_state(True)
     try:
         accelerator = Accelerator(cpu=True, mixed_precision="bf16")
-        trained = ObjectiveLearner(NameTheColour(), OptimizerConfig(lr=1e-2), total_steps=5, accelerator=accelerator)
+        trained = ObjectiveLearner(
+            NameTheColour(), OptimizerConfig(lr=1e-2), total_steps=5, accelerator=accelerator
+        )
         batch = Loader(store, trained.objective.sampling(), batch_size=6, seed=0)[0]
         losses = [trained.update(batch, step)["loss"] for step in range(5)]
         assert losses[-1] < losses[0]
-        assert trained.objective.net[0].weight.dtype == torch.float32  # type: ignore[union-attr]
+        assert toy(trained).first.weight.dtype == torch.float32
     finally:
-        AcceleratorState._reset_state(True)  # type: ignore[no-untyped-call]
+        AcceleratorState._reset_state(True)

@@ -17,7 +17,7 @@ from counterpoint.training.checkpoint import list_checkpoints, load_checkpoint
 from counterpoint.training.trainer import TrainConfig
 from tests.conftest import moving_square_store
 from tests.training.test_checkpoint import equal
-from tests.training.toy import learner, run
+from tests.training.toy import learner, run, toy
 
 
 def final_state(folder: Path) -> dict[str, Any]:
@@ -44,17 +44,24 @@ def test_killed_and_resumed_equals_uninterrupted_bit_for_bit(
 ) -> None:
     whole = learner(ema=0.9)
     assert run(store, tmp_path / "whole", whole, steps=20, save_every=10, workers=workers) == 0
-    process = multiprocessing.get_context("spawn").Process(target=train_and_die, args=(tmp_path / "cut", workers))
+    process = multiprocessing.get_context("spawn").Process(
+        target=train_and_die, args=(tmp_path / "cut", workers)
+    )
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL
     assert run(store, tmp_path / "cut", learner(ema=0.9), steps=20, save_every=10, workers=workers) == 10
     assert equal(final_state(tmp_path / "whole"), final_state(tmp_path / "cut"))
-    logs = [[json.loads(line) for line in (tmp_path / n / "metrics.jsonl").read_text().splitlines()] for n in ("whole", "cut")]
+    logs = [
+        [json.loads(line) for line in (tmp_path / n / "metrics.jsonl").read_text().splitlines()]
+        for n in ("whole", "cut")
+    ]
     assert logs[0] == logs[1]
 
 
-def test_a_damaged_newest_checkpoint_costs_only_the_steps_since_the_older(store: MemoryStore, tmp_path: Path) -> None:
+def test_a_damaged_newest_checkpoint_costs_only_the_steps_since_the_older(
+    store: MemoryStore, tmp_path: Path
+) -> None:
     run(store, tmp_path / "whole", learner(), steps=20, save_every=10)
     expected = final_state(tmp_path / "whole")
     newest = list_checkpoints(tmp_path / "whole" / "checkpoints")[-1]
@@ -66,7 +73,12 @@ def test_a_damaged_newest_checkpoint_costs_only_the_steps_since_the_older(store:
 def test_numbers_are_logged_for_both_splits(store: MemoryStore, tmp_path: Path) -> None:
     run(store, tmp_path, learner(), steps=10)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [(line["step"], line["split"]) for line in lines] == [(5, "train"), (5, "val"), (10, "train"), (10, "val")]
+    assert [(line["step"], line["split"]) for line in lines] == [
+        (5, "train"),
+        (5, "val"),
+        (10, "train"),
+        (10, "val"),
+    ]
     assert all(math.isfinite(line["loss"]) for line in lines)
     assert lines[2]["loss"] < lines[0]["loss"]
 
@@ -76,14 +88,16 @@ def test_tensorboard_files_are_written(store: MemoryStore, tmp_path: Path) -> No
     assert list((tmp_path / "tensorboard").glob("events.*"))
 
 
-def test_divergence_is_one_message_that_names_the_last_good_checkpoint(store: MemoryStore, tmp_path: Path) -> None:
+def test_divergence_is_one_message_that_names_the_last_good_checkpoint(
+    store: MemoryStore, tmp_path: Path
+) -> None:
     trained = learner()
     update = trained.update
 
     def spoiled_at_7(batch: Any, step: int) -> dict[str, float]:
         if step == 7:
             with torch.no_grad():
-                trained.objective.net[0].weight.fill_(math.inf)  # type: ignore[union-attr, operator]
+                toy(trained).first.weight.fill_(math.inf)
         return update(batch, step)
 
     trained.update = spoiled_at_7  # type: ignore[method-assign]

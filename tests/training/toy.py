@@ -17,35 +17,41 @@ from counterpoint.training.trainer import TrainConfig, train
 
 
 class NameTheColour(Objective):
-    """Tells instructions apart by the goal frame's mean colour: three numbers in, a softmax out, some dropout."""
+    """Tells instructions apart by the goal frame's mean colour."""
 
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.net = nn.Sequential(nn.Linear(3, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 3))
+        self.first, self.last = nn.Linear(3, 16), nn.Linear(16, 3)
+        self.dropout = nn.Dropout(0.1)
 
     def sampling(self) -> Spec:
         return Spec({"clip": StartGoal()}, {"frames": Key("frames", "clip")})
 
     def encode(self, batch: Batch) -> Features:
         colour = batch["frames"][:, -1].float().mean(dim=(1, 2)) / 20
-        return Features({"scores": self.net(colour)})
+        return Features({"scores": self.last(self.dropout(self.first(colour).relu()))})
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
         loss = functional.cross_entropy(features.rows["scores"], batch["instruction_id"])
         return LossOutput(loss, {"half": loss / 2})
 
     def exports(self) -> dict[str, nn.Module]:
-        return {"net": self.net}
+        return {"first": self.first}
+
+
+def toy(learner: ObjectiveLearner) -> NameTheColour:
+    assert isinstance(learner.objective, NameTheColour)
+    return learner.objective
 
 
 def learner(total: int = 20, **settings: object) -> ObjectiveLearner:
-    config = OptimizerConfig(**{"lr": 1e-2, **settings})  # type: ignore[arg-type]
+    config = OptimizerConfig(**{"lr": 1e-2, **settings})
     return ObjectiveLearner(NameTheColour(), config, total_steps=total, accelerator=Accelerator(cpu=True))
 
 
 def run(store: MemoryStore, folder: Path, trained: ObjectiveLearner, **settings: object) -> int:
-    config = TrainConfig(**{"batch_size": 6, "trackers": (), "log_every": 5, "eval_every": 5, **settings})  # type: ignore[arg-type]
+    config = TrainConfig(**{"batch_size": 6, "trackers": (), "log_every": 5, "eval_every": 5, **settings})
     loader = Loader(store, trained.objective.sampling(), batch_size=6, seed=0, workers=config.workers)
     folder.mkdir(exist_ok=True)
     return train(

@@ -1,0 +1,1 @@
+"""Episodes in: readers, the training store, sampling and the loader."""

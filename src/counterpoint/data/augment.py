@@ -59,7 +59,9 @@ def images(batch: Mapping[str, Any], key: str) -> UInt8[Tensor, "B F H W 3"] | F
     return cropped if jitter is None else color_jitter(cropped, jitter)
 
 
-def resized_crop(frames: Float[Tensor, "B F H W 3"], crop: Float[Tensor, "B 4"]) -> Float[Tensor, "B F H W 3"]:
+def resized_crop(
+    frames: Float[Tensor, "B F H W 3"], crop: Float[Tensor, "B 4"]
+) -> Float[Tensor, "B F H W 3"]:
     """Cut one window a clip and resize it bilinearly to the frame's own size.
 
     Args:
@@ -83,7 +85,9 @@ def resized_crop(frames: Float[Tensor, "B F H W 3"], crop: Float[Tensor, "B 4"])
     return cut.reshape(B, F, 3, H, W).permute(0, 1, 3, 4, 2)
 
 
-def color_jitter(frames: Float[Tensor, "B F H W 3"], jitter: Float[Tensor, "B F 4"]) -> Float[Tensor, "B F H W 3"]:
+def color_jitter(
+    frames: Float[Tensor, "B F H W 3"], jitter: Float[Tensor, "B F 4"]
+) -> Float[Tensor, "B F H W 3"]:
     """Brightness, contrast, saturation, then hue, each frame by its own factors; the result is clamped to [0, 1].
 
     Hue turns the chroma plane of YIQ, a linear stand-in for the turn of HSV.
@@ -99,4 +103,5 @@ def color_jitter(frames: Float[Tensor, "B F H W 3"], jitter: Float[Tensor, "B F 
     y, i, q = (out @ to_yiq.T).unbind(-1)
     cos, sin = torch.cos(2 * math.pi * hue[..., 0]), torch.sin(2 * math.pi * hue[..., 0])
     turned = torch.stack([y, cos * i - sin * q, sin * i + cos * q], -1)
-    return (turned @ torch.linalg.inv(to_yiq).T).clamp(0, 1)
+    shifted: Tensor = turned @ torch.linalg.inv(to_yiq).T
+    return shifted.clamp(0, 1)

@@ -155,10 +155,19 @@ class CachedStore:
         Raises:
             BadInputError: At the first damage, naming file and episode.
         """
-        _read_meta(self.path)
+        for damage in self.damage():
+            raise damage
+
+    def damage(self) -> list[BadInputError]:
+        """Everything that differs from what was written; nothing where the store is whole."""
+        found: list[BadInputError] = []
         for name in self._arrays:
             for episode in range(len(self.episodes)):
-                self._compare(name, episode)
+                try:
+                    self._compare(name, episode)
+                except BadInputError as error:
+                    found.append(error)
+        return found
 
     def _map(self, name: str, about: Mapping[str, Any]) -> Array:
         path, dtype, shape = self.path / f"{name}.bin", np.dtype(about["dtype"]), tuple(about["shape"])

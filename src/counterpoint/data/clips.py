@@ -44,7 +44,9 @@ class StartGoal:
         """Steps from start to goal."""
         start = int(rng.integers(0, length - 1))
         goal = int(rng.integers(start + 1, length))
-        return Drawn.all_valid(start + (goal - start) * np.arange(self.frames, dtype=np.int64) // (self.frames - 1))
+        return Drawn.all_valid(
+            start + (goal - start) * np.arange(self.frames, dtype=np.int64) // (self.frames - 1)
+        )
 
 
 @dataclass(frozen=True)

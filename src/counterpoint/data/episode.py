@@ -107,10 +107,14 @@ class Episode:
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle by fields: frozen mappings do not travel between processes, plain ones do."""
         values = (getattr(self, item.name) for item in fields(self))
-        return Episode, tuple(dict(value) if isinstance(value, MappingProxyType) else value for value in values)
+        return Episode, tuple(
+            dict(value) if isinstance(value, MappingProxyType) else value for value in values
+        )
 
     def __repr__(self) -> str:
-        cameras = ", ".join(f"{name} {frames.shape[1]}x{frames.shape[2]}" for name, frames in self.frames.items())
+        cameras = ", ".join(
+            f"{name} {frames.shape[1]}x{frames.shape[2]}" for name, frames in self.frames.items()
+        )
         return f"Episode(T={len(self)}, {self.instruction!r}, cameras=[{cameras}])"
 
 

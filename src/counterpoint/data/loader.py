@@ -68,7 +68,10 @@ class Loader(Dataset[dict[str, Any]]):
             )
         if camera is not None and camera not in store.cameras:
             raise BadInputError(
-                "camera", found=repr(camera), expected=f"one of {list(store.cameras)}", mend="name one of these"
+                "camera",
+                found=repr(camera),
+                expected=f"one of {list(store.cameras)}",
+                mend="name one of these",
             )
         self.store, self.spec, self.seed, self.camera = store, spec, seed, camera
         self.rank, self.workers = rank, workers

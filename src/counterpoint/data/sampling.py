@@ -1,4 +1,4 @@
-"""What a batch must hold, as plain data: a `Spec` names draws (which steps of an episode) and keys (what to read there).
+"""What a batch must hold, as plain data: a `Spec` names draws (which steps) and keys (what to read there).
 
 An objective returns a `Spec`; the loader serves it. Specs merge, so that a policy with an auxiliary loss asks for
 both. Random numbers are keyed on (seed, global sample index, draw name): neither workers, ranks nor a merge change

@@ -55,8 +55,9 @@ def convert_checkpoint(method: Method, path: str | Path, out: str | Path) -> Pat
         MissingExtraError: open_clip is not installed.
     """
     path, out = Path(path), Path(out)
+    weights = _renamed(_state_dict(path))
     encoder = DualEncoder(AUTHORS_CLIP)
-    fit_weights(encoder, _renamed(_state_dict(path)), path)
+    fit_weights(encoder, weights, path)
     encoder.eval().save_pretrained(
         out,
         model_card_kwargs={

@@ -23,8 +23,8 @@ def preprocess(
     """Scale to [0, 1], stretch to S x S, normalise.
 
     The whole picture is kept: other shapes are stretched, not cropped. Resampling is bilinear with
-    antialiasing, on the device, in at least single precision (autocast does not reach it). An image of the
-    right size is untouched.
+    antialiasing, on the device, in at least single precision (autocast coarsens none of these operations). An
+    image of the right size is untouched.
 
     Args:
         frames: uint8 in [0, 255] or floating point in [0, 1]; the dtype decides. Any number of leading
@@ -42,16 +42,13 @@ def preprocess(
     _check(frames)
     dtype = torch.promote_types(mean.dtype, torch.float32)
     height, width = frames.shape[-3:-1]
-    with torch.autocast(mean.device.type, enabled=False):
-        images = frames.to(mean.device, non_blocking=True).reshape(
-            math.prod(frames.shape[:-3]), height, width, 3
-        )
-        images = images.to(dtype) / 255 if images.dtype == torch.uint8 else images.to(dtype)
-        images = images.permute(0, 3, 1, 2)
-        if (height, width) != (size, size):
-            images = functional.interpolate(images, (size, size), mode="bilinear", antialias=True)
-        centred = images - mean.to(dtype)[:, None, None]
-        return (centred / std.to(dtype)[:, None, None]).to(mean.dtype)
+    images = frames.to(mean.device, non_blocking=True).reshape(math.prod(frames.shape[:-3]), height, width, 3)
+    images = images.to(dtype) / 255 if images.dtype == torch.uint8 else images.to(dtype)
+    images = images.permute(0, 3, 1, 2)
+    if (height, width) != (size, size):
+        images = functional.interpolate(images, (size, size), mode="bilinear", antialias=True)
+    centred = images - mean.to(dtype)[:, None, None]
+    return (centred / std.to(dtype)[:, None, None]).to(mean.dtype)
 
 
 def _check(frames: Tensor) -> None:

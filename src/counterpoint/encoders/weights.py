@@ -153,7 +153,7 @@ def check_file(path: Path) -> None:
 
 
 def _damaged(path: Path, expected: str, error: Exception) -> BadInputError:
-    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    reason = f"{type(error).__name__}: {error}".splitlines()[0]
     return BadInputError(
         path,
         found=f"{path.stat().st_size} bytes that cannot be read ({reason[:200]})",

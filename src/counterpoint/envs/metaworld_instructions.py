@@ -164,9 +164,7 @@ def resolve_tasks(names: Iterable[str]) -> tuple[str, ...]:
                 "tasks",
                 found=f"{name!r}",
                 expected="default, all, or Meta-World v3 tasks",
-                mend=f"did you mean {' or '.join(close)}?"
-                if close
-                else f"choose from {', '.join(INSTRUCTIONS)}",
+                mend=f"did you mean {' or '.join(close)}?" if close else f"one of {', '.join(INSTRUCTIONS)}",
             )
         tasks.update(dict.fromkeys(_NAMED.get(full, (full,))))
     if not tasks:

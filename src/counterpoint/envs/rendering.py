@@ -24,9 +24,29 @@ import numpy as np
 from counterpoint.data.episode import Array
 from counterpoint.errors import BadInputError, MissingExtraError
 
-__all__ = ["FastRenderer", "import_mujoco", "simplify_meshes"]
+__all__ = ["FastRenderer", "choose_backend", "import_mujoco", "simplify_meshes"]
 
 _CELL = 0.5  # metres times pixels: at 112 pixels 4.5 mm, half a pixel one metre before a lens of 60 degrees
+
+
+def choose_backend() -> None:
+    """Choose how MuJoCo draws where nobody has: EGL on Linux without a display. Before mujoco is imported.
+
+    Raises:
+        BadInputError: When mujoco was imported before, and has chosen what needs a display.
+    """
+    os.environ.setdefault("LP_NUM_THREADS", "0")  # Mesa then draws in the calling thread
+    display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if not sys.platform.startswith("linux") or display or os.environ.get("MUJOCO_GL"):
+        return
+    if "mujoco" in sys.modules:
+        raise BadInputError(
+            "MUJOCO_GL",
+            found="not set when mujoco was imported, and no display",
+            expected="a backend that needs no display",
+            mend="set MUJOCO_GL=egl, or call counterpoint.envs.rendering.choose_backend() first",
+        )
+    os.environ["MUJOCO_GL"] = "egl"
 
 
 def import_mujoco() -> Any:
@@ -34,15 +54,9 @@ def import_mujoco() -> Any:
 
     Raises:
         MissingExtraError: When it is not installed.
-        BadInputError: When its drawing backend cannot be loaded.
+        BadInputError: When it has no drawing backend that works here.
     """
-    if sys.platform.startswith("linux") and not (
-        os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    ):
-        os.environ.setdefault("MUJOCO_GL", "egl")
-    os.environ.setdefault(
-        "LP_NUM_THREADS", "0"
-    )  # Mesa's software rasteriser then draws in the calling thread
+    choose_backend()
     try:
         import mujoco
     except ModuleNotFoundError:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 from markupsafe import Markup
 from numpy.typing import NDArray
 
@@ -109,20 +108,20 @@ def heatmap_view(heatmap: Heatmap) -> HeatmapView:
 
 def training_charts(lines: Sequence[Mapping[str, Any]]) -> list[tuple[str, Markup]]:
     """One chart a metric from the lines of `metrics.jsonl`, training beside validation; the loss first."""
-    names = {name for line in lines for name, value in line.items() if _is_number(name, value)}
+    names = {name for line in lines for name, value in line.items() if _is_result(name, value)}
     held_out = {name for line in lines if line["split"] == "val" for name in line}
     ordered = sorted(names, key=lambda name: (_rank(name), name not in held_out, name))
     return [(_words(name), _training_chart(name, lines)) for name in ordered[:MOST_CHARTS]]
 
 
-def trajectories(embedded: EmbeddedVideos) -> tuple[Markup, Float[Array, 2]]:
+def trajectories(embedded: EmbeddedVideos) -> tuple[Markup, dict[str, str]]:
     """AcTOL's Figure 5: held-out videos as lines in the plane of the two widest directions (PCA).
 
     PCA and not t-SNE: it is linear, it has no seed, and it cannot invent clusters or tear a path that is
     whole. Embeddings are brought to unit length, as the cosine sees them. Both axes have one scale.
 
     Returns:
-        The chart, and the shares of variance of the two axes.
+        The chart, and the colour class of each instruction in it.
     """
     units = [v / np.maximum(np.linalg.norm(v, axis=1, keepdims=True), 1e-12) for v in embedded.videos]
     cloud = np.concatenate(units)
@@ -151,7 +150,7 @@ def trajectories(embedded: EmbeddedVideos) -> tuple[Markup, Float[Array, 2]]:
         y_range=y_range,
         points=points,
     )
-    return chart.html, share
+    return chart.html, {embedded.instructions[own]: f"c{colour}" for colour, own in enumerate(chosen)}
 
 
 def _one_scale(lines: Sequence[Line]) -> tuple[tuple[float, float], tuple[float, float]]:
@@ -167,19 +166,25 @@ def _one_scale(lines: Sequence[Line]) -> tuple[tuple[float, float], tuple[float,
 
 
 def _training_chart(name: str, lines: Sequence[Mapping[str, Any]]) -> Markup:
-    drawn = []
+    drawn, ends = [], []
     for split, kind, label in (("train", "rest", "training"), ("val", "c0", "validation")):
         points = [(line["step"], line[name]) for line in lines if line["split"] == split and name in line]
         if points:
             steps, values = zip(*points, strict=True)
             drawn.append(Line(steps, values, kind, label))
+            ends.append(Point(steps[-1], values[-1], kind))
     return line_chart(
-        drawn, x_label="optimiser steps", y_label=_words(name), summary=f"{_words(name)} over training"
+        drawn,
+        x_label="optimiser steps",
+        y_label=_words(name),
+        summary=f"{_words(name)} over training",
+        points=ends,
     ).html
 
 
-def _is_number(name: str, value: object) -> bool:
-    return name != "step" and isinstance(value, int | float) and not isinstance(value, bool)
+def _is_result(name: str, value: object) -> bool:
+    """A number that training brought about, unlike the step and the learning rate."""
+    return name not in ("step", "lr") and isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _rank(name: str) -> int:

@@ -21,7 +21,7 @@ def effective_rank(embeddings: Float[Array, "N D"]) -> float:
 
     1 means that everything lies on one line through the origin: the encoder has collapsed.
     """
-    singular: Array = np.linalg.svd(embeddings, compute_uv=False)
+    singular = np.linalg.svd(embeddings, compute_uv=False).astype(np.float64)
     return _rank(singular)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from markupsafe import Markup
+from numpy.typing import NDArray
 
 from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError
@@ -20,10 +21,12 @@ from counterpoint.evaluation.reward_eval import evaluate_embedded, reward_curves
 from counterpoint.provenance import provenance
 from counterpoint.rewards.chart import Line, padded, signed
 from counterpoint.rewards.curves import MEANING
-from counterpoint.rewards.model import RewardModel, as_form, read_run_config
+from counterpoint.rewards.model import RewardForm, RewardModel, as_form, read_run_config
 from counterpoint.rewards.page import PlayerView, jpeg, make_player, render, write_whole
 
 __all__ = ["write_report"]
+
+Array = NDArray[np.float64]
 
 TEMPLATES = Path(__file__).parent / "templates"
 PLAYERS, PICTURES, PICTURE_SIDE = 6, 48, 224
@@ -89,7 +92,7 @@ def write_report(
         meaning=MEANING,
         players=_players(embedded, held_out.source, evaluation),
         heatmaps=[heatmap_view(heatmap) for heatmap in evaluation.heatmaps],
-        trajectories=trajectories(embedded)[0],
+        trajectories=trajectories(embedded),
         training=training_charts(_metrics(run / "metrics.jsonl")),
         bar=bar,
         signed=signed,
@@ -133,7 +136,7 @@ def _players(
 
     All share one range of values, so that a curve that rises little looks so.
     """
-    curves = reward_curves(embedded, evaluation.form)
+    curves = [_since_start(curve, evaluation.form) for curve in reward_curves(embedded, evaluation.form)]
     first = {int(own): at for at, own in reversed(list(enumerate(embedded.own)))}
     chosen = [first[own] for own in sorted(first, key=lambda own: first[own])][:PLAYERS]
     shown = np.concatenate([curves[at].ravel() for at in chosen])
@@ -141,12 +144,17 @@ def _players(
     return [_player(embedded, source, evaluation, at, curves[at], y_range) for at in chosen]
 
 
+def _since_start(curve: Array, form: RewardForm) -> Array:
+    """What a potential has gained since the first frame: only differences of a potential are rewards."""
+    return curve - curve[:, :1] if form == "potential" else curve
+
+
 def _player(
     embedded: EmbeddedVideos,
     source: EpisodeStore,
     evaluation: Evaluation,
     at: int,
-    curve: np.ndarray[Any, np.dtype[np.float64]],
+    curve: Array,
     y_range: tuple[float, float],
 ) -> tuple[str, PlayerView]:
     own, steps = int(embedded.own[at]), embedded.steps[at]
@@ -163,6 +171,7 @@ def _player(
         Line(seconds, curve[strongest].tolist(), "c1", embedded.instructions[strongest], live=True),
         Line(seconds, curve[own].tolist(), "c0", embedded.instructions[own], live=True),
     ]
+    gained = evaluation.form == "potential"
     places = spread(len(steps), PICTURES)
     frames = source.frames(at, steps[places])
     view = make_player(
@@ -170,7 +179,7 @@ def _player(
         seconds,
         steps.tolist(),
         {int(p): jpeg(frame, side=PICTURE_SIDE, quality=70) for p, frame in zip(places, frames, strict=True)},
-        y_label=f"Reward: {MEANING[evaluation.form]}",
+        y_label="reward gained (change of the cosine)" if gained else "reward (cosine)",
         summary=f"Reward of a video of {embedded.instructions[own]!r} under all instructions",
         y_range=y_range,
     )

@@ -1,8 +1,8 @@
 """AcTOL: vision-language representations ordered and continuous in time (Zhang et al., 2025; arXiv 2502.01218).
 
-    L_AcTOL = L_VLO + lambda L_BB                                                        (Eq. 5)
+    L_AcTOL = L_VLO + lambda L_BB                                                                (Eq. 5)
 
-L_VLO is in `vlo`, L_BB in `brownian_bridge`; both look inside one video only, and no instruction is contrasted with
+L_VLO is in `vlo`, L_BB in `brownian_bridge`. Both look inside one video; no instruction is contrasted with
 another.
 
 Symbols: v_i -> `frames[:, i]`; l -> `text`; n(i) -> `times`; T -> the frames drawn of a clip; lambda ->
@@ -10,33 +10,32 @@ Symbols: v_i -> `frames[:, i]`; l -> `text`; n(i) -> `times`; T -> the frames dr
 
 Where the sources differ:
   - Temperature: "the default of CLIP" in the paper, 0.01 in the authors' code. Followed: 0.01.
-  - N(i, j) is strict in Appendix A.1 and ">=" in section 4.1 and in the proof itself; ">=" stands, and j is in it.
-  - Variance: section 4.2's form holds for t counted from n(i); Eq. 30 stands. Both means are over interior frames,
-    since Eq. 4 is 0/0 at the ends.
-  - Bridge: the paper scales the variance by a logarithm (Appendix B) with lambda = 100, as the authors' first release
-    does with log(1 + 2 var) + 1e-6; their later code has 0.1 / (2 var). Default: the paper's; `bridge` names the rest.
-  - What the authors' training really computes for L_BB is another loss, which collapses frames (`brownian_bridge`).
-  - Interval: "any sampled interval" in the paper, the clip's first to last sampled frame in the code.
-    `interval="random"` draws a sub-interval of the sampled frames for each clip.
-  - The authors drop clips shorter than T; here they come with padding, which `valid` keeps out of both losses.
-  - L_VLO does not know which way time runs. In the paper CLIP's weights do; for training from scratch there is
-    `DirectedAcTOL`, which is ours.
+  - N(i, j) is strict in Appendix A.1, ">=" in section 4.1 and in the proof itself. Followed: ">=", with j in it.
+  - Variance: section 4.2's form holds for t counted from n(i); Eq. 30 stands. Eq. 4's mean includes the ends,
+    where it is 0/0; here, as in the authors' code, it is over the frames inside.
+  - Bridge: the paper takes the variance's logarithm (Appendix B) and lambda = 100, as the authors' first
+    release does; their later code has 0.1 / (2 var). Followed: the paper; `bridge` names the others.
+  - What the authors' training computes for L_BB is another loss, which collapses frames (`brownian_bridge`).
+  - Interval: "any sampled interval" in the paper, the first to the last sampled frame in the code. With
+    `interval="random"` each clip draws a sub-interval of its frames.
+  - The authors drop clips shorter than T. Here they come with padding, which both losses leave out.
+  - L_VLO does not know which way time runs. In the paper CLIP's weights do; for encoders that start from
+    nothing there is `DirectedAcTOL`, which is ours.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from pydantic import Field
 from torch import Tensor
 
-from counterpoint.config import FrozenConfig
 from counterpoint.data.clips import SortedFrames
-from counterpoint.data.sampling import Augment
 from counterpoint.encoders.base import DualEncoder
 from counterpoint.objectives.base import Batch, ClipObjective, Features, LossOutput
+from counterpoint.objectives.baselines import BaselineConfig
 from counterpoint.objectives.brownian_bridge import (
     Bridge,
     log_pull_to_line,
@@ -48,7 +47,6 @@ from counterpoint.objectives.brownian_bridge import (
 from counterpoint.objectives.frame_geometry import frame_geometry
 from counterpoint.objectives.infonce import in_full_precision
 from counterpoint.objectives.vlo import (
-    Direction,
     Neighbours,
     either_way,
     lower_bound,
@@ -67,30 +65,24 @@ BRIDGES = {
 }
 
 
-class AcTOLConfig(FrozenConfig):
-    """AcTOL's settings, the paper's by default.
+class AcTOLConfig(BaselineConfig):
+    """AcTOL's settings. The paper's recipe switches `augment` on.
 
     Attributes:
         temperature: What R is divided by.
         frames: T, frames drawn of a clip.
-        bridge_weight: lambda. 100 belongs to CLIP's weights; from an encoder trained on little data 0.1 is plenty.
-        bridge: `log_variance` (Appendix B), `variance` (Eq. 4), and what the authors' two releases compute instead.
+        bridge_weight: lambda. The paper's 100 goes with CLIP's weights; small encoders want 0.1 or less.
+        bridge: `log_variance` (Appendix B), `variance` (Eq. 4), or what the authors' releases compute instead.
         interval: `clip`, from the first to the last frame drawn, or `random`, one sub-interval a clip.
-        augment: Random crop-and-resize, one crop a clip; on in the paper's recipe.
-        augment_scale: Least and greatest share of the image a crop keeps.
-        augment_jitter: Strength of colour jitter, each frame its own; the authors use none.
     """
 
-    temperature: float = Field(0.01, gt=0)
-    frames: int = Field(10, ge=3)
-    bridge_weight: float = Field(100.0, ge=0)
+    temperature: float = Field(default=0.01, gt=0)
+    frames: int = Field(default=10, ge=3)
+    bridge_weight: float = Field(default=100.0, ge=0)
     bridge: Literal["log_variance", "variance", "log_variance_as_trained", "variance_as_trained"] = (
         "log_variance"
     )
     interval: Literal["clip", "random"] = "clip"
-    augment: bool = False
-    augment_scale: tuple[float, float] = (0.2, 1.0)
-    augment_jitter: float = Field(0.0, ge=0)
 
 
 @in_full_precision
@@ -129,50 +121,47 @@ class AcTOL(ClipObjective):
     """AcTOL on clips.
 
     Args:
-        encoder: Image and text towers. The paper starts from CLIP, and inherits from it which way similarity runs.
+        encoder: Image and text towers. The paper's start from CLIP, which says which way similarity runs.
         config: Settings; the paper's by default.
     """
 
-    direction: ClassVar[Direction] = staticmethod(either_way)
-
     def __init__(self, encoder: DualEncoder, config: AcTOLConfig | None = None) -> None:
         config = config or AcTOLConfig()
-        augment = (
-            Augment(scale=config.augment_scale, jitter=config.augment_jitter) if config.augment else None
-        )
-        super().__init__(encoder, SortedFrames(config.frames), augment=augment)
+        super().__init__(encoder, SortedFrames(config.frames), augment=config.augmentation)
         self.config = config
+
+    def direction(self, gap: Float[Tensor, "B T T"], neighbours: Neighbours) -> Float[Tensor, "B T T"]:
+        """Which sign a gap in similarity should have: `vlo.either_way`."""
+        return either_way(gap, neighbours)
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
         """Eq. 5.
 
-        Metrics are the two terms (`vlo`, `bridge`, before its weight), how far `vlo` stands above the least it can
-        be (`vlo_excess`), and the three of every InfoNCE objective over frame pairs (`vlo.ordering_metrics`).
+        Metrics are the two terms (`vlo`; `bridge`, before its weight), how far `vlo` stands above its lower
+        bound (`vlo_excess`), and the three of every InfoNCE objective over pairs of frames.
         """
         frames, text = features.rows["frames"], features.rows["text"]
         times, valid = batch["clip.indices"], batch["clip.valid"]
         interval = random_intervals(batch["sample"], valid) if self.config.interval == "random" else None
         bridge = Bridge.over(frames, times, valid, interval)
         pull = BRIDGES[self.config.bridge](bridge)
-        neighbours, temperature, direction = (
-            Neighbours.of(times, valid),
-            self.config.temperature,
-            type(self).direction,
-        )
         with torch.autocast(frames.device.type, enabled=False):
             similarity, distance = frame_geometry(frames, text, bridge.ends, pull.share)
-        vlo = ordering_loss(similarity, neighbours, temperature, direction)
+        neighbours, temperature = Neighbours.of(times, valid), self.config.temperature
+        vlo = ordering_loss(similarity, neighbours, temperature, self.direction)
         smoothness = pull.loss(frames, bridge, distance)
         metrics = {
             "vlo": vlo.mean(),
             "bridge": smoothness,
             "vlo_excess": (vlo - lower_bound(neighbours)).mean(),
-            **ordering_metrics(similarity, neighbours, temperature, direction),
+            **ordering_metrics(similarity, neighbours, temperature, self.direction),
         }
         return LossOutput(vlo.mean() + self.config.bridge_weight * smoothness, metrics)
 
 
 class DirectedAcTOL(AcTOL):
-    """AcTOL with `vlo.directed_vlo_loss`: similarity must rise with time. Ours, for encoders that start from nothing."""
+    """AcTOL on `vlo.directed_vlo_loss`: similarity must rise with time. For encoders that start from nothing."""
 
-    direction = staticmethod(time_forward)
+    def direction(self, gap: Float[Tensor, "B T T"], neighbours: Neighbours) -> Float[Tensor, "B T T"]:
+        """Which sign a gap in similarity should have: `vlo.time_forward`."""
+        return time_forward(gap, neighbours)

@@ -116,7 +116,12 @@ class ClipObjective(Objective):
     """
 
     def __init__(
-        self, encoder: DualEncoder, draw: Draw, *, unique_instructions: bool = False, augment: Augment | None = None
+        self,
+        encoder: DualEncoder,
+        draw: Draw,
+        *,
+        unique_instructions: bool = False,
+        augment: Augment | None = None,
     ) -> None:
         super().__init__()
         self.encoder = encoder

@@ -1,17 +1,19 @@
-"""Brownian bridge: AcTOL's second loss, which holds frames near the straight line between two of them in time.
+"""Brownian bridge: AcTOL's second loss, which holds frames near the line between two of them.
 
-    mu_t  = v_i + (t - n(i)) / (n(j) - n(i)) (v_j - v_i),  var_t = (t - n(i)) (n(j) - t) / (n(j) - n(i))   (Eq. 30)
-    L_BB  = mean over the frames t strictly inside [n(i), n(j)] of ||v_t - mu_t||^2 / (2 var_t)             (Eq. 4)
+    mu_t  = v_i + (t - n(i)) / (n(j) - n(i)) (v_j - v_i)                                        (Eq. 30)
+    var_t = (t - n(i)) (n(j) - t) / (n(j) - n(i))
+    L_BB  = mean over the frames t strictly inside [n(i), n(j)] of ||v_t - mu_t||^2 / (2 var_t) (Eq. 4)
 
 The log form puts log(1 + 2 var_t) in the place of 2 var_t (Appendix B). Embeddings are raw, not normalised.
 
-What the authors train is something else. Their function documents times (N,) and is given (N, 1), so that every
-frame is compared with every mean:
+What the authors train is something else. Their function documents times (N,) and is given (N, 1), so that
+every frame is compared with every mean:
 
-    1 / (M D) sum_t sum_j ||v_j - mu_t||^2 / (2 var_t),  M interior frames
+    1 / (M D) sum_t sum_j ||v_j - mu_t||^2 / (2 var_t),  M frames inside
 
-With mu the mean of the mu_t weighted by 1 / (2 var_t), that is a weight times sum_j ||v_j - mu||^2 plus a term of the
-ends alone: least where all interior frames fall onto the one point mu. It stands here under names of its own.
+With mu the average of the mu_t weighted by 1 / (2 var_t), that is sum_j ||v_j - mu||^2 times a weight, plus a
+term of the two ends alone: least where all frames inside fall onto the one point mu. It stands here under
+names of its own.
 """
 
 from __future__ import annotations
@@ -96,7 +98,7 @@ class Bridge:
         if interval is None:
             flags = valid.int()
             interval = torch.stack([flags.argmax(1), flags.shape[1] - 1 - flags.flip(1).argmax(1)], 1)
-        start, stop = times.gather(1, interval).split(1, dim=1)
+        start, stop = times.gather(1, interval).chunk(2, dim=1)
         # Differences of frame numbers are exact; only they become floating point.
         since, until, length = (
             (a - b).to(frames.dtype) for a, b in ((times, start), (stop, times), (stop, start))
@@ -113,11 +115,11 @@ class Bridge:
 
 @dataclass(frozen=True)
 class Pull:
-    """A loss of each video: sum_t weight_t ||v_t - (v_i + share_t (v_j - v_i))||^2 + reach ||v_j - v_i||^2."""
+    """A video's loss: sum_t weight_t ||v_t - (v_i + share_t (v_j - v_i))||^2 + reach ||v_j - v_i||^2."""
 
     share: Float[Tensor, "B T"]
     weight: Float[Tensor, "B T"]
-    reach: Float[Tensor, "B"] | None = None
+    reach: Float[Tensor, " B"] | None = None
 
     def loss(self, frames: Tensor, bridge: Bridge, distance: Float[Tensor, "B T"]) -> Float[Tensor, ""]:
         """Mean over videos, from `line_distance` at `share`."""
@@ -210,7 +212,7 @@ def brownian_bridge_log_loss(
     valid: Bool[Tensor, "B T"] | None = None,
     interval: Int[Tensor, "B 2"] | None = None,
 ) -> Float[Tensor, ""]:
-    """`brownian_bridge_loss` with log(1 + 2 var_t) for 2 var_t: the form the paper trains with lambda = 100."""
+    """`brownian_bridge_loss` with log(1 + 2 var_t) for 2 var_t: what the paper trains, with lambda = 100."""
     return _loss(log_pull_to_line, frames, times, valid, interval)
 
 
@@ -218,7 +220,7 @@ def brownian_bridge_log_loss(
 def brownian_bridge_loss_as_trained(
     frames: Float[Tensor, "B T D"], times: Shaped[Tensor, "B T"], *, valid: Bool[Tensor, "B T"] | None = None
 ) -> Float[Tensor, ""]:
-    """What the authors' training computes in place of L_BB (b46fa66, without its factor 0.1); it collapses frames.
+    """What the authors' training computes for L_BB (b46fa66, without its factor 0.1); it collapses frames.
 
     Args, result and errors are those of `brownian_bridge_loss`.
     """
@@ -229,15 +231,15 @@ def brownian_bridge_loss_as_trained(
 def brownian_bridge_log_loss_as_trained(
     frames: Float[Tensor, "B T D"], times: Shaped[Tensor, "B T"], *, valid: Bool[Tensor, "B T"] | None = None
 ) -> Float[Tensor, ""]:
-    """The same of the authors' first release (1aa2a0c, without its factor 100), in the log form; it collapses frames."""
+    """The same in the log form: the authors' first release (1aa2a0c, without its factor 100)."""
     return _loss(log_pull_to_point, frames, times, valid)
 
 
-def random_intervals(sample: Int[Tensor, "B"], valid: Bool[Tensor, "B T"]) -> Int[Tensor, "B 2"]:
-    """One sub-interval a video with at least one valid frame inside; the whole video where it has fewer than three.
+def random_intervals(sample: Int[Tensor, " B"], valid: Bool[Tensor, "B T"]) -> Int[Tensor, "B 2"]:
+    """One sub-interval a video, with a valid frame inside; all of a video with fewer than three valid frames.
 
-    The start is uniform, the end uniform after it; both are a pure function of the sample's number, whatever batch,
-    rank or worker it comes from.
+    The start is uniform, the end uniform after it. Both are a pure function of the sample's number: batch, rank
+    and worker change nothing.
 
     Args:
         sample: Global sample indices.
@@ -251,7 +253,7 @@ def random_intervals(sample: Int[Tensor, "B"], valid: Bool[Tensor, "B T"]) -> In
     return (~valid).sort(dim=1, stable=True).indices.gather(1, places)
 
 
-def _uniform(sample: Int[Tensor, "B"], stream: int) -> Float[Tensor, "B"]:
+def _uniform(sample: Int[Tensor, " B"], stream: int) -> Float[Tensor, " B"]:
     """In [0, 1): the splitmix64 hash of (sample, stream); 64-bit products wrap as it wants them."""
     word = (2 * sample.long() + stream + 1) * -0x61C8864680B583EB
     for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):
@@ -259,6 +261,6 @@ def _uniform(sample: Int[Tensor, "B"], stream: int) -> Float[Tensor, "B"]:
     return _shift(word ^ _shift(word, 31), 11).double() / 2**53
 
 
-def _shift(word: Int[Tensor, "B"], bits: int) -> Int[Tensor, "B"]:
+def _shift(word: Int[Tensor, " B"], bits: int) -> Int[Tensor, " B"]:
     """Logical shift to the right."""
     return (word >> bits) & ((1 << (64 - bits)) - 1)

@@ -1,8 +1,8 @@
 """What AcTOL measures on frames: similarity to an instruction, and distance from a line between two of them.
 
-The gradient is written by hand. Frames [B, T, D] are by far the largest thing in either loss, and making a tensor of
-their size costs more than filling it: here there is one, which holds the frames' gaps to the line on the way forward
-and their gradient on the way back.
+The gradient is written by hand. Frames [B, T, D] are by far the largest thing in either loss, and to make a
+tensor of their size costs more than to fill it: here there is one, which holds the gaps between line and frames
+on the way forward and the frames' gradient on the way back.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def frame_similarity(frames: Float[Tensor, "B T D"], text: Float[Tensor, "B D"])
         BadInputError: When the shapes do not pair up.
     """
     check_clips(frames, text)
-    similarity: Tensor = _Geometry.apply(frames, text, None, None)[0]  # type: ignore[no-untyped-call]
+    similarity: Tensor = _Geometry.apply(frames, text, None, None)[0]
     return similarity
 
 
@@ -40,7 +40,7 @@ def line_distance(
         ends: Positions (i, j) of each video's end frames.
         share: How far along the line each frame should stand.
     """
-    distance: Tensor = _Geometry.apply(frames, None, ends, share)[1]  # type: ignore[no-untyped-call]
+    distance: Tensor = _Geometry.apply(frames, None, ends, share)[1]
     return distance
 
 
@@ -56,7 +56,7 @@ def frame_geometry(
         BadInputError: When the shapes do not pair up.
     """
     check_clips(frames, text)
-    both: tuple[Tensor, Tensor] = _Geometry.apply(frames, text, ends, share)  # type: ignore[no-untyped-call]
+    both: tuple[Tensor, Tensor] = _Geometry.apply(frames, text, ends, share)
     return both
 
 
@@ -70,10 +70,9 @@ class _Geometry(torch.autograd.Function):
         similarity = inverse = text_inverse = distance = gap = None
         if text is not None:
             inverse, text_inverse = _inverse_length(frames), _inverse_length(text)
-            similarity = (
-                torch.bmm(text[:, None], frames.transpose(1, 2))[:, 0] * inverse * text_inverse[:, None]
-            )
-        if ends is not None:
+            similarity = torch.bmm(text[:, None], frames.transpose(1, 2))[:, 0]
+            similarity.mul_(inverse).mul_(text_inverse[:, None])
+        if ends is not None and share is not None:
             gap = _gap(frames, ends, share)
             distance = torch.linalg.vector_norm(gap, dim=2).square()
         ctx.save_for_backward(frames, text, ends, share, inverse, text_inverse, similarity)
@@ -87,13 +86,15 @@ class _Geometry(torch.autograd.Function):
     ) -> tuple[Tensor | None, Tensor | None, None, None]:
         frames, text, ends, share, inverse, text_inverse, similarity = ctx.saved_tensors
         to_frames = to_text = None
-        if ends is not None and to_distance is not None and ctx.needs_input_grad[0]:
+        if to_distance is not None and ctx.needs_input_grad[0]:
             gap = _gap(frames, ends, share) if ctx.gap is None else ctx.gap
             ctx.gap = None  # spent; a second pass through the same graph makes its own
             to_frames = gap.mul_(-2 * to_distance[..., None])
             to_ends = torch.bmm(torch.stack([share - 1, -share], 1), to_frames)
-            to_frames.scatter_add_(1, ends[..., None].expand_as(to_ends), to_ends)
-        if text is not None and to_similarity is not None:
+            row, first, last = _places(ends)
+            to_frames[row, first] += to_ends[:, 0]
+            to_frames[row, last] += to_ends[:, 1]
+        if to_similarity is not None:
             across = to_similarity * inverse * text_inverse[:, None]
             along = to_similarity * similarity
             if ctx.needs_input_grad[0]:
@@ -108,11 +109,17 @@ class _Geometry(torch.autograd.Function):
 
 def _inverse_length(raw: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch"]:
     """1 / ||raw||; 0 for a zero vector."""
-    length = torch.linalg.vector_norm(raw, dim=-1)
-    return (1 / length).where(length > 0, 0)
+    length: Tensor = torch.linalg.vector_norm(raw, dim=-1)
+    return length.reciprocal().where(length > 0, 0)
 
 
 def _gap(frames: Tensor, ends: Tensor, share: Tensor) -> Float[Tensor, "B T D"]:
     """The point on the line less the frame."""
-    first, last = frames.gather(1, ends[..., None].expand(-1, -1, frames.shape[2])).split(1, dim=1)
-    return torch.lerp(first, last, share[..., None]).sub_(frames)
+    row, first, last = _places(ends)
+    return torch.lerp(frames[row, first][:, None], frames[row, last][:, None], share[..., None]).sub_(frames)
+
+
+def _places(ends: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Row of each video, position of its first end, position of the other."""
+    first, last = ends.unbind(1)
+    return torch.arange(len(ends), device=ends.device), first, last

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import ParamSpec
+from typing import Any, ParamSpec, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -27,9 +27,9 @@ def symmetric_infonce(
 ) -> Float[Tensor, ""]:
     """Symmetric InfoNCE; row i and column i are a pair.
 
-    With `labels`, entries whose row and column carry one label are positives too: each is contrasted with
-    the negatives of its row (column) alone, and a row's (column's) loss is the mean over its positives. So
-    positives are never each other's negatives, and with distinct labels the loss is that without labels.
+    With `labels`, entries whose row and column carry one label are positives too: each is contrasted with the
+    negatives of its row (column) alone, and a row's (column's) loss is the mean over its positives. Positives
+    are thus never each other's negatives, and with distinct labels the loss is the one without labels.
 
     Args:
         logits: Scores of every row with every column.
@@ -42,10 +42,10 @@ def symmetric_infonce(
         both = logits.logsumexp(1) + logits.logsumexp(0)
         return both.mean() / 2 - logits.diagonal().mean()
     same = labels[:, None] == labels
-    share = same / same.sum(1, keepdim=True)  # symmetric in rows and columns: a label has as many of either
+    share = same / same.sum(1, keepdim=True)  # rows and columns alike: a label has as many of either
     negatives = logits.masked_fill(same, torch.finfo(logits.dtype).min)
-    loss = sum(torch.logaddexp(negatives.logsumexp(dim, keepdim=True), logits) - logits for dim in (0, 1))
-    return (loss * share).sum() / (2 * len(logits))
+    rows, columns = (torch.logaddexp(negatives.logsumexp(dim, keepdim=True), logits) for dim in (1, 0))
+    return ((rows + columns - 2 * logits) * share).sum() / (2 * len(logits))
 
 
 def contrast_metrics(
@@ -61,8 +61,7 @@ def contrast_metrics(
     if labels is None:
         labels = torch.arange(len(logits), device=logits.device)
     same = labels[:, None] == labels
-    positives = same.sum()
-    positive_sum = logits.where(same, 0).sum()
+    positives, positive_sum = same.sum(), logits.where(same, 0).sum()
     return {
         "categorical_accuracy": (labels[logits.argmax(1)] == labels).to(logits.dtype).mean(),
         "logits_pos": positive_sum / positives,
@@ -84,14 +83,15 @@ def in_full_precision(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> Tensor:
-        inputs = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
-        with torch.autocast(inputs[0].device.type, enabled=False):
-            return function(*map(_widen, args), **{name: _widen(value) for name, value in kwargs.items()})  # type: ignore[arg-type]
+        tensor = next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
+        with torch.autocast(tensor.device.type, enabled=False):
+            wide = cast("Callable[..., Tensor]", function)
+            return wide(*map(_widen, args), **{name: _widen(value) for name, value in kwargs.items()})
 
     return wrapped
 
 
-def _widen(value: object) -> object:
+def _widen(value: Any) -> Any:
     if isinstance(value, Tensor) and value.is_floating_point():
         return value.to(torch.promote_types(value.dtype, torch.float32))
     return value
@@ -108,7 +108,7 @@ def check_clips(frames: Float[Tensor, "B F D"], text: Float[Tensor, "B D"], *, l
     Raises:
         BadInputError: Other shapes than [B, F, D] with F >= `least` and [B, D].
     """
-    if frames.ndim != 3 or frames.shape[1] < least or text.shape != frames[:, 0].shape:
+    if frames.ndim != 3 or frames.shape[1] < least or text.shape != (frames.shape[0], frames.shape[2]):
         raise BadInputError(
             "frames, text",
             found=f"shapes {tuple(frames.shape)} and {tuple(text.shape)}",

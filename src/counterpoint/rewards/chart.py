@@ -92,7 +92,7 @@ def line_chart(
     parts = [
         f'<svg viewBox="0 0 1000 1000" preserveAspectRatio="none" role="img" aria-label="{escape(summary)}">'
     ]
-    for tick in nice_ticks(low, high, 4):
+    for tick in nice_ticks(low, high, 5):
         y = _down(tick, low, high)
         kind = "zero" if tick == 0.0 else "grid"
         parts.append(f'<path class="{kind}" d="M0 {y:.1f}H1000"/>')
@@ -104,7 +104,7 @@ def line_chart(
     parts.append("</svg>")
     parts += [
         f'<span class="tick y" style="top:{_down(tick, low, high) / 10:.2f}%">{_number(tick)}</span>'
-        for tick in nice_ticks(low, high, 4)
+        for tick in nice_ticks(low, high, 5)
     ]
     parts += [
         f'<span class="tick x" style="left:{_across(tick, left, right) / 10:.2f}%">{_number(tick)}</span>'
@@ -113,7 +113,7 @@ def line_chart(
     labelled = [line for line in lines if line.label]
     texts = [shorten(line.label, width=38, placeholder=" \N{HORIZONTAL ELLIPSIS}") for line in labelled]
     heights = [
-        LINE_HEIGHT * (math.ceil(len(text) / LETTERS) + line.live)
+        LINE_HEIGHT * (math.ceil(len(text) / LETTERS) + 1.4 * line.live)
         for text, line in zip(texts, labelled, strict=True)
     ]
     places = _apart([_down(_last(line), low, high) / 10 for line in labelled], heights)
@@ -129,10 +129,10 @@ def line_chart(
 
 
 def nice_ticks(low: float, high: float, count: int) -> list[float]:
-    """About `count` round numbers in [low, high], a step of 1, 2 or 5 times a power of ten apart."""
+    """About `count` round numbers in [low, high], a step of 1, 2, 2.5 or 5 times a power of ten apart."""
     raw = (high - low) / count
     power = 10.0 ** math.floor(math.log10(raw))
-    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw * 0.999)
+    step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= raw * 0.999)
     first = math.ceil(low / step - 1e-9)
     last = math.floor(high / step + 1e-9)
     return [round(step * number, 12) for number in range(first, last + 1)]
@@ -140,7 +140,7 @@ def nice_ticks(low: float, high: float, count: int) -> list[float]:
 
 def padded(low: float, high: float) -> tuple[float, float]:
     """A range with a little air, for values from `low` to `high`."""
-    air = 0.06 * (high - low) or 0.1
+    air = 0.06 * (high - low) or 0.1 * abs(high) or 0.1
     return low - air, high + air
 
 

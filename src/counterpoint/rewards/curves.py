@@ -142,7 +142,7 @@ def curve_page(curve: RewardCurve, *, model: str, csv_name: str) -> str:
         seconds,
         range(len(seconds)),
         curve.pictures,
-        y_label=f"Reward: {MEANING[curve.form]}",
+        y_label=f"reward: {MEANING[curve.form]}",
         summary=f"Reward of {curve.video.name} over time under {len(lines)} instructions",
     )
     rows = [

@@ -77,7 +77,9 @@ def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:
         for name, content in read.items():
             found = hashlib.sha256(content).hexdigest()
             if found != manifest[name]:
-                raise _damaged(path / name, f"sha256 {found[:12]}", f"{manifest[name][:12]}, as in manifest.json")
+                raise _damaged(
+                    path / name, f"sha256 {found[:12]}", f"{manifest[name][:12]}, as in manifest.json"
+                )
         tensors = load(read["state.safetensors"])
         skeleton = json.loads(read["state.json"])
         return skeleton["step"], _put_tensors(skeleton["state"], tensors)
@@ -117,7 +119,10 @@ def write_atomically(path: Path, text: str) -> None:
 
 def _damaged(path: Path, found: str, expected: str) -> BadInputError:
     return BadInputError(
-        path, found=found, expected=expected, mend="delete this checkpoint; training resumes from an older one"
+        path,
+        found=found,
+        expected=expected,
+        mend="delete this checkpoint; training resumes from an older one",
     )
 
 
@@ -160,4 +165,3 @@ def _flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-

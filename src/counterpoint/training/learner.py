@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import nullcontext
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 import torch
 from accelerate import Accelerator
@@ -106,9 +106,10 @@ class ObjectiveLearner:
             weight_decay=config.weight_decay,
         )
         self.model, self.optimizer = accelerator.prepare(self.objective, optimizer)
-        self._average = (
-            AveragedModel(self.objective, multi_avg_fn=get_ema_multi_avg_fn(config.ema)) if config.ema else None
-        )
+        self._average: AveragedModel | None = None
+        if config.ema is not None:
+            follow = get_ema_multi_avg_fn(config.ema)  # type: ignore[no-untyped-call]
+            self._average = AveragedModel(self.objective, multi_avg_fn=follow)
 
     def update(self, batch: Batch, step: int) -> dict[str, float]:
         """One optimiser step over `config.accumulate` parts of the batch.
@@ -177,8 +178,9 @@ class ObjectiveLearner:
         return self._exported().exports()
 
     def _exported(self) -> Objective:
-        exported: Objective = self._average.module if self._average is not None else self.objective
-        return exported
+        if self._average is None:
+            return self.objective
+        return cast(Objective, self._average.module)
 
     def _clip(self) -> dict[str, float]:
         self.accelerator.unscale_gradients(self.optimizer)

@@ -66,7 +66,7 @@ def _tensorboard(run: Path, start: int) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise MissingExtraError("tensorboard", "track") from None
-    return SummaryWriter(str(run / "tensorboard"), purge_step=start + 1)  # type: ignore[no-untyped-call]
+    return SummaryWriter(str(run / "tensorboard"), purge_step=start + 1)
 
 
 def _wandb(run: Path, config: Mapping[str, Any]) -> Any:

@@ -75,10 +75,13 @@ def load_config(recipe: str, overrides: Mapping[str, Any]) -> PretrainConfig:
 def build_objective(config: PretrainConfig) -> Objective:
     """The encoder and the objective around it, with fresh or given weights."""
     encoder = (
-        DualEncoder.from_pretrained(config.initialize_from) if config.initialize_from else DualEncoder(config.encoder)
+        DualEncoder.from_pretrained(config.initialize_from)
+        if config.initialize_from
+        else DualEncoder(config.encoder)
     )
     name, settings = objective_config(config.objective, "objective")
-    return OBJECTIVES[name].objective(encoder, settings)
+    objective: Objective = OBJECTIVES[name].objective(encoder, settings)
+    return objective
 
 
 def open_training_data(path: Path, config: DataConfig) -> tuple[EpisodeStore, EpisodeStore | None]:
@@ -190,11 +193,24 @@ def _claim(out: Path, settings: Mapping[str, Any]) -> None:
             )
 
 
-FREE = ("steps", "epochs", "workers", "log_every", "eval_every", "eval_batches", "save_every", "keep", "trackers")
+FREE = (
+    "steps",
+    "epochs",
+    "workers",
+    "log_every",
+    "eval_every",
+    "eval_batches",
+    "save_every",
+    "keep",
+    "trackers",
+)
 """Settings that may change when a run is continued: none of them touches a parameter."""
 
 
 def _save_module(module: torch.nn.Module, folder: Path, name: str) -> None:
     from safetensors.torch import save_file
 
-    save_file({key: value.contiguous() for key, value in module.state_dict().items()}, folder / f"{name}.safetensors")
+    save_file(
+        {key: value.contiguous() for key, value in module.state_dict().items()},
+        folder / f"{name}.safetensors",
+    )

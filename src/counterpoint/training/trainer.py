@@ -95,7 +95,7 @@ def train(
         The step the run was resumed from; 0 for a fresh one.
 
     Raises:
-        BadInputError: When the loss stops being finite (the last good checkpoint stays), or every checkpoint is damaged.
+        BadInputError: When the loss stops being finite (the last good checkpoint stays), or all are damaged.
     """
     checkpoints = run / "checkpoints"
     total = config.total_steps(loader.epoch_size)
@@ -121,9 +121,15 @@ def train(
                     recent[name].append(value)
                 done = step + 1
                 if log is not None and (done % config.log_every == 0 or done == total):
-                    log.write(done, "train", {name: statistics.fmean(values) for name, values in recent.items()})
+                    log.write(
+                        done, "train", {name: statistics.fmean(values) for name, values in recent.items()}
+                    )
                     recent.clear()
-                if validation is not None and config.eval_every and (done % config.eval_every == 0 or done == total):
+                if (
+                    validation is not None
+                    and config.eval_every
+                    and (done % config.eval_every == 0 or done == total)
+                ):
                     scores = _validate(learner, validation, config)
                     if log is not None:
                         log.write(done, "val", scores)
@@ -146,7 +152,11 @@ def _validate(learner: Learner, loader: Loader, config: TrainConfig) -> dict[str
 
 def _diverged(error: NonFiniteError, step: int, checkpoints: Path) -> BadInputError:
     last = checkpoints / "last"
-    kept = f"the last good checkpoint is {checkpoints / last.read_text()}" if last.exists() else "none was saved yet"
+    kept = (
+        f"the last good checkpoint is {checkpoints / last.read_text()}"
+        if last.exists()
+        else "none was saved yet"
+    )
     return BadInputError(
         f"training step {step + 1}",
         found=str(error),

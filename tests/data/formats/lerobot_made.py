@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from counterpoint.data.episode import Episode
+from counterpoint.data.formats.lerobot_stats import vector_stats
 from counterpoint.data.formats.lerobot_tables import as_column, as_png
 from counterpoint.data.formats.lerobot_writer import LeRobotWriter
 from counterpoint.data.video import encode_video
@@ -108,7 +109,7 @@ def write_v21(root: Path, episodes: Sequence[Episode], *, image_cameras: Sequenc
         lines["episodes"].append({"episode_index": number, "tasks": [each.instruction], "length": length})
         success = np.zeros(length, dtype=np.bool_)
         success[-1] = bool(each.success)
-        stats = {"next.success": {"min": [False], "max": [bool(success.max())], "count": [length]}}
+        stats = {"next.success": vector_stats(success[:, None])}
         lines["episodes_stats"].append({"episode_index": number, "stats": stats})
         columns: dict[str, Any] = {
             "timestamp": (np.arange(length) / FPS).astype(np.float32),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -180,9 +181,9 @@ def read_info(root: Path) -> Info:
             video_path=raw.get("video_path"),
             chunk=int(raw.get("chunks_size") or 1000),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise damaged(path, f"{type(error).__name__}: {error}", "the keys of a LeRobot data set") from error
-    if not info.fps > 0:
+    if not 0 < info.fps < math.inf:
         raise damaged(path, f"fps {info.fps}", "frames a second above 0")
     return info
 

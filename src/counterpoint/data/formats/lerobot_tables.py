@@ -7,22 +7,22 @@ bounded, however large the data set.
 from __future__ import annotations
 
 import io
+import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from counterpoint.data.episode import Array
 from counterpoint.data.formats.lerobot_layout import damaged
 
-__all__ = ["as_column", "as_matrix", "as_png", "count_rows", "from_png", "read_rows", "read_table"]
+__all__ = ["as_column", "as_matrix", "as_png", "count_rows", "from_png", "read_rows", "read_table", "reading"]
 
 _IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 _FileKey = tuple[str, int, int]
@@ -30,7 +30,7 @@ _FileKey = tuple[str, int, int]
 
 def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """A whole parquet file, or those of `columns` it has."""
-    with _reading(path):
+    with reading(path):
         present = None if columns is None else [c for c in columns if c in pq.read_schema(path).names]
         return pq.read_table(path, columns=present, use_threads=False)
 
@@ -60,7 +60,7 @@ def read_rows(path: Path, first: int, count: int, columns: Sequence[str]) -> pa.
 
 def _file_key(path: Path) -> _FileKey:
     """Path, size and time of change: a file written anew is another file."""
-    with _reading(path):
+    with reading(path):
         status = path.stat()
     return str(path), status.st_size, status.st_mtime_ns
 
@@ -68,7 +68,7 @@ def _file_key(path: Path) -> _FileKey:
 @lru_cache(maxsize=16)
 def _opened(key: _FileKey) -> tuple[pq.ParquetFile, Array]:
     """The open file, and the number of rows before each row group and in all."""
-    with _reading(Path(key[0])):
+    with reading(Path(key[0])):
         file = pq.ParquetFile(key[0])
         sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
     return file, np.cumsum([0, *sizes])
@@ -76,16 +76,16 @@ def _opened(key: _FileKey) -> tuple[pq.ParquetFile, Array]:
 
 @lru_cache(maxsize=8)
 def _group(key: _FileKey, group: int, columns: tuple[str, ...]) -> pa.Table:
-    with _reading(Path(key[0])):
+    with reading(Path(key[0])):
         return _opened(key)[0].read_row_group(group, columns=list(columns), use_threads=False)
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def reading(path: Path) -> Iterator[None]:
     """Tell pyarrow's and the system's errors on `path` as `BadInputError`."""
     try:
         yield
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise damaged(path, str(error).strip().split("\n")[0], "a whole parquet file") from error
 
 
@@ -127,15 +127,17 @@ def as_png(frames: Array) -> pa.Array:
 
 def from_png(where: Path, images: pa.ChunkedArray) -> list[Array]:
     """The reverse of `as_png`: pictures uint8 [H, W, 3] of structs with encoded bytes."""
-    return [_decoded(where, entry) for entry in images.to_pylist()]
+    with reading(where):
+        entries = images.to_pylist()
+    return [_decoded(where, entry) for entry in entries]
 
 
-def _decoded(where: Path, entry: dict[str, Any] | None) -> Array:
-    content = (entry or {}).get("bytes")
-    if content is None:
+def _decoded(where: Path, entry: object) -> Array:
+    content = entry.get("bytes") if isinstance(entry, dict) else None
+    if not isinstance(content, bytes):
         raise damaged(where, "a picture without bytes", "encoded pictures inside the parquet file")
     try:
         with Image.open(io.BytesIO(content)) as picture:
             return np.asarray(picture.convert("RGB"))
-    except (OSError, UnidentifiedImageError) as error:
+    except (OSError, ValueError, SyntaxError, struct.error, Image.DecompressionBombError) as error:
         raise damaged(where, str(error), "readable pictures") from error

@@ -34,7 +34,7 @@ def places_v21(root: Path, info: Info) -> list[EpisodePlace]:
         try:
             number, length = int(line["episode_index"]), int(line["length"])
             tasks = [str(task) for task in line["tasks"]]
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise damaged(
                 path, f"{type(error).__name__}: {error}", "episode_index, length and tasks"
             ) from error

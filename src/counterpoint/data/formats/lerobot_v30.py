@@ -17,7 +17,7 @@ from counterpoint.data.formats.lerobot_layout import (
     located,
     one_instruction,
 )
-from counterpoint.data.formats.lerobot_tables import read_table
+from counterpoint.data.formats.lerobot_tables import read_table, reading
 
 __all__ = ["places_v30"]
 
@@ -78,7 +78,8 @@ def _read(path: Path, video_keys: list[str]) -> list[dict[str, Any]]:
         *(f"videos/{key}/{name}" for key in video_keys for name in _VIDEO),
     ]
     table = read_table(path, [*wanted, _SUCCESS])
-    rows: list[dict[str, Any]] = table.to_pylist()
+    with reading(path):
+        rows: list[dict[str, Any]] = table.to_pylist()
     for name in wanted:
         if name not in table.column_names or not _is_sound(name, table[name]):
             raise damaged(path, f"no sound column {name!r}", "the columns of LeRobot v3.0, for every episode")

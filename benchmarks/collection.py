@@ -1,0 +1,163 @@
+"""Frames a second of `counterpoint collect metaworld` beside gymnasium's own `render()`, on one machine in one run.
+
+    python benchmarks/collection.py [--rounds 3] [--out benchmarks/results/collection.json]
+
+Every round measures, one after the other and each in fresh processes:
+
+- default: Meta-World as its manual makes it, `step` and `render()` at 112 x 112 from corner2; nothing is written.
+- render: drawing alone, with the fast renderer.
+- one worker, two workers: the whole of `collect_metaworld`, from the call to the finished data set: start of the
+  processes, making of the simulation, simulating, drawing, encoding, writing.
+
+Frames are counted against the wall clock and against processor seconds of all processes and threads; the second holds
+on a busy machine too. Ratios are taken within a round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from statistics import median
+
+TASK, SIZE = "drawer-open-v3", 112
+Measured = dict[str, float]
+
+
+def default(frames: int) -> Measured:
+    os.environ["MUJOCO_GL"] = "egl"
+    import gymnasium
+    import metaworld  # noqa: F401 (registers the environments)
+    from metaworld.policies import ENV_POLICY_MAP
+
+    env = gymnasium.make(
+        "Meta-World/MT1",
+        env_name=TASK,
+        seed=0,
+        render_mode="rgb_array",
+        camera_name="corner2",
+        width=SIZE,
+        height=SIZE,
+    )
+    policy = ENV_POLICY_MAP[TASK]()
+    observation, _ = env.reset(seed=0)
+    env.render()  # makes the graphics context
+
+    def run() -> int:
+        nonlocal observation
+        for _ in range(frames):
+            picture = env.render()
+            observation, *_ = env.step(policy.get_action(observation).clip(-1, 1))
+        assert picture.shape == (SIZE, SIZE, 3)
+        return frames
+
+    return measured(run)
+
+
+def render(frames: int) -> Measured:
+    from counterpoint.envs.metaworld import MetaWorldTask
+
+    task = MetaWorldTask(TASK, size=SIZE)
+    task.reset(0)
+    task.draw()
+
+    def run() -> int:
+        for _ in range(frames):
+            task.draw()
+        return frames
+
+    return measured(run)
+
+
+def pipeline(workers: int, episodes: int) -> Measured:
+    from counterpoint.data.formats import open_dataset
+    from counterpoint.envs.collect import CollectConfig, collect_metaworld
+
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "set"
+        config = CollectConfig(out=out, tasks=(TASK,), episodes=episodes, size=SIZE, workers=workers)
+
+        def run() -> int:
+            return sum(episode.length for episode in open_dataset(collect_metaworld(config)).episodes)
+
+        return measured(run)
+
+
+def measured(run: Callable[[], int]) -> Measured:
+    cpu, wall = cpu_seconds(), time.perf_counter()
+    frames = run()
+    wall, cpu = time.perf_counter() - wall, cpu_seconds() - cpu
+    return {"frames": frames, "frames_per_s": frames / wall, "frames_per_cpu_s": frames / cpu}
+
+
+def cpu_seconds() -> float:
+    """Of this process and its ended children, all threads."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+PARTS: dict[str, tuple[Callable[..., Measured], tuple[int, ...]]] = {
+    "default": (default, (60,)),
+    "render": (render, (300,)),
+    "one worker": (pipeline, (1, 12)),
+    "two workers": (pipeline, (2, 24)),
+}
+
+
+def in_fresh_process(function: Callable[..., Measured], arguments: tuple[int, ...]) -> Measured:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def summary(rounds: list[dict[str, Measured]]) -> dict[str, dict[str, list[float]]]:
+    """Part -> quantity -> lowest, median and highest of the rounds."""
+    result: dict[str, dict[str, list[float]]] = {}
+    for part in PARTS:
+        values = {key: [one[part][key] for one in rounds] for key in ("frames_per_s", "frames_per_cpu_s")}
+        for key in tuple(values):
+            values[f"{key}_over_default"] = [one[part][key] / one["default"][key] for one in rounds]
+        result[part] = {key: [round(f(v), 2) for f in (min, median, max)] for key, v in values.items()}
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "collection.json")
+    options = parser.parse_args()
+
+    from counterpoint.provenance import provenance
+
+    rounds = []
+    for number in range(options.rounds):
+        rounds.append({part: in_fresh_process(*job) for part, job in PARTS.items()})
+        print(number, {part: round(one["frames_per_s"], 1) for part, one in rounds[-1].items()}, flush=True)
+    result = {
+        "command": " ".join(["python", *sys.argv]),
+        "task": TASK,
+        "size": SIZE,
+        "n": options.rounds,
+        "interval": "lowest, median, highest of the rounds",
+        "load_at_end": os.getloadavg(),
+        "summary": summary(rounds),
+        "rounds": rounds,
+        "provenance": provenance(),
+    }
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(result, indent=2) + "\n")
+    for part, values in result["summary"].items():  # type: ignore[attr-defined]
+        print(f"{part:12}", values)
+
+
+if __name__ == "__main__":
+    main()

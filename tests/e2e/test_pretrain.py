@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from counterpoint.data.formats.lerobot_writer import LeRobotWriter
+from counterpoint.data.store import read_episode
+from counterpoint.training.checkpoint import list_checkpoints, load_checkpoint
+from tests.conftest import moving_square_store
+from tests.training.test_checkpoint import equal
+
+TINY = (
+    "--encoder.image_size=32",
+    "--encoder.embed_dim=16",
+    "--data.size=32",
+    "--train.batch_size=8",
+    "--train.eval_batches=2",
+)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("pretrain")
+    store = moving_square_store(episodes=15, size=32)
+    writer = LeRobotWriter(
+        place / "data", fps=10, cameras={"front": (32, 32)}, action_dim=2, state_dim=3, robot_type="toy"
+    )
+    for number in range(15):
+        writer.add_episode(read_episode(store, number))
+    writer.finalize({"train": "0:12", "val": "12:15"})
+    return place
+
+
+def start(place: Path, *arguments: str) -> subprocess.Popen[str]:
+    environment = os.environ | {"COUNTERPOINT_CACHE": str(place / "cache"), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "counterpoint", *arguments],
+        cwd=place,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def pretrain(place: Path, out: str, *overrides: str) -> subprocess.Popen[str]:
+    return start(place, "pretrain", "decisionnce_t-demo", "--data", "data", "--out", out, *TINY, *overrides)
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, error = process.communicate(timeout=300)
+    return process.returncode, out, error
+
+
+def test_training_through_the_command_line_learns_and_exports(place: Path) -> None:
+    code, out, error = finish(pretrain(place, "learns", "--train.steps=60", "--train.log_every=10"))
+    assert code == 0, error
+    assert "learns/pretrained" in out
+    lines = [json.loads(line) for line in (place / "learns" / "metrics.jsonl").read_text().splitlines()]
+    training = [line["loss"] for line in lines if line["split"] == "train"]
+    assert training[-1] < training[0]
+    assert {"loss", "categorical_accuracy", "logits_pos", "logits_neg"} <= lines[-1].keys()
+    record = json.loads((place / "learns" / "config.json").read_text())
+    assert record["objective"]["name"] == "decisionnce_t"
+    assert record["provenance"]["packages"]["torch"]
+
+
+def test_kill_9_and_resume_gives_the_same_bits(place: Path) -> None:
+    settings = ("--train.save_every=10", "--train.workers=1", "--optimizer.ema=0.9")
+    assert finish(pretrain(place, "whole", "--train.steps=40", *settings))[0] == 0
+    killed = pretrain(place, "cut", "--train.steps=40", *settings)
+    while len(list_checkpoints(place / "cut" / "checkpoints")) < 2:
+        assert killed.poll() is None, killed.communicate()[1]
+        time.sleep(0.02)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    code, out, error = finish(pretrain(place, "cut", "--train.steps=40", *settings))
+    assert code == 0, error
+    assert "Resumed from" in out
+    states = [load_checkpoint(list_checkpoints(place / run / "checkpoints")[-1]) for run in ("whole", "cut")]
+    assert states[0][0] == states[1][0] == 40
+    assert equal(states[0][1], states[1][1])
+    weights = [load_file(place / run / "pretrained" / "model.safetensors") for run in ("whole", "cut")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_a_run_folder_belongs_to_one_configuration(place: Path) -> None:
+    assert finish(pretrain(place, "mine", "--train.steps=2"))[0] == 0
+    before = (place / "mine" / "metrics.jsonl").read_text()
+    code, _, error = finish(pretrain(place, "mine", "--train.steps=2", "--objective.temperature=0.5"))
+    assert code == 2
+    assert "another [objective]" in error
+    assert "Traceback" not in error
+    assert (place / "mine" / "metrics.jsonl").read_text() == before
+
+
+def test_divergence_ends_in_one_message(place: Path) -> None:
+    code, _, error = finish(
+        pretrain(place, "diverges", "--train.steps=400", "--optimizer.lr=1e30", "--train.save_every=1")
+    )
+    assert code == 2
+    assert "expected a finite loss" in error
+    assert "Traceback" not in error

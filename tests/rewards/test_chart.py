@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from counterpoint.rewards.chart import Line, Point, line_chart, nice_ticks, padded, signed
+
+
+@given(st.floats(-1e3, 1e3), st.floats(1e-3, 1e3))
+def test_ticks_are_inside_round_and_few(low: float, span: float) -> None:
+    ticks = nice_ticks(low, low + span, 5)
+    assert 2 <= len(ticks) <= 7
+    assert all(low - 1e-6 * span <= tick <= low + span * (1 + 1e-6) for tick in ticks)
+    steps = {round((b - a) / span, 6) for a, b in zip(ticks, ticks[1:], strict=False)}
+    assert len(steps) == 1
+
+
+def test_a_line_goes_from_corner_to_corner() -> None:
+    chart = line_chart(
+        [Line([0, 10], [0.0, 1.0], "c0")], x_label="s", y_label="r", summary="up", y_range=(0, 1)
+    )
+    assert 'd="M0.0 1000.0L1000.0 0.0"' in chart.html
+    assert chart.x_range == (0, 10)
+
+
+def test_a_missing_value_breaks_the_line() -> None:
+    lines = [Line([0, 1, 2, 3], [0.0, 1.0, float("nan"), 1.0], "c0")]
+    chart = line_chart(lines, x_label="s", y_label="r", summary="gap")
+    (path,) = re.findall(r'class="line c0" d="([^"]*)"', chart.html)
+    assert path.count("M") == 2
+    assert "nan" not in chart.html
+
+
+@pytest.mark.parametrize("values", [[0.3], [0.3, 0.3], [0.0, 0.0, 0.0], [1e-3] * 4])
+def test_short_and_flat_lines_are_drawn(values: list[float]) -> None:
+    chart = line_chart(
+        [Line(range(len(values)), values, "c0", "flat")], x_label="s", y_label="r", summary="flat"
+    )
+    assert chart.y_range[0] < values[0] < chart.y_range[1]
+    assert "nan" not in chart.html
+
+
+def test_labels_at_one_height_are_pushed_apart() -> None:
+    lines = [Line([0, 1], [0.0, 0.5], f"c{n}", f"label {n}", live=True) for n in range(4)]
+    chart = line_chart(lines, x_label="s", y_label="r", summary="all alike", y_range=(0, 1))
+    places = sorted(float(p) for p in re.findall(r"--y:([\d.-]+)%", chart.html))
+    assert len(places) == 4
+    assert all(b - a > 10 for a, b in zip(places, places[1:], strict=False))
+    assert places[-1] < 105
+
+
+def test_text_is_escaped() -> None:
+    line = Line([0, 1], [0, 1], "c0", "<script>alert(1)</script>")
+    chart = line_chart([line], x_label="<b>", y_label="a & b", summary='"', points=[Point(0, 0, "c0")])
+    assert "<script>" not in chart.html
+    assert "&lt;b&gt;" in chart.html
+    assert "a &amp; b" in chart.html
+
+
+def test_numbers_are_written_with_a_true_minus() -> None:
+    assert signed(-0.5, 2) == "\N{MINUS SIGN}0.50"
+    assert signed(float("nan")) == "\N{EM DASH}"
+    low, high = padded(2.0, 2.0)
+    assert low < 2.0 < high

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from counterpoint.data.video import encode_video
+from counterpoint.errors import BadInputError
+from counterpoint.rewards import RewardModel
+from counterpoint.rewards.command import reward_command
+from counterpoint.rewards.curves import score_video
+from tests.evaluation.fake import INSTRUCTIONS, SeeingEncoder, episode
+
+
+@pytest.fixture(autouse=True)
+def _model(monkeypatch: pytest.MonkeyPatch) -> None:
+    def from_pretrained(source: str | Path, *, device: str = "cpu") -> RewardModel:
+        return RewardModel(SeeingEncoder(), batch_size=4)
+
+    monkeypatch.setattr(RewardModel, "from_pretrained", staticmethod(from_pretrained))
+
+
+def video(path: Path, instruction: str = INSTRUCTIONS[0], length: int = 11) -> Path:
+    encode_video(path, episode(instruction, length, seed=0, size=64).frames["front"], fps=5)
+    return path
+
+
+def test_each_video_becomes_a_table_a_picture_and_a_page(tmp_path: Path) -> None:
+    clip = video(tmp_path / "clip.mp4")
+    out = tmp_path / "out"
+    written = reward_command([clip], INSTRUCTIONS[0], against=INSTRUCTIONS[1:3], model="run", out=out)
+    assert [p.name for p in written] == ["clip.csv", "clip.png", "clip.html"]
+    with written[0].open(newline="") as file:
+        rows = list(csv.reader(file))
+    assert rows[0] == ["frame", "seconds", *INSTRUCTIONS[:3]]
+    assert len(rows) == 12
+    assert [float(rows[6][0]), float(rows[6][1])] == [5, 1.0]
+    assert float(rows[-1][2]) > 0.8
+    assert float(rows[-1][3]) < -0.8
+    assert written[1].read_bytes().startswith(b"\x89PNG")
+    page = written[2].read_text()
+    assert "http://" not in page
+    assert "https://" not in page
+    assert page.count("data:image/jpeg;base64,") >= 11
+    assert INSTRUCTIONS[2] in page
+
+
+def test_a_bad_video_does_not_spoil_the_others(tmp_path: Path) -> None:
+    good = video(tmp_path / "good.mp4")
+    bad = tmp_path / "bad.mp4"
+    bad.write_bytes(good.read_bytes()[:300])
+    absent = tmp_path / "absent.mp4"
+    with pytest.raises(BadInputError) as error:
+        reward_command([bad, good, absent], INSTRUCTIONS[0], model="run", out=tmp_path / "out")
+    assert "bad.mp4" in str(error.value)
+    assert "absent.mp4" in str(error.value)
+    assert "good.mp4" not in str(error.value)
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["good.csv", "good.html", "good.png"]
+
+
+def test_videos_of_one_name_do_not_overwrite_each_other(tmp_path: Path) -> None:
+    clips = [video(tmp_path / folder / "clip.mp4", length=3) for folder in ("a", "b")]
+    written = reward_command(clips, "push", model="run", out=tmp_path / "out")
+    assert [p.name for p in written if p.suffix == ".csv"] == ["clip.csv", "clip-2.csv"]
+
+
+def test_bad_arguments_are_refused_before_anything_is_read(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(BadInputError, match="videos"):
+        reward_command([], "push", model="run", out=out)
+    with pytest.raises(BadInputError, match="instruction"):
+        reward_command([tmp_path / "clip.mp4"], " ", model="run", out=out)
+    with pytest.raises(BadInputError, match="twice"):
+        reward_command([tmp_path / "clip.mp4"], "push", against=["push"], model="run", out=out)
+    out.write_text("a file")
+    with pytest.raises(BadInputError, match="a folder"):
+        reward_command([tmp_path / "clip.mp4"], "push", model="run", out=out)
+
+
+def test_a_long_video_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clip = video(tmp_path / "clip.mp4")
+    model = RewardModel(SeeingEncoder())
+    whole = score_video(model, clip, INSTRUCTIONS)
+    monkeypatch.setattr("counterpoint.rewards.curves.CHUNK_BYTES", 6 * 64 * 64 * 3)
+    monkeypatch.setattr("counterpoint.rewards.curves.PICTURES", 4)
+    parts = score_video(model, clip, INSTRUCTIONS)
+    np.testing.assert_allclose(whole.values, parts.values, atol=1e-6)
+    assert list(parts.pictures) == [0, 3, 7, 10]
+    assert len(whole.pictures) == 11
