@@ -27,6 +27,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 TASK, SIZE = "drawer-open-v3", 112
 Measured = dict[str, float]
@@ -38,7 +39,7 @@ def default(frames: int) -> Measured:
     import metaworld  # noqa: F401 (registers the environments)
     from metaworld.policies import ENV_POLICY_MAP
 
-    env = gymnasium.make(
+    env: Any = gymnasium.make(
         "Meta-World/MT1",
         env_name=TASK,
         seed=0,
@@ -47,7 +48,7 @@ def default(frames: int) -> Measured:
         width=SIZE,
         height=SIZE,
     )
-    policy = ENV_POLICY_MAP[TASK]()
+    policy = ENV_POLICY_MAP[TASK]()  # type: ignore[abstract]
     observation, _ = env.reset(seed=0)
     env.render()  # makes the graphics context
 
@@ -142,6 +143,7 @@ def main() -> None:
     for number in range(options.rounds):
         rounds.append({part: in_fresh_process(*job) for part, job in PARTS.items()})
         print(number, {part: round(one["frames_per_s"], 1) for part, one in rounds[-1].items()}, flush=True)
+    parts = summary(rounds)
     result = {
         "command": " ".join(["python", *sys.argv]),
         "task": TASK,
@@ -149,13 +151,13 @@ def main() -> None:
         "n": options.rounds,
         "interval": "lowest, median, highest of the rounds",
         "load_at_end": os.getloadavg(),
-        "summary": summary(rounds),
+        "summary": parts,
         "rounds": rounds,
         "provenance": provenance(),
     }
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(result, indent=2) + "\n")
-    for part, values in result["summary"].items():  # type: ignore[attr-defined]
+    for part, values in parts.items():
         print(f"{part:12}", values)
 
 

@@ -1,11 +1,12 @@
-"""Frames a second of random clips: our training store, our mp4 path, and LeRobot's own loader, on the same data.
+"""Frames a second of random clips: our training store, our mp4 path, and LeRobot's own loader, on one data set.
 
     .venv-lerobot/bin/python benchmarks/loading.py [--data DIR]
 
-Runs in the environment that `make interchange` builds. A clip is two random frames of a random episode with their
-actions, state and instruction. The loaders take turns, round after round, on the same clips in one process with one
-thread; every file is open and every page warm before the first round. LeRobot is asked through `__getitem__`, once with
-each decoder that loads here; it returns float pictures, channels first, where ours stay uint8.
+Runs in the environment that `make interchange` builds. A clip is two random frames of a random episode with
+their actions, state and instruction. The loaders take turns, round after round, on the same clips in one process
+with one thread; every file is open and every page warm before the first round. LeRobot is asked through
+`__getitem__`, once with each decoder that loads here (torchcodec needs FFmpeg's shared libraries); it returns
+float pictures, channels first, where ours stay uint8.
 """
 
 from __future__ import annotations

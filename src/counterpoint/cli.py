@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import tyro
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from counterpoint.errors import BadInputError, MissingExtraError
 
 __all__ = ["main"]
 
+Names = Annotated[tuple[str, ...], arg(metavar="NAME...")]
+Words = Annotated[str, arg(metavar="TEXT")]
 app = tyro.extras.SubcommandApp()
 data = tyro.extras.SubcommandApp()
 
@@ -26,12 +28,12 @@ def collect(
     /,
     *,
     out: Path,
-    tasks: tuple[str, ...] = ("default",),
+    tasks: Names = ("default",),
     episodes: int = 10,
     val_episodes: int = 0,
     test_episodes: int = 0,
     noise: float = 0.0,
-    cameras: tuple[str, ...] = ("corner2",),
+    cameras: Names = ("corner2",),
     size: int = 112,
     stride: int = 1,
     successful_only: bool = False,
@@ -101,7 +103,13 @@ def data_doctor(path: Positional[Path], /) -> None:
 
 
 @data.command(name="convert")
-def data_convert(path: Positional[Path], out: Positional[Path], /, *, size: int | None = None) -> None:
+def data_convert(
+    path: Positional[Path],
+    out: Positional[Path],
+    /,
+    *,
+    size: Annotated[int | None, arg(metavar="INT")] = None,
+) -> None:
     """Write any data set that can be read as LeRobot v3.
 
     Args:
@@ -119,8 +127,8 @@ app.command(data, name="data", help="Look into, check and convert data sets.")
 
 @app.command
 def pretrain(
-    recipe: Positional[str],
-    overrides: Positional[tuple[str, ...]] = (),
+    recipe: Positional[Annotated[str, arg(metavar="RECIPE")]],
+    overrides: Positional[Annotated[tuple[str, ...], arg(metavar="--KEY=VALUE...")]] = (),
     /,
     *,
     data: Path,
@@ -154,10 +162,10 @@ def reward(
     videos: Positional[tuple[Path, ...]],
     /,
     *,
-    instruction: str,
-    model: str,
+    instruction: Words,
+    model: Annotated[str, arg(metavar="RUN")],
     out: Path,
-    against: tuple[str, ...] = (),
+    against: Annotated[tuple[str, ...], arg(metavar="TEXT...")] = (),
 ) -> None:
     """Draw the reward curve of videos: CSV, PNG and a page with the frames under a cursor on the curve.
 
@@ -175,7 +183,13 @@ def reward(
 
 
 @app.command
-def report(run: Positional[Path], /, *, data: Path | None = None, split: str | None = None) -> None:
+def report(
+    run: Positional[Path],
+    /,
+    *,
+    data: Annotated[Path | None, arg(metavar="PATH")] = None,
+    split: Annotated[str | None, arg(metavar="SPLIT")] = None,
+) -> None:
     """Write a run's report: one page, RUN/report.html, and its numbers with intervals, RUN/report.json.
 
     Args:

@@ -6,6 +6,9 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -150,7 +153,7 @@ def test_what_is_written(collected: Path) -> None:
     told = info["counterpoint"]
     assert set(told["collect"]["versions"]) == {"metaworld", "mujoco", "gymnasium", "numpy"}
     assert told["collect"]["rendering"]["shadows"] is False
-    assert len(told["collect"]["canary"]["sha256"]) == 64
+    assert len(told["collect"]["rendering"]["canary"]["sha256"]) == 64
     assert told["episodes"]["seed"][0] == episode_seed(0, "handle-press-v3", "train", 0)
     assert told["episodes"]["success"] == [True] * 6
     assert [path.name for path in collected.parent.iterdir()] == ["set"]
@@ -306,3 +309,17 @@ def test_a_task_that_is_never_solved_is_an_error(tmp_path: Path, monkeypatch: py
     pretend(monkeypatch, [False] * 20)
     with pytest.raises(BadInputError, match=r"20 scenes of reach-v3 in a row"):
         collect_metaworld(config(tmp_path / "set", tasks=("reach",), successful_only=True))
+
+
+def test_the_death_of_a_worker_is_told_with_its_mend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class DeadPool:
+        def submit(self, *_: Any) -> Future[None]:
+            future: Future[None] = Future()
+            future.set_exception(BrokenProcessPool())
+            return future
+
+    pretend(monkeypatch, [])
+    monkeypatch.setattr(collect, "_pool", lambda workers: nullcontext(DeadPool()))
+    with pytest.raises(BadInputError, match="run the same again to go on"):
+        collect_metaworld(config(tmp_path / "set", tasks=("reach",), workers=2))
+    assert (tmp_path / "set.partial" / "collect.json").exists()

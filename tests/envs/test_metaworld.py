@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from counterpoint.data.episode import Array
-from counterpoint.envs.metaworld import CAMERAS, CONTROL_HZ, MetaWorldTask, render_canary, versions
+from counterpoint.envs.metaworld import CAMERAS, CONTROL_HZ, MetaWorldTask, describe_rendering, versions
 from counterpoint.envs.metaworld_instructions import DEFAULT_TASKS
 from counterpoint.envs.rendering import FastRenderer, choose_backend, import_mujoco, simplify_meshes
 from counterpoint.errors import BadInputError, MissingExtraError
@@ -181,9 +181,11 @@ def test_the_renderer_draws_any_model() -> None:
 @pytest.mark.sim
 @pytest.mark.usefixtures("simulator")
 def test_the_canary_is_a_digest_that_stays() -> None:
-    first, second = render_canary(), render_canary()
-    assert first == second
-    assert len(first["sha256"]) == 64
+    first, second = describe_rendering(("corner2", "corner4"), 48), describe_rendering()
+    assert first["canary"] == second["canary"]
+    assert len(first["canary"]["sha256"]) == 64
+    assert first["mesh_cell_m"] > second["mesh_cell_m"]
+    assert first["camera_pose"]["corner2"] == first["camera_pose"]["corner4"]
     assert versions()["metaworld"].startswith("3.")
 
 

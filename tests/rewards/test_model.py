@@ -13,6 +13,7 @@ from counterpoint.encoders.base import DualEncoder, EncoderConfig
 from counterpoint.errors import BadInputError
 from counterpoint.rewards import RewardModel
 from tests.evaluation.fake import INSTRUCTIONS, RandomEncoder, SeeingEncoder, episode
+from tests.evaluation.fake_run import quick_words
 
 FRAMES = episode(INSTRUCTIONS[0], 9, seed=0).frames["front"]
 
@@ -73,12 +74,7 @@ def test_bad_frames_and_instructions_are_refused_by_every_method() -> None:
 
 @pytest.fixture
 def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A saved encoder whose sentence embeddings cost nothing."""
-
-    def embed(self: object, text: str) -> Tensor:
-        return torch.nn.functional.normalize(torch.tensor([float(ord(c)) for c in f"{text:384.384}"]), dim=0)
-
-    monkeypatch.setattr("counterpoint.encoders.text.SentenceTower.embed", embed)
+    quick_words(monkeypatch)
     torch.manual_seed(0)
     encoder = DualEncoder(EncoderConfig(image_size=32, embed_dim=8))
     encoder.save_pretrained(tmp_path / "run" / "pretrained")

@@ -161,10 +161,16 @@ class CachedStore:
     def damage(self) -> list[BadInputError]:
         """Everything that differs from what was written; nothing where the store is whole."""
         found: list[BadInputError] = []
-        for name in self._arrays:
-            for episode in range(len(self.episodes)):
+        try:
+            store = CachedStore(
+                self.path
+            )  # opened anew: store.json and the lengths of files may have changed since
+        except BadInputError as error:
+            return [error]
+        for name in store._arrays:
+            for episode in range(len(store.episodes)):
                 try:
-                    self._compare(name, episode)
+                    store._compare(name, episode)
                 except BadInputError as error:
                     found.append(error)
         return found

@@ -34,6 +34,7 @@ def examine_lerobot(root: Path) -> list[BadInputError]:
         return [error]
     return [
         *_episodes(root, info, places),
+        *_tasks(root, info),
         *_splits(root, info),
         *_statistics(root),
         *_rows(info, places),
@@ -78,58 +79,74 @@ def _splits(root: Path, info: Info) -> Iterator[BadInputError]:
             yield _finding(where, found, "no episode in two splits", mend)
 
 
-def _statistics(root: Path) -> Iterator[BadInputError]:
-    """Every number of every statistics file must be finite."""
-    path = root / "meta/stats.json"
-    entries: list[tuple[str, Any]] = []
+def _tasks(root: Path, info: Info) -> Iterator[BadInputError]:
+    """The list of tasks is there, readable, and as long as info.json says."""
+    path = root / ("meta/tasks.parquet" if info.version[0] == 3 else "meta/tasks.jsonl")
     try:
-        if path.is_file():
-            entries += json.loads(path.read_text(encoding="utf-8")).items()
-        path = root / "meta/episodes_stats.jsonl"
-        if path.is_file():
-            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-                entries += [
-                    (f"line {number}, {name}", value) for name, value in json.loads(line)["stats"].items()
-                ]
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        yield _finding(
-            path, str(error), "statistics as JSON", "download it again, or compute it anew with lerobot"
-        )
-    for name, value in entries:
-        if not all(isinstance(n, int | float) and math.isfinite(n) for n in _leaves(value)):
-            yield _finding(
-                root / "meta",
-                f"{name} with a statistic that is not finite",
-                "finite numbers",
-                "compute it anew",
+        if path.suffix == ".parquet":
+            count = len(read_table(path, ["task_index", "task"]))
+        else:
+            count = len(
+                [json.loads(line)["task"] for line in path.read_text(encoding="utf-8").splitlines() if line]
             )
-    for path in sorted((root / "meta/episodes").glob("*/*.parquet")):
-        table = read_table(path)
-        for name in table.column_names:
-            if name.startswith("stats/") and not all(
-                math.isfinite(n) for n in _leaves(table[name].to_pylist())
-            ):
-                yield _finding(
-                    path, f"{name} that is not finite", "finite numbers", "compute it anew with lerobot"
-                )
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list):
-        for entry in value:
-            yield from _leaves(entry)
+    except BadInputError as error:
+        yield error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        yield _finding(path, f"{type(error).__name__}: {error}", "a JSON object a task")
     else:
-        yield value
+        total = json.loads((root / layout.INFO).read_text(encoding="utf-8")).get("total_tasks", count)
+        if total != count:
+            yield _finding(path, f"{count} tasks", f"{total}, as info.json says")
+
+
+def _statistics(root: Path) -> Iterator[BadInputError]:
+    """Every number of every table of statistics is finite."""
+    tables: dict[str, Any] = {}
+    for name in ("meta/stats.json", "meta/episodes_stats.jsonl"):
+        try:
+            lines = (root / name).read_text(encoding="utf-8")
+            whole = [lines] if name.endswith(".json") else lines.splitlines()
+            tables |= {
+                f"{name}, line {n}": json.loads(line) for n, line in enumerate(whole, 1) if line.strip()
+            }
+        except FileNotFoundError:
+            continue  # neither is needed to read the data
+        except (OSError, ValueError) as error:
+            yield _finding(root / name, str(error), "statistics as JSON")
+    for path in sorted((root / "meta/episodes").glob("*/*.parquet")):
+        try:
+            table = read_table(path)
+        except BadInputError as error:
+            yield error
+            continue
+        for name in table.column_names:
+            if name.startswith("stats/"):
+                tables[f"{path.relative_to(root)}, column {name}"] = table[name].to_pylist()
+    for where, values in tables.items():
+        place = _not_finite(values)
+        if place is not None:
+            found = f"{place[1]!r} at {place[0] or 'its top'}"
+            yield _finding(
+                f"{root}/{where}", found, "finite numbers", "compute the statistics anew with lerobot"
+            )
+
+
+def _not_finite(value: Any, place: str = "") -> tuple[str, object] | None:
+    """Where in nested lists and objects something stands that is no finite number, and what."""
+    if isinstance(value, dict | list):
+        entries = value.items() if isinstance(value, dict) else enumerate(value)
+        return next(filter(None, (_not_finite(entry, f"{place}/{key}") for key, entry in entries)), None)
+    return None if isinstance(value, int | float) and math.isfinite(value) else (place, value)
 
 
 def _rows(info: Info, places: list[EpisodePlace]) -> Iterator[BadInputError]:
     """Counters, timestamps and vectors of each episode, a parquet file at a time."""
     vectors = [name for name in (layout.ACTION, layout.STATE) if name in info.features]
     starts = np.cumsum([0, *(place.length for place in places)])
-    for path in dict.fromkeys(place.data for place in places):
-        own = [(at, place) for at, place in enumerate(places) if place.data == path]
+    files: dict[Path, list[tuple[int, EpisodePlace]]] = {}
+    for at, place in enumerate(places):
+        files.setdefault(place.data, []).append((at, place))
+    for path, own in files.items():
         try:
             table = read_table(path, [*vectors, *_COUNTERS])
             columns = {name: as_matrix(path, table, name) for name in table.column_names}

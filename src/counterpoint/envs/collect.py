@@ -25,7 +25,7 @@ from typing import Any
 
 from counterpoint.data.formats.lerobot_writer import LeRobotWriter
 from counterpoint.envs.collect_plan import CollectConfig, Slot, checked, plan_jobs, slots, split_ranges
-from counterpoint.envs.metaworld import STATE_DIMS, MetaWorldTask, render_canary, versions
+from counterpoint.envs.metaworld import STATE_DIMS, MetaWorldTask, describe_rendering, versions
 from counterpoint.envs.metaworld_instructions import INSTRUCTIONS
 from counterpoint.envs.recording import episode_seed, record
 from counterpoint.envs.staging import Staging, first_difference
@@ -74,21 +74,10 @@ def collect_metaworld(config: CollectConfig) -> Path:
 
 def _identity(config: CollectConfig) -> dict[str, Any]:
     """All that decides the data, as JSON values: where to and by how many workers is not among it."""
-    scene = MetaWorldTask(config.tasks[0], cameras=config.cameras, size=config.size)
-    try:
-        rendering = scene.render_settings
-    finally:
-        scene.close()
-    identity: dict[str, Any] = json.loads(
-        json.dumps(
-            {
-                "config": config.model_dump(mode="json", exclude={"out", "workers"}),
-                "versions": versions(),
-                "rendering": rendering,
-                "canary": render_canary(),
-            }
-        )
-    )
+    settings = config.model_dump(mode="json", exclude={"out", "workers"})
+    rendering = describe_rendering(config.cameras, config.size)
+    tree = {"config": settings, "versions": versions(), "rendering": rendering}
+    identity: dict[str, Any] = json.loads(json.dumps(tree))
     return identity
 
 
@@ -258,8 +247,9 @@ def _refuse_different(out: Path, identity: dict[str, Any]) -> None:
 
 def _collected(out: Path) -> dict[str, Any] | None:
     """What `out` says it was collected with; `None` if it does not."""
-    info = out / "meta" / "info.json"
-    if not info.is_file():
+    try:
+        info = json.loads((out / "meta" / "info.json").read_text())
+        collected: dict[str, Any] = info["counterpoint"]["collect"]
+    except (OSError, ValueError, KeyError, TypeError):  # anything but a data set of ours
         return None
-    collected: dict[str, Any] | None = json.loads(info.read_text()).get("counterpoint", {}).get("collect")
     return collected

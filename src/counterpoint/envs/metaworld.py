@@ -19,7 +19,7 @@ import numpy as np
 
 from counterpoint.data.episode import Array
 from counterpoint.envs.metaworld_instructions import INSTRUCTIONS, resolve_tasks
-from counterpoint.envs.rendering import FastRenderer, import_mujoco
+from counterpoint.envs.rendering import FastRenderer, import_mujoco, render_settings
 from counterpoint.errors import BadInputError, MissingExtraError
 
 __all__ = [
@@ -30,7 +30,7 @@ __all__ = [
     "MetaWorldTask",
     "check_cameras",
     "check_size",
-    "render_canary",
+    "describe_rendering",
     "versions",
 ]
 
@@ -113,15 +113,6 @@ class MetaWorldTask:
         renderer = self._rendering()
         return {camera: renderer.draw(camera) for camera in self.cameras}
 
-    @property
-    def render_settings(self) -> dict[str, Any]:
-        """What decides the pixels, beside the scene."""
-        return {
-            **self._rendering().settings,
-            "size": self.size,
-            "camera_pose": {name: self._pose(name) for name in self.cameras},
-        }
-
     def close(self) -> None:
         """Free the graphics context."""
         if self._renderer is not None:
@@ -132,10 +123,6 @@ class MetaWorldTask:
         if self._renderer is None:
             self._renderer = FastRenderer(self._env.model, self._env.data, self.size)
         return self._renderer
-
-    def _pose(self, camera: str) -> dict[str, list[float]]:
-        view = self._env.model.camera(camera)
-        return {"position": np.round(view.pos, 6).tolist(), "quaternion": np.round(view.quat, 6).tolist()}
 
 
 def check_cameras(cameras: Sequence[str]) -> tuple[str, ...]:
@@ -169,16 +156,28 @@ def check_size(size: int) -> int:
     return size
 
 
-def render_canary() -> dict[str, Any]:
-    """SHA-256 of one picture of one fixed scene: where it differs, so do pixels."""
+def describe_rendering(cameras: Sequence[str] = ("corner2",), size: int = 112) -> dict[str, Any]:
+    """What decides pixels, beside the scene: settings, camera poses, device, and a canary.
+
+    The canary is the SHA-256 of one picture of one fixed scene, whatever the arguments. Where it differs
+    between two machines or versions, so do pixels.
+
+    Args:
+        cameras: Cameras whose poses are told.
+        size: Height and width of the pictures that are described.
+    """
     scene = MetaWorldTask("drawer-open-v3", cameras=("corner2",), size=112)
     try:
         scene.reset(0)
-        picture = scene.draw()["corner2"]
+        digest = hashlib.sha256(scene.draw()["corner2"].tobytes()).hexdigest()
+        return {
+            **render_settings(size),
+            "device": scene._rendering().device,
+            "camera_pose": {camera: _pose(scene._env.model.camera(camera)) for camera in cameras},
+            "canary": {"task": scene.task, "seed": 0, "camera": "corner2", "size": 112, "sha256": digest},
+        }
     finally:
         scene.close()
-    digest = hashlib.sha256(picture.tobytes()).hexdigest()
-    return {"task": scene.task, "seed": 0, "camera": "corner2", "size": scene.size, "sha256": digest}
 
 
 def versions() -> dict[str, str]:
@@ -204,3 +203,7 @@ def _mend_cameras(mujoco: Any, model: Any) -> None:
             turned = np.empty(4)
             mujoco.mju_mulQuat(turned, model.cam_quat[number], np.array([0.0, 0.0, 0.0, 1.0]))
             model.cam_quat[number] = turned
+
+
+def _pose(view: Any) -> dict[str, list[float]]:
+    return {"position": np.round(view.pos, 6).tolist(), "quaternion": np.round(view.quat, 6).tolist()}

@@ -7,7 +7,7 @@ Three things are paid for and not seen in a small picture, so they are left out:
   picture in which one pixel in four hundred changes noticeably, in half the time.
 - The rasteriser's threads: for small pictures they cost more than they save.
 
-Pixels differ from those of the simulator's own renderer, so `FastRenderer.settings` belong with the data.
+Pixels differ from those of the simulator's own renderer, so `render_settings` belong with the data.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 from counterpoint.data.episode import Array
 from counterpoint.errors import BadInputError, MissingExtraError
 
-__all__ = ["FastRenderer", "choose_backend", "import_mujoco", "simplify_meshes"]
+__all__ = ["FastRenderer", "choose_backend", "import_mujoco", "render_settings", "simplify_meshes"]
 
 _CELL = 0.5  # metres times pixels: at 112 pixels 4.5 mm, half a pixel one metre before a lens of 60 degrees
 
@@ -109,22 +109,28 @@ class FastRenderer:
         return picture
 
     @property
-    def settings(self) -> dict[str, Any]:
-        """What decides the pixels, beside the scene: to be kept with them."""
+    def device(self) -> str:
+        """What draws: a graphics card, or `llvmpipe` for Mesa's software."""
         from OpenGL import GL
 
-        return {
-            "offsamples": 0,
-            "shadows": False,
-            "reflections": False,
-            "mesh_cell_m": _CELL / self.size,
-            "backend": os.environ.get("MUJOCO_GL", ""),
-            "device": GL.glGetString(GL.GL_RENDERER).decode(),
-        }
+        name: str = GL.glGetString(GL.GL_RENDERER).decode()
+        return name
 
     def close(self) -> None:
         """Free the graphics context."""
         self._free()
+
+
+def render_settings(size: int) -> dict[str, Any]:
+    """How a `FastRenderer` of that size draws: to be kept with its pictures."""
+    return {
+        "size": size,
+        "offsamples": 0,
+        "shadows": False,
+        "reflections": False,
+        "mesh_cell_m": _CELL / size,
+        "backend": os.environ.get("MUJOCO_GL", ""),
+    }
 
 
 def simplify_meshes(model: Any, cell: float) -> Any:

@@ -145,7 +145,9 @@ def pretrain(recipe: str, data: Path, out: Path, overrides: Mapping[str, Any]) -
     if accelerator.is_main_process:
         for name, module in learner.exports().items():
             if isinstance(module, DualEncoder):
-                module.save_pretrained(out / "pretrained")
+                module.save_pretrained(
+                    out / "pretrained", model_card_kwargs=_card(recipe, config, train_store, loader)
+                )
             else:
                 _save_module(module, out / "pretrained", name)
     accelerator.wait_for_everyone()
@@ -166,6 +168,20 @@ def _open(path: Path, split: str | None, config: DataConfig) -> EpisodeStore:
             mend="lower data.min_length",
         )
     return store if len(long_enough) == len(store.episodes) else SubsetStore(store, long_enough)
+
+
+def _card(recipe: str, config: PretrainConfig, store: EpisodeStore, loader: Loader) -> dict[str, str]:
+    """What the model card says of this run."""
+    steps = config.train.total_steps(loader.epoch_size)
+    instructions = len({info.instruction for info in store.episodes})
+    return {
+        "title": f"{config.objective['name']} dual encoder",
+        "start": config.initialize_from or config.encoder.pretrained or "random weights",
+        "method": f"Recipe `{recipe}`: objective `{config.objective['name']}`, {steps} steps of "
+        f"{config.train.batch_size} clips, seed {config.train.seed}.",
+        "data": f"{len(store.episodes)} episodes under {instructions} instructions, "
+        f"content `{store.fingerprint[:16]}`.",
+    }
 
 
 def _claim(out: Path, settings: Mapping[str, Any]) -> None:

@@ -16,13 +16,17 @@ import pyarrow as pa
 from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.data.formats import lerobot_layout as layout
 from counterpoint.data.formats.lerobot_layout import EpisodePlace, damaged
-from counterpoint.data.formats.lerobot_tables import as_matrix, count_rows, from_png, read_rows
+from counterpoint.data.formats.lerobot_tables import as_matrix, count_rows, file_key, from_png, read_rows
 from counterpoint.data.formats.lerobot_v21 import places_v21
 from counterpoint.data.formats.lerobot_v30 import places_v30
+from counterpoint.data.kept import Kept
 from counterpoint.data.video import probe_video, read_frames
 from counterpoint.errors import BadInputError
 
 __all__ = ["LeRobotStore"]
+
+_vectors: Kept[Array] = Kept(limit=64 * 1024**2)
+"""Actions and states of the episodes read last, by all stores of this process together."""
 
 
 class LeRobotStore:
@@ -133,6 +137,10 @@ class LeRobotStore:
     def _vectors(self, place: EpisodePlace, name: str) -> Array | None:
         if name not in self.info.features:
             return None
+        key = (file_key(place.data), place.number, name)
+        return _vectors.get(key, lambda: self._read_vectors(place, name)).copy()
+
+    def _read_vectors(self, place: EpisodePlace, name: str) -> tuple[Array, int]:
         values = self._checked(place)[name].astype(np.float32)
         bad = np.argwhere(~np.isfinite(values))
         if len(bad):
@@ -140,7 +148,7 @@ class LeRobotStore:
             raise BadInputError(
                 place.data, found=found, expected="finite numbers", mend="drop or repair the episode"
             )
-        return values
+        return values, values.nbytes
 
     def _checked(self, place: EpisodePlace) -> dict[str, Array]:
         """The episode's numbers, column by column, once the rows prove to be its own."""

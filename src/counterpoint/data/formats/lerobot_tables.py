@@ -1,7 +1,7 @@
 """Columns of LeRobot's parquet tables as arrays and pictures, and back.
 
-Tables are read a row group at a time; the last few groups and open files are kept, so that memory stays
-bounded, however large the data set.
+Tables are read a row group at a time; the last groups and open files are kept within a bound, however large the
+data set.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import io
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -21,11 +22,21 @@ from PIL import Image
 
 from counterpoint.data.episode import Array
 from counterpoint.data.formats.lerobot_layout import damaged
+from counterpoint.data.kept import Kept
 
-__all__ = ["as_column", "as_matrix", "as_png", "count_rows", "from_png", "read_rows", "read_table", "reading"]
+__all__ = [
+    "as_column",
+    "as_matrix",
+    "as_png",
+    "count_rows",
+    "file_key",
+    "from_png",
+    "read_rows",
+    "read_table",
+    "reading",
+]
 
 _IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-_FileKey = tuple[str, int, int]
 
 
 def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
@@ -37,7 +48,7 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
 
 def count_rows(path: Path) -> int:
     """Rows of a parquet file, from its footer."""
-    return int(_opened(_file_key(path))[1][-1])
+    return int(_opened(file_key(path)).starts[-1])
 
 
 def read_rows(path: Path, first: int, count: int, columns: Sequence[str]) -> pa.Table:
@@ -46,38 +57,55 @@ def read_rows(path: Path, first: int, count: int, columns: Sequence[str]) -> pa.
     Raises:
         BadInputError: When the file is missing, damaged, or has no such rows or columns.
     """
-    key = _file_key(path)
-    file, ends = _opened(key)
-    if first + count > ends[-1]:
-        raise damaged(path, f"{ends[-1]} rows", f"at least {first + count}, as the metadata say")
-    missing = sorted(set(columns) - set(file.schema_arrow.names))
+    key = file_key(path)
+    opened = _opened(key)
+    if first + count > opened.starts[-1]:
+        raise damaged(path, f"{opened.starts[-1]} rows", f"at least {first + count}, as the metadata say")
+    missing = sorted(set(columns) - opened.columns)
     if missing:
         raise damaged(path, f"no column {missing[0]!r}", "the features of meta/info.json")
-    start, stop = np.searchsorted(ends, [first, first + count - 1], side="right") - 1
+    start, stop = np.searchsorted(opened.starts, [first, first + count - 1], side="right") - 1
     groups = [_group(key, group, tuple(columns)) for group in range(start, stop + 1)]
-    return pa.concat_tables(groups).slice(first - int(ends[start]), count)
+    return pa.concat_tables(groups).slice(first - int(opened.starts[start]), count)
 
 
-def _file_key(path: Path) -> _FileKey:
+FileKey = tuple[str, int, int]
+
+
+def file_key(path: Path) -> FileKey:
     """Path, size and time of change: a file written anew is another file."""
     with reading(path):
         status = path.stat()
     return str(path), status.st_size, status.st_mtime_ns
 
 
+@dataclass(frozen=True)
+class _Opened:
+    """An open file, its columns, and the number of rows before each row group and in all."""
+
+    file: pq.ParquetFile
+    columns: frozenset[str]
+    starts: Array
+
+
 @lru_cache(maxsize=16)
-def _opened(key: _FileKey) -> tuple[pq.ParquetFile, Array]:
-    """The open file, and the number of rows before each row group and in all."""
+def _opened(key: FileKey) -> _Opened:
     with reading(Path(key[0])):
         file = pq.ParquetFile(key[0])
         sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
-    return file, np.cumsum([0, *sizes])
+        return _Opened(file, frozenset(file.schema_arrow.names), np.cumsum([0, *sizes]))
 
 
-@lru_cache(maxsize=8)
-def _group(key: _FileKey, group: int, columns: tuple[str, ...]) -> pa.Table:
-    with reading(Path(key[0])):
-        return _opened(key)[0].read_row_group(group, columns=list(columns), use_threads=False)
+def _group(key: FileKey, group: int, columns: tuple[str, ...]) -> pa.Table:
+    def read() -> tuple[pa.Table, int]:
+        with reading(Path(key[0])):
+            table = _opened(key).file.read_row_group(group, columns=list(columns), use_threads=False)
+        return table, table.nbytes
+
+    return _groups.get((key, group, columns), read)
+
+
+_groups: Kept[pa.Table] = Kept(limit=256 * 1024**2)
 
 
 @contextmanager

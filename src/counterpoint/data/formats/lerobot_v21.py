@@ -38,6 +38,8 @@ def places_v21(root: Path, info: Info) -> list[EpisodePlace]:
             raise damaged(
                 path, f"{type(error).__name__}: {error}", "episode_index, length and tasks"
             ) from error
+        if not 1 <= length < 2**31:
+            raise damaged(path, f"episode {number} of length {length}", "at least one step")
         at = {"episode_chunk": number // info.chunk, "episode_index": number}
         places.append(
             EpisodePlace(

@@ -1,0 +1,215 @@
+"""What stands behind `counterpoint data info`, `doctor` and `convert`."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from counterpoint.data.cache_build import resize
+from counterpoint.data.doctor import examine
+from counterpoint.data.episode import Array, Episode
+from counterpoint.data.formats import open_dataset, recognise, split_names
+from counterpoint.data.formats.epic_kitchens import EpicKitchensStore
+from counterpoint.data.formats.lerobot import LeRobotStore
+from counterpoint.data.formats.lerobot_layout import INFO
+from counterpoint.data.formats.lerobot_writer import LeRobotWriter
+from counterpoint.data.store import EpisodeStore
+from counterpoint.errors import BadInputError
+from counterpoint.progress import ProgressBar
+
+__all__ = ["convert", "doctor", "info"]
+
+_SHOWN = 100  # rows of a table before it is cut short
+_CHUNK = 64  # frames decoded at a time
+
+
+def info(path: str | Path) -> None:
+    """Print what a data set holds: episodes, cameras, sizes, instructions, splits, share of successes."""
+    store = open_dataset(path)
+    lengths = [episode.length for episode in store.episodes]
+    actions, state = store.actions(0), store.state(0)
+    rates = sorted({round(episode.fps, 2) for episode in store.episodes})
+    known = [episode.success for episode in store.episodes if episode.success is not None]
+    seconds = sum(episode.length / episode.fps for episode in store.episodes)
+    facts = {
+        "format": recognise(path).value,
+        "episodes": f"{len(lengths)}, of {min(lengths)} to {max(lengths)} frames",
+        "frames": f"{sum(lengths)}, {seconds / 60:.1f} minutes",
+        "frames a second": ", ".join(f"{rate:g}" for rate in rates),
+        "cameras": ", ".join(_camera_size(store, camera) for camera in store.cameras) or "none",
+        "actions": f"{actions.shape[1]} dimensions" if actions is not None else "none",
+        "state": f"{state.shape[1]} dimensions" if state is not None else "none",
+        "splits": ", ".join(f"{name} {text}" for name, text in _splits(path, store).items()) or "none",
+        "success": f"{np.mean(known):.0%} of {len(known)} episodes that say" if known else "not recorded",
+    }
+    if isinstance(store, EpicKitchensStore) and store.skipped:
+        facts["left out"] = f"{len(store.skipped)} segments whose frames are not there"
+    table = Table(title=Text(str(path)), show_header=False)
+    for name, fact in facts.items():
+        table.add_row(name, Text(fact))
+    texts = Table("instruction", "episodes")
+    counts = Counter(episode.instruction for episode in store.episodes)
+    for text, count in counts.most_common(_SHOWN):
+        texts.add_row(Text(text or "(none)"), str(count))
+    if len(counts) > _SHOWN:
+        texts.add_row(f"... and {len(counts) - _SHOWN} more", "")
+    console = Console()
+    console.print(table)
+    console.print(texts)
+
+
+def doctor(path: str | Path) -> int:
+    """Examine a data set, print what is wrong with it, and return the exit code: 0 clean, 2 with findings."""
+    findings = examine(path)
+    console = Console()
+    if not findings:
+        console.print(Text(f"{path}: nothing wrong"))
+        return 0
+    table = Table(
+        "where", "found", "expected", "mend", title=Text(f"{path}: {len(findings)} findings"), show_lines=True
+    )
+    for finding in findings[:_SHOWN]:
+        parts = (_relative(finding.where, path), finding.found, finding.expected, finding.mend)
+        table.add_row(*(Text(part, overflow="fold") for part in parts))
+    console.print(table)
+    if len(findings) > _SHOWN:
+        console.print(f"... and {len(findings) - _SHOWN} more")
+    return 2
+
+
+def convert(path: str | Path, out: str | Path, *, size: int | None = None, fps: int | None = None) -> Path:
+    """Write any data set that can be read as LeRobot v3.0.
+
+    A LeRobot data set has one whole number of frames a second. Where all episodes agree on one after rounding, every
+    frame is kept and the true rate is told in `meta/info.json`; otherwise `fps` must be given, and the frame nearest
+    in time is taken.
+
+    Args:
+        path: What to read.
+        out: The folder to write; must not exist.
+        size: Side of the square to resize frames to, in pixels; by default they stay as they are.
+        fps: Frames a second to resample videos to.
+
+    Raises:
+        BadInputError: When the source is damaged, its rates or sizes differ, or `out` exists.
+    """
+    store = open_dataset(path)
+    rate = _rate(store, fps)
+    first = _episode(store, 0, rate, size, resample=fps is not None)
+    splits, (robot_type, about) = _splits(path, store), _origin(store)
+    about |= {"converted_from": Path(path).name, "source_fingerprint": store.fingerprint}
+    about |= {"source_fps": sorted({episode.fps for episode in store.episodes})}
+    writer = LeRobotWriter(
+        out,
+        fps=rate,
+        cameras={camera: (frames.shape[1], frames.shape[2]) for camera, frames in first.frames.items()},
+        action_dim=None if first.actions is None else first.actions.shape[1],
+        state_dim=None if first.state is None else first.state.shape[1],
+        robot_type=robot_type,
+        info=about,
+        image_cameras=_lossless_cameras(store),
+    )
+    with ProgressBar("Converting", len(store.episodes), "episodes") as bar:
+        for number in range(len(store.episodes)):
+            episode = _episode(store, number, rate, size, resample=fps is not None)
+            for camera, frames in episode.frames.items():
+                if size is None and frames.shape[1:] != first.frames[camera].shape[1:]:
+                    raise BadInputError(
+                        f"{path}, episode {number}",
+                        found=f"frames of {frames.shape[1]}x{frames.shape[2]}",
+                        expected=f"{first.frames[camera].shape[1]}x{first.frames[camera].shape[2]}, as in episode 0",
+                        mend="give --size to bring all frames to one size",
+                    )
+            writer.add_episode(episode)
+            bar.advance()
+    writer.finalize(splits or None)
+    kept = sum(info.length for info in store.episodes)
+    Console().print(
+        Text(f"Wrote {out}: {len(store.episodes)} episodes, {kept} frames read, {rate} frames a second")
+    )
+    return Path(out)
+
+
+def _camera_size(store: EpisodeStore, camera: str) -> str:
+    height, width = store.frames(0, np.array([0]), camera).shape[1:3]
+    return f"{camera} {width}x{height}"
+
+
+def _relative(where: str, path: str | Path) -> str:
+    """Places inside the data set, told without the way to it."""
+    return where.removeprefix(f"{path}/")
+
+
+def _splits(path: str | Path, store: EpisodeStore) -> dict[str, str]:
+    """Split name -> "a:b", episodes a to b - 1."""
+    if isinstance(store, LeRobotStore):
+        return {name: f"{first}:{stop}" for name, (first, stop) in store.info.splits.items()}
+    splits, first = {}, 0
+    for name in split_names(path):
+        stop = first + len(open_dataset(path, split=name).episodes)
+        splits[name], first = f"{first}:{stop}", stop
+    return splits
+
+
+def _origin(store: EpisodeStore) -> tuple[str, dict[str, Any]]:
+    """Robot and further notes of a LeRobot source."""
+    if not isinstance(store, LeRobotStore):
+        return "unknown", {}
+    raw = json.loads((store.root / INFO).read_text(encoding="utf-8"))
+    return str(raw.get("robot_type") or "unknown"), dict(raw.get("counterpoint") or {})
+
+
+def _lossless_cameras(store: EpisodeStore) -> list[str]:
+    """Cameras that the source keeps as pictures rather than video."""
+    if not isinstance(store, LeRobotStore):
+        return []
+    return [name for name, key in store.info.cameras.items() if store.info.features[key].dtype == "image"]
+
+
+def _rate(store: EpisodeStore, fps: int | None) -> int:
+    rates = Counter(max(1, round(episode.fps)) for episode in store.episodes)
+    if fps is None and len(rates) > 1:
+        raise BadInputError(
+            "frames a second",
+            found=", ".join(f"{rate} ({count} episodes)" for rate, count in rates.most_common()),
+            expected="one rate, as LeRobot data sets have",
+            mend=f"give --fps {rates.most_common(1)[0][0]} to take the frames nearest in time",
+        )
+    if fps is not None and store.actions(0) is not None:
+        raise BadInputError(
+            "--fps",
+            found="data with actions",
+            expected="videos alone: an action belongs to its own time step",
+            mend="leave --fps out",
+        )
+    return fps or next(iter(rates))
+
+
+def _episode(store: EpisodeStore, number: int, rate: int, size: int | None, *, resample: bool) -> Episode:
+    """One episode at the target's rate and size; frames are decoded in chunks, so that few are held at full size."""
+    info = store.episodes[number]
+    steps = np.arange(info.length)
+    if resample:
+        seconds = np.arange(int((info.length - 1) / info.fps * rate) + 1) / rate
+        steps = np.minimum(np.rint(seconds * info.fps), info.length - 1).astype(np.int64)
+    actions, state = store.actions(number), store.state(number)
+    return Episode(
+        frames={camera: _frames(store, number, steps, camera, size) for camera in store.cameras},
+        instruction=info.instruction,
+        timestamps=np.arange(len(steps)) / rate,
+        actions=None if actions is None else actions[steps],
+        state=None if state is None else state[steps],
+        success=info.success,
+    )
+
+
+def _frames(store: EpisodeStore, number: int, steps: Array, camera: str, size: int | None) -> Array:
+    chunks = (store.frames(number, steps[at : at + _CHUNK], camera) for at in range(0, len(steps), _CHUNK))
+    return np.concatenate([chunk if size is None else resize(chunk, size) for chunk in chunks])

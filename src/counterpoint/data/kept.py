@@ -1,0 +1,51 @@
+"""Results kept for the next time, within a bound of memory."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+__all__ = ["Kept"]
+
+Value = TypeVar("Value")
+
+
+class Kept(Generic[Value]):
+    """Results by key; the longest unused are dropped when all together exceed `limit` bytes.
+
+    Attributes:
+        limit: Bytes that may be kept; a single larger result is kept alone.
+        bytes: Bytes kept now.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._forget()
+        if hasattr(os, "register_at_fork"):  # not on Windows
+            os.register_at_fork(after_in_child=self._forget)  # another thread may have held the lock
+
+    def _forget(self) -> None:
+        self._lock = threading.Lock()
+        self._values: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def get(self, key: Hashable, make: Callable[[], tuple[Value, int]]) -> Value:
+        """What is kept under `key`; else what `make` returns beside its size in bytes."""
+        with self._lock:
+            if key in self._values:
+                self._values.move_to_end(key)
+                return self._values[key][0]
+        value, size = make()
+        with self._lock:
+            known = self._values.pop(key, None)  # another thread may have been faster
+            self._values[key] = value, size
+            self.bytes += size - (known[1] if known else 0)
+            while self.bytes > self.limit and len(self._values) > 1:
+                self.bytes -= self._values.popitem(last=False)[1][1]
+        return value

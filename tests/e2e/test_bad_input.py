@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from counterpoint.cli import main
+from counterpoint.data.formats.lerobot_writer import LeRobotWriter
+from counterpoint.data.store import read_episode
+from counterpoint.data.video import encode_video
+from counterpoint.encoders.base import DualEncoder, EncoderConfig
+from tests.conftest import moving_square_store
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A LeRobot data set, a folder of videos and an encoder, all in order."""
+    root = tmp_path_factory.mktemp("good")
+    store = moving_square_store(episodes=6, size=32)
+    writer = LeRobotWriter(
+        root / "robot", fps=10, cameras={"front": (32, 32)}, action_dim=2, state_dim=3, robot_type="toy"
+    )
+    for number in range(6):
+        writer.add_episode(read_episode(store, number))
+    writer.finalize({"train": "0:4", "val": "4:6"})
+    (root / "videos").mkdir()
+    for number in range(2):
+        encode_video(root / "videos" / f"{number}.mp4", store.frames(number, np.arange(8)), 10)
+    (root / "videos" / "manifest.csv").write_text(
+        "video,instruction\n0.mp4,push the red block\n1.mp4,push the green block\n"
+    )
+    DualEncoder(EncoderConfig(image="convnet", image_size=32, embed_dim=16)).save_pretrained(root / "model")
+    return root
+
+
+@pytest.fixture
+def place(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(good, tmp_path, dirs_exist_ok=True)
+    monkeypatch.setenv("COUNTERPOINT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def first(place: Path, pattern: str) -> Path:
+    return next(place.rglob(pattern))
+
+
+def set_info(place: Path, key: str, value: object) -> None:
+    path = place / "robot" / "meta" / "info.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+
+
+def spoil_actions(place: Path) -> None:
+    path = first(place / "robot" / "data", "*.parquet")
+    table = pq.read_table(path)
+    actions = table["action"].to_pylist()
+    actions[3][0] = float("nan")
+    field = table.schema.field("action")
+    column = table.schema.get_field_index("action")
+    pq.write_table(table.set_column(column, field, pa.array(actions, field.type)), path)
+
+
+def manifest(text: str) -> Callable[[Path], None]:
+    def write(place: Path) -> None:
+        (place / "videos" / "manifest.csv").write_text(text)
+
+    return write
+
+
+TRAIN = [
+    "pretrain",
+    "decisionnce_t-demo",
+    "--out",
+    "run",
+    "--train.steps=1",
+    "--train.batch_size=2",
+    "--data.size=32",
+    "--data",
+]
+REWARD = ["reward", "videos/0.mp4", "--model", "model", "--out", "curves", "--instruction"]
+
+CASES: dict[str, tuple[Callable[[Path], None], list[str], str]] = {
+    "missing video": (lambda p: (p / "videos" / "1.mp4").unlink(), [*TRAIN, "videos"], "1.mp4"),
+    "unreadable video": (lambda p: (p / "videos" / "1.mp4").write_text("x"), [*TRAIN, "videos"], "1.mp4"),
+    "truncated mp4": (lambda p: truncate(first(p / "robot", "*.mp4")), [*TRAIN, "robot"], ".mp4"),
+    "truncated parquet": (lambda p: truncate(first(p / "robot" / "data", "*.parquet")), [*TRAIN, "robot"], ".parquet"),
+    "NaN in actions": (spoil_actions, [*TRAIN, "robot"], "action"),
+    "info.json that leaves its folder": (
+        lambda p: set_info(p, "data_path", "../{chunk_index}/{file_index}.parquet"), [*TRAIN, "robot"], "info.json",
+    ),
+    "lance": (lambda p: set_info(p, "storage_format", "lance"), [*TRAIN, "robot"], "lance"),
+    "empty manifest": (manifest("video,instruction\n"), [*TRAIN, "videos"], "manifest.csv"),
+    "manifest without a column": (manifest("video\n0.mp4\n"), [*TRAIN, "videos"], "instruction"),
+    "empty instruction in a manifest": (manifest("video,instruction\n0.mp4,\n"), [*TRAIN, "videos"], "instruction"),
+    "manifest that leaves its folder": (manifest("video,instruction\n../videos/0.mp4,push\n"), [*TRAIN, "videos"], "../videos/0.mp4"),
+    "clip shorter than F": (
+        lambda p: None, [*TRAIN, "robot", "--objective.draw=sorted_uniform", "--objective.frames=12"], "expected at least 12",
+    ),
+    "unknown key": (lambda p: None, [*TRAIN, "robot", "--train.batchsize=3"], "batch_size"),
+    "ill-typed key": (lambda p: None, [*TRAIN, "robot", "--optimizer.lr=fast"], "optimizer.lr"),
+    "unknown camera": (lambda p: None, [*TRAIN, "robot", "--data.camera=wrist"], "wrist"),
+    "empty instruction": (lambda p: None, [*REWARD, " "], "instruction"),
+    "no such video": (lambda p: (p / "videos" / "0.mp4").unlink(), [*REWARD, "push"], "0.mp4"),
+    "truncated video": (lambda p: truncate(p / "videos" / "0.mp4"), [*REWARD, "push"], "0.mp4"),
+    "corrupt weights": (lambda p: truncate(p / "model" / "model.safetensors"), [*REWARD, "push"], "model.safetensors"),
+    "corrupt encoder config": (lambda p: truncate(p / "model" / "config.json"), [*REWARD, "push"], "config.json"),
+    "no such model": (lambda p: shutil.rmtree(p / "model"), [*REWARD, "push"], "model"),
+    "converting what is no checkpoint": (
+        lambda p: None, ["convert", "decisionnce", "videos/0.mp4", "--out", "converted"], "0.mp4",
+    ),
+    "unknown task": (lambda p: None, ["collect", "metaworld", "--tasks", "draw-open", "--out", "new"], "drawer-open"),
+    "folder in the way": (lambda p: None, ["collect", "metaworld", "--tasks", "reach-v3", "--out", "videos"], "videos"),
+    "not a data set": (lambda p: None, ["data", "info", "model"], "model"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.replace(" ", "-"))
+def test_bad_input_is_one_message_and_leaves_what_was_there(
+    case: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spoil, arguments, words = CASES[case]
+    spoil(place)
+    before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+    with pytest.raises(SystemExit) as done:
+        main(arguments)
+    error = capsys.readouterr().err
+    assert done.value.code == 2, error
+    message = [line for line in error.splitlines() if line.startswith("counterpoint: ")]
+    assert len(message) == 1, error
+    assert words in message[0]
+    assert "expected" in message[0]
+    assert "Mend:" in message[0]
+    assert all(path.read_bytes() == content for path, content in before.items())
+    assert not (place / "run" / "pretrained").exists()
+    assert not (place / "new").exists()

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
+
+from counterpoint.evaluation import metrics
+
+Array = NDArray[np.float64]
+curves = arrays(np.float64, st.integers(2, 12), elements=st.integers(-5, 5).map(float))
+
+
+def ranks_by_hand(values: list[float]) -> list[float]:
+    """Ranks from 1; equal values share the mean of theirs."""
+    return [
+        sum(other < value for other in values) + (sum(other == value for other in values) + 1) / 2
+        for value in values
+    ]
+
+
+def correlation_by_hand(x: list[float], y: list[float]) -> float:
+    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
+    cov = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True))
+    return cov / math.sqrt(sum((a - mean_x) ** 2 for a in x) * sum((b - mean_y) ** 2 for b in y))
+
+
+@given(curves)
+@settings(deadline=None)
+def test_voc_is_the_correlation_of_ranks(values: Array) -> None:
+    if np.ptp(values) == 0:
+        assert metrics.value_order_correlation(values) == 0.0
+        return
+    ranks = ranks_by_hand(values.tolist())
+    time = [float(t + 1) for t in range(len(values))]
+    assert metrics.value_order_correlation(values) == pytest.approx(correlation_by_hand(ranks, time))
+
+
+@given(curves)
+@settings(deadline=None)
+def test_kendall_is_tau_b(values: Array) -> None:
+    pairs = list(itertools.combinations(values.tolist(), 2))
+    up, down = sum(a < b for a, b in pairs), sum(a > b for a, b in pairs)
+    untied = math.sqrt((up + down) * len(pairs))
+    assert metrics.kendall_tau_b(values) == pytest.approx((up - down) / untied if untied else 0.0)
+
+
+def test_controls_of_voc() -> None:
+    ramp = np.arange(20.0)
+    voc = metrics.value_order_correlation
+    assert voc(ramp) == pytest.approx(1.0)
+    assert voc(ramp[::-1]) == pytest.approx(-1.0)
+    assert voc(np.full(20, 0.3)) == 0.0
+    shuffled = [voc(np.random.default_rng(seed).permutation(ramp)) for seed in range(200)]
+    assert abs(float(np.mean(shuffled))) < 0.06
+
+
+def ordering_by_hand(s: list[float], t: list[float]) -> float:
+    kept = total = 0
+    for i, j, k in itertools.permutations(range(len(s)), 3):
+        if abs(t[i] - t[j]) < abs(t[i] - t[k]):
+            total += 1
+            kept += abs(s[i] - s[j]) < abs(s[i] - s[k])
+    return kept / total if total else math.nan
+
+
+@given(arrays(np.float64, st.integers(1, 8), elements=st.floats(-1, 1)), st.randoms())
+@settings(max_examples=60, deadline=None)
+def test_ordering_counts_triples(similarity: Array, random: object) -> None:
+    times = np.sort(np.random.default_rng(len(similarity)).choice(40, len(similarity), replace=False) * 1.0)
+    expected = ordering_by_hand(similarity.tolist(), times.tolist())
+    assert metrics.ordering(similarity, times) == pytest.approx(expected, nan_ok=True)
+
+
+def test_ordering_of_known_curves() -> None:
+    ramp = np.arange(9.0)
+    assert metrics.ordering(ramp) == 1.0
+    assert metrics.ordering(-ramp) == 1.0  # even in the sign of the similarity
+    assert metrics.ordering(np.zeros(9)) == 0.0
+    noise = [metrics.ordering(np.random.default_rng(seed).normal(size=12)) for seed in range(100)]
+    assert float(np.mean(noise)) == pytest.approx(0.5, abs=0.02)
+
+
+def test_matched_and_triples_agree_with_loops() -> None:
+    rng = np.random.default_rng(0)
+    scores, own = rng.integers(0, 4, (30, 5)).astype(float), rng.integers(0, 5, 30)
+    hits, shares = metrics.matched(scores, own), metrics.triples(scores, own)
+    gaps = metrics.confusion_gap(scores, own)
+    for row, mine in enumerate(own):
+        others = [scores[row, column] for column in range(5) if column != mine]
+        assert hits[row] == all(scores[row, mine] > other for other in others)
+        assert shares[row] == pytest.approx(sum(scores[row, mine] > other for other in others) / 4)
+        assert gaps[row] == pytest.approx(scores[row, mine] - sum(others) / 4)
+
+
+def test_a_collapsed_encoder_matches_nothing() -> None:
+    scores, own = np.full((6, 3), 0.7), np.array([0, 1, 2, 0, 1, 2])
+    assert not metrics.matched(scores, own).any()
+    assert (metrics.triples(scores, own) == 0.0).all()
+    np.testing.assert_allclose(metrics.confusion_gap(scores, own), 0.0, atol=1e-12)
+
+
+def test_hard_negatives_differ_in_one_word() -> None:
+    texts = ["Open the drawer.", "close drawer", "open the door", "open the big drawer", "open the drawer"]
+    apart = metrics.one_word_apart(texts)
+    assert apart.tolist() == [
+        [False, True, True, False, False],
+        [True, False, False, False, True],
+        [True, False, False, False, True],
+        [False, False, False, False, False],
+        [False, True, True, False, False],
+    ]
+    scores = np.array([[1.0, 2.0, 0.0, 9.0, 9.0], [0.0, 0.0, 0.0, 1.0, 0.0]])
+    assert metrics.triples(scores, np.array([0, 3]), apart).tolist() == pytest.approx(
+        [0.5, math.nan], nan_ok=True
+    )
+
+
+def test_steps_and_jumps() -> None:
+    path = np.array([[0.0, 0.0], [3.0, 4.0], [3.0, 4.0], [3.0, 5.0]])
+    assert metrics.step_norms(path).tolist() == [5.0, 0.0, 1.0]
+    assert metrics.jump_ratio(path) == pytest.approx(2.5)
+    assert metrics.jump_ratio(np.arange(12.0).reshape(6, 2)) == pytest.approx(1.0)
+    assert math.isnan(metrics.jump_ratio(np.ones((4, 2))))
+
+
+def test_bridge_residual_is_the_papers_term() -> None:
+    rng = np.random.default_rng(0)
+    z, t = rng.normal(size=(6, 3)), np.array([2.0, 3.0, 5.0, 6.0, 9.0, 12.0])
+    terms = []
+    for i in range(1, 5):
+        share = (t[i] - t[0]) / (t[5] - t[0])
+        mean = z[0] + share * (z[5] - z[0])
+        variance = (t[i] - t[0]) * (t[5] - t[i]) / (t[5] - t[0])
+        terms.append(float(((z[i] - mean) ** 2).sum()) / (2 * variance))
+    assert metrics.bridge_residual(z, t) == pytest.approx(np.mean(terms))
+    assert metrics.bridge_residual(np.outer(np.arange(5.0), [1.0, 2.0])) == pytest.approx(0.0)
+    assert math.isnan(metrics.bridge_residual(z[:2]))
+
+
+def test_a_brownian_bridge_has_the_residual_it_should() -> None:
+    rng = np.random.default_rng(0)
+    steps, residuals = 30, []
+    for _ in range(300):
+        walk = np.concatenate([np.zeros((1, 4)), rng.normal(size=(steps, 4)).cumsum(axis=0)])
+        residuals.append(metrics.bridge_residual(walk))
+    assert float(np.mean(residuals)) == pytest.approx(4 / 2, rel=0.1)  # half a chi-square of 4 dimensions
+
+
+def test_similarities_of_rows() -> None:
+    rows = np.random.default_rng(0).normal(size=(6, 3))
+    unit = [row / np.linalg.norm(row) for row in rows]
+    pairs = [float(a @ b) for a, b in itertools.combinations(unit, 2)]
+    assert metrics.pairwise_cosine(rows) == pytest.approx(np.mean(pairs))
+    assert metrics.cosine_to(rows, rows[0]) == pytest.approx(np.mean([float(a @ unit[0]) for a in unit]))
+    assert metrics.pairwise_cosine(np.ones((4, 2))) == pytest.approx(1.0)
+    assert math.isnan(metrics.pairwise_cosine(rows[:1]))

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from counterpoint.data.clips import SortedFrames
+from counterpoint.data.sampling import Augment
+from counterpoint.objectives.actol import AcTOL, AcTOLConfig, DirectedAcTOL, actol_loss
+from counterpoint.objectives.base import Features
+from counterpoint.objectives.brownian_bridge import (
+    brownian_bridge_log_loss,
+    brownian_bridge_log_loss_as_trained,
+    brownian_bridge_loss,
+    brownian_bridge_loss_as_trained,
+    random_intervals,
+)
+from counterpoint.objectives.vlo import directed_vlo_loss, vlo_loss, vlo_lower_bound
+from tests.objectives.test_vlo import TIMES, VALID, videos
+
+ENDS = torch.tensor([[1, 4], [0, 5], [0, 1], [2, 2]])
+
+
+@pytest.mark.parametrize("interval", [None, ENDS])
+def test_sum_of_its_two_losses(interval: Tensor | None) -> None:
+    frames, text = videos()
+    whole = actol_loss(
+        frames, text, TIMES, temperature=0.1, bridge_weight=3.0, valid=VALID, interval=interval
+    )
+    order = vlo_loss(frames, text, TIMES, temperature=0.1, valid=VALID)
+    parts = order + 3 * brownian_bridge_log_loss(frames, TIMES, valid=VALID, interval=interval)
+    torch.testing.assert_close(whole, parts)
+    mine, theirs = (torch.autograd.grad(value, (frames, text)) for value in (whole, parts))
+    torch.testing.assert_close(mine, theirs)
+
+
+def test_gradcheck() -> None:
+    def loss(frames: Tensor, text: Tensor) -> Tensor:
+        return actol_loss(frames, text, TIMES, temperature=0.5, bridge_weight=2.0, valid=VALID, interval=ENDS)
+
+    assert torch.autograd.gradcheck(loss, videos(D=3))
+
+
+def test_second_backward_pass() -> None:
+    frames, text = videos()
+    loss = actol_loss(frames, text, TIMES, valid=VALID)
+    first = torch.autograd.grad(loss, (frames, text), retain_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(loss, (frames, text)), first)
+
+
+def test_single_precision() -> None:
+    frames, text = (x.detach().float() for x in videos())
+    expected = actol_loss(*videos(), TIMES, valid=VALID)
+    torch.testing.assert_close(
+        actol_loss(frames, text, TIMES, valid=VALID).double(), expected, rtol=1e-5, atol=0
+    )
+
+
+class Pixels(nn.Module):
+    embed_dim, image_size = 3, 4
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(3))
+
+    def encode_image(self, frames: Tensor) -> Tensor:
+        return frames.float().mean((-3, -2)) * self.scale
+
+    def encode_text(self, texts: list[str]) -> Tensor:
+        return torch.tensor([[len(t), t.count("o"), 1.0] for t in texts]) * self.scale
+
+
+def batch() -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(0)
+    return {
+        "frames": torch.randint(0, 256, (4, 6, 4, 4, 3), dtype=torch.uint8, generator=generator),
+        "clip.indices": TIMES,
+        "clip.valid": VALID,
+        "instruction": ["open door", "close", "open door", "push"],
+        "sample": torch.tensor([5, 6, 17, 18]),
+    }
+
+
+BRIDGES = {
+    "log_variance": brownian_bridge_log_loss,
+    "variance": brownian_bridge_loss,
+    "log_variance_as_trained": brownian_bridge_log_loss_as_trained,
+    "variance_as_trained": brownian_bridge_loss_as_trained,
+}
+
+
+@pytest.mark.parametrize(("kind", "order"), [(AcTOL, vlo_loss), (DirectedAcTOL, directed_vlo_loss)])
+@pytest.mark.parametrize("bridge", BRIDGES)
+def test_objective(kind: type[AcTOL], order: Any, bridge: Any) -> None:
+    encoder: Any = Pixels()
+    objective = kind(encoder, AcTOLConfig(temperature=0.1, frames=6, bridge_weight=0.01, bridge=bridge))
+    out = objective(batch())
+    rows = objective.encode(batch()).rows
+    vlo = order(rows["frames"], rows["text"], TIMES, temperature=0.1, valid=VALID)
+    smoothness = BRIDGES[bridge](rows["frames"], TIMES, valid=VALID)
+    torch.testing.assert_close(out.loss, vlo + 0.01 * smoothness)
+    torch.testing.assert_close(out.metrics["vlo"], vlo.detach())
+    torch.testing.assert_close(out.metrics["bridge"], smoothness.detach())
+    excess = vlo.double() - vlo_lower_bound(TIMES, valid=VALID)
+    torch.testing.assert_close(out.metrics["vlo_excess"].double(), excess.detach(), rtol=1e-4, atol=1e-5)
+    assert {"categorical_accuracy", "logits_pos", "logits_neg"} < set(out.metrics)
+    out.loss.backward()
+    assert encoder.scale.grad.isfinite().all()
+    assert objective.exports() == {"encoder": encoder}
+
+
+def test_random_interval_is_a_function_of_the_sample() -> None:
+    encoder: Any = Pixels()
+    objective = AcTOL(encoder, AcTOLConfig(frames=6, interval="random"))
+    frames, text = videos()
+    given = batch()
+    out = objective.loss(Features({"frames": frames, "text": text}), given)
+    expected = brownian_bridge_log_loss(
+        frames, TIMES, valid=VALID, interval=random_intervals(given["sample"], VALID)
+    )
+    torch.testing.assert_close(out.metrics["bridge"], expected.detach())
+    later = objective.loss(
+        Features({"frames": frames, "text": text}), given | {"sample": given["sample"] + 100}
+    )
+    assert later.metrics["bridge"] != out.metrics["bridge"]
+
+
+def test_sampling() -> None:
+    encoder: Any = Pixels()
+    spec = AcTOL(encoder).sampling()
+    assert spec.draws == {"clip": SortedFrames(10)}
+    assert spec.augment is None
+    spec = AcTOL(encoder, AcTOLConfig(frames=4, augment=True, augment_scale=(0.5, 1.0))).sampling()
+    assert spec.draws == {"clip": SortedFrames(4)}
+    assert spec.augment == Augment(scale=(0.5, 1.0))
