@@ -56,24 +56,27 @@ def actol(name: str, weight: float) -> dict[str, Any]:
     return {"name": name, "frames": 10, "temperature": 0.1, "bridge_weight": weight}
 
 
-FINE_TUNE = {"train.steps": 300, "train.batch_size": 16, "optimizer.lr": 1e-4}
-SCRATCH = {"train.batch_size": 16}
+# A step encodes 64 to 80 frames whatever the method: 32 clips of two, 16 of five, 8 of ten.
+FIVE_FRAMES = {"train.batch_size": 16}
+SHORTER = {"train.batch_size": 16, "train.steps": 800}
+SCRATCH = {"train.batch_size": 8, "train.steps": 800}
+FINE_TUNE = {"train.batch_size": 16, "train.steps": 300, "optimizer.lr": 1e-4}
 
 ROWS: dict[str, Row] = {
     "random encoder": Row(None),
     "decisionnce_t": Row({"name": "decisionnce_t", "temperature": 0.1}),
     "decisionnce_p": Row({"name": "decisionnce_p", "temperature": 0.1}),
-    "liv": Row({"name": "liv"}),
+    "liv": Row({"name": "liv"}, overrides=FIVE_FRAMES),
     "clip_goal": Row({"name": "clip_goal", "temperature": 0.1}),
-    "vip": Row({"name": "vip"}),
-    "r3m": Row({"name": "r3m"}),
-    "tcn": Row({"name": "tcn"}),
+    "vip": Row({"name": "vip"}, overrides=SHORTER),
+    "r3m": Row({"name": "r3m"}, overrides=SHORTER),
+    "tcn": Row({"name": "tcn"}, overrides=SHORTER),
     "vlo from scratch": Row(actol("actol", 0.0), overrides=SCRATCH),
     "actol 0.1 from scratch": Row(actol("actol", 0.1), overrides=SCRATCH),
     "directed vlo from scratch": Row(actol("directed_actol", 0.0), overrides=SCRATCH),
 } | {
     f"actol {weight:g} from decisionnce_t": Row(actol("actol", weight), start="decisionnce_t", overrides=FINE_TUNE)
-    for weight in (0.0, 0.01, 0.1, 1.0, 10.0)
+    for weight in (0.0, 0.1, 1.0, 10.0)
 }  # fmt: skip
 
 
@@ -122,7 +125,7 @@ def measure(name: str, seed: int, data: Path, out: Path) -> dict[str, Any]:
     return found
 
 
-SHOWN = ("potential.voc", "direction.voc", "direction.accuracy_whole_video", "potential.accuracy_whole_video")
+SHOWN = ("voc.potential", "voc.direction", "accuracy_whole_video.direction", "accuracy_whole_video.potential")
 
 
 def trained_encoder(row: Row, seed: int, data: Path, run: Path, out: Path) -> DualEncoder:

@@ -171,7 +171,13 @@ def write_lerobot_v21(root: Path) -> Path:
         "data_path": "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet",
         "video_path": "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4",
     }
-    about: dict[str, object] = {"codebase_version": "v2.1", "fps": 10, "robot_type": None, "total_videos": 3, "total_chunks": 1}
+    about: dict[str, object] = {
+        "codebase_version": "v2.1",
+        "fps": 10,
+        "robot_type": None,
+        "total_videos": 3,
+        "total_chunks": 1,
+    }
     about |= {"chunks_size": 1000, "splits": {"train": "0:3"}, "features": features}
     (root / "meta" / "info.json").write_text(json.dumps({**about, **sizes, **paths}, indent=4))
     return root

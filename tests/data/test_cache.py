@@ -36,8 +36,8 @@ def test_holds_what_the_source_holds(tmp_path: Path) -> None:
     for number, info in enumerate(source.episodes):
         steps = np.arange(info.length)
         np.testing.assert_array_equal(store.timestamps(number), source.timestamps(number))
-        np.testing.assert_array_equal(store.actions(number), source.actions(number))  # type: ignore[arg-type]
-        np.testing.assert_array_equal(store.state(number), source.state(number))  # type: ignore[arg-type]
+        np.testing.assert_array_equal(store.actions(number), source.actions(number))
+        np.testing.assert_array_equal(store.state(number), source.state(number))
         for camera in source.cameras:
             expected = resize(source.frames(number, steps, camera), 16)
             np.testing.assert_array_equal(store.frames(number, steps, camera), expected)
@@ -67,6 +67,12 @@ def test_second_opening_builds_nothing(tmp_path: Path) -> None:
     again = build(memory_store(), tmp_path)
     assert again.fingerprint == first.fingerprint == first.path.name
     assert (again.path / "store.json").stat().st_mtime_ns == before
+
+
+def test_a_training_store_of_that_size_is_taken_as_it_is(tmp_path: Path) -> None:
+    store = build(memory_store(), tmp_path)
+    assert build(store, tmp_path) is store
+    assert build(store, tmp_path, size=8).frames(0, np.array([0])).shape == (1, 8, 8, 3)
 
 
 def test_key_follows_source_size_fit_and_cameras(tmp_path: Path) -> None:

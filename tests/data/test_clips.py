@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from counterpoint.data.clips import (
@@ -52,6 +52,7 @@ def test_lengths_around_the_number_of_frames(rule: Draw, offset: int) -> None:
         assert 0 <= indices.min() <= indices.max() <= length - 1
 
 
+@settings(deadline=None)
 @given(st.sampled_from(RULES), st.integers(0, 300), seeds)
 def test_any_length_any_seed(rule: Draw, excess: int, seed: int) -> None:
     length = rule.min_length + excess
@@ -60,6 +61,7 @@ def test_any_length_any_seed(rule: Draw, excess: int, seed: int) -> None:
     np.testing.assert_array_equal(drawn.indices, rule(length, sample_rng(seed, 0, "clip")).indices)
 
 
+@settings(deadline=None)
 @given(st.sampled_from([2, 3, 5, 9]), st.integers(0, 100), seeds)
 def test_start_goal_is_ordered_and_ends_on_the_goal(frames: int, excess: int, seed: int) -> None:
     length = 2 + excess
@@ -71,12 +73,14 @@ def test_start_goal_is_ordered_and_ends_on_the_goal(frames: int, excess: int, se
     np.testing.assert_array_equal(indices, expected)
 
 
+@settings(deadline=None)
 @given(st.integers(2, 9), st.integers(0, 50), seeds)
 def test_sorted_uniform_is_distinct_and_sorted(frames: int, excess: int, seed: int) -> None:
     indices = SortedUniform(frames)(frames + excess, sample_rng(seed, 0, "clip")).indices
     assert (np.diff(indices) > 0).all()
 
 
+@settings(deadline=None)
 @given(st.integers(2, 12), st.integers(2, 30), seeds)
 def test_sorted_frames_pads_short_clips_and_says_so(frames: int, length: int, seed: int) -> None:
     drawn = SortedFrames(frames)(length, sample_rng(seed, 0, "clip"))
@@ -88,6 +92,7 @@ def test_sorted_frames_pads_short_clips_and_says_so(frames: int, length: int, se
         np.testing.assert_array_equal(drawn.indices[:have], np.arange(length))
 
 
+@settings(deadline=None)
 @given(st.integers(2, 60), seeds)
 def test_goal_transition_stays_in_its_segment(length: int, seed: int) -> None:
     start, goal, step, following, last = GoalTransition()(length, sample_rng(seed, 0, "clip")).indices
@@ -97,6 +102,7 @@ def test_goal_transition_stays_in_its_segment(length: int, seed: int) -> None:
     assert last == length - 1
 
 
+@settings(deadline=None)
 @given(st.integers(3, 60), seeds)
 def test_r3m_frames_are_three_in_order_and_two_edges(length: int, seed: int) -> None:
     first, last, *middle = R3MFrames()(length, sample_rng(seed, 0, "clip")).indices

@@ -150,7 +150,21 @@ def rewrite(data: bytes, rng: np.random.Generator) -> bytes:
 
 
 CELLS: list[object] = [None, -1, 10**9, 2**62, float("nan"), float("inf"), 1e300, [], [1.0], "x"]
-VALUES = [b"-1", b"0", b"1e999", b"null", b'"x"', b"[]", b"{}", b"true", b"NaN", b"", b"9" * 30, b"2.5", b"../x"]
+VALUES = [
+    b"-1",
+    b"0",
+    b"1e999",
+    b"null",
+    b'"x"',
+    b"[]",
+    b"{}",
+    b"true",
+    b"NaN",
+    b"",
+    b"9" * 30,
+    b"2.5",
+    b"../x",
+]
 HARM: dict[str, Callable[[bytes, np.random.Generator], bytes]] = {
     "flip": flip,
     "truncate": truncate,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from counterpoint.data.clips import LastFrame, SortedFrames, StartGoal
@@ -13,6 +13,7 @@ words = st.text(min_size=1, max_size=12)
 large = st.integers(0, 2**63 - 1)
 
 
+@settings(deadline=None)
 @given(large, large, words)
 def test_sample_rng_is_pure(seed: int, sample: int, name: str) -> None:
     first, again = (sample_rng(seed, sample, name).integers(0, 2**62, 4) for _ in range(2))
@@ -39,6 +40,7 @@ def test_numbers_drawn_elsewhere_change_nothing() -> None:
     np.testing.assert_array_equal(sample_rng(1, 2, "clip").random(3), before)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 500), st.integers(0, 2**32), st.integers(0, 1000))
 def test_epoch_order_is_a_pure_permutation(count: int, seed: int, epoch: int) -> None:
     order = epoch_order(count, seed, epoch)
@@ -55,6 +57,7 @@ POLICY = Spec({"window": SortedFrames(frames=3)}, {"actions": Key("actions", "wi
 AUXILIARY = Spec({"clip": StartGoal()}, {"frames": Key("frames", "clip")}, unique_instructions=True)
 
 
+@settings(deadline=None)
 @given(st.integers(3, 60), large, st.integers(0, 10_000))
 def test_merge_changes_no_draw(length: int, seed: int, sample: int) -> None:
     merged = POLICY.merge(AUXILIARY)

@@ -42,9 +42,7 @@ class Nesting(HTMLParser):
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        if tag in self.VOID or (tag == "p" and self.open[-1] != "p"):
-            return
-        if self.open.pop() != tag:
+        if tag not in self.VOID and (not self.open or self.open.pop() != tag):
             self.wrong.append(tag)
 
 

@@ -58,6 +58,16 @@ def test_single_precision() -> None:
     )
 
 
+def test_makes_nothing_on_another_device() -> None:
+    frames, text, times, valid, sample = (x.to("meta") for x in (*videos(), TIMES, VALID, torch.arange(4)))
+    interval = random_intervals(sample, valid)
+    for direction in (vlo_loss, directed_vlo_loss):
+        assert direction(frames, text, times, temperature=1e-4, valid=valid).is_meta
+    assert actol_loss(frames, text, times, valid=valid, interval=interval).is_meta
+    assert brownian_bridge_log_loss_as_trained(frames, times, valid=valid).is_meta
+    assert vlo_lower_bound(times, valid=valid).is_meta
+
+
 class Pixels(nn.Module):
     embed_dim, image_size = 3, 4
 

@@ -201,6 +201,12 @@ def test_wrong_shapes_are_refused(loss: Loss) -> None:
         loss(torch.zeros(3, 2, 4), torch.zeros(2, 4))
 
 
+@pytest.mark.parametrize("loss", [*LOSSES, decisionnce_p_loss_halves])
+def test_makes_nothing_on_another_device(loss: Loss) -> None:
+    frames, text, labels = (x.to("meta") for x in (*clips(), torch.arange(5)))
+    assert loss(frames, text, labels=labels).is_meta
+
+
 class Pixels(nn.Module):
     embed_dim, image_size = 3, 4
 

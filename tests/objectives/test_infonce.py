@@ -84,7 +84,7 @@ def test_unit() -> None:
     raw = torch.tensor([[3.0, 4.0], [0.0, 0.0]], requires_grad=True)
     directions = unit(raw)
     torch.testing.assert_close(directions, torch.tensor([[0.6, 0.8], [0.0, 0.0]]))
-    directions.sum().backward()
+    torch.autograd.backward(directions.sum())
     assert raw.grad is not None
     assert raw.grad.isfinite().all()
 

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.frame_geometry import frame_similarity
 from counterpoint.objectives.vlo import (
+    Direction,
     Neighbours,
     directed_vlo_loss,
     either_way,
@@ -67,7 +68,7 @@ def test_authors_numbers() -> None:
     valid = torch.arange(10) < arrays["num_frames"][:, None]
     loss = vlo_loss(frames, text, arrays["frame_index"], valid=valid)
     torch.testing.assert_close(loss, arrays["head_vlo_loss"], rtol=1e-9, atol=0)
-    loss.backward()
+    torch.autograd.backward(loss)
     torch.testing.assert_close(frames.grad, arrays["head_vlo_grad_visual"], rtol=1e-7, atol=1e-10)
     torch.testing.assert_close(text.grad, arrays["head_vlo_grad_text"], rtol=1e-7, atol=1e-10)
 
@@ -189,19 +190,16 @@ def test_directed_is_never_less_on_monotone_similarity(seed: int) -> None:
     assert down > up
 
 
-@pytest.mark.parametrize("sign", [1, -1])
-def test_directed_loss_turns_a_similarity_that_runs_backwards(sign: int) -> None:
-    times = torch.arange(8)[None]
-    for loss, learned in ((ordering_loss, True), (ordering_loss, False)):
-        s = (0.05 * sign * torch.linspace(-1, 1, 8, dtype=torch.float64))[None].requires_grad_()
-        direction = time_forward if learned else either_way
-        optimizer = torch.optim.SGD([s], lr=0.01)
-        for _ in range(300):
-            optimizer.zero_grad()
-            loss(s, Neighbours.of(times), 0.1, direction).mean().backward()
-            optimizer.step()
-        rises = bool(s[0, -1] > s[0, 0])
-        assert rises == (True if learned else sign == 1)
+@pytest.mark.parametrize(("direction", "turns"), [(time_forward, True), (either_way, False)])
+def test_who_turns_a_similarity_that_runs_backwards(direction: Direction, turns: bool) -> None:
+    near = Neighbours.of(torch.arange(8)[None])
+    similarity = torch.linspace(0.05, -0.05, 8, dtype=torch.float64)[None].requires_grad_()
+    optimizer = torch.optim.SGD([similarity], lr=0.02)
+    for _ in range(60):
+        optimizer.zero_grad()
+        torch.autograd.backward(ordering_loss(similarity, near, 0.1, direction).mean())
+        optimizer.step()
+    assert bool((similarity.diff() > 0).all() if turns else (similarity.diff() < 0).all())
 
 
 def test_directed_loss_has_a_gradient_where_all_frames_look_alike() -> None:
@@ -270,11 +268,11 @@ def test_frames_without_gradient() -> None:
     assert not vlo_loss(frames.detach(), text.detach(), TIMES).requires_grad
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts operations, and keeps the size of the largest tensor any of them makes."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.operations, self.largest = 0, 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
@@ -289,10 +287,10 @@ class Recorder(TorchDispatchMode):
 @pytest.mark.parametrize("loss", LOSSES)
 def test_no_loop_and_no_cube(loss: Loss) -> None:
     counts = []
-    for B, T in ((1, 4), (3, 40)):
+    for B, T in ((2, 4), (3, 40)):
         frames, text = videos(B, T, D=4)
         with Recorder() as record:
-            loss(frames, text, torch.arange(T).expand(B, T)).backward()
+            torch.autograd.backward(loss(frames, text, torch.arange(T).expand(B, T)))
         counts.append(record.operations)
         assert record.largest <= B * T * T
     assert counts[0] == counts[1]

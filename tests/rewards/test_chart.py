@@ -64,6 +64,7 @@ def test_text_is_escaped() -> None:
 
 def test_numbers_are_written_with_a_true_minus() -> None:
     assert signed(-0.5, 2) == "\N{MINUS SIGN}0.50"
+    assert signed(-0.001, 2) == "0.00"
     assert signed(float("nan")) == "\N{EM DASH}"
     low, high = padded(2.0, 2.0)
     assert low < 2.0 < high

@@ -11,7 +11,7 @@ cameras and the version of this layout; so a changed source finds no store and o
                         file and of each episode's part of it
     store.json.sha256   the digest of store.json, as `sha256sum --check` reads it
 
-Each episode's bytes are compared with their digest when a process first touches them, and not again.
+Each episode's bytes are compared with their digest when they are first touched after opening, and not again.
 """
 
 from __future__ import annotations
@@ -69,6 +69,8 @@ def cached(
     for camera in names:
         if camera not in store.cameras:
             raise _unknown_camera(camera, store.cameras)
+    if isinstance(store, CachedStore) and (store.size, store.fit, store.cameras) == (size, fit, names):
+        return store
     key = hashlib.sha256(json.dumps([LAYOUT, store.fingerprint, size, fit, names]).encode()).hexdigest()
     folder = Path(root or cache_root()).expanduser() / key
     sound = _open_sound(folder)  # needs no lock, so that a root that cannot be written serves
@@ -108,6 +110,7 @@ class CachedStore:
         self.fingerprint: str = meta["key"]
         self.cameras: tuple[str, ...] = tuple(meta["cameras"])
         self.size: int = meta["size"]
+        self.fit: Fit = meta["fit"]
         self.episodes = tuple(
             EpisodeInfo(e["length"], e["instruction"], e["fps"], e["success"]) for e in meta["episodes"]
         )
@@ -160,13 +163,11 @@ class CachedStore:
 
     def damage(self) -> list[BadInputError]:
         """Everything that differs from what was written; nothing where the store is whole."""
-        found: list[BadInputError] = []
         try:
-            store = CachedStore(
-                self.path
-            )  # opened anew: store.json and the lengths of files may have changed since
+            store = CachedStore(self.path)  # anew: store.json and the lengths of files may have changed
         except BadInputError as error:
             return [error]
+        found: list[BadInputError] = []
         for name in store._arrays:
             for episode in range(len(store.episodes)):
                 try:

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
@@ -46,8 +47,12 @@ def resize(frames: Array, size: int, fit: Fit = "square") -> Array:
     target = (size, size) if fit == "square" else (round(height * scale), round(width * scale))
     if target == (height, width):
         return frames
-    shape = (target[1], target[0])
-    return np.stack([np.asarray(Image.fromarray(f).resize(shape, Image.Resampling.BICUBIC)) for f in frames])
+
+    def one(frame: Array) -> Array:
+        return np.asarray(Image.fromarray(frame).resize((target[1], target[0]), Image.Resampling.BICUBIC))
+
+    with ThreadPoolExecutor() as pool:  # Pillow resizes outside Python's lock
+        return np.stack(list(pool.map(one, frames)))
 
 
 def build(

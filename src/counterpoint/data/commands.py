@@ -73,7 +73,12 @@ def doctor(path: str | Path) -> int:
         console.print(Text(f"{path}: nothing wrong"))
         return 0
     table = Table(
-        "where", "found", "expected", "mend", title=Text(f"{path}: {len(findings)} findings"), show_lines=True
+        "where",
+        "found",
+        "expected",
+        "mend",
+        title=Text(f"{path}: {len(findings)} finding(s)"),
+        show_lines=True,
     )
     for finding in findings[:_SHOWN]:
         parts = (_relative(finding.where, path), finding.found, finding.expected, finding.mend)
@@ -130,10 +135,8 @@ def convert(path: str | Path, out: str | Path, *, size: int | None = None, fps: 
             writer.add_episode(episode)
             bar.advance()
     writer.finalize(splits or None)
-    kept = sum(info.length for info in store.episodes)
-    Console().print(
-        Text(f"Wrote {out}: {len(store.episodes)} episodes, {kept} frames read, {rate} frames a second")
-    )
+    rates = ", ".join(f"{source:g}" for source in sorted({round(e.fps, 2) for e in store.episodes}))
+    print(f"Wrote {out}: {len(store.episodes)} episodes at {rate} frames a second (source: {rates})")
     return Path(out)
 
 

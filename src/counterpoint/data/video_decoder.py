@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterpoint.data.episode import Array
+from counterpoint.data.kept import Kept
 from counterpoint.errors import BadInputError
 
 __all__ = ["VideoInfo", "decoders", "probe_video", "read_frames", "reading"]
@@ -127,9 +127,15 @@ class _Index:
     turns: int
 
 
-@lru_cache(maxsize=256)  # 8 bytes a frame: some MB for long files
+_indexes: Kept[_Index] = Kept(limit=64 * 1024**2)
+
+
 def _index(key: _FileKey) -> _Index:
-    path = key[0]
+    return _indexes.get(key, lambda: _walk(key[0]))
+
+
+def _walk(path: str) -> tuple[_Index, int]:
+    """Make a file's index; beside it, its size in bytes."""
     with reading(path), av.open(path, metadata_errors="replace") as container:
         if not container.streams.video:
             raise BadInputError(path, found="no video stream", expected="a video", mend="give another file")
@@ -162,7 +168,8 @@ def _index(key: _FileKey) -> _Index:
         turns = first.rotation // 90 % 4
         height, width = (first.width, first.height) if turns % 2 else (first.height, first.width)
         info = VideoInfo(len(shown), float(stream.average_rate or Fraction(0)), height, width)
-        return _Index(info, times, keyframes, np.array([dts for _, dts in keys], dtype=np.int64), turns)
+        index = _Index(info, times, keyframes, np.array([dts for _, dts in keys], dtype=np.int64), turns)
+        return index, 1000 + times.nbytes + 2 * keyframes.nbytes
 
 
 class _Decoder:

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from pydantic import Field
 from torch import Tensor
@@ -145,8 +144,7 @@ class AcTOL(ClipObjective):
         interval = random_intervals(batch["sample"], valid) if self.config.interval == "random" else None
         bridge = Bridge.over(frames, times, valid, interval)
         pull = BRIDGES[self.config.bridge](bridge)
-        with torch.autocast(frames.device.type, enabled=False):
-            similarity, distance = frame_geometry(frames, text, bridge.ends, pull.share)
+        similarity, distance = frame_geometry(frames, text, bridge.ends, pull.share)
         neighbours, temperature = Neighbours.of(times, valid), self.config.temperature
         vlo = ordering_loss(similarity, neighbours, temperature, self.direction)
         smoothness = pull.loss(frames, bridge, distance)

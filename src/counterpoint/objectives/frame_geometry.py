@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from counterpoint.objectives.infonce import check_clips
+from counterpoint.objectives.infonce import check_clips, in_full_precision
 
 __all__ = ["frame_geometry", "frame_similarity", "line_distance"]
 
@@ -44,6 +44,7 @@ def line_distance(
     return distance
 
 
+@in_full_precision
 def frame_geometry(
     frames: Float[Tensor, "B T D"],
     text: Float[Tensor, "B D"],

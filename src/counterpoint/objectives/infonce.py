@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, ParamSpec, cast
+from contextlib import nullcontext
+from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -20,6 +21,7 @@ from counterpoint.errors import BadInputError
 __all__ = ["check_clips", "contrast_metrics", "in_full_precision", "symmetric_infonce", "unit"]
 
 P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def symmetric_infonce(
@@ -75,17 +77,18 @@ def unit(raw: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
     return raw / length.where(length > 0, 1)
 
 
-def in_full_precision(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
+def in_full_precision(function: Callable[P, R]) -> Callable[P, R]:
     """Run a function of tensors outside autocast, on at least single precision.
 
     Half precision keeps three digits, and losses divide similarities by temperatures near 0.01.
     """
 
     @functools.wraps(function)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> Tensor:
-        tensor = next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
-        with torch.autocast(tensor.device.type, enabled=False):
-            wide = cast("Callable[..., Tensor]", function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        device = next(value.device.type for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
+        available = torch.amp.is_autocast_available(device)
+        with torch.autocast(device, enabled=False) if available else nullcontext():
+            wide = cast("Callable[..., R]", function)
             return wide(*map(_widen, args), **{name: _widen(value) for name, value in kwargs.items()})
 
     return wrapped

@@ -17,7 +17,7 @@ from markupsafe import Markup, escape
 __all__ = ["Chart", "Line", "Point", "line_chart", "nice_ticks", "padded", "signed"]
 
 BOX = 1000.0
-LETTERS, LINE_HEIGHT = 14, 6.8
+LETTERS, LINE_HEIGHT = 14, 7.5
 """Letters in a line of a label, and the per cent of a chart's height that a line takes (`style.css`)."""
 
 
@@ -148,7 +148,8 @@ def signed(value: float, digits: int = 3) -> str:
     """A number with a true minus sign; a dash where it is not defined."""
     if not math.isfinite(value):
         return "\N{EM DASH}"
-    return f"{value:.{digits}f}".replace("-", "\N{MINUS SIGN}")
+    rounded = round(value, digits) + 0.0  # plus zero, so that nothing reads as minus zero
+    return f"{rounded:.{digits}f}".replace("-", "\N{MINUS SIGN}")
 
 
 def _path(line: Line, left: float, right: float, low: float, high: float) -> str:

@@ -156,7 +156,21 @@ def test_rows_of_one_large_group_and_of_many_read_alike(root: Path) -> None:
             np.testing.assert_array_equal(store.frames(number, np.array([2, 4]), "wrist"), frames)
 
 
-def test_tasks_under_the_older_name_and_several_of_an_episode(
+def test_metadata_in_several_files(root: Path) -> None:
+    table = pq.read_table(root / META)
+    (root / "meta/episodes/chunk-001").mkdir()
+    pq.write_table(table.slice(0, 1), root / META)
+    pq.write_table(table.slice(1, 1), root / "meta/episodes/chunk-001/file-000.parquet")
+    pq.write_table(table.slice(2), root / "meta/episodes/chunk-000/file-001.parquet")
+    store = LeRobotStore(root)
+    for number, each in enumerate(EPISODES):
+        np.testing.assert_array_equal(store.actions(number), each.actions)
+        np.testing.assert_array_equal(
+            store.frames(number, np.array([3]), "wrist")[0], each.frames["wrist"][3]
+        )
+
+
+def test_of_several_tasks_of_an_episode_the_first_counts(
     root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     edit_column(root / META, "tasks", [["first", "second"], ["b"], ["c"], []])

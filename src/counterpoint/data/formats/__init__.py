@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from counterpoint.data.cache import CachedStore
 from counterpoint.data.formats.epic_kitchens import EpicKitchensStore
 from counterpoint.data.formats.lerobot import LeRobotStore
 from counterpoint.data.formats.one_camera import OneCameraStore
-from counterpoint.data.formats.table import raise_error
+from counterpoint.data.formats.table import OnBadRow, raise_error
 from counterpoint.data.formats.video_folder import MANIFESTS, VideoFolderStore
 from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError
@@ -60,7 +59,7 @@ def open_dataset(
     *,
     split: str | None = None,
     camera: str | None = None,
-    on_bad_row: Callable[[BadInputError], None] = raise_error,
+    on_bad_row: OnBadRow = raise_error,
 ) -> EpisodeStore:
     """Open a data set of any format this library reads.
 

@@ -15,7 +15,7 @@ import math
 import re
 import struct
 import tarfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +26,7 @@ from PIL import Image
 
 from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.data.formats.clip_store import ClipStore
-from counterpoint.data.formats.table import Row, raise_error, read_table
+from counterpoint.data.formats.table import OnBadRow, Row, raise_error, read_table
 from counterpoint.errors import BadInputError
 
 __all__ = ["EpicKitchensStore"]
@@ -69,7 +69,7 @@ class EpicKitchensStore(ClipStore):
         *,
         video_info_csv: str | Path | None = None,
         strict: bool = False,
-        on_bad_row: Callable[[BadInputError], None] = raise_error,
+        on_bad_row: OnBadRow = raise_error,
     ) -> None:
         tables = [Path(annotations_csv)] if isinstance(annotations_csv, str | Path) else list(annotations_csv)
         rates = _frame_rates(Path(video_info_csv or tables[0].with_name("EPIC_100_video_info.csv")))
@@ -78,7 +78,7 @@ class EpicKitchensStore(ClipStore):
         self._segments: list[_Segment] = []
         episodes: list[EpisodeInfo] = []
         skipped: list[str] = []
-        for row in (row for table in tables for row in read_table(table, _COLUMNS)):
+        for row in (row for table in tables for row in read_table(table, _COLUMNS, on_bad_row=on_bad_row)):
             try:
                 segment, narration = _parse(row), row.text("narration")
                 have, length = self._count(segment), segment.stop - segment.start + 1

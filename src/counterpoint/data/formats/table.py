@@ -9,13 +9,13 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from counterpoint.errors import BadInputError
 
-__all__ = ["Row", "raise_error", "read_table"]
+__all__ = ["OnBadRow", "Row", "raise_error", "read_table"]
 
 
 @dataclass(frozen=True)
@@ -73,17 +73,22 @@ class Row:
         )
 
 
+OnBadRow = Callable[[BadInputError], None]
+"""Told of each row that cannot be used."""
+
+
 def raise_error(error: BadInputError) -> None:
     """What a reader does about a bad row unless it is told otherwise."""
     raise error
 
 
-def read_table(path: str | Path, columns: Sequence[str]) -> list[Row]:
+def read_table(path: str | Path, columns: Sequence[str], *, on_bad_row: OnBadRow = raise_error) -> list[Row]:
     """Read a .csv or .jsonl table.
 
     Args:
         path: The file; its ending decides how it is read.
         columns: Columns that every row must have; others are kept too.
+        on_bad_row: Told of each row that has another form, which is then left out; by default the first raises.
 
     Returns:
         At least one row.
@@ -93,11 +98,12 @@ def read_table(path: str | Path, columns: Sequence[str]) -> list[Row]:
     """
     path = Path(path)
     text = _read_text(path)
-    rows = list(
-        _json_rows(path, text, columns) if path.suffix == ".jsonl" else _csv_rows(path, text, columns)
-    )
+    read = _json_rows if path.suffix == ".jsonl" else _csv_rows
+    rows = list(read(path, text, columns, on_bad_row))
     if not rows:
-        raise BadInputError(path, found="no rows", expected="at least one", mend="add a row for each episode")
+        raise BadInputError(
+            path, found="no rows to read", expected="at least one", mend="add a row for each episode"
+        )
     return rows
 
 
@@ -120,7 +126,7 @@ def _read_text(path: Path) -> str:
         ) from error
 
 
-def _csv_rows(path: Path, text: str, columns: Sequence[str]) -> Iterator[Row]:
+def _csv_rows(path: Path, text: str, columns: Sequence[str], on_bad_row: OnBadRow) -> Iterator[Row]:
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         header = next(reader, [])
@@ -133,15 +139,17 @@ def _csv_rows(path: Path, text: str, columns: Sequence[str]) -> Iterator[Row]:
                 mend=f"begin the file with a header that names {', '.join(columns)}",
             )
         for values in reader:
-            if values and len(values) != len(header):
-                raise BadInputError(
-                    f"{path}, row {reader.line_num}",
-                    found=f"{len(values)} fields",
-                    expected=f"{len(header)}, as in the header",
-                    mend="put text with commas in double quotes",
-                )
-            if values:
+            if len(values) == len(header):
                 yield Row(path, reader.line_num, dict(zip(header, values, strict=True)))
+            elif values:  # an empty line is no row
+                on_bad_row(
+                    BadInputError(
+                        f"{path}, row {reader.line_num}",
+                        found=f"{len(values)} fields",
+                        expected=f"{len(header)}, as in the header",
+                        mend="put text with commas in double quotes",
+                    )
+                )
     except csv.Error as error:
         raise BadInputError(
             f"{path}, row {reader.line_num}",
@@ -151,25 +159,24 @@ def _csv_rows(path: Path, text: str, columns: Sequence[str]) -> Iterator[Row]:
         ) from error
 
 
-def _json_rows(path: Path, text: str, columns: Sequence[str]) -> Iterator[Row]:
+def _json_rows(path: Path, text: str, columns: Sequence[str], on_bad_row: OnBadRow) -> Iterator[Row]:
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         try:
             fields = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise BadInputError(
-                f"{path}, row {number}",
-                found=f"no JSON ({error})",
-                expected="one JSON object a line",
-                mend="correct this row, or remove it",
-            ) from error
-        missing = [c for c in columns if c not in fields] if isinstance(fields, dict) else list(columns)
-        if missing:
-            raise BadInputError(
-                f"{path}, row {number}",
-                found=line[:80],
-                expected=f"an object with {missing[0]!r}",
-                mend=f"give every row {', '.join(columns)}",
+            fields, found = None, f"no JSON ({error})"
+        else:
+            found = line[:80]
+        if isinstance(fields, dict) and all(column in fields for column in columns):
+            yield Row(path, number, fields)
+        else:
+            on_bad_row(
+                BadInputError(
+                    f"{path}, row {number}",
+                    found=found,
+                    expected=f"a JSON object with {' and '.join(columns)}",
+                    mend="correct this row, or remove it",
+                )
             )
-        yield Row(path, number, fields)

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.data.formats.clip_store import ClipStore
-from counterpoint.data.formats.table import Row, raise_error, read_table
+from counterpoint.data.formats.table import OnBadRow, Row, raise_error, read_table
 from counterpoint.data.video import VideoInfo, probe_video, read_frames
 from counterpoint.errors import BadInputError
 
@@ -36,15 +35,13 @@ class VideoFolderStore(ClipStore):
 
     cameras = ("camera",)
 
-    def __init__(
-        self, path: str | Path, *, on_bad_row: Callable[[BadInputError], None] = raise_error
-    ) -> None:
+    def __init__(self, path: str | Path, *, on_bad_row: OnBadRow = raise_error) -> None:
         self.manifest = _find_manifest(Path(path))
         folder = self.manifest.parent.resolve()
         videos: dict[Path, VideoInfo] = {}  # a video of many episodes is probed once
         episodes: list[EpisodeInfo] = []
         self._segments: list[tuple[Path, int]] = []  # video, number of the first frame
-        for row in read_table(self.manifest, ("video", "instruction")):
+        for row in read_table(self.manifest, ("video", "instruction"), on_bad_row=on_bad_row):
             try:
                 instruction = row.text("instruction")
                 video = _inside(folder, row)

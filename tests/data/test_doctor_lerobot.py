@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from counterpoint.data.doctor import examine
+from counterpoint.data.doctor_lerobot import examine_lerobot
+from counterpoint.data.video import encode_video
+from tests.data.made import smooth_frames, write_lerobot, write_lerobot_v21
+
+Edit = Callable[[Any], Any]
+DATA, EPISODES = "data/chunk-000/file-000.parquet", "meta/episodes/chunk-000/file-000.parquet"
+VIDEO = "videos/observation.images.top/chunk-000/file-000.mp4"
+
+
+def lerobot(folder: Path) -> Path:
+    return write_lerobot(folder / "data", splits={"train": "0:2", "val": "2:3"})
+
+
+def remove(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def edit_json(path: Path, edit: Edit) -> None:
+    path.write_text(json.dumps(edit(json.loads(path.read_text()))))
+
+
+def edit_column(path: Path, name: str, edit: Edit) -> None:
+    """Change one column of a parquet file, given and taken back as a list of rows."""
+    table = pq.read_table(path)
+    place = table.column_names.index(name)
+    column = pa.array(edit(table[name].to_pylist()), table[name].type)
+    pq.write_table(table.set_column(place, name, column), path)
+
+
+def setting(place: int, value: object) -> Edit:
+    return lambda values: [*values[:place], value, *values[place + 1 :]]
+
+
+HARM: dict[str, tuple[Callable[[Path], None], str, str]] = {
+    "a timestamp": (
+        lambda r: edit_column(r / DATA, "timestamp", setting(2, 0.2005)),
+        "episode 0",
+        "steps of 1/10 s",
+    ),
+    "a timestamp that is no number": (
+        lambda r: edit_column(r / DATA, "timestamp", setting(2, float("nan"))),
+        "episode 0",
+        "steps of 1/10 s",
+    ),
+    "index": (lambda r: edit_column(r / DATA, "index", setting(7, 99)), "episode 1", "7"),
+    "frame_index": (lambda r: edit_column(r / DATA, "frame_index", setting(6, 3)), "episode 1", "1"),
+    "episode_index": (lambda r: edit_column(r / DATA, "episode_index", setting(14, 1)), "episode 2", "2"),
+    "action": (
+        lambda r: edit_column(r / DATA, "action", setting(5, [0.0, float("inf"), 0.0, 0.0])),
+        "episode 1",
+        "finite",
+    ),
+    "state": (
+        lambda r: edit_column(r / DATA, "observation.state", setting(5, [float("nan")] * 3)),
+        "episode 1",
+        "finite",
+    ),
+    "stats.json": (
+        lambda r: edit_json(r / "meta/stats.json", lambda s: s | {"action": {"mean": [0, float("nan")]}}),
+        "meta/stats.json",
+        "finite",
+    ),
+    "statistics of an episode": (
+        lambda r: edit_column(r / EPISODES, "stats/action/mean", setting(1, [float("inf")] * 4)),
+        "stats/action/mean",
+        "finite",
+    ),
+    "instruction": (
+        lambda r: edit_column(r / EPISODES, "tasks", setting(1, [" "])),
+        "meta",
+        "a task in words",
+    ),
+    "split past the end": (
+        lambda r: edit_json(r / "meta/info.json", lambda i: i | {"splits": {"train": "0:9"}}),
+        "info.json",
+        "b <= 3",
+    ),
+    "splits that overlap": (
+        lambda r: edit_json(r / "meta/info.json", lambda i: i | {"splits": {"train": "0:3", "val": "2:3"}}),
+        "info.json",
+        "no episode in two splits",
+    ),
+    "number of frames": (
+        lambda r: edit_json(r / "meta/info.json", lambda i: i | {"total_frames": 16}),
+        "info.json",
+        "15",
+    ),
+    "number of tasks": (
+        lambda r: edit_json(r / "meta/info.json", lambda i: i | {"total_tasks": 3}),
+        "tasks.parquet",
+        "3, as info.json says",
+    ),
+    "no list of tasks": (lambda r: remove(r / "meta/tasks.parquet"), "tasks.parquet", "parquet"),
+    "a video too short": (
+        lambda r: encode_video(r / VIDEO, smooth_frames(14, 24, 32), 10),
+        VIDEO,
+        "15, as many as its episodes have rows",
+    ),
+    "a missing video": (lambda r: remove(r / VIDEO), VIDEO, "video"),
+    "no metadata": (lambda r: remove(r / EPISODES), EPISODES, "parquet"),
+}
+
+
+@pytest.mark.parametrize("harm", HARM)
+def test_finding_says_file_and_expectation(tmp_path: Path, harm: str) -> None:
+    root = lerobot(tmp_path)
+    do, where, expected = HARM[harm]
+    do(root)
+    findings = examine_lerobot(root)
+    named = [finding for finding in findings if where in finding.where and expected in finding.expected]
+    assert named, findings
+    assert all(finding.found and finding.mend for finding in findings)
+
+
+def test_all_findings_are_told_not_only_the_first(tmp_path: Path) -> None:
+    root = lerobot(tmp_path)
+    for harm in ("index", "action", "split past the end", "a timestamp"):
+        HARM[harm][0](root)
+    assert len({finding.where + finding.found for finding in examine_lerobot(root)}) >= 4
+
+
+def test_v21_counters_and_statistics(tmp_path: Path) -> None:
+    root = write_lerobot_v21(tmp_path)
+    edit_column(root / "data/chunk-000/episode_000001.parquet", "index", setting(0, 0))
+    stats = root / "meta/episodes_stats.jsonl"
+    stats.write_text(stats.read_text().replace('"max": [0.4]', '"max": [NaN]'))
+    (root / "meta/tasks.jsonl").write_text("{")
+    found = " ".join(str(finding) for finding in examine_lerobot(root))
+    for name in ("episode_000001.parquet", "episodes_stats.jsonl, line 1", "tasks.jsonl"):
+        assert name in found
+
+
+def test_reader_and_examination_tell_one_damage_once(tmp_path: Path) -> None:
+    root = lerobot(tmp_path)
+    (root / VIDEO).unlink()
+    assert [finding.where for finding in examine(root)] == [str(root / VIDEO)]
