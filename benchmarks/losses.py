@@ -2,10 +2,10 @@
 
     python benchmarks/losses.py [--rounds 5] [--out benchmarks/results/losses.json]
 
-Each round runs every candidate of a case once, one after the other, on one set of random float32 inputs, after one
-run to warm up. Loops and losses must first agree in value and gradient. Figures are medians over rounds, in
-wall-clock and in processor milliseconds (the second holds on a busy machine too); a ratio is the median of the
-rounds' ratios.
+Each round takes every candidate of a case in turn, on one set of random float32 inputs, and runs it twice; the second
+run counts, so that none pays for how the one before it left the allocator. Loops and losses must first agree in value
+and gradient. Figures are medians over rounds, in wall-clock and in processor milliseconds (the second holds on a busy
+machine too); a ratio is the median of the rounds' ratios.
 
 AcTOL, B = 128 videos, D = 1024: L_VLO + L_BB in the log form.
 - fused: `actol_loss`. separate: `vlo_loss` + `brownian_bridge_log_loss`.
@@ -114,10 +114,9 @@ def measure(candidates: dict[str, Candidate], rounds: int, base: str) -> dict[st
     """Medians of every candidate, and of how many times as long `base` takes."""
     wall: dict[str, list[float]] = {name: [] for name in candidates}
     processor: dict[str, list[float]] = {name: [] for name in candidates}
-    for run in candidates.values():
-        run()
     for _ in range(rounds):
         for name, run in candidates.items():
+            run()
             started, busy = time.perf_counter(), time.process_time()
             run()
             processor[name].append(1e3 * (time.process_time() - busy))

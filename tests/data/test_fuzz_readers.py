@@ -24,8 +24,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from counterpoint.data.cache import CachedStore, cached
+from counterpoint.data.doctor import _examine_tables
 from counterpoint.data.episode import Array
-from counterpoint.data.formats import open_dataset
+from counterpoint.data.formats import Format, open_dataset, recognise
 from counterpoint.data.store import read_episode
 from counterpoint.errors import BadInputError
 from tests.data.made import memory_store, write_epic, write_lerobot, write_lerobot_v21, write_videos
@@ -177,6 +178,9 @@ HARM: dict[str, Callable[[bytes, np.random.Generator], bytes]] = {
 
 
 def read_everything(path: Path) -> None:
+    """What the doctor looks at without raising, then all data."""
+    if recognise(path) is not Format.TRAINING_STORE:
+        assert all(isinstance(finding, BadInputError) for finding in _examine_tables(path)[0])
     store = open_dataset(path)
     assert isinstance(store.fingerprint, str)
     for number, info in enumerate(store.episodes):

@@ -70,6 +70,14 @@ def spoil_actions(place: Path) -> None:
     pq.write_table(table.set_column(column, field, pa.array(actions, field.type)), path)
 
 
+def nothing(place: Path) -> None:
+    """The input as it is; the arguments are what is bad."""
+
+
+def unreadable(place: Path) -> None:
+    (place / "videos" / "1.mp4").write_text("no video")
+
+
 def manifest(text: str) -> Callable[[Path], None]:
     def write(place: Path) -> None:
         (place / "videos" / "manifest.csv").write_text(text)
@@ -91,7 +99,7 @@ REWARD = ["reward", "videos/0.mp4", "--model", "model", "--out", "curves", "--in
 
 CASES: dict[str, tuple[Callable[[Path], None], list[str], str]] = {
     "missing video": (lambda p: (p / "videos" / "1.mp4").unlink(), [*TRAIN, "videos"], "1.mp4"),
-    "unreadable video": (lambda p: (p / "videos" / "1.mp4").write_text("x"), [*TRAIN, "videos"], "1.mp4"),
+    "unreadable video": (unreadable, [*TRAIN, "videos"], "1.mp4"),
     "truncated mp4": (lambda p: truncate(first(p / "robot", "*.mp4")), [*TRAIN, "robot"], ".mp4"),
     "truncated parquet": (lambda p: truncate(first(p / "robot" / "data", "*.parquet")), [*TRAIN, "robot"], ".parquet"),
     "NaN in actions": (spoil_actions, [*TRAIN, "robot"], "action"),
@@ -102,25 +110,29 @@ CASES: dict[str, tuple[Callable[[Path], None], list[str], str]] = {
     "empty manifest": (manifest("video,instruction\n"), [*TRAIN, "videos"], "manifest.csv"),
     "manifest without a column": (manifest("video\n0.mp4\n"), [*TRAIN, "videos"], "instruction"),
     "empty instruction in a manifest": (manifest("video,instruction\n0.mp4,\n"), [*TRAIN, "videos"], "instruction"),
-    "manifest that leaves its folder": (manifest("video,instruction\n../videos/0.mp4,push\n"), [*TRAIN, "videos"], "../videos/0.mp4"),
-    "clip shorter than F": (
-        lambda p: None, [*TRAIN, "robot", "--objective.draw=sorted_uniform", "--objective.frames=12"], "expected at least 12",
+    "manifest that leaves its folder": (
+        manifest("video,instruction\n../videos/0.mp4,push\n"), [*TRAIN, "videos"], "../videos/0.mp4",
     ),
-    "unknown key": (lambda p: None, [*TRAIN, "robot", "--train.batchsize=3"], "batch_size"),
-    "ill-typed key": (lambda p: None, [*TRAIN, "robot", "--optimizer.lr=fast"], "optimizer.lr"),
-    "unknown camera": (lambda p: None, [*TRAIN, "robot", "--data.camera=wrist"], "wrist"),
-    "empty instruction": (lambda p: None, [*REWARD, " "], "instruction"),
+    "clip shorter than F": (
+        nothing,
+        [*TRAIN, "robot", "--objective.draw=sorted_uniform", "--objective.frames=12"],
+        "expected at least 12",
+    ),
+    "unknown key": (nothing, [*TRAIN, "robot", "--train.batchsize=3"], "batch_size"),
+    "ill-typed key": (nothing, [*TRAIN, "robot", "--optimizer.lr=fast"], "optimizer.lr"),
+    "unknown camera": (nothing, [*TRAIN, "robot", "--data.camera=wrist"], "wrist"),
+    "empty instruction": (nothing, [*REWARD, " "], "instruction"),
     "no such video": (lambda p: (p / "videos" / "0.mp4").unlink(), [*REWARD, "push"], "0.mp4"),
     "truncated video": (lambda p: truncate(p / "videos" / "0.mp4"), [*REWARD, "push"], "0.mp4"),
     "corrupt weights": (lambda p: truncate(p / "model" / "model.safetensors"), [*REWARD, "push"], "model.safetensors"),
     "corrupt encoder config": (lambda p: truncate(p / "model" / "config.json"), [*REWARD, "push"], "config.json"),
     "no such model": (lambda p: shutil.rmtree(p / "model"), [*REWARD, "push"], "model"),
     "converting what is no checkpoint": (
-        lambda p: None, ["convert", "decisionnce", "videos/0.mp4", "--out", "converted"], "0.mp4",
+        nothing, ["convert", "decisionnce", "videos/0.mp4", "--out", "converted"], "0.mp4",
     ),
-    "unknown task": (lambda p: None, ["collect", "metaworld", "--tasks", "draw-open", "--out", "new"], "drawer-open"),
-    "folder in the way": (lambda p: None, ["collect", "metaworld", "--tasks", "reach-v3", "--out", "videos"], "videos"),
-    "not a data set": (lambda p: None, ["data", "info", "model"], "model"),
+    "unknown task": (nothing, ["collect", "metaworld", "--tasks", "draw-open", "--out", "new"], "drawer-open"),
+    "folder in the way": (nothing, ["collect", "metaworld", "--tasks", "reach-v3", "--out", "videos"], "videos"),
+    "not a data set": (nothing, ["data", "info", "model"], "model"),
 }  # fmt: skip
 
 

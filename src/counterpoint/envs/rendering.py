@@ -4,7 +4,7 @@ Three things are paid for and not seen in a small picture, so they are left out:
 
 - Multisampling, shadows and reflections, which take most of the time.
 - Triangles far smaller than a pixel. Meta-World's arm alone has 65,000; at 112 pixels a third of them gives a
-  picture in which one pixel in four hundred changes noticeably, in half the time.
+  picture from corner2 in which one pixel in four hundred changes noticeably, in half the time.
 - The rasteriser's threads: for small pictures they cost more than they save.
 
 Pixels differ from those of the simulator's own renderer, so `render_settings` belong with the data.

@@ -1,0 +1,200 @@
+"""Write the tables of `docs/results.md` from the result files, so that no number stands there without one.
+
+    python benchmarks/fill_results.py
+
+A table stands between `<!-- table NAME -->` and `<!-- end -->`; the prose around it is written by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "results.md"
+
+
+def read(name: str) -> Any:
+    """A result file."""
+    return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table; first column left, the others right."""
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def spread(found: dict[str, Any] | None) -> str:
+    """Mean and interval over seeds."""
+    if found is None or found.get("mean") is None:
+        return "–"
+    return f"{found['mean']:.2f} [{found['low']:.2f}, {found['high']:.2f}]"
+
+
+def study(rows: Sequence[str], columns: dict[str, str]) -> str:
+    """Rows of the Meta-World study on test; `{form}` in a column's key is the row's own segment score."""
+    table = read("metaworld_study")["rows"]
+    lines = []
+    for name in rows:
+        if name not in table:
+            lines.append([name, *["not run"] * len(columns)])
+            continue
+        test, wordless = table[name]["test"], name in ("vip", "tcn")
+        cells = []
+        for key in columns.values():
+            image_only = key == "goal_image_voc"
+            cells.append(
+                "–" if wordless and not image_only else spread(test.get(key.format(form=test["form"])))
+            )
+        lines.append([name, *cells])
+    return markdown(["objective", *columns], lines)
+
+
+LANGUAGE_ROWS = ("decisionnce_t", "decisionnce_p", "liv", "clip_goal", "r3m", "vip", "tcn", "random encoder")
+ACTOL_ROWS = (
+    "decisionnce_t", "actol 0 from decisionnce_t", "actol 0.1 from decisionnce_t", "actol 10 from decisionnce_t",
+)  # fmt: skip
+SCRATCH_ROWS = ("vlo from scratch", "actol 0.1 from scratch", "directed vlo from scratch")
+ORDER_COLUMNS = {
+    "VOC (potential)": "voc.potential",
+    "VOC, wrong instruction": "voc_wrong_instruction.potential",
+    "ordering": "ordering",
+    "accuracy, whole video": "accuracy_whole_video.{form}",
+    "jump ratio": "jump_ratio",
+    "bridge residual": "bridge_residual",
+}
+
+
+def metaworld() -> str:
+    """Grounding and progress."""
+    return study(
+        LANGUAGE_ROWS,
+        {
+            "VOC (potential)": "voc.potential",
+            "VOC, wrong instruction": "voc_wrong_instruction.potential",
+            "accuracy, whole video": "accuracy_whole_video.{form}",
+            "random segments": "accuracy_random_segments.{form}",
+            "last frame": "accuracy_last_frame",
+            "unseen paraphrases": "accuracy_paraphrases.{form}",
+            "VOC to a goal image": "goal_image_voc",
+        },
+    )
+
+
+def first_frames() -> str:
+    """DecisionNCE's Table 2."""
+    return study(
+        LANGUAGE_ROWS,
+        {
+            "first frames": "first_frame_similarity",
+            "mean-centred": "first_frame_similarity_centred",
+            "last frames": "last_frame_similarity",
+            "random frames": "random_frame_similarity",
+            "to mean language": "first_frame_to_language",
+            "to mean language, centred": "first_frame_to_language_centred",
+        },
+    )
+
+
+def sign_study() -> str:
+    """VOC of each seed apart: the mean of a coin says nothing."""
+    table = read("metaworld_study")["rows"]
+    lines = []
+    for name in SCRATCH_ROWS:
+        test = table.get(name, {}).get("test")
+        if test is None:
+            lines.append([name, "not run", "not run", "not run"])
+            continue
+        seeds = ", ".join(f"{value:.2f}" for value in test["voc.potential"]["values"])
+        lines.append([name, seeds, spread(test["ordering"]), spread(test["accuracy_whole_video.potential"])])
+    return markdown(["objective", "VOC (potential) of each seed", "ordering", "accuracy, whole video"], lines)
+
+
+def real_robot() -> str:
+    """WidowX."""
+    columns = {
+        "VOC (direction)": "voc.direction",
+        "VOC (potential)": "voc.potential",
+        "VOC, wrong instruction (direction)": "voc_wrong_instruction.direction",
+        "accuracy, whole video": "accuracy_whole_video.direction",
+        "matched against mismatched": "triples_whole_video.direction",
+    }
+    rows = read("real_robot")["rows"]
+    return markdown(
+        ["encoder", *columns], [[n, *[spread(r.get(k)) for k in columns.values()]] for n, r in rows.items()]
+    )
+
+
+def losses() -> str:
+    """Speed of losses."""
+    rows = []
+    for case in read("losses")["cases"]:
+        rows.append(
+            [
+                case["case"],
+                f"{case['ours_ms']:.1f}",
+                f"{case['other_ms']:.1f}",
+                f"{case['ratio']:.1f}x",
+                case["aim"],
+            ]
+        )
+    return markdown(["case", "ours, ms", "against, ms", "ratio", "aim"], rows)
+
+
+def loading() -> str:
+    """Throughput of loading."""
+    found = read("loading")
+    rates = [
+        [n, f"{v['median']:,.0f} ({v['min']:,.0f} to {v['max']:,.0f})"]
+        for n, v in found["frames_per_second"].items()
+    ]
+    ratios = [
+        [n, f"{v['median']:.1f}x ({v['min']:.1f} to {v['max']:.1f})"] for n, v in found["ratios"].items()
+    ]
+    return (
+        markdown(["loader", "frames a second, median (least to most)"], rates)
+        + "\n\n"
+        + markdown(["ratio", "median"], ratios)
+    )
+
+
+def collection() -> str:
+    """Speed of collection."""
+    rows = []
+    for name, found in read("collection")["summary"].items():
+        low, middle, high = found["frames_per_s"]
+        least, ratio, most = found["frames_per_s_over_default"]
+        rows.append(
+            [name, f"{middle:.0f} ({low:.0f} to {high:.0f})", f"{ratio:.1f}x ({least:.1f} to {most:.1f})"]
+        )
+    return markdown(["path", "frames a second", "over gymnasium's default render()"], rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "metaworld": metaworld,
+    "first frames": first_frames,
+    "actol": lambda: study(ACTOL_ROWS, ORDER_COLUMNS),
+    "sign study": sign_study,
+    "real robot": real_robot,
+    "losses": losses,
+    "loading": loading,
+    "collection": collection,
+}
+
+
+def fill(text: str) -> str:
+    """The page with every table made anew."""
+    return re.sub(
+        r"<!-- table ([\w ]+) -->\n.*?<!-- end -->",
+        lambda found: f"<!-- table {found[1]} -->\n{TABLES[found[1]]()}\n<!-- end -->",
+        text,
+        flags=re.S,
+    )
+
+
+if __name__ == "__main__":
+    PAGE.write_text(fill(PAGE.read_text()))
