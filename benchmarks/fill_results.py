@@ -31,7 +31,7 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def spread(found: dict[str, Any] | None) -> str:
     """Mean and interval over seeds."""
     if found is None or found.get("mean") is None:
-        return "–"
+        return "not defined"
     return f"{found['mean']:.2f} [{found['low']:.2f}, {found['high']:.2f}]"
 
 
@@ -48,7 +48,9 @@ def study(rows: Sequence[str], columns: dict[str, str]) -> str:
         for key in columns.values():
             image_only = key == "goal_image_voc"
             cells.append(
-                "–" if wordless and not image_only else spread(test.get(key.format(form=test["form"])))
+                "not defined"
+                if wordless and not image_only
+                else spread(test.get(key.format(form=test["form"])))
             )
         lines.append([name, *cells])
     return markdown(["objective", *columns], lines)
@@ -58,7 +60,7 @@ LANGUAGE_ROWS = ("decisionnce_t", "decisionnce_p", "liv", "clip_goal", "r3m", "v
 ACTOL_ROWS = (
     "decisionnce_t", "actol 0 from decisionnce_t", "actol 0.1 from decisionnce_t", "actol 10 from decisionnce_t",
 )  # fmt: skip
-SCRATCH_ROWS = ("vlo from scratch", "actol 0.1 from scratch", "directed vlo from scratch")
+SCRATCH_ROWS = ("vlo from scratch", "directed vlo from scratch")
 ORDER_COLUMNS = {
     "VOC (potential)": "voc.potential",
     "VOC, wrong instruction": "voc_wrong_instruction.potential",

@@ -72,7 +72,6 @@ ROWS: dict[str, Row] = {
     "r3m": Row({"name": "r3m"}, overrides=SHORTER),
     "tcn": Row({"name": "tcn"}, overrides=SHORTER),
     "vlo from scratch": Row(actol("actol", 0.0), overrides=SCRATCH),
-    "actol 0.1 from scratch": Row(actol("actol", 0.1), overrides=SCRATCH),
     "directed vlo from scratch": Row(actol("directed_actol", 0.0), overrides=SCRATCH),
 } | {
     f"actol {weight:g} from decisionnce_t": Row(actol("actol", weight), start="decisionnce_t", overrides=FINE_TUNE)

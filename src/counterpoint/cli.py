@@ -109,6 +109,7 @@ def data_convert(
     /,
     *,
     size: Annotated[int | None, arg(metavar="INT")] = None,
+    fps: Annotated[int | None, arg(metavar="INT")] = None,
 ) -> None:
     """Write any data set that can be read as LeRobot v3.
 
@@ -116,10 +117,11 @@ def data_convert(
         path: What to read.
         out: The folder to write; must not exist.
         size: Height and width to resize frames to, in pixels; by default they stay as they are.
+        fps: Frames a second to write, where the episodes differ; by default their own, rounded.
     """
     from counterpoint.data.commands import convert
 
-    convert(path, out, size=size)
+    convert(path, out, size=size, fps=fps)
 
 
 app.command(data, name="data", help="Look into, check and convert data sets.")
