@@ -135,16 +135,28 @@ def losses() -> str:
     """Speed of losses."""
     rows = []
     for case in read("losses")["cases"]:
-        rows.append(
-            [
-                case["case"],
-                f"{case['ours_ms']:.1f}",
-                f"{case['other_ms']:.1f}",
-                f"{case['ratio']:.1f}x",
-                case["aim"],
-            ]
-        )
-    return markdown(["case", "ours, ms", "against, ms", "ratio", "aim"], rows)
+        times = case["times"]
+        size = ", ".join(f"{letter}={case[letter]}" for letter in "BTFD" if letter in case)
+        if case["case"] == "actol":
+            ours, other, key = times["fused"], times["loop"], "loop_over_this_wall"
+            aim = f"{AIMS[case['T']]}x"
+            rows.append(
+                ["VLO + bridge", size, *cells(ours, other), f"{ours[key]:.0f}x as fast as the loop", aim]
+            )
+        else:
+            for name in ("decisionnce_p", "decisionnce_t"):
+                other = times["two_products"]
+                ratio = f"{times[name]['two_products_over_this_wall']:.2f}x as fast as two products"
+                rows.append([name, size, *cells(times[name], other), ratio, "1.6x (-P)"])
+    return markdown(["loss", "size", "ours, ms", "against, ms", "ratio", "aim"], rows)
+
+
+AIMS = {10: 30, 32: 45, 64: 60}
+
+
+def cells(ours: dict[str, float], other: dict[str, float]) -> tuple[str, str]:
+    """Milliseconds of both."""
+    return f"{ours['wall_ms']:.1f}", f"{other['wall_ms']:.1f}"
 
 
 def loading() -> str:

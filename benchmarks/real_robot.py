@@ -33,7 +33,7 @@ from counterpoint.training.learner import ObjectiveLearner
 from counterpoint.training.pretrain import build_objective, load_config
 
 RECIPE = "decisionnce_t-demo"
-STEPS = 200  # 17 rollouts: 380 passes at 32 clips a step; fixed beforehand
+STEPS = 120  # 17 rollouts: about 225 passes at 32 clips a step; fixed beforehand
 SHOWN = (
     "voc.direction", "voc_wrong_instruction.direction", "voc_reversed.direction", "accuracy_whole_video.direction",
     "accuracy_random_segments.direction", "triples_whole_video.direction", "voc.potential",

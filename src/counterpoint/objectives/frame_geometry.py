@@ -92,9 +92,7 @@ class _Geometry(torch.autograd.Function):
             ctx.gap = None  # spent; a second pass through the same graph makes its own
             to_frames = gap.mul_(-2 * to_distance[..., None])
             to_ends = torch.bmm(torch.stack([share - 1, -share], 1), to_frames)
-            row, first, last = _places(ends)
-            to_frames[row, first] += to_ends[:, 0]
-            to_frames[row, last] += to_ends[:, 1]
+            to_frames.flatten(0, 1).index_add_(0, _rows(frames, ends), to_ends.flatten(0, 1))
         if to_similarity is not None:
             across = to_similarity * inverse * text_inverse[:, None]
             along = to_similarity * similarity
@@ -116,11 +114,10 @@ def _inverse_length(raw: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch"]:
 
 def _gap(frames: Tensor, ends: Tensor, share: Tensor) -> Float[Tensor, "B T D"]:
     """The point on the line less the frame."""
-    row, first, last = _places(ends)
-    return torch.lerp(frames[row, first][:, None], frames[row, last][:, None], share[..., None]).sub_(frames)
+    first, last = frames.flatten(0, 1)[_rows(frames, ends)].view(len(ends), 2, -1).chunk(2, dim=1)
+    return torch.lerp(first, last, share[..., None]).sub_(frames)
 
 
-def _places(ends: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Row of each video, position of its first end, position of the other."""
-    first, last = ends.unbind(1)
-    return torch.arange(len(ends), device=ends.device), first, last
+def _rows(frames: Tensor, ends: Tensor) -> Int[Tensor, " 2B"]:
+    """Where the end frames stand among all B T frames."""
+    return (ends + frames.shape[1] * torch.arange(len(ends), device=ends.device)[:, None]).flatten()
