@@ -1,6 +1,6 @@
 """Where frames come to rest under L_BB as the AcTOL paper writes it, and under what its authors' code computes.
 
-    python benchmarks/actol_as_trained.py [--out benchmarks/results/actol_as_trained.json] [--figure docs/assets/...svg]
+    python benchmarks/actol_as_trained.py [--out benchmarks/results/actol_as_trained.json] [--figure FILE.svg]
 
 Embeddings are free parameters: of every video the first and the last frame are held where they are, the frames
 between start at random and follow Adam on one form of the loss alone. Ten frames a video, sorted, drawn as in training.

@@ -63,7 +63,7 @@ def main() -> None:
             if run.exists():
                 found = score(DualEncoder.from_pretrained(run), store, seed)
                 rows.setdefault(f"{name} trained on Meta-World, zero-shot", []).append(found)
-        left_out = left_out_numbers(store, seed, arguments.steps)
+        left_out = left_out_numbers(store, seed, arguments.steps, arguments.runs)
         rows.setdefault("decisionnce_t trained on the other 17 rollouts", []).append(left_out)
     table = {
         name: {key: interval([found[key] for found in seeds]) for key in SHOWN}
@@ -98,8 +98,12 @@ def numbers(embedded: EmbeddedVideos, seed: int) -> dict[str, float]:
     return {key: evaluation.estimates[key].value for key in SHOWN}
 
 
-def left_out_numbers(store: EpisodeStore, seed: int, steps: int) -> dict[str, float]:
-    """Mean over rollouts, each scored by an encoder that was trained on the others."""
+def left_out_numbers(store: EpisodeStore, seed: int, steps: int, runs: Path) -> dict[str, float]:
+    """Mean over rollouts, each scored by an encoder that was trained on the others; kept, since it takes minutes."""
+    kept = runs / f"left_one_out-{store.fingerprint[:8]}-{steps}-seed{seed}.json"
+    if kept.exists():
+        measured: dict[str, float] = json.loads(kept.read_text())
+        return measured
     instructions = tuple(dict.fromkeys(info.instruction for info in store.episodes))
     found = []
     with ProgressBar(f"Leaving one out, seed {seed}", len(store.episodes), "rollouts") as progress:
@@ -110,7 +114,10 @@ def left_out_numbers(store: EpisodeStore, seed: int, steps: int) -> dict[str, fl
             held_out = embed_store(encoder, SubsetStore(store, [number]), instructions=instructions)
             found.append(numbers(held_out, seed))
             progress.advance()
-    return {key: float(np.mean([of_one[key] for of_one in found])) for key in SHOWN}
+    means = {key: float(np.mean([of_one[key] for of_one in found])) for key in SHOWN}
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text(json.dumps(means))
+    return means
 
 
 def fit(store: EpisodeStore, seed: int, steps: int) -> DualEncoder:

@@ -233,13 +233,13 @@ class Reader:
         theirs.close()
 
     def read(self, path: Path) -> Outcome:
-        self.pipe.send(path)
         try:
+            self.pipe.send(path)
             if self.pipe.poll(SECONDS):
                 outcome: Outcome = self.pipe.recv()
                 return outcome
             kind = "hang"
-        except (EOFError, ConnectionResetError):
+        except (EOFError, ConnectionError):
             kind = "crash"
         self.stop()
         self.start()
