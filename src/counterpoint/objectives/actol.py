@@ -33,8 +33,7 @@ from torch import Tensor
 
 from counterpoint.data.clips import SortedFrames
 from counterpoint.encoders.base import DualEncoder
-from counterpoint.objectives.base import Batch, ClipObjective, Features, LossOutput
-from counterpoint.objectives.baselines import BaselineConfig
+from counterpoint.objectives.base import Batch, ClipConfig, ClipObjective, Features, LossOutput
 from counterpoint.objectives.brownian_bridge import (
     Bridge,
     log_pull_to_line,
@@ -64,7 +63,7 @@ BRIDGES = {
 }
 
 
-class AcTOLConfig(BaselineConfig):
+class AcTOLConfig(ClipConfig):
     """AcTOL's settings. The paper's recipe switches `augment` on.
 
     Attributes:

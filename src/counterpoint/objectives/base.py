@@ -7,13 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
+from counterpoint.config import FrozenConfig
 from counterpoint.data.augment import images
 from counterpoint.data.sampling import Augment, Draw, Key, Spec
 from counterpoint.encoders.base import DualEncoder
 
-__all__ = ["Batch", "ClipObjective", "Features", "LossOutput", "Objective"]
+__all__ = ["Batch", "ClipConfig", "ClipObjective", "Features", "LossOutput", "Objective"]
 
 Batch = Mapping[str, Any]
 """What the loader makes of a `Spec`: tensors with a leading B, and lists of B strings."""
@@ -100,6 +102,25 @@ class Objective(nn.Module):
     def exports(self) -> dict[str, nn.Module]:
         """What a user keeps once training is over, by name."""
         raise NotImplementedError
+
+
+class ClipConfig(FrozenConfig):
+    """Settings of every objective on instructed clips.
+
+    Attributes:
+        augment: Random crop-and-resize, one crop a clip.
+        augment_scale: Least and greatest share of the image a crop keeps.
+        augment_jitter: Strength of colour jitter, each frame its own.
+    """
+
+    augment: bool = False
+    augment_scale: tuple[float, float] = (0.2, 1.0)
+    augment_jitter: float = Field(default=0.0, ge=0)
+
+    @property
+    def augmentation(self) -> Augment | None:
+        """What the sampling spec asks for."""
+        return Augment(scale=self.augment_scale, jitter=self.augment_jitter) if self.augment else None
 
 
 class ClipObjective(Objective):

@@ -1,4 +1,4 @@
-"""What the baselines share: similarities of paired rows, other rows as negatives, augmentation settings."""
+"""What the baselines share: similarities of paired rows, and other rows as negatives."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ from collections.abc import Callable
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from counterpoint.config import FrozenConfig
-from counterpoint.data.sampling import Augment, sample_rng
+from counterpoint.data.sampling import sample_rng
 from counterpoint.errors import BadInputError
 
 __all__ = [
-    "BaselineConfig",
     "Similarity",
     "candidate_metrics",
     "check_frames",
@@ -27,25 +24,6 @@ __all__ = [
 
 Similarity = Callable[[Tensor, Tensor], Tensor]
 """Two raw embeddings [..., D], broadcast against each other, to their similarity [...]."""
-
-
-class BaselineConfig(FrozenConfig):
-    """Settings every baseline has.
-
-    Attributes:
-        augment: Random crop-and-resize, one crop a clip.
-        augment_scale: Least and greatest share of the image a crop keeps.
-        augment_jitter: Strength of colour jitter, each frame its own.
-    """
-
-    augment: bool = False
-    augment_scale: tuple[float, float] = (0.2, 1.0)
-    augment_jitter: float = Field(default=0.0, ge=0)
-
-    @property
-    def augmentation(self) -> Augment | None:
-        """What the sampling spec asks for."""
-        return Augment(scale=self.augment_scale, jitter=self.augment_jitter) if self.augment else None
 
 
 def negative_distance(a: Float[Tensor, "*batch D"], b: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch"]:

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from counterpoint.data.clips import LastFrame
 from counterpoint.encoders.base import DualEncoder
-from counterpoint.objectives.base import Batch, ClipObjective, Features, LossOutput
-from counterpoint.objectives.baselines import BaselineConfig
+from counterpoint.objectives.base import Batch, ClipConfig, ClipObjective, Features, LossOutput
 from counterpoint.objectives.infonce import (
     check_clips,
     contrast_metrics,
@@ -29,7 +28,7 @@ from counterpoint.objectives.infonce import (
 __all__ = ["CLIPGoal", "CLIPGoalConfig", "clip_goal_logits", "clip_goal_loss"]
 
 
-class CLIPGoalConfig(BaselineConfig):
+class CLIPGoalConfig(ClipConfig):
     """Settings of CLIP on goal frames.
 
     Attributes:

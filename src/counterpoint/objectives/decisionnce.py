@@ -34,8 +34,7 @@ from torch import Tensor
 from counterpoint.data.clips import SortedUniform, StartGoal
 from counterpoint.encoders.base import DualEncoder
 from counterpoint.errors import BadInputError
-from counterpoint.objectives.base import Batch, ClipObjective, Features, LossOutput
-from counterpoint.objectives.baselines import BaselineConfig
+from counterpoint.objectives.base import Batch, ClipConfig, ClipObjective, Features, LossOutput
 from counterpoint.objectives.infonce import (
     check_clips,
     contrast_metrics,
@@ -64,7 +63,7 @@ It is about what rounding in half precision makes of two equal frames.
 EPSILON = 1e-6  # the authors' addition to the norm of a difference
 
 
-class DecisionNCEConfig(BaselineConfig):
+class DecisionNCEConfig(ClipConfig):
     """Settings of both variants. The paper's recipes switch `augment` on.
 
     Attributes:

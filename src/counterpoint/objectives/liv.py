@@ -29,8 +29,8 @@ from torch import Tensor
 
 from counterpoint.data.clips import GoalTransition
 from counterpoint.encoders.base import DualEncoder
-from counterpoint.objectives.base import Batch, ClipObjective, Features, LossOutput
-from counterpoint.objectives.baselines import BaselineConfig, Similarity, check_frames, cosine, other_rows
+from counterpoint.objectives.base import Batch, ClipConfig, ClipObjective, Features, LossOutput
+from counterpoint.objectives.baselines import Similarity, check_frames, cosine, other_rows
 from counterpoint.objectives.clip_goal import clip_goal_logits, clip_goal_loss
 from counterpoint.objectives.infonce import check_clips, contrast_metrics, in_full_precision
 from counterpoint.objectives.vip import dual_value_loss, goal_rewards
@@ -38,7 +38,7 @@ from counterpoint.objectives.vip import dual_value_loss, goal_rewards
 __all__ = ["LIV", "LIVConfig", "liv_loss", "liv_value_loss"]
 
 
-class LIVConfig(BaselineConfig):
+class LIVConfig(ClipConfig):
     """LIV's settings; the authors' pretraining configuration gives them.
 
     Attributes:

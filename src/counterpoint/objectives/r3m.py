@@ -41,9 +41,8 @@ from torch import Tensor, nn
 
 from counterpoint.data.clips import R3MFrames
 from counterpoint.encoders.base import DualEncoder
-from counterpoint.objectives.base import Batch, ClipObjective, Features, LossOutput
+from counterpoint.objectives.base import Batch, ClipConfig, ClipObjective, Features, LossOutput
 from counterpoint.objectives.baselines import (
-    BaselineConfig,
     Similarity,
     candidate_metrics,
     check_frames,
@@ -69,7 +68,7 @@ RewardFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(first [..., D], current [..., D], text [..., L]) -> [...]"""
 
 
-class R3MConfig(BaselineConfig):
+class R3MConfig(ClipConfig):
     """R3M's settings.
 
     Attributes:

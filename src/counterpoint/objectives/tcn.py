@@ -25,8 +25,8 @@ from counterpoint.data.augment import images
 from counterpoint.data.sampling import Drawn
 from counterpoint.encoders.base import DualEncoder
 from counterpoint.errors import BadInputError
-from counterpoint.objectives.base import Batch, ClipObjective, Features, LossOutput
-from counterpoint.objectives.baselines import BaselineConfig, Similarity, candidate_metrics, negative_distance
+from counterpoint.objectives.base import Batch, ClipConfig, ClipObjective, Features, LossOutput
+from counterpoint.objectives.baselines import Similarity, candidate_metrics, negative_distance
 from counterpoint.objectives.infonce import in_full_precision
 
 __all__ = ["TCN", "NearAndFar", "TCNConfig", "tcn_candidates", "tcn_loss"]
@@ -66,7 +66,7 @@ class NearAndFar:
         return Drawn.all_valid(np.array([anchor, positive, *negatives], dtype=np.int64))
 
 
-class TCNConfig(BaselineConfig):
+class TCNConfig(ClipConfig):
     """TCN's settings.
 
     Attributes:

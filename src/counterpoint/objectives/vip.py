@@ -26,9 +26,8 @@ from torch import Tensor
 from counterpoint.data.augment import images
 from counterpoint.data.clips import GoalTransition
 from counterpoint.encoders.base import DualEncoder
-from counterpoint.objectives.base import Batch, ClipObjective, Features, LossOutput
+from counterpoint.objectives.base import Batch, ClipConfig, ClipObjective, Features, LossOutput
 from counterpoint.objectives.baselines import (
-    BaselineConfig,
     Similarity,
     check_frames,
     embedding_norm,
@@ -40,7 +39,7 @@ from counterpoint.objectives.infonce import in_full_precision
 __all__ = ["VIP", "VIPConfig", "dual_value_loss", "goal_rewards", "vip_loss"]
 
 
-class VIPConfig(BaselineConfig):
+class VIPConfig(ClipConfig):
     """VIP's settings; the authors' Ego4D configuration gives the last three.
 
     Attributes:
