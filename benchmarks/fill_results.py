@@ -43,7 +43,7 @@ def study(rows: Sequence[str], columns: dict[str, str]) -> str:
         if name not in table:
             lines.append([name, *["not run"] * len(columns)])
             continue
-        test, wordless = table[name]["test"], name in ("vip", "tcn")
+        test, wordless = table[name]["test"], name in ("vip", "tcn", "r3m")
         cells = []
         for key in columns.values():
             image_only = key == "goal_image_voc"
@@ -188,11 +188,25 @@ def collection() -> str:
     return markdown(["path", "frames a second", "over gymnasium's default render()"], rows)
 
 
+def r3m_language() -> str:
+    """R3M by its language reward."""
+    found = read("r3m_language")
+    names = {
+        "voc": "VOC",
+        "voc_wrong_instruction": "VOC, wrong instruction",
+        "accuracy": "accuracy at the last frame",
+    }
+    return markdown(
+        ["R3M's language reward", *names.values()], [["r3m", *[spread(found[key]) for key in names]]]
+    )
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "metaworld": metaworld,
     "first frames": first_frames,
     "actol": lambda: study(ACTOL_ROWS, ORDER_COLUMNS),
     "sign study": sign_study,
+    "r3m language": r3m_language,
     "real robot": real_robot,
     "losses": losses,
     "loading": loading,
