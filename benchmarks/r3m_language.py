@@ -2,8 +2,8 @@
 
     python benchmarks/r3m_language.py --data runs/demo-data --runs runs/study
 
-G(o_0, o_t, l) of each seed's R3M run, on test: rank correlation with time under the video's own instruction and under the
-others, and how often the own instruction scores highest at the end.
+G(o_0, o_t, l) of each seed's R3M run, on test: rank correlation with time under the video's own instruction and under
+the others, and how often the own instruction scores highest at the end.
 """
 
 from __future__ import annotations
