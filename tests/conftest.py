@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from counterpoint.data.episode import Episode
-from counterpoint.data.store import MemoryStore
+from counterpoint.data.formats.lerobot_writer import LeRobotWriter
+from counterpoint.data.store import MemoryStore, read_episode
 
 
 @pytest.fixture(autouse=True)
@@ -41,3 +44,14 @@ def moving_square_store(episodes: int = 12, size: int = 24, seed: int = 0) -> Me
             )
         )
     return MemoryStore(made)
+
+
+def write_robot_set(root: Path, episodes: int, size: int, splits: dict[str, str]) -> None:
+    """The moving squares as a LeRobot data set."""
+    store = moving_square_store(episodes, size)
+    writer = LeRobotWriter(
+        root, fps=10, cameras={"front": (size, size)}, action_dim=2, state_dim=3, robot_type="toy"
+    )
+    for number in range(episodes):
+        writer.add_episode(read_episode(store, number))
+    writer.finalize(splits)

@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 
 from counterpoint.cli import main
-from counterpoint.data.formats.lerobot_writer import LeRobotWriter
-from counterpoint.data.store import read_episode
-from tests.conftest import moving_square_store
+from tests.conftest import write_robot_set
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -20,13 +18,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 @pytest.fixture
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    store = moving_square_store(episodes=15, size=64)
-    writer = LeRobotWriter(
-        tmp_path / "data", fps=10, cameras={"front": (64, 64)}, action_dim=2, state_dim=3, robot_type="toy"
-    )
-    for number in range(15):
-        writer.add_episode(read_episode(store, number))
-    writer.finalize({"train": "0:12", "val": "12:15"})
+    write_robot_set(tmp_path / "data", 15, 64, {"train": "0:12", "val": "12:15"})
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COUNTERPOINT_CACHE", str(tmp_path / "cache"))
     return tmp_path

@@ -11,11 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from counterpoint.cli import main
-from counterpoint.data.formats.lerobot_writer import LeRobotWriter
-from counterpoint.data.store import read_episode
 from counterpoint.data.video import encode_video
 from counterpoint.encoders.base import DualEncoder, EncoderConfig
-from tests.conftest import moving_square_store
+from tests.conftest import moving_square_store, write_robot_set
 
 
 @pytest.fixture(scope="module")
@@ -23,12 +21,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A LeRobot data set, a folder of videos and an encoder, all in order."""
     root = tmp_path_factory.mktemp("good")
     store = moving_square_store(episodes=6, size=32)
-    writer = LeRobotWriter(
-        root / "robot", fps=10, cameras={"front": (32, 32)}, action_dim=2, state_dim=3, robot_type="toy"
-    )
-    for number in range(6):
-        writer.add_episode(read_episode(store, number))
-    writer.finalize({"train": "0:4", "val": "4:6"})
+    write_robot_set(root / "robot", 6, 32, {"train": "0:4", "val": "4:6"})
     (root / "videos").mkdir()
     for number in range(2):
         encode_video(root / "videos" / f"{number}.mp4", store.frames(number, np.arange(8)), 10)

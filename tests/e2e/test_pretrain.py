@@ -12,10 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from counterpoint.data.formats.lerobot_writer import LeRobotWriter
-from counterpoint.data.store import read_episode
 from counterpoint.training.checkpoint import list_checkpoints, load_checkpoint
-from tests.conftest import moving_square_store
+from tests.conftest import write_robot_set
 from tests.training.test_checkpoint import equal
 
 TINY = (
@@ -30,13 +28,7 @@ TINY = (
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("pretrain")
-    store = moving_square_store(episodes=15, size=32)
-    writer = LeRobotWriter(
-        place / "data", fps=10, cameras={"front": (32, 32)}, action_dim=2, state_dim=3, robot_type="toy"
-    )
-    for number in range(15):
-        writer.add_episode(read_episode(store, number))
-    writer.finalize({"train": "0:12", "val": "12:15"})
+    write_robot_set(place / "data", 15, 32, {"train": "0:12", "val": "12:15"})
     return place
 
 
