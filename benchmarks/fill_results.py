@@ -46,7 +46,7 @@ def study(rows: Sequence[str], columns: dict[str, str]) -> str:
         test, wordless = table[name]["test"], name in ("vip", "tcn", "r3m")
         cells = []
         for key in columns.values():
-            image_only = key == "goal_image_voc"
+            image_only = key == "goal_image_voc" or "_frame_similarity" in key
             cells.append(
                 "not defined"
                 if wordless and not image_only
@@ -65,7 +65,9 @@ ORDER_COLUMNS = {
     "VOC (potential)": "voc.potential",
     "VOC, wrong instruction": "voc_wrong_instruction.potential",
     "ordering": "ordering",
-    "accuracy, whole video": "accuracy_whole_video.{form}",
+    "accuracy, whole video": "accuracy_whole_video.potential",
+    "random segments": "accuracy_random_segments.potential",
+    "last frame": "accuracy_last_frame",
     "jump ratio": "jump_ratio",
     "bridge residual": "bridge_residual",
 }
