@@ -44,7 +44,7 @@ benchmarks: $(VENV)/.installed system
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[clip,text,sim,report,track,dev]"
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[clip,text,sim,minari,report,track,dev]"
 	touch $@
 
 $(VENV)/.docs-installed: $(VENV)/.installed

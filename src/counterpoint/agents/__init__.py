@@ -1,0 +1,1 @@
+"""Goal-conditioned agents, one file each, the loops that train them, and the replay buffer they share."""

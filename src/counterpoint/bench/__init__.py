@@ -1,0 +1,1 @@
+"""Studies a user can run again with one command: `counterpoint bench`."""
