@@ -20,12 +20,12 @@ Names = Annotated[tuple[str, ...], arg(metavar="NAME...")]
 Words = Annotated[str, arg(metavar="TEXT")]
 app = tyro.extras.SubcommandApp()
 data = tyro.extras.SubcommandApp()
+bench = tyro.extras.SubcommandApp()
+collect = tyro.extras.SubcommandApp()
 
 
-@app.command
-def collect(
-    suite: Positional[Literal["metaworld"]],
-    /,
+@collect.command(name="metaworld")
+def collect_metaworld(
     *,
     out: Path,
     tasks: Names = ("default",),
@@ -40,10 +40,9 @@ def collect(
     workers: int = 2,
     seed: int = 0,
 ) -> None:
-    """Record scripted experts of a simulator as a LeRobot v3 data set. An interrupted call continues.
+    """Record Meta-World's scripted experts as a LeRobot v3 data set. An interrupted call continues.
 
     Args:
-        suite: Which simulator.
         out: The data set's folder; it appears when everything is recorded.
         tasks: Task names, `default` (15 tasks) or `all` (50).
         episodes: Training episodes a task.
@@ -57,9 +56,10 @@ def collect(
         workers: Processes that simulate.
         seed: Of initial states and noise.
     """
-    from counterpoint.envs.collect import CollectConfig, collect_metaworld
+    from counterpoint.envs.collect import CollectConfig
+    from counterpoint.envs.collect import collect_metaworld as record
 
-    written = collect_metaworld(
+    written = record(
         CollectConfig(
             tasks=tasks,
             episodes=episodes,
@@ -76,6 +76,55 @@ def collect(
         )
     )
     print(f"Wrote {written}")
+
+
+@collect.command(name="pointmaze")
+def collect_pointmaze(
+    *,
+    out: Path,
+    maze: Literal["UMaze", "Open", "Medium", "Large"] = "UMaze",
+    suite: Literal["navigate", "stitch"] = "navigate",
+    episodes: int = 500,
+    val_episodes: int = 50,
+    steps: int = 200,
+    noise: float = 0.5,
+    overlap: int = 1,
+    seed: int = 0,
+) -> None:
+    """Record a waypoint controller in a maze as Minari data sets OUT/train and OUT/val.
+
+    Args:
+        out: The folder; it appears when everything is recorded.
+        maze: Which PointMaze.
+        suite: `navigate` goes all over the maze; `stitch` keeps every episode in one of two overlapping parts, so
+            that no episode joins the start of the evaluation with its goal.
+        episodes: Training episodes.
+        val_episodes: Validation episodes.
+        steps: Transitions an episode.
+        noise: Standard deviation of Gaussian noise on the controller's actions, in action units.
+        overlap: Cells to either side of the middle of the way that both parts share (`stitch`).
+        seed: Of all that is random.
+    """
+    from counterpoint.envs.collect_mazes import PointMazeCollect
+    from counterpoint.envs.collect_mazes import collect_pointmaze as record
+
+    written = record(
+        PointMazeCollect(
+            out=out,
+            maze=maze,
+            suite=suite,
+            episodes=episodes,
+            val_episodes=val_episodes,
+            steps=steps,
+            noise=noise,
+            overlap=overlap,
+            seed=seed,
+        )
+    )
+    print(f"Wrote {written}")
+
+
+app.command(collect, name="collect", help="Record scripted experts of a simulator.")
 
 
 @data.command(name="info")
@@ -125,6 +174,85 @@ def data_convert(
 
 
 app.command(data, name="data", help="Look into, check and convert data sets.")
+app.command(bench, name="bench", help="Run a study of a paper again.")
+
+
+@bench.command(name="occupancy")
+def bench_occupancy(*, out: Path, quick: bool = False, workers: int = 2) -> None:
+    """Estimate occupancies on a 5x5 grid by four methods: TD InfoNCE, Fig. 3, 11 and 12. Interrupted, it continues.
+
+    Args:
+        out: Where results (JSON) and figures go.
+        quick: A small version, in a minute.
+        workers: Processes.
+    """
+    from counterpoint.bench.occupancy import OccupancyConfig, occupancy_study
+
+    config = OccupancyConfig.quick() if quick else OccupancyConfig()
+    print(f"Wrote {occupancy_study(config, out, workers=workers)}")
+
+
+@bench.command(name="stitching")
+def bench_stitching(*, out: Path, quick: bool = False) -> None:
+    """Join trajectories and find shortcuts on a grid: TD InfoNCE, Fig. 4, 5, 8 and 9. Interrupted, it continues.
+
+    Args:
+        out: Where results (JSON) and figures go.
+        quick: A small version, in a minute.
+    """
+    from counterpoint.bench.stitching import StitchingConfig, stitching_study
+
+    config = StitchingConfig.quick() if quick else StitchingConfig()
+    print(f"Wrote {stitching_study(config, out)}")
+
+
+@app.command
+def train(
+    agent: Positional[Annotated[str, arg(metavar="AGENT")]],
+    overrides: Positional[Annotated[tuple[str, ...], arg(metavar="--KEY=VALUE...")]] = (),
+    /,
+    *,
+    out: Path,
+    env: Annotated[str | None, arg(metavar="ID")] = None,
+    data: Annotated[str | None, arg(metavar="PATH")] = None,
+) -> None:
+    """Train a goal-reaching agent, online in an environment or offline on a data set. Run it again to continue.
+
+    Args:
+        agent: An agent (td_infonce, contrastive_rl, ...), a recipe (see `counterpoint recipes`) or a TOML file.
+        overrides: Any key of the recipe: --online.steps=50000 --agent.discount=0.95
+        out: The run's folder.
+        env: A goal environment, such as FetchReach-v4: trained in, or evaluated in where there are data.
+        data: A Minari data set (folder or id) or a LeRobot data set.
+    """
+    from counterpoint.agents.train import train_agent
+    from counterpoint.config import parse_overrides
+
+    print(f"Wrote {train_agent(agent, out, parse_overrides(overrides), env=env, data=data)}")
+
+
+@app.command
+def evaluate(
+    run: Positional[Path],
+    /,
+    *,
+    env: Annotated[str | None, arg(metavar="ID")] = None,
+    episodes: int = 50,
+    envs: int = 2,
+    seed: int = 0,
+) -> None:
+    """Run a trained agent and write RUN/evaluation.json: success with its interval, distance to the goal.
+
+    Args:
+        run: The run's folder.
+        env: Another environment than the one it was trained for.
+        episodes: How many.
+        envs: Environments side by side; the result does not depend on it.
+        seed: Of the episodes, which never meet those of training.
+    """
+    from counterpoint.agents.evaluate import evaluate_run
+
+    print(f"Wrote {evaluate_run(run, env=env, episodes=episodes, envs=envs, seed=seed)}")
 
 
 @app.command
@@ -237,8 +365,8 @@ DESCRIPTION = "Learn representations of trajectories by contrast, and put them t
 
 
 def _gather_overrides(arguments: list[str]) -> list[str]:
-    """`pretrain R --a.b=c --out O` as `pretrain R --a.b=c`'s positional form: recipe keys are free, flags are not."""
-    if not arguments or arguments[0] != "pretrain":
+    """`train R --a.b=c --out O` with the recipe's keys as positionals: they are free, flags are not."""
+    if not arguments or arguments[0] not in ("pretrain", "train"):
         return arguments
     plain, overrides = [], []
     rest = list(arguments)

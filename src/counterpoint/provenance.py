@@ -13,7 +13,8 @@ __all__ = ["provenance"]
 
 PACKAGES = (
     "counterpoint", "torch", "numpy", "av", "pyarrow", "accelerate", "open_clip_torch", "timm",
-    "sentence-transformers", "metaworld", "mujoco", "gymnasium", "scipy", "lerobot",
+    "sentence-transformers", "metaworld", "mujoco", "gymnasium", "gymnasium-robotics", "minari",
+    "scipy", "lerobot", "jax",
 )  # fmt: skip
 
 

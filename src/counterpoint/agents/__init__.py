@@ -1,1 +1,83 @@
-"""Goal-conditioned agents, one file each, the loops that train them, and the replay buffer they share."""
+"""Goal-conditioned agents, one file each, the loops that train them, and the replay buffer they share.
+
+`AGENTS` names what `counterpoint train` trains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from counterpoint.agents.base import Agent, AgentConfig, Spaces
+from counterpoint.agents.c_learning import CLearning, CLearningConfig
+from counterpoint.agents.contrastive_rl import (
+    ContrastiveRLConfig,
+    ContrastiveRLInfoNCE,
+    ContrastiveRLInfoNCEConfig,
+    ContrastiveRLNCE,
+)
+from counterpoint.agents.gcbc import GCBC, GCBCConfig
+from counterpoint.agents.qrl import QRL, QRLConfig
+from counterpoint.agents.td_infonce import TDInfoNCE, TDInfoNCEConfig
+from counterpoint.config import validate
+from counterpoint.errors import BadInputError
+
+__all__ = ["AGENTS", "Agent", "AgentConfig", "Entry", "Spaces", "agent_config", "make_agent"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An agent and its configuration."""
+
+    agent: type[Agent]
+    config: type[AgentConfig]
+
+
+AGENTS: dict[str, Entry] = {
+    "td_infonce": Entry(TDInfoNCE, TDInfoNCEConfig),
+    "contrastive_rl": Entry(ContrastiveRLInfoNCE, ContrastiveRLInfoNCEConfig),
+    "contrastive_rl_nce": Entry(ContrastiveRLNCE, ContrastiveRLConfig),
+    "c_learning": Entry(CLearning, CLearningConfig),
+    "gcbc": Entry(GCBC, GCBCConfig),
+    "qrl": Entry(QRL, QRLConfig),
+}
+
+
+def agent_config(tree: Mapping[str, Any], where: str) -> tuple[str, AgentConfig]:
+    """The agent's name and its checked configuration.
+
+    Args:
+        tree: `name` and the configuration's keys.
+        where: Told in errors.
+
+    Raises:
+        BadInputError: When there is no such agent, or a key is unknown or ill-typed.
+    """
+    name = tree.get("name")
+    if name not in AGENTS:
+        raise BadInputError(
+            where,
+            found=f"agent {name!r}",
+            expected=f"one of {', '.join(AGENTS)}",
+            mend="choose one of these",
+        )
+    settings = {key: value for key, value in tree.items() if key != "name"}
+    return name, validate(AGENTS[name].config, settings, f"{where}, [agent]")
+
+
+def make_agent(
+    tree: Mapping[str, Any], spaces: Spaces, *, seed: int = 0, device: torch.device | str = "cpu"
+) -> Agent:
+    """An agent with fresh weights.
+
+    Args:
+        tree: `name` and the configuration's keys.
+        spaces: What it sees and does.
+        seed: Of weights and random numbers.
+        device: Where it lives.
+    """
+    name, config = agent_config(tree, "agent")
+    return AGENTS[name].agent(config, spaces, seed=seed, device=device)

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,32 +28,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from counterpoint.config import FrozenConfig
-from counterpoint.data.goals import GoalSpec
+from counterpoint.data.goals import GoalSpec, Spaces
 from counterpoint.errors import BadInputError
 
 __all__ = ["Agent", "AgentConfig", "Metrics", "Spaces"]
 
 Metrics = dict[str, Tensor]
 """Detached scalars, left on their device: reading one waits for the device, so the loop reads them now and then."""
-
-
-@dataclass(frozen=True)
-class Spaces:
-    """What an agent sees and does.
-
-    Attributes:
-        observation: Shape of one observation: (O,) for a state, (H, W, C) for a picture.
-        goal: Shape of one goal.
-        action: Dimensions of a continuous action in [-1, 1], or the number of discrete actions.
-        discrete: Whether actions are discrete.
-        success_distance: Goals nearer than this, in the goal's own units, count as reached; 0 asks for equality.
-    """
-
-    observation: tuple[int, ...]
-    goal: tuple[int, ...]
-    action: int
-    discrete: bool = False
-    success_distance: float = 0.0
 
 
 class AgentConfig(FrozenConfig):
@@ -123,7 +103,7 @@ class Agent(ABC):
             explore: Draw from the policy, as when collecting data; otherwise its mode, as when evaluated.
         """
 
-    def begin_episodes(self, count: int) -> None:
+    def begin_episodes(self, count: int) -> None:  # noqa: B027 (most agents have no memory)
         """`count` new episodes begin side by side; agents with a memory forget here."""
 
     def state(self) -> dict[str, Any]:

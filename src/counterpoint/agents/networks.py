@@ -9,11 +9,13 @@ import math
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["EnsembleMLP", "GaussianActor", "PixelTrunk", "flat"]
+from counterpoint.agents.perceptron import perceptrons
+
+__all__ = ["CategoricalActor", "EnsembleMLP", "GaussianActor", "PixelTrunk", "flat"]
 
 
 class EnsembleMLP(nn.Module):
@@ -45,16 +47,17 @@ class EnsembleMLP(nn.Module):
             self.weights.append(nn.Parameter(weight))
             self.biases.append(nn.Parameter(bias))
 
-    def forward(self, inputs: Float[Tensor, "*E B I"]) -> Float[Tensor, "E B O"]:
-        """Outputs of every member on shared inputs [B, I] or on its own [E, B, I]."""
-        members = self.weights[0].shape[0]
-        x = inputs.expand(members, *inputs.shape[-2:])
-        last = len(self.weights) - 1
-        for number, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            x = torch.baddbmm(bias, x, weight)
-            if number < last or self.activate_last:
-                x = functional.relu(x)
-        return x
+    def forward(self, inputs: Float[Tensor, "*E B I"], *, frozen: bool = False) -> Float[Tensor, "E B O"]:
+        """Outputs of every member on shared inputs [B, I] or on its own [E, B, I].
+
+        Args:
+            inputs: What goes in.
+            frozen: Let gradients flow to the inputs and not to the parameters.
+        """
+        weights, biases = list(self.weights), list(self.biases)
+        if frozen:
+            weights, biases = [w.detach() for w in weights], [b.detach() for b in biases]
+        return perceptrons(inputs, weights, biases, activate_last=self.activate_last)
 
 
 class PixelTrunk(nn.Module):
@@ -87,7 +90,7 @@ class PixelTrunk(nn.Module):
         """Features of pictures."""
         scaled = pictures.permute(0, 3, 1, 2).float() / 255 - 0.5
         features: Tensor = self.layers(scaled)
-        return features
+        return features.float()
 
 
 class GaussianActor(nn.Module):
@@ -125,6 +128,40 @@ class GaussianActor(nn.Module):
     def mode(self, inputs: Float[Tensor, "B I"]) -> Float[Tensor, "B A"]:
         """tanh of the mean."""
         return torch.tanh(self(inputs)[0])
+
+
+class CategoricalActor(nn.Module):
+    """pi(a | s, g) over A discrete actions.
+
+    Args:
+        inputs: Width of the concatenated observation and goal.
+        actions: A.
+        hidden: Widths of the hidden layers.
+        generator: Of the initial weights.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        actions: int,
+        hidden: Sequence[int],
+        *,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.body = EnsembleMLP(1, [inputs, *hidden, actions], generator=generator)
+
+    def forward(self, inputs: Float[Tensor, "B I"]) -> Float[Tensor, "B A"]:
+        """Log-probabilities."""
+        return functional.log_softmax(self.body(inputs)[0], dim=-1)
+
+    def sample(self, inputs: Float[Tensor, "B I"], noise: Float[Tensor, "B A"]) -> Int[Tensor, " B"]:
+        """The action that standard Gumbel `noise` stands for (Gumbel-max)."""
+        return (self(inputs) + noise).argmax(dim=-1)
+
+    def mode(self, inputs: Float[Tensor, "B I"]) -> Int[Tensor, " B"]:
+        """The likeliest action."""
+        return self(inputs).argmax(dim=-1)
 
 
 def flat(*parts: Float[Tensor, "B _"]) -> Float[Tensor, "B I"]:

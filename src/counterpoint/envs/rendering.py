@@ -17,6 +17,7 @@ import copy
 import os
 import sys
 import weakref
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,26 @@ import numpy as np
 from counterpoint.data.episode import Array
 from counterpoint.errors import BadInputError, MissingExtraError
 
-__all__ = ["FastRenderer", "choose_backend", "import_mujoco", "render_settings", "simplify_meshes"]
+__all__ = ["FastRenderer", "View", "choose_backend", "import_mujoco", "render_settings", "simplify_meshes"]
 
 _CELL = 0.5  # metres times pixels: at 112 pixels 4.5 mm, half a pixel one metre before a lens of 60 degrees
+
+
+@dataclass(frozen=True)
+class View:
+    """A camera that no model holds.
+
+    Attributes:
+        lookat: The point in the middle of the picture, in metres.
+        distance: From that point, in metres.
+        azimuth: Direction of looking about the vertical, in degrees: 0 along x, 90 along y.
+        elevation: Of that direction above the horizon, in degrees: -90 straight down.
+    """
+
+    lookat: tuple[float, float, float]
+    distance: float
+    azimuth: float
+    elevation: float
 
 
 def choose_backend() -> None:
@@ -97,16 +115,33 @@ class FastRenderer:
             self._scene.flags[flag] = False
         self._option = mujoco.MjvOption()
         self._view = mujoco.MjvCamera()
-        self._view.type = mujoco.mjtCamera.mjCAMERA_FIXED
+        self._fixed, self._free_moving = mujoco.mjtCamera.mjCAMERA_FIXED, mujoco.mjtCamera.mjCAMERA_FREE
         self._update, self._everything = mujoco.mjv_updateScene, mujoco.mjtCatBit.mjCAT_ALL.value
 
-    def draw(self, camera: str) -> Array:
-        """The scene as it stands, from a camera of the model: uint8 [size, size, 3]."""
-        self._view.fixedcamid = self._model.camera(camera).id
+    def draw(self, camera: str | View, data: Any = None) -> Array:
+        """The scene as it stands, from a camera of the model or any view: uint8 [size, size, 3].
+
+        Args:
+            camera: A camera of the model by name, or a view.
+            data: Another `mujoco.MjData` of the same model, to draw the scene as it stands there.
+        """
+        self._point(camera)
         # Geometry comes from the whole model, where a task may change it; meshes from the lean one.
-        self._update(self._model, self._data, self._option, None, self._view, self._everything, self._scene)
+        self._update(
+            self._model, data or self._data, self._option, None, self._view, self._everything, self._scene
+        )
         picture: Array = self._renderer.render()
         return picture
+
+    def _point(self, camera: str | View) -> None:
+        if isinstance(camera, View):
+            self._view.type = self._free_moving
+            self._view.lookat[:] = camera.lookat
+            self._view.distance = camera.distance
+            self._view.azimuth, self._view.elevation = camera.azimuth, camera.elevation
+        else:
+            self._view.type = self._fixed
+            self._view.fixedcamid = self._model.camera(camera).id
 
     @property
     def device(self) -> str:

@@ -19,7 +19,18 @@ from counterpoint.objectives.brownian_bridge import (
     brownian_bridge_loss,
     brownian_bridge_loss_as_trained,
 )
+from counterpoint.objectives.c_learning import c_learning_loss, c_learning_pairwise_loss
 from counterpoint.objectives.clip_goal import CLIPGoal, CLIPGoalConfig, clip_goal_loss
+from counterpoint.objectives.contrastive_rl import (
+    awr_loss,
+    contrastive_nce_loss,
+    ddpgbc_loss,
+    inner_product_logits,
+    logsumexp_penalty,
+    negative_distance_logits,
+    row_column_infonce_loss,
+    scaled_inner_product,
+)
 from counterpoint.objectives.decisionnce import (
     DecisionNCEConfig,
     DecisionNCEP,
@@ -32,7 +43,16 @@ from counterpoint.objectives.decisionnce import (
 )
 from counterpoint.objectives.liv import LIV, LIVConfig, liv_loss
 from counterpoint.objectives.r3m import R3M, R3MConfig, r3m_language_loss, r3m_loss, r3m_time_contrastive_loss
+from counterpoint.objectives.successor_representation import successor_loss, successor_targets
 from counterpoint.objectives.tcn import TCN, TCNConfig, tcn_loss
+from counterpoint.objectives.td_infonce import (
+    cloned_actor_loss,
+    goal_reaching_loss,
+    goal_reaching_rows,
+    mc_infonce_loss,
+    td_infonce_loss,
+    td_infonce_weights,
+)
 from counterpoint.objectives.vip import VIP, VIPConfig, vip_loss
 from counterpoint.objectives.vlo import directed_vlo_loss, vlo_loss, vlo_lower_bound
 
@@ -61,22 +81,40 @@ __all__ = [
     "TCNConfig",
     "VIPConfig",
     "actol_loss",
+    "awr_loss",
     "brownian_bridge_log_loss",
     "brownian_bridge_log_loss_as_trained",
     "brownian_bridge_loss",
     "brownian_bridge_loss_as_trained",
+    "c_learning_loss",
+    "c_learning_pairwise_loss",
     "clip_goal_loss",
+    "cloned_actor_loss",
+    "contrastive_nce_loss",
+    "ddpgbc_loss",
     "decisionnce_p_loss",
     "decisionnce_p_loss_halves",
     "decisionnce_t_loss",
     "directed_vlo_loss",
+    "goal_reaching_loss",
+    "goal_reaching_rows",
+    "inner_product_logits",
     "liv_loss",
+    "logsumexp_penalty",
+    "mc_infonce_loss",
+    "negative_distance_logits",
     "objective_config",
     "potential_rewards",
     "r3m_language_loss",
     "r3m_loss",
     "r3m_time_contrastive_loss",
+    "row_column_infonce_loss",
+    "scaled_inner_product",
+    "successor_loss",
+    "successor_targets",
     "tcn_loss",
+    "td_infonce_loss",
+    "td_infonce_weights",
     "transition_rewards",
     "vip_loss",
     "vlo_loss",

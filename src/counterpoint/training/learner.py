@@ -6,7 +6,7 @@ Trainer, checkpoint and logging know only this face, so that agents which own se
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any, Literal, Protocol, cast
 
@@ -65,8 +65,8 @@ class NonFiniteError(ArithmeticError):
 class Learner(Protocol):
     """What trains: one update a batch, a state to save, and modules to keep."""
 
-    def update(self, batch: Batch, step: int) -> dict[str, float]:
-        """Take optimiser step number `step` (0-based) and return what to log."""
+    def update(self, batch: Batch, step: int) -> Mapping[str, float | Tensor]:
+        """Take optimiser step number `step` (0-based) and return what to log: numbers, or scalars on a device."""
 
     def evaluate(self, batch: Batch) -> dict[str, float]:
         """Score a batch and change nothing."""

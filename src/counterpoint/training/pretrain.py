@@ -24,6 +24,7 @@ from counterpoint.objectives.base import Objective
 from counterpoint.provenance import provenance
 from counterpoint.training.checkpoint import write_atomically
 from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
+from counterpoint.training.run_folder import claim_run
 from counterpoint.training.trainer import TrainConfig, train
 
 __all__ = ["DataConfig", "PretrainConfig", "build_objective", "load_config", "open_training_data", "pretrain"]
@@ -113,7 +114,7 @@ def pretrain(recipe: str, data: Path, out: Path, overrides: Mapping[str, Any]) -
     config = load_config(recipe, overrides)
     accelerator = Accelerator(mixed_precision=config.train.precision)
     settings = config.model_dump(mode="json")
-    _claim(out, settings)
+    claim_run(out, settings, {"train": FREE})
     set_seed(config.train.seed)
     with accelerator.main_process_first():
         train_store, val_store = open_training_data(data, config.data)
@@ -182,31 +183,6 @@ def _card(recipe: str, config: PretrainConfig, store: EpisodeStore, loader: Load
         "data": f"{len(store.episodes)} episodes under {instructions} instructions, "
         f"content `{store.fingerprint[:16]}`.",
     }
-
-
-def _claim(out: Path, settings: Mapping[str, Any]) -> None:
-    """Make the run's folder, or check that the run in it has the same configuration."""
-    record = out / "config.json"
-    if out.exists() and not out.is_dir():
-        raise BadInputError(out, found="a file", expected="a folder", mend="choose another --out")
-    out.mkdir(parents=True, exist_ok=True)
-    if not record.exists():
-        return
-    before = json.loads(record.read_text())
-    for section, values in settings.items():
-        old = before.get(section)
-        if isinstance(values, dict) and isinstance(old, dict):
-            old = {key: old.get(key) for key in values}
-        # A longer run may continue a shorter one.
-        if section == "train" and isinstance(old, dict):
-            values, old = ({k: v for k, v in part.items() if k not in FREE} for part in (values, old))
-        if values != old:
-            raise BadInputError(
-                out,
-                found=f"a run with another [{section}]",
-                expected="the same configuration, to continue it",
-                mend="choose another --out, or repeat the earlier overrides",
-            )
 
 
 FREE = (

@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, Protocol
 
 from accelerate import Accelerator
 from pydantic import Field
 
 from counterpoint.config import FrozenConfig
-from counterpoint.data.loader import Loader
 from counterpoint.errors import BadInputError
 from counterpoint.progress import ProgressBar
 from counterpoint.training.checkpoint import newest_valid, save_checkpoint
 from counterpoint.training.learner import Learner, NonFiniteError
 from counterpoint.training.logging import MetricsLog
 
-__all__ = ["TrainConfig", "train"]
+__all__ = ["BatchSource", "TrainConfig", "train"]
+
+
+class BatchSource(Protocol):
+    """Where batches come from: a `Loader` of episodes, or a replay buffer's source of transitions."""
+
+    @property
+    def epoch_size(self) -> int:
+        """Samples of one pass."""
+
+    def batches(self, start: int, stop: int) -> Iterator[dict[str, Any]]:
+        """Batches number `start` to `stop - 1`, each a function of its number."""
 
 
 class TrainConfig(FrozenConfig):
@@ -72,13 +84,14 @@ class TrainConfig(FrozenConfig):
 
 def train(
     learner: Learner,
-    loader: Loader,
-    validation: Loader | None,
+    loader: BatchSource,
+    validation: BatchSource | None,
     config: TrainConfig,
     *,
     run: Path,
     accelerator: Accelerator,
     settings: dict[str, object],
+    evaluation: Callable[[int], dict[str, float]] | None = None,
 ) -> int:
     """Train to the end, from the newest whole checkpoint of `run` where there is one.
 
@@ -90,6 +103,7 @@ def train(
         run: The run's folder.
         accelerator: Tells which process writes.
         settings: The resolved configuration, for trackers.
+        evaluation: Told the steps done, as often as there is a validation; what it returns is logged as `eval`.
 
     Returns:
         The step the run was resumed from; 0 for a fresh one.
@@ -109,7 +123,8 @@ def train(
         accelerator.print(f"Resumed from {path}, step {start} of {total}")
     main = accelerator.is_main_process
     log = MetricsLog(run, config.trackers, settings, start) if main else None
-    recent: dict[str, list[float]] = defaultdict(list)
+    recent: dict[str, list[Any]] = defaultdict(list)
+    note = ""
     try:
         with ProgressBar("Training", total, "steps", done=start) as progress:
             for step, batch in enumerate(loader.batches(start, total), start):
@@ -121,28 +136,27 @@ def train(
                     recent[name].append(value)
                 done = step + 1
                 if log is not None and (done % config.log_every == 0 or done == total):
-                    log.write(
-                        done, "train", {name: statistics.fmean(values) for name, values in recent.items()}
-                    )
+                    # Metrics that are still on a device are read here, now and then, and not at every step.
+                    means = {name: statistics.fmean(map(float, values)) for name, values in recent.items()}
+                    log.write(done, "train", means)
+                    note = f"loss {means['loss']:.3f}"
                     recent.clear()
-                if (
-                    validation is not None
-                    and config.eval_every
-                    and (done % config.eval_every == 0 or done == total)
-                ):
-                    scores = _validate(learner, validation, config)
-                    if log is not None:
-                        log.write(done, "val", scores)
+                if config.eval_every and (done % config.eval_every == 0 or done == total):
+                    scores = _validate(learner, validation, config) if validation is not None else {}
+                    found_out = evaluation(done) if evaluation is not None and main else {}
+                    for split, numbers in (("val", scores), ("eval", found_out)):
+                        if log is not None and numbers:
+                            log.write(done, split, numbers)
                 if main and (done % config.save_every == 0 or done == total):
                     save_checkpoint(checkpoints, done, learner.state(), keep=config.keep)
-                progress.advance(note=f"loss {metrics['loss']:.3f}")
+                progress.advance(note=note)
     finally:
         if log is not None:
             log.close()
     return start
 
 
-def _validate(learner: Learner, loader: Loader, config: TrainConfig) -> dict[str, float]:
+def _validate(learner: Learner, loader: BatchSource, config: TrainConfig) -> dict[str, float]:
     scores: dict[str, list[float]] = defaultdict(list)
     for batch in loader.batches(0, config.eval_batches):
         for name, value in learner.evaluate(batch).items():

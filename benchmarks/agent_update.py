@@ -1,0 +1,190 @@
+"""Time of one TD InfoNCE update (critic, policy, target), on one thread, beside the same update in jitted JAX.
+
+    OMP_NUM_THREADS=1 python benchmarks/agent_update.py [--rounds 15] [--out benchmarks/results/agent_update.json]
+
+Networks of 4 x 512 with twins, d = 16, and FetchReach's sizes (observation 10, goal 3, action 4); random inputs. All
+candidates start from the same weights and must first agree in both losses over three updates. Then each round takes
+every candidate in turn, twice, and the second update counts. Figures are medians over rounds; a ratio is the median of
+the rounds' ratios. bf16 is this library with matrix products in bfloat16, JAX is in float32.
+
+`scale` gives milliseconds and peak additional memory of an update for batches of 256 to 4096 beside the share of the
+batch by batch logits, whose number grows with the square of the batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+# Before JAX starts its threads.
+os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+
+import torch
+from torch import Tensor
+
+from counterpoint.agents.base import Spaces
+from counterpoint.agents.networks import EnsembleMLP
+from counterpoint.agents.td_infonce import TDInfoNCE, TDInfoNCEConfig
+from counterpoint.provenance import provenance
+
+SPACES = Spaces(observation=(10,), goal=(3,), action=4)
+Candidate = Callable[[], Any]
+
+
+def random_batch(rows: int) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(rows)
+    widths = {"observation": 10, "action": 4, "next_observation": 10, "next_goal": 3, "random_goal": 3}
+    return {key: torch.randn(rows, width, generator=generator).tanh() for key, width in widths.items()}
+
+
+def make_agent(**settings: Any) -> TDInfoNCE:
+    return TDInfoNCE(TDInfoNCEConfig(**settings), SPACES)
+
+
+def library_update(batch: dict[str, Tensor], **settings: Any) -> Candidate:
+    agent = make_agent(**settings)
+    steps = iter(range(10**9))
+    return lambda: agent.update(batch, next(steps))
+
+
+def jax_update(batch: dict[str, Tensor]) -> Candidate:
+    """JAX from the same weights; its noise is the library's, so that the losses must agree."""
+    import jax
+    import jax.numpy as jnp
+    from agent_update_jax import make_step
+
+    def layers(network: EnsembleMLP) -> list[tuple[Any, Any]]:
+        return [
+            (jnp.array(weight.detach().numpy()), jnp.array(bias.detach().numpy()))
+            for weight, bias in zip(network.weights, network.biases, strict=True)
+        ]
+
+    agent = make_agent()
+    actor: Any = agent.actor
+    state, step = make_step(
+        {"phi": layers(agent.critic.phi), "psi": layers(agent.critic.psi)},
+        {"body": layers(actor.body), "heads": layers(actor.heads)},
+        actor_lr=agent.config.actor_lr,
+        critic_lr=agent.config.critic_lr,
+        discount=agent.config.discount,
+        tau=agent.config.tau,
+    )
+    inputs = {key: jnp.array(value.numpy()) for key, value in batch.items()}
+    held = [state]
+
+    def run() -> list[float]:
+        noise = [jnp.array(agent._draw(len(batch["action"])).numpy()) for _ in range(2)]
+        held[0], losses = step(held[0], inputs, *noise)
+        jax.block_until_ready(held[0])
+        return [float(loss) for loss in losses]
+
+    return run
+
+
+def agree(candidates: dict[str, Candidate]) -> None:
+    """Refuse to compare what does not compute the same."""
+    for _ in range(3):
+        found = {name: run() for name, run in candidates.items()}
+        losses = {
+            name: value if isinstance(value, list) else [float(value[f"{part}/loss"]) for part in ("critic", "actor")]
+            for name, value in found.items()
+        }
+        for name, value in losses.items():
+            tolerance = 2e-2 if "bf16" in name else 1e-4
+            torch.testing.assert_close(
+                torch.tensor(value), torch.tensor(losses["jax"]), rtol=tolerance, atol=0, msg=f"{name}: {losses}"
+            )
+
+
+def measure(candidates: dict[str, Candidate], rounds: int) -> dict[str, Any]:
+    wall: dict[str, list[float]] = {name: [] for name in candidates}
+    faults: dict[str, list[int]] = {name: [] for name in candidates}
+    for _ in range(rounds):
+        for name, run in candidates.items():
+            run()
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            started = time.perf_counter()
+            run()
+            wall[name].append(1e3 * (time.perf_counter() - started))
+            faults[name].append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    return {
+        name: {
+            "ms": round(median(wall[name]), 2),
+            "least_ms": round(min(wall[name]), 2),
+            "jax_over_this": round(
+                median(other / own for other, own in zip(wall["jax"], wall[name], strict=True)), 3
+            ),
+            "page_faults": median(faults[name]),
+        }
+        for name in candidates
+    }
+
+
+def scale(rows: int, rounds: int) -> dict[str, Any]:
+    """One batch size, in a process of its own so that its peak memory is its own."""
+    run = library_update(random_batch(rows))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    run()
+    times = []
+    for _ in range(rounds):
+        started = time.perf_counter()
+        run()
+        times.append(1e3 * (time.perf_counter() - started))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {
+        "batch": rows,
+        "ms": round(median(times), 1),
+        "peak_mb_above_networks": round((peak - before) / 1024),
+        "logits_mb": round(8 * 4 * rows * rows / 2**20, 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--scale-of", type=int, help="measure this batch size alone and print it")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "agent_update.json")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    if arguments.scale_of:
+        print(json.dumps(scale(arguments.scale_of, 3)))
+        return
+    batch = random_batch(arguments.batch)
+    candidates = {
+        "jax": jax_update(batch),
+        "float32": library_update(batch),
+        "bf16": library_update(batch, bf16=True),
+    }
+    agree(candidates)
+    times = measure(candidates, arguments.rounds)
+    print(json.dumps(times, indent=1))
+    sizes = []
+    for rows in (256, 512, 1024, 2048, 4096):
+        command = [sys.executable, __file__, "--scale-of", str(rows)]
+        sizes.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+        print(json.dumps(sizes[-1]))
+    result = {
+        "command": f"OMP_NUM_THREADS=1 python benchmarks/agent_update.py --rounds {arguments.rounds}",
+        "threads": 1,
+        "rounds": arguments.rounds,
+        "batch": arguments.batch,
+        "update": times,
+        "scale": sizes,
+        "provenance": provenance(),
+    }
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""Goal-reaching agents side by side, through the command line, several seeds each, with intervals over seeds.
+
+    python benchmarks/goal_reaching.py fetch_reach
+    python benchmarks/goal_reaching.py point_maze
+    python benchmarks/goal_reaching.py push
+
+Each study of `STUDIES` is a list of rows, each row a `counterpoint train` command. A run whose evaluation exists is not
+repeated, one that was interrupted goes on; `--rows`, `--seeds` and `--workers` choose. The result goes to
+`benchmarks/results/goal_reaching_STUDY.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from counterpoint.evaluation.statistics import seeds_interval
+from counterpoint.provenance import provenance
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True)
+class Study:
+    """Rows that are compared in one environment.
+
+    Attributes:
+        env: The environment's id.
+        rows: Row name -> agent and that row's own overrides.
+        common: Overrides of every row.
+        data: The data set, for an offline study.
+        seeds: How many.
+        episodes: Of the final evaluation.
+    """
+
+    env: str
+    rows: dict[str, tuple[str, dict[str, Any]]]
+    common: dict[str, Any]
+    data: str | None = None
+    seeds: int = 3
+    episodes: int = 50
+    prepare: tuple[str, ...] = field(default=())
+
+
+# Smaller networks and one update every four environment steps: what two CPU cores can do in minutes.
+SMALL_ONLINE = {
+    "agent.hidden": [256, 256],
+    "online.steps": 50_000,
+    "online.envs": 4,
+    "online.warmup": 2_000,
+    "online.updates_per_step": 0.25,
+    "online.capacity": 60_000,
+    "online.eval_every": 5_000,
+    "online.eval_episodes": 20,
+    "online.save_every": 25_000,
+    "online.trackers": [],
+}
+# Table 2, as many environment steps as ten minutes of a graphics card allow.
+FULL_ONLINE = {"online.steps": 200_000, "online.envs": 16, "online.trackers": []}
+FAST_ACTOR = {"agent.actor_lr": 3e-4}
+
+STUDIES = {
+    "fetch_reach": Study(
+        "FetchReach-v4",
+        {
+            "td_infonce": ("td_infonce", FAST_ACTOR),
+            "contrastive_rl": ("contrastive_rl", FAST_ACTOR),
+            "qrl": ("qrl", {}),
+            "gcbc": ("gcbc", {}),
+        },
+        SMALL_ONLINE,
+    ),
+    "push": Study(
+        "FetchPush-v4",
+        {"td_infonce": ("td_infonce", {}), "contrastive_rl": ("contrastive_rl", {})},
+        FULL_ONLINE,
+        seeds=1,
+    ),
+    "push_stochastic": Study(
+        "FetchPush-v4",
+        {"td_infonce": ("td_infonce", {}), "qrl": ("qrl", {})},
+        FULL_ONLINE | {"env.corruption": 0.1},
+        seeds=1,
+    ),
+}
+
+
+def command(study: Study, row: str, seed: int, out: Path) -> list[str]:
+    """The `counterpoint train` command of one run."""
+    agent, own = study.rows[row]
+    section = "train" if study.data else "online"
+    keys = study.common | own | {f"{section}.seed": seed}
+    line = ["counterpoint", "train", agent, "--env", study.env, "--out", str(out)]
+    line += ["--data", study.data] if study.data else []
+    return line + [f"--{key}={json.dumps(value)}" for key, value in keys.items()]
+
+
+def run(study: Study, row: str, seed: int, out: Path) -> dict[str, Any]:
+    """Train and evaluate one seed of one row."""
+    line = command(study, row, seed, out)
+    if not (out / "evaluation.json").exists():
+        out.mkdir(parents=True, exist_ok=True)
+        begun = time.perf_counter()
+        for part in (line, evaluation(study, out)):
+            with (out / "log.txt").open("a") as log:
+                subprocess.run(
+                    [sys.executable, "-m", *part],
+                    check=True,
+                    stdout=log,
+                    stderr=log,
+                    env=os.environ | {"OMP_NUM_THREADS": "1"},
+                )
+        (out / "seconds.json").write_text(json.dumps(time.perf_counter() - begun))
+    lines = [json.loads(text) for text in (out / "metrics.jsonl").read_text().splitlines()]
+    return {
+        "command": " ".join(line),
+        "seed": seed,
+        "evaluation": json.loads((out / "evaluation.json").read_text()),
+        "curve": [
+            {key: entry[key] for key in ("step", "success", "closest_distance")}
+            for entry in lines
+            if entry["split"] == "eval"
+        ],
+        "seconds": json.loads((out / "seconds.json").read_text()),
+    }
+
+
+def evaluation(study: Study, out: Path) -> list[str]:
+    """The `counterpoint evaluate` command of one run; its episodes are the same for every row and seed."""
+    return ["counterpoint", "evaluate", str(out), "--episodes", str(study.episodes), "--env", study.env]
+
+
+def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Mean over seeds with its interval, beside every seed's value."""
+    found: dict[str, Any] = {}
+    for name in ("success", "success_at_end", "closest_distance"):
+        values = [run["evaluation"][name]["value"] for run in runs]
+        estimate = seeds_interval(values) if len(values) > 1 else None
+        found[name] = {
+            "mean": sum(values) / len(values),
+            "low": estimate.low if estimate else None,
+            "high": estimate.high if estimate else None,
+            "values": values,
+        }
+    return found | {"runs": runs}
+
+
+def main() -> None:
+    """Run a study."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("study", choices=STUDIES)
+    parser.add_argument("--rows", nargs="*")
+    parser.add_argument("--seeds", type=int)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=Path("runs/goal_reaching"))
+    arguments = parser.parse_args()
+    study = STUDIES[arguments.study]
+    rows = arguments.rows or list(study.rows)
+    seeds = range(arguments.seeds or study.seeds)
+    jobs = [(row, seed) for seed in seeds for row in rows]
+    with ThreadPoolExecutor(arguments.workers) as pool:
+        futures = {
+            (row, seed): pool.submit(run, study, row, seed, arguments.out / arguments.study / row / str(seed))
+            for row, seed in jobs
+        }
+        done = {job: future.result() for job, future in futures.items()}
+    record = {
+        "command": f"python benchmarks/goal_reaching.py {arguments.study}",
+        "env": study.env,
+        "seeds": list(seeds),
+        "episodes": study.episodes,
+        "rows": {row: summary([done[row, seed] for seed in seeds]) for row in rows},
+        "provenance": provenance(),
+    }
+    path = RESULTS / f"goal_reaching_{arguments.study}.json"
+    path.write_text(json.dumps(record, indent=1) + "\n")
+    print(f"Wrote {path}")
+
+
+if __name__ == "__main__":
+    main()

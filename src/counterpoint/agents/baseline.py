@@ -1,0 +1,124 @@
+"""What the baseline agents share: precision, a watch for losses that blow up, steps, target networks, batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from counterpoint.agents.base import AgentConfig, Spaces
+from counterpoint.errors import BadInputError
+from counterpoint.training.learner import NonFiniteError
+
+__all__ = ["Watch", "continuous_only", "descend", "follow", "kept", "on_device", "prepared", "seeded"]
+
+Out = TypeVar("Out")
+
+
+def prepared(function: Callable[..., Out], config: AgentConfig, device: torch.device) -> Callable[..., Out]:
+    """`function` with its matrix products in bfloat16 and compiled, where the configuration says so."""
+
+    def run(*arguments: object) -> Out:
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=config.bf16):
+            return function(*arguments)
+
+    return torch.compile(run) if config.compile else run
+
+
+class Watch:
+    """Raises when a loss is not finite: at once on a CPU, within `every` updates on a GPU, which must be waited for.
+
+    Args:
+        every: Updates between two looks at a GPU.
+    """
+
+    def __init__(self, every: int = 100) -> None:
+        self.every, self._seen, self._sum = every, 0, torch.zeros(())
+
+    def __call__(self, losses: Mapping[str, Tensor]) -> None:
+        """Look at the losses of one update.
+
+        Raises:
+            NonFiniteError: Naming each loss and its value.
+        """
+        values = {name: loss.detach() for name, loss in losses.items()}
+        on_cpu = next(iter(values.values())).device.type == "cpu"
+        # A sum stays NaN or infinite once it is.
+        self._sum = sum(values.values(), torch.zeros(())) + (0 if on_cpu else self._sum)
+        self._seen += 1
+        if (on_cpu or self._seen % self.every == 0) and not bool(torch.isfinite(self._sum)):
+            self._sum = torch.zeros(())
+            told = ", ".join(f"{name} = {value.item():g}" for name, value in values.items())
+            raise NonFiniteError(f"a loss is not finite: {told}")
+
+
+def descend(
+    losses: Mapping[str, Tensor], optimizers: Mapping[str, Optimizer], *, clip_norm: float | None = None
+) -> None:
+    """One step of each named optimiser down its own loss, all gradients taken before the first step.
+
+    A network on the way from a loss to the optimiser's parameters gets no gradient of its own.
+
+    Args:
+        losses: Scalars, by the name of their optimiser.
+        optimizers: Those named, and perhaps others, which rest.
+        clip_norm: Greatest norm of an optimiser's gradients; `None` leaves them alone.
+    """
+    for name, loss in losses.items():
+        parameters = [each for group in optimizers[name].param_groups for each in group["params"]]
+        gradients = torch.autograd.grad(loss, parameters, retain_graph=True)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        if clip_norm is not None:
+            nn.utils.clip_grad_norm_(parameters, clip_norm)
+    for name in losses:
+        optimizers[name].step()
+
+
+@torch.no_grad()
+def follow(target: nn.Module, online: nn.Module, rate: float) -> None:
+    """Move a target network: target <- (1 - rate) target + rate online."""
+    torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), rate)
+
+
+def on_device(batch: Mapping[str, Tensor], keys: Iterable[str], device: torch.device) -> dict[str, Tensor]:
+    """The named entries of a batch, on the agent's device."""
+    return {key: batch[key].to(device, non_blocking=True) for key in keys}
+
+
+@contextmanager
+def kept(generator: torch.Generator) -> Iterator[torch.Generator]:
+    """Random numbers may be drawn inside; afterwards the generator is as it was."""
+    state = generator.get_state()
+    try:
+        yield generator
+    finally:
+        generator.set_state(state)
+
+
+@contextmanager
+def seeded(generator: torch.Generator, device: torch.device) -> Iterator[None]:
+    """PyTorch's global random numbers, on which dropout and layers draw, follow `generator` inside and rest outside."""
+    seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+def continuous_only(agent: str, spaces: Spaces) -> None:
+    """Refuse discrete actions.
+
+    Raises:
+        BadInputError: When `spaces` has them.
+    """
+    if spaces.discrete:
+        raise BadInputError(
+            f"agent {agent!r}",
+            found=f"{spaces.action} discrete actions",
+            expected="continuous actions in [-1, 1]",
+            mend="choose an agent for discrete actions, such as gcbc or td_infonce",
+        )

@@ -1,0 +1,111 @@
+"""Contrastive RL: tell a situation's own future from others' futures, and act so that the goal is the likeliest future.
+
+Eysenbach, Zhang, Levine and Salakhutdinov, "Contrastive Learning as Goal-Conditioned Reinforcement Learning", NeurIPS
+2022; the Monte Carlo baseline of TD InfoNCE (its Eq. 6). With F[i, j] = phi(s_i, a_i) . psi(g_j), where g_i is a
+future of transition i, k steps on with k geometric::
+
+    critic, InfoNCE   CE(F, I) + c mean_i logsumexp_j(F[i, j])^2
+    critic, NCE       binary cross entropy of F against I, mean over all entries
+    actor             - E_{a ~ pi(. | s, g)} min over twins phi(s, a) . psi(g)
+
+There is no target network: nothing bootstraps. The authors add an entropy bonus to the actor; this actor, as TD
+InfoNCE's, has none.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor
+
+from counterpoint.agents.base import Metrics
+from counterpoint.agents.contrastive_agent import ContrastiveAgent, ContrastiveConfig, Seen, pair_metrics
+from counterpoint.agents.contrastive_critic import action_vectors
+from counterpoint.objectives.contrastive_rl import contrastive_nce_loss
+from counterpoint.objectives.td_infonce import mc_infonce_loss
+
+__all__ = [
+    "ContrastiveRLConfig",
+    "ContrastiveRLInfoNCE",
+    "ContrastiveRLInfoNCEConfig",
+    "ContrastiveRLNCE",
+]
+
+
+class ContrastiveRLConfig(ContrastiveConfig):
+    """The authors' settings where their loss needs them, TD InfoNCE's network sizes for a fair comparison (D.5).
+
+    Without a target, `tau` is unused. Products of unit vectors at temperature 1 lie in [-1, 1], too narrow for a
+    classifier's logits, so representations are not normalised.
+
+    Attributes:
+        representation: d = 64, as the authors have it.
+        normalise: No.
+        actor_lr: As the critic's.
+        actor_goals: Half future, half random goals.
+    """
+
+    representation: int = Field(default=64, ge=1)
+    normalise: bool = False
+    actor_lr: float = Field(default=3e-4, gt=0)
+    actor_goals: Literal["random", "future", "half"] = "half"
+
+
+class ContrastiveRLInfoNCEConfig(ContrastiveRLConfig):
+    """With the InfoNCE loss.
+
+    Attributes:
+        logsumexp_penalty: c, which keeps the rows' free constant near 0; the authors' code has 0.01, the paper none.
+    """
+
+    logsumexp_penalty: float = Field(default=0.01, ge=0)
+
+
+class _ContrastiveRL(ContrastiveAgent):
+    bootstraps: ClassVar[bool] = False
+    reads: ClassVar[frozenset[str]] = frozenset({"future_goal"})
+
+    @abstractmethod
+    def classification_loss(self, logits: Float[Tensor, "B B 2"]) -> Float[Tensor, ""]:
+        """What the logits of all pairs are trained by."""
+
+    def critic_loss(
+        self, seen: Seen, batch: Mapping[str, Tensor], noise: Float[Tensor, "B A"]
+    ) -> tuple[Float[Tensor, ""], Metrics, dict[str, Float[Tensor, "2 B D"]]]:
+        """Every situation with every future of the batch."""
+        phi = self.critic.encode_actions(seen["observation"], action_vectors(batch["action"], self.spaces))
+        psi = self.critic.encode_futures(seen["future_goal"])
+        logits = self.critic.pairs(phi, psi)
+        return self.classification_loss(logits), pair_metrics(logits), {"future_goal": psi}
+
+    def reaching(
+        self, phi: Float[Tensor, "2 K*B D"], psi: Float[Tensor, "2 B D"]
+    ) -> Float[Tensor, "K B"]:
+        """- min over twins of each action's logit for its own goal."""
+        return self.least_own_logit(phi, psi).neg()
+
+
+class ContrastiveRLInfoNCE(_ContrastiveRL):
+    """Contrastive RL with the softmax loss, "contrastive RL" in TD InfoNCE's tables."""
+
+    name = "contrastive_rl"
+    config: ContrastiveRLInfoNCEConfig
+
+    def classification_loss(self, logits: Float[Tensor, "B B 2"]) -> Float[Tensor, ""]:
+        """Eq. 6 of TD InfoNCE and the penalty on the rows' normalisers."""
+        penalty = logits.float().logsumexp(1).square().mean()
+        return mc_infonce_loss(logits) + self.config.logsumexp_penalty * penalty
+
+
+class ContrastiveRLNCE(_ContrastiveRL):
+    """Contrastive RL with the binary loss, "contrastive RL (NCE)" in TD InfoNCE's tables."""
+
+    name = "contrastive_rl_nce"
+
+    def classification_loss(self, logits: Float[Tensor, "B B 2"]) -> Float[Tensor, ""]:
+        """A binary classifier of every pair."""
+        return contrastive_nce_loss(logits)

@@ -1,0 +1,286 @@
+"""Decision transformer: behaviour cloning of whole histories, asked for a return and a goal.
+
+Decision Transformer: Reinforcement Learning via Sequence Modeling (Chen et al., 2021); a baseline of TD InfoNCE's
+offline table (Table 1). The last K steps of an episode are 3 K tokens under a causal mask,
+
+    (R_1, g), s_1, a_1, (R_2, g), s_2, a_2, ..., (R_K, g), s_K, a_K,      R_t = sum over t' >= t of the data's rewards
+
+each a linear map of its content plus an embedding of the time in the episode. The action is read off the token of its
+state, which sees everything before and no action of its own step:
+
+    L = E[ ||a_t - tanh(W h(s_t))||^2 / A ]   over the steps that exist (episodes younger than K are padded on the left)
+
+The goal is the one the episode was commanded to reach; the original has none. When acting, what is left of the return
+is not observed by the agent: it starts at `target_return` and changes by `-step_reward` with each step, which is right
+as long as the goal has not been reached (0 for rewards of 0 and 1, -1 for rewards of -1 and 0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor, nn
+
+from counterpoint.agents.base import Agent, AgentConfig, Metrics, Spaces
+from counterpoint.agents.baseline import Watch, continuous_only, descend, on_device, prepared, seeded
+from counterpoint.data.goals import GoalSpec
+from counterpoint.errors import BadInputError
+
+__all__ = ["DecisionTransformer", "DecisionTransformerConfig", "SequencePolicy", "sequence_loss"]
+
+SEQUENCE = (
+    "sequence_observation",
+    "sequence_action",
+    "sequence_return",
+    "sequence_step",
+    "sequence_valid",
+)
+
+
+class DecisionTransformerConfig(AgentConfig):
+    """Settings of the decision transformer: its authors' for control from states.
+
+    Attributes:
+        context: K, steps it looks back over.
+        width: Width of a token; `hidden` is not used.
+        layers: How many.
+        heads: Of attention, each layer.
+        dropout: Within layers.
+        longest_episode: Steps that have an embedding of their own; later ones share the last.
+        return_scale: What returns are divided by.
+        target_return: Asked for when acting.
+        step_reward: Reward of a step before the goal.
+        lr: AdamW's rate.
+        warmup: Updates over which the rate rises.
+        weight_decay: AdamW's.
+        clip_norm: Greatest norm of the gradient.
+        exploration_noise: Standard deviation of the noise while collecting.
+    """
+
+    context: int = Field(default=20, ge=1)
+    width: int = Field(default=128, ge=1)
+    layers: int = Field(default=3, ge=1)
+    heads: int = Field(default=1, ge=1)
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    longest_episode: int = Field(default=1000, ge=1)
+    return_scale: float = Field(default=1.0, gt=0)
+    target_return: float = 1.0
+    step_reward: float = 0.0
+    lr: float = Field(default=1e-4, gt=0)
+    warmup: int = Field(default=10_000, ge=0)
+    weight_decay: float = Field(default=1e-4, ge=0)
+    clip_norm: float = Field(default=0.25, gt=0)
+    exploration_noise: float = Field(default=0.1, ge=0)
+
+
+def sequence_loss(
+    predicted: Float[Tensor, "B K A"], action: Float[Tensor, "B K A"], valid: Bool[Tensor, "B K"]
+) -> Float[Tensor, ""]:
+    """Squared error, the mean over the dimensions of the action and over the steps that exist."""
+    errors = torch.where(valid, (predicted - action).square().mean(dim=-1), 0)
+    return errors.sum() / valid.sum()
+
+
+class SequencePolicy(nn.Module):
+    """The causal transformer over (return and goal, state, action).
+
+    Args:
+        config: Sizes.
+        spaces: What is seen and done.
+    """
+
+    def __init__(self, config: DecisionTransformerConfig, spaces: Spaces) -> None:
+        super().__init__()
+        width, self.last_step = config.width, config.longest_episode - 1
+        self.aim = nn.Linear(1 + spaces.goal[0], width)
+        self.state = nn.Linear(spaces.observation[0], width)
+        self.action = nn.Linear(spaces.action, width)
+        self.time = nn.Embedding(config.longest_episode, width)
+        self.norm = nn.LayerNorm(width)
+        layer = nn.TransformerEncoderLayer(
+            width,
+            config.heads,
+            4 * width,
+            config.dropout,
+            activation="relu",
+            batch_first=True,
+            norm_first=True,
+        )
+        self.body = nn.TransformerEncoder(
+            layer, config.layers, nn.LayerNorm(width), enable_nested_tensor=False
+        )
+        self.head = nn.Linear(width, spaces.action)
+
+    def forward(
+        self,
+        observation: Float[Tensor, "B K O"],
+        action: Float[Tensor, "B K A"],
+        returns: Float[Tensor, "B K"],
+        step: Int[Tensor, "B K"],
+        valid: Bool[Tensor, "B K"],
+        goal: Float[Tensor, "B G"],
+    ) -> Float[Tensor, "B K A"]:
+        """The action at every step, each from what came before it and its own state."""
+        B, K = returns.shape
+        time = self.time(step.clamp(0, self.last_step))
+        aim = torch.cat([returns[..., None], goal[:, None].expand(B, K, -1)], dim=-1)
+        tokens = torch.stack(
+            [self.aim(aim) + time, self.state(observation) + time, self.action(action) + time], 2
+        )
+        tokens = self.norm(tokens.flatten(1, 2))
+        # A token sees itself and earlier ones that exist; itself also where it does not exist, so that no row of the
+        # attention is empty.
+        place = torch.arange(3 * K, device=tokens.device)
+        exists = valid.repeat_interleave(3, dim=1)
+        seen = (place[:, None] >= place) & (exists[:, None] | (place[:, None] == place))
+        heads = self.body.layers[0].self_attn.num_heads
+        mask = (~seen).repeat_interleave(heads, dim=0)
+        hidden = self.body(tokens, mask=mask).reshape(B, K, 3, -1)[:, :, 1]
+        return torch.tanh(self.head(hidden).float())
+
+
+class DecisionTransformer(Agent):
+    """Return- and goal-conditioned sequence model.
+
+    Args:
+        config: Its settings.
+        spaces: What it sees and does; states and continuous actions.
+        seed: Of initial weights and every draw.
+        device: Where it lives.
+
+    Raises:
+        BadInputError: When actions are discrete or observations are pictures.
+    """
+
+    name: ClassVar[str] = "decision_transformer"
+
+    def __init__(
+        self,
+        config: DecisionTransformerConfig,
+        spaces: Spaces,
+        *,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        continuous_only(self.name, spaces)
+        if len(spaces.observation) > 1 or len(spaces.goal) > 1:
+            raise BadInputError(
+                f"agent {self.name!r}",
+                found=f"observations {spaces.observation} and goals {spaces.goal}",
+                expected="states and goal coordinates",
+                mend="choose an agent that sees pictures, such as gcbc or td_infonce",
+            )
+        super().__init__(config, spaces, seed=seed, device=device)
+        self.config = config
+        with seeded(torch.Generator().manual_seed(seed), torch.device("cpu")):
+            self.actor = SequencePolicy(config, spaces).to(self.device)
+        self.modules = {"actor": self.actor}
+        self.optimizers = {
+            "actor": torch.optim.AdamW(
+                self.actor.parameters(), lr=config.lr, weight_decay=config.weight_decay
+            )
+        }
+        self.history: dict[str, Tensor] = {}
+        self._watch, self._losses = Watch(), prepared(self.losses, config, self.device)
+
+    def sampling(self) -> GoalSpec:
+        """The last K steps up to each transition, and the goal."""
+        return GoalSpec(frozenset({"goal"}), discount=self.config.discount, sequence=self.config.context)
+
+    def losses(self, batch: Mapping[str, Tensor]) -> Metrics:
+        """The squared error."""
+        observation, action, returns, step, valid = (batch[key] for key in SEQUENCE)
+        scaled = returns / self.config.return_scale
+        # What stands in the padding is never seen, not even as a number that is not finite.
+        observation = torch.where(valid[..., None], observation, 0)
+        seen = torch.where(valid[..., None], action, 0)
+        predicted = self.actor(observation, seen, torch.where(valid, scaled, 0), step, valid, batch["goal"])
+        return {"loss": sequence_loss(predicted, seen, valid)}
+
+    def update(self, batch: Mapping[str, Tensor], step: int) -> Metrics:
+        """One step of AdamW."""
+        moved = on_device(batch, (*SEQUENCE, "goal"), self.device)
+        self.actor.train()
+        with seeded(self.generator, self.device):
+            metrics = self._losses(moved)
+        self.actor.eval()
+        losses = {"actor": metrics["loss"]}
+        self._watch(losses)
+        rate = min(1.0, (step + 1) / self.config.warmup) if self.config.warmup else 1.0
+        for group in self.optimizers["actor"].param_groups:
+            group["lr"] = self.config.lr * rate
+        descend(losses, self.optimizers, clip_norm=self.config.clip_norm)
+        return {name: value.detach() for name, value in metrics.items()}
+
+    @torch.no_grad()
+    def evaluate(self, batch: Mapping[str, Tensor]) -> dict[str, float]:
+        """The loss on a batch, without dropout."""
+        self.actor.eval()
+        metrics = self._losses(on_device(batch, (*SEQUENCE, "goal"), self.device))
+        return {name: float(value) for name, value in metrics.items()}
+
+    def begin_episodes(self, count: int) -> None:
+        """Forget; `count` episodes begin."""
+        K, device = self.config.context, self.device
+        self.history = {
+            "sequence_observation": torch.zeros(count, K, *self.spaces.observation, device=device),
+            "sequence_action": torch.zeros(count, K, self.spaces.action, device=device),
+            "sequence_return": torch.zeros(count, K, device=device),
+            "sequence_step": torch.zeros(count, K, dtype=torch.int64, device=device),
+            "sequence_valid": torch.zeros(count, K, dtype=torch.bool, device=device),
+            "time": torch.zeros((), dtype=torch.int64),
+        }
+
+    @torch.no_grad()
+    def act(self, observation: NDArray[Any], goal: NDArray[Any], *, explore: bool) -> NDArray[Any]:
+        """The next action of each episode, remembered as taken.
+
+        Raises:
+            BadInputError: When there are more or fewer situations than episodes were begun.
+        """
+        seen, wanted = self.tensors(observation, goal)
+        if not self.history:
+            self.begin_episodes(len(seen))
+        if len(self.history["sequence_valid"]) != len(seen):
+            raise BadInputError(
+                "observation",
+                found=f"{len(seen)} situations",
+                expected=f"{len(self.history['sequence_valid'])}, one for each episode that was begun",
+                mend="call begin_episodes when episodes begin",
+            )
+        time, config = int(self.history["time"]), self.config
+        left = (config.target_return - time * config.step_reward) / config.return_scale
+        entries = {
+            "sequence_observation": seen,
+            "sequence_action": torch.zeros(len(seen), self.spaces.action),
+            "sequence_return": torch.full((len(seen),), left),
+            "sequence_step": torch.full((len(seen),), time),
+            "sequence_valid": torch.ones(len(seen), dtype=torch.bool),
+        }
+        for key, entry in entries.items():
+            self.history[key] = torch.cat([self.history[key][:, 1:], entry.to(self.device)[:, None]], dim=1)
+        self.actor.eval()
+        action = self.actor(*(self.history[key] for key in SEQUENCE), wanted)[:, -1]
+        if explore:
+            noise = torch.randn(action.shape, generator=self.generator, device=self.device)
+            action = (action + config.exploration_noise * noise).clamp(-1, 1)
+        self.history["sequence_action"][:, -1] = action
+        self.history["time"] = self.history["time"] + 1
+        return action.cpu().numpy().astype(np.float32)
+
+    def state(self) -> dict[str, Any]:
+        """Everything the next update and the next action depend on, the running episodes included."""
+        return super().state() | {"history": dict(self.history)}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        super().load_state(state)
+        self.history = {
+            key: value.to("cpu" if key == "time" else self.device) for key, value in state["history"].items()
+        }

@@ -1,0 +1,77 @@
+"""TD InfoNCE: learn where a goal-conditioned policy will be by temporal differences, and reach goals with it.
+
+Zheng, Salakhutdinov and Eysenbach, "Contrastive Difference Predictive Coding", ICLR 2024: Algorithm 1, Eq. 10, 11, 17.
+With F[i, j] = phi(s_i, a_i, g_i) . psi(.), twins aside::
+
+    critic   (1 - gamma) CE(F_next, I) + gamma CE(F_future, W)
+             F_next[i, j]   = phi_i . psi(s'_j)             what came next
+             F_future[i, j] = phi_i . psi(s+_j)             what might come later, s+ ~ p(s+)
+             W              = sg softmax_rows(phibar(s'_i, a'_i, g_i) . psibar(s+_j)),  a'_i ~ pi(. | s'_i, g_i)
+    actor    CE(F_goal, I),  F_goal[i, j] = phi(s_i, a_i, g_i) . psi(g_j),  a_i ~ pi(. | s_i, g_i)
+
+The rows of W sum to 1, as the authors' code has it and not N as Algorithm 1 prints. W and the actor take the
+elementwise minimum of the twins' logits before the softmax. The future states s+ are the batch's random goals, each
+row's taken from the row after it: draws of one distribution, independent of the row as long as the buffer draws its
+rows independently, and their psi are those of the goals that the actor practises, so that they are encoded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from counterpoint.agents.base import Metrics
+from counterpoint.agents.contrastive_agent import ContrastiveAgent, ContrastiveConfig, Seen, pair_metrics
+from counterpoint.agents.contrastive_critic import action_vectors
+from counterpoint.objectives.td_infonce import goal_reaching_rows, td_infonce_loss
+
+__all__ = ["TDInfoNCE", "TDInfoNCEConfig"]
+
+
+class TDInfoNCEConfig(ContrastiveConfig):
+    """Table 2 as it stands. Table 3 (offline): `actor_goals="future"`, `behaviour_cloning=.1`, wider on large mazes."""
+
+
+class TDInfoNCE(ContrastiveAgent):
+    """The agent of Algorithm 1."""
+
+    name = "td_infonce"
+    commanded: ClassVar[bool] = True
+    reads: ClassVar[frozenset[str]] = frozenset({"next_observation", "next_goal", "random_goal"})
+
+    def critic_loss(
+        self, seen: Seen, batch: Mapping[str, Tensor], noise: Float[Tensor, "B A"]
+    ) -> tuple[Float[Tensor, ""], Metrics, dict[str, Float[Tensor, "2 B D"]]]:
+        """Eq. 10 over a batch, with psi of the random goals for the actor."""
+        action = action_vectors(batch["action"], self.spaces)
+        phi = self.critic.encode_actions(seen["observation"], action, seen["random_goal"])
+        both = self.critic.encode_futures(torch.cat([seen["next_goal"], seen["random_goal"]]))
+        psi_next, psi_random = both.chunk(2, dim=1)
+        next_logits = self.critic.pairs(phi, psi_next)
+        future_logits = self.critic.pairs(phi, psi_random.roll(-1, dims=1))
+        loss = td_infonce_loss(
+            next_logits, future_logits, self.weight_logits(seen, batch, noise), discount=self.config.discount
+        )
+        return loss, pair_metrics(next_logits), {"random_goal": psi_random}
+
+    @torch.no_grad()
+    def weight_logits(
+        self, seen: Seen, batch: Mapping[str, Tensor], noise: Float[Tensor, "B A"]
+    ) -> Float[Tensor, "B B 2"]:
+        """The target's logits at the next state and the policy's action there: W before its softmax."""
+        action = self._next_actions(seen, "random_goal", noise)
+        target = Seen(batch, self.target.sight)
+        phi = self.target.encode_actions(target["next_observation"], action, target["random_goal"])
+        psi = self.target.encode_futures(target["random_goal"])
+        return self.target.pairs(phi, psi.roll(-1, dims=1))
+
+    def reaching(
+        self, phi: Float[Tensor, "2 K*B D"], psi: Float[Tensor, "2 B D"]
+    ) -> Float[Tensor, "K B"]:
+        """Eq. 11, negated: -log softmax_j(min over twins of F_goal)[i, i], for every candidate action."""
+        candidates = self.critic.pairs(phi, psi).split(psi.shape[1])
+        return torch.stack([goal_reaching_rows(logits) for logits in candidates])

@@ -1,0 +1,220 @@
+"""`counterpoint train`: an agent, and an environment or a data set, become a policy that reaches goals."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+
+from counterpoint.agents import AGENTS, Agent, Spaces, agent_config, make_agent
+from counterpoint.agents.offline import OfflineDataConfig, matched, open_replay, recorded_evaluation
+from counterpoint.agents.online import OnlineConfig, OnlineLoop
+from counterpoint.agents.replay import ReplayBuffer, ReplaySource
+from counterpoint.agents.saved import save_agent
+from counterpoint.config import FrozenConfig, override, read_recipe, recipe_names, validate
+from counterpoint.envs.goal_env import EnvConfig, make_goal_env, spaces_of
+from counterpoint.envs.workers import EnvWorkers
+from counterpoint.errors import BadInputError
+from counterpoint.evaluation.rollouts import Rollouts, roll_out
+from counterpoint.provenance import provenance
+from counterpoint.training.checkpoint import write_atomically
+from counterpoint.training.run_folder import claim_run
+from counterpoint.training.trainer import TrainConfig, train
+
+__all__ = ["AgentRunConfig", "env_spaces", "load_agent_config", "train_agent"]
+
+
+class AgentRunConfig(FrozenConfig):
+    """Everything a recipe for `counterpoint train` says.
+
+    Attributes:
+        agent: `name`, and the keys of that agent's configuration.
+        env: The environment; online it is trained in, offline it evaluates.
+        online: The online loop.
+        train: The offline loop.
+        data: How an offline data set is read.
+    """
+
+    agent: dict[str, Any]
+    env: EnvConfig | None = None
+    online: OnlineConfig = OnlineConfig()
+    train: TrainConfig = TrainConfig(steps=500_000, batch_size=256, eval_every=10_000, save_every=10_000)
+    data: OfflineDataConfig = OfflineDataConfig()
+
+
+def load_agent_config(agent: str, overrides: Mapping[str, Any]) -> AgentRunConfig:
+    """A recipe, or an agent under its own defaults, with overrides; every key checked.
+
+    Args:
+        agent: An agent's name (its defaults are the paper's), a recipe's name or a TOML file.
+        overrides: Dotted keys and their values.
+
+    Raises:
+        BadInputError: Naming the key that is unknown or ill-typed, or the agent that does not exist.
+    """
+    if agent in AGENTS:
+        tree: dict[str, Any] = {"agent": {"name": agent}}
+    elif agent.endswith(".toml") or agent in recipe_names():
+        tree = read_recipe(agent)
+    else:
+        recipes = [name for name in recipe_names() if "agent" in read_recipe(name)]
+        raise BadInputError(
+            f"agent {agent!r}",
+            found="no such agent or recipe",
+            expected=f"an agent ({', '.join(AGENTS)}), a recipe ({', '.join(recipes)}) or a .toml file",
+            mend="choose one of these",
+        )
+    config = validate(AgentRunConfig, override(tree, overrides), f"recipe {agent}")
+    agent_config(config.agent, f"recipe {agent}")
+    return config
+
+
+def train_agent(
+    agent: str, out: Path, overrides: Mapping[str, Any], *, env: str | None = None, data: str | None = None
+) -> Path:
+    """Train an agent online in an environment, or offline on a data set; run again to continue.
+
+    Args:
+        agent: An agent's name, a recipe's name or a TOML file.
+        out: The run's folder.
+        overrides: Dotted keys and their values.
+        env: A goal environment's id; without `data` the agent is trained in it, with `data` evaluated.
+        data: A Minari data set (folder or id) or a LeRobot data set.
+
+    Returns:
+        The folder of the trained agent, `out/agent`.
+
+    Raises:
+        BadInputError: When the configuration, the environment, the data or the run's folder cannot be used.
+    """
+    given = dict(overrides) | ({"env.name": env} if env is not None else {})
+    if env is None and data is not None and not any(key.startswith("env.") for key in given):
+        given |= recorded_evaluation(data)
+    config = load_agent_config(agent, given)
+    if config.env is None and data is None:
+        raise BadInputError(
+            "train",
+            found="neither an environment nor a data set",
+            expected="--env for online training, --data for offline training",
+            mend="give one of them",
+        )
+    # Whatever cannot be opened is told before the folder is claimed.
+    spaces = env_spaces(config.env) if config.env is not None else None
+    buffer = open_replay(data, config.data) if data is not None else None
+    if buffer is not None:
+        spaces = matched(spaces, buffer.spaces, str(data)) if spaces is not None else buffer.spaces
+    assert spaces is not None
+    settings = config.model_dump(mode="json")
+    settings |= {"agent": {"name": config.agent["name"], **_resolved(config)}, "data_source": data}
+    claim_run(out, settings, FREE)
+    record = settings | {"recipe": agent, "provenance": provenance()}
+    write_atomically(out / "config.json", json.dumps(record, indent=1))
+    seed = config.online.seed if buffer is None else config.train.seed
+    learner = make_agent(config.agent, spaces, seed=seed, device=_device())
+    if buffer is None:
+        _online(learner, config, out, settings)
+    else:
+        _offline(learner, buffer, config, out, settings)
+    return save_agent(learner, out / "agent", config.env.model_dump(mode="json") if config.env else None)
+
+
+def _resolved(config: AgentRunConfig) -> dict[str, Any]:
+    return agent_config(config.agent, "agent")[1].model_dump(mode="json")
+
+
+def _device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _online(agent: Agent, config: AgentRunConfig, out: Path, settings: dict[str, Any]) -> None:
+    assert config.env is not None
+    online = config.online
+    replay = out / "replay"
+    if not (out / "checkpoints").exists():
+        shutil.rmtree(replay, ignore_errors=True)  # a run that was never saved begins again
+    # What the oldest kept checkpoint refers to must not be written over before that checkpoint is gone.
+    slack = (online.keep + 1) * (online.save_every + online.envs * MOST_STEPS)
+    buffer = ReplayBuffer(agent.spaces, capacity=online.capacity, folder=replay, slack=slack)
+    history: list[dict[str, object]] = []
+
+    def tell(steps: int, rollouts: Rollouts) -> None:
+        history.append({"steps": steps, **rollouts.report()})
+
+    with (
+        EnvWorkers(config.env, online.envs, timeout=online.worker_timeout) as workers,
+        EnvWorkers(config.env, online.envs, timeout=online.worker_timeout) as evaluators,
+    ):
+        loop = OnlineLoop(agent, buffer, workers, evaluators, online, run=out, settings=settings)
+        loop.train(tell)
+    if history:
+        write_atomically(out / "result.json", json.dumps(history[-1], indent=1))
+
+
+MOST_STEPS = 1000
+"""The longest episode of the environments we know; a round may overshoot `save_every` by one episode each."""
+
+
+def _offline(
+    agent: Agent, buffer: ReplayBuffer, config: AgentRunConfig, out: Path, settings: dict[str, Any]
+) -> None:
+    set_seed(config.train.seed)
+    source = ReplaySource(
+        buffer, agent.sampling(), batch_size=config.train.batch_size, seed=config.train.seed
+    )
+    last: list[Rollouts] = []
+    workers = EnvWorkers(config.env, config.data.eval_envs) if config.env is not None else None
+
+    def evaluate(step: int) -> dict[str, float]:
+        assert workers is not None
+        rollouts = roll_out(
+            agent, workers, episodes=config.data.eval_episodes, seed=config.train.seed, stream=1
+        )
+        last[:] = [rollouts]
+        return rollouts.summary()
+
+    try:
+        train(
+            agent,
+            source,
+            None,
+            config.train,
+            run=out,
+            accelerator=Accelerator(),
+            settings=settings,
+            evaluation=evaluate if workers is not None else None,
+        )
+    finally:
+        if workers is not None:
+            workers.close()
+    if last:
+        write_atomically(out / "result.json", json.dumps(last[0].report(), indent=1))
+
+
+def env_spaces(config: EnvConfig) -> Spaces:
+    """What an agent sees and does in an environment, which is made for a moment to ask it."""
+    env = make_goal_env(config)
+    try:
+        return spaces_of(env)
+    finally:
+        env.close()
+
+
+FREE = {
+    "online": (
+        "steps",
+        "eval_every",
+        "eval_episodes",
+        "log_every",
+        "worker_timeout",
+        "trackers",
+    ),
+    "train": ("steps", "epochs", "log_every", "eval_every", "save_every", "keep", "trackers"),
+    "data": ("eval_episodes", "eval_envs"),
+}
+"""Settings that may change when a run is continued: none of them touches a parameter."""

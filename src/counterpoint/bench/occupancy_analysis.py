@@ -1,0 +1,228 @@
+"""From the cells of the occupancy study to its tables: best learning rates, intervals, how much data for one error.
+
+A method's learning rate is chosen for each amount of data and schedule by the error itself, averaged over seeds. That
+takes knowing the answer, so it says what a method can reach and not what a user would get; it is done for every method
+alike. A cell here is what `occupancy_training.train` returns, with the settings it was given.
+
+**How many times less data.** A baseline has some error at the largest amount of data, n_max. The curve of a method
+against data is followed, straight between its points on logarithmic axes, to the n where it first has that error; the
+ratio is n_max / n. It is taken for each seed, and seeds are summarised on the logarithmic scale. Where a method is
+better at the smallest amount already the ratio is at least n_max / n_min; where it never gets there it is at most 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterpoint.evaluation.statistics import Estimate, seeds_interval
+
+__all__ = ["advantage", "best_setting", "data_needed", "summarise"]
+
+OURS = "td_infonce"
+KEYS = {"": "error", "_rows_normalised": "error_normalised"}
+
+Reals = NDArray[np.float64]
+Tree = dict[str, Any]
+
+
+def data_needed(sizes: Sequence[int], errors: Sequence[float], target: float) -> tuple[float, str]:
+    """Data at which a falling curve first reaches `target`, and "" or the side on which that is only a bound.
+
+    Args:
+        sizes: Growing.
+        errors: At each size.
+        target: The error wanted.
+
+    Returns:
+        The amount, and "at most" where the smallest size already has it or "at least" where none has.
+    """
+    if errors[0] <= target:
+        return float(sizes[0]), "at most"
+    for i in range(1, len(sizes)):
+        if errors[i] <= target:
+            high, low = np.log(errors[i - 1]), np.log(errors[i])
+            share = (high - np.log(target)) / (high - low)
+            return float(sizes[i - 1] * (sizes[i] / sizes[i - 1]) ** share), ""
+    return float(sizes[-1]), "at least"
+
+
+def advantage(sizes: Sequence[int], ours: Reals, baseline: Reals) -> Tree:
+    """How many times less data `ours` needs for the baseline's error at the largest size.
+
+    Args:
+        sizes: Growing, n of them.
+        ours: [seeds, n] errors.
+        baseline: [seeds] errors at the largest size.
+
+    Returns:
+        The ratio as a geometric mean over seeds with its interval, each seed's, and "bound": "" or, where some seed's
+        curve does not cross the error, "at least" or "at most".
+    """
+    needed = [
+        data_needed(sizes, curve.tolist(), float(target))
+        for curve, target in zip(ours, baseline, strict=True)
+    ]
+    ratios = np.array([sizes[-1] / n for n, _ in needed])
+    logs = seeds_interval(np.log(ratios))
+    flipped = {"at most": "at least", "at least": "at most", "": ""}
+    bounds = {flipped[bound] for _, bound in needed if bound}
+    return {
+        "ratio": float(np.exp(logs.value)),
+        "low": float(np.exp(logs.low)),
+        "high": float(np.exp(logs.high)),
+        "n": logs.n,
+        "per_seed": ratios.tolist(),
+        "bound": bounds.pop() if len(bounds) == 1 else "mixed" if bounds else "",
+    }
+
+
+def best_setting(cell: Mapping[str, Any], schedule: str, key: str = "error") -> int:
+    """The setting with the smallest final error, mean over seeds, of one schedule."""
+    final = np.array(cell[key][-1]).mean(axis=0)
+    own = [i for i, setting in enumerate(cell["settings"]) if setting["schedule"] == schedule]
+    return min(own, key=lambda i: float(final[i]))
+
+
+def summarise(
+    cells: Mapping[str, Mapping[str, Any]],
+    floors: Mapping[str, Mapping[str, float]],
+    known: Mapping[str, Any],
+    *,
+    sizes: Sequence[int],
+    curve_size: int,
+) -> Tree:
+    """The study's tables.
+
+    Args:
+        cells: By name, cut-size-method.
+        floors: By name, cut-size-seed.
+        known: What `train_known` returned.
+        sizes: Growing.
+        curve_size: Of the learning curves.
+    """
+    methods: dict[str, list[str]] = {}
+    for name in cells:
+        cut, _, method = name.split("-")
+        if method not in methods.setdefault(cut, []):
+            methods[cut].append(method)
+    schedules = sorted({setting["schedule"] for cell in cells.values() for setting in cell["settings"]})
+    errors: Tree = {}
+    curves: Tree = {}
+    for cut, own in methods.items():
+        for method in own:
+            for schedule in schedules:
+                for suffix, key in KEYS.items():
+                    if suffix and not method.startswith("c_learning"):
+                        continue
+                    of_sizes = {n: cells[f"{cut}-{n}-{method}"] for n in sizes}
+                    place = errors.setdefault(cut, {}).setdefault(schedule, {})
+                    place[method + suffix] = {str(n): _final(c, schedule, key) for n, c in of_sizes.items()}
+                curve = _curve(cells[f"{cut}-{curve_size}-{method}"], schedule)
+                curves.setdefault(cut, {}).setdefault(schedule, {})[method] = curve
+    floor_table = _floor_table(floors)
+    return {
+        "errors": errors,
+        "advantages": {
+            cut: {schedule: _advantages(sizes, table) for schedule, table in by_schedule.items()}
+            for cut, by_schedule in errors.items()
+        },
+        "advantages_at_one_rate": {cut: _at_one_rate(sizes, by["constant"]) for cut, by in errors.items()},
+        "floors": floor_table,
+        "floor_advantages": {cut: _floor_advantages(sizes, table) for cut, table in floor_table.items()},
+        "curves": curves,
+        "known_model": {name: _known(cell) for name, cell in known.items()},
+        "intervals": "95 %: Student's t over seeds, of logarithms for ratios",
+        "selection": "learning rate with the smallest error, mean over seeds, at each size and schedule",
+    }
+
+
+def _final(cell: Mapping[str, Any], schedule: str, key: str) -> Tree:
+    """The best setting's final errors, and every rate's mean."""
+    best = best_setting(cell, schedule, key)
+    final = np.array(cell[key][-1])
+    by_rate = {
+        str(setting["learning_rate"]): final[:, i].tolist()
+        for i, setting in enumerate(cell["settings"])
+        if setting["schedule"] == schedule
+    }
+    return {
+        "learning_rate": cell["settings"][best]["learning_rate"],
+        "per_seed": final[:, best].tolist(),
+        **_interval(seeds_interval(final[:, best])),
+        "per_seed_by_rate": by_rate,
+    }
+
+
+def _curve(cell: Mapping[str, Any], schedule: str) -> Tree:
+    """Error against gradient step of the setting that ends best."""
+    best = best_setting(cell, schedule)
+    over_seeds = [seeds_interval(np.array(at)[:, best]) for at in cell["error"]]
+    return {
+        "learning_rate": cell["settings"][best]["learning_rate"],
+        "steps": cell["steps"],
+        **{part: [getattr(e, part) for e in over_seeds] for part in ("value", "low", "high")},
+    }
+
+
+def _advantages(sizes: Sequence[int], table: Tree) -> Tree:
+    ours = np.array([table[OURS][str(n)]["per_seed"] for n in sizes]).T
+    last = str(sizes[-1])
+    return {
+        method: advantage(sizes, ours, np.array(by_size[last]["per_seed"]))
+        for method, by_size in table.items()
+        if method != OURS
+    }
+
+
+def _at_one_rate(sizes: Sequence[int], table: Tree) -> Tree:
+    """The same ratios with one constant learning rate for both methods at every size, for each rate both have."""
+    found: Tree = {}
+    last = str(sizes[-1])
+    for rate in table[OURS][last]["per_seed_by_rate"]:
+        ours = np.array([table[OURS][str(n)]["per_seed_by_rate"][rate] for n in sizes]).T
+        found[rate] = {
+            method: advantage(sizes, ours, np.array(by_size[last]["per_seed_by_rate"][rate]))
+            for method, by_size in table.items()
+            if method != OURS and rate in by_size[last]["per_seed_by_rate"]
+        }
+    return found
+
+
+def _floor_table(floors: Mapping[str, Mapping[str, float]]) -> Tree:
+    """cut -> floor -> size -> seeds and interval."""
+    gathered: dict[tuple[str, str, str], list[float]] = {}
+    for name, of_data in floors.items():
+        cut, size, _ = name.split("-")
+        for floor, error in of_data.items():
+            gathered.setdefault((cut, floor, size), []).append(error)
+    table: Tree = {}
+    for (cut, floor, size), errors in gathered.items():
+        place = table.setdefault(cut, {}).setdefault(floor, {})
+        place[size] = {"per_seed": errors, **_interval(seeds_interval(np.array(errors)))}
+    return table
+
+
+def _floor_advantages(sizes: Sequence[int], table: Tree) -> Tree:
+    """How many times less data the temporal difference floor needs for each Monte Carlo floor."""
+    ours = np.array([table["temporal_difference"][str(n)]["per_seed"] for n in sizes]).T
+    last = str(sizes[-1])
+    return {
+        floor: advantage(sizes, ours, np.array(by_size[last]["per_seed"]))
+        for floor, by_size in table.items()
+        if floor != "temporal_difference"
+    }
+
+
+def _known(cell: Mapping[str, Any]) -> Tree:
+    """The setting with the smallest final error, its whole curve."""
+    errors = np.array(cell["error"])[:, 0]
+    best = int(errors[-1].argmin())
+    return {"setting": best, "steps": cell["steps"], "error": errors[:, best].tolist()}
+
+
+def _interval(estimate: Estimate) -> Tree:
+    return {"mean": estimate.value, "low": estimate.low, "high": estimate.high, "n": estimate.n}

@@ -1,0 +1,324 @@
+"""Goal-reaching environments in one form: `make_goal_env(EnvConfig(name="FetchPush-v4"))`.
+
+Any gymnasium environment will do whose observations are dictionaries with `observation`, `achieved_goal` and
+`desired_goal` (gymnasium-robotics' Fetch and mazes, or your own). Out comes the same dictionary, as an agent
+wants it: float32 states or uint8 pictures, goals as coordinates, whole states or pictures, actions in [-1, 1],
+episodes of a known length, and in `info` at every step whether the goal is reached and how far away it is.
+
+Pictures need a graphics context, which is made when the first one is drawn, in the process that draws.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from counterpoint.config import FrozenConfig
+from counterpoint.data.goals import Spaces
+from counterpoint.envs.goal_sources import FAMILIES, KEYS, make_base, task_of
+from counterpoint.envs.goal_tasks import GoalTask, Raw
+from counterpoint.envs.rendering import FastRenderer
+from counterpoint.errors import BadInputError, MissingExtraError
+
+try:
+    import gymnasium
+    from gymnasium import spaces
+except ModuleNotFoundError:
+    raise MissingExtraError("gymnasium", "sim") from None
+
+__all__ = ["EnvConfig", "GoalEnv", "make_goal_env", "spaces_of"]
+
+Observation = dict[str, NDArray[Any]]
+Cell = tuple[int, int]
+
+_SLACK = 1e-5  # by which an action may leave the box: rounding
+
+
+class EnvConfig(FrozenConfig):
+    """A goal-reaching environment.
+
+    Attributes:
+        name: Its gymnasium id, such as `FetchPush-v4` or `PointMaze_Medium-v3`.
+        observations: `state`, or `image`: a picture, and then goals are pictures too.
+        goals: `coordinates` of what is to be moved; `state`: the whole observation, also of the goal that is
+            commanded; `state_zero_padded`: whole observations in training, and as command the coordinates with
+            zeros around them (the TD InfoNCE authors' form, an inconsistency kept for comparison).
+        corruption: Probability with which each observation is replaced by another one (`corruption.py`).
+        max_episode_steps: Length of an episode; the environment's own where `None`.
+        image_size: Height and width of pictures.
+        start_cells: (row, column) of the maze's cells where episodes begin; the maze's own rule where empty.
+        goal_cells: Cells where goals lie.
+        success_distance: Within which a goal counts as reached; the environment's own where `None`.
+    """
+
+    name: str
+    observations: Literal["state", "image"] = "state"
+    goals: Literal["coordinates", "state", "state_zero_padded"] = "coordinates"
+    corruption: float = Field(default=0.0, ge=0, le=1)
+    max_episode_steps: int | None = Field(default=None, ge=1)
+    image_size: int = Field(default=64, ge=8)
+    start_cells: tuple[Cell, ...] = ()
+    goal_cells: tuple[Cell, ...] = ()
+    success_distance: float | None = Field(default=None, gt=0)
+
+    @model_validator(mode="after")
+    def _pictures_have_no_slots(self) -> EnvConfig:
+        if self.observations == "image" and self.goals == "state_zero_padded":
+            raise ValueError('observations = "image" has pictures as goals: leave goals as it is')
+        return self
+
+
+def make_goal_env(config: EnvConfig) -> gymnasium.Env[Observation, Any]:
+    """Make an environment. `functools.partial(make_goal_env, config)` can be sent to a worker process.
+
+    Observations are `{"observation", "achieved_goal", "desired_goal"}`: float32 [O] and [G], or uint8
+    [size, size, 3] each. Actions are float32 [A] in [-1, 1] (or an integer). The reward is 1 at a reached goal
+    and 0 elsewhere. At reset and at every step `info["is_success"]` is a bool, and `info["distance"]` the
+    Euclidean distance of achieved from desired coordinates, in the environment's unit (metres); both are of the
+    true state, whatever is observed.
+
+    Args:
+        config: Which environment, and in which form.
+
+    Raises:
+        BadInputError: When there is no such environment, it has no goals, or cannot take that form.
+        MissingExtraError: When the simulator is not installed.
+    """
+    base = make_base(
+        config.name, max_episode_steps=config.max_episode_steps, pictures=config.observations == "image"
+    )
+    env: gymnasium.Env[Observation, Any] = GoalEnv(base, config)
+    if config.corruption:
+        from counterpoint.envs.corruption import CorruptedObservations
+
+        env = CorruptedObservations(env, config.corruption)
+    return env
+
+
+def spaces_of(env: gymnasium.Env[Any, Any]) -> Spaces:
+    """What an agent for this environment sees and does.
+
+    `success_distance` is that of goal coordinates. Goals that are states or pictures count as equal only if they
+    are: 0.
+    """
+    inner = _inner(env)
+    space, actions = inner.observation_space, inner.action_space
+    discrete = isinstance(actions, spaces.Discrete)
+    coordinates = inner.config.goals == "coordinates" and inner.config.observations == "state"
+    return Spaces(
+        observation=tuple(space["observation"].shape),
+        goal=tuple(space["desired_goal"].shape),
+        action=int(actions.n) if discrete else int(actions.shape[0]),
+        discrete=discrete,
+        success_distance=inner.success_distance if coordinates else 0.0,
+    )
+
+
+class GoalEnv(gymnasium.Wrapper[Observation, Any, Any, Any]):
+    """A goal-reaching environment in the form that `make_goal_env` promises.
+
+    Args:
+        env: An environment whose observations are dictionaries with goals.
+        config: Its form.
+
+    Raises:
+        BadInputError: When it cannot take that form.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], config: EnvConfig) -> None:
+        super().__init__(env)
+        self.config, self.task = config, task_of(config.name, env.unwrapped)
+        _refuse_impossible_form(config, self.task)
+        self.success_distance = _success_distance(config, self.task)
+        self.episode_steps = _episode_steps(config, env)
+        self._renderer: FastRenderer | None = None
+        self._command: NDArray[Any] = np.empty(0)
+        self._rng = np.random.default_rng()
+        self.observation_space = self._space(env.observation_space)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Begin an episode; `seed` decides all that follows from the same actions."""
+        if seed is not None:
+            self._rng = np.random.default_rng([seed, 1])
+        raw, _ = self.env.reset(seed=seed, options=self._cells(options))
+        self._command = self._command_of(raw)
+        return self._observe(raw), self._judge(raw)
+
+    def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """Take one step.
+
+        Raises:
+            BadInputError: When the action is not in the box, or the simulation blew up.
+        """
+        self._refuse_bad(action)
+        raw, _, terminated, truncated, _ = self.env.step(action)
+        info = self._judge(raw)
+        return self._observe(raw), float(info["is_success"]), bool(terminated), bool(truncated), info
+
+    def draw(self) -> NDArray[np.uint8]:
+        """The scene as it stands: uint8 [size, size, 3].
+
+        Raises:
+            BadInputError: When there is no graphics context to be had.
+        """
+        body = self.task.body
+        if self._renderer is None:
+            self.task.hide_markers()
+            self._renderer = FastRenderer(body.model, body.data, self.config.image_size)
+        self.task.before_drawing()
+        assert self.task.view is not None
+        return self._renderer.draw(self.task.view, body.data)
+
+    def close(self) -> None:
+        """Free the graphics context, if any, and the simulation."""
+        if self._renderer is not None:
+            self._renderer.close()
+        super().close()
+
+    def _space(self, raw: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
+        if self.config.observations == "image":
+            size = self.config.image_size
+            picture = spaces.Box(0, 255, (size, size, 3), np.uint8)
+            return spaces.Dict(dict.fromkeys(KEYS, picture))
+        empty = {key: np.zeros(raw[key].shape) for key in KEYS}  # type: ignore[index]
+        width = len(self.task.observation(empty))
+        goal = width if self.config.goals != "coordinates" else len(empty["desired_goal"])
+        widths = {"observation": width, "achieved_goal": goal, "desired_goal": goal}
+        return spaces.Dict({key: spaces.Box(-np.inf, np.inf, (widths[key],), np.float32) for key in KEYS})
+
+    def _cells(self, options: dict[str, Any] | None) -> dict[str, Any] | None:
+        chosen = {}
+        for option, cells in (("reset_cell", self.config.start_cells), ("goal_cell", self.config.goal_cells)):
+            if cells:
+                chosen[option] = np.array(cells[self._rng.integers(len(cells))])
+        return {**chosen, **(options or {})} or None
+
+    def _command_of(self, raw: Raw) -> NDArray[Any]:
+        """The desired goal in the form of this environment, for one episode."""
+        if self.config.observations == "image":
+            return self._at_goal(pictures=True)
+        if self.config.goals == "state":
+            return self._at_goal(pictures=False)
+        coordinates = np.asarray(raw["desired_goal"], np.float32)
+        if self.config.goals == "coordinates":
+            return coordinates
+        padded = np.zeros_like(self.task.observation(raw))
+        for slot in self.task.goal_slots:
+            padded[slot] = coordinates
+        return padded
+
+    def _at_goal(self, *, pictures: bool) -> NDArray[Any]:
+        """What would be observed where the goal is reached; the simulation is left exactly as it was."""
+        body = self.task.body
+        kept = body.data
+        # The copy holds all of MjData: derived quantities, contacts and warm starts too, not the state alone.
+        body.data = copy.copy(kept)
+        try:
+            self.task.stand_at_goal()
+            return self.draw() if pictures else self.task.observation(self.task.read())
+        finally:
+            body.data = kept
+
+    def _observe(self, raw: Raw) -> Observation:
+        if self.config.observations == "image":
+            picture = self.draw()
+            return {"observation": picture, "achieved_goal": picture, "desired_goal": self._command}
+        state = self.task.observation(raw)
+        coordinates = self.config.goals == "coordinates"
+        achieved = np.asarray(raw["achieved_goal"], np.float32) if coordinates else state
+        return {"observation": state, "achieved_goal": achieved, "desired_goal": self._command}
+
+    def _judge(self, raw: Raw) -> dict[str, Any]:
+        distance = float(np.linalg.norm(raw["achieved_goal"] - raw["desired_goal"]))
+        if not (np.isfinite(distance) and np.isfinite(raw["observation"]).all()):
+            raise BadInputError(
+                f"env {self.config.name}",
+                found="NaN or infinity in its observation",
+                expected="finite numbers",
+                mend="the simulation blew up: begin a new episode, and look at the actions",
+            )
+        return {"is_success": distance < self.success_distance, "distance": distance}
+
+    def _refuse_bad(self, action: Any) -> None:
+        space = self.action_space
+        if not isinstance(space, spaces.Box):
+            return
+        if np.shape(action) != space.shape:
+            found = f"shape {np.shape(action)}"
+        elif not (np.abs(action) <= 1 + _SLACK).all():  # false for NaN too
+            found = f"{np.array2string(np.asarray(action), precision=3)}"
+        else:
+            return
+        raise BadInputError(
+            "action", found=found, expected=f"{space.shape[0]} numbers in [-1, 1]", mend="clip it to the box"
+        )
+
+
+def _refuse_impossible_form(config: EnvConfig, task: GoalTask) -> None:
+    known = ", ".join(FAMILIES)
+    if config.observations == "image" and not (task.view and task.can_stand_at_goal):
+        raise BadInputError(
+            f"env {config.name}",
+            found='observations = "image"',
+            expected=f"one of {known}, whose goals can be drawn",
+            mend='use observations = "state"',
+        )
+    impossible = {"state": not task.can_stand_at_goal, "state_zero_padded": not task.goal_slots}
+    if impossible.get(config.goals):
+        raise BadInputError(
+            f"env {config.name}",
+            found=f'goals = "{config.goals}"',
+            expected=f"one of {known}, whose goals are known as whole states",
+            mend='use goals = "coordinates"',
+        )
+    if (config.start_cells or config.goal_cells) and not hasattr(task.simulation, "maze"):
+        raise BadInputError(
+            f"env {config.name}",
+            found="start_cells or goal_cells",
+            expected="a maze, which has cells",
+            mend="leave them away",
+        )
+
+
+def _success_distance(config: EnvConfig, task: GoalTask) -> float:
+    own = getattr(task, "success_distance", None) or getattr(task.simulation, "distance_threshold", None)
+    if config.success_distance is None and own is None:
+        raise BadInputError(
+            f"env {config.name}",
+            found="no distance within which a goal counts as reached",
+            expected="one, since the environment has none of its own",
+            mend="give success_distance",
+        )
+    return float(config.success_distance or own or 0.0)
+
+
+def _episode_steps(config: EnvConfig, env: gymnasium.Env[Any, Any]) -> int:
+    steps = env.spec.max_episode_steps if env.spec else None
+    if not steps or steps < 1:
+        raise BadInputError(
+            f"env {config.name}",
+            found="episodes without an end",
+            expected="episodes of a known length",
+            mend="give max_episode_steps",
+        )
+    return int(steps)
+
+
+def _inner(env: gymnasium.Env[Any, Any]) -> Any:
+    """The `GoalEnv` inside."""
+    while not isinstance(env, GoalEnv):
+        if not isinstance(env, gymnasium.Wrapper):
+            raise BadInputError(
+                "env",
+                found=type(env).__name__,
+                expected="a goal environment",
+                mend="make it with make_goal_env",
+            )
+        env = env.env
+    return env

@@ -1,0 +1,83 @@
+"""A point in a square that moves where it is told: a goal environment that needs no simulator."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from counterpoint.data.goals import Spaces
+from counterpoint.envs.goal_env import EnvConfig
+
+STEPS = 10
+SPACES = Spaces(observation=(2,), goal=(2,), action=2, success_distance=0.2)
+CONFIG = EnvConfig(name="point")
+
+
+class PointEnv(gymnasium.Env[dict[str, Any], NDArray[Any]]):
+    """Ten steps of .3 at most in each direction; goals are positions.
+
+    Args:
+        lose: What befalls the worker: `die` or `hang` at the step number `at` of every episode, or nothing.
+        at: Which step.
+    """
+
+    def __init__(self, lose: str = "", at: int = 3) -> None:
+        box = spaces.Box(-1, 1, (2,), np.float32)
+        self.observation_space = spaces.Dict(dict.fromkeys(("observation", "achieved_goal", "desired_goal"), box))
+        self.action_space = spaces.Box(-1, 1, (2,), np.float32)
+        self._lose, self._at = lose, at
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+        super().reset(seed=seed)
+        self._position = self.np_random.uniform(-1, 1, 2).astype(np.float32)
+        self._goal = self.np_random.uniform(-1, 1, 2).astype(np.float32)
+        self._steps = 0
+        return self._seen(), self._info()
+
+    def step(self, action: NDArray[Any]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._steps += 1
+        if self._lose and self._steps == self._at:
+            if self._lose == "die":
+                os._exit(1)
+            time.sleep(60)
+        moved = self._position + 0.3 * np.asarray(action, np.float32)
+        self._position = np.clip(moved, -1, 1).astype(np.float32)
+        info = self._info()
+        return self._seen(), float(info["is_success"]) - 1, False, self._steps >= STEPS, info
+
+    def _seen(self) -> dict[str, NDArray[Any]]:
+        position = self._position.copy()
+        return {"observation": position, "achieved_goal": position.copy(), "desired_goal": self._goal.copy()}
+
+    def _info(self) -> dict[str, Any]:
+        distance = float(np.linalg.norm(self._position - self._goal))
+        return {"distance": distance, "is_success": distance < SPACES.success_distance}
+
+
+def make_point(config: EnvConfig) -> PointEnv:
+    return PointEnv()
+
+
+def make_dying(config: EnvConfig) -> PointEnv:
+    return PointEnv("die")
+
+
+def make_hanging(config: EnvConfig) -> PointEnv:
+    return PointEnv("hang")
+
+
+class Straight:
+    """Walks straight to the goal."""
+
+    def act(self, observation: NDArray[Any], goal: NDArray[Any], *, explore: bool) -> NDArray[Any]:
+        moved: NDArray[Any] = np.clip((goal - observation) / 0.3, -1, 1).astype(np.float32)
+        return moved
+
+    def begin_episodes(self, count: int) -> None:
+        pass

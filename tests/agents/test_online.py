@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from counterpoint.agents import Agent, make_agent
+from counterpoint.agents.online import OnlineConfig, OnlineLoop
+from counterpoint.agents.replay import ReplayBuffer
+from counterpoint.envs.workers import EnvWorkers
+from counterpoint.errors import BadInputError
+from tests.agents.point_env import CONFIG, SPACES, STEPS, make_dying, make_point
+
+ONLINE = OnlineConfig(
+    steps=200,
+    envs=2,
+    warmup=40,
+    updates_per_step=0.5,
+    batch_size=16,
+    capacity=100,
+    eval_every=100,
+    eval_episodes=2,
+    save_every=100,
+    log_every=10,
+    trackers=(),
+)
+
+
+def _agent(name: str = "td_infonce") -> Agent:
+    return make_agent({"name": name, "hidden": [16, 16]}, SPACES)
+
+
+def _loop(
+    run: Path, agent: Agent, config: OnlineConfig = ONLINE, make: Callable[..., Any] = make_point
+) -> OnlineLoop:
+    run.mkdir(parents=True, exist_ok=True)
+    return OnlineLoop(
+        agent,
+        ReplayBuffer(SPACES, capacity=config.capacity, folder=run / "replay", slack=600),
+        EnvWorkers(CONFIG, config.envs, make=make, timeout=5.0),
+        EnvWorkers(CONFIG, 1, make=make_point),
+        config,
+        run=run,
+        settings={},
+    )
+
+
+def _train(loop: OnlineLoop, **kwargs: Any) -> None:
+    with loop.workers, loop.evaluators:
+        loop.train(**kwargs)
+
+
+def _parameters(agent: Agent) -> dict[str, torch.Tensor]:
+    return {
+        f"{name}/{key}": value.clone()
+        for name, module in agent.modules.items()
+        for key, value in module.state_dict().items()
+    }
+
+
+def test_a_run_counts_logs_evaluates_and_learns(tmp_path: Path) -> None:
+    agent = _agent()
+    before = _parameters(agent)
+    loop = _loop(tmp_path, agent)
+    told: list[int] = []
+    _train(loop, on_evaluation=lambda steps, rollouts: told.append(steps))
+    assert loop.counters.steps == 200
+    # Steps after the warm-up, but for the last vector step, whose updates would come with the next one.
+    assert loop.counters.updates == (200 - 40 - 2) / 2
+    assert loop.counters.episodes == 200 / STEPS
+    assert loop.buffer.transitions == ONLINE.capacity
+    assert told == [100, 200]
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert {line["split"] for line in lines} == {"train", "eval"}
+    assert all(np.isfinite(line["loss"]) for line in lines if line["split"] == "train")
+    after = _parameters(agent)
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize("name", ["td_infonce", "gcbc"])
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path, name: str) -> None:
+    whole = _agent(name)
+    _train(_loop(tmp_path / "whole", whole))
+    first = _agent(name)
+    half = ONLINE.model_copy(update={"steps": 120})
+    _train(_loop(tmp_path / "parts", first, half))
+    second = _agent(name)  # a fresh process would begin from these weights
+    loop = _loop(tmp_path / "parts", second)
+    _train(loop)
+    assert loop.counters.steps == 200
+    expected, found = _parameters(whole), _parameters(second)
+    for key, value in expected.items():
+        torch.testing.assert_close(found[key], value, rtol=0, atol=0, msg=key)
+    np.testing.assert_array_equal(
+        whole.generator.get_state().numpy(), second.generator.get_state().numpy()
+    )
+
+
+def test_a_run_killed_after_more_steps_forgets_them(tmp_path: Path) -> None:
+    """The buffer has gone on past the checkpoint, round the ring and over what it held then."""
+    whole = _agent()
+    _train(_loop(tmp_path / "whole", whole))
+
+    class KilledError(Exception):
+        pass
+
+    def kill(steps: int, rollouts: object) -> None:
+        if steps == 200:
+            raise KilledError
+
+    killed = _loop(tmp_path / "killed", _agent())
+    with pytest.raises(KilledError):
+        _train(killed, on_evaluation=kill)
+    again = _agent()
+    loop = _loop(tmp_path / "killed", again)
+    _train(loop)
+    expected, found = _parameters(whole), _parameters(again)
+    for key, value in expected.items():
+        torch.testing.assert_close(found[key], value, rtol=0, atol=0, msg=key)
+
+
+def test_workers_that_keep_dying_end_a_run_that_is_saved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loop = _loop(tmp_path, _agent(), make=make_dying)
+    with pytest.raises(BadInputError, match="the run is saved"):
+        _train(loop)
+    assert "environments restarted" in capsys.readouterr().out
+    assert (tmp_path / "checkpoints" / "last").exists()
+
+
+def test_one_lost_worker_costs_a_round_and_nothing_more(tmp_path: Path) -> None:
+    loop = _loop(tmp_path, _agent())
+    told: list[int] = []
+
+    def lose_one(steps: int, rollouts: object) -> None:
+        told.append(steps)
+        vector: Any = loop.workers._vector
+        vector.processes[0].kill()
+
+    _train(loop, on_evaluation=lose_one)
+    assert loop.counters.steps >= 200
+    assert told[0] == 100
+    assert loop.counters.lost == 0
+
+
+def test_a_checkpoint_of_another_agent_is_refused(tmp_path: Path) -> None:
+    _train(_loop(tmp_path, _agent()))
+    with pytest.raises(BadInputError, match="an agent 'td_infonce'"):
+        _train(_loop(tmp_path, _agent("gcbc")))

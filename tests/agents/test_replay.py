@@ -1,0 +1,288 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from counterpoint.agents.replay import ReplayBuffer, ReplaySource, batch_rng
+from counterpoint.data.goals import BATCH_KEYS, GoalSpec, Spaces, Tail
+from counterpoint.errors import BadInputError
+from tests.agents.replay_episodes_made import GENEROUS, SPACES, add, arrays, batches, same, spec
+
+
+@pytest.mark.parametrize("tail", ["renormalise", "clip", "reject"])
+def test_a_batch_is_what_its_keys_say(tail: Tail) -> None:
+    buffer, lengths = ReplayBuffer(SPACES, capacity=100), {0: 1, 1: 2, 2: 5, 3: 6, 4: 30}
+    for number, T in lengths.items():
+        add(buffer, number, T)
+    batch = buffer.sample(500, np.random.default_rng(0), spec(tail))
+    assert batch.keys() == set(BATCH_KEYS)
+    assert batch["observation"].dtype == batch["action"].dtype == batch["reward"].dtype == torch.float32
+    assert batch["future_offset"].dtype == torch.int64
+    assert batch["terminated"].dtype == torch.bool
+    for row in range(500):
+        number, step, _ = (int(value) for value in batch["observation"][row])
+        T, k = lengths[number], int(batch["future_offset"][row])
+        assert 0 <= step < T
+        assert batch["next_observation"][row].tolist() == [number, step + 1, -step - 1]
+        assert batch["next_goal"][row].tolist() == [number, step + 1]
+        torch.testing.assert_close(batch["action"][row], torch.tensor([step / 1000, number / 1000]))
+        assert batch["reward"][row] == step + 1
+        assert 1 <= k <= T - step
+        assert batch["future_goal"][row].tolist() == [number, step + k]
+        assert batch["goal"][row].tolist() == [number, -1]
+        other, at = (int(value) for value in batch["random_goal"][row])
+        assert 0 <= at <= lengths[other]
+        assert bool(batch["terminated"][row]) == (number % 2 == 1 and step == T - 1)
+
+
+def test_only_what_is_asked_for_is_gathered() -> None:
+    buffer = ReplayBuffer(SPACES, capacity=10)
+    add(buffer, 0, 5)
+    for key in BATCH_KEYS:
+        assert buffer.sample(3, np.random.default_rng(0), GoalSpec(frozenset({key}))).keys() == {key}
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.integers(1, 12), min_size=1, max_size=25),
+    st.integers(12, 30),
+    st.integers(0, 9),
+    st.integers(1, 4),
+)
+def test_whole_episodes_are_evicted_and_all_that_stay_are_reached(
+    lengths: list[int], capacity: int, slack: int, shortest: int
+) -> None:
+    buffer = ReplayBuffer(SPACES, capacity=capacity, slack=slack, shortest=shortest)
+    live: list[tuple[int, int]] = []
+    rows = capacity + 2 * -(-capacity // shortest)
+    for number, T in enumerate(lengths):
+        add(buffer, number, T)
+        live.append((number, T))
+        while sum(T for _, T in live) > capacity or sum(T + 2 for _, T in live) > rows:
+            live.pop(0)
+    assert buffer.episodes == len(live)
+    assert buffer.transitions == sum(T for _, T in live)
+    batch = buffer.sample(1500, np.random.default_rng(0), GENEROUS)
+    seen = {(int(e), int(t)) for e, t, _ in batch["observation"]}
+    assert seen == {(number, step) for number, T in live for step in range(T)}
+    states = {(int(e), int(t)) for e, t in batch["random_goal"]}
+    assert states == {(number, step) for number, T in live for step in range(T + 1)}
+
+
+def test_sequences_end_at_the_transition_and_are_padded_on_the_left() -> None:
+    buffer, lengths, K = ReplayBuffer(SPACES, capacity=40), [1, 3, 4, 5, 12], 4
+    for number, T in enumerate(lengths):
+        add(buffer, number, T)
+    batch = buffer.sample(200, np.random.default_rng(1), spec(sequence=K))
+    assert batch["sequence_observation"].shape == (200, K, 3)
+    assert batch["sequence_action"].shape == (200, K, 2)
+    for row in range(200):
+        number, last, _ = (int(value) for value in batch["observation"][row])
+        for place in range(K):
+            step = last - K + 1 + place
+            assert bool(batch["sequence_valid"][row, place]) == (step >= 0)
+            step = max(step, 0)
+            assert batch["sequence_step"][row, place] == step
+            assert batch["sequence_observation"][row, place].tolist() == [number, step, -step]
+            left = sum(arrays(number, lengths[number])["rewards"][step:])
+            assert batch["sequence_return"][row, place] == left
+
+
+@pytest.mark.parametrize("in_files", [False, True])
+def test_a_restored_buffer_samples_bit_by_bit_the_same(tmp_path: Path, in_files: bool) -> None:
+    folder = tmp_path / "replay" if in_files else None
+    buffer = ReplayBuffer(SPACES, capacity=50, folder=folder, slack=20, shortest=4)
+    for number in range(20):
+        add(buffer, number, 4 + number % 5)
+    buffer.flush()
+    cursor = json.loads(json.dumps(buffer.cursor()))
+    before = batches(buffer, sequence=3)
+    for number in range(20, 23):  # 20 transitions: as many as the slack, and old episodes are evicted
+        add(buffer, number, (6, 6, 8)[number - 20])
+    went_on = batches(buffer)
+    after = json.loads(json.dumps(buffer.cursor()))
+    assert not same(batches(buffer, sequence=3), before)
+    if in_files:
+        del buffer
+        buffer = ReplayBuffer(SPACES, capacity=50, folder=folder, slack=20, shortest=4)
+    buffer.restore(cursor)
+    assert same(batches(buffer, sequence=3), before)
+    for number in range(20, 23):
+        add(buffer, number, (6, 6, 8)[number - 20])
+    assert same(batches(buffer), went_on)
+    assert buffer.cursor() == after
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(2, 9), max_size=12), st.lists(st.integers(2, 9), max_size=12), st.integers(0, 30))
+def test_slack_transitions_later_a_cursor_still_holds(
+    before: list[int], after: list[int], slack: int
+) -> None:
+    buffer = ReplayBuffer(SPACES, capacity=20, slack=slack, shortest=2)
+    for number, T in enumerate([5, *before]):
+        add(buffer, number, T)
+    cursor, expected, added = buffer.cursor(), batches(buffer, 1), 0
+    for number, T in enumerate(after):
+        if added + T <= slack:
+            add(buffer, 100 + number, T)
+            added += T
+    buffer.restore(cursor)
+    assert same(batches(buffer, 1), expected)
+
+
+def test_rows_written_over_since_are_told() -> None:
+    buffer = ReplayBuffer(SPACES, capacity=20)
+    for number in range(3):
+        add(buffer, number, 6)
+    cursor = buffer.cursor()
+    for number in range(3, 6):
+        add(buffer, number, 6)
+    now = batches(buffer)
+    with pytest.raises(BadInputError, match="rows that differ"):
+        buffer.restore(cursor)
+    assert same(batches(buffer), now)
+
+
+def test_another_memory_does_not_hold_what_a_cursor_refers_to() -> None:
+    buffer = ReplayBuffer(SPACES, capacity=20)
+    add(buffer, 0, 6)
+    with pytest.raises(BadInputError, match="rows that differ"):
+        ReplayBuffer(SPACES, capacity=20).restore(buffer.cursor())
+
+
+def test_a_folder_of_another_buffer_is_refused(tmp_path: Path) -> None:
+    ReplayBuffer(SPACES, capacity=20, folder=tmp_path)
+    with pytest.raises(BadInputError, match="other sizes"):
+        ReplayBuffer(SPACES, capacity=21, folder=tmp_path)
+
+
+@pytest.mark.parametrize("in_files", [False, True])
+def test_pictures(tmp_path: Path, in_files: bool) -> None:
+    shape, rng = (8, 8, 3), np.random.default_rng(0)
+    spaces = Spaces(observation=shape, goal=shape, action=3, discrete=True)
+    kept, shared = (
+        ReplayBuffer(
+            spaces,
+            capacity=30,
+            folder=tmp_path / name if in_files else None,
+            goal_is_observation=name == "shared",
+        )
+        for name in ("kept", "shared")
+    )
+    for _ in range(9):
+        pictures, command = rng.integers(256, size=(7, *shape), dtype=np.uint8), np.full(shape, 9, np.uint8)
+        for buffer in (kept, shared):
+            buffer.add_episode(pictures, np.array([0, 1, 2, 2, 1, 0]), pictures, commanded=command)
+    assert same(batches(kept), batches(shared))
+    batch = batches(kept, 1)[0]
+    assert batch["observation"].dtype == batch["goal"].dtype == np.uint8
+    assert batch["action"].dtype == np.int64
+    assert batch["observation"].shape == (64, *shape)
+    assert (batch["goal"] == 9).all()
+    assert not batch["reward"].any()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"observations": np.zeros((1, 3)), "goals": np.zeros((1, 2)), "actions": np.zeros((0, 2))},
+            "1 states",
+        ),
+        ({"observations": np.zeros((5, 4))}, r"observations: found shape \(5, 4\)"),
+        ({"observations": np.full((5, 3), np.nan)}, r"observations: found NaN or infinity at \(0, 0\)"),
+        ({"observations": np.full((5, 3), 1e39)}, "observations: found NaN or infinity"),
+        ({"goals": np.full((5, 2), np.inf)}, "goals: found NaN or infinity"),
+        ({"goals": np.zeros((4, 2))}, r"goals: found shape \(4, 2\)"),
+        ({"actions": np.zeros((5, 2))}, r"actions: found shape \(5, 2\)"),
+        ({"actions": np.full((4, 2), 1.001)}, "actions, step 0: found 1.001"),
+        ({"commanded": np.zeros(3)}, "commanded goal: found shape"),
+        ({"rewards": np.full(4, np.nan)}, "rewards: found NaN"),
+        ({"rewards": np.zeros(5)}, "rewards: found shape"),
+    ],
+)
+def test_a_bad_episode_is_one_message_and_changes_nothing(change: dict[str, Any], message: str) -> None:
+    buffer = ReplayBuffer(SPACES, capacity=12)
+    for number in range(3):
+        add(buffer, number, 4)
+    cursor, before = buffer.cursor(), batches(buffer)
+    made = {**arrays(9, 4), **change}
+    with pytest.raises(BadInputError, match=message):
+        buffer.add_episode(made["observations"], made["actions"], made["goals"], **_named(made))
+    assert buffer.cursor() == cursor
+    assert same(batches(buffer), before)
+
+
+def _named(made: dict[str, Any]) -> dict[str, Any]:
+    return {"commanded": made["commanded"], "rewards": made["rewards"]}
+
+
+def test_actions_beyond_the_box_by_rounding_are_clipped() -> None:
+    buffer, made = ReplayBuffer(SPACES, capacity=12), arrays(0, 4)
+    buffer.add_episode(
+        made["observations"], np.full((4, 2), 1 + 1e-7), made["goals"], commanded=made["commanded"]
+    )
+    assert batches(buffer, 1)[0]["action"].max() == 1
+
+
+@pytest.mark.parametrize("actions", [np.array([0, 1, 2, 3]), np.array([-1, 0, 0, 0]), np.zeros(4)])
+def test_discrete_actions_are_numbers_of_actions(actions: np.ndarray[Any, Any]) -> None:
+    buffer = ReplayBuffer(Spaces((3,), (2,), 3, discrete=True), capacity=12)
+    made = arrays(0, 4)
+    with pytest.raises(BadInputError, match="actions"):
+        buffer.add_episode(made["observations"], actions, made["goals"], commanded=made["commanded"])
+
+
+def test_an_episode_longer_than_the_capacity_is_refused() -> None:
+    buffer = ReplayBuffer(SPACES, capacity=12)
+    add(buffer, 0, 12)
+    with pytest.raises(BadInputError, match="13 transitions"):
+        add(buffer, 1, 13)
+    assert buffer.transitions == 12
+
+
+def test_an_empty_buffer_cannot_be_sampled() -> None:
+    with pytest.raises(BadInputError, match="no episode"):
+        ReplayBuffer(SPACES, capacity=12).sample(2, np.random.default_rng(0), GENEROUS)
+
+
+@pytest.mark.parametrize("in_files", [False, True])
+def test_a_buffer_larger_than_what_is_free_is_refused_at_once(tmp_path: Path, in_files: bool) -> None:
+    with pytest.raises(BadInputError, match="disk free" if in_files else "memory free"):
+        ReplayBuffer(SPACES, capacity=10**14, folder=tmp_path if in_files else None)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "change", [{"capacity": 0}, {"capacity": 5, "slack": -1}, {"capacity": 5, "shortest": 0}]
+)
+def test_impossible_sizes_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(BadInputError, match="expected at least"):
+        ReplayBuffer(SPACES, **change)
+
+
+def test_a_source_gives_batch_k_whatever_came_before() -> None:
+    buffer = ReplayBuffer(SPACES, capacity=100)
+    for number in range(9):
+        add(buffer, number, 7)
+    source = ReplaySource(buffer, GENEROUS, batch_size=16, seed=3)
+    assert source.epoch_size == 63
+    whole, rest = list(source.batches(0, 6)), list(source.batches(4, 6))
+    for a, b in zip(whole[4:], rest, strict=True):
+        assert all(torch.equal(a[key], b[key]) for key in a)
+    assert not torch.equal(whole[0]["observation"], whole[1]["observation"])
+    other = ReplaySource(buffer, GENEROUS, batch_size=16, seed=4)
+    assert not torch.equal(whole[0]["observation"], other[0]["observation"])
+    assert batch_rng(3, 4).random() == batch_rng(3, 4).random()
+
+
+def test_a_source_needs_something_to_draw() -> None:
+    with pytest.raises(BadInputError, match="0 transitions"):
+        ReplaySource(ReplayBuffer(SPACES, capacity=3), GENEROUS, batch_size=2, seed=0)

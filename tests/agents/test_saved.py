@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from counterpoint.agents import AGENTS, make_agent
+from counterpoint.agents.saved import load_agent, save_agent
+from counterpoint.data.goals import Spaces
+from counterpoint.errors import BadInputError
+
+SPACES = Spaces(observation=(4,), goal=(2,), action=3, success_distance=0.1)
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_a_saved_agent_acts_as_before(name: str, tmp_path: Path) -> None:
+    agent = make_agent({"name": name, "hidden": [8, 8]}, SPACES, seed=3)
+    save_agent(agent, tmp_path / "agent", {"name": "somewhere"})
+    again, env = load_agent(tmp_path)
+    rng = np.random.default_rng(0)
+    observation, goal = rng.normal(size=(5, 4)), rng.normal(size=(5, 2))
+    for each in (agent, again):
+        each.begin_episodes(5)
+    np.testing.assert_array_equal(
+        agent.act(observation, goal, explore=False), again.act(observation, goal, explore=False)
+    )
+    assert env == {"name": "somewhere"}
+    assert again.spaces == SPACES
+
+
+def test_a_folder_without_an_agent_is_told(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="a run writes agent/ when it ends"):
+        load_agent(tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["weights", "name", "json"])
+def test_damage_is_told(tmp_path: Path, damage: str) -> None:
+    agent = make_agent({"name": "gcbc", "hidden": [8]}, SPACES)
+    folder = save_agent(agent, tmp_path / "agent")
+    description = folder / "agent.json"
+    if damage == "weights":
+        whole = (folder / "agent.safetensors").read_bytes()
+        (folder / "agent.safetensors").write_bytes(whole[: len(whole) // 2])
+    elif damage == "name":
+        found = json.loads(description.read_text())
+        found["agent"]["name"] = "nobody"
+        description.write_text(json.dumps(found))
+    else:
+        description.write_text("{")
+    with pytest.raises(BadInputError):
+        load_agent(tmp_path)
+
+
+def test_a_wrong_situation_is_told() -> None:
+    agent = make_agent({"name": "gcbc", "hidden": [8]}, SPACES)
+    with pytest.raises(BadInputError, match="goal: found shape"):
+        agent.act(np.zeros((1, 4)), np.zeros((1, 5)), explore=False)
+    with pytest.raises(BadInputError, match="NaN"):
+        agent.act(np.full((1, 4), np.nan), np.zeros((1, 2)), explore=False)

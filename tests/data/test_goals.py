@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+from collections import Counter
+from typing import get_args
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from counterpoint.data.goals import GoalDraws, GoalSpec, Tail, future_offsets
+from counterpoint.errors import BadInputError
+
+TAILS: tuple[Tail, ...] = get_args(Tail)
+LENGTHS = (1, 2, 5, 6, 17)
+DRAWS = 40_000
+
+
+def offset_pmf(m: int, discount: float, tail: Tail) -> NDArray[np.float64]:
+    """P(k), k = 1..m, written out."""
+    geometric = [(1 - discount) * discount ** (k - 1) for k in range(1, m + 1)]
+    if tail == "clip":
+        geometric[-1] = 1 - sum(geometric[:-1])
+        return np.array(geometric)
+    return np.array(geometric) / sum(geometric)
+
+
+def joint_pmf(lengths: tuple[int, ...], discount: float, tail: Tail) -> dict[tuple[int, int, int], float]:
+    """P(episode, step, offset), from the words of the three rules."""
+    found: dict[tuple[int, int, int], float] = {}
+    for episode, T in enumerate(lengths):
+        for step in range(T):
+            for k in range(1, T - step + 1):
+                # Under `reject` a transition and an offset count as drawn, with their own weight, if k fits.
+                weight = (1 - discount) * discount ** (k - 1)
+                if tail != "reject":
+                    weight = float(offset_pmf(T - step, discount, tail)[k - 1])
+                found[episode, step, k] = weight
+    total = sum(found.values())
+    return {outcome: weight / total for outcome, weight in found.items()}
+
+
+def assert_drawn_from(counts: NDArray[np.float64], pmf: NDArray[np.float64]) -> None:
+    """Pearson's statistic, outcomes with an expectation below 5 pooled, within 5 standard deviations of its mean."""
+    expected = pmf * counts.sum()
+    rare = expected < 5
+    observed = np.append(counts[~rare], counts[rare].sum())
+    expected = np.append(expected[~rare], expected[rare].sum())
+    assert observed[expected == 0].sum() == 0
+    observed, expected = observed[expected > 0], expected[expected > 0]
+    statistic = float(((observed - expected) ** 2 / expected).sum())
+    freedom = max(len(expected) - 1, 1)
+    assert statistic < freedom + 5 * np.sqrt(2 * freedom) + 5
+
+
+@pytest.mark.parametrize("tail", TAILS)
+@pytest.mark.parametrize("discount", [0.0, 1e-3, 0.5, 0.99, 1 - 1e-9])
+@pytest.mark.parametrize("m", [1, 2, 7, 8, 300])
+def test_offsets_have_the_stated_distribution(m: int, discount: float, tail: Tail) -> None:
+    drawn = future_offsets(np.full(DRAWS, m), discount, tail, np.random.default_rng(m))
+    counts = np.bincount(drawn, minlength=m + 1)[1:].astype(np.float64)
+    assert_drawn_from(counts, offset_pmf(m, discount, tail))
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(1, 10**9), min_size=1, max_size=50),
+    st.floats(0, 1, exclude_max=True),
+    st.sampled_from(TAILS),
+    st.integers(0, 2**32),
+)
+def test_offsets_stay_inside_the_episode(
+    remaining: list[int], discount: float, tail: Tail, seed: int
+) -> None:
+    m = np.array(remaining)
+    drawn = future_offsets(m, discount, tail, np.random.default_rng(seed))
+    assert drawn.dtype == np.int64
+    assert (drawn >= 1).all()
+    assert (drawn <= m).all()
+
+
+@pytest.mark.parametrize("tail", TAILS)
+@pytest.mark.parametrize("discount", [0.0, 0.3, 0.95, 0.9999])
+def test_transition_and_future_have_the_stated_joint_distribution(discount: float, tail: Tail) -> None:
+    draws, rng = GoalDraws(np.array(LENGTHS)), np.random.default_rng(3)
+    episode, step = draws.transitions(5 * DRAWS, rng, discount=discount, tail=tail)
+    offset = future_offsets(draws.lengths[episode] - step, discount, tail, rng)
+    seen = Counter(zip(episode.tolist(), step.tolist(), offset.tolist(), strict=True))
+    pmf = joint_pmf(LENGTHS, discount, tail)
+    assert seen.keys() <= pmf.keys()
+    counts = np.array([seen[key] for key in pmf], dtype=np.float64)
+    assert_drawn_from(counts, np.array(list(pmf.values())))
+
+
+def test_rejection_in_closed_form_is_rejection() -> None:
+    """Beside the same number of survivors of drawing again and again."""
+    discount, rng = 0.9, np.random.default_rng(0)
+    flat = [(episode, step) for episode, T in enumerate(LENGTHS) for step in range(T)]
+    literal: Counter[tuple[int, int]] = Counter()
+    for place, k in zip(rng.integers(len(flat), size=DRAWS), rng.geometric(1 - discount, DRAWS), strict=True):
+        episode, step = flat[place]
+        if step + k <= LENGTHS[episode]:
+            literal[episode, step] += 1
+    draws = GoalDraws(np.array(LENGTHS))
+    drawn = draws.transitions(DRAWS, rng, discount=discount, tail="reject")
+    closed = Counter(zip(drawn[0].tolist(), drawn[1].tolist(), strict=True))
+    pmf = np.array([literal[key] for key in flat]) / sum(literal.values())
+    assert np.abs(np.array([closed[key] for key in flat]) / DRAWS - pmf).max() < 0.01
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.sampled_from([1, 2, 3, 8, 9]), min_size=1, max_size=6),
+    st.sampled_from(TAILS),
+    st.integers(0, 99),
+)
+def test_every_transition_and_state_is_reached_and_no_other(
+    lengths: list[int], tail: Tail, seed: int
+) -> None:
+    draws, rng = GoalDraws(np.array(lengths)), np.random.default_rng(seed)
+    episode, step = draws.transitions(8000, rng, discount=0.8, tail=tail)
+    wanted = {(e, t) for e, T in enumerate(lengths) for t in range(T)}
+    assert set(zip(episode.tolist(), step.tolist(), strict=True)) == wanted
+    episode, step = draws.states(8000, rng)
+    wanted = {(e, t) for e, T in enumerate(lengths) for t in range(T + 1)}
+    assert set(zip(episode.tolist(), step.tolist(), strict=True)) == wanted
+    assert draws.count == sum(lengths)
+
+
+def test_states_are_uniform() -> None:
+    episode, step = GoalDraws(np.array(LENGTHS)).states(DRAWS, np.random.default_rng(1))
+    first = np.cumsum([0, *(T + 1 for T in LENGTHS)])
+    counts = np.bincount(first[episode] + step, minlength=first[-1]).astype(np.float64)
+    assert_drawn_from(counts, np.full(first[-1], 1 / first[-1]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"keys": frozenset({"gaol"})}, "gaol"),
+        ({"keys": frozenset(), "discount": 1.0}, "discount"),
+        ({"keys": frozenset(), "discount": float("nan")}, "discount"),
+        ({"keys": frozenset(), "sequence": -1}, "sequence"),
+    ],
+)
+def test_impossible_specs_are_refused(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(BadInputError, match=message):
+        GoalSpec(**arguments)  # type: ignore[arg-type]

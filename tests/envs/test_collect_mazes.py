@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from counterpoint.envs import collect_mazes
+from counterpoint.envs.collect_mazes import PointMazeCollect, collect_pointmaze, evaluation_env
+from counterpoint.envs.goal_env import EnvConfig, make_goal_env
+from counterpoint.envs.stitching import joining_episodes, plan_stitching
+from counterpoint.envs.waypoints import MazeGrid
+from counterpoint.errors import BadInputError
+
+pytestmark = pytest.mark.sim
+
+
+def small(out: Path, **settings: Any) -> PointMazeCollect:
+    return PointMazeCollect.model_validate(
+        {"out": out, "episodes": 6, "val_episodes": 2, "steps": 150, **settings}
+    )
+
+
+def read(folder: Path) -> list[Any]:
+    minari = pytest.importorskip("minari")
+    return list(minari.MinariDataset(folder / "data"))
+
+
+def grid_of(config: PointMazeCollect) -> MazeGrid:
+    return MazeGrid.of(make_goal_env(EnvConfig(name=config.env_id)))
+
+
+def test_what_is_recorded_is_what_the_simulator_did(tmp_path: Path) -> None:
+    config = small(tmp_path / "data")
+    assert collect_pointmaze(config) == tmp_path / "data"
+    assert len(read(config.out / "val")) == 2
+    episodes = read(config.out / "train")
+    assert len(episodes) == 6
+    env = make_goal_env(EnvConfig(name=config.env_id))
+    simulated: Any = env.unwrapped
+    for episode in episodes:
+        seen, goals = episode.observations["observation"], episode.observations["achieved_goal"]
+        commanded = episode.observations["desired_goal"]
+        assert seen.shape == (151, 4)
+        assert episode.actions.shape == (150, 2)
+        assert np.abs(episode.actions).max() <= 1
+        np.testing.assert_array_equal(seen[:, :2], goals)
+        assert (commanded == commanded[0]).all()
+        near = np.linalg.norm(goals[1:] - commanded[1:], axis=1) < 0.45
+        np.testing.assert_array_equal(episode.rewards, near)
+        assert list(episode.truncations) == [False] * 149 + [True]
+        assert not episode.terminations.any()
+        env.reset(seed=0)
+        simulated.point_env.set_state(seen[0, :2].astype(float), seen[0, 2:].astype(float))
+        for step, action in enumerate(episode.actions[:40]):
+            followed, *_ = env.step(action)
+            np.testing.assert_allclose(followed["observation"], seen[step + 1], atol=1e-3)
+    assert np.mean([episode.rewards.any() for episode in episodes]) > 0.5
+
+
+def test_the_seed_decides_the_data(tmp_path: Path) -> None:
+    recorded = [
+        [episode.observations["observation"] for episode in read(collect_pointmaze(config) / "train")]
+        for config in (
+            small(tmp_path / "a"),
+            small(tmp_path / "b", episodes=4, val_episodes=0),
+            small(tmp_path / "c", seed=1),
+        )
+    ]
+    assert all(np.array_equal(one, other) for one, other in zip(recorded[0], recorded[1], strict=False))
+    assert not any(np.array_equal(one, other) for one, other in zip(recorded[0], recorded[2], strict=True))
+    assert not (tmp_path / "b" / "val").exists()
+
+
+@pytest.mark.parametrize("maze", ["UMaze", "Medium", "Large"])
+def test_stitching_data_join_nothing_and_are_evaluated_across(tmp_path: Path, maze: str) -> None:
+    config = small(tmp_path / "data", maze=maze, suite="stitch", episodes=24)
+    collect_pointmaze(config)
+    grid = grid_of(config)
+    plan = plan_stitching(grid)
+    sides: list[set[tuple[int, int]]] = [set(), set()]
+    for number, episode in enumerate(read(config.out / "train")):
+        cells = {
+            (int(row), int(column)) for row, column in grid.cells_of(episode.observations["achieved_goal"])
+        }
+        assert cells <= set(plan.far if number % 2 else plan.near)
+        assert grid.cell_of(episode.observations["desired_goal"][0]) in (
+            plan.far if number % 2 else plan.near
+        )
+        sides[number % 2] |= cells
+    assert sides[0] & sides[1]  # they meet
+    evaluated = EnvConfig.model_validate(json.loads((config.out / "collect.json").read_text())["evaluation"])
+    assert evaluated == evaluation_env(config)
+    env = make_goal_env(evaluated)
+    for seed in range(4):
+        seen, _ = env.reset(seed=seed)
+        assert grid.cell_of(seen["achieved_goal"]) == plan.start
+        assert grid.cell_of(seen["desired_goal"]) == plan.goal
+
+
+def test_the_other_suite_does_join(tmp_path: Path) -> None:
+    config = small(tmp_path / "data", episodes=12)
+    env = make_goal_env(EnvConfig(name=config.env_id, max_episode_steps=config.steps))
+    grid = MazeGrid.of(env)
+    splits, strayed = collect_mazes._record(config, env, grid, None)
+    assert joining_episodes(splits["train"], grid, plan_stitching(grid))
+    assert strayed == 0
+    assert evaluation_env(config) == EnvConfig(name="PointMaze_UMaze-v3")
+
+
+def test_episodes_that_stray_are_recorded_anew(tmp_path: Path) -> None:
+    config = small(tmp_path / "data", maze="Open", suite="stitch", overlap=0, noise=5.0, episodes=20)
+    env = make_goal_env(EnvConfig(name=config.env_id, max_episode_steps=config.steps))
+    grid = MazeGrid.of(env)
+    plan = plan_stitching(grid, overlap=0)
+    splits, strayed = collect_mazes._record(config, env, grid, plan)
+    assert strayed > 0
+    assert joining_episodes(splits["train"], grid, plan) == []
+
+
+def test_the_same_again_is_left_alone_and_another_refused(tmp_path: Path) -> None:
+    config = small(tmp_path / "data", episodes=1, val_episodes=0, steps=10)
+    collect_pointmaze(config)
+    stamp = (config.out / "collect.json").stat().st_mtime_ns
+    collect_pointmaze(config)
+    assert (config.out / "collect.json").stat().st_mtime_ns == stamp
+    with pytest.raises(BadInputError, match=r"config\.noise = 0\.5; expected config\.noise = 0\.1"):
+        collect_pointmaze(config.model_copy(update={"noise": 0.1}))
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(BadInputError, match="did not collect"):
+        collect_pointmaze(config.model_copy(update={"out": tmp_path / "mine"}))
+
+
+def test_nothing_half_written_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(collect_mazes, "write_minari", full)
+    with pytest.raises(OSError, match="No space"):
+        collect_pointmaze(small(tmp_path / "data", episodes=1, steps=5))
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from counterpoint.envs.fetch import FETCH_TASKS
+from counterpoint.envs.goal_env import EnvConfig, GoalEnv, make_goal_env
+from counterpoint.envs.rendering import View
+
+pytestmark = pytest.mark.sim
+
+TASKS = list(FETCH_TASKS)
+
+
+def made(task: str, **form: Any) -> GoalEnv:
+    env = make_goal_env(EnvConfig(name=f"{task}-v4", **form))
+    assert isinstance(env, GoalEnv)
+    return env
+
+
+def inside(env: gymnasium.Env[Any, Any]) -> Any:
+    return env.unwrapped
+
+
+def in_frame(view: View, points: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Where points [N, 3] lie in a picture of 45 degrees: [N, 2], -1 and 1 at its edges."""
+    turn, rise = np.radians([view.azimuth, view.elevation])
+    forward = np.array([np.cos(rise) * np.cos(turn), np.cos(rise) * np.sin(turn), np.sin(rise)])
+    right = np.array([np.sin(turn), -np.cos(turn), 0.0])
+    up = np.cross(right, forward)
+    offset = points - (np.array(view.lookat) - view.distance * forward)
+    depth = offset @ forward * np.tan(np.radians(22.5))
+    return np.stack([offset @ right / depth, offset @ up / depth], axis=-1)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_goal_state_reaches_the_goal_at_rest(task: str) -> None:
+    env = made(task, goals="state")
+    for seed in range(12):
+        seen, info = env.reset(seed=seed)
+        state, goal = seen["desired_goal"], inside(env).goal
+        slot = slice(0, 3) if task == "FetchReach" else slice(3, 6)
+        # The gripper cannot reach every FetchReach goal to the millimetre: some lie in the table.
+        assert np.linalg.norm(state[slot] - goal) < (0.04 if task == "FetchReach" else 1e-3)
+        velocities = state[5:] if task == "FetchReach" else state[14:]
+        np.testing.assert_allclose(velocities, 0, atol=1e-6)
+        assert not info["is_success"] or info["distance"] < 0.05  # the episode itself begins where it did
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_goal_state_lasts(task: str) -> None:
+    env = made(task, goals="state")
+    for seed in range(8):
+        env.reset(seed=seed)
+        env.task.stand_at_goal()
+        for _ in range(15):
+            *_, info = env.step(np.array([0, 0, 0, -1], np.float32))  # still, fingers closing
+        assert info["is_success"]
+
+
+def test_the_gripper_is_where_each_task_leaves_it() -> None:
+    for seed in range(6):
+        push = made("FetchPush", goals="state")
+        state = push.reset(seed=seed)[0]["desired_goal"]
+        np.testing.assert_allclose(state[:3] - state[3:6], [0, 0, 0.06], atol=5e-3)
+        place = made("FetchPickAndPlace", goals="state")
+        state = place.reset(seed=seed)[0]["desired_goal"]
+        np.testing.assert_allclose(state[:3], state[3:6], atol=5e-3)
+        np.testing.assert_allclose(state[9:11], 0.024, atol=1e-6)  # both fingers touch the block
+        slide = made("FetchSlide", goals="state")
+        seen, _ = slide.reset(seed=seed)
+        np.testing.assert_array_equal(seen["desired_goal"][:3], seen["observation"][:3])
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_looking_at_the_goal_leaves_the_dynamics_bit_identical(task: str) -> None:
+    rng = np.random.default_rng(0)
+    actions = rng.uniform(-1, 1, (30, 4)).astype(np.float32)
+    plain = made(task)
+    for form in ({"goals": "state"}, {"observations": "image", "image_size": 16}):
+        looking = made(task, **form)
+        for seed in (0, 1):
+            for env in (plain, looking):
+                env.reset(seed=seed)
+            for action in actions:
+                for env in (plain, looking):
+                    env.step(action)
+                one, other = inside(plain).data, inside(looking).data
+                assert np.array_equal(one.qpos, other.qpos)
+                assert np.array_equal(one.qvel, other.qvel)
+                assert np.array_equal(
+                    inside(plain)._get_obs()["observation"], inside(looking)._get_obs()["observation"]
+                )
+        looking.close()
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_camera_sees_where_tasks_begin_and_end(task: str) -> None:
+    env = made(task)
+    points = []
+    for seed in range(150):
+        seen, _ = env.reset(seed=seed)
+        points += [seen["achieved_goal"], seen["desired_goal"]]
+    view = FETCH_TASKS[task].view
+    assert view is not None
+    assert np.abs(in_frame(view, np.stack(points).astype(np.float64))).max() < 1
+
+
+def test_a_robot_that_has_reached_the_goal_looks_like_its_goal_picture() -> None:
+    env = made("FetchReach", observations="image")
+    for seed in range(3):
+        seen, _ = env.reset(seed=seed)
+        start, goal = seen["observation"].astype(int), seen["desired_goal"].astype(int)
+        for _ in range(30):
+            offset = inside(env).goal - inside(env).data.site("robot0:grip").xpos
+            seen, _, _, _, info = env.step(np.append(np.clip(offset / 0.05, -1, 1), 0).astype(np.float32))
+        assert info["is_success"]
+        assert np.abs(seen["observation"] - goal).mean() < 0.1 * np.abs(start - goal).mean()
+    env.close()
+
+
+@pytest.mark.parametrize("task", TASKS[1:])
+def test_the_goal_picture_shows_the_object_at_the_goal_and_no_mark(task: str) -> None:
+    env = made(task, observations="image")
+    seen, _ = env.reset(seed=5)
+    model = inside(env).model
+    assert model.site_rgba[model.site("target0").id, 3] == 0
+    assert seen["desired_goal"].dtype == np.uint8
+    view = FETCH_TASKS[task].view
+    assert view is not None
+    x, y = in_frame(view, inside(env).goal[None])[0]
+    row, column = int((1 - y) * 32), int((1 + x) * 32)
+    around = (slice(max(row - 3, 0), row + 4), slice(max(column - 3, 0), column + 4))
+    assert seen["desired_goal"][around].min() < 60  # the object is nearly black, the table white
+    env.close()
+
+
+def test_zero_padding_puts_coordinates_where_the_authors_do() -> None:
+    for task, slots in (("FetchReach", [(0, 3)]), ("FetchPush", [(0, 3), (3, 6)])):
+        env = made(task, goals="state_zero_padded")
+        seen, _ = env.reset(seed=2)
+        expected = np.zeros_like(seen["observation"])
+        for first, last in slots:
+            expected[first:last] = inside(env).goal
+        np.testing.assert_array_equal(seen["desired_goal"], expected)
+        np.testing.assert_array_equal(seen["achieved_goal"], seen["observation"])

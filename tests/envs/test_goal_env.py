@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from counterpoint.envs.goal_env import EnvConfig, make_goal_env, spaces_of
+from counterpoint.errors import BadInputError
+from tests.envs.toy_goals import Slider
+
+Observation = dict[str, NDArray[Any]]
+TOY = "tests.envs.toy_goals:Slider"
+
+pytestmark = [pytest.mark.sim, pytest.mark.usefixtures("slider")]
+
+FORMS = [
+    EnvConfig(name="FetchReach-v4"),
+    EnvConfig(name="FetchPush-v4", goals="state"),
+    EnvConfig(name="FetchSlide-v4", goals="state_zero_padded"),
+    EnvConfig(name="FetchPickAndPlace-v4", observations="image", image_size=16),
+    EnvConfig(name="PointMaze_Medium-v3"),
+    EnvConfig(name="PointMaze_UMaze-v3", observations="image"),
+    EnvConfig(name="AntMaze_UMaze-v5", goals="state", corruption=0.5),
+]
+
+
+def called(config: EnvConfig) -> str:
+    return f"{config.name} {config.observations} {config.goals}"
+
+
+@pytest.fixture(scope="module")
+def slider() -> Iterator[None]:
+    gymnasium.register("Slider-v0", TOY, max_episode_steps=5)
+    gymnasium.register("EndlessSlider-v0", TOY)
+    gymnasium.register("BreakingSlider-v0", TOY, max_episode_steps=5, kwargs={"breaks": True})
+    choices = {"actions": spaces.Discrete(3)}
+    gymnasium.register("DiscreteSlider-v0", TOY, max_episode_steps=5, kwargs=choices)
+    unbounded = {"actions": spaces.Box(-np.inf, np.inf, (1,), np.float32)}
+    gymnasium.register("UnboundedSlider-v0", TOY, max_episode_steps=5, kwargs=unbounded)
+    yield
+    for name in [name for name in gymnasium.registry if "Slider-v0" in name]:
+        del gymnasium.registry[name]
+
+
+def play(env: gymnasium.Env[Any, Any], seed: int, steps: int = 8) -> list[tuple[Observation, dict[str, Any]]]:
+    rng = np.random.default_rng(seed)
+    seen, info = env.reset(seed=seed)
+    told = [(seen, info)]
+    for _ in range(steps):
+        action = rng.uniform(-1, 1, env.action_space.shape or ()).astype(np.float32)
+        seen, _, _, _, info = env.step(action)
+        told.append((seen, info))
+    return told
+
+
+def same(first: list[Any], second: list[Any]) -> bool:
+    return all(
+        np.array_equal(one[key], other[key]) and told == again
+        for (one, told), (other, again) in zip(first, second, strict=True)
+        for key in one
+    )
+
+
+@pytest.mark.parametrize("config", FORMS, ids=called)
+def test_every_form_is_what_it_promises_and_its_seed_decides_everything(config: EnvConfig) -> None:
+    env = make_goal_env(config)
+    first = play(env, seed=3)
+    wanted = spaces_of(env)
+    for seen, info in first:
+        assert env.observation_space.contains(seen)
+        assert seen["observation"].shape == wanted.observation
+        assert seen["achieved_goal"].shape == seen["desired_goal"].shape == wanted.goal
+        assert isinstance(info["is_success"], bool)
+        assert isinstance(info["distance"], float)
+        assert np.array_equal(seen["desired_goal"], first[0][0]["desired_goal"])
+    assert isinstance(env.action_space, spaces.Box)
+    assert env.action_space.shape == (wanted.action,)
+    play(env, seed=4)
+    assert same(first, play(env, seed=3))  # whatever was played in between
+    assert same(first, play(make_goal_env(config), seed=3))
+    assert not same(first, play(env, seed=5))
+    env.close()
+
+
+@pytest.mark.parametrize(("name", "distance"), [("FetchReach-v4", 0.05), ("PointMaze_UMaze-v3", 0.45)])
+def test_success_is_the_tasks_own_threshold_and_reward_is_success(name: str, distance: float) -> None:
+    env = make_goal_env(EnvConfig(name=name, max_episode_steps=60))
+    assert spaces_of(env).success_distance == distance
+    seen, info = env.reset(seed=0)
+    reached = False
+    for _ in range(60):
+        near = float(np.linalg.norm(seen["achieved_goal"] - seen["desired_goal"]))
+        assert info["distance"] == pytest.approx(near, abs=1e-6)
+        assert info["is_success"] == (info["distance"] < distance)
+        offset = (seen["desired_goal"] - seen["achieved_goal"]) * 10
+        action = np.zeros(env.action_space.shape or (), np.float32)
+        action[: len(offset)] = np.clip(offset, -1, 1)
+        seen, reward, terminated, truncated, info = env.step(action)
+        assert reward == float(info["is_success"])
+        assert not terminated
+        reached |= info["is_success"]
+    assert truncated
+    assert reached or name != "FetchReach-v4"
+
+
+def test_goals_that_are_states_or_pictures_are_reached_only_by_equality() -> None:
+    for config in (
+        EnvConfig(name="FetchReach-v4", goals="state"),
+        EnvConfig(name="FetchReach-v4", observations="image"),
+    ):
+        assert spaces_of(make_goal_env(config)).success_distance == 0
+
+
+@pytest.mark.parametrize(
+    "config",
+    [EnvConfig(name="FetchReach-v4", corruption=0.3), EnvConfig(name="FetchReach-v4", observations="image")],
+    ids=called,
+)
+def test_workers_see_what_one_process_sees(config: EnvConfig) -> None:
+    makers = [partial(make_goal_env, config) for _ in range(2)]
+    assert pickle.loads(pickle.dumps(makers[0])).args == (config,)
+    here, there = SyncVectorEnv(makers), AsyncVectorEnv(makers, context="forkserver")
+    try:
+        both = [env.reset(seed=[5, 6]) for env in (here, there)]
+        for _ in range(4):
+            assert all(np.array_equal(both[0][0][key], both[1][0][key]) for key in both[0][0])
+            assert np.array_equal(both[0][1]["is_success"], both[1][1]["is_success"])
+            assert np.array_equal(both[0][1]["distance"], both[1][1]["distance"])
+            action = np.full((2, 4), 0.5, np.float32)
+            both = [(told[0], told[4]) for told in (env.step(action) for env in (here, there))]
+    finally:
+        there.close()
+        here.close()
+
+
+def test_own_environments_do_and_their_actions_are_rescaled() -> None:
+    env = make_goal_env(EnvConfig(name="Slider-v0", success_distance=1.0))
+    assert spaces_of(env).observation == (2,)
+    env.reset(seed=0)
+    seen, reward, _, _, info = env.step(np.ones(1, np.float32))
+    assert seen["achieved_goal"] == 10
+    assert (reward, info["distance"], info["is_success"]) == (0.0, 2.0, False)
+    seen, reward, _, _, info = env.step(np.full(1, -0.7, np.float32))
+    assert seen["achieved_goal"] == pytest.approx(11.5)
+    assert (reward, info["is_success"]) == (1.0, True)
+
+
+def test_discrete_actions_pass_as_they_are() -> None:
+    env = make_goal_env(EnvConfig(name="DiscreteSlider-v0", success_distance=1.0, corruption=0.1))
+    assert (spaces_of(env).action, spaces_of(env).discrete) == (3, True)
+    env.reset(seed=0)
+    assert env.step(2)[4]["distance"] == 10.0
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (
+            EnvConfig(name="CartPole-v1"),
+            ["env CartPole-v1", "observations without goals (Box)", "desired_goal"],
+        ),
+        (EnvConfig(name="FetchRech-v4"), ["'FetchRech-v4'", "no such environment", "FetchReach-v4"]),
+        (EnvConfig(name="Slider-v0"), ["no distance", "give success_distance"]),
+        (EnvConfig(name="Slider-v0", success_distance=1, observations="image"), ["FetchReach", "state"]),
+        (EnvConfig(name="Slider-v0", success_distance=1, goals="state"), ["coordinates"]),
+        (EnvConfig(name="Slider-v0", success_distance=1, goals="state_zero_padded"), ["coordinates"]),
+        (EnvConfig(name="EndlessSlider-v0", success_distance=1), ["without an end", "max_episode_steps"]),
+        (EnvConfig(name="UnboundedSlider-v0", success_distance=1), ["actions Box", "bounds"]),
+        (EnvConfig(name="FetchReach-v4", goal_cells=((1, 1),)), ["a maze"]),
+    ],
+    ids=lambda value: value.name if isinstance(value, EnvConfig) else "",
+)
+def test_what_cannot_be_is_said_in_one_message(config: EnvConfig, words: list[str]) -> None:
+    with pytest.raises(BadInputError) as told:
+        make_goal_env(config)
+    assert all(word in str(told.value) for word in words), told.value
+
+
+def test_an_impossible_configuration_is_refused() -> None:
+    with pytest.raises(ValidationError, match="leave goals as it is"):
+        EnvConfig(name="FetchReach-v4", observations="image", goals="state_zero_padded")
+
+
+@pytest.mark.parametrize(
+    "action",
+    [np.array([1.5, 0, 0, 0]), np.array([np.nan, 0, 0, 0]), np.zeros(3)],
+    ids=["out", "NaN", "short"],
+)
+def test_actions_outside_the_box_are_refused(action: NDArray[np.float64]) -> None:
+    env = make_goal_env(EnvConfig(name="FetchReach-v4"))
+    env.reset(seed=0)
+    with pytest.raises(BadInputError, match=r"4 numbers in \[-1, 1\]"):
+        env.step(action)
+
+
+def test_a_simulation_that_blew_up_is_told() -> None:
+    env = make_goal_env(EnvConfig(name="BreakingSlider-v0", success_distance=1.0))
+    env.reset(seed=0)
+    with pytest.raises(BadInputError, match="NaN or infinity"):
+        env.step(np.ones(1, np.float32))
+
+
+def test_spaces_of_asks_for_a_goal_environment() -> None:
+    with pytest.raises(BadInputError, match="make_goal_env"):
+        spaces_of(Slider())
+
+
+def test_pictures_without_a_backend_are_told_of(tmp_path: Path) -> None:
+    script = tmp_path / "late.py"
+    script.write_text(
+        "import mujoco\n"
+        "from counterpoint.envs.goal_env import EnvConfig, make_goal_env\n"
+        "make_goal_env(EnvConfig(name='FetchReach-v4'))\n"
+        "make_goal_env(EnvConfig(name='FetchReach-v4', observations='image'))\n"
+    )
+    environment = {"PATH": "", "PYTHONPATH": ":".join(sys.path)}
+    told = subprocess.run(
+        [sys.executable, str(script)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "MUJOCO_GL: found not set when mujoco was imported" in told.stderr
+    assert "Adroit" not in told.stderr + told.stdout  # gymnasium-robotics' note at its import
+
+
+def test_nothing_here_loads_torch_into_a_worker() -> None:
+    script = "import sys, counterpoint.envs.goal_env; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)

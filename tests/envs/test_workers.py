@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from counterpoint.envs.workers import EnvWorkers, WorkerLostError
+from tests.agents.point_env import CONFIG, make_dying, make_hanging, make_point
+
+RIGHT = np.tile(np.array([1.0, 0.0], np.float32), (2, 1))
+
+
+def test_one_here_and_two_in_workers_see_the_same() -> None:
+    with EnvWorkers(CONFIG, 1, make=make_point) as one, EnvWorkers(CONFIG, 2, make=make_point) as two:
+        first, second = one.reset([7]), two.reset([7, 8])
+        np.testing.assert_array_equal(first["observation"][0], second["observation"][0])
+        one.begin(RIGHT[:1])
+        two.begin(RIGHT)
+        a, b = one.finish(), two.finish()
+    np.testing.assert_array_equal(a.observations["observation"][0], b.observations["observation"][0])
+    assert a.distance[0] == b.distance[0]
+    assert b.observations["observation"].shape == (2, 2)
+    assert not b.truncated.any()
+
+
+@pytest.mark.parametrize(("make", "word"), [(make_dying, "died"), (make_hanging, "did not answer")])
+def test_a_lost_worker_is_told_and_can_be_started_again(make: object, word: str) -> None:
+    with EnvWorkers(CONFIG, 2, make=make, timeout=1.5) as workers:  # type: ignore[arg-type]
+        for _ in range(2):
+            workers.reset([0, 1])
+            with pytest.raises(WorkerLostError, match=word):
+                for _ in range(3):
+                    workers.begin(RIGHT)
+                    workers.finish()
