@@ -30,7 +30,8 @@ def mlp(layers: Tree, x: jax.Array, *, activate_last: bool = False) -> jax.Array
 
 
 def unit(vectors: jax.Array) -> jax.Array:
-    return vectors / (jnp.linalg.norm(vectors, axis=-1, keepdims=True) + 1e-8)
+    lengths: jax.Array = jnp.linalg.norm(vectors, axis=-1, keepdims=True) + 1e-8
+    return vectors / lengths
 
 
 def phi(critic: Tree, *parts: jax.Array) -> jax.Array:
@@ -73,9 +74,7 @@ def critic_loss(
     return (1 - discount) * first + discount * second, jax.lax.stop_gradient(futures[:, rows:])
 
 
-def actor_loss(
-    actor: Tree, critic: Tree, psi_goal: jax.Array, batch: Tree, noise: jax.Array
-) -> jax.Array:
+def actor_loss(actor: Tree, critic: Tree, psi_goal: jax.Array, batch: Tree, noise: jax.Array) -> jax.Array:
     goal = batch["random_goal"]
     action = sample(actor, batch["observation"], goal, noise)
     logits = pairs(phi(critic, batch["observation"], action, goal), psi_goal)

@@ -10,6 +10,8 @@ from counterpoint.cli import main
 COMMANDS = (
     ["collect"], ["data"], ["data", "info"], ["data", "doctor"], ["data", "convert"],
     ["pretrain"], ["recipes"], ["reward"], ["report"], ["convert"],
+    ["collect", "metaworld"], ["collect", "pointmaze"],
+    ["train"], ["evaluate"], ["bench"], ["bench", "occupancy"], ["bench", "stitching"],
 )  # fmt: skip
 
 

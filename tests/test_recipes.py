@@ -5,7 +5,9 @@ from importlib import resources
 
 import pytest
 
-from counterpoint.config import recipe_names
+from counterpoint.agents import agent_config
+from counterpoint.agents.train import load_agent_config
+from counterpoint.config import read_recipe, recipe_names
 from counterpoint.data.loader import Loader
 from counterpoint.objectives import OBJECTIVES, objective_config
 from counterpoint.training.pretrain import PretrainConfig, build_objective, load_config
@@ -21,10 +23,37 @@ TINY = {
 }
 
 
-@pytest.mark.parametrize("name", recipe_names())
+AGENT_RECIPES = [name for name in recipe_names() if "agent" in read_recipe(name)]
+ENCODER_RECIPES = [name for name in recipe_names() if name not in AGENT_RECIPES]
+
+
+@pytest.mark.parametrize("name", ENCODER_RECIPES)
 def test_every_recipe_loads_with_every_key_known(name: str) -> None:
     config = load_config(name, {})
     assert config.objective["name"] in OBJECTIVES
+
+
+@pytest.mark.parametrize("name", AGENT_RECIPES)
+def test_every_agent_s_recipe_is_complete_and_every_key_known(name: str) -> None:
+    config = load_agent_config(name, {})
+    _, settings = agent_config(config.agent, name)
+    unsaid = set(type(settings).model_fields) - set(config.agent) - {"bf16", "compile"}
+    assert not unsaid, f"{name} leaves {unsaid} to the defaults"
+
+
+def test_values_of_td_infonce_tables_2_and_3() -> None:
+    fetch, maze, large = (
+        load_agent_config(f"td_infonce-{name}", {}) for name in ("fetch", "antmaze", "antmaze-large")
+    )
+    for config in (fetch, maze, large):
+        assert (config.agent["actor_lr"], config.agent["critic_lr"]) == (5e-5, 3e-4)
+        assert (config.agent["representation"], config.agent["normalise"]) == (16, True)
+    assert fetch.agent["hidden"] == maze.agent["hidden"] == [512] * 4
+    assert large.agent["hidden"] == [1024] * 4
+    assert (fetch.online.batch_size, maze.train.batch_size, large.train.batch_size) == (256, 256, 1024)
+    assert fetch.agent["actor_goals"] == "random"
+    assert maze.agent["actor_goals"] == large.agent["actor_goals"] == "future"
+    assert maze.agent["behaviour_cloning"] == large.agent["behaviour_cloning"] == 0.1
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -35,7 +64,7 @@ def test_every_value_ends_in_its_source(name: str) -> None:
             assert "#" in line, f"{name}: {line}"
 
 
-@pytest.mark.parametrize("name", recipe_names())
+@pytest.mark.parametrize("name", ENCODER_RECIPES)
 def test_every_recipe_takes_a_step_with_a_tiny_encoder(name: str) -> None:
     config = load_config(name, TINY)
     objective = build_objective(config)

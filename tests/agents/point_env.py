@@ -29,7 +29,9 @@ class PointEnv(gymnasium.Env[dict[str, Any], NDArray[Any]]):
 
     def __init__(self, lose: str = "", at: int = 3) -> None:
         box = spaces.Box(-1, 1, (2,), np.float32)
-        self.observation_space = spaces.Dict(dict.fromkeys(("observation", "achieved_goal", "desired_goal"), box))
+        self.observation_space = spaces.Dict(
+            dict.fromkeys(("observation", "achieved_goal", "desired_goal"), box)
+        )
         self.action_space = spaces.Box(-1, 1, (2,), np.float32)
         self._lose, self._at = lose, at
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from counterpoint.agents.base import Spaces
-from counterpoint.agents.contrastive_agent import Seen
+from counterpoint.agents.contrastive_critic import Seen
 from counterpoint.agents.networks import GaussianActor
 from counterpoint.agents.td_infonce import TDInfoNCE, TDInfoNCEConfig
 from tests.agents.point_world import point_batch, small_agent
@@ -94,9 +94,7 @@ def test_networks_equal_the_authors() -> None:
     psi = agent.critic.encode_futures(arrays["next_obs"])
     for found, name in ((phi.permute(1, 2, 0), "sag_repr"), (psi.permute(1, 2, 0), "fs_repr")):
         torch.testing.assert_close(found.detach(), arrays[name], rtol=1e-8, atol=1e-12)
-    torch.testing.assert_close(
-        agent.critic.pairs(phi, psi).detach(), arrays["F_next"], rtol=1e-8, atol=1e-12
-    )
+    torch.testing.assert_close(agent.critic.pairs(phi, psi).detach(), arrays["F_next"], rtol=1e-8, atol=1e-12)
     assert isinstance(agent.actor, GaussianActor)
     loc, scale = agent.actor(torch.cat([arrays["obs"], arrays["random_goal"]], dim=1))
     torch.testing.assert_close(loc.detach(), arrays["policy_loc"], rtol=1e-8, atol=1e-12)
@@ -136,16 +134,15 @@ def test_critic_loss_is_the_papers_sum_over_rows_and_columns() -> None:
     total = 0.0
     for i in range(5):
         later = [(j + 1) % 5 for j in range(5)]
-        weights = [
-            math.exp(min(float(phi_after[q, i] @ psi_target[q, j]) for q in range(2))) for j in later
-        ]
+        weights = [math.exp(min(float(phi_after[q, i] @ psi_target[q, j]) for q in range(2))) for j in later]
         for q in range(2):
             near = [float(phi[q, i] @ psi_next[q, j]) for j in range(5)]
             far = [float(phi[q, i] @ psi[q, j]) for j in later]
             near_total, far_total = (sum(math.exp(x) for x in row) for row in (near, far))
             first = -math.log(math.exp(near[i]) / near_total)
             second = -sum(
-                w / sum(weights) * math.log(math.exp(x) / far_total) for w, x in zip(weights, far, strict=True)
+                w / sum(weights) * math.log(math.exp(x) / far_total)
+                for w, x in zip(weights, far, strict=True)
             )
             total += (0.1 * first + 0.9 * second) / 10
     assert float(found.detach()) == pytest.approx(total, rel=1e-5)

@@ -1,18 +1,27 @@
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from counterpoint.bench.occupancy_data import TAILS, Counted, conditional, count_data, future_tables, successor_counts
+from counterpoint.bench.occupancy_data import (
+    TAILS,
+    Counted,
+    conditional,
+    count_data,
+    future_tables,
+    successor_counts,
+)
 from counterpoint.bench.occupancy_floors import FLOORS, floors, monte_carlo_floor, temporal_difference_floor
 from counterpoint.envs.gridworld import GridWorld, Rollouts
 from counterpoint.errors import BadInputError
 
 GRID, DISCOUNT = GridWorld(3, 2), 0.8
 P, S = 30, 6
-Reals = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+Reals = NDArray[np.float64]
 
 
 def drawn_by_hand(rollouts: Rollouts, tail: str) -> Reals:
@@ -29,7 +38,8 @@ def drawn_by_hand(rollouts: Rollouts, tail: str) -> Reals:
                 fits /= fits.sum()
             for k, weight in enumerate(fits, start=1):
                 table[pair, states[t + k]] += weight
-    return table / table.sum()
+    found: Reals = table / table.sum()
+    return found
 
 
 @pytest.mark.parametrize("tail", TAILS)
@@ -45,7 +55,7 @@ def test_successors_are_those_of_a_loop_and_none_crosses_episodes() -> None:
     wanted = np.zeros((P, P), dtype=int)
     for states, actions in zip(rollouts.states, rollouts.actions, strict=True):
         pairs = states[:-1].astype(int) * 5 + actions
-        for now, then in zip(pairs[:-1], pairs[1:], strict=True):
+        for now, then in pairwise(pairs):
             wanted[now, then] += 1
     found = successor_counts(GRID, rollouts)
     np.testing.assert_array_equal(found, wanted)

@@ -54,9 +54,7 @@ def plain_loss(method: str, f: Tensor, batch: Batch, r: int) -> Tensor:
     successors = batch.sources[rows] - r * P
     next_states, drawn = successors // GRID.actions, batch.futures[rows]
     if about.loss == "sr":
-        return successor_representation.successor_loss(
-            f, pairs, next_states, successors, discount=DISCOUNT
-        )
+        return successor_representation.successor_loss(f, pairs, next_states, successors, discount=DISCOUNT)
     reached, future, weight = f[pairs][:, next_states], f[pairs][:, drawn], f[successors][:, drawn]
     if about.loss == "td_infonce":
         return td_infonce.td_infonce_loss(reached, future, weight, discount=DISCOUNT)

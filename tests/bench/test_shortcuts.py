@@ -30,7 +30,7 @@ def test_td_joins_the_pieces_of_a_shortcut_and_mc_goes_the_long_way() -> None:
 def test_both_find_a_shortcut_that_branches_off_at_the_start() -> None:
     cases = shortcut_cases("branching", 20_000, range(1))
     for method in ("td_infonce", "mc_infonce"):
-        found = run_cell(cases, method, ("seen",), FEW, seed=0)  # type: ignore[arg-type]
+        found = run_cell(cases, method, ("seen",), FEW, seed=0)
         assert shortcut_summary(found["records"])["took_short"] == 4
 
 

@@ -76,6 +76,16 @@ def test_the_gripper_is_where_each_task_leaves_it() -> None:
         np.testing.assert_array_equal(seen["desired_goal"][:3], seen["observation"][:3])
 
 
+@pytest.mark.parametrize(("task", "above"), [("FetchPush", 0.06), ("FetchPickAndPlace", 0.0)])
+def test_an_object_near_its_goal_is_not_in_the_way(task: str, above: float) -> None:
+    env, plain = made(task, goals="state"), made(task)
+    near = [seed for seed in range(400) if plain.reset(seed=seed)[1]["distance"] < 0.03]
+    assert near
+    for seed in near:
+        state = env.reset(seed=seed)[0]["desired_goal"]
+        np.testing.assert_allclose(state[:3] - state[3:6], [0, 0, above], atol=5e-3)
+
+
 @pytest.mark.parametrize("task", TASKS)
 def test_looking_at_the_goal_leaves_the_dynamics_bit_identical(task: str) -> None:
     rng = np.random.default_rng(0)

@@ -178,7 +178,8 @@ def test_discrete_actions_pass_as_they_are() -> None:
         (EnvConfig(name="Slider-v0", success_distance=1, goals="state_zero_padded"), ["coordinates"]),
         (EnvConfig(name="EndlessSlider-v0", success_distance=1), ["without an end", "max_episode_steps"]),
         (EnvConfig(name="UnboundedSlider-v0", success_distance=1), ["actions Box", "bounds"]),
-        (EnvConfig(name="FetchReach-v4", goal_cells=((1, 1),)), ["a maze"]),
+        (EnvConfig(name="FetchReach-v4", goal_cells=((1, 1),)), ["no maze", "PointMaze"]),
+        (EnvConfig(name="PointMaze_UMaze-v3", start_cells=((1, 1), (2, 2))), ["in a wall: [(2, 2)]"]),
     ],
     ids=lambda value: value.name if isinstance(value, EnvConfig) else "",
 )
@@ -189,7 +190,7 @@ def test_what_cannot_be_is_said_in_one_message(config: EnvConfig, words: list[st
 
 
 def test_an_impossible_configuration_is_refused() -> None:
-    with pytest.raises(ValidationError, match="leave goals as it is"):
+    with pytest.raises(ValidationError, match="goals are pictures"):
         EnvConfig(name="FetchReach-v4", observations="image", goals="state_zero_padded")
 
 

@@ -79,9 +79,7 @@ def test_uniform_transitions_follow_the_grid(episode_length: int | None) -> None
     length = episode_length or 7_000
     assert found.states.shape == (7_000 // length, length + 1)
     assert (found.length, found.transitions) == (length, 7_000)
-    np.testing.assert_array_equal(
-        grid.next_state[found.states[:, :-1], found.actions], found.states[:, 1:]
-    )
+    np.testing.assert_array_equal(grid.next_state[found.states[:, :-1], found.actions], found.states[:, 1:])
     shares = np.bincount(found.actions.ravel(), minlength=5) / 7_000
     np.testing.assert_allclose(shares, 0.2, atol=0.02)
 
@@ -90,9 +88,7 @@ def test_rollouts_follow_the_grid_and_the_policy() -> None:
     grid = GridWorld(2, 2)
     policy = random_policy(grid, 1)
     found = grid.rollouts(policy, 2_000, 10, seed=0)
-    np.testing.assert_array_equal(
-        grid.next_state[found.states[:, :-1], found.actions], found.states[:, 1:]
-    )
+    np.testing.assert_array_equal(grid.next_state[found.states[:, :-1], found.actions], found.states[:, 1:])
     codes = found.states[:, :-1] * grid.actions + found.actions
     counts = np.bincount(codes.ravel(), minlength=20).reshape(4, 5)
     np.testing.assert_allclose(counts / counts.sum(axis=1, keepdims=True), policy, atol=0.03)

@@ -19,8 +19,12 @@ from counterpoint.agents.contrastive_rl import (
     ContrastiveRLInfoNCEConfig,
     ContrastiveRLNCE,
 )
+from counterpoint.agents.ddpg_her import DDPGHER, DDPGHERConfig
+from counterpoint.agents.decision_transformer import DecisionTransformer, DecisionTransformerConfig
 from counterpoint.agents.gcbc import GCBC, GCBCConfig
+from counterpoint.agents.iql import IQL, IQLConfig
 from counterpoint.agents.qrl import QRL, QRLConfig
+from counterpoint.agents.td3_bc import TD3BC, TD3BCConfig
 from counterpoint.agents.td_infonce import TDInfoNCE, TDInfoNCEConfig
 from counterpoint.config import validate
 from counterpoint.errors import BadInputError
@@ -42,7 +46,11 @@ AGENTS: dict[str, Entry] = {
     "contrastive_rl_nce": Entry(ContrastiveRLNCE, ContrastiveRLConfig),
     "c_learning": Entry(CLearning, CLearningConfig),
     "gcbc": Entry(GCBC, GCBCConfig),
+    "ddpg_her": Entry(DDPGHER, DDPGHERConfig),
     "qrl": Entry(QRL, QRLConfig),
+    "td3_bc": Entry(TD3BC, TD3BCConfig),
+    "iql": Entry(IQL, IQLConfig),
+    "decision_transformer": Entry(DecisionTransformer, DecisionTransformerConfig),
 }
 
 

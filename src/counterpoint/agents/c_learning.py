@@ -1,10 +1,10 @@
-"""C-learning: classify the states a goal-conditioned policy will be in, by temporal differences, and reach goals with it.
+"""C-learning: classify by temporal differences where a goal-conditioned policy will be, and reach goals with it.
 
 Eysenbach, Salakhutdinov and Levine, "C-Learning: Learning to Achieve Goals via Recursive Classification", ICLR 2021;
-a baseline of TD InfoNCE, whose authors build it as a contrastive RL agent. With C = sigmoid(f), f = phi(s, a) . psi(s+)::
+a baseline of TD InfoNCE, built as a contrastive RL agent there. With C = sigmoid(f), f = phi(s, a) . psi(s+)::
 
     critic   - (1 - gamma) log C(s, a, s') - gamma w log C(s, a, g) - log(1 - C(s, a, g)),  g ~ p(s+)
-             w = sg C / (1 - C) at (s', a', g) of the target, min over twins, at most `weight_limit`;  a' ~ pi(. | s', g)
+             w = sg C / (1 - C) at (s', a', g) of the target's lesser twin, at most `weight_limit`; a' ~ pi(. | s', g)
     actor    - E_{a ~ pi(. | s, g)} min over twins f(s, a, g)
 
 The policy is commanded to reach the very state that is classified, so that phi need not read the command.
@@ -22,8 +22,8 @@ from pydantic import Field
 from torch import Tensor
 
 from counterpoint.agents.base import Metrics
-from counterpoint.agents.contrastive_agent import ContrastiveAgent, ContrastiveConfig, Seen
-from counterpoint.agents.contrastive_critic import action_vectors
+from counterpoint.agents.contrastive_agent import ContrastiveAgent, ContrastiveConfig
+from counterpoint.agents.contrastive_critic import Seen, action_vectors
 from counterpoint.objectives.c_learning import c_learning_loss
 
 __all__ = ["CLearning", "CLearningConfig"]
@@ -90,8 +90,6 @@ class CLearning(ContrastiveAgent):
         psi = self.target.encode_futures(target["random_goal"])
         return self.target.matched(phi, psi).clamp(max=math.log(self.config.weight_limit))
 
-    def reaching(
-        self, phi: Float[Tensor, "2 K*B D"], psi: Float[Tensor, "2 B D"]
-    ) -> Float[Tensor, "K B"]:
+    def reaching(self, phi: Float[Tensor, "2 K*B D"], psi: Float[Tensor, "2 B D"]) -> Float[Tensor, "K B"]:
         """- min over twins of each action's logit for its own goal."""
         return self.least_own_logit(phi, psi).neg()

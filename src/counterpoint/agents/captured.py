@@ -1,7 +1,7 @@
 """One CUDA graph for a whole update: hundreds of small kernels launched at the cost of one.
 
-An update of an agent is some hundred kernels of a few microseconds each, and launching them one by one takes longer than
-running them. Everything an update writes (parameters, moments, gradients) keeps its place in memory, so that the
+An update of an agent is some hundred kernels of a few microseconds each, and to launch them one by one takes longer
+than to run them. Everything an update writes (parameters, moments, gradients) keeps its place in memory, so that the
 sequence can be recorded once and replayed on new inputs, which are copied to where the recorded ones were.
 """
 
@@ -48,7 +48,7 @@ class CapturedUpdate:
 
     def _beside(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """On a stream of its own, as the recording will be."""
-        stream = torch.cuda.Stream()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             found = self._function(inputs)

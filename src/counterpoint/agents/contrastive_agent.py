@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -23,13 +23,13 @@ from torch import Tensor
 
 from counterpoint.agents.base import Agent, AgentConfig, Metrics, Spaces
 from counterpoint.agents.captured import CapturedUpdate
-from counterpoint.agents.contrastive_critic import ContrastiveCritic, Sight, action_vectors
+from counterpoint.agents.contrastive_critic import ContrastiveCritic, Seen, action_vectors
 from counterpoint.agents.networks import CategoricalActor, GaussianActor, flat
 from counterpoint.data.goals import GoalSpec, Tail
 from counterpoint.objectives.td_infonce import cloned_actor_loss
 from counterpoint.training.learner import NonFiniteError
 
-__all__ = ["ContrastiveAgent", "ContrastiveConfig", "Seen", "pair_metrics"]
+__all__ = ["ContrastiveAgent", "ContrastiveConfig"]
 
 CHECK_EVERY = 100
 NEXT_NOISE, ACTOR_NOISE = "next_noise", "actor_noise"
@@ -48,7 +48,7 @@ class ContrastiveConfig(AgentConfig):
         actor_lr: Adam's rate for the policy.
         critic_lr: Adam's rate for phi and psi.
         tau: How far the target follows the critic with each update (unused where there is no target).
-        actor_goals: Which goals the policy practises: `random` (online), `future` (offline, Table 3), or `half` of each.
+        actor_goals: Which goals the policy practises: `random` (online), `future` (offline, Table 3), `half` of each.
         behaviour_cloning: lambda of Appendix D.3, the share of behaviour cloning in the actor loss (offline .1).
         tail: What becomes of futures beyond the end of an episode.
     """
@@ -62,24 +62,6 @@ class ContrastiveConfig(AgentConfig):
     actor_goals: Literal["random", "future", "half"] = "random"
     behaviour_cloning: float = Field(default=0.0, ge=0, le=1)
     tail: Tail = "renormalise"
-
-
-class Seen:
-    """A batch through one `Sight`: every key is looked at when first asked for, and once.
-
-    Args:
-        batch: The batch.
-        sight: Through which pictures become features; states pass as they are.
-    """
-
-    def __init__(self, batch: Mapping[str, Tensor], sight: Sight) -> None:
-        self._batch, self._sight = batch, sight
-        self._known: dict[str, Tensor] = {}
-
-    def __getitem__(self, key: str) -> Float[Tensor, "B D"]:
-        if key not in self._known:
-            self._known[key] = self._sight(self._batch[key])
-        return self._known[key]
 
 
 class ContrastiveAgent(Agent):
@@ -134,7 +116,7 @@ class ContrastiveAgent(Agent):
             for name, lr in rates.items()
         }
         self._finite = torch.ones((), dtype=torch.bool, device=self.device)
-        self._step = self._make_step()
+        self._recorded = self._recorder()
 
     @abstractmethod
     def critic_loss(
@@ -143,9 +125,7 @@ class ContrastiveAgent(Agent):
         """The critic's loss, its metrics, and psi of whichever keys of the batch it encoded."""
 
     @abstractmethod
-    def reaching(
-        self, phi: Float[Tensor, "2 K*B D"], psi: Float[Tensor, "2 B D"]
-    ) -> Float[Tensor, "K B"]:
+    def reaching(self, phi: Float[Tensor, "2 K*B D"], psi: Float[Tensor, "2 B D"]) -> Float[Tensor, "K B"]:
         """How badly actions reach goals, to be minimised: K candidate actions (the slower axis) for B goals."""
 
     def least_own_logit(
@@ -189,7 +169,7 @@ class ContrastiveAgent(Agent):
             drawn = self.actor.sample(inputs, noise)
             reached = self.reaching(self._phi(observation, drawn, goal), psi)[0]
             return cloned_actor_loss(reached, drawn, action, weight=share) if share else reached.mean()
-        log_policy = self.actor(inputs)
+        log_policy: Tensor = self.actor(inputs)
         reached = (log_policy.exp().T * self._reaching_of_each_action(observation, goal, psi)).sum(0)
         cloning = -log_policy.gather(1, action[:, None])[:, 0]
         return ((1 - share) * reached + share * cloning).mean()
@@ -208,7 +188,8 @@ class ContrastiveAgent(Agent):
         """
         moved = self._moved(batch)
         following, acting = self._noise(len(moved["action"]))
-        metrics = self._step({**moved, NEXT_NOISE: following, ACTOR_NOISE: acting})
+        take = self._recorded or self._take_step
+        metrics = take({**moved, NEXT_NOISE: following, ACTOR_NOISE: acting})
         if step % CHECK_EVERY == 0:
             self._raise_unless_finite()
         return metrics
@@ -223,13 +204,12 @@ class ContrastiveAgent(Agent):
         for optimizer in self.optimizers.values():
             for group in optimizer.param_groups:
                 group["capturable"] = self.device.type == "cuda"
-        self._step = self._make_step()
+        self._recorded = self._recorder()
 
-    def _make_step(self) -> Callable[[Mapping[str, Tensor]], Metrics]:
-        # A recorded update writes to the places it was recorded with; loading a state moves Adam's moments.
-        if self.config.compile and self.device.type == "cuda":
-            return CapturedUpdate(self._take_step)
-        return self._take_step
+    def _recorder(self) -> CapturedUpdate | None:
+        """Made anew when a state is loaded: a recording writes where Adam's moments were."""
+        wanted = self.config.compile and self.device.type == "cuda"
+        return CapturedUpdate(self._take_step) if wanted else None
 
     def _take_step(self, inputs: Mapping[str, Tensor]) -> Metrics:
         loss, metrics = self._losses(inputs, (inputs[NEXT_NOISE], inputs[ACTOR_NOISE]))
@@ -317,19 +297,5 @@ class ContrastiveAgent(Agent):
     @torch.no_grad()
     def _follow(self) -> None:
         if self.bootstraps:
-            old, new = list(self.target.parameters()), list(self.critic.parameters())
-            torch._foreach_lerp_(old, new, self.config.tau)
-
-
-def pair_metrics(logits: Float[Tensor, "B B 2"]) -> Metrics:
-    """Share of rows whose greatest logit is their own, and mean logits of own and other pairs, over both twins."""
-    found = logits.detach()
-    rows = found.shape[0]
-    positive = found.diagonal().sum()
-    own = found.argmax(dim=1) == torch.arange(rows, device=found.device)[:, None]
-    twins = found.shape[2]
-    return {
-        "categorical_accuracy": own.float().mean(),
-        "logits_pos": positive / (rows * twins),
-        "logits_neg": (found.sum() - positive) / (rows * (rows - 1) * twins),
-    }
+            old: list[Tensor] = list(self.target.parameters())
+            torch._foreach_lerp_(old, list[Tensor](self.critic.parameters()), self.config.tau)

@@ -9,16 +9,18 @@ Both are multilayer perceptrons; with unit vectors (`normalise`) and temperature
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from counterpoint.agents.base import Spaces
+from counterpoint.agents.base import Metrics, Spaces
 from counterpoint.agents.networks import EnsembleMLP, PixelTrunk, flat
 from counterpoint.objectives.infonce import in_full_precision
 
-__all__ = ["ContrastiveCritic", "Sight", "action_vectors"]
+__all__ = ["ContrastiveCritic", "Seen", "Sight", "action_vectors", "pair_metrics"]
 
 
 class Sight(nn.Module):
@@ -58,6 +60,24 @@ class Sight(nn.Module):
 
 def _key(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape))
+
+
+class Seen:
+    """A batch through one `Sight`: every key is looked at when first asked for, and once.
+
+    Args:
+        batch: The batch.
+        sight: Through which pictures become features; states pass as they are.
+    """
+
+    def __init__(self, batch: Mapping[str, Tensor], sight: Sight) -> None:
+        self._batch, self._sight = batch, sight
+        self._known: dict[str, Tensor] = {}
+
+    def __getitem__(self, key: str) -> Float[Tensor, "B D"]:
+        if key not in self._known:
+            self._known[key] = self._sight(self._batch[key])
+        return self._known[key]
 
 
 class ContrastiveCritic(nn.Module):
@@ -107,7 +127,8 @@ class ContrastiveCritic(nn.Module):
     def _unit(self, vectors: Float[Tensor, "2 B D"]) -> Float[Tensor, "2 B D"]:
         if not self.normalise:
             return vectors
-        return vectors / (vectors.norm(dim=-1, keepdim=True) + 1e-8)
+        unit: Tensor = vectors / (torch.linalg.vector_norm(vectors, dim=-1, keepdim=True) + 1e-8)
+        return unit
 
     @staticmethod
     @in_full_precision
@@ -126,3 +147,17 @@ def action_vectors(action: Tensor, spaces: Spaces) -> Float[Tensor, "B A"]:
     if not spaces.discrete:
         return action
     return functional.one_hot(action, spaces.action).to(torch.float32)
+
+
+def pair_metrics(logits: Float[Tensor, "B B 2"]) -> Metrics:
+    """Share of rows whose greatest logit is their own, and mean logits of own and other pairs, over both twins."""
+    found = logits.detach()
+    rows = found.shape[0]
+    positive = found.diagonal().sum()
+    own = found.argmax(dim=1) == torch.arange(rows, device=found.device)[:, None]
+    twins = found.shape[2]
+    return {
+        "categorical_accuracy": own.float().mean(),
+        "logits_pos": positive / (rows * twins),
+        "logits_neg": (found.sum() - positive) / (rows * (rows - 1) * twins),
+    }

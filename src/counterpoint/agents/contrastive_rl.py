@@ -23,8 +23,8 @@ from pydantic import Field
 from torch import Tensor
 
 from counterpoint.agents.base import Metrics
-from counterpoint.agents.contrastive_agent import ContrastiveAgent, ContrastiveConfig, Seen, pair_metrics
-from counterpoint.agents.contrastive_critic import action_vectors
+from counterpoint.agents.contrastive_agent import ContrastiveAgent, ContrastiveConfig
+from counterpoint.agents.contrastive_critic import Seen, action_vectors, pair_metrics
 from counterpoint.objectives.contrastive_rl import contrastive_nce_loss
 from counterpoint.objectives.td_infonce import mc_infonce_loss
 
@@ -82,9 +82,7 @@ class _ContrastiveRL(ContrastiveAgent):
         logits = self.critic.pairs(phi, psi)
         return self.classification_loss(logits), pair_metrics(logits), {"future_goal": psi}
 
-    def reaching(
-        self, phi: Float[Tensor, "2 K*B D"], psi: Float[Tensor, "2 B D"]
-    ) -> Float[Tensor, "K B"]:
+    def reaching(self, phi: Float[Tensor, "2 K*B D"], psi: Float[Tensor, "2 B D"]) -> Float[Tensor, "K B"]:
         """- min over twins of each action's logit for its own goal."""
         return self.least_own_logit(phi, psi).neg()
 

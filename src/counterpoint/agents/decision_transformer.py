@@ -266,7 +266,7 @@ class DecisionTransformer(Agent):
         for key, entry in entries.items():
             self.history[key] = torch.cat([self.history[key][:, 1:], entry.to(self.device)[:, None]], dim=1)
         self.actor.eval()
-        action = self.actor(*(self.history[key] for key in SEQUENCE), wanted)[:, -1]
+        action: Tensor = self.actor(*(self.history[key] for key in SEQUENCE), wanted)[:, -1]
         if explore:
             noise = torch.randn(action.shape, generator=self.generator, device=self.device)
             action = (action + config.exploration_noise * noise).clamp(-1, 1)

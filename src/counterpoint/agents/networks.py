@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from jaxtyping import Float, Int
@@ -40,7 +41,7 @@ class EnsembleMLP(nn.Module):
         self.activate_last = activate_last
         self.weights = nn.ParameterList()
         self.biases = nn.ParameterList()
-        for fan_in, fan_out in zip(sizes[:-1], sizes[1:], strict=True):
+        for fan_in, fan_out in pairwise(sizes):
             bound = 1 / math.sqrt(fan_in)
             weight = torch.empty(members, fan_in, fan_out).uniform_(-bound, bound, generator=generator)
             bias = torch.empty(members, 1, fan_out).uniform_(-bound, bound, generator=generator)
@@ -157,11 +158,13 @@ class CategoricalActor(nn.Module):
 
     def sample(self, inputs: Float[Tensor, "B I"], noise: Float[Tensor, "B A"]) -> Int[Tensor, " B"]:
         """The action that standard Gumbel `noise` stands for (Gumbel-max)."""
-        return (self(inputs) + noise).argmax(dim=-1)
+        action: Tensor = (self(inputs) + noise).argmax(dim=-1)
+        return action
 
     def mode(self, inputs: Float[Tensor, "B I"]) -> Int[Tensor, " B"]:
         """The likeliest action."""
-        return self(inputs).argmax(dim=-1)
+        action: Tensor = self(inputs).argmax(dim=-1)
+        return action
 
 
 def flat(*parts: Float[Tensor, "B _"]) -> Float[Tensor, "B I"]:

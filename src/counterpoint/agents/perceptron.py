@@ -20,6 +20,8 @@ from torch.nn import functional
 
 __all__ = ["perceptrons"]
 
+ONEDNN = bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
+
 
 def perceptrons(
     inputs: Float[Tensor, "*E B I"],
@@ -40,9 +42,9 @@ def perceptrons(
         Outputs in the weights' own precision.
     """
     first = weights[0]
-    if first.device.type == "cpu" and first.dtype == torch.float32 and torch.backends.mkldnn.is_available():
+    if ONEDNN and first.device.type == "cpu" and first.dtype == torch.float32:
         half = torch.is_autocast_enabled("cpu")
-        outputs: Tensor = _OnOneCore.apply(inputs, activate_last, half, *weights, *biases)  # type: ignore[no-untyped-call]
+        outputs: Tensor = _OnOneCore.apply(inputs, activate_last, half, *weights, *biases)
         return outputs
     return _batched(inputs, weights, biases, activate_last)
 
@@ -67,9 +69,7 @@ def _product(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
 
 class _OnOneCore(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, inputs: Tensor, activate_last: bool, half: bool, *parameters: Tensor
-    ) -> Tensor:
+    def forward(ctx: Any, inputs: Tensor, activate_last: bool, half: bool, *parameters: Tensor) -> Tensor:
         depth = len(parameters) // 2
         kind = torch.bfloat16 if half else torch.float32
         ctx.set_materialize_grads(False)
@@ -78,7 +78,7 @@ class _OnOneCore(torch.autograd.Function):
         hidden: list[Tensor] = []
         outputs = inputs.new_empty(members, inputs.shape[-2], weights[-1].shape[2])
         for member in range(members):
-            x = (inputs if inputs.dim() == 2 else inputs[member]).to(kind)
+            x = (inputs if inputs.dim() == 2 else inputs[member]).to(kind).contiguous()
             for number in range(depth):
                 hidden.append(x)
                 x = _product(x, weights[number][member], biases[number][member, 0])
@@ -104,7 +104,8 @@ class _OnOneCore(torch.autograd.Function):
         grads: list[list[Tensor]] = [[] for _ in wanted]
         back: list[Tensor] = []
         for member in range(outputs.shape[0]):
-            g = gradient[member].to(kind)
+            # oneDNN has no fast product for rows that lie apart, as slices do.
+            g = gradient[member].to(kind).contiguous()
             for number in reversed(range(depth)):
                 x = hidden[member * depth + number]
                 if wanted[number]:

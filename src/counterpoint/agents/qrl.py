@@ -157,15 +157,20 @@ class QuasimetricCritic(nn.Module):
         latents: Tensor = self.goal_encoder(self.sight(goal))
         return latents
 
-    def step(self, latent: Float[Tensor, "E B D"], action: Float[Tensor, "B A"]) -> Float[Tensor, "E B D"]:
-        """T(z, a), predicted as a change of z."""
+    def step(
+        self, latent: Float[Tensor, "E B D"], action: Float[Tensor, "B A"], *, frozen: bool = False
+    ) -> Float[Tensor, "E B D"]:
+        """T(z, a), predicted as a change of z; `frozen` keeps gradients from its parameters."""
         inputs = torch.cat([latent, action.expand(latent.shape[0], *action.shape)], dim=-1)
-        change: Tensor = self.dynamics(inputs)
+        change: Tensor = self.dynamics(inputs, frozen=frozen)
         return latent + change
 
-    def distances(self, *pairs: tuple[int, int], latents: list[Tensor]) -> list[Float[Tensor, "E B"]]:
-        """d from latent i to latent j for pairs (i, j), in one call."""
-        projected = self.projector(torch.cat(latents, dim=1)).chunk(len(latents), dim=1)
+    def distances(
+        self, *pairs: tuple[int, int], latents: list[Tensor], frozen: bool = False
+    ) -> list[Float[Tensor, "E B"]]:
+        """d from latent i to latent j for pairs (i, j), in one call; `frozen` as for `step`."""
+        together = self.projector(torch.cat(latents, dim=1), frozen=frozen)
+        projected = together.chunk(len(latents), dim=1)
         start = torch.cat([projected[i] for i, _ in pairs], dim=1)
         end = torch.cat([projected[j] for _, j in pairs], dim=1)
         found: Tensor = self.quasimetric(start, end)
@@ -221,12 +226,12 @@ class QRL(Agent):
         config, critic = self.config, self.critic
         states = critic.states(torch.cat([batch["observation"], batch["next_observation"]]))
         now, later = states.chunk(2, dim=1)
-        goals = critic.goals(torch.cat([batch["random_goal"], batch["future_goal"]]))
-        random_goal, _ = goals.chunk(2, dim=1)
+        wanted = [batch["random_goal"]] if critic.whole_state else [batch["random_goal"], batch["next_goal"]]
+        random_goal, *reached = critic.goals(torch.cat(wanted)).chunk(len(wanted), dim=1)
         latents = [now, later, random_goal, critic.step(now, batch["action"])]
         pairs = [(0, 2), (0, 1), (3, 1), (1, 3)]
         if not critic.whole_state:
-            latents += [critic.goals(batch["next_goal"]), later.roll(1, dims=1)]
+            latents += [*reached, later.roll(1, dims=1)]
             pairs += [(1, 4), (0, 5)]
         apart, step, to_next, from_next, *more = critic.distances(*pairs, latents=latents)
         membership, others = more[:1], more[1:]
@@ -238,7 +243,7 @@ class QRL(Agent):
         constraint, dual = dual_losses(violations, multiplier, config.epsilon)
         dynamics = (to_next.square() + from_next.square()).mean() / 2
         members = config.critics
-        actor, entropy_weight, metrics = self._policy_losses(batch, now.detach(), goals.detach(), noise)
+        actor, entropy_weight, metrics = self._policy_losses(batch, now.detach(), random_goal.detach(), noise)
         # A sum over critics, as each has an optimiser of its own in the authors' code.
         loss = members * (push + config.dynamics_weight * dynamics) + constraint.sum()
         return {
@@ -256,15 +261,17 @@ class QRL(Agent):
         }
 
     def _policy_losses(
-        self, batch: Mapping[str, Tensor], now: Tensor, goals: Tensor, noise: Tensor
+        self, batch: Mapping[str, Tensor], now: Tensor, random_goal: Tensor, noise: Tensor
     ) -> tuple[Tensor, Tensor, Metrics]:
         config, critic = self.config, self.critic
         observation = torch.cat([batch["observation"]] * 2)
         goal = torch.cat([batch["random_goal"], batch["future_goal"]])
         loc, scale = self.actor.gaussian(observation, goal)
         action = torch.tanh(loc + scale * noise)
-        predicted = critic.step(torch.cat([now, now], dim=1), action)
-        (distance,) = critic.distances((0, 1), latents=[predicted, goals])
+        with torch.no_grad():
+            goals = torch.cat([random_goal, critic.goals(batch["future_goal"])], dim=1)
+        predicted = critic.step(torch.cat([now, now], dim=1), action, frozen=True)
+        (distance,) = critic.distances((0, 1), latents=[predicted, goals], frozen=True)
         farthest = distance.amax(dim=0).mean()
         entropy = tanh_entropy(loc, scale, noise).mean()
         shortfall = -self.spaces.action - entropy

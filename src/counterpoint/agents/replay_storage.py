@@ -24,9 +24,6 @@ from counterpoint.errors import BadInputError
 
 __all__ = ["Column", "Rows"]
 
-PAGE = 4096
-"""Bytes of a page of memory."""
-
 LARGE = 1 << 20
 """Bytes from which on an output's memory is used again."""
 
@@ -79,7 +76,7 @@ class Rows:
             "rows": self.count,
             "columns": {name: [list(c.shape), c.dtype] for name, c in self._columns.items()},
         }
-        if note.exists() and json.loads(note.read_text()) != layout:
+        if note.exists() and note.read_text() != json.dumps(layout):
             raise BadInputError(
                 folder,
                 found="the files of a replay buffer of other sizes",
@@ -95,7 +92,9 @@ class Rows:
                 files[name], column.dtype, mode="r+", shape=(self.count, *column.shape)
             )
         if not note.exists():
-            note.write_text(json.dumps(layout))
+            made = note.with_suffix(f".{os.getpid()}")
+            made.write_text(json.dumps(layout))
+            made.rename(note)
 
     def write(self, name: str, row: int, values: NDArray[Any]) -> None:
         """Put `values` [n, ...] at rows `row` and after, n at most the number of rows."""
@@ -108,10 +107,6 @@ class Rows:
         """A copy of the rows asked for: [*rows.shape, ...]."""
         column, array = self._columns[name], self._arrays[name]
         places = (rows % self.count).reshape(-1)
-        if column.row_bytes >= PAGE:
-            # A byte of every page first: the processor looks pages up side by side there, and one by one in a copy.
-            pages = places[:, None] * column.row_bytes + np.arange(0, column.row_bytes, PAGE)
-            array.reshape(-1).view(np.uint8)[pages]
         out = self._outputs.empty((rows.size, *column.shape), column.dtype)
         # Any mode but "raise" lets numpy copy straight into `out`; the remainder keeps every place in range.
         np.take(array, places, axis=0, out=out, mode="clip")

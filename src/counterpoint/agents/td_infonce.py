@@ -25,8 +25,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from counterpoint.agents.base import Metrics
-from counterpoint.agents.contrastive_agent import ContrastiveAgent, ContrastiveConfig, Seen, pair_metrics
-from counterpoint.agents.contrastive_critic import action_vectors
+from counterpoint.agents.contrastive_agent import ContrastiveAgent, ContrastiveConfig
+from counterpoint.agents.contrastive_critic import Seen, action_vectors, pair_metrics
 from counterpoint.objectives.td_infonce import goal_reaching_rows, td_infonce_loss
 
 __all__ = ["TDInfoNCE", "TDInfoNCEConfig"]
@@ -69,9 +69,7 @@ class TDInfoNCE(ContrastiveAgent):
         psi = self.target.encode_futures(target["random_goal"])
         return self.target.pairs(phi, psi.roll(-1, dims=1))
 
-    def reaching(
-        self, phi: Float[Tensor, "2 K*B D"], psi: Float[Tensor, "2 B D"]
-    ) -> Float[Tensor, "K B"]:
+    def reaching(self, phi: Float[Tensor, "2 K*B D"], psi: Float[Tensor, "2 B D"]) -> Float[Tensor, "K B"]:
         """Eq. 11, negated: -log softmax_j(min over twins of F_goal)[i, i], for every candidate action."""
-        candidates = self.critic.pairs(phi, psi).split(psi.shape[1])
+        candidates = torch.split(self.critic.pairs(phi, psi), psi.shape[1])
         return torch.stack([goal_reaching_rows(logits) for logits in candidates])

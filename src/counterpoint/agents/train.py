@@ -140,7 +140,11 @@ def _online(agent: Agent, config: AgentRunConfig, out: Path, settings: dict[str,
         shutil.rmtree(replay, ignore_errors=True)  # a run that was never saved begins again
     # What the oldest kept checkpoint refers to must not be written over before that checkpoint is gone.
     slack = (online.keep + 1) * (online.save_every + online.envs * MOST_STEPS)
-    buffer = ReplayBuffer(agent.spaces, capacity=online.capacity, folder=replay, slack=slack)
+    # Where goals are what is seen, pictures above all, one copy of each is enough.
+    same = config.env.observations == "image" or config.env.goals != "coordinates"
+    buffer = ReplayBuffer(
+        agent.spaces, capacity=online.capacity, folder=replay, slack=slack, goal_is_observation=same
+    )
     history: list[dict[str, object]] = []
 
     def tell(steps: int, rollouts: Rollouts) -> None:

@@ -14,7 +14,7 @@ import json
 import multiprocessing
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -77,8 +77,12 @@ class OccupancyConfig(FrozenConfig):
     def quick(cls) -> OccupancyConfig:
         """A look at the study in about a minute: less data, fewer seeds and steps. Its numbers are not the study's."""
         return cls(
-            sizes=(10**3, 10**4, 10**5), seeds=2, steps=5_000, learning_rates=(3e-3, 1e-2),
-            sr_learning_rates=(3e-4, 3e-3), known_steps=500,
+            sizes=(10**3, 10**4, 10**5),
+            seeds=2,
+            steps=5_000,
+            learning_rates=(3e-3, 1e-2),
+            sr_learning_rates=(3e-4, 3e-3),
+            known_steps=500,
         )
 
     @property
@@ -202,9 +206,8 @@ def _run_cell(config: OccupancyConfig, out: Path, cell: Cell) -> None:
 
 
 def _run_known(config: OccupancyConfig, out: Path) -> None:
-    found = train_known(
-        config.grid, config.settings("td_infonce"), discount=config.discount, steps=config.known_steps, size=config.batch
-    )
+    settings, steps = config.settings("td_infonce"), config.known_steps
+    found = train_known(config.grid, settings, discount=config.discount, steps=steps, size=config.batch)
     _write(out / "known.json", found)
 
 
@@ -218,7 +221,7 @@ def _all_floors(
     }
 
 
-def _do(tasks: list[Callable[[], None]], processes: int, bar: ProgressBar) -> None:
+def _do(tasks: Sequence[Callable[[], None]], processes: int, bar: ProgressBar) -> None:
     """Run tasks side by side; an interruption loses only those under way."""
     if processes == 1 or len(tasks) < 2:
         _alone()

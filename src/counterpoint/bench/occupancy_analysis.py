@@ -4,10 +4,11 @@ A method's learning rate is chosen for each amount of data and schedule by the e
 takes knowing the answer, so it says what a method can reach and not what a user would get; it is done for every method
 alike. A cell here is what `occupancy_training.train` returns, with the settings it was given.
 
-**How many times less data.** A baseline has some error at the largest amount of data, n_max. The curve of a method
-against data is followed, straight between its points on logarithmic axes, to the n where it first has that error; the
-ratio is n_max / n. It is taken for each seed, and seeds are summarised on the logarithmic scale. Where a method is
-better at the smallest amount already the ratio is at least n_max / n_min; where it never gets there it is at most 1.
+**How many times less data.** A baseline has some error at the largest amount of data, n_max. TD InfoNCE's curve against
+data is followed, straight between its points on logarithmic axes, to the n where it first has that error; the ratio is
+n_max / n. Where the baseline ends below TD InfoNCE the two change places and the ratio is n / n_max, below 1. It is
+taken for each seed, and seeds are summarised on the logarithmic scale. Where a curve begins below the error asked for,
+n is at most n_min and the ratio only a bound.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ Reals = NDArray[np.float64]
 Tree = dict[str, Any]
 
 
-def data_needed(sizes: Sequence[int], errors: Sequence[float], target: float) -> tuple[float, str]:
-    """Data at which a falling curve first reaches `target`, and "" or the side on which that is only a bound.
+def data_needed(sizes: Sequence[int], errors: Sequence[float], target: float) -> float:
+    """Data at which a falling curve first reaches `target`, straight lines on logarithmic axes between its points.
 
     Args:
         sizes: Growing.
@@ -38,44 +39,46 @@ def data_needed(sizes: Sequence[int], errors: Sequence[float], target: float) ->
         target: The error wanted.
 
     Returns:
-        The amount, and "at most" where the smallest size already has it or "at least" where none has.
+        The amount; 0 where the smallest size already has a smaller error, infinity where no size has.
     """
     if errors[0] <= target:
-        return float(sizes[0]), "at most"
+        return float(sizes[0]) if errors[0] == target else 0.0
     for i in range(1, len(sizes)):
         if errors[i] <= target:
             high, low = np.log(errors[i - 1]), np.log(errors[i])
             share = (high - np.log(target)) / (high - low)
-            return float(sizes[i - 1] * (sizes[i] / sizes[i - 1]) ** share), ""
-    return float(sizes[-1]), "at least"
+            return float(sizes[i - 1] * (sizes[i] / sizes[i - 1]) ** share)
+    return float("inf")
 
 
 def advantage(sizes: Sequence[int], ours: Reals, baseline: Reals) -> Tree:
-    """How many times less data `ours` needs for the baseline's error at the largest size.
+    """How many times less data `ours` needs than the baseline, for the larger of their errors at the largest size.
 
     Args:
         sizes: Growing, n of them.
         ours: [seeds, n] errors.
-        baseline: [seeds] errors at the largest size.
+        baseline: [seeds, n] errors.
 
     Returns:
         The ratio as a geometric mean over seeds with its interval, each seed's, and "bound": "" or, where some seed's
-        curve does not cross the error, "at least" or "at most".
+        curve begins below the error asked for, "at least" (or "at most", where it is the baseline's).
     """
-    needed = [
-        data_needed(sizes, curve.tolist(), float(target))
-        for curve, target in zip(ours, baseline, strict=True)
-    ]
-    ratios = np.array([sizes[-1] / n for n, _ in needed])
+    ratios, bounds = [], set()
+    for own, other in zip(ours.tolist(), baseline.tolist(), strict=True):
+        better = own[-1] <= other[-1]
+        curve, target = (own, other[-1]) if better else (other, own[-1])
+        needed = data_needed(sizes, curve, target)
+        if needed == 0:
+            bounds.add("at least" if better else "at most")
+        ratio = sizes[-1] / max(needed, sizes[0])
+        ratios.append(ratio if better else 1 / ratio)
     logs = seeds_interval(np.log(ratios))
-    flipped = {"at most": "at least", "at least": "at most", "": ""}
-    bounds = {flipped[bound] for _, bound in needed if bound}
     return {
         "ratio": float(np.exp(logs.value)),
         "low": float(np.exp(logs.low)),
         "high": float(np.exp(logs.high)),
         "n": logs.n,
-        "per_seed": ratios.tolist(),
+        "per_seed": ratios,
         "bound": bounds.pop() if len(bounds) == 1 else "mixed" if bounds else "",
     }
 
@@ -168,11 +171,16 @@ def _curve(cell: Mapping[str, Any], schedule: str) -> Tree:
     }
 
 
+def _by_size(by_size: Tree, sizes: Sequence[int], rate: str | None = None) -> Reals:
+    """[seeds, sizes], of each size's best rate or of one."""
+    own = [by_size[str(n)] for n in sizes]
+    return np.array([at["per_seed"] if rate is None else at["per_seed_by_rate"][rate] for at in own]).T
+
+
 def _advantages(sizes: Sequence[int], table: Tree) -> Tree:
-    ours = np.array([table[OURS][str(n)]["per_seed"] for n in sizes]).T
-    last = str(sizes[-1])
+    ours = _by_size(table[OURS], sizes)
     return {
-        method: advantage(sizes, ours, np.array(by_size[last]["per_seed"]))
+        method: advantage(sizes, ours, _by_size(by_size, sizes))
         for method, by_size in table.items()
         if method != OURS
     }
@@ -183,9 +191,9 @@ def _at_one_rate(sizes: Sequence[int], table: Tree) -> Tree:
     found: Tree = {}
     last = str(sizes[-1])
     for rate in table[OURS][last]["per_seed_by_rate"]:
-        ours = np.array([table[OURS][str(n)]["per_seed_by_rate"][rate] for n in sizes]).T
+        ours = _by_size(table[OURS], sizes, rate)
         found[rate] = {
-            method: advantage(sizes, ours, np.array(by_size[last]["per_seed_by_rate"][rate]))
+            method: advantage(sizes, ours, _by_size(by_size, sizes, rate))
             for method, by_size in table.items()
             if method != OURS and rate in by_size[last]["per_seed_by_rate"]
         }
@@ -208,10 +216,9 @@ def _floor_table(floors: Mapping[str, Mapping[str, float]]) -> Tree:
 
 def _floor_advantages(sizes: Sequence[int], table: Tree) -> Tree:
     """How many times less data the temporal difference floor needs for each Monte Carlo floor."""
-    ours = np.array([table["temporal_difference"][str(n)]["per_seed"] for n in sizes]).T
-    last = str(sizes[-1])
+    ours = _by_size(table["temporal_difference"], sizes)
     return {
-        floor: advantage(sizes, ours, np.array(by_size[last]["per_seed"]))
+        floor: advantage(sizes, ours, _by_size(by_size, sizes))
         for floor, by_size in table.items()
         if floor != "temporal_difference"
     }

@@ -65,7 +65,8 @@ class Counted:
     @property
     def pair_states(self) -> Integers:
         """[P] the state of each pair."""
-        return np.arange(self.pairs) // self.next_state.shape[1]
+        found: Integers = np.arange(self.pairs) // self.next_state.shape[1]
+        return found
 
     def marginal(self) -> Reals:
         """[S] p(s+): how often each state is a next state of the transitions temporal differences use."""
@@ -77,7 +78,11 @@ class Counted:
         """Write to an .npz, whole or not at all."""
         partial = path.with_suffix(".partial.npz")
         np.savez_compressed(
-            partial, successors=self.successors, next_state=self.next_state, allow_pickle=False, **self.futures
+            partial,
+            successors=self.successors,
+            next_state=self.next_state,
+            allow_pickle=False,
+            **self.futures,
         )
         partial.replace(path)
 
@@ -143,7 +148,8 @@ def future_tables(grid: GridWorld, rollouts: Rollouts, *, discount: float) -> di
     horizon = T if discount == 0 else min(T, int(np.ceil(np.log(NEGLIGIBLE) / np.log(discount))))
     late = T - horizon  # before this position every lag fits
     left = np.arange(horizon, 0, -1)  # steps from each position after it to the end
-    whole = 1 / (1 - discount**left)  # what makes the lags that fit sum to 1
+    beyond: Reals = np.power(discount, left, dtype=np.float64)  # the weight of what lies past the end
+    whole = 1 / (1 - beyond)  # what makes the lags that fit sum to 1
     reject, renormalise = np.zeros((P, S)), np.zeros((P, S))
     for lag in range(1, horizon + 1):
         weight = (1 - discount) * discount ** (lag - 1)
@@ -153,11 +159,8 @@ def future_tables(grid: GridWorld, rollouts: Rollouts, *, discount: float) -> di
         reject += weight * (early + _count(*tail, P, S))
         renormalise += weight * (early + _weigh(*tail, P, S, whole[: stop - late]))
     last = np.broadcast_to(states[:, -1:], (len(states), horizon))
-    clip = reject + _weigh(pairs[:, late:], last, P, S, discount**left)
-    return {
-        rule: table / table.sum()
-        for rule, table in zip(TAILS, (clip, renormalise, reject), strict=True)
-    }
+    clip = reject + _weigh(pairs[:, late:], last, P, S, beyond)
+    return {rule: table / table.sum() for rule, table in zip(TAILS, (clip, renormalise, reject), strict=True)}
 
 
 def conditional(joint: Float[Reals, "P S"], fallback: Float[Reals, " S"]) -> Float[Reals, "P S"]:
@@ -176,14 +179,14 @@ def _count(rows: NDArray[np.int16], columns: NDArray[np.int16], R: int, C: int) 
     return _add(rows, columns, R, C, None).astype(np.int64)
 
 
-def _weigh(rows: NDArray[np.int16], columns: NDArray[np.int16], R: int, C: int, weights: Reals) -> Reals:
+def _weigh(
+    rows: NDArray[np.int16], columns: NDArray[np.int16], R: int, C: int, weights: Float[Reals, " T"]
+) -> Reals:
     """The same with a weight for each position in an episode."""
     return _add(rows, columns, R, C, weights)
 
 
-def _add(
-    rows: NDArray[np.int16], columns: NDArray[np.int16], R: int, C: int, weights: Reals | None
-) -> Reals:
+def _add(rows: NDArray[np.int16], columns: NDArray[np.int16], R: int, C: int, weights: Reals | None) -> Reals:
     """In blocks that stay in the cache, along the longer of the two axes."""
     total = np.zeros(R * C)
     E, T = rows.shape

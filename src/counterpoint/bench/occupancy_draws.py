@@ -77,7 +77,8 @@ class Alias:
         column = np.minimum(place.astype(np.int32), self.outcomes - 1)
         flat = column + self._row
         place -= column
-        return np.where(place < self._keep.take(flat), column, self._other.take(flat))
+        found: Numbers = np.where(place < self._keep.take(flat), column, self._other.take(flat))
+        return found
 
 
 def successor_batches(
@@ -102,9 +103,7 @@ def successor_batches(
         codes = np.sort(transitions.draw(rng, count, size), axis=-1)
         pairs, successors = np.divmod(codes, P)
         futures = marginal.draw(rng, count, size)
-        yield from _batches(
-            pairs, successors + row, pair_states[successors], futures, P=P, S=S, dtype=dtype
-        )
+        yield from _batches(pairs, successors + row, pair_states[successors], futures, P=P, S=S, dtype=dtype)
 
 
 def future_batches(
@@ -156,9 +155,7 @@ def _batches(
     starts, carried, drawn = (torch.from_numpy(x.reshape(B, -1)) for x in (pairs + row, sources, futures))
     begin = torch.from_numpy(offsets)
     for b in range(B):
-        yield Batch(
-            N, shares[b], starts[b], carried[b], begin[b], tables[0][b], drawn[b], tables[1][b]
-        )
+        yield Batch(N, shares[b], starts[b], carried[b], begin[b], tables[0][b], drawn[b], tables[1][b])
 
 
 def _counts(values: Int[Numbers, "B R N"], K: int) -> Int[Integers, "B R K"]:

@@ -43,7 +43,13 @@ def draw_all(result: Tree, out: Path) -> None:
         out: The folder.
     """
     pyplot = report_package("matplotlib.pyplot")
-    settings = {"font.size": 9, "axes.grid": True, "grid.alpha": 0.25, "legend.frameon": False, "figure.dpi": 130}
+    settings = {
+        "font.size": 9,
+        "axes.grid": True,
+        "grid.alpha": 0.25,
+        "legend.frameon": False,
+        "figure.dpi": 130,
+    }
     with pyplot.rc_context(settings):
         for name, draw in FIGURES.items():
             figure = draw(pyplot, result)
@@ -161,12 +167,20 @@ def _efficiency(axis: Any, result: Tree, cut: str, schedule: str, methods: Seque
             sizes, [at["mean"] for at in table.values()], color=colour, marker=marker, markersize=5,
             label=METHODS[method].title,
         )  # fmt: skip
-        _band(axis, sizes, [at["low"] for at in table.values()], [at["high"] for at in table.values()], colour)
+        _band(
+            axis, sizes, [at["low"] for at in table.values()], [at["high"] for at in table.values()], colour
+        )
     axis.set(xscale="log", yscale="log", xlabel=DATA, ylabel=ERROR)
 
 
 def _floors(
-    axis: Any, result: Tree, cut: str, names: Sequence[str], *, colour: str | None = None, label: str | None = None
+    axis: Any,
+    result: Tree,
+    cut: str,
+    names: Sequence[str],
+    *,
+    colour: str | None = None,
+    label: str | None = None,
 ) -> None:
     dashes = {"temporal_difference": (0, (5, 2)), "monte_carlo_renormalise": (0, (2, 2))}
     titles = {

@@ -48,8 +48,7 @@ def temporal_difference_floor(data: Counted, discount: float) -> Float[Reals, "P
     reached = T @ np.eye(data.states)[data.pair_states]
     # A pair never seen is no step of the chain: its row is held at the marginal instead.
     constant = np.where(seen[:, None], (1 - discount) * reached, data.marginal())
-    found: Reals = np.linalg.solve(np.eye(P) - discount * T, constant)
-    return found
+    return np.asarray(np.linalg.solve(np.eye(P) - discount * T, constant), dtype=np.float64)
 
 
 def floors(data: Counted, truth: Float[Reals, "P S"], discount: float) -> dict[str, float]:
@@ -61,5 +60,6 @@ def floors(data: Counted, truth: Float[Reals, "P S"], discount: float) -> dict[s
         discount: gamma.
     """
     found = {"temporal_difference": temporal_difference_floor(data, discount)}
-    found |= {f"monte_carlo_{tail}": monte_carlo_floor(data, tail) for tail in TAILS}
+    for tail in TAILS:
+        found[f"monte_carlo_{tail}"] = monte_carlo_floor(data, tail)
     return {name: float(np.abs(table - truth).mean()) for name, table in found.items()}

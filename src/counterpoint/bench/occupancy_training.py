@@ -50,7 +50,9 @@ class Adam:
         self._first, self._second = torch.zeros_like(table), torch.zeros_like(table)
         self._scratch = torch.empty_like(table)
         width = table.shape[-1] // len(settings)
-        self._rates = torch.tensor([s.learning_rate for s in settings], dtype=table.dtype).repeat_interleave(width)
+        self._rates = torch.tensor([s.learning_rate for s in settings], dtype=table.dtype).repeat_interleave(
+            width
+        )
         decayed = torch.tensor([s.schedule == "decayed" for s in settings], dtype=table.dtype)
         self._decay = decayed.repeat_interleave(width)
 

@@ -94,7 +94,8 @@ class Paths:
                 elif tail == "clip":
                     share[-1] += 1 - share.sum()
                 np.add.at(table[state, action], list(path.states[t + 1 :]), n * share)
-        return table / table.sum()
+        table /= table.sum()
+        return table
 
     def together(self, start: int, goal: int) -> bool:
         """Whether any trajectory visits both states, in whichever order."""
@@ -130,7 +131,7 @@ DIAGONALS = (((0, 0), "RD"), ((0, 4), "LD"), ((4, 0), "RU"), ((4, 4), "LU"))
 
 
 def staircase_data(style: Staircase, transitions: int, seed: int) -> Paths:
-    """"Z" trajectories (TD InfoNCE, Fig. 8): staircases of eight steps from a corner to the opposite one.
+    """The "Z" trajectories of TD InfoNCE, Fig. 8: staircases of eight steps from a corner to the opposite one.
 
     The paper shows the data and does not define them. Here the start is uniform over the four corners, and
 

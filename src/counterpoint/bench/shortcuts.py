@@ -36,7 +36,7 @@ def shortcut_cases(kind: str, transitions: int, seeds: Iterable[int]) -> list[Ca
 
 
 def shortcut_summary(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Per layout: the lengths of both ways, the steps taken under each seed, and how many took the short way.
+    """Per layout: the lengths of both ways, the steps taken under each seed, and how many always took the short way.
 
     Args:
         records: Of one method, rule and kind. Steps are `None` where the goal was not reached.
@@ -45,16 +45,15 @@ def shortcut_summary(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for layout in LAYOUTS:
         own = [record for record in records if record["case"] == layout.name]
         steps = [record["steps"] for record in own]
+        always = [record["steps"] for record in own if record["reached"] == 1]
         layouts[layout.name] = {
             "short": len(layout.short),
             "long": len(layout.long),
             "steps": steps,
             "reached": [record["reached"] for record in own],
-            "took_short": sum(found == len(layout.short) for found in steps),
-            "took_long": sum(found == len(layout.long) for found in steps),
+            "took_short": sum(found == len(layout.short) for found in always),
+            "took_long": sum(found == len(layout.long) for found in always),
             "n": len(own),
         }
-    totals = {
-        key: sum(one[key] for one in layouts.values()) for key in ("took_short", "took_long", "n")
-    }
+    totals = {key: sum(one[key] for one in layouts.values()) for key in ("took_short", "took_long", "n")}
     return {**totals, "layouts": layouts}

@@ -161,9 +161,9 @@ def stitching_study(config: StitchingConfig, out: Path) -> dict[str, Any]:
         "provenance": provenance(),
     }
     write_atomically(out / "stitching.json", json.dumps(result, indent=1) + "\n")
-    walks = {(cell.experiment, cell.method): [] for cell in cells}
+    walks: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for cell, found in cells.items():
-        walks[cell.experiment, cell.method] += found["records"]
+        walks.setdefault((cell.experiment, cell.method), []).extend(found["records"])
     draw_all({name: _cases(config, name) for name in (*STAIRCASES, *SHORTCUTS)}, walks, out)
     return result
 
@@ -186,6 +186,8 @@ def _claim(config: StitchingConfig, out: Path) -> None:
 
 def _run(config: StitchingConfig, cells: Sequence[_Cell], out: Path) -> None:
     """Run cells side by side; an interruption loses only those under way."""
+    if not cells:
+        return
     trained = sum(cell.method in ("td_infonce", "mc_infonce") for cell in cells)
     with ProgressBar("off-policy study", trained * config.table.steps, "gradient steps") as bar:
         if config.processes == 1 or len(cells) < 2:
@@ -229,10 +231,13 @@ def _count(steps: int) -> None:
 
 
 def _run_cell(config: StitchingConfig, cell: _Cell, out: Path, tick: Callable[[int], None]) -> None:
-    torch.set_flush_denormal(True)  # moments that fade to denormal numbers slow Adam down many times
     seed = int(np.random.SeedSequence([_cells().index(cell), config.seeds]).generate_state(1)[0])
     cases = _cases(config, cell.experiment)
-    found = run_cell(cases, cell.method, cell.rules, config.table, seed=seed, tick=tick)
+    torch.set_flush_denormal(True)  # moments that fade to denormal numbers slow Adam down many times
+    try:
+        found = run_cell(cases, cell.method, cell.rules, config.table, seed=seed, tick=tick)
+    finally:
+        torch.set_flush_denormal(False)
     write_atomically(cell.path(out), json.dumps(found))
 
 

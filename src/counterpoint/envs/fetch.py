@@ -22,7 +22,6 @@ _FINGERS = ("robot0:l_gripper_finger_joint", "robot0:r_gripper_finger_joint")
 _STEP = 0.05  # metres that an action of 1 moves the gripper
 _NEAR = 2e-3
 _MOST_STEPS = 40
-_ASIDE = (1.5, 1.07)  # a corner of the table that no goal and no gripper on its way to one comes near
 
 
 class FetchTask(GoalTask):
@@ -67,10 +66,6 @@ class FetchTask(GoalTask):
             simulation._mujoco_step(action)
             simulation._step_callback()
 
-    def _put_object(self, point: NDArray[np.float64]) -> None:
-        data = self.simulation.data
-        data.joint("object0:joint").qpos[:] = [*point, 1, 0, 0, 0]
-
     def _come_to_rest(self) -> None:
         simulation = self.simulation
         simulation.data.qvel[:] = 0
@@ -80,9 +75,8 @@ class FetchTask(GoalTask):
 class _ObjectTask(FetchTask):
     goal_slots = (_GRIPPER, _OBJECT)
 
-    def _clear_the_way(self) -> None:
-        height = self.simulation.data.joint("object0:joint").qpos[2]
-        self._put_object(np.array([*_ASIDE, height]))
+    def _put_object(self, point: NDArray[np.float64]) -> None:
+        self.simulation.data.joint("object0:joint").qpos[:] = [*point, 1, 0, 0, 0]
 
 
 class PushTask(_ObjectTask):
@@ -96,7 +90,6 @@ class PushTask(_ObjectTask):
     def stand_at_goal(self) -> None:
         """The block at the goal, the gripper six centimetres above its middle."""
         goal = self.simulation.goal
-        self._clear_the_way()
         self._move_gripper(goal + self.above)
         self._put_object(goal)
         self._come_to_rest()
@@ -111,7 +104,6 @@ class PickAndPlaceTask(_ObjectTask):
     def stand_at_goal(self) -> None:
         """The block at the goal, held."""
         goal = self.simulation.goal
-        self._clear_the_way()
         self._move_gripper(goal)
         self._put_object(goal)
         for finger in _FINGERS:

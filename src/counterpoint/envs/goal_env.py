@@ -15,13 +15,14 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from counterpoint.config import FrozenConfig
 from counterpoint.data.goals import Spaces
 from counterpoint.envs.goal_sources import FAMILIES, KEYS, make_base, task_of
 from counterpoint.envs.goal_tasks import GoalTask, Raw
 from counterpoint.envs.rendering import FastRenderer
+from counterpoint.envs.waypoints import Cell, MazeGrid
 from counterpoint.errors import BadInputError, MissingExtraError
 
 try:
@@ -33,7 +34,6 @@ except ModuleNotFoundError:
 __all__ = ["EnvConfig", "GoalEnv", "make_goal_env", "spaces_of"]
 
 Observation = dict[str, NDArray[Any]]
-Cell = tuple[int, int]
 
 _SLACK = 1e-5  # by which an action may leave the box: rounding
 
@@ -65,11 +65,12 @@ class EnvConfig(FrozenConfig):
     goal_cells: tuple[Cell, ...] = ()
     success_distance: float | None = Field(default=None, gt=0)
 
-    @model_validator(mode="after")
-    def _pictures_have_no_slots(self) -> EnvConfig:
-        if self.observations == "image" and self.goals == "state_zero_padded":
-            raise ValueError('observations = "image" has pictures as goals: leave goals as it is')
-        return self
+    @field_validator("goals")
+    @classmethod
+    def _pictures_have_no_zeros_around_them(cls, goals: str, others: ValidationInfo) -> str:
+        if others.data.get("observations") == "image" and goals == "state_zero_padded":
+            raise ValueError('another value: with observations = "image" goals are pictures')
+        return goals
 
 
 def make_goal_env(config: EnvConfig) -> gymnasium.Env[Observation, Any]:
@@ -277,12 +278,14 @@ def _refuse_impossible_form(config: EnvConfig, task: GoalTask) -> None:
             expected=f"one of {known}, whose goals are known as whole states",
             mend='use goals = "coordinates"',
         )
-    if (config.start_cells or config.goal_cells) and not hasattr(task.simulation, "maze"):
+    cells = {*config.start_cells, *config.goal_cells}
+    walls = cells - set(MazeGrid.of(task.simulation).free) if cells else cells
+    if walls:
         raise BadInputError(
             f"env {config.name}",
-            found="start_cells or goal_cells",
-            expected="a maze, which has cells",
-            mend="leave them away",
+            found=f"start_cells or goal_cells in a wall: {sorted(walls)}",
+            expected="free cells, as (row, column)",
+            mend="choose others",
         )
 
 

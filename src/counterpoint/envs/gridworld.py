@@ -96,7 +96,7 @@ class GridWorld:
         """p(s' | s, a): one 1 in each row, since the grid is deterministic."""
         return np.eye(self.states)[self.next_state]
 
-    def step(self, states: Int[Integers, "..."], actions: Int[Integers, "..."]) -> Int[Integers, "..."]:
+    def step(self, states: Int[Integers, "*B"], actions: Int[Integers, "*B"]) -> Int[Integers, "*B"]:
         """Next states of any number of agents at once."""
         found: Integers = self.next_state[states, actions]
         return found
@@ -135,9 +135,7 @@ class GridWorld:
         occupancy: Reals = (1 - discount) * P @ resolvent
         return occupancy
 
-    def rollouts(
-        self, policy: Float[Reals, "S A"], episodes: int, length: int, *, seed: int
-    ) -> Rollouts:
+    def rollouts(self, policy: Float[Reals, "S A"], episodes: int, length: int, *, seed: int) -> Rollouts:
         """Episodes of a policy side by side, from starts uniform over the cells.
 
         Args:

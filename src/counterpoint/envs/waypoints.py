@@ -45,8 +45,8 @@ class MazeGrid:
         maze = getattr(env.unwrapped, "maze", None)
         if maze is None:
             raise BadInputError(
-                f"env {env.unwrapped!r}",
-                found="no maze",
+                f"env {type(env.unwrapped).__name__}",
+                found="no maze, and so no cells",
                 expected="a PointMaze or AntMaze environment",
                 mend="choose one of these",
             )

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import builtins
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -168,9 +169,17 @@ def test_other_spaces_are_refused(tmp_path: Path) -> None:
 
 def test_a_damaged_data_set_is_refused(tmp_path: Path) -> None:
     out = write_minari(tmp_path / "maze", goal_episodes(), **ABOUT)
-    (out / "data" / "main_data.hdf5").write_bytes(b"not hdf5")
-    with pytest.raises(BadInputError, match="cannot be read"):
-        load_minari(out)
+    metadata, rows = out / "data" / "metadata.json", out / "data" / "main_data.hdf5"
+    about = json.loads(metadata.read_text())
+    for change in ({"total_episodes": 4}, {"minari_version": "99.0"}, {"data_format": "of tomorrow"}):
+        metadata.write_text(json.dumps(about | change))
+        with pytest.raises(BadInputError, match="cannot be read"):
+            load_minari(out)
+    metadata.write_text(json.dumps(about))
+    for content in (rows.read_bytes()[:5000], b"not hdf5"):
+        rows.write_bytes(content)
+        with pytest.raises(BadInputError, match="cannot be read"):
+            load_minari(out)
 
 
 def test_an_id_is_looked_for_below_the_local_root_and_then_downloaded(

@@ -48,7 +48,7 @@ def load_minari(source: str | Path, *, goals: Goals = "coordinates") -> ReplayBu
     """
     data = open_minari(source)
     form = _form(source, data, goals)
-    lengths = [int(about["total_steps"]) for about in data.storage.get_episode_metadata(data.episode_indices)]
+    lengths = _lengths(source, data)
     return _fill(source, form.spaces, lengths, _read(source, data, form), form.bounds, goals == "state")
 
 
@@ -199,6 +199,16 @@ def _episode(source: str | Path, data: Any, place: int) -> Any:
         return data[place]
     except Exception as error:  # minari raises whatever its parts do
         raise damaged(f"{source}, episode {data.episode_indices[place]}", error) from None
+
+
+def _lengths(source: str | Path, data: Any) -> list[int]:
+    """T of each episode, without its numbers."""
+    try:
+        return [
+            int(about["total_steps"]) for about in data.storage.get_episode_metadata(data.episode_indices)
+        ]
+    except Exception as error:  # minari raises whatever its parts do
+        raise damaged(source, error) from None
 
 
 def _single(values: Array) -> Array:

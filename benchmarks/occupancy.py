@@ -1,0 +1,58 @@
+"""The tabular study of `counterpoint bench occupancy`, its numbers and figures put where the documentation reads them.
+
+    python benchmarks/occupancy.py --study runs/occupancy
+
+Runs the study in that folder, or what is left of it. Learning curves stay there; the result file keeps the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from counterpoint.bench.occupancy import OccupancyConfig, occupancy_study
+from counterpoint.bench.occupancy_figures import FIGURES
+
+HERE = Path(__file__).parent
+
+
+def rounded(value: Any) -> Any:
+    """Four figures are more than the intervals allow."""
+    if isinstance(value, dict):
+        return {key: rounded(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [rounded(part) for part in value]
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+def main() -> None:
+    """Run, and keep."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--study", type=Path, required=True)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--result", type=Path, default=HERE / "results" / "occupancy.json")
+    parser.add_argument("--figures", type=Path, default=HERE.parent / "docs" / "assets")
+    arguments = parser.parse_args()
+    found = occupancy_study(OccupancyConfig(processes=arguments.processes), arguments.study)
+    about = found.pop("provenance")
+    command = "python benchmarks/occupancy.py --study runs/occupancy"
+    known = {name: curve["error"][-1] for name, curve in found.pop("known_model").items()}
+    del found["curves"]
+    kept = {"command": command, **rounded({**found, "known_model_error": known}), "provenance": about}
+    arguments.result.write_text(json.dumps(kept, indent=1) + "\n")
+    for name in FIGURES:
+        shutil.copy(arguments.study / f"occupancy_{name}.png", arguments.figures)
+    for cut, by_schedule in found["advantages"].items():
+        for schedule, by_method in by_schedule.items():
+            for method, ratio in by_method.items():
+                interval = f"[{ratio['low']:.3g}, {ratio['high']:.3g}]"
+                print(f"{cut} {schedule} {method}: {ratio['bound']} {ratio['ratio']:.3g} {interval}")
+
+
+if __name__ == "__main__":
+    main()

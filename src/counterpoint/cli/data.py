@@ -1,0 +1,162 @@
+"""`counterpoint collect` and `counterpoint data`: record, look into, check and convert data sets."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from tyro.conf import Positional, arg
+
+__all__ = ["collect", "data"]
+
+Names = Annotated[tuple[str, ...], arg(metavar="NAME...")]
+collect = tyro.extras.SubcommandApp()
+data = tyro.extras.SubcommandApp()
+
+
+@collect.command(name="metaworld")
+def collect_metaworld(
+    *,
+    out: Path,
+    tasks: Names = ("default",),
+    episodes: int = 10,
+    val_episodes: int = 0,
+    test_episodes: int = 0,
+    noise: float = 0.0,
+    cameras: Names = ("corner2",),
+    size: int = 112,
+    stride: int = 1,
+    successful_only: bool = False,
+    workers: int = 2,
+    seed: int = 0,
+) -> None:
+    """Record Meta-World's scripted experts as a LeRobot v3 data set. An interrupted call continues.
+
+    Args:
+        out: The data set's folder; it appears when everything is recorded.
+        tasks: Task names, `default` (15 tasks) or `all` (50).
+        episodes: Training episodes a task.
+        val_episodes: Validation episodes a task.
+        test_episodes: Test episodes a task.
+        noise: Standard deviation of Gaussian noise on the expert's actions, in action units.
+        cameras: Camera names.
+        size: Height and width of the frames, in pixels.
+        stride: Control steps a frame; 1 is 80 frames a second.
+        successful_only: Give failed episodes up and record the next scene instead.
+        workers: Processes that simulate.
+        seed: Of initial states and noise.
+    """
+    from counterpoint.envs.collect import CollectConfig
+    from counterpoint.envs.collect import collect_metaworld as record
+
+    written = record(
+        CollectConfig(
+            tasks=tasks,
+            episodes=episodes,
+            val_episodes=val_episodes,
+            test_episodes=test_episodes,
+            noise=noise,
+            cameras=cameras,
+            size=size,
+            stride=stride,
+            successful_only=successful_only,
+            workers=workers,
+            seed=seed,
+            out=out,
+        )
+    )
+    print(f"Wrote {written}")
+
+
+@collect.command(name="pointmaze")
+def collect_pointmaze(
+    *,
+    out: Path,
+    maze: Literal["UMaze", "Open", "Medium", "Large"] = "UMaze",
+    suite: Literal["navigate", "stitch"] = "navigate",
+    episodes: int = 500,
+    val_episodes: int = 50,
+    steps: int = 200,
+    noise: float = 0.5,
+    overlap: int = 1,
+    seed: int = 0,
+) -> None:
+    """Record a waypoint controller in a maze as Minari data sets OUT/train and OUT/val.
+
+    Args:
+        out: The folder; it appears when everything is recorded.
+        maze: Which PointMaze.
+        suite: `navigate` goes all over the maze; `stitch` keeps every episode in one of two overlapping parts, so
+            that no episode joins the start of the evaluation with its goal.
+        episodes: Training episodes.
+        val_episodes: Validation episodes.
+        steps: Transitions an episode.
+        noise: Standard deviation of Gaussian noise on the controller's actions, in action units.
+        overlap: Cells to either side of the middle of the way that both parts share (`stitch`).
+        seed: Of all that is random.
+    """
+    from counterpoint.envs.collect_mazes import PointMazeCollect
+    from counterpoint.envs.collect_mazes import collect_pointmaze as record
+
+    written = record(
+        PointMazeCollect(
+            out=out,
+            maze=maze,
+            suite=suite,
+            episodes=episodes,
+            val_episodes=val_episodes,
+            steps=steps,
+            noise=noise,
+            overlap=overlap,
+            seed=seed,
+        )
+    )
+    print(f"Wrote {written}")
+
+
+@data.command(name="info")
+def data_info(path: Positional[Path], /) -> None:
+    """Say what a data set holds: episodes, cameras, instructions, splits.
+
+    Args:
+        path: A LeRobot, video-folder or EPIC-KITCHENS data set.
+    """
+    from counterpoint.data.commands import info
+
+    info(path)
+
+
+@data.command(name="doctor")
+def data_doctor(path: Positional[Path], /) -> None:
+    """Look for damage: timestamps, indices, frame counts, statistics, decodability. Exit code 2 when there is some.
+
+    Args:
+        path: A LeRobot, video-folder or EPIC-KITCHENS data set, or a training store.
+    """
+    from counterpoint.data.commands import doctor
+
+    sys.exit(doctor(path))
+
+
+@data.command(name="convert")
+def data_convert(
+    path: Positional[Path],
+    out: Positional[Path],
+    /,
+    *,
+    size: Annotated[int | None, arg(metavar="INT")] = None,
+    fps: Annotated[int | None, arg(metavar="INT")] = None,
+) -> None:
+    """Write any data set that can be read as LeRobot v3.
+
+    Args:
+        path: What to read.
+        out: The folder to write; must not exist.
+        size: Height and width to resize frames to, in pixels; by default they stay as they are.
+        fps: Frames a second to write, where the episodes differ; by default their own, rounded.
+    """
+    from counterpoint.data.commands import convert
+
+    convert(path, out, size=size, fps=fps)

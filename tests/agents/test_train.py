@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from counterpoint.agents import AGENTS
+from counterpoint.agents.evaluate import evaluate_run
+from counterpoint.agents.saved import load_agent
+from counterpoint.agents.train import load_agent_config, train_agent
+from counterpoint.cli import main
+from counterpoint.envs.collect_mazes import PointMazeCollect, collect_pointmaze
+from counterpoint.errors import BadInputError
+
+pytestmark = pytest.mark.sim
+
+ONLINE = {
+    "agent.hidden": [16],
+    "env.max_episode_steps": 10,
+    "online.envs": 1,
+    "online.steps": 60,
+    "online.warmup": 20,
+    "online.batch_size": 8,
+    "online.capacity": 100,
+    "online.eval_every": 0,
+    "online.eval_episodes": 1,
+    "online.save_every": 20,
+    "online.trackers": [],
+}
+OFFLINE = {
+    "agent.hidden": [16],
+    "env.max_episode_steps": 10,
+    "train.steps": 6,
+    "train.batch_size": 8,
+    "train.eval_every": 3,
+    "train.save_every": 3,
+    "train.trackers": [],
+    "data.eval_episodes": 1,
+    "data.eval_envs": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def maze(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("maze") / "data"
+    return collect_pointmaze(PointMazeCollect(out=out, episodes=4, val_episodes=1, steps=20))
+
+
+def _arguments(settings: dict[str, Any]) -> list[str]:
+    return [f"--{key}={json.dumps(value)}" for key, value in settings.items()]
+
+
+def test_online_through_the_command_line_then_longer_then_evaluated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    command = ["train", "td_infonce", "--env", "FetchReach-v4", "--out", str(out)]
+    main([*command, *_arguments(ONLINE)])
+    main([*command, *_arguments(ONLINE | {"online.steps": 80})])
+    assert "Resumed from" in capsys.readouterr().out
+    assert json.loads((out / "result.json").read_text())["steps"] == 80
+    main(["evaluate", str(out), "--episodes", "2", "--envs", "1"])
+    found = json.loads((out / "evaluation.json").read_text())
+    assert found["episodes"] == 2
+    assert found["success"]["interval"][0] <= found["success"]["value"] <= found["success"]["interval"][1]
+    assert found["provenance"]["packages"]["mujoco"]
+
+
+def test_the_final_evaluation_does_not_depend_on_the_number_of_environments(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    train_agent("gcbc", out, ONLINE, env="PointMaze_UMaze-v3")
+    found = [
+        json.loads(evaluate_run(out, env=None, episodes=3, envs=envs, seed=5).read_text()) for envs in (1, 2)
+    ]
+    assert found[0]["closest_distance"] == found[1]["closest_distance"]
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_every_agent_trains_on_recorded_data(name: str, maze: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    train_agent(name, out, OFFLINE, data=str(maze), env="PointMaze_UMaze-v3")
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if line["split"] == "eval"] == [3, 6]
+    agent, env = load_agent(out)
+    assert agent.name == name
+    assert env is not None
+    assert env["name"] == "PointMaze_UMaze-v3"
+
+
+def test_an_offline_run_that_was_stopped_ends_like_one_that_was_not(maze: Path, tmp_path: Path) -> None:
+    for out, steps in ((tmp_path / "a", (6,)), (tmp_path / "b", (3, 6))):
+        for each in steps:
+            train_agent("td_infonce", out, OFFLINE | {"train.steps": each}, data=str(maze))
+    a, b = (load_agent(tmp_path / run)[0] for run in "ab")
+    for name, module in a.modules.items():
+        for key, value in module.state_dict().items():
+            assert torch.equal(value, b.modules[name].state_dict()[key]), f"{name}/{key}"
+
+
+def test_the_recorder_s_own_evaluation_is_taken(maze: Path, tmp_path: Path) -> None:
+    settings = {key: value for key, value in OFFLINE.items() if not key.startswith("env.")}
+    train_agent("gcbc", tmp_path / "run", settings | {"train.eval_every": 0}, data=str(maze))
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["env"]["name"] == "PointMaze_UMaze-v3"
+
+
+Call = Callable[[Path, Path], object]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda out, maze: train_agent("gcbc", out, {}), "neither an environment nor a data set"),
+        (lambda out, maze: train_agent("nobody", out, {}, env="FetchReach-v4"), "no such agent or recipe"),
+        (lambda out, maze: train_agent("gcbc", out, {}, env="CartPole-v1"), "without goals"),
+        (lambda out, maze: train_agent("gcbc", out, {}, env="FetchRaech-v4"), "did you mean FetchReach"),
+        (lambda out, maze: train_agent("gcbc", out, {"agent.hiden": [1]}, env="FetchReach-v4"), "'hidden'"),
+        (lambda out, maze: train_agent("gcbc", out, {}, data=str(maze), env="FetchReach-v4"), "as in the env"),
+        (lambda out, maze: train_agent("gcbc", out, {}, data=str(out / "nothing")), "nothing"),
+        (
+            lambda out, maze: train_agent(
+                "gcbc", out, ONLINE | {"online.capacity": 10**13}, env="FetchReach-v4"
+            ),
+            "capacity",
+        ),
+        (lambda out, maze: train_agent("gcbc", out, ONLINE | {"online.capacity": 3}, env="FetchReach-v4"), "3"),
+        (lambda out, maze: evaluate_run(out, env=None, episodes=1, envs=1, seed=0), "no such file"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_message(call: Call, message: str, maze: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadInputError) as caught:
+        call(tmp_path / "run", maze)
+    assert message in str(caught.value)
+
+
+def test_a_run_with_another_agent_is_refused(tmp_path: Path) -> None:
+    train_agent("gcbc", tmp_path / "run", ONLINE, env="PointMaze_UMaze-v3")
+    with pytest.raises(BadInputError, match=r"another \[agent\]"):
+        train_agent("td_infonce", tmp_path / "run", ONLINE, env="PointMaze_UMaze-v3")
+
+
+def test_defaults_are_the_paper_s() -> None:
+    config = load_agent_config("td_infonce-fetch", {})
+    bare = load_agent_config("td_infonce", {})
+    assert config.agent["hidden"] == [512, 512, 512, 512]
+    assert config.agent["actor_lr"] == 5e-5
+    assert bare.agent == {"name": "td_infonce"}
