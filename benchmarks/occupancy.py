@@ -2,7 +2,8 @@
 
     python benchmarks/occupancy.py --study runs/occupancy
 
-Runs the study in that folder, or what is left of it. Learning curves stay there; the result file keeps the rest.
+Runs the study in that folder, or what is left of it, and fills the tables of `docs/studies/occupancy.md`. Learning
+curves stay in the folder; the result file keeps the rest.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # for who runs this file by its path from elsewhere
+import occupancy_tables
 from counterpoint.bench.occupancy import OccupancyConfig, occupancy_study
 from counterpoint.bench.occupancy_figures import FIGURES
 
@@ -47,11 +51,8 @@ def main() -> None:
     arguments.result.write_text(json.dumps(kept, indent=1) + "\n")
     for name in FIGURES:
         shutil.copy(arguments.study / f"occupancy_{name}.png", arguments.figures)
-    for cut, by_schedule in found["advantages"].items():
-        for schedule, by_method in by_schedule.items():
-            for method, ratio in by_method.items():
-                interval = f"[{ratio['low']:.3g}, {ratio['high']:.3g}]"
-                print(f"{cut} {schedule} {method}: {ratio['bound']} {ratio['ratio']:.3g} {interval}")
+    occupancy_tables.PAGE.write_text(occupancy_tables.fill(occupancy_tables.PAGE.read_text()))
+    print(occupancy_tables.ratios(kept))
 
 
 if __name__ == "__main__":

@@ -72,11 +72,10 @@ def ratios(result: Tree) -> str:
         table["episodes"]["decayed"],
         key=lambda name: list(METHODS).index(name.removesuffix(NORMALISED)),
     )
-    rows = [
-        [title(method), *(times(table[cut][schedule].get(method)) for cut, schedule in SCENES)]
-        + [f"{PAPER[method]}" if method in PAPER else ""]
-        for method in methods
-    ]
+    rows = []
+    for method in methods:
+        found = (times(table[cut][schedule].get(method)) for cut, schedule in SCENES)
+        rows.append([title(method), *found, str(PAPER.get(method, ""))])
     return markdown(["baseline", *SCENES.values(), "paper"], rows)
 
 
@@ -84,25 +83,23 @@ def errors(result: Tree, cut: str, schedule: str) -> str:
     """Mean |p_hat - p| in thousandths, and the learning rates chosen from the least data to the most."""
     table = result["errors"][cut][schedule]
     sizes = [str(size) for size in result["config"]["sizes"]]
-    rows = [
-        [title(method), *(thousandths(by_size[n]) for n in sizes)]
-        + [", ".join(f"{by_size[n]['learning_rate']:g}" for n in sizes)]
-        for method, by_size in table.items()
-        if not method.endswith(NORMALISED)
-    ]
+    rows = []
+    for method, by_size in table.items():
+        if not method.endswith(NORMALISED):
+            rates = ", ".join(f"{by_size[n]['learning_rate']:g}" for n in sizes)
+            rows.append([title(method), *(thousandths(by_size[n]) for n in sizes), rates])
     return markdown(["method", *(f"{int(n):.0e}".replace("+0", "") for n in sizes), "learning rates"], rows)
 
 
 def floors(result: Tree, cut: str) -> str:
     """What the data allow, in thousandths."""
-    table = result["floors"][cut]
+    table, ratios_of = result["floors"][cut], result["floor_advantages"][cut]
     sizes = [str(size) for size in result["config"]["sizes"]]
     names = {"temporal_difference": "temporal differences"} | {
         name: "Monte Carlo, " + name.removeprefix("monte_carlo_") for name in FLOORS[1:]
     }
     rows = [
-        [names[name], *(thousandths(table[name][n]) for n in sizes)]
-        + [times(result["floor_advantages"][cut].get(name))]
+        [names[name], *(thousandths(table[name][n]) for n in sizes), times(ratios_of.get(name))]
         for name in FLOORS
     ]
     head = ["floor", *(f"{int(n):.0e}".replace("+0", "") for n in sizes)]

@@ -95,6 +95,17 @@ def assert_learns(agent: Agent, metric: str = "loss", steps: int = 40) -> None:
         assert any(not torch.equal(before[key], after[key]) for key in keys), name
 
 
+def assert_losses_are_apart(agent: Agent, losses: Mapping[str, Tensor], keys: Mapping[str, str]) -> None:
+    """The loss under `keys[name]` has a gradient in every parameter of the network `name`, and in no other."""
+    for owner, key in keys.items():
+        for name, module in agent.modules.items():
+            trained = [each for each in module.parameters() if each.requires_grad]
+            if not trained:
+                continue
+            found = torch.autograd.grad(losses[key], trained, retain_graph=True, allow_unused=True)
+            assert all((each is not None) == (name == owner) for each in found), (key, name)
+
+
 def assert_resumes(make: Any, folder: Path) -> None:
     """2N updates, acts between them, are N + save + load + N, to the bit."""
     spaces: Spaces = make(0).spaces

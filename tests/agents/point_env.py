@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from counterpoint.data.goals import Spaces
 from counterpoint.envs.goal_env import EnvConfig
+from counterpoint.errors import BadInputError
 
 STEPS = 10
 SPACES = Spaces(observation=(2,), goal=(2,), action=2, success_distance=0.2)
@@ -23,17 +24,16 @@ class PointEnv(gymnasium.Env[dict[str, Any], NDArray[Any]]):
     """Ten steps of .3 at most in each direction; goals are positions.
 
     Args:
-        lose: What befalls the worker: `die` or `hang` at the step number `at` of every episode, or nothing.
-        at: Which step.
+        lose: What befalls the worker at the third step of an episode: `die`, `hang`, `refuse` or nothing.
     """
 
-    def __init__(self, lose: str = "", at: int = 3) -> None:
+    def __init__(self, lose: str = "") -> None:
         box = spaces.Box(-1, 1, (2,), np.float32)
         self.observation_space = spaces.Dict(
             dict.fromkeys(("observation", "achieved_goal", "desired_goal"), box)
         )
         self.action_space = spaces.Box(-1, 1, (2,), np.float32)
-        self._lose, self._at = lose, at
+        self._lose = lose
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
         super().reset(seed=seed)
@@ -44,9 +44,11 @@ class PointEnv(gymnasium.Env[dict[str, Any], NDArray[Any]]):
 
     def step(self, action: NDArray[Any]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self._steps += 1
-        if self._lose and self._steps == self._at:
+        if self._lose and self._steps == 3:
             if self._lose == "die":
                 os._exit(1)
+            if self._lose == "refuse":
+                raise BadInputError("action", found="NaN", expected="finite numbers", mend="look at it")
             time.sleep(60)
         moved = self._position + 0.3 * np.asarray(action, np.float32)
         self._position = np.clip(moved, -1, 1).astype(np.float32)
@@ -72,6 +74,10 @@ def make_dying(config: EnvConfig) -> PointEnv:
 
 def make_hanging(config: EnvConfig) -> PointEnv:
     return PointEnv("hang")
+
+
+def make_refusing(config: EnvConfig) -> PointEnv:
+    return PointEnv("refuse")
 
 
 class Straight:

@@ -16,6 +16,7 @@ from tests.agents.baseline_batches import (
     STATE,
     assert_acts,
     assert_learns,
+    assert_losses_are_apart,
     assert_refuses,
     assert_resumes,
     batch_of,
@@ -118,3 +119,9 @@ def test_it_refuses() -> None:
     assert_refuses(make())
     with pytest.raises(BadInputError, match="discrete"):
         make(spaces=CHOICE)
+
+
+def test_each_network_descends_its_own_loss_alone() -> None:
+    agent = make()
+    keys = {"critic": "loss", "value": "value/loss", "actor": "actor/loss"}
+    assert_losses_are_apart(agent, agent.losses(batch_of(STATE)), keys)

@@ -18,6 +18,7 @@ from tests.agents.baseline_batches import (
     WHOLE,
     assert_acts,
     assert_learns,
+    assert_losses_are_apart,
     assert_refuses,
     assert_resumes,
     batch_of,
@@ -101,26 +102,6 @@ def test_the_losses_are_made_of_the_distances_they_name(spaces: Spaces) -> None:
     assert ("next_goal" in agent.sampling().keys) == (spaces is STATE)
 
 
-def test_each_network_descends_its_own_loss_alone() -> None:
-    agent, batch = make(), batch_of(STATE)
-    losses = agent.losses(batch, torch.zeros(64, 2))
-    named = {"critic": "loss", "actor": "actor/loss", "dual": "dual/loss"}
-    for owner, key in named.items():
-        for other in set(named) - {owner}:
-            gradients = torch.autograd.grad(
-                losses[key], list(agent.modules[other].parameters()), retain_graph=True, allow_unused=True
-            )
-            # d's mix of components lies on the way from the policy to its loss; `update` takes no gradient of it.
-            through = [
-                name
-                for (name, _), each in zip(
-                    list(agent.modules[other].named_parameters()), gradients, strict=True
-                )
-                if each is not None and bool(each.abs().sum() > 0)
-            ]
-            assert through == (["quasimetric.mix"] if (owner, other) == ("actor", "critic") else [])
-
-
 @pytest.mark.parametrize("G", [5, 6], ids=["whole state", "coordinates"])
 def test_a_chain_of_states_is_measured_in_steps(G: int) -> None:
     # States 0..4 in a row, one step right or left at a time. With six coordinates a goal has an encoder of its own.
@@ -193,3 +174,11 @@ def test_it_refuses() -> None:
 def test_the_multiplier_starts_where_the_configuration_says() -> None:
     assert torch.nn.functional.softplus(make().dual["rho"]).flatten().tolist() == pytest.approx([0.01] * 4)
     assert math.isclose(config().initial_multiplier, 0.01)
+
+
+def test_each_network_descends_its_own_loss_alone() -> None:
+    agent = make()
+    keys = {"critic": "loss", "actor": "actor/loss", "dual": "dual/loss"}
+    assert_losses_are_apart(agent, agent.losses(batch_of(STATE), torch.zeros(64, 2)), keys)
+    pictures = make(spaces=PICTURE)
+    assert_losses_are_apart(pictures, pictures.losses(batch_of(PICTURE, 4), torch.zeros(8, 2)), keys)

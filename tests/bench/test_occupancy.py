@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from counterpoint.bench.occupancy_methods import METHODS
 from counterpoint.bench.occupancy_training import SCHEDULES, Setting, checkpoints, train
 from counterpoint.envs.gridworld import GridWorld
 from counterpoint.errors import BadInputError
+from counterpoint.progress import ProgressBar
 
 TINY = OccupancyConfig(
     width=2,
@@ -110,6 +113,19 @@ def test_two_processes_give_the_same_numbers(
         path.unlink()
     again = occupancy_study(TINY.model_copy(update={"processes": 2}), tmp_path)
     assert again["errors"] == whole["errors"]
+
+
+def end_at_once() -> None:
+    """As the kernel ends a process that takes too much memory."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_killed_worker_is_reported_and_nothing_hangs() -> None:
+    with (
+        ProgressBar("killed", 2, "parts") as bar,
+        pytest.raises(BadInputError, match="start it again"),
+    ):
+        occupancy._do([end_at_once, end_at_once], 2, bar)
 
 
 def test_a_folder_of_another_study_is_refused(study: tuple[Path, dict[str, Any]]) -> None:

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from counterpoint.envs.workers import EnvWorkers, WorkerLostError
-from tests.agents.point_env import CONFIG, make_dying, make_hanging, make_point
+from counterpoint.errors import BadInputError
+from tests.agents.point_env import CONFIG, make_dying, make_hanging, make_point, make_refusing
 
 RIGHT = np.tile(np.array([1.0, 0.0], np.float32), (2, 1))
 
@@ -31,3 +32,12 @@ def test_a_lost_worker_is_told_and_can_be_started_again(make: object, word: str)
                 for _ in range(3):
                     workers.begin(RIGHT)
                     workers.finish()
+
+
+def test_what_a_worker_raises_arrives_as_it_was_raised() -> None:
+    with EnvWorkers(CONFIG, 2, make=make_refusing) as workers:
+        workers.reset([0, 1])
+        with pytest.raises(BadInputError, match="expected finite numbers"):
+            for _ in range(3):
+                workers.begin(RIGHT)
+                workers.finish()

@@ -20,13 +20,16 @@ Out = TypeVar("Out")
 
 
 def prepared(function: Callable[..., Out], config: AgentConfig, device: torch.device) -> Callable[..., Out]:
-    """`function` with its matrix products in bfloat16 and compiled, where the configuration says so."""
+    """`function` with its matrix products in bfloat16 and compiled, where the configuration says so.
+
+    On a CPU nothing is compiled: there the networks' passes are written out already (`perceptron.py`).
+    """
 
     def run(*arguments: object) -> Out:
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=config.bf16):
             return function(*arguments)
 
-    return torch.compile(run) if config.compile else run
+    return torch.compile(run) if config.compile and device.type != "cpu" else run
 
 
 class Watch:
@@ -59,23 +62,25 @@ class Watch:
 def descend(
     losses: Mapping[str, Tensor], optimizers: Mapping[str, Optimizer], *, clip_norm: float | None = None
 ) -> None:
-    """One step of each named optimiser down its own loss, all gradients taken before the first step.
+    """One step of each named optimiser, after one backward pass through the sum of the losses.
 
-    A network on the way from a loss to the optimiser's parameters gets no gradient of its own.
+    Each loss must reach the parameters of its own optimiser alone (see `frozen` of the networks).
 
     Args:
         losses: Scalars, by the name of their optimiser.
         optimizers: Those named, and perhaps others, which rest.
         clip_norm: Greatest norm of an optimiser's gradients; `None` leaves them alone.
     """
-    for name, loss in losses.items():
-        parameters = [each for group in optimizers[name].param_groups for each in group["params"]]
-        gradients = torch.autograd.grad(loss, parameters, retain_graph=True)
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = gradient
+    groups = {
+        name: [p for group in optimizers[name].param_groups for p in group["params"]] for name in losses
+    }
+    parameters = [parameter for group in groups.values() for parameter in group]
+    gradients = torch.autograd.grad(torch.stack(list(losses.values())).sum(), parameters)
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient
+    for name, group in groups.items():
         if clip_norm is not None:
-            nn.utils.clip_grad_norm_(parameters, clip_norm)
-    for name in losses:
+            nn.utils.clip_grad_norm_(group, clip_norm)
         optimizers[name].step()
 
 

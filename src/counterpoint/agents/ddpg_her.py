@@ -135,10 +135,11 @@ class ActionValue(nn.Module):
         self.body = EnsembleMLP(members, [width, *hidden, 1], generator=generator)
 
     def forward(
-        self, observation: Tensor, goal: Tensor, action: Float[Tensor, "B A"]
+        self, observation: Tensor, goal: Tensor, action: Float[Tensor, "B A"], *, frozen: bool = False
     ) -> Float[Tensor, "E B"]:
-        """Values, in float32."""
-        values: Tensor = self.body(flat(self.sight(observation), self.sight(goal), action))
+        """Values, in float32; `frozen` lets gradients flow to the action and not to the parameters."""
+        seen = flat(self.sight(observation), self.sight(goal))
+        values: Tensor = self.body(flat(seen.detach() if frozen else seen, action), frozen=frozen)
         return values[..., 0].float()
 
 
@@ -197,7 +198,7 @@ class DDPGHER(Agent):
         value = self.critic(observation, goal, batch["action"])[0]
         critic = functional.mse_loss(value, target)
         before = self.actor(observation, goal)
-        reached = -self.critic(observation, goal, torch.tanh(before))[0].mean()
+        reached = -self.critic(observation, goal, torch.tanh(before), frozen=True)[0].mean()
         penalty = before.square().mean()
         return {
             "loss": critic,

@@ -62,7 +62,10 @@ def _batched(
 
 
 def _product(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
-    """left @ right (+ bias) by oneDNN, which wants the right factor as `nn.Linear` keeps its weight."""
+    """left @ right (+ bias) by oneDNN."""
+    if left.dtype == torch.bfloat16:
+        return left @ right if bias is None else torch.addmm(bias, left, right)
+    # The one way to oneDNN that PyTorch has in float32; it wants the right factor as `nn.Linear` keeps its weight.
     found: Tensor = torch.ops.mkldnn._linear_pointwise(left, right.t(), bias, "none", [], "")
     return found
 

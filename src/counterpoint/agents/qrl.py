@@ -173,7 +173,7 @@ class QuasimetricCritic(nn.Module):
         projected = together.chunk(len(latents), dim=1)
         start = torch.cat([projected[i] for i, _ in pairs], dim=1)
         end = torch.cat([projected[j] for _, j in pairs], dim=1)
-        found: Tensor = self.quasimetric(start, end)
+        found: Tensor = self.quasimetric(start, end, frozen=frozen)
         return list(found.chunk(len(pairs), dim=1))
 
 

@@ -49,9 +49,11 @@ class IntervalQuasimetric(nn.Module):
         self.components = components
         self.mix = nn.Parameter(torch.zeros(members, 1))
 
-    def forward(self, start: Float[Tensor, "E B _"], end: Float[Tensor, "E B _"]) -> Float[Tensor, "E B"]:
-        """Distances from `start` to `end`, in float32."""
+    def forward(
+        self, start: Float[Tensor, "E B _"], end: Float[Tensor, "E B _"], *, frozen: bool = False
+    ) -> Float[Tensor, "E B"]:
+        """Distances from `start` to `end`, in float32; `frozen` keeps gradients from a."""
         shape = (*start.shape[:-1], self.components, -1)
         lengths = interval_union(start.float().reshape(shape), end.float().reshape(shape))
-        share = torch.sigmoid(self.mix)
+        share = torch.sigmoid(self.mix.detach() if frozen else self.mix)
         return share * lengths.amax(dim=-1) + (1 - share) * lengths.mean(dim=-1)

@@ -136,7 +136,7 @@ class TD3BC(Agent):
         values = self.critic(observation, goal, batch["action"])
         critic = (values - target).square().mean(dim=1).sum()
         action = torch.tanh(self.actor(observation, goal))
-        reached = self.critic(observation, goal, action)[0]
+        reached = self.critic(observation, goal, action, frozen=True)[0]
         return {
             "loss": critic,
             "actor/loss": td3_bc_actor_loss(reached, action, batch["action"], config.alpha),

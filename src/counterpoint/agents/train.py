@@ -94,8 +94,8 @@ def train_agent(
         BadInputError: When the configuration, the environment, the data or the run's folder cannot be used.
     """
     given = dict(overrides) | ({"env.name": env} if env is not None else {})
-    if env is None and data is not None and not any(key.startswith("env.") for key in given):
-        given |= recorded_evaluation(data)
+    if data is not None and "env.name" not in given:
+        given = recorded_evaluation(data) | given
     config = load_agent_config(agent, given)
     if config.env is None and data is None:
         raise BadInputError(

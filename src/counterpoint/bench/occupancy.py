@@ -16,6 +16,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -235,10 +236,17 @@ def _do(tasks: Sequence[Callable[[], None]], processes: int, bar: ProgressBar) -
         for done in as_completed([pool.submit(task) for task in tasks]):
             done.result()
             bar.advance()
-    except BaseException:
+    except BaseException as error:
         pool.shutdown(wait=False, cancel_futures=True)
         for child in multiprocessing.active_children():
             child.terminate()
+        if isinstance(error, BrokenProcessPool):
+            raise BadInputError(
+                "occupancy study",
+                found="a worker process that was ended from outside",
+                expected="workers that run until their part is done",
+                mend="start it again, with fewer processes if memory was short; finished parts are kept",
+            ) from None
         raise
     pool.shutdown()
 

@@ -64,6 +64,7 @@ def _study(pyplot: Any, result: Tree) -> Any:
     _efficiency(right, result, "episodes", "decayed", MAIN)
     _floors(right, result, "episodes", ("temporal_difference", "monte_carlo_renormalise"))
     _curve_title(left, result)
+    right.set_ylabel("")
     right.set_title(f"after {result['config']['steps']:,} steps")
     _legend(figure, right)
     return figure

@@ -12,6 +12,7 @@ from tyro.conf import Positional, arg
 __all__ = ["collect", "data"]
 
 Names = Annotated[tuple[str, ...], arg(metavar="NAME...")]
+Cell = Annotated[tuple[int, int] | None, arg(metavar="ROW COLUMN")]
 collect = tyro.extras.SubcommandApp()
 data = tyro.extras.SubcommandApp()
 
@@ -80,6 +81,8 @@ def collect_pointmaze(
     val_episodes: int = 50,
     steps: int = 200,
     noise: float = 0.5,
+    start: Cell = None,
+    goal: Cell = None,
     overlap: int = 1,
     seed: int = 0,
 ) -> None:
@@ -94,26 +97,29 @@ def collect_pointmaze(
         val_episodes: Validation episodes.
         steps: Transitions an episode.
         noise: Standard deviation of Gaussian noise on the controller's actions, in action units.
+        start: Where the evaluation starts (`stitch`); the first free cell by default.
+        goal: Where it ends; the cell farthest from the start by default.
         overlap: Cells to either side of the middle of the way that both parts share (`stitch`).
         seed: Of all that is random.
     """
+    from counterpoint.config import validate
     from counterpoint.envs.collect_mazes import PointMazeCollect
     from counterpoint.envs.collect_mazes import collect_pointmaze as record
 
-    written = record(
-        PointMazeCollect(
-            out=out,
-            maze=maze,
-            suite=suite,
-            episodes=episodes,
-            val_episodes=val_episodes,
-            steps=steps,
-            noise=noise,
-            overlap=overlap,
-            seed=seed,
-        )
-    )
-    print(f"Wrote {written}")
+    given = {
+        "out": out,
+        "maze": maze,
+        "suite": suite,
+        "episodes": episodes,
+        "val_episodes": val_episodes,
+        "steps": steps,
+        "noise": noise,
+        "start": start,
+        "goal": goal,
+        "overlap": overlap,
+        "seed": seed,
+    }
+    print(f"Wrote {record(validate(PointMazeCollect, given, 'collect pointmaze'))}")
 
 
 @data.command(name="info")

@@ -4,5 +4,8 @@
 - `counterpoint.envs.metaworld`: simulate a task, ask its scripted expert, draw it.
 - `counterpoint.envs.metaworld_gym`: the same as a gymnasium environment.
 - `counterpoint.envs.collect`: record experts as a LeRobot v3 data set.
+- `counterpoint.envs.goal_env`: goal-reaching environments in one form; Fetch and mazes, and your own.
+- `counterpoint.envs.corruption`: their stochastic variant.
+- `counterpoint.envs.waypoints`, `stitching`, `collect_mazes`: PointMaze data recorded with a waypoint controller.
 - `counterpoint.envs.rendering`: fast off-screen pictures of any MuJoCo model.
 """

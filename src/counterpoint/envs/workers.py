@@ -7,7 +7,7 @@ when the last episode is. Environments that end early idle. Between rounds nothi
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -53,6 +53,16 @@ class Stepped:
     truncated: NDArray[np.bool_]
     success: NDArray[np.bool_]
     distance: NDArray[np.float64]
+
+
+class _Processes(AsyncVectorEnv):
+    """gymnasium's, but what a worker raises arrives as it was raised, and not made anew from its text."""
+
+    def _raise_if_errors(self, successes: Iterable[bool]) -> None:
+        failed = sum(not success for success in successes)
+        raised = [self.error_queue.get()[2] for _ in range(failed)]
+        if raised:
+            raise raised[0]
 
 
 class EnvWorkers:
@@ -141,7 +151,7 @@ class EnvWorkers:
     def _start(self) -> VectorEnv[Any, Any, Any]:
         if self.count == 1:
             return SyncVectorEnv(self._makers, autoreset_mode=AutoresetMode.DISABLED)
-        return AsyncVectorEnv(self._makers, context="forkserver", autoreset_mode=AutoresetMode.DISABLED)
+        return _Processes(self._makers, context="forkserver", autoreset_mode=AutoresetMode.DISABLED)
 
     def _reset(self, seeds: Sequence[int]) -> Any:
         vector = self._vector

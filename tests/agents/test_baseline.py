@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from counterpoint.agents import make_agent
+from counterpoint.agents.baseline import Watch, descend, follow, kept, seeded
+from counterpoint.training.learner import NonFiniteError
+from tests.agents.baseline_batches import STATE, batch_of
+
+SMALL: dict[str, dict[str, Any]] = {
+    "gcbc": {},
+    "ddpg_her": {},
+    "qrl": {"latent": 16, "projector": 32, "components": 8, "component_width": 4},
+    "td3_bc": {},
+    "iql": {},
+    "decision_transformer": {"context": 4, "width": 16, "layers": 1},
+}
+
+
+def test_the_watch_names_the_loss_that_is_not_finite() -> None:
+    watch = Watch()
+    watch({"critic": torch.tensor(1.0), "actor": torch.tensor(-1e30)})
+    with pytest.raises(NonFiniteError, match="actor = nan"):
+        watch({"critic": torch.tensor(1.0), "actor": torch.tensor(torch.nan)})
+    watch({"critic": torch.tensor(1.0)})  # and may be used again
+
+
+def test_a_step_takes_every_gradient_before_it_changes_anything() -> None:
+    one, other = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+    optimizers = {
+        "one": torch.optim.SGD(one.parameters(), 0.1),
+        "other": torch.optim.SGD(other.parameters(), 0.1),
+    }
+    before = one.weight.item(), other.weight.item()
+    losses = {
+        "one": (one.weight * other.weight.detach()).sum(),
+        "other": (other.weight * one.weight.detach()).sum(),
+    }
+    descend(losses, optimizers)
+    assert one.weight.item() == pytest.approx(before[0] - 0.1 * before[1])
+    assert other.weight.item() == pytest.approx(before[1] - 0.1 * before[0])
+    descend({"one": 100 * one.weight.sum()}, optimizers, clip_norm=0.5)
+    assert one.weight.item() == pytest.approx(before[0] - 0.1 * before[1] - 0.05, abs=1e-6)
+
+
+def test_a_target_follows() -> None:
+    target, online = nn.Linear(2, 2), nn.Linear(2, 2)
+    expected = 0.9 * target.weight + 0.1 * online.weight
+    follow(target, online, 0.1)
+    torch.testing.assert_close(target.weight, expected)
+
+
+def test_random_numbers_are_kept_and_seeded() -> None:
+    generator = torch.Generator().manual_seed(3)
+    state = generator.get_state()
+    with kept(generator):
+        torch.rand(5, generator=generator)
+    assert torch.equal(generator.get_state(), state)
+    outside = torch.get_rng_state()
+    drawn = []
+    for _ in range(2):
+        with seeded(torch.Generator().manual_seed(4), torch.device("cpu")):
+            drawn.append(torch.rand(3))
+    assert torch.equal(drawn[0], drawn[1])
+    assert torch.equal(torch.get_rng_state(), outside)
+
+
+@pytest.mark.parametrize("name", list(SMALL))
+def test_bfloat16_products_change_losses_a_little_and_parameters_stay_float32(name: str) -> None:
+    sizes = {} if name == "decision_transformer" else {"hidden": [32, 32]}
+    losses = []
+    for bf16 in (False, True):
+        agent = make_agent({"name": name, "bf16": bf16} | sizes | SMALL[name], STATE)
+        batch = batch_of(STATE, K=agent.sampling().sequence)
+        losses.append(agent.evaluate(batch)["loss"])
+        assert agent.update(batch, 0)["loss"].dtype == torch.float32
+        assert all(p.dtype == torch.float32 for module in agent.modules.values() for p in module.parameters())
+    assert losses[0] != losses[1]
+    assert losses[1] == pytest.approx(losses[0], rel=0.03)
