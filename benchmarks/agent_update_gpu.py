@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from agent_update import SPACES, random_batch
 
+from agent_update import SPACES, random_batch
 from counterpoint.agents.td_infonce import TDInfoNCE, TDInfoNCEConfig
 from counterpoint.provenance import provenance
 

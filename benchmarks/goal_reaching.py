@@ -79,9 +79,10 @@ SMALL_QRL = FAST | {
     "agent.critic_lr": 3e-4,
     "agent.critics": 1,
     "agent.latent": 64,
-    "agent.projector": 256,
+    "agent.projector": 128,
     "agent.components": 8,
     "agent.component_width": 8,
+    "agent.initial_multiplier": 1.0,  # short runs do not wait for it to grow from 0.01
 }
 # Table 2, as many environment steps as ten minutes of a graphics card allow.
 FULL_ONLINE = {"agent.compile": True, "online.steps": 200_000, "online.envs": 16, "online.trackers": []}

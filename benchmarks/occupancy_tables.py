@@ -117,6 +117,16 @@ def one_rate(result: Tree) -> str:
     return markdown(["learning rate", *(title(m) for m in baselines)], rows)
 
 
+def sr_rates(result: Tree) -> str:
+    """The successor representation at each constant rate, against TD InfoNCE at its best."""
+    table = result["advantages_over_sr_by_rate"]
+    rows = [
+        [f"{float(rate):g}", *(times(table[cut][rate]) for cut in ("episodes", "trajectory"))]
+        for rate in table["episodes"]
+    ]
+    return markdown(["SR's learning rate", "episodes of 100", "one trajectory"], rows)
+
+
 def known(result: Tree) -> str:
     """What is left of the error on expected gradients."""
     rows = [[name, f"{result['known_model_error'][key]:.1e}"] for key, name in KNOWN.items()]
@@ -130,6 +140,7 @@ TABLES: dict[str, Callable[[Tree], str]] = {
     "floors episodes": lambda result: floors(result, "episodes"),
     "floors trajectory": lambda result: floors(result, "trajectory"),
     "one rate": one_rate,
+    "sr rates": sr_rates,
     "known": known,
 }
 

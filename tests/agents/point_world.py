@@ -30,9 +30,11 @@ AGENTS = {
 }
 
 
-def small_agent(name: str, spaces: Spaces = STATES, *, seed: int = 0, **settings: Any) -> ContrastiveAgent:
+def small_agent(
+    name: str, spaces: Spaces = STATES, *, seed: int = 0, device: str = "cpu", **settings: Any
+) -> ContrastiveAgent:
     kind, config = AGENTS[name]
-    return kind(config(**{"hidden": (32, 32), **settings}), spaces, seed=seed)
+    return kind(config(**{"hidden": (32, 32), **settings}), spaces, seed=seed, device=device)
 
 
 def point_batch(seed: int, spaces: Spaces = STATES, *, rows: int = 32) -> dict[str, Tensor]:

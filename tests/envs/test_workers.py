@@ -10,6 +10,12 @@ from tests.agents.point_env import CONFIG, make_dying, make_hanging, make_point,
 RIGHT = np.tile(np.array([1.0, 0.0], np.float32), (2, 1))
 
 
+def _three_steps(workers: EnvWorkers) -> None:
+    for _ in range(3):
+        workers.begin(RIGHT)
+        workers.finish()
+
+
 def test_one_here_and_two_in_workers_see_the_same() -> None:
     with EnvWorkers(CONFIG, 1, make=make_point) as one, EnvWorkers(CONFIG, 2, make=make_point) as two:
         first, second = one.reset([7]), two.reset([7, 8])
@@ -29,15 +35,11 @@ def test_a_lost_worker_is_told_and_can_be_started_again(make: object, word: str)
         for _ in range(2):
             workers.reset([0, 1])
             with pytest.raises(WorkerLostError, match=word):
-                for _ in range(3):
-                    workers.begin(RIGHT)
-                    workers.finish()
+                _three_steps(workers)
 
 
 def test_what_a_worker_raises_arrives_as_it_was_raised() -> None:
     with EnvWorkers(CONFIG, 2, make=make_refusing) as workers:
         workers.reset([0, 1])
         with pytest.raises(BadInputError, match="expected finite numbers"):
-            for _ in range(3):
-                workers.begin(RIGHT)
-                workers.finish()
+            _three_steps(workers)

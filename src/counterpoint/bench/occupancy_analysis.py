@@ -134,6 +134,7 @@ def summarise(
             for cut, by_schedule in errors.items()
         },
         "advantages_at_one_rate": {cut: _at_one_rate(sizes, by["constant"]) for cut, by in errors.items()},
+        "advantages_over_sr_by_rate": {cut: _over_sr(sizes, by["constant"]) for cut, by in errors.items()},
         "floors": floor_table,
         "floor_advantages": {cut: _floor_advantages(sizes, table) for cut, table in floor_table.items()},
         "curves": curves,
@@ -198,6 +199,13 @@ def _at_one_rate(sizes: Sequence[int], table: Tree) -> Tree:
             if method != OURS and rate in by_size[last]["per_seed_by_rate"]
         }
     return found
+
+
+def _over_sr(sizes: Sequence[int], table: Tree) -> Tree:
+    """The ratio to the successor representation at each of its own rates, TD InfoNCE at its best ones."""
+    ours = _by_size(table[OURS], sizes)
+    rates = table["sr"][str(sizes[-1])]["per_seed_by_rate"]
+    return {rate: advantage(sizes, ours, _by_size(table["sr"], sizes, rate)) for rate in rates}
 
 
 def _floor_table(floors: Mapping[str, Mapping[str, float]]) -> Tree:
