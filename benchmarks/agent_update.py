@@ -5,7 +5,9 @@
 Networks of 4 x 512 with twins, d = 16, and FetchReach's sizes (observation 10, goal 3, action 4); random inputs. All
 candidates start from the same weights and must first agree in both losses over three updates. Then each round takes
 every candidate in turn, twice, and the second update counts. Figures are medians over rounds; a ratio is the median of
-the rounds' ratios. bf16 is this library with matrix products in bfloat16, JAX is in float32.
+the rounds' ratios, in wall-clock and in processor milliseconds (the second holds on a busy machine too). bf16 is this
+library with matrix products in bfloat16, JAX is in float32. `update_memory_kept` is the same with an allocator that
+gives no memory back: JAX asks the system for its scratch memory anew with every update, and pays in page faults.
 
 `scale` gives processor time and peak memory (Adam's moments, gradients and everything else an update needs beside the
 parameters) of float32 updates for batches of 256 to 4096. `losses_alone_ms` is the part that grows with the square of
@@ -41,6 +43,11 @@ from counterpoint.objectives.td_infonce import goal_reaching_loss, td_infonce_lo
 from counterpoint.provenance import provenance
 
 SPACES = Spaces(observation=(10,), goal=(3,), action=4)
+KEEP_MEMORY = {
+    "MALLOC_MMAP_THRESHOLD_": str(2**30),
+    "MALLOC_TRIM_THRESHOLD_": str(2**31),
+    "MALLOC_TOP_PAD_": str(2**26),
+}
 Candidate = Callable[[], Any]
 
 
@@ -199,38 +206,50 @@ def timed(run: Candidate) -> float:
     return 1e3 * (time.process_time() - started)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--scale-of", type=int, help="measure this batch size alone and print it")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "agent_update.json")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    if arguments.scale_of:
-        print(json.dumps(scale(arguments.scale_of, 3)))
-        return
-    batch = random_batch(arguments.batch)
+def compare(rows: int, rounds: int) -> dict[str, Any]:
+    batch = random_batch(rows)
     candidates = {
         "jax": jax_update(batch),
         "float32": library_update(batch),
         "bf16": library_update(batch, bf16=True),
     }
     agree(candidates)
-    times = measure(candidates, arguments.rounds)
-    print(json.dumps(times, indent=1))
-    sizes = []
-    for rows in (256, 512, 1024, 2048, 4096):
-        command = [sys.executable, __file__, "--scale-of", str(rows)]
-        sizes.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
-        print(json.dumps(sizes[-1]))
+    return measure(candidates, rounds)
+
+
+def in_a_process(*arguments: str, **environment: str) -> Any:
+    """What this script prints when called with other arguments."""
+    command = [sys.executable, __file__, *arguments]
+    environ = {**os.environ, **environment}
+    found = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environ).stdout
+    print(found, flush=True)
+    return json.loads(found)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--scale-of", type=int, help="measure this batch size alone and print it")
+    parser.add_argument("--compare-only", action="store_true", help="measure beside JAX and print it")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "agent_update.json")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    if arguments.scale_of:
+        print(json.dumps(scale(arguments.scale_of, 3)))
+        return
+    if arguments.compare_only:
+        print(json.dumps(compare(arguments.batch, arguments.rounds)))
+        return
+    sizes = ["--batch", str(arguments.batch), "--rounds", str(arguments.rounds)]
     result = {
         "command": f"OMP_NUM_THREADS=1 python benchmarks/agent_update.py --rounds {arguments.rounds}",
         "threads": 1,
         "rounds": arguments.rounds,
         "batch": arguments.batch,
-        "update": times,
-        "scale": sizes,
+        "update": in_a_process("--compare-only", *sizes),
+        "update_memory_kept": in_a_process("--compare-only", *sizes, **KEEP_MEMORY),
+        "scale": [in_a_process("--scale-of", str(rows)) for rows in (256, 512, 1024, 2048, 4096)],
         "provenance": provenance(),
     }
     arguments.out.parent.mkdir(parents=True, exist_ok=True)

@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from counterpoint.evaluation.statistics import seeds_interval
 from counterpoint.provenance import provenance
 
@@ -56,7 +58,7 @@ class Study:
 # 3e-4 everywhere, since 12,000 updates are too few for the smaller rates of the papers' policies.
 SMALL_ONLINE = {
     "agent.hidden": [256, 256],
-    "online.steps": 50_000,
+    "online.steps": 30_000,
     "online.envs": 4,
     "online.warmup": 2_000,
     "online.updates_per_step": 0.25,
@@ -68,9 +70,9 @@ SMALL_ONLINE = {
 }
 SMALL_OFFLINE = {
     "agent.hidden": [256, 256],
-    "train.steps": 10_000,
-    "train.eval_every": 2_000,
-    "train.save_every": 5_000,
+    "train.steps": 6_000,
+    "train.eval_every": 1_500,
+    "train.save_every": 3_000,
     "train.trackers": [],
 }
 CLONED = {"agent.actor_goals": "future", "agent.behaviour_cloning": 0.1}
@@ -86,7 +88,7 @@ SMALL_QRL = FAST | {
 }
 # Table 2, as many environment steps as ten minutes of a graphics card allow.
 FULL_ONLINE = {"agent.compile": True, "online.steps": 200_000, "online.envs": 16, "online.trackers": []}
-SHORT = {"online.steps": 20_000}
+SHORT = {"online.steps": 15_000, "online.eval_every": 3_000, "online.save_every": 15_000}
 
 STUDIES = {
     "fetch_reach": Study(
@@ -142,7 +144,7 @@ STUDIES = {
             "discount 0.95": ("td_infonce", FAST | SHORT | {"agent.discount": 0.95}),
         },
         SMALL_ONLINE,
-        seeds=2,
+        seeds=1,
     ),
     "push": Study(
         "FetchPush-v4",
@@ -210,7 +212,7 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in ("success", "success_at_end", "closest_distance"):
         values = [run["evaluation"][name]["value"] for run in runs]
-        estimate = seeds_interval(values) if len(values) > 1 else None
+        estimate = seeds_interval(np.array(values)) if len(values) > 1 else None
         found[name] = {
             "mean": sum(values) / len(values),
             "low": estimate.low if estimate else None,

@@ -85,7 +85,7 @@ def main() -> None:
     print(f"Wrote {path}")
 
 
-def far_pairs(goals: np.ndarray, maze: MazeGrid) -> list[tuple[int, int]]:  # type: ignore[type-arg]
+def far_pairs(goals: np.ndarray, maze: MazeGrid) -> list[tuple[int, int]]:
     """Indices of states drawn by chance that are far from one another through the maze."""
     rng = np.random.default_rng(0)
     cells = [(int(row), int(column)) for row, column in maze.cells_of(goals)]

@@ -232,3 +232,19 @@ def test_the_seed_decides_everything(name: str) -> None:
     one, same, other = map(parameters, agents)
     assert all(torch.equal(one[key], same[key]) for key in one)
     assert not torch.equal(one["actor.body.weights.0"], other["actor.body.weights.0"])
+
+
+def test_td_infonce_learns_to_steer_a_point_to_its_goal() -> None:
+    agent = small_agent("td_infonce", hidden=(64, 64), discount=0.9, actor_lr=2e-3, critic_lr=2e-3)
+    draws = np.random.default_rng(0)
+    start, goal = draws.uniform(-0.9, 0.9, (2, 200, 2)).astype(np.float32)
+
+    def distance_left() -> float:
+        place = start
+        for _ in range(12):
+            place = place + 0.2 * agent.act(place, goal, explore=False)
+        return float(np.linalg.norm(place - goal, axis=1).mean())
+
+    untrained = distance_left()
+    train(agent, range(200), rows=64)
+    assert distance_left() < min(0.4, untrained / 2)

@@ -10,7 +10,7 @@ from tests.agents.point_env import CONFIG, STEPS, Straight, make_point
 class Still(Straight):
     """Stays where it is."""
 
-    def act(self, observation: np.ndarray, goal: np.ndarray, *, explore: bool) -> np.ndarray:  # type: ignore[type-arg]
+    def act(self, observation: np.ndarray, goal: np.ndarray, *, explore: bool) -> np.ndarray:
         return np.zeros_like(goal)
 
 

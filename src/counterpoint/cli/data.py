@@ -127,7 +127,7 @@ def data_info(path: Positional[Path], /) -> None:
     """Say what a data set holds: episodes, cameras, instructions, splits.
 
     Args:
-        path: A LeRobot, video-folder or EPIC-KITCHENS data set.
+        path: A LeRobot, video-folder, EPIC-KITCHENS or Minari data set.
     """
     from counterpoint.data.commands import info
 
@@ -139,7 +139,7 @@ def data_doctor(path: Positional[Path], /) -> None:
     """Look for damage: timestamps, indices, frame counts, statistics, decodability. Exit code 2 when there is some.
 
     Args:
-        path: A LeRobot, video-folder or EPIC-KITCHENS data set, or a training store.
+        path: A LeRobot, video-folder, EPIC-KITCHENS or Minari data set, or a training store.
     """
     from counterpoint.data.commands import doctor
 

@@ -20,6 +20,7 @@ from counterpoint.data.formats.epic_kitchens import EpicKitchensStore
 from counterpoint.data.formats.lerobot import LeRobotStore
 from counterpoint.data.formats.lerobot_layout import INFO
 from counterpoint.data.formats.lerobot_writer import LeRobotWriter
+from counterpoint.data.formats.minari_files import is_minari
 from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError
 from counterpoint.progress import ProgressBar
@@ -32,6 +33,12 @@ _CHUNK = 64  # frames decoded at a time
 
 def info(path: str | Path) -> None:
     """Print what a data set holds: episodes, cameras, sizes, instructions, splits, share of successes."""
+    console = Console()
+    if is_minari(path):
+        from counterpoint.data.formats.minari_info import describe_minari  # minari is an extra
+
+        console.print(_facts(path, describe_minari(Path(path))))
+        return
     store = open_dataset(path)
     lengths = [episode.length for episode in store.episodes]
     actions, state = store.actions(0), store.state(0)
@@ -51,23 +58,24 @@ def info(path: str | Path) -> None:
     }
     if isinstance(store, EpicKitchensStore) and store.skipped:
         facts["left out"] = f"{len(store.skipped)} segments whose frames are not there"
-    table = Table(title=Text(str(path)), show_header=False)
-    for name, fact in facts.items():
-        table.add_row(name, Text(fact))
     texts = Table("instruction", "episodes")
     counts = Counter(episode.instruction for episode in store.episodes)
     for text, count in counts.most_common(_SHOWN):
         texts.add_row(Text(text or "(none)"), str(count))
     if len(counts) > _SHOWN:
         texts.add_row(f"... and {len(counts) - _SHOWN} more", "")
-    console = Console()
-    console.print(table)
+    console.print(_facts(path, facts))
     console.print(texts)
 
 
 def doctor(path: str | Path) -> int:
     """Examine a data set, print what is wrong with it, and return the exit code: 0 clean, 2 with findings."""
-    findings = examine(path)
+    if is_minari(path):
+        from counterpoint.data.formats.minari_info import examine_minari  # minari is an extra
+
+        findings = examine_minari(Path(path))
+    else:
+        findings = examine(path)
     console = Console()
     if not findings:
         console.print(Text(f"{path}: nothing wrong"))
@@ -138,6 +146,13 @@ def convert(path: str | Path, out: str | Path, *, size: int | None = None, fps: 
     rates = ", ".join(f"{source:g}" for source in sorted({round(e.fps, 2) for e in store.episodes}))
     print(f"Wrote {out}: {len(store.episodes)} episodes at {rate} frames a second (source: {rates})")
     return Path(out)
+
+
+def _facts(path: str | Path, facts: dict[str, str]) -> Table:
+    table = Table(title=Text(str(path)), show_header=False)
+    for name, fact in facts.items():
+        table.add_row(name, Text(fact))
+    return table
 
 
 def _camera_size(store: EpisodeStore, camera: str) -> str:

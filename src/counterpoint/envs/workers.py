@@ -104,7 +104,8 @@ class EnvWorkers:
         """
         if self._vector is None:
             self._vector = self._start()
-        return self._guarded(self._reset, seeds)[0]
+        observations: Observations = self._guarded(self._reset, seeds)[0]
+        return observations
 
     def begin(self, actions: NDArray[Any]) -> None:
         """Send actions [N, ...]; `finish` brings the answers, and other work can be done in between."""
@@ -154,11 +155,10 @@ class EnvWorkers:
         return _Processes(self._makers, context="forkserver", autoreset_mode=AutoresetMode.DISABLED)
 
     def _reset(self, seeds: Sequence[int]) -> Any:
-        vector = self._vector
+        vector: Any = self._vector  # gymnasium's base class types a single seed only
         if isinstance(vector, AsyncVectorEnv):
             vector.reset_async(seed=list(seeds))
             return vector.reset_wait(timeout=10 * self._timeout)
-        assert vector is not None
         return vector.reset(seed=list(seeds))
 
     def _guarded(self, call: Callable[..., Any], *arguments: Any) -> Any:

@@ -68,7 +68,7 @@ def episode_success(source: str | Path) -> NDArray[np.bool_]:
     return np.array([_success(source, episode).any() for episode in open_minari(source).iterate_episodes()])
 
 
-def replay_from_store(store: EpisodeStore, *, goals: Literal["state"] = "state") -> ReplayBuffer:
+def replay_from_store(store: EpisodeStore) -> ReplayBuffer:
     """States and actions of an `EpisodeStore`, such as a LeRobot data set, as a replay buffer.
 
     An episode of T steps has no state after its last action, so it gives T - 1 transitions. Goals are whole states;
@@ -77,12 +77,10 @@ def replay_from_store(store: EpisodeStore, *, goals: Literal["state"] = "state")
 
     Args:
         store: Where episodes come from.
-        goals: What serves as a goal; a store knows states alone.
 
     Raises:
         BadInputError: When it has no state or no actions, or an episode has fewer than two steps.
     """
-    del goals
     vectors = [(store.state(index), store.actions(index)) for index in range(len(store.episodes))]
     states = [state for state, _ in vectors if state is not None]
     actions = [action for _, action in vectors if action is not None]

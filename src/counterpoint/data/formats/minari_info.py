@@ -1,0 +1,50 @@
+"""What `counterpoint data info` and `doctor` say of a Minari data set of goal-reaching episodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from counterpoint.data.formats.minari import episode_success, read_minari
+from counterpoint.data.formats.minari_files import open_minari
+from counterpoint.errors import BadInputError
+
+__all__ = ["describe_minari", "examine_minari"]
+
+
+def describe_minari(path: Path) -> dict[str, str]:
+    """Name of a fact -> the fact, in words.
+
+    Raises:
+        BadInputError: When the data set cannot be read, or an episode is not one to learn to reach goals from.
+    """
+    note: dict[str, Any] = dict(open_minari(path).storage.metadata)
+    episodes = list(read_minari(path))
+    lengths = [len(episode.actions) for episode in episodes]
+    first = episodes[0]
+    try:
+        success = episode_success(path)
+        succeeded = f"{success.mean():.0%} of {len(success)} episodes"
+    except BadInputError:
+        succeeded = "not recorded"
+    return {
+        "format": "minari",
+        "name": str(note.get("dataset_id", "not recorded")),
+        "environment": str(note.get("env_id", "not recorded")),
+        "episodes": f"{len(lengths)}, of {min(lengths)} to {max(lengths)} transitions",
+        "transitions": str(sum(lengths)),
+        "observations": "x".join(map(str, first.observations.shape[1:])),
+        "goals": "x".join(map(str, first.achieved.shape[1:])),
+        "actions": "discrete" if first.actions.ndim == 1 else f"{first.actions.shape[1]} dimensions",
+        "success": succeeded,
+    }
+
+
+def examine_minari(path: Path) -> list[BadInputError]:
+    """The first thing that is wrong with a data set, episode by episode; none where all is well."""
+    try:
+        for _ in read_minari(path):
+            pass
+    except BadInputError as error:
+        return [error]
+    return []
