@@ -15,6 +15,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # for who runs this file by its path from elsewhere
 import occupancy_tables
 from counterpoint.bench.occupancy import OccupancyConfig, occupancy_study
@@ -32,6 +34,27 @@ def rounded(value: Any) -> Any:
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
+def by_batch(config: OccupancyConfig, study: Path) -> dict[str, Any]:
+    """Final errors for several batch sizes, at the most data and one decayed learning rate for all."""
+    kept = study / "by_batch.json"
+    if kept.exists():
+        return dict(json.loads(kept.read_text()))
+    size = config.sizes[-1]
+    data = [Counted.load(study / "data" / f"episodes-{size}-{seed}.npz") for seed in range(config.seeds)]
+    found: dict[str, Any] = {"steps": BATCH_STEPS, "learning_rate": BATCH_RATE, "schedule": "decayed"}
+    for method in ("c_learning_both", "c_learning_pairs", "td_infonce"):
+        found[method] = {}
+        for batch in BATCHES:
+            trained = train(
+                method, data, config.truth(), [Setting(BATCH_RATE, "decayed")],
+                discount=config.discount, steps=BATCH_STEPS, size=batch, seed=0,
+            )  # fmt: skip
+            final = seeds_interval(np.array(trained["error"][-1])[:, 0])
+            found[method][str(batch)] = {"mean": final.value, "low": final.low, "high": final.high}
+    kept.write_text(json.dumps(found, indent=1) + "\n")
+    return found
+
+
 def main() -> None:
     """Run, and keep."""
     parser = argparse.ArgumentParser(
@@ -42,7 +65,9 @@ def main() -> None:
     parser.add_argument("--result", type=Path, default=HERE / "results" / "occupancy.json")
     parser.add_argument("--figures", type=Path, default=HERE.parent / "docs" / "assets")
     arguments = parser.parse_args()
-    found = occupancy_study(OccupancyConfig(processes=arguments.processes), arguments.study)
+    config = OccupancyConfig(processes=arguments.processes)
+    found = occupancy_study(config, arguments.study)
+    found["by_batch"] = by_batch(config, arguments.study)
     about = found.pop("provenance")
     command = "python benchmarks/occupancy.py --study runs/occupancy"
     known = {name: curve["error"][-1] for name, curve in found.pop("known_model").items()}

@@ -127,6 +127,15 @@ def sr_rates(result: Tree) -> str:
     return markdown(["SR's learning rate", "episodes of 100", "one trajectory"], rows)
 
 
+def by_batch(result: Tree) -> str:
+    """Final errors in thousandths for several batch sizes."""
+    table = result["by_batch"]
+    methods = ("c_learning_both", "c_learning_pairs", "td_infonce")
+    sizes = list(table[methods[0]])
+    rows = [[title(method), *(thousandths(table[method][n]) for n in sizes)] for method in methods]
+    return markdown(["method", *(f"batch of {n}" for n in sizes)], rows)
+
+
 def known(result: Tree) -> str:
     """What is left of the error on expected gradients."""
     rows = [[name, f"{result['known_model_error'][key]:.1e}"] for key, name in KNOWN.items()]
@@ -141,6 +150,7 @@ TABLES: dict[str, Callable[[Tree], str]] = {
     "floors trajectory": lambda result: floors(result, "trajectory"),
     "one rate": one_rate,
     "sr rates": sr_rates,
+    "by batch": by_batch,
     "known": known,
 }
 

@@ -44,7 +44,8 @@ class AgentConfig(FrozenConfig):
         hidden: Widths of the hidden layers of every network.
         discount: gamma.
         bf16: Whether matrix products run in bfloat16 (parameters and losses stay float32).
-        compile: Whether the update step goes through `torch.compile`.
+        compile: Whether the update step is compiled off the CPU: one CUDA graph for the contrastive agents,
+            `torch.compile` for the baselines.
     """
 
     hidden: tuple[int, ...] = (512, 512, 512, 512)
