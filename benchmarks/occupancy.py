@@ -20,9 +20,13 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # for who runs this file by its path from elsewhere
 import occupancy_tables
 from counterpoint.bench.occupancy import OccupancyConfig, occupancy_study
+from counterpoint.bench.occupancy_data import Counted
 from counterpoint.bench.occupancy_figures import FIGURES
+from counterpoint.bench.occupancy_training import Setting, train
+from counterpoint.evaluation.statistics import seeds_interval
 
 HERE = Path(__file__).parent
+BATCHES, BATCH_STEPS, BATCH_RATE = (64, 256, 1024), 25_000, 3e-3
 
 
 def rounded(value: Any) -> Any:

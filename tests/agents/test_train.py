@@ -70,6 +70,15 @@ def test_online_through_the_command_line_then_longer_then_evaluated(
     assert found["provenance"]["packages"]["mujoco"]
 
 
+@pytest.mark.parametrize("form", [{"env.observations": "image"}, {"env.goals": "state"}])
+def test_pictures_and_whole_states_train_online(form: dict[str, Any], tmp_path: Path) -> None:
+    train_agent("td_infonce", tmp_path / "run", ONLINE | form, env="FetchPush-v4")
+    agent, env = load_agent(tmp_path / "run")
+    assert agent.spaces.goal == agent.spaces.observation
+    assert env is not None
+    assert env["name"] == "FetchPush-v4"
+
+
 def test_the_final_evaluation_does_not_depend_on_the_number_of_environments(tmp_path: Path) -> None:
     out = tmp_path / "run"
     train_agent("gcbc", out, ONLINE, env="PointMaze_UMaze-v3")
