@@ -1,13 +1,13 @@
 """Whether bfloat16 matrix products harm learning: agents that steer a point to a goal, in both precisions.
 
-    OMP_NUM_THREADS=1 python benchmarks/agent_precision.py [--updates 1000] [--seeds 3]
+    python benchmarks/agent_precision.py [--updates 1000] [--seeds 3]
         [--out benchmarks/results/agent_precision.json]
 
 The point lives in the square [-1, 1]^2 and moves by 0.2 a (actions in [-1, 1]^2, walls stop it). Agents learn from
 transitions of random actions, each with a future drawn as the replay buffer would from an endless episode (gamma .9, at
 most 30 steps), with two hidden layers of 128 and Adam at 1e-3. Afterwards each one starts 500 times from a random place
 with a random goal: the share of goals within 0.15 after 20 steps, and the mean distance left. Precisions differ in
-nothing else: weights, data and noise are the same.
+nothing else: weights, data and noise are the same. One thread.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def main() -> None:
         for bf16 in (False, True)
     ]
     result = {
-        "command": "OMP_NUM_THREADS=1 python benchmarks/agent_precision.py "
+        "command": "python benchmarks/agent_precision.py "
         f"--updates {arguments.updates} --seeds {arguments.seeds}",
         "runs": runs,
         "provenance": provenance(),

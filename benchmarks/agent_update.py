@@ -243,7 +243,8 @@ def main() -> None:
         return
     sizes = ["--batch", str(arguments.batch), "--rounds", str(arguments.rounds)]
     result = {
-        "command": f"OMP_NUM_THREADS=1 python benchmarks/agent_update.py --rounds {arguments.rounds}",
+        "command": f"python benchmarks/agent_update.py --rounds {arguments.rounds}",
+        "environment": {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "")},
         "threads": 1,
         "rounds": arguments.rounds,
         "batch": arguments.batch,

@@ -53,7 +53,7 @@ def main() -> None:
     run = arguments.out / "run"
     if not (run / "agent").exists():
         train_agent("td_infonce", run, SETTINGS, data=str(data))
-    agent, _ = load_agent(run)
+    agent = load_agent(run).agent
     assert isinstance(agent, ContrastiveAgent)
     env = make_goal_env(EnvConfig(name="PointMaze_Medium-v3"))
     maze = MazeGrid.of(env)

@@ -142,6 +142,16 @@ def known(result: Tree) -> str:
     return markdown(["method", "error"], rows)
 
 
+def cost(result: Tree) -> str:
+    """Processor time of training."""
+    minutes = result["processor_seconds"] / 60
+    about = result["provenance"]["hardware"]
+    return markdown(
+        ["hardware", "processor minutes", "over two processes"],
+        [[f"{about['cpu']}, {about['cores']} cores", f"{minutes:.0f}", f"{minutes / 2:.0f} minutes"]],
+    )
+
+
 TABLES: dict[str, Callable[[Tree], str]] = {
     "ratios": ratios,
     "errors decayed": lambda result: errors(result, "episodes", "decayed"),
@@ -152,6 +162,7 @@ TABLES: dict[str, Callable[[Tree], str]] = {
     "sr rates": sr_rates,
     "by batch": by_batch,
     "known": known,
+    "cost": cost,
 }
 
 

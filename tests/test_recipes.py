@@ -7,8 +7,10 @@ import pytest
 
 from counterpoint.agents import agent_config
 from counterpoint.agents.train import load_agent_config
-from counterpoint.config import read_recipe, recipe_names
+from counterpoint.config import parse_overrides, read_recipe, recipe_names
 from counterpoint.data.loader import Loader
+from counterpoint.envs.goal_env import make_goal_env
+from counterpoint.envs.waypoints import MazeGrid
 from counterpoint.objectives import OBJECTIVES, objective_config
 from counterpoint.training.pretrain import PretrainConfig, build_objective, load_config
 from tests.conftest import moving_square_store
@@ -54,6 +56,35 @@ def test_values_of_td_infonce_tables_2_and_3() -> None:
     assert fetch.agent["actor_goals"] == "random"
     assert maze.agent["actor_goals"] == large.agent["actor_goals"] == "future"
     assert maze.agent["behaviour_cloning"] == large.agent["behaviour_cloning"] == 0.1
+
+
+@pytest.mark.parametrize("name", [name for name in AGENT_RECIPES if "antmaze" in name])
+def test_antmaze_is_evaluated_as_d4rl_does_in_the_version_of_the_data(name: str) -> None:
+    env = load_agent_config(name, {}).env
+    assert env is not None
+    goal = {"AntMaze_UMaze-v4": (3, 1), "AntMaze_Large-v4": (7, 9)}[env.name]
+    assert (env.start_cells, env.goal_cells) == (((1, 1),), (goal,))
+
+
+@pytest.mark.sim
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize(
+    ("recipe", "changes"),
+    [
+        ("td_infonce-antmaze", []),
+        ("td_infonce-antmaze", ["--env.name=AntMaze_Medium-v4", "--env.goal_cells=[[6,6]]"]),
+        ("td_infonce-antmaze-large", []),
+    ],
+)
+def test_antmaze_begins_and_ends_where_its_recipe_says(recipe: str, changes: list[str]) -> None:
+    config = load_agent_config(recipe, parse_overrides(changes)).env
+    assert config is not None
+    env = make_goal_env(config)
+    grid = MazeGrid.of(env)
+    seen, _ = env.reset(seed=0)
+    assert grid.cell_of(seen["achieved_goal"]) == config.start_cells[0]
+    assert grid.cell_of(seen["desired_goal"]) == config.goal_cells[0]
+    env.close()
 
 
 @pytest.mark.parametrize("name", recipe_names())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import time
 from typing import Any
@@ -24,7 +25,7 @@ class PointEnv(gymnasium.Env[dict[str, Any], NDArray[Any]]):
     """Ten steps of .3 at most in each direction; goals are positions.
 
     Args:
-        lose: What befalls the worker at the third step of an episode: `die`, `hang`, `refuse` or nothing.
+        lose: What befalls the worker at the third step of an episode: `die`, `hang`, `refuse`, `speechless` or nothing.
     """
 
     def __init__(self, lose: str = "") -> None:
@@ -47,6 +48,8 @@ class PointEnv(gymnasium.Env[dict[str, Any], NDArray[Any]]):
         if self._lose and self._steps == 3:
             if self._lose == "die":
                 os._exit(1)
+            if self._lose == "speechless":
+                raise SpeechlessError
             if self._lose == "refuse":
                 raise BadInputError("action", found="NaN", expected="finite numbers", mend="look at it")
             time.sleep(60)
@@ -78,6 +81,23 @@ def make_hanging(config: EnvConfig) -> PointEnv:
 
 def make_refusing(config: EnvConfig) -> PointEnv:
     return PointEnv("refuse")
+
+
+class SpeechlessError(Exception):
+    """An error that does not pickle."""
+
+    def __reduce__(self) -> str:
+        raise TypeError("not to be sent")
+
+
+def make_speechless(config: EnvConfig) -> PointEnv:
+    return PointEnv("speechless")
+
+
+def make_dead_on_arrival(config: EnvConfig) -> PointEnv:
+    if multiprocessing.parent_process() is not None:  # gymnasium makes one here to look at its spaces
+        os._exit(1)
+    return PointEnv()
 
 
 class Straight:

@@ -14,7 +14,7 @@ from counterpoint.agents.online import OnlineConfig, OnlineLoop
 from counterpoint.agents.replay import ReplayBuffer
 from counterpoint.envs.workers import EnvWorkers
 from counterpoint.errors import BadInputError
-from tests.agents.point_env import CONFIG, SPACES, STEPS, make_dying, make_point
+from tests.agents.point_env import CONFIG, SPACES, STEPS, make_dying, make_point, make_refusing
 
 ONLINE = OnlineConfig(
     steps=200,
@@ -129,6 +129,13 @@ def test_workers_that_keep_dying_end_a_run_that_is_saved(
     with pytest.raises(BadInputError, match="the run is saved"):
         _train(loop)
     assert "environments restarted" in capsys.readouterr().out
+    assert (tmp_path / "checkpoints" / "last").exists()
+
+
+def test_simulations_that_keep_blowing_up_end_a_run_that_is_saved(tmp_path: Path) -> None:
+    loop = _loop(tmp_path, _agent(), ONLINE.model_copy(update={"envs": 1}), make=make_refusing)
+    with pytest.raises(BadInputError, match="4 rounds in a row"):
+        _train(loop)
     assert (tmp_path / "checkpoints" / "last").exists()
 
 

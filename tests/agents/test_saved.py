@@ -17,8 +17,9 @@ SPACES = Spaces(observation=(4,), goal=(2,), action=3, success_distance=0.1)
 @pytest.mark.parametrize("name", AGENTS)
 def test_a_saved_agent_acts_as_before(name: str, tmp_path: Path) -> None:
     agent = make_agent({"name": name, "hidden": [8, 8]}, SPACES, seed=3)
-    save_agent(agent, tmp_path / "agent", {"name": "somewhere"})
-    again, env = load_agent(tmp_path)
+    save_agent(agent, tmp_path / "agent", {"name": "somewhere"}, np.array([[-2.0] * 3, [4.0] * 3]))
+    saved = load_agent(tmp_path)
+    again = saved.agent
     rng = np.random.default_rng(0)
     observation, goal = rng.normal(size=(5, 4)), rng.normal(size=(5, 2))
     for each in (agent, again):
@@ -26,7 +27,8 @@ def test_a_saved_agent_acts_as_before(name: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(
         agent.act(observation, goal, explore=False), again.act(observation, goal, explore=False)
     )
-    assert env == {"name": "somewhere"}
+    assert saved.env == {"name": "somewhere"}
+    np.testing.assert_allclose(saved.in_units(np.array([[-1.0, 0.0, 1.0]])), [[-2.0, 1.0, 4.0]])
     assert again.spaces == SPACES
 
 

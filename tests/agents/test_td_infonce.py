@@ -133,11 +133,12 @@ def test_critic_loss_is_the_papers_sum_over_rows_and_columns() -> None:
         psi, psi_target = agent.critic.encode_futures(g), agent.target.encode_futures(g)
     total = 0.0
     for i in range(5):
-        later = [(j + 1) % 5 for j in range(5)]
-        weights = [math.exp(min(float(phi_after[q, i] @ psi_target[q, j]) for q in range(2))) for j in later]
+        weights = [
+            math.exp(min(float(phi_after[q, i] @ psi_target[q, j]) for q in range(2))) for j in range(5)
+        ]
         for q in range(2):
             near = [float(phi[q, i] @ psi_next[q, j]) for j in range(5)]
-            far = [float(phi[q, i] @ psi[q, j]) for j in later]
+            far = [float(phi[q, i] @ psi[q, j]) for j in range(5)]
             near_total, far_total = (sum(math.exp(x) for x in row) for row in (near, far))
             first = -math.log(math.exp(near[i]) / near_total)
             second = -sum(

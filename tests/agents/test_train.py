@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,6 +14,9 @@ from counterpoint.agents.evaluate import evaluate_run
 from counterpoint.agents.saved import load_agent
 from counterpoint.agents.train import load_agent_config, train_agent
 from counterpoint.cli import main
+from counterpoint.data.episode import Episode
+from counterpoint.data.formats.minari import replay_from_store
+from counterpoint.data.store import MemoryStore
 from counterpoint.envs.collect_mazes import PointMazeCollect, collect_pointmaze
 from counterpoint.errors import BadInputError
 
@@ -47,7 +51,7 @@ OFFLINE = {
 @pytest.fixture(scope="module")
 def maze(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("maze") / "data"
-    return collect_pointmaze(PointMazeCollect(out=out, episodes=4, val_episodes=1, steps=20))
+    return collect_pointmaze(PointMazeCollect(out=out, episodes=4, val_episodes=1, steps=100))
 
 
 def _arguments(settings: dict[str, Any]) -> list[str]:
@@ -73,10 +77,10 @@ def test_online_through_the_command_line_then_longer_then_evaluated(
 @pytest.mark.parametrize("form", [{"env.observations": "image"}, {"env.goals": "state"}])
 def test_pictures_and_whole_states_train_online(form: dict[str, Any], tmp_path: Path) -> None:
     train_agent("td_infonce", tmp_path / "run", ONLINE | form, env="FetchPush-v4")
-    agent, env = load_agent(tmp_path / "run")
-    assert agent.spaces.goal == agent.spaces.observation
-    assert env is not None
-    assert env["name"] == "FetchPush-v4"
+    saved = load_agent(tmp_path / "run")
+    assert saved.agent.spaces.goal == saved.agent.spaces.observation
+    assert saved.env is not None
+    assert saved.env["name"] == "FetchPush-v4"
 
 
 def test_the_final_evaluation_does_not_depend_on_the_number_of_environments(tmp_path: Path) -> None:
@@ -94,17 +98,17 @@ def test_every_agent_trains_on_recorded_data(name: str, maze: Path, tmp_path: Pa
     train_agent(name, out, OFFLINE, data=str(maze), env="PointMaze_UMaze-v3")
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if line["split"] == "eval"] == [3, 6]
-    agent, env = load_agent(out)
-    assert agent.name == name
-    assert env is not None
-    assert env["name"] == "PointMaze_UMaze-v3"
+    saved = load_agent(out)
+    assert saved.agent.name == name
+    assert saved.env is not None
+    assert saved.env["name"] == "PointMaze_UMaze-v3"
 
 
 def test_an_offline_run_that_was_stopped_ends_like_one_that_was_not(maze: Path, tmp_path: Path) -> None:
     for out, steps in ((tmp_path / "a", (6,)), (tmp_path / "b", (3, 6))):
         for each in steps:
             train_agent("td_infonce", out, OFFLINE | {"train.steps": each}, data=str(maze))
-    a, b = (load_agent(tmp_path / run)[0] for run in "ab")
+    a, b = (load_agent(tmp_path / run).agent for run in "ab")
     for name, module in a.modules.items():
         for key, value in module.state_dict().items():
             assert torch.equal(value, b.modules[name].state_dict()[key]), f"{name}/{key}"
@@ -144,6 +148,49 @@ def test_bad_input_is_one_message(call: Call, message: str, maze: Path, tmp_path
     with pytest.raises(BadInputError) as caught:
         call(tmp_path / "run", maze)
     assert message in str(caught.value)
+
+
+def test_an_agent_s_bare_name_means_its_offline_defaults_where_there_are_data() -> None:
+    online, offline = load_agent_config("td_infonce", {}), load_agent_config("td_infonce", {}, offline=True)
+    assert online.agent == {"name": "td_infonce"}
+    assert offline.agent == {"name": "td_infonce", "actor_goals": "future", "behaviour_cloning": 0.1}
+
+
+def test_other_data_under_the_same_name_is_not_gone_on_with(tmp_path: Path) -> None:
+    for seed, episodes in ((0, 2), (1, 3)):
+        out = tmp_path / f"data-{seed}"
+        collect_pointmaze(PointMazeCollect(out=out, episodes=episodes, val_episodes=0, steps=10, seed=seed))
+    (tmp_path / "data").symlink_to(tmp_path / "data-0")
+    train_agent("gcbc", tmp_path / "run", OFFLINE, data=str(tmp_path / "data"))
+    (tmp_path / "data").unlink()
+    (tmp_path / "data").symlink_to(tmp_path / "data-1")
+    with pytest.raises(BadInputError, match=r"another \[data_source\]"):
+        train_agent("gcbc", tmp_path / "run", OFFLINE, data=str(tmp_path / "data"))
+
+
+def test_an_agent_that_needs_rewards_refuses_data_without(tmp_path: Path) -> None:
+    store = MemoryStore(
+        [
+            Episode(
+                frames={},
+                instruction="",
+                timestamps=np.arange(5.0),
+                actions=np.random.default_rng(0).uniform(-3, 3, (5, 2)).astype(np.float32),
+                state=np.random.default_rng(1).normal(size=(5, 3)).astype(np.float32),
+            )
+        ]
+    )
+    buffer = replay_from_store(store)
+    assert not buffer.rewards_differ()
+    assert {name for name, entry in AGENTS.items() if entry.agent.needs_reward} == {
+        "td3_bc", "iql", "decision_transformer"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("settings", [{"episodes": 0}, {"envs": 0}, {"seed": -1}])
+def test_an_evaluation_of_nothing_is_refused(settings: dict[str, int], tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="greater than or equal"):
+        evaluate_run(tmp_path, env=None, **{"episodes": 1, "envs": 1, "seed": 0} | settings)
 
 
 def test_a_run_with_another_agent_is_refused(tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ from torch import Tensor
 from counterpoint.agents.base import Spaces
 from counterpoint.agents.contrastive_agent import ContrastiveAgent
 from counterpoint.agents.networks import EnsembleMLP
+from counterpoint.agents.replay import ReplayBuffer, batch_rng
 from counterpoint.agents.td_infonce import TDInfoNCE, TDInfoNCEConfig
 from counterpoint.agents.value import value_of, values_from_logits
+from counterpoint.data.goals import GoalSpec
 from tests.agents.point_world import point_batch, small_agent
 
 S, A, GAMMA = 4, 2, 0.8
@@ -111,3 +113,13 @@ def test_continuous_actions_of_a_constant_reward_are_worth_its_discounted_sum(na
     found = q(batch["observation"][:5], batch["action"][:5], batch["random_goal"][:5])
     torch.testing.assert_close(found, torch.full((5,), 12.0))
     assert torch.equal(random, agent.generator.get_state())
+
+
+def test_a_batch_has_the_samples_that_the_documentation_names() -> None:
+    buffer = ReplayBuffer(Spaces(observation=(1,), goal=(1,), action=1), capacity=10)
+    states = torch.arange(4.0)[:, None].numpy()
+    buffer.add_episode(states, states[1:] / 4, states, commanded=states[-1])
+    spec = GoalSpec(frozenset({"random_goal", "next_observation"}), discount=0.9)
+    batch = buffer.sample(400, batch_rng(0, 0), spec)
+    assert set(batch["random_goal"].flatten().tolist()) == {0, 1, 2, 3}
+    assert set(batch["next_observation"].flatten().tolist()) == {1, 2, 3}

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
 import runpy
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +108,19 @@ def test_every_table_on_the_page_comes_from_the_result_file() -> None:
     page = (ROOT / "docs" / "studies" / "stitching.md").read_text()
     assert page.count("<!-- table ") == 4
     assert fill(page, found) == page
+
+
+def end_at_once(*_: object) -> None:
+    """As the kernel ends a process that takes too much memory."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_killed_worker_is_reported_and_nothing_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stitching, "_run_cell", end_at_once)
+    with pytest.raises(BadInputError, match="start it again"):
+        stitching_study(TINY.model_copy(update={"processes": 2}), tmp_path)
 
 
 @pytest.mark.slow

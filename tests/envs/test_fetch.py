@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from counterpoint.envs.fetch import FETCH_TASKS
 from counterpoint.envs.goal_env import EnvConfig, GoalEnv, make_goal_env
+from counterpoint.envs.idle import IdleAfterEnd
 from counterpoint.envs.rendering import View
 
 pytestmark = pytest.mark.sim
@@ -18,8 +19,9 @@ TASKS = list(FETCH_TASKS)
 
 def made(task: str, **form: Any) -> GoalEnv:
     env = make_goal_env(EnvConfig(name=f"{task}-v4", **form))
-    assert isinstance(env, GoalEnv)
-    return env
+    assert isinstance(env, IdleAfterEnd)
+    assert isinstance(env.env, GoalEnv)
+    return env.env
 
 
 def inside(env: gymnasium.Env[Any, Any]) -> Any:
@@ -91,7 +93,7 @@ def test_looking_at_the_goal_leaves_the_dynamics_bit_identical(task: str) -> Non
     rng = np.random.default_rng(0)
     actions = rng.uniform(-1, 1, (30, 4)).astype(np.float32)
     plain = made(task)
-    for form in ({"goals": "state"}, {"observations": "image", "image_size": 16}):
+    for form in ({"goals": "state"}, {"observations": "image", "image_size": 36}):
         looking = made(task, **form)
         for seed in (0, 1):
             for env in (plain, looking):

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from counterpoint.envs.goal_env import EnvConfig, make_goal_env, spaces_of
+from counterpoint.envs.workers import EnvWorkers
 from counterpoint.errors import BadInputError
 from tests.envs.toy_goals import Slider
 
@@ -29,7 +30,7 @@ FORMS = [
     EnvConfig(name="FetchReach-v4"),
     EnvConfig(name="FetchPush-v4", goals="state"),
     EnvConfig(name="FetchSlide-v4", goals="state_zero_padded"),
-    EnvConfig(name="FetchPickAndPlace-v4", observations="image", image_size=16),
+    EnvConfig(name="FetchPickAndPlace-v4", observations="image", image_size=36),
     EnvConfig(name="PointMaze_Medium-v3"),
     EnvConfig(name="PointMaze_UMaze-v3", observations="image"),
     EnvConfig(name="AntMaze_UMaze-v5", goals="state", corruption=0.5),
@@ -47,6 +48,10 @@ def slider() -> Iterator[None]:
     gymnasium.register("BreakingSlider-v0", TOY, max_episode_steps=5, kwargs={"breaks": True})
     choices = {"actions": spaces.Discrete(3)}
     gymnasium.register("DiscreteSlider-v0", TOY, max_episode_steps=5, kwargs=choices)
+    from_five = {"actions": spaces.Discrete(3, start=5)}
+    gymnasium.register("FromFiveSlider-v0", TOY, max_episode_steps=5, kwargs=from_five)
+    gymnasium.register("LongGoalSlider-v0", TOY, max_episode_steps=5, kwargs={"goal": (2,)})
+    gymnasium.register("SquareGoalSlider-v0", TOY, max_episode_steps=5, kwargs={"goal": (1, 1)})
     unbounded = {"actions": spaces.Box(-np.inf, np.inf, (1,), np.float32)}
     gymnasium.register("UnboundedSlider-v0", TOY, max_episode_steps=5, kwargs=unbounded)
     yield
@@ -164,6 +169,34 @@ def test_discrete_actions_pass_as_they_are() -> None:
     assert env.step(2)[4]["distance"] == 10.0
 
 
+def test_discrete_actions_are_counted_from_zero() -> None:
+    env = make_goal_env(EnvConfig(name="FromFiveSlider-v0", success_distance=1.0))
+    assert env.action_space == spaces.Discrete(3)
+    assert spaces_of(env).action == 3
+    env.reset(seed=0)
+    assert env.step(2)[4]["distance"] == 12.0 - (5 + 2)
+
+
+def test_a_module_before_the_name_is_imported_here_and_in_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_sliders.py").write_text(
+        f"import gymnasium\ngymnasium.register('OwnSlider-v0', {TOY!r}, max_episode_steps=5)\n"
+    )
+    (tmp_path / "broken_sliders.py").write_text("import a_module_that_is_not_there\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    config = EnvConfig(name="own_sliders:OwnSlider-v0", success_distance=1.0)
+    assert spaces_of(make_goal_env(config)).observation == (2,)
+    with EnvWorkers(config, 2) as workers:
+        assert workers.reset([0, 1])["observation"].shape == (2, 2)
+    with pytest.raises(BadInputError, match=r"own_sliders:OwnSlider-v1'.*did you mean OwnSlider-v0"):
+        make_goal_env(EnvConfig(name="own_sliders:OwnSlider-v1"))
+    for name, word in (("no_sliders", "no_sliders"), ("broken_sliders", "a_module_that_is_not_there")):
+        with pytest.raises(BadInputError, match=f"import failed .*{word}"):
+            make_goal_env(EnvConfig(name=f"{name}:OwnSlider-v0"))
+
+
 @pytest.mark.parametrize(
     ("config", "words"),
     [
@@ -178,11 +211,18 @@ def test_discrete_actions_pass_as_they_are() -> None:
         (EnvConfig(name="Slider-v0", success_distance=1, goals="state_zero_padded"), ["coordinates"]),
         (EnvConfig(name="EndlessSlider-v0", success_distance=1), ["without an end", "max_episode_steps"]),
         (EnvConfig(name="UnboundedSlider-v0", success_distance=1), ["actions Box", "bounds"]),
+        (EnvConfig(name="LongGoalSlider-v0"), ["achieved_goal (1,), desired_goal (2,)", "of one length"]),
+        (EnvConfig(name="SquareGoalSlider-v0"), ["desired_goal (1, 1)", "vectors"]),
+        (EnvConfig(name="FrankaKitchen-v1"), ["achieved_goal Dict", "vectors"]),
+        (EnvConfig(name="FetchReach-v1"), ["out of date", "mujoco_py", "choose FetchReach-v4"]),
+        (EnvConfig(name="HalfCheetah-v2"), ["out of date", "mujoco_py", "choose HalfCheetah-v5"]),
+        (EnvConfig(name="AntMaze_UMaze-v3"), ["out of date", "choose AntMaze_UMaze-v5"]),
         (EnvConfig(name="FetchReach-v4", goal_cells=((1, 1),)), ["no maze", "PointMaze"]),
         (EnvConfig(name="PointMaze_UMaze-v3", start_cells=((1, 1), (2, 2))), ["in a wall: [(2, 2)]"]),
     ],
     ids=lambda value: value.name if isinstance(value, EnvConfig) else "",
 )
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_what_cannot_be_is_said_in_one_message(config: EnvConfig, words: list[str]) -> None:
     with pytest.raises(BadInputError) as told:
         make_goal_env(config)
@@ -192,6 +232,8 @@ def test_what_cannot_be_is_said_in_one_message(config: EnvConfig, words: list[st
 def test_an_impossible_configuration_is_refused() -> None:
     with pytest.raises(ValidationError, match="goals are pictures"):
         EnvConfig(name="FetchReach-v4", observations="image", goals="state_zero_padded")
+    with pytest.raises(ValidationError, match="greater than or equal to 36"):
+        EnvConfig(name="FetchReach-v4", observations="image", image_size=35)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from counterpoint.envs.goal_env import EnvConfig, GoalEnv, make_goal_env
+from counterpoint.envs.idle import IdleAfterEnd
 from counterpoint.envs.waypoints import MazeGrid
 
 pytestmark = pytest.mark.sim
@@ -17,8 +18,9 @@ MAZES = ["PointMaze_UMaze-v3", "AntMaze_UMaze-v5"]
 
 def made(name: str, **form: Any) -> GoalEnv:
     env = make_goal_env(EnvConfig(name=name, **form))
-    assert isinstance(env, GoalEnv)
-    return env
+    assert isinstance(env, IdleAfterEnd)
+    assert isinstance(env.env, GoalEnv)
+    return env.env
 
 
 def inside(env: GoalEnv) -> Any:
@@ -90,7 +92,7 @@ def test_cells_say_where_episodes_begin_and_lead(name: str) -> None:
 
 @pytest.mark.parametrize("name", MAZES)
 def test_drawing_leaves_the_dynamics_bit_identical(name: str) -> None:
-    plain, drawing = made(name), made(name, observations="image", image_size=16)
+    plain, drawing = made(name), made(name, observations="image", image_size=36)
     rng = np.random.default_rng(0)
     for env in (plain, drawing):
         env.reset(seed=0)

@@ -5,7 +5,15 @@ import pytest
 
 from counterpoint.envs.workers import EnvWorkers, WorkerLostError
 from counterpoint.errors import BadInputError
-from tests.agents.point_env import CONFIG, make_dying, make_hanging, make_point, make_refusing
+from tests.agents.point_env import (
+    CONFIG,
+    make_dead_on_arrival,
+    make_dying,
+    make_hanging,
+    make_point,
+    make_refusing,
+    make_speechless,
+)
 
 RIGHT = np.tile(np.array([1.0, 0.0], np.float32), (2, 1))
 
@@ -14,6 +22,11 @@ def _three_steps(workers: EnvWorkers) -> None:
     for _ in range(3):
         workers.begin(RIGHT)
         workers.finish()
+
+
+def _reset_and_three_steps(workers: EnvWorkers) -> None:
+    workers.reset([0, 1])
+    _three_steps(workers)
 
 
 def test_one_here_and_two_in_workers_see_the_same() -> None:
@@ -43,3 +56,12 @@ def test_what_a_worker_raises_arrives_as_it_was_raised() -> None:
         workers.reset([0, 1])
         with pytest.raises(BadInputError, match="expected finite numbers"):
             _three_steps(workers)
+
+
+@pytest.mark.parametrize("make", [make_dead_on_arrival, make_speechless])
+def test_a_worker_that_dies_at_birth_or_cannot_say_why_is_told(make: object) -> None:
+    with (
+        EnvWorkers(CONFIG, 2, make=make, timeout=5.0) as workers,  # type: ignore[arg-type]
+        pytest.raises(WorkerLostError),
+    ):
+        _reset_and_three_steps(workers)

@@ -10,19 +10,26 @@ from gymnasium import spaces
 
 
 class Slider(gymnasium.Env[dict[str, Any], Any]):
-    """A point on a line that actions in [0, 10] push by as much to the right."""
+    """A point on a line that actions in [0, 10] push by as much to the right; past `end` the episode is over."""
 
-    def __init__(self, *, actions: spaces.Space[Any] | None = None, breaks: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        actions: spaces.Space[Any] | None = None,
+        breaks: bool = False,
+        end: float = np.inf,
+        goal: tuple[int, ...] = (1,),
+    ) -> None:
         box = spaces.Box(-np.inf, np.inf, (1,), np.float64)
         self.observation_space = spaces.Dict(
             {
                 "observation": spaces.Box(-np.inf, np.inf, (2,), np.float64),
                 "achieved_goal": box,
-                "desired_goal": box,
+                "desired_goal": spaces.Box(-np.inf, np.inf, goal, np.float64),
             }
         )
         self.action_space = spaces.Box(0.0, 10.0, (1,), np.float32) if actions is None else actions
-        self.breaks = breaks
+        self.breaks, self.end, self.steps = breaks, end, 0
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -33,7 +40,8 @@ class Slider(gymnasium.Env[dict[str, Any], Any]):
 
     def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         self.at += float(np.asarray(action).sum())
-        return self._seen(), -7.0, False, False, {"is_success": False}
+        self.steps += 1
+        return self._seen(), -7.0, self.at > self.end, False, {"is_success": False}
 
     def _seen(self) -> dict[str, Any]:
         at = np.nan if self.breaks and self.at > 0 else self.at

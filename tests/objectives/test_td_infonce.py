@@ -211,6 +211,15 @@ def test_the_minimum_comes_before_the_softmax() -> None:
     assert not torch.allclose(td_infonce_weights(F), F.softmax(1).amin(2))
 
 
+def test_rolling_the_drawn_states_as_the_authors_do_changes_nothing() -> None:
+    F_next, F_future, F_w = (x.detach() for x in logits(count=3))
+    rolled = F_future.roll(-1, dims=1), F_w.roll(-1, dims=1)
+    torch.testing.assert_close(
+        td_infonce_loss(F_next, *rolled, discount=GAMMA),
+        td_infonce_loss(F_next, F_future, F_w, discount=GAMMA),
+    )
+
+
 def test_memory_order_does_not_matter() -> None:
     F_next, F_future, F_w = (x.detach() for x in logits(count=3))
     value = td_infonce_loss(F_next, F_future, F_w, discount=GAMMA)

@@ -14,6 +14,7 @@ import torch
 from counterpoint.data.store import MemoryStore
 from counterpoint.errors import BadInputError
 from counterpoint.training.checkpoint import list_checkpoints, load_checkpoint
+from counterpoint.training.learner import NonFiniteError
 from counterpoint.training.trainer import TrainConfig
 from tests.conftest import moving_square_store
 from tests.training.test_checkpoint import equal
@@ -102,6 +103,24 @@ def test_divergence_is_one_message_that_names_the_last_good_checkpoint(
 
     trained.update = spoiled_at_7  # type: ignore[method-assign]
     with pytest.raises(BadInputError, match=r"training step 8.*last good checkpoint is .*step-00000005"):
+        run(store, tmp_path, trained, steps=20, save_every=5)
+    assert load_checkpoint(list_checkpoints(tmp_path / "checkpoints")[-1])[0] == 5
+
+
+def test_divergence_told_only_when_saving_is_the_same_message(store: MemoryStore, tmp_path: Path) -> None:
+    trained = learner()
+    state, asked = trained.state, iter(range(9))
+
+    def late() -> dict[str, Any]:
+        if next(asked) == 1:
+            raise NonFiniteError("a loss is not finite")
+        return state()
+
+    trained.state = late  # type: ignore[method-assign]
+    told = (
+        r"training step 10.*lower the learning rate, clip gradients.*last good checkpoint is .*step-00000005"
+    )
+    with pytest.raises(BadInputError, match=told):
         run(store, tmp_path, trained, steps=20, save_every=5)
     assert load_checkpoint(list_checkpoints(tmp_path / "checkpoints")[-1])[0] == 5
 

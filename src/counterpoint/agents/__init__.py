@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -34,20 +34,24 @@ __all__ = ["AGENTS", "Agent", "AgentConfig", "Entry", "Spaces", "agent_config", 
 
 @dataclass(frozen=True)
 class Entry:
-    """An agent and its configuration."""
+    """An agent, its configuration, and what of it changes where there are only data (TD InfoNCE's Table 3)."""
 
     agent: type[Agent]
     config: type[AgentConfig]
+    offline: Mapping[str, Any] = field(default_factory=dict)
+
+
+CLONED = {"actor_goals": "future", "behaviour_cloning": 0.1}
 
 
 AGENTS: dict[str, Entry] = {
-    "td_infonce": Entry(TDInfoNCE, TDInfoNCEConfig),
-    "contrastive_rl": Entry(ContrastiveRLInfoNCE, ContrastiveRLInfoNCEConfig),
-    "contrastive_rl_nce": Entry(ContrastiveRLNCE, ContrastiveRLConfig),
-    "c_learning": Entry(CLearning, CLearningConfig),
+    "td_infonce": Entry(TDInfoNCE, TDInfoNCEConfig, CLONED),
+    "contrastive_rl": Entry(ContrastiveRLInfoNCE, ContrastiveRLInfoNCEConfig, CLONED),
+    "contrastive_rl_nce": Entry(ContrastiveRLNCE, ContrastiveRLConfig, CLONED),
+    "c_learning": Entry(CLearning, CLearningConfig, CLONED),
     "gcbc": Entry(GCBC, GCBCConfig),
     "ddpg_her": Entry(DDPGHER, DDPGHERConfig),
-    "qrl": Entry(QRL, QRLConfig),
+    "qrl": Entry(QRL, QRLConfig, {"entropy": False, "cloning": 0.05}),
     "td3_bc": Entry(TD3BC, TD3BCConfig),
     "iql": Entry(IQL, IQLConfig),
     "decision_transformer": Entry(DecisionTransformer, DecisionTransformerConfig),

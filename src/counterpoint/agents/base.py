@@ -23,13 +23,15 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from counterpoint.agents.watch import Watch
 from counterpoint.config import FrozenConfig
 from counterpoint.data.goals import GoalSpec, Spaces
 from counterpoint.errors import BadInputError
+from counterpoint.training.learner import NonFiniteError
 
 __all__ = ["Agent", "AgentConfig", "Metrics", "Spaces"]
 
@@ -41,14 +43,14 @@ class AgentConfig(FrozenConfig):
     """What every agent's configuration holds; the defaults are the paper's (Table 2).
 
     Attributes:
-        hidden: Widths of the hidden layers of every network.
+        hidden: Widths of the hidden layers of every network, at least one.
         discount: gamma.
         bf16: Whether matrix products run in bfloat16 (parameters and losses stay float32).
         compile: Whether the update step is compiled off the CPU: one CUDA graph for the contrastive agents,
             `torch.compile` for the baselines.
     """
 
-    hidden: tuple[int, ...] = (512, 512, 512, 512)
+    hidden: tuple[PositiveInt, ...] = Field(default=(512, 512, 512, 512), min_length=1)
     discount: float = Field(default=0.99, gt=0, lt=1)
     bf16: bool = False
     compile: bool = False
@@ -69,6 +71,8 @@ class Agent(ABC):
 
     name: ClassVar[str]
     """The name under which `AGENTS` and checkpoints know it."""
+    needs_reward: ClassVar[bool] = False
+    """Whether it learns from the data's reward, and so nothing where all rewards are equal."""
 
     def __init__(
         self, config: AgentConfig, spaces: Spaces, *, seed: int = 0, device: torch.device | str = "cpu"
@@ -77,6 +81,7 @@ class Agent(ABC):
         self.generator = torch.Generator(self.device).manual_seed(seed)
         self.modules: dict[str, nn.Module] = {}
         self.optimizers: dict[str, Optimizer] = {}
+        self._watch = Watch()
 
     @abstractmethod
     def sampling(self) -> GoalSpec:
@@ -108,7 +113,13 @@ class Agent(ABC):
         """`count` new episodes begin side by side; agents with a memory forget here."""
 
     def state(self) -> dict[str, Any]:
-        """Everything the next update and the next action depend on."""
+        """Everything the next update and the next action depend on.
+
+        Raises:
+            NonFiniteError: When a loss was, or a parameter is, not finite: on a GPU, where updates do not wait for
+                their losses, this keeps such parameters out of every checkpoint.
+        """
+        self._look()
         return {
             "agent": self.name,
             "modules": {name: dict(module.state_dict()) for name, module in self.modules.items()},
@@ -144,8 +155,21 @@ class Agent(ABC):
         self.generator.set_state(state["generator"].cpu())
 
     def exports(self) -> dict[str, nn.Module]:
-        """The modules a user keeps, by name."""
+        """The modules a user keeps, by name.
+
+        Raises:
+            NonFiniteError: As `state`.
+        """
+        self._look()
         return dict(self.modules)
+
+    def _look(self) -> None:
+        """Wait for the device, and raise `NonFiniteError` when losses or parameters are not finite."""
+        self._watch.look()
+        for name, module in self.modules.items():
+            values = [value for value in module.state_dict().values() if value.is_floating_point()]
+            if values and not bool(torch.stack([value.isfinite().all() for value in values]).all()):
+                raise NonFiniteError(f"parameters of the {name} of {self.name} are not finite")
 
     def tensors(self, observation: NDArray[Any], goal: NDArray[Any]) -> tuple[Tensor, Tensor]:
         """What `act` was given, on the agent's device, floats as float32 and pictures as they are.

@@ -1,4 +1,4 @@
-"""What the baseline agents share: precision, a watch for losses that blow up, steps, target networks, batches."""
+"""What the baseline agents share: precision, steps, target networks, batches."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from torch.optim import Optimizer
 
 from counterpoint.agents.base import AgentConfig, Spaces
 from counterpoint.errors import BadInputError
-from counterpoint.training.learner import NonFiniteError
 
-__all__ = ["Watch", "continuous_only", "descend", "follow", "kept", "on_device", "prepared", "seeded"]
+__all__ = ["continuous_only", "descend", "follow", "kept", "on_device", "prepared", "seeded"]
 
 Out = TypeVar("Out")
 
@@ -30,33 +29,6 @@ def prepared(function: Callable[..., Out], config: AgentConfig, device: torch.de
             return function(*arguments)
 
     return torch.compile(run) if config.compile and device.type != "cpu" else run
-
-
-class Watch:
-    """Raises when a loss is not finite: at once on a CPU, within `every` updates on a GPU, which must be waited for.
-
-    Args:
-        every: Updates between two looks at a GPU.
-    """
-
-    def __init__(self, every: int = 100) -> None:
-        self.every, self._seen, self._sum = every, 0, torch.zeros(())
-
-    def __call__(self, losses: Mapping[str, Tensor]) -> None:
-        """Look at the losses of one update.
-
-        Raises:
-            NonFiniteError: Naming each loss and its value.
-        """
-        values = {name: loss.detach() for name, loss in losses.items()}
-        on_cpu = next(iter(values.values())).device.type == "cpu"
-        # A sum stays NaN or infinite once it is.
-        self._sum = sum(values.values(), torch.zeros(())) + (0 if on_cpu else self._sum)
-        self._seen += 1
-        if (on_cpu or self._seen % self.every == 0) and not bool(torch.isfinite(self._sum)):
-            self._sum = torch.zeros(())
-            told = ", ".join(f"{name} = {value.item():g}" for name, value in values.items())
-            raise NonFiniteError(f"a loss is not finite: {told}")
 
 
 def descend(

@@ -184,7 +184,7 @@ class ContrastiveAgent(Agent):
 
         Raises:
             NonFiniteError: When a loss is not finite: at once on a CPU, with parameters untouched; within 100 updates
-                elsewhere, where to look at a number is to wait for it.
+                elsewhere, where to look at a number is to wait for it (and whenever the agent is saved).
         """
         moved = self._moved(batch)
         following, acting = self._noise(len(moved["action"]))
@@ -288,6 +288,10 @@ class ContrastiveAgent(Agent):
 
     def _moved(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {key: batch[key].to(self.device, non_blocking=True) for key in self.sampling().keys}
+
+    def _look(self) -> None:
+        self._raise_unless_finite()
+        super()._look()
 
     def _raise_unless_finite(self) -> None:
         if not bool(self._finite):

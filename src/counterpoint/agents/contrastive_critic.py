@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from counterpoint.agents.base import Metrics, Spaces
 from counterpoint.agents.networks import EnsembleMLP, PixelTrunk, flat
+from counterpoint.errors import BadInputError
 from counterpoint.objectives.infonce import in_full_precision
 
 __all__ = ["ContrastiveCritic", "Seen", "Sight", "action_vectors", "pair_metrics"]
@@ -32,12 +33,22 @@ class Sight(nn.Module):
     Args:
         spaces: Shapes of observations and goals.
         generator: Of the initial weights.
+
+    Raises:
+        BadInputError: When a shape is neither a state's, (D,), nor a picture's, (H, W, C), or pictures are too small.
     """
 
     def __init__(self, spaces: Spaces, *, generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.trunks = nn.ModuleDict()
-        for shape in (spaces.observation, spaces.goal):
+        for name, shape in (("observations", spaces.observation), ("goals", spaces.goal)):
+            if len(shape) not in (1, 3):
+                raise BadInputError(
+                    name,
+                    found=f"shape {shape}",
+                    expected="states (D,) or pictures (H, W, C)",
+                    mend="flatten them to vectors, or give a picture its channels as a last axis",
+                )
             if len(shape) == 3 and _key(shape) not in self.trunks:
                 self.trunks[_key(shape)] = PixelTrunk(shape, generator=generator)
         self.observation_width = self._width(spaces.observation)

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from counterpoint.agents.base import Agent, AgentConfig, Metrics, Spaces
-from counterpoint.agents.baseline import Watch, continuous_only, descend, follow, kept, on_device, prepared
+from counterpoint.agents.baseline import continuous_only, descend, follow, kept, on_device, prepared
 from counterpoint.agents.contrastive_critic import Sight
 from counterpoint.agents.networks import EnsembleMLP, flat
 from counterpoint.data.goals import GoalSpec
@@ -179,7 +179,7 @@ class DDPGHER(Agent):
             "actor": torch.optim.Adam(self.actor.parameters(), lr=config.actor_lr),
             "critic": torch.optim.Adam(self.critic.parameters(), lr=config.critic_lr),
         }
-        self._watch, self._losses = Watch(), prepared(self.losses, config, self.device)
+        self._losses = prepared(self.losses, config, self.device)
 
     def sampling(self) -> GoalSpec:
         """Transitions, the commanded goal and a future one."""

@@ -28,7 +28,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from counterpoint.agents.base import Agent, AgentConfig, Metrics, Spaces
-from counterpoint.agents.baseline import Watch, continuous_only, descend, on_device, prepared, seeded
+from counterpoint.agents.baseline import continuous_only, descend, on_device, prepared, seeded
 from counterpoint.data.goals import GoalSpec
 from counterpoint.errors import BadInputError
 
@@ -159,6 +159,7 @@ class DecisionTransformer(Agent):
     """
 
     name: ClassVar[str] = "decision_transformer"
+    needs_reward: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -169,7 +170,7 @@ class DecisionTransformer(Agent):
         device: torch.device | str = "cpu",
     ) -> None:
         continuous_only(self.name, spaces)
-        if len(spaces.observation) > 1 or len(spaces.goal) > 1:
+        if len(spaces.observation) != 1 or len(spaces.goal) != 1:
             raise BadInputError(
                 f"agent {self.name!r}",
                 found=f"observations {spaces.observation} and goals {spaces.goal}",
@@ -187,7 +188,7 @@ class DecisionTransformer(Agent):
             )
         }
         self.history: dict[str, Tensor] = {}
-        self._watch, self._losses = Watch(), prepared(self.losses, config, self.device)
+        self._losses = prepared(self.losses, config, self.device)
 
     def sampling(self) -> GoalSpec:
         """The last K steps up to each transition, and the goal."""

@@ -5,19 +5,29 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from pydantic import Field
+
 from counterpoint.agents.offline import matched
 from counterpoint.agents.saved import load_agent
 from counterpoint.agents.train import env_spaces
-from counterpoint.config import validate
+from counterpoint.config import FrozenConfig, validate
 from counterpoint.envs.goal_env import EnvConfig
-from counterpoint.envs.workers import EnvWorkers, WorkerLostError
+from counterpoint.envs.workers import EnvWorkers
 from counterpoint.errors import BadInputError
-from counterpoint.evaluation.rollouts import roll_out
+from counterpoint.evaluation.rollouts import roll_out_patiently
 from counterpoint.progress import ProgressBar
 from counterpoint.provenance import provenance
 from counterpoint.training.checkpoint import write_atomically
 
 __all__ = ["evaluate_run"]
+
+
+class EvaluationConfig(FrozenConfig):
+    """How an agent is evaluated: episodes, environments side by side, and the seed of the episodes."""
+
+    episodes: int = Field(ge=1)
+    envs: int = Field(ge=1)
+    seed: int = Field(ge=0)
 
 
 def evaluate_run(run: Path, *, env: str | None, episodes: int, envs: int, seed: int) -> Path:
@@ -36,8 +46,10 @@ def evaluate_run(run: Path, *, env: str | None, episodes: int, envs: int, seed: 
     Raises:
         BadInputError: When there is no agent, no environment, or one with other spaces.
     """
-    agent, trained_in = load_agent(run)
-    tree = dict(trained_in or {}) | ({"name": env} if env is not None else {})
+    asked = validate(EvaluationConfig, {"episodes": episodes, "envs": envs, "seed": seed}, "evaluate")
+    saved = load_agent(run)
+    agent = saved.agent
+    tree = dict(saved.env or {}) | ({"name": env} if env is not None else {})
     if "name" not in tree:
         raise BadInputError(
             run,
@@ -47,7 +59,10 @@ def evaluate_run(run: Path, *, env: str | None, episodes: int, envs: int, seed: 
         )
     config = validate(EnvConfig, tree, f"{run}, [env]")
     matched(env_spaces(config), agent.spaces, str(run))
-    with EnvWorkers(config, envs) as workers, ProgressBar("Evaluating", episodes, "episodes") as progress:
+    with (
+        EnvWorkers(config, asked.envs) as workers,
+        ProgressBar("Evaluating", episodes, "episodes") as progress,
+    ):
         done = 0
 
         def advance(now: int) -> None:
@@ -55,15 +70,9 @@ def evaluate_run(run: Path, *, env: str | None, episodes: int, envs: int, seed: 
             progress.advance(now - done)
             done = now
 
-        try:
-            rollouts = roll_out(agent, workers, episodes=episodes, seed=seed, on_round=advance)
-        except WorkerLostError as error:
-            raise BadInputError(
-                f"environment {config.name}",
-                found=str(error),
-                expected="workers that live",
-                mend="look for memory running out or a simulator that crashes",
-            ) from None
+        rollouts = roll_out_patiently(
+            agent, workers, episodes=asked.episodes, seed=asked.seed, on_round=advance
+        )
     record = {
         "agent": agent.name,
         "env": config.model_dump(mode="json"),

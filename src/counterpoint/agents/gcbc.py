@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from counterpoint.agents.base import Agent, AgentConfig, Metrics, Spaces
-from counterpoint.agents.baseline import Watch, descend, on_device, prepared
+from counterpoint.agents.baseline import descend, on_device, prepared
 from counterpoint.agents.contrastive_critic import Sight
 from counterpoint.agents.networks import CategoricalActor, GaussianActor, flat
 from counterpoint.data.goals import GoalSpec
@@ -119,7 +119,7 @@ class GCBC(Agent):
         self.actor = Policy(spaces, config.hidden, weights).to(self.device)
         self.modules = {"actor": self.actor}
         self.optimizers = {"actor": torch.optim.Adam(self.actor.parameters(), lr=config.lr)}
-        self._watch, self._losses = Watch(), prepared(self.losses, config, self.device)
+        self._losses = prepared(self.losses, config, self.device)
 
     def sampling(self) -> GoalSpec:
         """Transitions and a future goal."""

@@ -25,7 +25,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from counterpoint.agents.base import Agent, AgentConfig, Metrics, Spaces
-from counterpoint.agents.baseline import Watch, continuous_only, descend, follow, on_device, prepared
+from counterpoint.agents.baseline import continuous_only, descend, follow, on_device, prepared
 from counterpoint.agents.contrastive_critic import Sight
 from counterpoint.agents.ddpg_her import ActionValue
 from counterpoint.agents.gcbc import Policy, gaussian_log_likelihood
@@ -107,6 +107,7 @@ class IQL(Agent):
     """
 
     name: ClassVar[str] = "iql"
+    needs_reward: ClassVar[bool] = True
 
     def __init__(
         self, config: IQLConfig, spaces: Spaces, *, seed: int = 0, device: torch.device | str = "cpu"
@@ -124,7 +125,7 @@ class IQL(Agent):
         self.optimizers = {
             name: torch.optim.Adam(module.parameters(), lr=config.lr) for name, module in trained.items()
         }
-        self._watch, self._losses = Watch(), prepared(self.losses, config, self.device)
+        self._losses = prepared(self.losses, config, self.device)
 
     def sampling(self) -> GoalSpec:
         """Transitions with the data's goal, reward and end."""

@@ -15,8 +15,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from counterpoint.agents.perceptron import perceptrons
+from counterpoint.errors import BadInputError
 
 __all__ = ["CategoricalActor", "EnsembleMLP", "GaussianActor", "PixelTrunk", "flat"]
+
+LEAST_SIDE = 36
+"""Of pictures: 36 -> 8 -> 3 -> 1 through the convolutions of `PixelTrunk`."""
 
 
 class EnsembleMLP(nn.Module):
@@ -65,11 +69,25 @@ class PixelTrunk(nn.Module):
     """The convolutions of DQN (Mnih et al., 2015) for 64 x 64 pictures, as contrastive RL uses them.
 
     uint8 [B, H, W, C] in [0, 255] to float [B, D].
+
+    Args:
+        shape: H, W and C; three convolutions need a height and a width of 36 at least.
+        generator: Of the initial weights.
+
+    Raises:
+        BadInputError: When pictures are smaller.
     """
 
     def __init__(self, shape: tuple[int, ...], *, generator: torch.Generator | None = None) -> None:
         super().__init__()
         height, width, channels = shape
+        if min(height, width) < LEAST_SIDE:
+            raise BadInputError(
+                "pictures",
+                found=f"{height} x {width} pixels",
+                expected=f"{LEAST_SIDE} x {LEAST_SIDE} at least, which the convolutions need",
+                mend="render or record larger pictures; 64 x 64 is usual",
+            )
         self.layers = nn.Sequential(
             nn.Conv2d(channels, 32, 8, 4),
             nn.ReLU(),

@@ -15,8 +15,9 @@ from counterpoint.data.formats.minari import load_minari, replay_from_store
 from counterpoint.data.formats.minari_files import is_minari
 from counterpoint.data.goals import Spaces
 from counterpoint.errors import BadInputError
+from counterpoint.training.trainer import TrainConfig
 
-__all__ = ["OfflineDataConfig", "matched", "open_replay", "recorded_evaluation"]
+__all__ = ["OfflineDataConfig", "OfflineTrainConfig", "matched", "open_replay", "recorded_evaluation"]
 
 
 class OfflineDataConfig(FrozenConfig):
@@ -32,6 +33,34 @@ class OfflineDataConfig(FrozenConfig):
     goals: Literal["coordinates", "state"] = "coordinates"
     eval_episodes: int = Field(default=20, ge=1)
     eval_envs: int = Field(default=2, ge=1)
+
+
+class OfflineTrainConfig(FrozenConfig):
+    """The offline loop's settings: those of `TrainConfig` that mean something to an agent (bf16 is `agent.bf16`).
+
+    Attributes:
+        steps: Updates.
+        batch_size: Transitions an update.
+        seed: Of initial weights and of every draw.
+        log_every: Updates between lines of training numbers (each the mean since the last).
+        eval_every: Updates between evaluations; 0 evaluates never.
+        save_every: Updates between checkpoints.
+        keep: How many checkpoints stay.
+        trackers: `tensorboard`, `wandb`, both or none.
+    """
+
+    steps: int = Field(default=500_000, ge=1)
+    batch_size: int = Field(default=256, ge=2)
+    seed: int = Field(default=0, ge=0)
+    log_every: int = Field(default=200, ge=1)
+    eval_every: int = Field(default=10_000, ge=0)
+    save_every: int = Field(default=10_000, ge=1)
+    keep: int = Field(default=2, ge=1)
+    trackers: tuple[str, ...] = ("tensorboard",)
+
+    def loop(self) -> TrainConfig:
+        """As the trainer takes them."""
+        return TrainConfig(**self.model_dump())
 
 
 def open_replay(data: str, config: OfflineDataConfig) -> ReplayBuffer:
@@ -54,12 +83,24 @@ def open_replay(data: str, config: OfflineDataConfig) -> ReplayBuffer:
 
 
 def recorded_evaluation(data: str) -> dict[str, Any]:
-    """The environment that a data set's own recorder says to evaluate in, as dotted keys; none where it says none."""
+    """The environment that a data set's own recorder says to evaluate in, as dotted keys; none where it says none.
+
+    Raises:
+        BadInputError: When the recorder's note is damaged.
+    """
     path = Path(data).expanduser()
     for folder in (path, path.parent):
         note = folder / "collect.json"
         if note.is_file() and is_minari(folder / "train"):
-            found = json.loads(note.read_text())["evaluation"]
+            try:
+                found = dict(json.loads(note.read_text(encoding="utf-8"))["evaluation"])
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise BadInputError(
+                    note,
+                    found=f"no environment to evaluate in ({type(error).__name__}: {error})",
+                    expected='JSON with an environment\'s settings under "evaluation"',
+                    mend="name the environment with --env, or record the data again",
+                ) from None
             return {f"env.{key}": value for key, value in found.items()}
     return {}
 

@@ -25,7 +25,7 @@ from counterpoint.agents.replay import ReplayBuffer, batch_rng
 from counterpoint.config import FrozenConfig
 from counterpoint.envs.workers import EnvWorkers, Observations, Stepped, WorkerLostError
 from counterpoint.errors import BadInputError
-from counterpoint.evaluation.rollouts import Rollouts, episode_seed, roll_out
+from counterpoint.evaluation.rollouts import Rollouts, episode_seed, roll_out_patiently
 from counterpoint.progress import ProgressBar
 from counterpoint.training.checkpoint import newest_valid, save_checkpoint
 from counterpoint.training.learner import NonFiniteError
@@ -123,7 +123,8 @@ class OnlineLoop:
             on_evaluation: Told the environment steps done and what an evaluation found.
 
         Raises:
-            BadInputError: When the loss stops being finite, or workers keep dying; the run is saved first.
+            BadInputError: When the loss stops being finite (the last good checkpoint stays), or rounds keep failing
+                (the run is saved first).
         """
         self._resume()
         log = MetricsLog(self.run, self.config.trackers, self.settings, self.counters.steps)
@@ -142,14 +143,17 @@ class OnlineLoop:
                     if self._due(self.counters.saved, self.config.save_every) or over:
                         self._save()
                     progress.advance(self.counters.steps - before)
+        except NonFiniteError as error:
+            raise self._diverged(error) from None
         finally:
             log.close()
 
     def _round_or_restart(self, log: MetricsLog) -> None:
-        """One round of episodes; when a worker dies the round is dropped and the workers are started again."""
+        """One round of episodes; one in which a worker dies or a simulation blows up is dropped, the next one begun."""
         try:
             self._round(log)
-        except WorkerLostError as error:
+        except (WorkerLostError, BadInputError) as error:
+            self.workers.close()
             self.counters.lost += 1
             self.counters.rounds += 1
             print(f"{error}; round {self.counters.rounds} dropped, environments restarted", flush=True)
@@ -159,7 +163,7 @@ class OnlineLoop:
                 raise BadInputError(
                     f"environments of {self.run}",
                     found=f"{error}, {MAX_LOST_ROUNDS + 1} rounds in a row",
-                    expected="workers that live",
+                    expected="simulations that last an episode",
                     mend="look for memory running out or a simulator that crashes; the run is saved and "
                     "continues when started again",
                 ) from None
@@ -202,10 +206,7 @@ class OnlineLoop:
             batch = self.buffer.sample(
                 config.batch_size, batch_rng(config.seed, counters.updates), self._spec
             )
-            try:
-                metrics = self.agent.update(batch, counters.updates)
-            except NonFiniteError as error:
-                raise self._diverged(error) from None
+            metrics = self.agent.update(batch, counters.updates)
             counters.updates += 1
             self._note(metrics, log)
 
@@ -220,22 +221,13 @@ class OnlineLoop:
 
     def _evaluate(self, log: MetricsLog) -> Rollouts:
         config = self.config
-        for attempt in range(MAX_LOST_ROUNDS + 1):
-            try:
-                rollouts = roll_out(
-                    self.agent, self.evaluators, episodes=config.eval_episodes, seed=config.seed, stream=1
-                )
-                break
-            except WorkerLostError as error:
-                if attempt == MAX_LOST_ROUNDS:
-                    self._save()
-                    raise BadInputError(
-                        "evaluation environments",
-                        found=str(error),
-                        expected="workers that live",
-                        mend="look for memory running out or a simulator that crashes; the run is saved",
-                    ) from None
-                print(f"{error}; evaluation environments restarted", flush=True)
+        try:
+            rollouts = roll_out_patiently(
+                self.agent, self.evaluators, episodes=config.eval_episodes, seed=config.seed, stream=1
+            )
+        except BadInputError:
+            self._save()
+            raise
         self.counters.evaluated = self.counters.steps
         log.write(self.counters.steps, "eval", rollouts.summary())
         return rollouts

@@ -39,7 +39,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from counterpoint.agents.base import Agent, AgentConfig, Metrics, Spaces
-from counterpoint.agents.baseline import Watch, continuous_only, descend, kept, on_device, prepared
+from counterpoint.agents.baseline import continuous_only, descend, kept, on_device, prepared
 from counterpoint.agents.contrastive_critic import Sight
 from counterpoint.agents.gcbc import Policy
 from counterpoint.agents.networks import EnsembleMLP
@@ -212,7 +212,7 @@ class QRL(Agent):
             "actor": torch.optim.Adam(self.actor.parameters(), lr=config.actor_lr),
             "dual": torch.optim.Adam(self.dual.parameters(), lr=config.multiplier_lr),
         }
-        self._watch, self._losses = Watch(), prepared(self.losses, config, self.device)
+        self._losses = prepared(self.losses, config, self.device)
 
     def sampling(self) -> GoalSpec:
         """Transitions, random goals, and future goals for the policy."""

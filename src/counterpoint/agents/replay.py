@@ -13,6 +13,8 @@ overwritten last of all, `slack` transitions later at the earliest: until then a
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -162,6 +164,18 @@ class ReplayBuffer:
         if self._draws is None:
             self._draws = GoalDraws(self._table["length"])
         return draw_batch(self._rows, self._table, self._draws, self._goal, batch_size, rng, spec)
+
+    def fingerprint(self) -> str:
+        """Hex digest that changes with the transitions held, the goals and the order of episodes."""
+        return hashlib.sha256(json.dumps(self._table.rows()).encode()).hexdigest()
+
+    def rewards_differ(self) -> bool:
+        """Whether two transitions have different rewards; where none have, there is nothing to learn from rewards."""
+        starts, lengths = self._table["start"], self._table["length"]
+        ends = np.cumsum(lengths)
+        rows = np.arange(lengths.sum()) + np.repeat(starts - (ends - lengths), lengths)
+        rewards = self._rows.gather("reward", rows)
+        return bool(rewards.size) and bool((rewards != rewards[0]).any())
 
     def cursor(self) -> dict[str, Any]:
         """Where the buffer stands, as JSON values: with the rows, all that sampling depends on."""

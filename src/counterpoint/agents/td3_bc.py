@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from counterpoint.agents.base import Agent, AgentConfig, Metrics, Spaces
-from counterpoint.agents.baseline import Watch, continuous_only, descend, follow, kept, on_device, prepared
+from counterpoint.agents.baseline import continuous_only, descend, follow, kept, on_device, prepared
 from counterpoint.agents.ddpg_her import ActionValue, DeterministicPolicy
 from counterpoint.data.goals import GoalSpec
 
@@ -95,6 +95,7 @@ class TD3BC(Agent):
     """
 
     name: ClassVar[str] = "td3_bc"
+    needs_reward: ClassVar[bool] = True
 
     def __init__(
         self, config: TD3BCConfig, spaces: Spaces, *, seed: int = 0, device: torch.device | str = "cpu"
@@ -117,7 +118,7 @@ class TD3BC(Agent):
             "actor": torch.optim.Adam(self.actor.parameters(), lr=config.lr),
             "critic": torch.optim.Adam(self.critic.parameters(), lr=config.lr),
         }
-        self._watch, self._losses = Watch(), prepared(self.losses, config, self.device)
+        self._losses = prepared(self.losses, config, self.device)
 
     def sampling(self) -> GoalSpec:
         """Transitions with the data's goal, reward and end."""

@@ -10,9 +10,9 @@ With F[i, j] = phi(s_i, a_i, g_i) . psi(.), twins aside::
     actor    CE(F_goal, I),  F_goal[i, j] = phi(s_i, a_i, g_i) . psi(g_j),  a_i ~ pi(. | s_i, g_i)
 
 The rows of W sum to 1, as the authors' code has it and not N as Algorithm 1 prints. W and the actor take the
-elementwise minimum of the twins' logits before the softmax. The future states s+ are the batch's random goals, each
-row's taken from the row after it: draws of one distribution, independent of the row as long as the buffer draws its
-rows independently, and their psi are those of the goals that the actor practises, so that they are encoded once.
+elementwise minimum of the twins' logits before the softmax. The future states s+ are the batch's random goals, draws
+of p(s+) that are encoded once, for the actor as well; each row's own command is thus among its N columns. The authors
+roll the columns of F_future and W by one, both alike, which orders the sum over j anew and changes nothing else.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class TDInfoNCE(ContrastiveAgent):
         both = self.critic.encode_futures(torch.cat([seen["next_goal"], seen["random_goal"]]))
         psi_next, psi_random = both.chunk(2, dim=1)
         next_logits = self.critic.pairs(phi, psi_next)
-        future_logits = self.critic.pairs(phi, psi_random.roll(-1, dims=1))
+        future_logits = self.critic.pairs(phi, psi_random)
         loss = td_infonce_loss(
             next_logits, future_logits, self.weight_logits(seen, batch, noise), discount=self.config.discount
         )
@@ -67,7 +67,7 @@ class TDInfoNCE(ContrastiveAgent):
         target = Seen(batch, self.target.sight)
         phi = self.target.encode_actions(target["next_observation"], action, target["random_goal"])
         psi = self.target.encode_futures(target["random_goal"])
-        return self.target.pairs(phi, psi.roll(-1, dims=1))
+        return self.target.pairs(phi, psi)
 
     def reaching(self, phi: Float[Tensor, "2 K*B D"], psi: Float[Tensor, "2 B D"]) -> Float[Tensor, "K B"]:
         """Eq. 11, negated: -log softmax_j(min over twins of F_goal)[i, i], for every candidate action."""

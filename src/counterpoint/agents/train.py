@@ -13,7 +13,13 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 
 from counterpoint.agents import AGENTS, Agent, Spaces, agent_config, make_agent
-from counterpoint.agents.offline import OfflineDataConfig, matched, open_replay, recorded_evaluation
+from counterpoint.agents.offline import (
+    OfflineDataConfig,
+    OfflineTrainConfig,
+    matched,
+    open_replay,
+    recorded_evaluation,
+)
 from counterpoint.agents.online import OnlineConfig, OnlineLoop
 from counterpoint.agents.replay import ReplayBuffer, ReplaySource
 from counterpoint.agents.saved import save_agent
@@ -21,11 +27,11 @@ from counterpoint.config import FrozenConfig, override, read_recipe, recipe_name
 from counterpoint.envs.goal_env import EnvConfig, make_goal_env, spaces_of
 from counterpoint.envs.workers import EnvWorkers
 from counterpoint.errors import BadInputError
-from counterpoint.evaluation.rollouts import Rollouts, roll_out
+from counterpoint.evaluation.rollouts import Rollouts, roll_out_patiently
 from counterpoint.provenance import provenance
 from counterpoint.training.checkpoint import write_atomically
 from counterpoint.training.run_folder import claim_run
-from counterpoint.training.trainer import TrainConfig, train
+from counterpoint.training.trainer import train
 
 __all__ = ["AgentRunConfig", "env_spaces", "load_agent_config", "train_agent"]
 
@@ -44,22 +50,23 @@ class AgentRunConfig(FrozenConfig):
     agent: dict[str, Any]
     env: EnvConfig | None = None
     online: OnlineConfig = OnlineConfig()
-    train: TrainConfig = TrainConfig(steps=500_000, batch_size=256, eval_every=10_000, save_every=10_000)
+    train: OfflineTrainConfig = OfflineTrainConfig()
     data: OfflineDataConfig = OfflineDataConfig()
 
 
-def load_agent_config(agent: str, overrides: Mapping[str, Any]) -> AgentRunConfig:
+def load_agent_config(agent: str, overrides: Mapping[str, Any], *, offline: bool = False) -> AgentRunConfig:
     """A recipe, or an agent under its own defaults, with overrides; every key checked.
 
     Args:
         agent: An agent's name (its defaults are the paper's), a recipe's name or a TOML file.
         overrides: Dotted keys and their values.
+        offline: Whether an agent's name alone means its offline defaults (TD InfoNCE's Table 3).
 
     Raises:
         BadInputError: Naming the key that is unknown or ill-typed, or the agent that does not exist.
     """
     if agent in AGENTS:
-        tree: dict[str, Any] = {"agent": {"name": agent}}
+        tree: dict[str, Any] = {"agent": {"name": agent, **(AGENTS[agent].offline if offline else {})}}
     elif agent.endswith(".toml") or agent in recipe_names():
         tree = read_recipe(agent)
     else:
@@ -96,7 +103,7 @@ def train_agent(
     given = dict(overrides) | ({"env.name": env} if env is not None else {})
     if data is not None and "env.name" not in given:
         given = recorded_evaluation(data) | given
-    config = load_agent_config(agent, given)
+    config = load_agent_config(agent, given, offline=data is not None)
     if config.env is None and data is None:
         raise BadInputError(
             "train",
@@ -110,8 +117,16 @@ def train_agent(
     if buffer is not None:
         spaces = matched(spaces, buffer.spaces, str(data)) if spaces is not None else buffer.spaces
     assert spaces is not None
+    if buffer is not None and AGENTS[config.agent["name"]].agent.needs_reward and not buffer.rewards_differ():
+        raise BadInputError(
+            str(data),
+            found="the same reward at every step",
+            expected=f"rewards to learn from, which {config.agent['name']} needs",
+            mend="choose an agent that learns from states alone, such as td_infonce",
+        )
     settings = config.model_dump(mode="json")
-    settings |= {"agent": {"name": config.agent["name"], **_resolved(config)}, "data_source": data}
+    settings |= {"agent": {"name": config.agent["name"], **_resolved(config)}}
+    settings["data_source"] = None if buffer is None else {"path": data, "fingerprint": buffer.fingerprint()}
     claim_run(out, settings, FREE)
     record = settings | {"recipe": agent, "provenance": provenance()}
     write_atomically(out / "config.json", json.dumps(record, indent=1))
@@ -121,7 +136,8 @@ def train_agent(
         _online(learner, config, out, settings)
     else:
         _offline(learner, buffer, config, out, settings)
-    return save_agent(learner, out / "agent", config.env.model_dump(mode="json") if config.env else None)
+    env_settings = config.env.model_dump(mode="json") if config.env else None
+    return save_agent(learner, out / "agent", env_settings, buffer.action_bounds if buffer else None)
 
 
 def _resolved(config: AgentRunConfig) -> dict[str, Any]:
@@ -135,20 +151,21 @@ def _device() -> torch.device:
 def _online(agent: Agent, config: AgentRunConfig, out: Path, settings: dict[str, Any]) -> None:
     assert config.env is not None
     online = config.online
+    _, steps = env_facts(config.env)
     replay = out / "replay"
     if not (out / "checkpoints").exists():
         shutil.rmtree(replay, ignore_errors=True)  # a run that was never saved begins again
     # What the oldest kept checkpoint refers to must not be written over before that checkpoint is gone.
-    slack = (online.keep + 1) * (online.save_every + online.envs * MOST_STEPS)
+    slack = (online.keep + 1) * (online.save_every + online.envs * steps)
     # Where goals are what is seen, pictures above all, one copy of each is enough.
     same = config.env.observations == "image" or config.env.goals != "coordinates"
     buffer = ReplayBuffer(
         agent.spaces, capacity=online.capacity, folder=replay, slack=slack, goal_is_observation=same
     )
-    history: list[dict[str, object]] = []
 
     def tell(steps: int, rollouts: Rollouts) -> None:
-        history.append({"steps": steps, **rollouts.report()})
+        # Before the checkpoint that may follow: a finished run always has its result.
+        write_atomically(out / "result.json", json.dumps({"steps": steps, **rollouts.report()}, indent=1))
 
     with (
         EnvWorkers(config.env, online.envs, timeout=online.worker_timeout) as workers,
@@ -156,12 +173,6 @@ def _online(agent: Agent, config: AgentRunConfig, out: Path, settings: dict[str,
     ):
         loop = OnlineLoop(agent, buffer, workers, evaluators, online, run=out, settings=settings)
         loop.train(tell)
-    if history:
-        write_atomically(out / "result.json", json.dumps(history[-1], indent=1))
-
-
-MOST_STEPS = 1000
-"""The longest episode of the environments we know; a round may overshoot `save_every` by one episode each."""
 
 
 def _offline(
@@ -171,15 +182,14 @@ def _offline(
     source = ReplaySource(
         buffer, agent.sampling(), batch_size=config.train.batch_size, seed=config.train.seed
     )
-    last: list[Rollouts] = []
     workers = EnvWorkers(config.env, config.data.eval_envs) if config.env is not None else None
 
     def evaluate(step: int) -> dict[str, float]:
         assert workers is not None
-        rollouts = roll_out(
+        rollouts = roll_out_patiently(
             agent, workers, episodes=config.data.eval_episodes, seed=config.train.seed, stream=1
         )
-        last[:] = [rollouts]
+        write_atomically(out / "result.json", json.dumps({"steps": step, **rollouts.report()}, indent=1))
         return rollouts.summary()
 
     try:
@@ -187,7 +197,7 @@ def _offline(
             agent,
             source,
             None,
-            config.train,
+            config.train.loop(),
             run=out,
             accelerator=Accelerator(),
             settings=settings,
@@ -196,15 +206,18 @@ def _offline(
     finally:
         if workers is not None:
             workers.close()
-    if last:
-        write_atomically(out / "result.json", json.dumps(last[0].report(), indent=1))
 
 
 def env_spaces(config: EnvConfig) -> Spaces:
-    """What an agent sees and does in an environment, which is made for a moment to ask it."""
+    """What an agent sees and does in an environment."""
+    return env_facts(config)[0]
+
+
+def env_facts(config: EnvConfig) -> tuple[Spaces, int]:
+    """Spaces and the length of an episode of an environment, which is made for a moment to ask it."""
     env = make_goal_env(config)
     try:
-        return spaces_of(env)
+        return spaces_of(env), int(env.get_wrapper_attr("episode_steps"))
     finally:
         env.close()
 
@@ -218,7 +231,8 @@ FREE = {
         "worker_timeout",
         "trackers",
     ),
-    "train": ("steps", "epochs", "log_every", "eval_every", "save_every", "keep", "trackers"),
+    "train": ("steps", "log_every", "eval_every", "save_every", "keep", "trackers"),
     "data": ("eval_episodes", "eval_envs"),
+    "data_source": ("path",),
 }
 """Settings that may change when a run is continued: none of them touches a parameter."""

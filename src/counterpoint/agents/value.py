@@ -8,6 +8,12 @@ The occupancy that f = phi . psi estimates turns a reward into its values (TD In
 Appendix C prints the policy without its goal: it is the one commanded all along, so that Q is that of pi(. | ., g).
 w is p(s+ | s, a, g) / p(s+) by the paper's Eq. 8; of twins the minimum is taken, as in training. Contrastive RL has
 seen futures of the policies that collected its data instead, and its Q is theirs.
+
+p(s+) is what the critic was taught to tell futures from, and w is relative to it: for TD InfoNCE and C-learning the
+random goals, drawn alike from all T + 1 states of each episode of T transitions, its first included; for contrastive RL
+the futures of the batch. Draws from another density q count each future q(s+) / p(s+) times, up to a constant. Next
+observations are the T states after an episode's first: each future counts by the share of the buffer's states like it
+that are no episode's first, which is 1 away from where episodes begin.
 """
 
 from __future__ import annotations
@@ -53,7 +59,7 @@ class ValueFunction:
     Args:
         agent: Whose representations and policy.
         reward: The reward.
-        states: Observations [N, *O] of states drawn from the buffer, samples of p(s+).
+        states: Observations [N, *O] of states, samples of p(s+).
         state_goals: Their goal coordinates [N, *G].
         seed: Of a+, where actions are continuous; discrete ones are summed out.
     """
@@ -108,14 +114,16 @@ def value_of(
 ) -> ValueFunction:
     """The Q function of `reward` under the agent's policy.
 
-    A batch of the agent's own buffer has what is needed: `value_of(agent, reward, batch["next_observation"],
-    batch["next_goal"])`, with batches of transitions that are drawn uniformly. More states, less noise: w of a far
-    state is rare and large.
+    Where goals are whole observations, samples of p(s+) are at hand: `batch["random_goal"]` (for contrastive RL
+    `batch["future_goal"]`) is both `states` and `state_goals`. Where goals are coordinates,
+    `value_of(agent, reward, batch["next_observation"], batch["next_goal"])` comes close: the T later states of each
+    episode stand for its T + 1 (above; for contrastive RL, uniform transitions also stand for their futures, which lie
+    later in episodes). More states, less noise: w of a far state is rare and large.
 
     Args:
         agent: A contrastive agent.
         reward: r(s, a) of N observations and N actions.
-        states: Observations [N, *O] drawn from p(s+).
+        states: Observations [N, *O] drawn from p(s+), or nearly.
         state_goals: Their goal coordinates [N, *G].
         seed: Of later actions, where they are continuous.
     """

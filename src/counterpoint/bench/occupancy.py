@@ -131,7 +131,6 @@ def occupancy_study(config: OccupancyConfig, out: Path) -> dict[str, Any]:
     """
     from counterpoint.bench.occupancy_figures import draw_all  # matplotlib is an extra
 
-    started = time.time()
     _claim(config, out)
     cells = [Cell("episodes", size, method) for size in config.sizes for method in METHODS]
     cells += [Cell("trajectory", size, method) for size in config.sizes for method in ON_A_TRAJECTORY]
@@ -153,7 +152,6 @@ def occupancy_study(config: OccupancyConfig, out: Path) -> dict[str, Any]:
     result = {
         "config": config.model_dump(mode="json"),
         **found,
-        "wall_seconds": round(time.time() - started, 1),
         "processor_seconds": round(_processor_seconds(out), 1),
         "provenance": provenance(),
     }

@@ -14,6 +14,7 @@ import multiprocessing
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -144,7 +145,7 @@ def stitching_study(config: StitchingConfig, out: Path) -> dict[str, Any]:
         What `stitching.json` holds.
 
     Raises:
-        BadInputError: When the folder holds a study of another configuration.
+        BadInputError: When the folder holds a study of another configuration, or a worker process was killed.
     """
     from counterpoint.bench.offpolicy_figures import draw_all  # matplotlib is an extra
 
@@ -205,10 +206,17 @@ def _run(config: StitchingConfig, cells: Sequence[_Cell], out: Path) -> None:
                     cell_done.result()
                 bar.advance(counter.value - shown)
                 shown = counter.value
-        except BaseException:
+        except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)
             for child in multiprocessing.active_children():
                 child.terminate()
+            if isinstance(error, BrokenProcessPool):
+                raise BadInputError(
+                    "stitching study",
+                    found="a worker process that was ended from outside",
+                    expected="workers that run until their part is done",
+                    mend="start it again, with fewer processes if memory was short; finished parts are kept",
+                ) from None
             raise
         pool.shutdown()
 

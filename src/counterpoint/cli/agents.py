@@ -23,9 +23,11 @@ def bench_occupancy(*, out: Path, quick: bool = False, processes: int = 2) -> No
         processes: How many run side by side; the results do not depend on it.
     """
     from counterpoint.bench.occupancy import OccupancyConfig, occupancy_study
+    from counterpoint.config import validate
 
     config = OccupancyConfig.quick() if quick else OccupancyConfig()
-    occupancy_study(config.model_copy(update={"processes": processes}), out)
+    given = config.model_dump() | {"processes": processes}
+    occupancy_study(validate(OccupancyConfig, given, "bench occupancy"), out)
     print(f"Wrote {out}")
 
 

@@ -21,6 +21,7 @@ from counterpoint.config import FrozenConfig
 from counterpoint.data.goals import Spaces
 from counterpoint.envs.goal_sources import FAMILIES, KEYS, make_base, task_of
 from counterpoint.envs.goal_tasks import GoalTask, Raw
+from counterpoint.envs.idle import IdleAfterEnd
 from counterpoint.envs.rendering import FastRenderer
 from counterpoint.envs.waypoints import Cell, MazeGrid
 from counterpoint.errors import BadInputError, MissingExtraError
@@ -42,14 +43,15 @@ class EnvConfig(FrozenConfig):
     """A goal-reaching environment.
 
     Attributes:
-        name: Its gymnasium id, such as `FetchPush-v4` or `PointMaze_Medium-v3`.
+        name: Its gymnasium id, such as `FetchPush-v4` or `PointMaze_Medium-v3`; of `module:MyEnv-v0` the
+            module is imported before, to register it.
         observations: `state`, or `image`: a picture, and then goals are pictures too.
         goals: `coordinates` of what is to be moved; `state`: the whole observation, also of the goal that is
             commanded; `state_zero_padded`: whole observations in training, and as command the coordinates with
             zeros around them (the TD InfoNCE authors' form, an inconsistency kept for comparison).
         corruption: Probability with which each observation is replaced by another one (`corruption.py`).
         max_episode_steps: Length of an episode; the environment's own where `None`.
-        image_size: Height and width of pictures.
+        image_size: Height and width of pictures; the agents' convolutions need 36 pixels.
         start_cells: (row, column) of the maze's cells where episodes begin; the maze's own rule where empty.
         goal_cells: Cells where goals lie.
         success_distance: Within which a goal counts as reached; the environment's own where `None`.
@@ -60,7 +62,7 @@ class EnvConfig(FrozenConfig):
     goals: Literal["coordinates", "state", "state_zero_padded"] = "coordinates"
     corruption: float = Field(default=0.0, ge=0, le=1)
     max_episode_steps: int | None = Field(default=None, ge=1)
-    image_size: int = Field(default=64, ge=8)
+    image_size: int = Field(default=64, ge=36)
     start_cells: tuple[Cell, ...] = ()
     goal_cells: tuple[Cell, ...] = ()
     success_distance: float | None = Field(default=None, gt=0)
@@ -77,10 +79,10 @@ def make_goal_env(config: EnvConfig) -> gymnasium.Env[Observation, Any]:
     """Make an environment. `functools.partial(make_goal_env, config)` can be sent to a worker process.
 
     Observations are `{"observation", "achieved_goal", "desired_goal"}`: float32 [O] and [G], or uint8
-    [size, size, 3] each. Actions are float32 [A] in [-1, 1] (or an integer). The reward is 1 at a reached goal
-    and 0 elsewhere. At reset and at every step `info["is_success"]` is a bool, and `info["distance"]` the
+    [size, size, 3] each. Actions are float32 [A] in [-1, 1] (or an integer from 0 on). The reward is 1 at a reached
+    goal and 0 elsewhere. At reset and at every step `info["is_success"]` is a bool, and `info["distance"]` the
     Euclidean distance of achieved from desired coordinates, in the environment's unit (metres); both are of the
-    true state, whatever is observed.
+    true state, whatever is observed. After an episode's end the last answer is given again, without a step.
 
     Args:
         config: Which environment, and in which form.
@@ -97,7 +99,7 @@ def make_goal_env(config: EnvConfig) -> gymnasium.Env[Observation, Any]:
         from counterpoint.envs.corruption import CorruptedObservations
 
         env = CorruptedObservations(env, config.corruption)
-    return env
+    return IdleAfterEnd(env)
 
 
 def spaces_of(env: gymnasium.Env[Any, Any]) -> Spaces:

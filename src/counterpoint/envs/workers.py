@@ -27,6 +27,8 @@ except ModuleNotFoundError:
 
 __all__ = ["EnvWorkers", "Stepped", "WorkerLostError"]
 
+ERROR_TIMEOUT = 10.0
+
 Observations = Mapping[str, NDArray[Any]]
 
 
@@ -56,13 +58,46 @@ class Stepped:
 
 
 class _Processes(AsyncVectorEnv):
-    """gymnasium's, but what a worker raises arrives as it was raised, and not made anew from its text."""
+    """gymnasium's, but nothing waits for ever, and what a worker raises arrives as it was raised.
+
+    Args:
+        makers: Build the environments, in their processes.
+        start_timeout: Seconds a worker may take to build its environment.
+    """
+
+    def __init__(self, makers: Sequence[Callable[[], gymnasium.Env[Any, Any]]], start_timeout: float) -> None:
+        self._start_timeout = start_timeout
+        super().__init__(makers, context="forkserver", autoreset_mode=AutoresetMode.DISABLED)
+
+    def _check_spaces(self) -> None:
+        """The first question to the workers; asked once they are built, and given up with them."""
+        try:
+            spaces = (self.observation_mode, self.single_observation_space, self.single_action_space)
+            for pipe in self.parent_pipes:
+                pipe.send(("_check_spaces", spaces))
+            if not self._poll_pipe_envs(self._start_timeout):
+                raise multiprocessing.TimeoutError
+            self._raise_if_errors([pipe.recv()[1] for pipe in self.parent_pipes])
+        except BaseException:
+            self.kill()
+            raise
 
     def _raise_if_errors(self, successes: Iterable[bool]) -> None:
         failed = sum(not success for success in successes)
-        raised = [self.error_queue.get()[2] for _ in range(failed)]
-        if raised:
-            raise raised[0]
+        for _ in range(failed):
+            try:
+                raised = self.error_queue.get(timeout=ERROR_TIMEOUT)[2]
+            except Exception as error:  # an exception that does not pickle never arrives, or not whole
+                raise EOFError("a worker failed and could not say why") from error
+            raise raised
+
+    def kill(self) -> None:
+        """End every worker. gymnasium's own way asks each for a last word, which a dead one never gives."""
+        for process in self.processes:
+            process.kill()
+        for process in self.processes:
+            process.join(timeout=5)
+        self.closed = True
 
 
 class EnvWorkers:
@@ -71,8 +106,8 @@ class EnvWorkers:
     Args:
         config: Which environment.
         count: N.
-        timeout: Seconds a worker may take for one step (a first reset, which builds the simulator, gets ten times
-            as many) before it counts as lost.
+        timeout: Seconds a worker may take for one step before it counts as lost; ten times as many for a reset, and
+            for building its simulator.
         make: Builds one environment; for tests.
     """
 
@@ -103,7 +138,7 @@ class EnvWorkers:
             WorkerLostError: When a worker died.
         """
         if self._vector is None:
-            self._vector = self._start()
+            self._vector = self._guarded(self._start)
         observations: Observations = self._guarded(self._reset, seeds)[0]
         return observations
 
@@ -139,20 +174,15 @@ class EnvWorkers:
     def close(self) -> None:
         """End the workers, dead or alive, without waiting for an answer from any of them."""
         vector, self._vector = self._vector, None
-        if isinstance(vector, AsyncVectorEnv):
-            # gymnasium's own close asks every worker for a last word, which a dead one never gives.
-            for process in vector.processes:
-                process.kill()
-            for process in vector.processes:
-                process.join(timeout=5)
-            vector.closed = True
+        if isinstance(vector, _Processes):
+            vector.kill()
         elif vector is not None:
             vector.close()
 
     def _start(self) -> VectorEnv[Any, Any, Any]:
         if self.count == 1:
             return SyncVectorEnv(self._makers, autoreset_mode=AutoresetMode.DISABLED)
-        return _Processes(self._makers, context="forkserver", autoreset_mode=AutoresetMode.DISABLED)
+        return _Processes(self._makers, 10 * self._timeout)
 
     def _reset(self, seeds: Sequence[int]) -> Any:
         vector: Any = self._vector  # gymnasium's base class types a single seed only

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from counterpoint.envs.workers import EnvWorkers, Observations
+from counterpoint.envs.workers import EnvWorkers, Observations, WorkerLostError
+from counterpoint.errors import BadInputError
 from counterpoint.evaluation.statistics import Estimate, mean_percentile, wilson
 
-__all__ = ["Actor", "Rollouts", "episode_seed", "roll_out"]
+__all__ = ["Actor", "Rollouts", "episode_seed", "roll_out", "roll_out_patiently"]
 
 
 class Actor(Protocol):
@@ -121,6 +122,30 @@ def roll_out(
         on_round(min(episodes, first + workers.count))
     columns = [np.concatenate(column)[:episodes] for column in zip(*parts, strict=True)]
     return Rollouts(*columns)
+
+
+def roll_out_patiently(actor: Actor, workers: EnvWorkers, **settings: Any) -> Rollouts:
+    """`roll_out`, begun again when a worker dies, four times in all.
+
+    Raises:
+        BadInputError: When workers keep dying.
+    """
+    for attempt in range(ATTEMPTS):
+        try:
+            return roll_out(actor, workers, **settings)
+        except WorkerLostError as error:
+            print(f"{error}; evaluation environments restarted", flush=True)
+            if attempt == ATTEMPTS - 1:
+                raise BadInputError(
+                    "evaluation environments",
+                    found=f"{error}, {ATTEMPTS} times in a row",
+                    expected="workers that live",
+                    mend="look for memory running out or a simulator that crashes",
+                ) from None
+    raise AssertionError("unreachable")
+
+
+ATTEMPTS = 4
 
 
 def _one_round(

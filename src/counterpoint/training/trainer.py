@@ -148,7 +148,11 @@ def train(
                         if log is not None and numbers:
                             log.write(done, split, numbers)
                 if main and (done % config.save_every == 0 or done == total):
-                    save_checkpoint(checkpoints, done, learner.state(), keep=config.keep)
+                    try:
+                        state = learner.state()
+                    except NonFiniteError as error:  # told late where an update does not wait for its loss
+                        raise _diverged(error, step, checkpoints) from None
+                    save_checkpoint(checkpoints, done, state, keep=config.keep)
                 progress.advance(note=note)
     finally:
         if log is not None:
@@ -175,5 +179,5 @@ def _diverged(error: NonFiniteError, step: int, checkpoints: Path) -> BadInputEr
         f"training step {step + 1}",
         found=str(error),
         expected="a finite loss and finite gradients",
-        mend=f"lower optimizer.lr, set optimizer.clip_norm, or look at the data; {kept}",
+        mend=f"lower the learning rate, clip gradients, or look at the data; {kept}",
     )

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from counterpoint.data.commands import doctor, info
 from counterpoint.data.formats.minari_info import describe_minari, examine_minari
 from counterpoint.data.formats.minari_writer import write_minari
-from tests.data.formats.minari_made import goal_episodes
+from tests.data.formats.minari_made import goal_episodes, raw_dataset, raw_episode
 
 pytest.importorskip("minari")
 pytest.importorskip("h5py")
@@ -42,3 +43,22 @@ def test_a_damaged_file_is_a_finding(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:500])
     assert len(examine_minari(path)) == 1
     assert doctor(path) == 2
+
+
+def test_flat_observations_have_whole_states_as_goals(tmp_path: Path) -> None:
+    spaces = pytest.importorskip("gymnasium").spaces
+    seen, acted = spaces.Box(-1, 1, (4,), np.float64), spaces.Box(-1, 1, (2,), np.float32)
+    episode = raw_episode(np.zeros((6, 4)), np.zeros((5, 2), np.float32))
+    path = raw_dataset(tmp_path / "flat", seen, acted, [episode])
+    assert describe_minari(path)["goals"] == "4 (whole states)"
+    assert examine_minari(path) == []
+    assert doctor(path) == 0
+    assert describe_minari(_written(tmp_path / "maze"))["goals"] == "2"
+
+
+def test_flat_observations_do_not_hide_what_else_is_wrong(tmp_path: Path) -> None:
+    spaces = pytest.importorskip("gymnasium").spaces
+    seen, acted = spaces.Box(-1, 1, (4,), np.float64), spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    episode = raw_episode(np.zeros((6, 4)), np.zeros((5, 2), np.float32))
+    (wrong,) = examine_minari(raw_dataset(tmp_path / "flat", seen, acted, [episode]))
+    assert "bounded" in str(wrong)

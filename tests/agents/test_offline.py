@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from counterpoint.agents import offline
+from counterpoint.agents.offline import recorded_evaluation
+from counterpoint.errors import BadInputError
+
+
+def _recorded(folder: Path, note: bytes, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(offline, "is_minari", lambda path: path == folder / "train")
+    (folder / "collect.json").write_bytes(note)
+    return str(folder)
+
+
+def test_the_recorder_s_environment_as_dotted_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = _recorded(tmp_path, b'{"evaluation": {"name": "PointMaze_UMaze-v3"}}', monkeypatch)
+    assert recorded_evaluation(data) == {"env.name": "PointMaze_UMaze-v3"}
+    assert recorded_evaluation(f"{data}/train") == {"env.name": "PointMaze_UMaze-v3"}
+    assert recorded_evaluation(str(tmp_path / "train" / "data")) == {}
+
+
+@pytest.mark.parametrize(
+    "note",
+    [b"", b'{"evaluat', b"\xff\xfe", b"{}", b"[]", b"null", b'{"evaluation": 3}', b'{"evaluation": "x"}'],
+)
+def test_a_damaged_note_is_one_message(note: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = _recorded(tmp_path, note, monkeypatch)
+    with pytest.raises(BadInputError, match=r"collect.json: found no environment .* --env"):
+        recorded_evaluation(data)
