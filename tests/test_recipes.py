@@ -72,7 +72,10 @@ def test_antmaze_is_evaluated_as_d4rl_does_in_the_version_of_the_data(name: str)
     ("recipe", "changes"),
     [
         ("td_infonce-antmaze", []),
-        ("td_infonce-antmaze", ["--env.name=AntMaze_Medium-v4", "--env.goal_cells=[[6,6]]"]),
+        (
+            "td_infonce-antmaze",
+            ["--env.name=AntMaze_Medium-v4", "--env.start_cells=[[1,1]]", "--env.goal_cells=[[6,6]]"],
+        ),
         ("td_infonce-antmaze-large", []),
     ],
 )

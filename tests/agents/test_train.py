@@ -156,6 +156,16 @@ def test_an_agent_s_bare_name_means_its_offline_defaults_where_there_are_data() 
     assert offline.agent == {"name": "td_infonce", "actor_goals": "future", "behaviour_cloning": 0.1}
 
 
+def test_the_cells_of_one_maze_are_not_taken_to_the_next() -> None:
+    same = load_agent_config("td_infonce-antmaze", {"env.name": "AntMaze_UMaze-v4"})
+    other = load_agent_config("td_infonce-antmaze", {"env.name": "AntMaze_Large-v4"})
+    assert same.env is not None
+    assert other.env is not None
+    assert same.env.goal_cells
+    assert not other.env.goal_cells
+    assert not other.env.start_cells
+
+
 def test_other_data_under_the_same_name_is_not_gone_on_with(tmp_path: Path) -> None:
     for seed, episodes in ((0, 2), (1, 3)):
         out = tmp_path / f"data-{seed}"

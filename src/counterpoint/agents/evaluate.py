@@ -9,7 +9,7 @@ from pydantic import Field
 
 from counterpoint.agents.offline import matched
 from counterpoint.agents.saved import load_agent
-from counterpoint.agents.train import env_spaces
+from counterpoint.agents.train import env_spaces, in_another_env
 from counterpoint.config import FrozenConfig, validate
 from counterpoint.envs.goal_env import EnvConfig
 from counterpoint.envs.workers import EnvWorkers
@@ -49,7 +49,7 @@ def evaluate_run(run: Path, *, env: str | None, episodes: int, envs: int, seed: 
     asked = validate(EvaluationConfig, {"episodes": episodes, "envs": envs, "seed": seed}, "evaluate")
     saved = load_agent(run)
     agent = saved.agent
-    tree = dict(saved.env or {}) | ({"name": env} if env is not None else {})
+    tree = dict(saved.env or {}) if env is None else in_another_env(saved.env or {}, env)
     if "name" not in tree:
         raise BadInputError(
             run,

@@ -77,6 +77,8 @@ def load_agent_config(agent: str, overrides: Mapping[str, Any], *, offline: bool
             expected=f"an agent ({', '.join(AGENTS)}), a recipe ({', '.join(recipes)}) or a .toml file",
             mend="choose one of these",
         )
+    if "env.name" in overrides:
+        tree["env"] = in_another_env(tree.get("env", {}), overrides["env.name"])
     config = validate(AgentRunConfig, override(tree, overrides), f"recipe {agent}")
     agent_config(config.agent, f"recipe {agent}")
     return config
@@ -206,6 +208,16 @@ def _offline(
     finally:
         if workers is not None:
             workers.close()
+
+
+def in_another_env(env: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """An environment's settings for another one: the cells of one maze mean nothing in the next."""
+    kept = {
+        key: value
+        for key, value in env.items()
+        if name == env.get("name") or key not in ("start_cells", "goal_cells")
+    }
+    return kept | {"name": name}
 
 
 def env_spaces(config: EnvConfig) -> Spaces:
