@@ -33,9 +33,9 @@ SETTINGS = {
     "agent.actor_lr": 3e-4,
     "agent.actor_goals": "future",
     "agent.behaviour_cloning": 0.1,
-    "train.steps": 10_000,
-    "train.eval_every": 5_000,
-    "train.save_every": 2_500,
+    "train.steps": 4_000,
+    "train.eval_every": 2_000,
+    "train.save_every": 2_000,
     "train.trackers": [],
 }
 
