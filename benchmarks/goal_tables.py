@@ -194,7 +194,7 @@ TABLES = {
     "push": lambda: goal_reaching("push"),
     "push stochastic": lambda: goal_reaching("push_stochastic"),
     "point maze": lambda: goal_reaching("point_maze"),
-    "point maze future": lambda: goal_reaching("point_maze_future"),
+    "point maze random": lambda: goal_reaching("point_maze_random"),
     "sensitivity": lambda: goal_reaching("sensitivity"),
     "occupancy": occupancy,
     "interpolation": interpolation,
