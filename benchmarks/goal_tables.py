@@ -61,6 +61,24 @@ def when_reached(name: str, share: float = 0.9) -> str:
     return table(head, rows)
 
 
+def while_training(name: str) -> str:
+    """Success at every evaluation while training: mean over seeds, and each seed's."""
+    found = load(f"goal_reaching_{name}")
+    if found is None:
+        return table(["agent", "while training"], [["all", "not run"]])
+    first = next(iter(found["rows"].values()))["runs"][0]
+    steps = [point["step"] for point in first["curve"]]
+    rows = []
+    for row, cells in found["rows"].items():
+        numbers = []
+        for place in range(len(steps)):
+            values = [run["curve"][place]["success"] for run in cells["runs"]]
+            each = ", ".join(f"{value:.2f}" for value in values)
+            numbers.append(f"{sum(values) / len(values):.2f} ({each})")
+        rows.append([row, *numbers])
+    return table(["agent", *[f"{step:,} updates" for step in steps]], rows)
+
+
 PAPER_RATIOS = {
     "mc_infonce_renormalise": "1500x",
     "mc_infonce_clip": "1500x",
@@ -194,6 +212,7 @@ TABLES = {
     "push": lambda: goal_reaching("push"),
     "push stochastic": lambda: goal_reaching("push_stochastic"),
     "point maze": lambda: goal_reaching("point_maze"),
+    "point maze curves": lambda: while_training("point_maze"),
     "point maze random": lambda: goal_reaching("point_maze_random"),
     "sensitivity": lambda: goal_reaching("sensitivity"),
     "occupancy": occupancy,
