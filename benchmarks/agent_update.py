@@ -29,8 +29,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-# One core for all: JAX's own flags do not keep it to one thread. Before it starts its threads.
-os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+# Before JAX starts its threads.
 os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 
 import torch
@@ -259,4 +258,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    # One core for all: JAX's own flags do not keep it to one thread.
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     main()
