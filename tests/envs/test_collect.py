@@ -36,21 +36,37 @@ def config(out: Path, **changes: Any) -> CollectConfig:
     return CollectConfig(out=out, **{**settings, **changes})
 
 
+PROGRAM = """
+import sys
+from pathlib import Path
+from counterpoint.envs.collect import CollectConfig, collect_metaworld
+if __name__ == "__main__":
+    collect_metaworld(CollectConfig.model_validate_json(sys.argv[1]))
+"""
+
+
 @pytest.fixture(scope="module")
 def collected(simulator: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return collect_metaworld(config(tmp_path_factory.mktemp("whole") / "set"))
+    """What an undisturbed process of its own records: nothing that other tests left in this one has a say."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "program.py").write_text(PROGRAM)
+    wanted = config(folder / "set" / "set")
+    subprocess.run([sys.executable, str(folder / "program.py"), wanted.model_dump_json()], check=True)
+    return wanted.out
 
 
 def same_data(one: Path, two: Path) -> None:
     left, right = open_dataset(one), open_dataset(two)
     assert left.episodes == right.episodes
-    for number, episode in enumerate(left.episodes):
-        steps = np.arange(episode.length)
-        np.testing.assert_array_equal(left.frames(number, steps), right.frames(number, steps))
-        np.testing.assert_array_equal(left.actions(number), right.actions(number))
-        np.testing.assert_array_equal(left.state(number), right.state(number))
+    for number in range(len(left.episodes)):
+        np.testing.assert_array_equal(left.actions(number), right.actions(number), f"actions of {number}")
+        np.testing.assert_array_equal(left.state(number), right.state(number), f"state of {number}")
     for table in sorted((one / "data").rglob("*.parquet")):
         assert table.read_bytes() == (two / table.relative_to(one)).read_bytes()
+    for number, episode in enumerate(left.episodes):  # last: pixels follow from states
+        steps = np.arange(episode.length)
+        pixels = left.frames(number, steps), right.frames(number, steps)
+        np.testing.assert_array_equal(*pixels, f"pixels of {number}")
 
 
 def test_order_and_splits(tmp_path: Path) -> None:
@@ -167,15 +183,6 @@ def test_asking_again_changes_nothing_and_asking_otherwise_is_an_error(collected
     assert (collected / "meta" / "info.json").stat().st_mtime_ns == before
     with pytest.raises(BadInputError, match=r"config\.noise = 0\.0.*config\.noise = 0\.5"):
         collect_metaworld(config(collected, noise=0.5))
-
-
-PROGRAM = """
-import sys
-from pathlib import Path
-from counterpoint.envs.collect import CollectConfig, collect_metaworld
-if __name__ == "__main__":
-    collect_metaworld(CollectConfig.model_validate_json(sys.argv[1]))
-"""
 
 
 def children(pid: int) -> list[int]:
