@@ -12,14 +12,22 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Int, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
 from counterpoint.data.sampling import Augment
 
-__all__ = ["color_jitter", "draw_crop", "draw_jitter", "images", "resized_crop"]
+__all__ = [
+    "color_jitter",
+    "draw_crop",
+    "draw_jitter",
+    "images",
+    "random_shift",
+    "resized_crop",
+    "shifted_views",
+]
 
 LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601
 
@@ -105,3 +113,31 @@ def color_jitter(
     turned = torch.stack([y, cos * i - sin * q, sin * i + cos * q], -1)
     shifted: Tensor = turned @ torch.linalg.inv(to_yiq).T
     return shifted.clamp(0, 1)
+
+
+def random_shift(
+    frames: UInt8[Tensor, "N S H W 3"], shift: Int[Tensor, "N 2"], *, pad: int
+) -> UInt8[Tensor, "N S H W 3"]:
+    """DrQ-v2's random shift, as an index gather: every frame of a stack moves alike, edges are replicated.
+
+    Args:
+        frames: N stacks of frames.
+        shift: (x, y), each in [0, 2 pad]: where in the padded picture the crop begins; `pad` leaves it as it is.
+        pad: P, in pixels.
+    """
+    N, S, H, W, _ = frames.shape
+    columns = (torch.arange(W, device=frames.device) + shift[:, :1] - pad).clamp(0, W - 1)
+    rows = (torch.arange(H, device=frames.device) + shift[:, 1:] - pad).clamp(0, H - 1)
+    sample = torch.arange(N, device=frames.device)[:, None, None, None]
+    frame = torch.arange(S, device=frames.device)[None, :, None, None]
+    shifted: Tensor = frames[sample, frame, rows[:, None, :, None], columns[:, None, None, :]]
+    return shifted
+
+
+def shifted_views(
+    frames: UInt8[Tensor, "B V S H W 3"], shift: Int[Tensor, "B V 2"] | None, *, pad: int
+) -> UInt8[Tensor, "B V S H W 3"]:
+    """Every observation of a batch by its own shift; as they are where there is none."""
+    if shift is None or pad == 0:
+        return frames
+    return random_shift(frames.flatten(0, 1), shift.flatten(0, 1), pad=pad).unflatten(0, frames.shape[:2])

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from counterpoint.config import FrozenConfig
 from counterpoint.data.augment import images
+from counterpoint.data.nstep import NStepSpec
 from counterpoint.data.sampling import Augment, Draw, Key, Spec
 from counterpoint.encoders.base import DualEncoder
 
@@ -67,7 +68,7 @@ class Objective(nn.Module):
     ranks are gathered between them.
     """
 
-    def sampling(self) -> Spec:
+    def sampling(self) -> Spec | NStepSpec:
         """Which frames, actions and goals a batch must hold, as plain data."""
         raise NotImplementedError
 

@@ -16,6 +16,7 @@ from counterpoint.config import FrozenConfig, override, read_recipe, validate
 from counterpoint.data.cache import cached
 from counterpoint.data.formats import open_dataset, split_names
 from counterpoint.data.loader import Loader
+from counterpoint.data.sampling import Spec
 from counterpoint.data.store import EpisodeStore, SubsetStore
 from counterpoint.encoders.base import DualEncoder, EncoderConfig
 from counterpoint.errors import BadInputError
@@ -126,8 +127,10 @@ def pretrain(recipe: str, data: Path, out: Path, overrides: Mapping[str, Any]) -
         "rank": accelerator.process_index,
         "world_size": accelerator.num_processes,
     }
-    loader = Loader(train_store, objective.sampling(), workers=config.train.workers, **common)
-    validation = Loader(val_store, objective.sampling(), **common) if val_store is not None else None
+    spec = objective.sampling()
+    assert isinstance(spec, Spec)
+    loader = Loader(train_store, spec, workers=config.train.workers, **common)
+    validation = Loader(val_store, spec, **common) if val_store is not None else None
     learner = ObjectiveLearner(
         objective,
         config.optimizer,

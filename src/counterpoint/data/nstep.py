@@ -1,0 +1,93 @@
+"""What a transition batch must hold, as plain data: observations at offsets from a step, actions, near negatives.
+
+Premier-TACO, TACO, ATC, SPR, inverse dynamics and cloning all ask for the same thing: an anchor step t of an episode,
+observations at t + offset, the actions a_t ... a_{t+K-1}, and perhaps negatives from a window around s_{t+K}.
+`NStepSpec` says it; `counterpoint.data.nstep_loader.NStepLoader` serves it, a whole batch at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from counterpoint.errors import BadInputError
+
+__all__ = ["NStepSpec", "NearNegatives"]
+
+
+@dataclass(frozen=True)
+class NearNegatives:
+    """Negatives from the window around the positive s_{t+K} (Premier-TACO, section 3, Figure 3).
+
+    The candidates are s_{t+K-W} ... s_{t+K+W} without s_{t+K}, as far as the episode reaches: the window is cut at
+    its ends and never wraps (the authors' code takes early negatives from the episode's end).
+
+    Attributes:
+        window: W, in steps.
+        exclude_anchor: Leave s_t out of the candidates. With K <= W the printed window contains it.
+        every: Take all candidates (Appendix D, "sampling all") instead of one, uniformly.
+    """
+
+    window: int = 5
+    exclude_anchor: bool = False
+    every: bool = False
+
+    @property
+    def count(self) -> int:
+        """N, negatives a sample."""
+        return 2 * self.window if self.every else 1
+
+
+@dataclass(frozen=True)
+class NStepSpec:
+    """What an objective needs of each sample.
+
+    Attributes:
+        offsets: Observations at t + offset, in order. A repeated offset is the same observation with a random shift
+            of its own. Below the episode's first step the first is repeated and marked invalid.
+        actions: K actions a_t ... a_{t+K-1}; 0 for none.
+        near: Negatives around the observation at the last offset, appended to the observations.
+        stack: S frames an observation, the steps before the first repeating it.
+        shift: Random shift of each observation by up to so many pixels either way, with replicated edges; 0 for none.
+        rewards: Also the rewards r_t ... r_{t+K-1}.
+        state: Also the proprioception at each offset.
+    """
+
+    offsets: tuple[int, ...]
+    actions: int
+    near: NearNegatives | None = None
+    stack: int = 3
+    shift: int = 0
+    rewards: bool = False
+    state: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.offsets or self.stack < 1 or self.shift < 0 or self.actions < 0:
+            raise BadInputError(
+                "sampling",
+                found=f"{self}",
+                expected="at least one offset, one frame a stack, and no negative numbers",
+                mend="correct the objective's settings",
+            )
+        if self.near is not None and self.near.window < 1:
+            raise BadInputError(
+                "window", found=f"{self.near.window}", expected="1 or more", mend="5 is the paper's"
+            )
+
+    @property
+    def reach(self) -> int:
+        """How many steps after t must exist."""
+        return max(*self.offsets, self.actions - 1, 0)
+
+    @property
+    def min_length(self) -> int:
+        """The shortest episode that has one anchor, and a negative for it where negatives are asked for."""
+        if self.near is None:
+            return self.reach + 1
+        # One step back from the positive there always is, unless it is the anchor and that is left out.
+        alone = self.near.exclude_anchor and self.offsets[-1] <= 1
+        return max(self.reach + 1, self.offsets[-1] + (2 if alone else 1), 2)
+
+    @property
+    def views(self) -> int:
+        """V, observations a sample: one an offset, then the negatives."""
+        return len(self.offsets) + (self.near.count if self.near else 0)
