@@ -1,0 +1,142 @@
+"""One face for simulated control tasks seen through a camera: Meta-World, dm_control, LIBERO, robomimic.
+
+A task is named `SUITE/TASK`, such as `metaworld/bin-picking` or `dmc/walker-walk`. Simulators are imported when one
+of their tasks is made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from counterpoint.data.episode import Array
+from counterpoint.errors import BadInputError
+
+__all__ = ["SUITES", "ControlTask", "Outcome", "make_task"]
+
+SUITES = ("metaworld", "dmc", "libero", "robomimic")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a step led to.
+
+    Attributes:
+        reward: Of the step.
+        success: Whether the task is solved at this moment; always False where a suite has rewards alone.
+        ended: Whether the episode is over before its time.
+    """
+
+    reward: float
+    success: bool
+    ended: bool = False
+
+
+class ControlTask(Protocol):
+    """A task with a camera. What follows `reset(seed)` depends on the seed and the actions alone.
+
+    Attributes:
+        name: `SUITE/TASK`.
+        instruction: The task in words.
+        action_dim: A; actions are float32 [A] in [-1, 1].
+        state_dim: P, numbers of proprioception.
+        horizon: Steps of an episode.
+    """
+
+    name: str
+    instruction: str
+    action_dim: int
+    state_dim: int
+    horizon: int
+
+    def reset(self, seed: int) -> None:
+        """Begin an episode."""
+
+    def draw(self) -> Array:
+        """What the camera sees: uint8 [size, size, 3], RGB, upright."""
+
+    def state(self) -> Array:
+        """Proprioception: float32 [P]."""
+
+    def step(self, action: Array) -> Outcome:
+        """Act once."""
+
+    def close(self) -> None:
+        """Free the graphics context."""
+
+
+def make_task(name: str, *, camera: str | None = None, size: int = 84) -> ControlTask:
+    """Build a task's simulation.
+
+    Args:
+        name: `SUITE/TASK`.
+        camera: A camera of the suite; its usual one by default.
+        size: Height and width of the pictures, in pixels.
+
+    Raises:
+        BadInputError: When suite, task or camera is unknown.
+        MissingExtraError: When the simulator is not installed.
+    """
+    suite, _, task = name.partition("/")
+    if suite == "metaworld":
+        return MetaWorldControl(task, camera=camera or "corner2", size=size)
+    if suite == "dmc":
+        from counterpoint.envs.dmc import DMCTask
+
+        return DMCTask(task, camera=camera, size=size)
+    if suite == "libero":
+        from counterpoint.envs.libero import LiberoTask
+
+        return LiberoTask(task, camera=camera, size=size)
+    if suite == "robomimic":
+        from counterpoint.envs.robomimic import RobomimicTask
+
+        return RobomimicTask(task, camera=camera, size=size)
+    raise BadInputError(
+        name, found=f"suite {suite!r}", expected=f"one of {', '.join(SUITES)}", mend="say SUITE/TASK"
+    )
+
+
+class MetaWorldControl:
+    """A Meta-World task. Success is being solved at this moment; the reward is Meta-World's.
+
+    Args:
+        task: A task's name; `-v3` may be left away.
+        camera: A camera of `metaworld.CAMERAS`.
+        size: Height and width of the pictures, in pixels.
+        horizon: Steps of an episode; 200 in Premier-TACO's data (Appendix C), 500 at most.
+    """
+
+    action_dim = 4
+    state_dim = 4
+
+    def __init__(self, task: str, *, camera: str, size: int, horizon: int = 200) -> None:
+        from counterpoint.envs.metaworld import MetaWorldTask
+
+        self._simulation = MetaWorldTask(task, cameras=(camera,), size=size)
+        self._camera, self.horizon = camera, horizon
+        self.name = f"metaworld/{self._simulation.task.removesuffix('-v3')}"
+        self.instruction = self._simulation.instruction
+
+    def reset(self, seed: int) -> None:
+        """Place the objects by `seed`."""
+        self._observation = self._simulation.reset(seed)
+
+    def draw(self) -> Array:
+        """uint8 [size, size, 3]."""
+        return self._simulation.draw()[self._camera]
+
+    def state(self) -> Array:
+        """Hand position in metres and gripper opening: float32 [4]."""
+        return np.asarray(self._observation[: self.state_dim], np.float32)
+
+    def step(self, action: Array) -> Outcome:
+        """Act for 1/80 s."""
+        self._observation, reward, solved = self._simulation.step(action)
+        return Outcome(reward, solved)
+
+    def close(self) -> None:
+        """Free the graphics context."""
+        self._simulation.close()

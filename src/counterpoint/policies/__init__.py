@@ -1,0 +1,1 @@
+"""Policies and how they are cloned from demonstrations."""

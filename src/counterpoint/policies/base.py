@@ -1,0 +1,33 @@
+"""What a policy is to whoever rolls it out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from counterpoint.data.episode import Array
+
+__all__ = ["Policy"]
+
+
+class Policy(Protocol):
+    """Acts in many environments at once, each with a row of its own that keeps its history where there is one."""
+
+    @property
+    def stack(self) -> int:
+        """S, the frames of an observation."""
+
+    def reset(self, rows: Sequence[int]) -> None:
+        """Episodes begin in these rows."""
+
+    def act(self, frames: Array, state: Array, rows: Sequence[int]) -> Array:
+        """Actions for n of the rows.
+
+        Args:
+            frames: uint8 [n, S, H, W, 3], the oldest first.
+            state: float32 [n, P].
+            rows: Which environments they come from.
+
+        Returns:
+            float32 [n, A] in [-1, 1].
+        """
