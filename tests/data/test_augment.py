@@ -5,8 +5,17 @@ import pytest
 import torch
 from torch.nn import functional
 
-from counterpoint.data.augment import color_jitter, draw_crop, draw_jitter, images, resized_crop
+from counterpoint.data.augment import (
+    color_jitter,
+    draw_crop,
+    draw_jitter,
+    images,
+    random_shift,
+    resized_crop,
+    shifted_views,
+)
 from counterpoint.data.sampling import Augment, sample_rng
+from tests.golden.load import golden
 
 
 def test_without_parameters_frames_stay_as_they_are() -> None:
@@ -72,3 +81,33 @@ def test_result_stays_in_range() -> None:
     assert out.dtype == torch.float32
     assert float(out.min()) >= 0
     assert float(out.max()) <= 1
+
+
+def test_random_shift_is_the_authors() -> None:
+    arrays, meta = golden("premier_taco_aug_a")
+    pictures, shift = arrays["x"], arrays["shift_xy"].reshape(-1, 2).long()
+    assert meta["hyper"]["pad"] == 4
+    frames = pictures.round().to(torch.uint8).permute(0, 2, 3, 1)[:, None]  # one frame a stack
+    assert (frames[:, 0].permute(0, 3, 1, 2) == pictures).all()
+    shifted = random_shift(frames, shift, pad=4)
+    torch.testing.assert_close(
+        shifted[:, 0].permute(0, 3, 1, 2).to(arrays["y"].dtype), arrays["y"], rtol=0, atol=1e-2
+    )
+
+
+@pytest.mark.parametrize(("pad", "stack", "height", "width"), [(4, 3, 12, 9), (1, 1, 5, 7), (6, 2, 4, 4)])
+def test_random_shift_is_a_crop_of_the_padded_picture(pad: int, stack: int, height: int, width: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    frames = torch.randint(256, (20, stack, height, width, 3), dtype=torch.uint8, generator=generator)
+    shift = torch.randint(2 * pad + 1, (20, 2), generator=generator)
+    found = random_shift(frames, shift, pad=pad)
+    assert found.dtype == torch.uint8
+    for stacked, (x, y), result in zip(frames, shift.tolist(), found, strict=True):
+        padded = np.pad(stacked.numpy(), [(0, 0), (pad, pad), (pad, pad), (0, 0)], mode="edge")
+        np.testing.assert_array_equal(result, padded[:, y : y + height, x : x + width])
+
+
+def test_the_middle_shift_and_no_shift_change_nothing() -> None:
+    frames = torch.randint(256, (2, 3, 2, 8, 8, 3), dtype=torch.uint8)
+    assert torch.equal(shifted_views(frames, torch.full((2, 3, 2), 4), pad=4), frames)
+    assert shifted_views(frames, None, pad=4) is frames

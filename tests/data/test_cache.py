@@ -17,6 +17,7 @@ from counterpoint.data.episode import Array, Episode
 from counterpoint.data.store import EpisodeStore, MemoryStore, read_episode
 from counterpoint.errors import BadInputError
 from tests.data.made import memory_store
+from tests.data.numbered import numbered_store
 
 
 def build(store: EpisodeStore, root: Path, size: int = 16) -> CachedStore:
@@ -43,6 +44,14 @@ def test_holds_what_the_source_holds(tmp_path: Path) -> None:
             np.testing.assert_array_equal(store.frames(number, steps, camera), expected)
     assert store.frames(1, np.array([6, 0, 6])).shape == (3, 16, 16, 3)
     store.verify()
+
+
+def test_rewards_are_held_where_the_source_has_them(tmp_path: Path) -> None:
+    source = numbered_store([5, 3])
+    store = build(source, tmp_path)
+    for number in range(2):
+        np.testing.assert_array_equal(store.rewards(number), source.rewards(number))
+    assert build(numbered_store([5, 3], rewards=False), tmp_path).rewards(0) is None
 
 
 def test_frames_of_that_size_are_kept_bit_for_bit(tmp_path: Path) -> None:
@@ -104,6 +113,31 @@ def test_without_vectors_or_without_cameras(tmp_path: Path) -> None:
     assert videos.state(0) is None
     states = MemoryStore([Episode({}, "", np.arange(3.0), state=np.ones((3, 2), np.float32))])
     assert build(states, tmp_path).state(0) is not None
+
+
+def test_frames_of_many_episodes_are_gathered_at_once(tmp_path: Path) -> None:
+    store = build(numbered_store([5, 7, 3]), tmp_path, 4)
+    episodes, steps = np.array([2, 0, 2, 1]), np.array([[0, 2], [4, 4], [1, 0], [6, 0]])
+    for camera in (None, "back"):
+        out = np.empty((4, 2, 4, 4, 3), np.uint8)
+        store.gather_frames(episodes, steps, camera, out)
+        for row, (episode, wanted) in enumerate(zip(episodes, steps, strict=True)):
+            np.testing.assert_array_equal(out[row], store.frames(episode, wanted, camera))
+    with pytest.raises(BadInputError, match="camera"):
+        store.gather_frames(episodes, steps, "side", out)
+
+
+def test_gathering_finds_a_changed_bit_in_the_episodes_it_touches(tmp_path: Path) -> None:
+    path = build(numbered_store([5, 7, 3]), tmp_path, 4).path
+    data = bytearray((path / "frames-0.bin").read_bytes())
+    data[6 * 48] ^= 1  # of episode 1
+    (path / "frames-0.bin").write_bytes(data)
+    store, out = CachedStore(path), np.empty((1, 1, 4, 4, 3), np.uint8)
+    step = np.zeros((1, 1), np.int64)
+    store.gather_frames(np.array([0]), step, None, out)
+    store.gather_frames(np.array([2]), step, None, out)
+    with pytest.raises(BadInputError, match="of episode 1"):
+        store.gather_frames(np.array([1]), step, None, out)
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,8 @@ def test_mappings_are_frozen() -> None:
         ({"actions": np.full((3, 2), np.nan, np.float32)}, "not finite at step 0"),
         ({"actions": np.zeros((3, 2))}, "float32"),
         ({"state": np.zeros((4, 2), np.float32)}, "float32"),
+        ({"rewards": np.zeros((3, 1), np.float32)}, r"expected float32 \(3,\)"),
+        ({"rewards": np.array([0, np.inf, 0], np.float32)}, "not finite at step 1"),
         ({"terminal": {"front": np.zeros((4, 5), np.uint8)}}, "expected uint8"),
         ({"masks": {"robot": np.ones(2, np.bool_)}}, "bool"),
     ],

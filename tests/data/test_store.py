@@ -6,6 +6,7 @@ import pytest
 from counterpoint.data.store import EpisodeStore, MemoryStore, SubsetStore, read_episode
 from counterpoint.errors import BadInputError
 from tests.conftest import moving_square_store
+from tests.data.numbered import numbered_store
 
 
 def test_memory_store_has_the_face_of_a_store(store: MemoryStore) -> None:
@@ -34,6 +35,17 @@ def test_fingerprint_follows_content(store: MemoryStore) -> None:
     assert store.fingerprint == moving_square_store().fingerprint
     assert store.fingerprint != moving_square_store(seed=1).fingerprint
     assert SubsetStore(store, [0]).fingerprint != SubsetStore(store, [1]).fingerprint
+
+
+def test_rewards_are_given_back_and_count_for_the_fingerprint() -> None:
+    store = numbered_store([4, 3])
+    rewards = SubsetStore(store, [1]).rewards(0)
+    assert rewards is not None
+    assert rewards.tolist() == [100, 101, 102]
+    assert read_episode(store, 1).rewards is rewards
+    without = numbered_store([4, 3], rewards=False)
+    assert without.rewards(0) is None
+    assert without.fingerprint != store.fingerprint
 
 
 def test_no_episodes_is_an_error() -> None:

@@ -116,7 +116,7 @@ def test_a_hub_id_is_fetched_file_by_file(folder: Path, monkeypatch: pytest.Monk
         return str(folder / filename)
 
     monkeypatch.setattr(huggingface_hub.hub_mixin, "hf_hub_download", download)
-    monkeypatch.setattr("counterpoint.encoders.base.hf_hub_download", download)
+    monkeypatch.setattr("counterpoint.encoders.hub.hf_hub_download", download)
     encoder = DualEncoder.from_pretrained("someone/demo", revision="v1")
     assert asked == [("someone/demo", "config.json", "v1"), ("someone/demo", "model.safetensors", "v1")]
     assert encoder.embed_dim == 16

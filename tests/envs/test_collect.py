@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from counterpoint.data.formats import open_dataset
 from counterpoint.data.store import EpisodeStore
-from counterpoint.envs import collect
+from counterpoint.envs import collect, collect_run
 from counterpoint.envs.collect import CollectConfig, collect_metaworld
 from counterpoint.envs.collect_plan import checked, plan_jobs, slots, split_ranges
 from counterpoint.envs.metaworld import MetaWorldTask
@@ -61,6 +61,7 @@ def same_data(one: Path, two: Path) -> None:
     for number in range(len(left.episodes)):
         np.testing.assert_array_equal(left.actions(number), right.actions(number), f"actions of {number}")
         np.testing.assert_array_equal(left.state(number), right.state(number), f"state of {number}")
+        np.testing.assert_array_equal(left.rewards(number), right.rewards(number), f"rewards of {number}")
     for table in sorted((one / "data").rglob("*.parquet")):
         assert table.read_bytes() == (two / table.relative_to(one)).read_bytes()
     for number, episode in enumerate(left.episodes):  # last: pixels follow from states
@@ -160,6 +161,10 @@ def test_what_is_written(collected: Path) -> None:
     assert state is not None
     assert actions.shape == state.shape == (store.episodes[0].length, 4)
     assert np.abs(actions).max() <= 1
+    rewards = store.rewards(0)
+    assert rewards is not None
+    assert rewards.shape == (store.episodes[0].length,)
+    assert 0 <= rewards.min() < rewards.max() <= 10
     frames = store.frames(0, np.array([0, 10]))
     assert frames.shape == (2, 32, 32, 3)
     assert frames.std() > 20
@@ -249,7 +254,9 @@ def test_recorded_actions_are_those_carried_out(handle: MetaWorldTask) -> None:
     observation, solved_at = handle.reset(7), None
     for step, (action, state) in enumerate(zip(noisy.actions, noisy.state, strict=True)):
         np.testing.assert_array_equal(observation[:4].astype(np.float32), state)
-        observation, _, solved = handle.step(action)
+        observation, reward, solved = handle.step(action)
+        assert noisy.rewards is not None
+        assert noisy.rewards[step] == np.float32(reward)
         if solved and solved_at is None:
             solved_at = step
     assert noisy.success
@@ -272,6 +279,9 @@ def test_stride_keeps_every_kth_frame(handle: MetaWorldTask) -> None:
     np.testing.assert_array_equal(third.frames["corner2"], every.frames["corner2"][::4])
     np.testing.assert_allclose(third.actions[:5], every.actions[:20].reshape(5, 4, 4).mean(axis=1), atol=1e-6)
     np.testing.assert_allclose(third.actions[5], every.actions[20:23].mean(axis=0), atol=1e-6)
+    assert every.rewards is not None
+    assert third.rewards is not None
+    np.testing.assert_allclose(third.rewards[:5], every.rewards[:20].reshape(5, 4).sum(axis=1), rtol=1e-6)
 
 
 @pytest.mark.sim
@@ -326,7 +336,7 @@ def test_the_death_of_a_worker_is_told_with_its_mend(tmp_path: Path, monkeypatch
             return future
 
     pretend(monkeypatch, [])
-    monkeypatch.setattr(collect, "_pool", lambda workers: nullcontext(DeadPool()))
+    monkeypatch.setattr(collect_run, "_pool", lambda workers: nullcontext(DeadPool()))
     with pytest.raises(BadInputError, match="run the same again to go on"):
         collect_metaworld(config(tmp_path / "set", tasks=("reach",), workers=2))
     assert (tmp_path / "set.partial" / "collect.json").exists()

@@ -11,12 +11,8 @@ study goes on where it stopped and ends with the same numbers.
 from __future__ import annotations
 
 import json
-import multiprocessing
-import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -32,6 +28,7 @@ from counterpoint.bench.occupancy_floors import floors
 from counterpoint.bench.occupancy_known import train_known
 from counterpoint.bench.occupancy_methods import METHODS
 from counterpoint.bench.occupancy_training import SCHEDULES, Setting, train
+from counterpoint.bench.pool import Tick, run_side_by_side
 from counterpoint.config import FrozenConfig
 from counterpoint.envs.gridworld import GridWorld
 from counterpoint.errors import BadInputError
@@ -222,37 +219,13 @@ def _all_floors(
 
 def _do(tasks: Sequence[Callable[[], None]], processes: int, bar: ProgressBar) -> None:
     """Run tasks side by side; an interruption loses only those under way."""
-    if processes == 1 or len(tasks) < 2:
-        _alone()
-        for task in tasks:
-            task()
-            bar.advance()
-        return
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_worker)
-    try:
-        for done in as_completed([pool.submit(task) for task in tasks]):
-            done.result()
-            bar.advance()
-    except BaseException as error:
-        pool.shutdown(wait=False, cancel_futures=True)
-        for child in multiprocessing.active_children():
-            child.terminate()
-        if isinstance(error, BrokenProcessPool):
-            raise BadInputError(
-                "occupancy study",
-                found="a worker process that was ended from outside",
-                expected="workers that run until their part is done",
-                mend="start it again, with fewer processes if memory was short; finished parts are kept",
-            ) from None
-        raise
-    pool.shutdown()
+    parts = [partial(_counted, task) for task in tasks]
+    run_side_by_side("occupancy study", parts, processes, bar, begin=_alone)
 
 
-def _worker() -> None:
-    """A worker leaves Ctrl-C to the process that started it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _alone()
+def _counted(task: Callable[[], None], tick: Tick) -> None:
+    task()
+    tick(1)
 
 
 def _alone() -> None:

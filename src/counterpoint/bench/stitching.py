@@ -10,12 +10,9 @@ Each cell is written when it is finished, so that an interrupted study goes on w
 from __future__ import annotations
 
 import json
-import multiprocessing
-import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +22,7 @@ from pydantic import Field
 
 from counterpoint.bench.offpolicy_cells import CELLS, Case, Method, run_cell
 from counterpoint.bench.offpolicy_data import CORNER_PAIRS, staircase_data
+from counterpoint.bench.pool import Tick, run_side_by_side
 from counterpoint.bench.shortcuts import SHORTCUTS, shortcut_cases, shortcut_summary
 from counterpoint.bench.tabular_agent import Rule, TabularConfig
 from counterpoint.config import FrozenConfig
@@ -191,54 +189,11 @@ def _run(config: StitchingConfig, cells: Sequence[_Cell], out: Path) -> None:
         return
     trained = sum(cell.method in ("td_infonce", "mc_infonce") for cell in cells)
     with ProgressBar("off-policy study", trained * config.table.steps, "gradient steps") as bar:
-        if config.processes == 1 or len(cells) < 2:
-            for cell in cells:
-                _run_cell(config, cell, out, bar.advance)
-            return
-        context = multiprocessing.get_context("spawn")
-        counter, shown = context.Value("q", 0), 0
-        pool = ProcessPoolExecutor(config.processes, context, _begin_worker, (counter,))
-        try:
-            waiting = {pool.submit(_run_cell, config, cell, out, _count) for cell in cells}
-            while waiting:
-                done, waiting = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
-                for cell_done in done:
-                    cell_done.result()
-                bar.advance(counter.value - shown)
-                shown = counter.value
-        except BaseException as error:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for child in multiprocessing.active_children():
-                child.terminate()
-            if isinstance(error, BrokenProcessPool):
-                raise BadInputError(
-                    "stitching study",
-                    found="a worker process that was ended from outside",
-                    expected="workers that run until their part is done",
-                    mend="start it again, with fewer processes if memory was short; finished parts are kept",
-                ) from None
-            raise
-        pool.shutdown()
+        parts = [partial(_run_cell, config, cell, out) for cell in cells]
+        run_side_by_side("stitching study", parts, config.processes, bar)
 
 
-_steps_taken: Any = None
-"""In a worker: the counter of gradient steps that all workers share."""
-
-
-def _begin_worker(counter: Any) -> None:
-    """A worker leaves Ctrl-C to the process that started it, and tables are too small for threads."""
-    global _steps_taken
-    _steps_taken = counter
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)
-
-
-def _count(steps: int) -> None:
-    with _steps_taken.get_lock():
-        _steps_taken.value += steps
-
-
-def _run_cell(config: StitchingConfig, cell: _Cell, out: Path, tick: Callable[[int], None]) -> None:
+def _run_cell(config: StitchingConfig, cell: _Cell, out: Path, tick: Tick) -> None:
     seed = int(np.random.SeedSequence([_cells().index(cell), config.seeds]).generate_state(1)[0])
     cases = _cases(config, cell.experiment)
     torch.set_flush_denormal(True)  # moments that fade to denormal numbers slow Adam down many times

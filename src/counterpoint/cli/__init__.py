@@ -47,7 +47,7 @@ DESCRIPTION = "Learn representations of trajectories by contrast, and put them t
 
 def _gather_overrides(arguments: list[str]) -> list[str]:
     """`train R --a.b=c --out O` with the recipe's keys as positionals: they are free, flags are not."""
-    if not arguments or arguments[0] not in ("pretrain", "train"):
+    if not arguments or (arguments[0] not in ("pretrain", "train") and arguments[:2] != ["bench", "fewshot"]):
         return arguments
     plain, overrides = [], []
     rest = list(arguments)

@@ -46,6 +46,31 @@ def bench_stitching(*, out: Path, quick: bool = False) -> None:
     print(f"Wrote {out}")
 
 
+@bench.command(name="fewshot")
+def bench_fewshot(
+    overrides: Positional[Annotated[tuple[str, ...], arg(metavar="--KEY=VALUE...")]] = (),
+    /,
+    *,
+    out: Path,
+    preset: Annotated[str, arg(metavar="PRESET")] = "cpu",
+) -> None:
+    """Pretrain encoders, clone unseen tasks from a few demonstrations, and put all methods in one table.
+
+    Interrupted, it continues.
+
+    Args:
+        overrides: Any key of the preset: --data.demonstrations=10 --evaluation.episodes=40
+        out: Where results (JSON), the table and figures go.
+        preset: cpu, gpu, quick, or an experiment of the Premier-TACO paper (docs/studies/fewshot.md has them all).
+    """
+    from counterpoint.bench.fewshot import fewshot_benchmark
+    from counterpoint.bench.fewshot_presets import preset as named
+    from counterpoint.config import parse_overrides
+
+    fewshot_benchmark(named(preset, parse_overrides(overrides)), out)
+    print(f"Wrote {out}")
+
+
 def train(
     agent: Positional[Annotated[str, arg(metavar="AGENT")]],
     overrides: Positional[Annotated[tuple[str, ...], arg(metavar="--KEY=VALUE...")]] = (),
@@ -54,18 +79,26 @@ def train(
     out: Path,
     env: Annotated[str | None, arg(metavar="ID")] = None,
     data: Annotated[str | None, arg(metavar="PATH")] = None,
+    encoder: Annotated[str | None, arg(metavar="RUN")] = None,
 ) -> None:
-    """Train a goal-reaching agent, online in an environment or offline on a data set. Run it again to continue.
+    """Train a goal-reaching agent, online or on a data set, or clone a policy. Run it again to continue.
 
     Args:
-        agent: An agent (td_infonce, contrastive_rl, ...), a recipe (see `counterpoint recipes`) or a TOML file.
+        agent: An agent (td_infonce, contrastive_rl, ...), `cloning`, a recipe (see `counterpoint recipes`) or a TOML
+            file.
         overrides: Any key of the recipe: --online.steps=50000 --agent.discount=0.95
         out: The run's folder.
         env: A goal environment, such as FetchReach-v4: trained in, or evaluated in where there are data.
-        data: A Minari data set (folder or id) or a LeRobot data set.
+        data: A Minari data set (folder or id) or a LeRobot data set; demonstrations of any format for cloning.
+        encoder: A pretraining run that cloning starts from; random weights without.
     """
-    from counterpoint.agents.train import train_agent
     from counterpoint.config import parse_overrides
+    from counterpoint.policies.command import is_cloning, train_policy
+
+    if is_cloning(agent):
+        print(f"Wrote {train_policy(agent, data, out, parse_overrides(overrides), encoder=encoder)}")
+        return
+    from counterpoint.agents.train import train_agent
 
     print(f"Wrote {train_agent(agent, out, parse_overrides(overrides), env=env, data=data)}")
 
@@ -79,15 +112,20 @@ def evaluate(
     envs: int = 2,
     seed: int = 0,
 ) -> None:
-    """Run a trained agent and write RUN/evaluation.json: success with its interval, distance to the goal.
+    """Run a trained agent or policy and write RUN/evaluation.json: success with its interval.
 
     Args:
         run: The run's folder.
-        env: Another environment than the one it was trained for.
+        env: Another environment than the one it was trained for; SUITE/TASK for a cloned policy.
         episodes: How many.
         envs: Environments side by side; the result does not depend on it.
         seed: Of the episodes, which never meet those of training.
     """
+    if (run / "policy").is_dir():
+        from counterpoint.policies.command import evaluate_policy
+
+        print(f"Wrote {evaluate_policy(run, env=env, episodes=episodes, envs=envs, seed=seed)}")
+        return
     from counterpoint.agents.evaluate import evaluate_run
 
     print(f"Wrote {evaluate_run(run, env=env, episodes=episodes, envs=envs, seed=seed)}")

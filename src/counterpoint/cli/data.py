@@ -29,6 +29,8 @@ def collect_metaworld(
     cameras: Names = ("corner2",),
     size: int = 112,
     stride: int = 1,
+    max_steps: int = 500,
+    after_success: int = 5,
     successful_only: bool = False,
     workers: int = 2,
     seed: int = 0,
@@ -45,6 +47,8 @@ def collect_metaworld(
         cameras: Camera names.
         size: Height and width of the frames, in pixels.
         stride: Control steps a frame; 1 is 80 frames a second.
+        max_steps: Control steps after which an unsolved episode ends.
+        after_success: Frames that still show the task solved; as many as max_steps gives episodes of one length.
         successful_only: Give failed episodes up and record the next scene instead.
         workers: Processes that simulate.
         seed: Of initial states and noise.
@@ -62,6 +66,8 @@ def collect_metaworld(
             cameras=cameras,
             size=size,
             stride=stride,
+            max_steps=max_steps,
+            after_success=after_success,
             successful_only=successful_only,
             workers=workers,
             seed=seed,
@@ -120,6 +126,57 @@ def collect_pointmaze(
         "seed": seed,
     }
     print(f"Wrote {record(validate(PointMazeCollect, given, 'collect pointmaze'))}")
+
+
+@collect.command(name="dmc")
+def collect_dmc(
+    *,
+    out: Path,
+    tasks: Names = ("pretraining",),
+    kind: Literal["random", "exploratory", "expert"] = "exploratory",
+    episodes: Annotated[int | None, arg(metavar="INT")] = None,
+    val_episodes: int = 0,
+    steps: int = 500,
+    size: int = 84,
+    camera: Annotated[str | None, arg(metavar="NAME")] = None,
+    noise: float = 0.0,
+    workers: int = 2,
+    seed: int = 0,
+) -> None:
+    """Record tasks of the DeepMind Control Suite as LeRobot v3 data sets, one a task. An interrupted call continues.
+
+    Args:
+        out: The folder of the data sets OUT/walker-walk and so on.
+        tasks: Task names, `pretraining` (Premier-TACO's six) or `evaluation` (the ten of its Table 1).
+        kind: `random` actions, an `exploratory` planner of growing skill, or an `expert` planner, both of which know
+            the true dynamics.
+        episodes: Training episodes a task; by default the paper's numbers.
+        val_episodes: Validation episodes a task.
+        steps: Actions an episode, each of two control steps; 500 at most.
+        size: Height and width of the frames, in pixels.
+        camera: A camera of the models; DrQ-v2's choice by default.
+        noise: Standard deviation of Gaussian noise on the expert's actions, in action units.
+        workers: Processes that simulate.
+        seed: Of all that is random.
+    """
+    from counterpoint.config import validate
+    from counterpoint.envs.dmc_collect import DMCCollectConfig
+    from counterpoint.envs.dmc_collect import collect_dmc as record
+
+    given = {
+        "out": out,
+        "tasks": tasks,
+        "kind": kind,
+        "episodes": episodes,
+        "val_episodes": val_episodes,
+        "steps": steps,
+        "size": size,
+        "camera": camera,
+        "noise": noise,
+        "workers": workers,
+        "seed": seed,
+    }
+    print(f"Wrote {record(validate(DMCCollectConfig, given, 'collect dmc'))}")
 
 
 @data.command(name="info")

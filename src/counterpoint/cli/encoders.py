@@ -17,7 +17,7 @@ def pretrain(
     overrides: Positional[Annotated[tuple[str, ...], arg(metavar="--KEY=VALUE...")]] = (),
     /,
     *,
-    data: Path,
+    data: Annotated[tuple[Path, ...], arg(metavar="PATH...")],
     out: Path,
 ) -> None:
     """Train an encoder by a recipe. Run it again to continue an interrupted run.
@@ -25,7 +25,7 @@ def pretrain(
     Args:
         recipe: A recipe's name (see `counterpoint recipes`) or the path of a TOML file.
         overrides: Any key of the recipe: --train.steps=3000 --objective.temperature=0.05
-        data: A LeRobot, video-folder or EPIC-KITCHENS data set.
+        data: A data set; several, each with its own action space, for objectives on transitions.
         out: The run's folder.
     """
     from counterpoint.config import parse_overrides

@@ -120,11 +120,16 @@ def random_shift(
 ) -> UInt8[Tensor, "N S H W 3"]:
     """DrQ-v2's random shift, as an index gather: every frame of a stack moves alike, edges are replicated.
 
+    The authors sample a grid bilinearly, at whole pixels up to rounding; this is the same crop of the padded picture,
+    exactly, and bytes stay bytes.
+
     Args:
         frames: N stacks of frames.
         shift: (x, y), each in [0, 2 pad]: where in the padded picture the crop begins; `pad` leaves it as it is.
         pad: P, in pixels.
     """
+    if frames.device.type == "cpu":
+        return _shifted_rows(frames, shift, pad)
     N, S, H, W, _ = frames.shape
     columns = (torch.arange(W, device=frames.device) + shift[:, :1] - pad).clamp(0, W - 1)
     rows = (torch.arange(H, device=frames.device) + shift[:, 1:] - pad).clamp(0, H - 1)
@@ -134,10 +139,32 @@ def random_shift(
     return shifted
 
 
+def _shifted_rows(frames: Tensor, shift: Tensor, pad: int) -> Tensor:
+    """`random_shift` on a CPU: all crops there are, as a view of the padded pictures, and of each picture one of them.
+
+    It copies row by row, where indexing by row and column copies byte by byte.
+    """
+    pictures, (x, y) = frames.numpy(), shift.numpy().T
+    N, S, H, W, C = pictures.shape
+    padded = np.empty((N, S, H + 2 * pad, W + 2 * pad, C), np.uint8)
+    inside = slice(pad, pad + H), slice(pad, pad + W)
+    padded[:, :, *inside] = pictures
+    padded[:, :, :pad, inside[1]], padded[:, :, pad + H :, inside[1]] = (
+        pictures[:, :, :1],
+        pictures[:, :, -1:],
+    )
+    padded[..., :pad, :], padded[..., pad + W :, :] = padded[..., [pad], :], padded[..., [pad + W - 1], :]
+    n, s, h, w, _ = padded.strides
+    crops = np.lib.stride_tricks.as_strided(
+        padded, (N, 2 * pad + 1, 2 * pad + 1, S, H, W * C), (n, h, w, s, h, 1), writeable=False
+    )
+    return torch.from_numpy(crops[np.arange(N), y, x]).view(N, S, H, W, C)
+
+
 def shifted_views(
     frames: UInt8[Tensor, "B V S H W 3"], shift: Int[Tensor, "B V 2"] | None, *, pad: int
 ) -> UInt8[Tensor, "B V S H W 3"]:
     """Every observation of a batch by its own shift; as they are where there is none."""
     if shift is None or pad == 0:
         return frames
-    return random_shift(frames.flatten(0, 1), shift.flatten(0, 1), pad=pad).unflatten(0, frames.shape[:2])
+    return random_shift(frames.flatten(0, 1), shift.flatten(0, 1), pad=pad).view(frames.shape)

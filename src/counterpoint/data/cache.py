@@ -7,6 +7,7 @@ cameras and the version of this layout; so a changed source finds no store and o
     timestamps.bin      float64 [steps]
     actions.bin         float32 [steps, A], where the source has actions
     state.bin           float32 [steps, S], where the source has state
+    rewards.bin         float32 [steps], where the source has rewards
     store.json          each episode's length, instruction, rate and success, and SHA-256 digests of every
                         file and of each episode's part of it
     store.json.sha256   the digest of store.json, as `sha256sum --check` reads it
@@ -115,6 +116,7 @@ class CachedStore:
             EpisodeInfo(e["length"], e["instruction"], e["fps"], e["success"]) for e in meta["episodes"]
         )
         self._starts = [0, *np.cumsum([info.length for info in self.episodes]).tolist()]
+        self._firsts = np.array(self._starts[:-1], np.int64)
         self._arrays = {name: self._map(name, about) for name, about in meta["arrays"].items()}
         self._digests = {name: [e["sha256"][name] for e in meta["episodes"]] for name in self._arrays}
         # One byte an episode and array: 1 once its bytes were found equal to their digest.
@@ -134,10 +136,7 @@ class CachedStore:
         Raises:
             BadInputError: When the camera is unknown, or the episode's bytes are damaged.
         """
-        name = self._names.get(camera, "")
-        if name not in self._arrays:
-            raise _unknown_camera(str(camera), self.cameras)
-        frames: Array = self._part(name, episode)[indices]
+        frames: Array = self._part(self._frames_name(camera), episode)[indices]
         return frames
 
     def timestamps(self, episode: int) -> Array:
@@ -151,6 +150,24 @@ class CachedStore:
     def state(self, episode: int) -> Array | None:
         """float32 [T, S], or `None`."""
         return self._part("state", episode).copy() if "state" in self._arrays else None
+
+    def rewards(self, episode: int) -> Array | None:
+        """float32 [T], or `None`."""
+        return self._part("rewards", episode).copy() if "rewards" in self._arrays else None
+
+    def gather_frames(self, episodes: Array, steps: Array, camera: str | None, out: Array) -> None:
+        """Frames of many episodes, each copied once: see `counterpoint.data.gather`.
+
+        Raises:
+            BadInputError: When the camera is unknown, or the bytes of one of the episodes are damaged.
+        """
+        name = self._frames_name(camera)
+        sound = np.frombuffer(self._sound[name], np.uint8)
+        for episode in np.unique(episodes[sound[episodes] == 0]).tolist():
+            self._compare(name, episode)
+        rows = self._firsts[episodes][:, None] + steps
+        # The rows are in range; told to look, numpy would copy twice.
+        np.take(self._arrays[name], rows, axis=0, out=out, mode="clip")
 
     def verify(self) -> None:
         """Compare every byte with its digest, whatever was touched before.
@@ -186,6 +203,12 @@ class CachedStore:
             return np.empty(shape, dtype)
         # As a plain view, because indexing a memmap object itself is slow.
         return np.asarray(np.memmap(path, dtype, mode="r", shape=shape))
+
+    def _frames_name(self, camera: str | None) -> str:
+        name = self._names.get(camera, "")
+        if name not in self._arrays:
+            raise _unknown_camera(str(camera), self.cameras)
+        return name
 
     def _part(self, name: str, episode: int) -> Array:
         if not self._sound[name][episode]:

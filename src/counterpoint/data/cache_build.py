@@ -25,7 +25,7 @@ __all__ = ["LAYOUT", "Fit", "build", "digest_line", "resize"]
 Fit = Literal["square", "shorter"]
 """`square` squeezes the whole view to size x size; `shorter` keeps the aspect, the shorter side is `size`."""
 
-LAYOUT = "counterpoint-store-1"
+LAYOUT = "counterpoint-store-2"
 """The version of the folder's layout; part of every key."""
 
 _CHUNK = 64  # frames decoded at a time: bounds memory however long the video
@@ -85,7 +85,7 @@ def build(
                 if bar is not None and name.startswith("frames"):
                     bar.advance(len(rows))
             if any(column.rows_of_episode != info.length for column in columns.values()):
-                raise _uneven(number, "lacks actions or state")
+                raise _uneven(number, "lacks actions, state or rewards")
             episodes.append(
                 {
                     "length": info.length,
@@ -159,6 +159,7 @@ def _vectors(store: EpisodeStore, episode: int) -> dict[str, Array]:
         "timestamps": store.timestamps(episode),
         "actions": store.actions(episode),
         "state": store.state(episode),
+        "rewards": store.rewards(episode),
     }
     return {name: value for name, value in parts.items() if value is not None}
 

@@ -17,11 +17,12 @@ from counterpoint.data.doctor import examine
 from counterpoint.data.episode import Array, Episode
 from counterpoint.data.formats import open_dataset, recognise, split_names
 from counterpoint.data.formats.epic_kitchens import EpicKitchensStore
+from counterpoint.data.formats.hdf5_store import Hdf5Store
 from counterpoint.data.formats.lerobot import LeRobotStore
 from counterpoint.data.formats.lerobot_layout import INFO
 from counterpoint.data.formats.lerobot_writer import LeRobotWriter
 from counterpoint.data.formats.minari_files import is_minari
-from counterpoint.data.store import EpisodeStore
+from counterpoint.data.store import EpisodeStore, SubsetStore
 from counterpoint.errors import BadInputError
 from counterpoint.progress import ProgressBar
 
@@ -113,11 +114,13 @@ def convert(path: str | Path, out: str | Path, *, size: int | None = None, fps: 
     Raises:
         BadInputError: When the source is damaged, its rates or sizes differ, or `out` exists.
     """
-    store = open_dataset(path)
+    store: EpisodeStore = open_dataset(path)
+    splits, (robot_type, about), fingerprint = _splits(path, store), _origin(store), store.fingerprint
+    if isinstance(store, Hdf5Store):
+        store, splits = _train_first(store)
     rate = _rate(store, fps)
     first = _episode(store, 0, rate, size, resample=fps is not None)
-    splits, (robot_type, about) = _splits(path, store), _origin(store)
-    about |= {"converted_from": Path(path).name, "source_fingerprint": store.fingerprint}
+    about |= {"converted_from": Path(path).name, "source_fingerprint": fingerprint}
     about |= {"source_fps": sorted({episode.fps for episode in store.episodes})}
     writer = LeRobotWriter(
         out,
@@ -166,14 +169,28 @@ def _relative(where: str, path: str | Path) -> str:
 
 
 def _splits(path: str | Path, store: EpisodeStore) -> dict[str, str]:
-    """Split name -> "a:b", episodes a to b - 1."""
+    """Split name -> "a:b", episodes a to b - 1; of HDF5 their number, as they lie scattered."""
     if isinstance(store, LeRobotStore):
         return {name: f"{first}:{stop}" for name, (first, stop) in store.info.splits.items()}
+    if isinstance(store, Hdf5Store):
+        return {name: f"({len(episodes)} episodes)" for name, episodes in store.splits.items()}
     splits, first = {}, 0
     for name in split_names(path):
         stop = first + len(open_dataset(path, split=name).episodes)
         splits[name], first = f"{first}:{stop}", stop
     return splits
+
+
+def _train_first(store: Hdf5Store) -> tuple[EpisodeStore, dict[str, str]]:
+    """The episodes of `train`, of `valid`, and the rest, with the two as ranges; other subsets have no place there."""
+    train, valid = (store.splits.get(name, ()) for name in ("train", "valid"))
+    if not train or set(train) & set(valid):
+        return store, {}
+    rest = sorted(set(range(len(store.episodes))) - {*train, *valid})
+    splits = {"train": f"0:{len(train)}"}
+    if valid:
+        splits["valid"] = f"{len(train)}:{len(train) + len(valid)}"
+    return SubsetStore(store, (*train, *valid, *rest)), splits
 
 
 def _origin(store: EpisodeStore) -> tuple[str, dict[str, Any]]:
@@ -217,13 +234,14 @@ def _episode(store: EpisodeStore, number: int, rate: int, size: int | None, *, r
     if resample:
         seconds = np.arange(int((info.length - 1) / info.fps * rate) + 1) / rate
         steps = np.minimum(np.rint(seconds * info.fps), info.length - 1).astype(np.int64)
-    actions, state = store.actions(number), store.state(number)
+    actions, state, rewards = store.actions(number), store.state(number), store.rewards(number)
     return Episode(
         frames={camera: _frames(store, number, steps, camera, size) for camera in store.cameras},
         instruction=info.instruction,
         timestamps=np.arange(len(steps)) / rate,
         actions=None if actions is None else actions[steps],
         state=None if state is None else state[steps],
+        rewards=None if rewards is None else rewards[steps],
         success=info.success,
     )
 

@@ -5,6 +5,7 @@ An episode of T steps is laid out so, with the terminal observation only where t
     step          0    1    2   ...  T-1  (T)
     frames        o0   o1   o2  ...  oT-1 (oT)
     actions       a0   a1   a2  ...  aT-1
+    rewards       r0   r1   r2  ...  rT-1
     timestamps    t0   t1   t2  ...  tT-1
 """
 
@@ -55,6 +56,7 @@ class Episode:
         terminal: Camera name -> uint8 [H, W, 3], the observation after the last action, where it exists.
         masks: Name -> bool [T], what of each step is to be trusted.
         success: Whether the episode succeeded; `None` where nobody said.
+        rewards: What each action earned, float32 [T], or `None`.
 
     Raises:
         BadInputError: When lengths disagree, a dtype or shape is wrong, or a number is not finite.
@@ -68,6 +70,7 @@ class Episode:
     terminal: Mapping[str, Array] | None = None
     masks: Mapping[str, Array] = field(default_factory=dict)
     success: bool | None = None
+    rewards: Array | None = None
 
     def __post_init__(self) -> None:
         for name in ("frames", "terminal", "masks"):
@@ -92,6 +95,8 @@ class Episode:
             value = getattr(self, name)
             if value is not None:
                 _check_vectors(name, value, length)
+        if self.rewards is not None:
+            _check_rewards(self.rewards, length)
         for name, mask in self.masks.items():
             if mask.dtype != np.bool_ or mask.shape != (length,):
                 raise BadInputError(
@@ -157,6 +162,21 @@ def _check_vectors(where: str, value: Array, length: int) -> None:
             expected=f"float32 ({length}, n)",
             mend="give one float32 vector a step",
         )
+    _check_finite(where, value)
+
+
+def _check_rewards(rewards: Array, length: int) -> None:
+    if rewards.dtype != np.float32 or rewards.shape != (length,):
+        raise BadInputError(
+            "rewards",
+            found=f"{rewards.dtype} {rewards.shape}",
+            expected=f"float32 ({length},)",
+            mend="give one number a step",
+        )
+    _check_finite("rewards", rewards)
+
+
+def _check_finite(where: str, value: Array) -> None:
     if not bool(np.isfinite(value).all()):
         step = int(np.argwhere(~np.isfinite(value))[0][0])
         raise BadInputError(

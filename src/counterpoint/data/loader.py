@@ -22,7 +22,7 @@ from counterpoint.data.sampling import Drawn, Spec, epoch_order, sample_rng
 from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError
 
-__all__ = ["Loader"]
+__all__ = ["Loader", "Steps", "check_source"]
 
 
 class Loader(Dataset[dict[str, Any]]):
@@ -59,20 +59,7 @@ class Loader(Dataset[dict[str, Any]]):
         workers: int = 0,
     ) -> None:
         _check_lengths(store, spec)
-        if batch_size % world_size or batch_size < 1:
-            raise BadInputError(
-                "batch_size",
-                found=f"{batch_size} over {world_size} processes",
-                expected="a positive multiple of the number of processes",
-                mend=f"use {max(1, batch_size // world_size) * world_size}",
-            )
-        if camera is not None and camera not in store.cameras:
-            raise BadInputError(
-                "camera",
-                found=repr(camera),
-                expected=f"one of {list(store.cameras)}",
-                mend="name one of these",
-            )
+        check_source(store, batch_size, world_size, camera)
         self.store, self.spec, self.seed, self.camera = store, spec, seed, camera
         self.rank, self.workers = rank, workers
         self.world_size, self.local_size = world_size, batch_size // world_size
@@ -91,7 +78,7 @@ class Loader(Dataset[dict[str, Any]]):
         loader = DataLoader(
             self,
             batch_size=None,
-            sampler=_Steps(start, stop),
+            sampler=Steps(start, stop),
             num_workers=self.workers,
             prefetch_factor=4 if self.workers else None,
             pin_memory=torch.cuda.is_available(),
@@ -162,8 +149,8 @@ class Loader(Dataset[dict[str, Any]]):
         self._order = lru_cache(maxsize=2)(self._epoch)
 
 
-class _Steps(Sampler[int]):
-    """Steps in order."""
+class Steps(Sampler[int]):
+    """Steps in order: from `start` to `stop - 1`."""
 
     def __init__(self, start: int, stop: int) -> None:
         self._range = range(start, stop)
@@ -173,6 +160,28 @@ class _Steps(Sampler[int]):
 
     def __len__(self) -> int:
         return len(self._range)
+
+
+def check_source(store: EpisodeStore, batch_size: int, world_size: int, camera: str | None) -> None:
+    """Refuse a batch that does not divide, and a camera the store has not.
+
+    Raises:
+        BadInputError: In either case.
+    """
+    if batch_size % world_size or batch_size < 1:
+        raise BadInputError(
+            "batch_size",
+            found=f"{batch_size} over {world_size} processes",
+            expected="a positive multiple of the number of processes",
+            mend=f"use {max(1, batch_size // world_size) * world_size}",
+        )
+    if camera is not None and camera not in store.cameras:
+        raise BadInputError(
+            "camera",
+            found=repr(camera),
+            expected=f"one of {list(store.cameras)}",
+            mend="name one of these",
+        )
 
 
 def _collate(items: list[dict[str, Any]]) -> dict[str, Any]:

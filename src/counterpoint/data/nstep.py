@@ -9,6 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+from jaxtyping import Int
+from numpy.typing import NDArray
+
 from counterpoint.errors import BadInputError
 
 __all__ = ["NStepSpec", "NearNegatives"]
@@ -48,6 +52,7 @@ class NStepSpec:
         near: Negatives around the observation at the last offset, appended to the observations.
         stack: S frames an observation, the steps before the first repeating it.
         shift: Random shift of each observation by up to so many pixels either way, with replicated edges; 0 for none.
+        shift_together: One shift for all observations of a sample, instead of one each.
         rewards: Also the rewards r_t ... r_{t+K-1}.
         state: Also the proprioception at each offset.
     """
@@ -57,6 +62,7 @@ class NStepSpec:
     near: NearNegatives | None = None
     stack: int = 3
     shift: int = 0
+    shift_together: bool = False
     rewards: bool = False
     state: bool = False
 
@@ -72,6 +78,13 @@ class NStepSpec:
             raise BadInputError(
                 "window", found=f"{self.near.window}", expected="1 or more", mend="5 is the paper's"
             )
+        if self.near is not None and self.offsets[-1] < 0:
+            raise BadInputError(
+                "offsets",
+                found=f"{self.offsets}, whose last lies before the anchor",
+                expected="a last offset of 0 or more, around which negatives are taken",
+                mend="put the positive's offset last",
+            )
 
     @property
     def reach(self) -> int:
@@ -86,6 +99,14 @@ class NStepSpec:
         # One step back from the positive there always is, unless it is the anchor and that is left out.
         alone = self.near.exclude_anchor and self.offsets[-1] <= 1
         return max(self.reach + 1, self.offsets[-1] + (2 if alone else 1), 2)
+
+    def anchors(self, lengths: Int[NDArray[np.int64], " E"]) -> Int[NDArray[np.int64], " E"]:
+        """How many anchors episodes of these lengths have: t = 0, 1, ... up to the last that can be served."""
+        # With W = 1 around s_{t+1} and s_t left out, the last step has no candidate behind it.
+        near = self.near
+        lonely = near is not None and near.exclude_anchor and near.window == 1 and self.offsets[-1] == 1
+        counts = lengths - self.reach - lonely
+        return np.where(lengths >= self.min_length, np.maximum(counts, 0), 0)
 
     @property
     def views(self) -> int:

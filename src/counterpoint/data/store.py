@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from counterpoint.data.episode import Array, Episode, EpisodeInfo
+from counterpoint.data.gather import gather_frames
 from counterpoint.errors import BadInputError
 
 __all__ = ["EpisodeStore", "MemoryStore", "SubsetStore", "read_episode"]
@@ -46,6 +47,9 @@ class EpisodeStore(Protocol):
     def state(self, episode: int) -> Array | None:
         """float32 [T, S], or `None`."""
 
+    def rewards(self, episode: int) -> Array | None:
+        """float32 [T], the reward of each step's action, or `None`."""
+
 
 def read_episode(store: EpisodeStore, episode: int) -> Episode:
     """Decode one whole episode."""
@@ -57,6 +61,7 @@ def read_episode(store: EpisodeStore, episode: int) -> Episode:
         timestamps=store.timestamps(episode),
         actions=store.actions(episode),
         state=store.state(episode),
+        rewards=store.rewards(episode),
         success=info.success,
     )
 
@@ -89,11 +94,12 @@ class MemoryStore:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 over frames, actions, state, times and instructions."""
+        """SHA-256 over frames, actions, state, rewards, times and instructions."""
         digest = hashlib.sha256()
         for episode in self._episodes:
             digest.update(episode.instruction.encode())
-            for array in (*episode.frames.values(), episode.timestamps, episode.actions, episode.state):
+            vectors = (episode.timestamps, episode.actions, episode.state, episode.rewards)
+            for array in (*episode.frames.values(), *vectors):
                 if array is not None:
                     digest.update(f"{array.dtype}{array.shape}".encode())
                     digest.update(np.ascontiguousarray(array).tobytes())
@@ -116,6 +122,10 @@ class MemoryStore:
         """float32 [T, S], or `None`."""
         return self._episodes[episode].state
 
+    def rewards(self, episode: int) -> Array | None:
+        """float32 [T], or `None`."""
+        return self._episodes[episode].rewards
+
 
 class SubsetStore:
     """Some episodes of another store, renumbered from 0: a split, a task, a leave-one-out fold.
@@ -123,31 +133,43 @@ class SubsetStore:
     Args:
         store: The whole.
         indices: Which episodes, in the order wanted.
+
+    Attributes:
+        whole: The whole.
+        indices: Each episode's number in it.
     """
 
     def __init__(self, store: EpisodeStore, indices: Sequence[int]) -> None:
-        self._store = store
-        self._indices = tuple(int(i) for i in indices)
+        self.whole = store
+        self.indices = tuple(int(i) for i in indices)
         self.cameras = store.cameras
-        self.episodes = tuple(store.episodes[i] for i in self._indices)
+        self.episodes = tuple(store.episodes[i] for i in self.indices)
 
     @property
     def fingerprint(self) -> str:
         """The whole's digest with the choice of episodes."""
-        return hashlib.sha256(f"{self._store.fingerprint}{self._indices}".encode()).hexdigest()
+        return hashlib.sha256(f"{self.whole.fingerprint}{self.indices}".encode()).hexdigest()
 
     def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
         """uint8 [N, H, W, 3]."""
-        return self._store.frames(self._indices[episode], indices, camera)
+        return self.whole.frames(self.indices[episode], indices, camera)
 
     def timestamps(self, episode: int) -> Array:
         """float64 [T]."""
-        return self._store.timestamps(self._indices[episode])
+        return self.whole.timestamps(self.indices[episode])
 
     def actions(self, episode: int) -> Array | None:
         """float32 [T, A], or `None`."""
-        return self._store.actions(self._indices[episode])
+        return self.whole.actions(self.indices[episode])
 
     def state(self, episode: int) -> Array | None:
         """float32 [T, S], or `None`."""
-        return self._store.state(self._indices[episode])
+        return self.whole.state(self.indices[episode])
+
+    def rewards(self, episode: int) -> Array | None:
+        """float32 [T], or `None`."""
+        return self.whole.rewards(self.indices[episode])
+
+    def gather_frames(self, episodes: Array, steps: Array, camera: str | None, out: Array) -> None:
+        """See `counterpoint.data.gather`."""
+        gather_frames(self.whole, np.array(self.indices)[episodes], steps, camera, out)

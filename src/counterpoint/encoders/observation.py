@@ -2,69 +2,248 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal, Self
 
 import torch
+from huggingface_hub import ModelCard
 from jaxtyping import Float, Shaped, UInt8
-from pydantic import PositiveInt
+from pydantic import PositiveInt, model_validator
 from torch import Tensor, nn
 
 from counterpoint.config import FrozenConfig
+from counterpoint.encoders.config import MINILM
 from counterpoint.encoders.drq import DrQConvNet
+from counterpoint.encoders.film import FilmResNet18, Instruction
+from counterpoint.encoders.hub import HubEncoder
+from counterpoint.encoders.observation_card import observation_card
+from counterpoint.encoders.preprocess import check_frames
+from counterpoint.encoders.pretrained import PretrainedEncoder
+from counterpoint.encoders.pretrained_models import PRETRAINED
+from counterpoint.encoders.resnet import ResNet18
+from counterpoint.errors import BadInputError
 
-__all__ = ["ObservationConfig", "ObservationEncoder"]
+__all__ = ["ObservationConfig", "ObservationEncoder", "ObservationKind"]
+
+ObservationKind = Literal["drq", "resnet18", "resnet18_film", "libero", "pretrained"]
+
+_EMBED_DIM = {"drq": 100, "resnet18": 512, "resnet18_film": 512, "libero": 64}
+_FILM = ("resnet18_film", "libero")
+_SMALLEST_DRQ = 15
+"""Pixels below which nothing is left after `drq`'s four convolutions."""
 
 
 class ObservationConfig(FrozenConfig):
     """Architecture and preprocessing of an `ObservationEncoder`.
 
     Attributes:
-        kind: `drq` is the shallow ConvNet of Premier-TACO's Listing 1 (DrQ-v2's, with a trunk).
+        kind: `drq` is the shallow ConvNet of Premier-TACO's Listing 1 (DrQ-v2's, with a trunk); `resnet18` the
+            library's ResNet-18; `resnet18_film` the same, modulated by the instruction; `libero` LIBERO's encoder
+            (its first four blocks, modulated, and keypoints); `pretrained` one of `PRETRAINED`.
         size: Height and width of frames, in pixels.
-        stack: S, frames an observation.
-        embed_dim: D.
+        stack: S, frames an observation and camera.
+        cameras: C, pictures of one moment. Each has an encoder of its own, and their embeddings stand side by
+            side.
+        embed_dim: Numbers a camera: 100 for `drq`, 512 for the ResNets, 64 for `libero`; for `pretrained` what
+            the model gives, times S.
         width: Channels of `drq`'s convolutions; 32 in the papers.
         centre: Subtract the training frames' mean image and divide by their deviation, instead of the paper's
             x / 255 - 0.5. Without it the window loss of Premier-TACO does not start to learn at small scale.
+        model: For `pretrained`: a key of `PRETRAINED`, such as "r3m".
+        checkpoint: For `pretrained`: the file its authors released; for CLIP also a tag of open_clip ("openai").
+            `None`: random weights. A saved encoder holds its weights and needs the file no more.
+        text_model: Sentence encoder of the two that take an instruction, frozen and not among the weights.
     """
 
-    kind: Literal["drq"] = "drq"
+    kind: ObservationKind = "drq"
     size: PositiveInt = 84
     stack: PositiveInt = 3
-    embed_dim: PositiveInt = 100
+    cameras: PositiveInt = 1
+    embed_dim: PositiveInt | None = None
     width: PositiveInt = 32
     centre: bool = False
+    model: str = ""
+    checkpoint: str | None = None
+    text_model: str = MINILM
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if self.kind == "pretrained":
+            if self.model not in PRETRAINED:
+                raise ValueError(f"model {self.model!r} is not one of {', '.join(PRETRAINED)}")
+            if self.centre:
+                raise ValueError("centre has no meaning for a pretrained model: it has its own normalisation")
+        elif self.model or self.checkpoint:
+            raise ValueError(f"model and checkpoint have no meaning for kind {self.kind!r}: leave them out")
+        if self.kind != "drq" and self.width != 32:
+            raise ValueError(f"width is that of kind 'drq', not of {self.kind!r}: leave it out")
+        if self.kind not in _FILM and self.text_model != MINILM:
+            raise ValueError(f"text_model has no meaning for kind {self.kind!r}, which takes no instruction")
+        if self.kind == "drq" and self.size < _SMALLEST_DRQ:
+            raise ValueError(f"kind 'drq' needs frames of {_SMALLEST_DRQ} pixels or more, not {self.size}")
+        return self
 
 
-class ObservationEncoder(nn.Module):
+class ObservationEncoder(HubEncoder):
     """Observations into D dimensions.
 
     Args:
-        config: What to build.
+        config: What to build. `encoder.config` is the same with every open field resolved.
+
+    Attributes:
+        embed_dim: D: `config.embed_dim` for each camera.
+        takes_instruction: Whether `forward` needs one.
+
+    Raises:
+        BadInputError: A checkpoint that cannot be read or does not fit, or an `embed_dim` that is not the
+            pretrained model's.
+        MissingExtraError: The library behind a pretrained model or the sentence encoder is not installed.
     """
 
+    config_type = ObservationConfig
+    start_field = "checkpoint"
+    config: ObservationConfig
     mean_image: Tensor
     deviation: Tensor
 
     def __init__(self, config: ObservationConfig) -> None:
         super().__init__()
-        self.config = config
-        self.embed_dim = config.embed_dim
-        self.body = DrQConvNet(3 * config.stack, config.size, config.embed_dim, width=config.width)
-        # [H, W, 3] and a scalar, both of pixels in [0, 1]; the paper's x / 255 - 0.5 until `centre_on` is called.
-        self.register_buffer("mean_image", torch.full((config.size, config.size, 3), 0.5))
-        self.register_buffer("deviation", torch.ones(()))
+        width = _width(config)
+        self.config = config.model_copy(update={"embed_dim": width})
+        self.embed_dim = width * config.cameras
+        self.takes_instruction = config.kind in _FILM
+        self.body: nn.Module
+        if config.cameras > 1:
+            one = self.config.model_copy(update={"cameras": 1})
+            self.body = nn.ModuleList(ObservationEncoder(one) for _ in range(config.cameras))
+            return
+        self.body = _body(config, width)
+        if config.kind != "pretrained":
+            # [H, W, 3] and a scalar, both of pixels in [0, 1]; the paper's x / 255 - 0.5 until `centre_on`.
+            self.register_buffer("mean_image", torch.full((config.size, config.size, 3), 0.5))
+            self.register_buffer("deviation", torch.ones(()))
+            self.body.to(memory_format=torch.channels_last)
 
-    def centre_on(self, frames: UInt8[Tensor, "N H W 3"]) -> None:
-        """Take mean image and deviation from training frames; for `centre` encoders, before training."""
+    def centre_on(self, frames: UInt8[Tensor, "N *cameras H W 3"]) -> None:
+        """Take mean image and deviation from training frames; for `centre` encoders, before training.
+
+        Args:
+            frames: N pictures; with several cameras, [N, C, H, W, 3].
+
+        Raises:
+            BadInputError: Frames of another size, none, or a pretrained model, which has its own normalisation.
+        """
+        C, size = self.config.cameras, self.config.size
+        expected = (C, size, size, 3) if C > 1 else (size, size, 3)
+        if len(frames) == 0 or frames.shape[1:] != expected or self.config.kind == "pretrained":
+            raise BadInputError(
+                "frames",
+                found=f"shape {list(frames.shape)} for kind {self.config.kind!r}",
+                expected=f"[N, {', '.join(map(str, expected))}] for an encoder trained from scratch",
+                mend="give frames of the encoder's size; pretrained models are not centred",
+            )
+        if isinstance(self.body, nn.ModuleList):
+            for camera, encoder in enumerate(self.body):
+                assert isinstance(encoder, ObservationEncoder)
+                encoder.centre_on(frames[:, camera])
+            return
         pixels = frames.float() / 255
         mean = pixels.mean(0)
         self.mean_image.copy_(mean)
         self.deviation.copy_((pixels - mean).std().clamp_min(1e-3))
 
-    def forward(self, frames: Shaped[Tensor, "N S H W 3"]) -> Float[Tensor, "N D"]:
-        """Embed N observations of S frames, uint8 in [0, 255]."""
-        scaled = (frames.float() / 255 - self.mean_image) / self.deviation
-        stacked = scaled.permute(0, 1, 4, 2, 3).flatten(1, 2)  # [N, 3 S, H, W], oldest frame first
-        embedded: Tensor = self.body(stacked)
-        return embedded
+    def forward(
+        self, frames: Shaped[Tensor, "N F H W 3"], instruction: Instruction | None = None
+    ) -> Float[Tensor, "N D"]:
+        """Embed N observations.
+
+        Args:
+            frames: uint8 in [0, 255] or float in [0, 1]; F = C S: the S frames of the first camera, the oldest
+                first, then those of the next.
+            instruction: For the kinds that take one: B texts, or sentence embeddings [B, E]. N is a multiple of
+                B, and each belongs to N / B observations in a row.
+
+        Returns:
+            One row an observation, cameras side by side: `.unflatten(1, (C, -1))` parts them.
+
+        Raises:
+            BadInputError: Frames of another size, stack or dtype, or an instruction missing or not asked for.
+        """
+        self._check(frames, instruction)
+        if isinstance(self.body, nn.ModuleList):
+            views = frames.chunk(self.config.cameras, 1)
+            each = [encoder(view, instruction) for encoder, view in zip(self.body, views, strict=True)]
+            return torch.cat(each, 1)
+        arguments = (frames if self.config.kind == "pretrained" else self._images(frames),)
+        embedded: Tensor = self.body(*arguments, *([] if instruction is None else [instruction]))
+        # At least single precision, under autocast too: losses divide by temperatures.
+        return embedded.to(torch.promote_types(embedded.dtype, torch.float32))
+
+    def generate_model_card(self, *args: Any, **sections: Any) -> ModelCard:
+        """The model card `save_pretrained` writes; `sections` are those of `observation_card`."""
+        size = sum(value.numel() for value in self.state_dict().values())
+        return observation_card(self.config.model_dump(), self.embed_dim, size, **sections)
+
+    def _images(self, frames: Tensor) -> Tensor:
+        """Normalised images [N, 3 S, H, W] in channels-last memory, the oldest frame's channels first.
+
+        Bytes are reordered before they become four times as many, and one fused operation normalises them.
+        """
+        unit = 255.0 if frames.dtype == torch.uint8 else 1.0
+        pixels = torch.cat(frames.unbind(1), -1).to(self.mean_image.dtype)  # [N, H, W, 3 S]
+        offset = (-self.mean_image / self.deviation).repeat(1, 1, self.config.stack)
+        return torch.addcmul(offset, pixels, 1 / (unit * self.deviation)).permute(0, 3, 1, 2)
+
+    def _check(self, frames: Tensor, instruction: Instruction | None) -> None:
+        check_frames(frames)
+        F, size = self.config.cameras * self.config.stack, self.config.size
+        if frames.ndim != 5 or frames.shape[1:] != (F, size, size, 3):
+            cameras = f" from each of {self.config.cameras} cameras" if self.config.cameras > 1 else ""
+            raise BadInputError(
+                "frames",
+                found=f"shape {list(frames.shape)}" + _depth(frames),
+                expected=f"[N, {F}, {size}, {size}, 3]: stacks of {self.config.stack} frames{cameras} of "
+                f"{size} x {size} pixels",
+                mend="collect or read the frames with the encoder's stack and size, or build the encoder for "
+                "theirs (stack, size)",
+            )
+        if (instruction is not None) != self.takes_instruction:
+            raise BadInputError(
+                "instruction",
+                found="none" if instruction is None else "one",
+                expected=("a text or an embedding" if self.takes_instruction else "none")
+                + f" for kind {self.config.kind!r}",
+                mend="pass the task's instruction" if instruction is None else "leave it out",
+            )
+
+
+def _depth(frames: Tensor) -> str:
+    if frames.ndim != 5:
+        return ""
+    return f", stacks of {frames.shape[1]} frames of {frames.shape[2]} x {frames.shape[3]} pixels"
+
+
+def _width(config: ObservationConfig) -> int:
+    """Numbers a camera."""
+    if config.kind != "pretrained":
+        return config.embed_dim or _EMBED_DIM[config.kind]
+    width = PRETRAINED[config.model].width * config.stack
+    if config.embed_dim not in (None, width):
+        raise BadInputError(
+            "embed_dim",
+            found=str(config.embed_dim),
+            expected=f"{width}: {config.stack} frames of {config.model}, side by side",
+            mend="leave embed_dim out",
+        )
+    return width
+
+
+def _body(config: ObservationConfig, width: int) -> nn.Module:
+    """What lies behind the normalisation of one camera."""
+    channels = 3 * config.stack
+    if config.kind == "drq":
+        return DrQConvNet(channels, config.size, width, width=config.width)
+    if config.kind == "resnet18":
+        return ResNet18(width, channels=channels)
+    if config.kind == "pretrained":
+        return PretrainedEncoder(config.model, config.checkpoint)
+    return FilmResNet18(channels, width, keypoints=config.kind == "libero", text_model=config.text_model)

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from counterpoint.errors import BadInputError
 
-__all__ = ["preprocess"]
+__all__ = ["check_frames", "preprocess"]
 
 _TOLERANCE = 1e-3
 """How far outside [0, 1] rounding may carry a pixel."""
@@ -39,7 +39,7 @@ def preprocess(
     Raises:
         BadInputError: Another dtype, another shape, or floats outside [0, 1].
     """
-    _check(frames)
+    check_frames(frames)
     dtype = torch.promote_types(mean.dtype, torch.float32)
     height, width = frames.shape[-3:-1]
     images = frames.to(mean.device, non_blocking=True).reshape(math.prod(frames.shape[:-3]), height, width, 3)
@@ -51,7 +51,12 @@ def preprocess(
     return (centred / std.to(dtype)[:, None, None]).to(mean.dtype)
 
 
-def _check(frames: Tensor) -> None:
+def check_frames(frames: Tensor) -> None:
+    """Refuse what is no batch of camera frames: one range and one layout for each dtype.
+
+    Raises:
+        BadInputError: Another dtype, another shape, or floats outside [0, 1].
+    """
     expected = "a tensor [..., H, W, 3], uint8 in [0, 255] or float in [0, 1]"
     if not isinstance(frames, Tensor):
         raise BadInputError(

@@ -47,12 +47,16 @@ class ResNet18(nn.Module):
 
     Args:
         embed_dim: D.
+        channels: C of the input; three a frame where frames are stacked.
     """
 
-    def __init__(self, embed_dim: int) -> None:
+    def __init__(self, embed_dim: int, *, channels: int = 3) -> None:
         super().__init__()
         self.stem = nn.Sequential(
-            nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.GroupNorm(_GROUPS, 64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
+            nn.Conv2d(channels, 64, 7, 2, 3, bias=False),
+            nn.GroupNorm(_GROUPS, 64),
+            nn.ReLU(),
+            nn.MaxPool2d(3, 2, 1),
         )
         blocks: list[nn.Module] = []
         width_in = 64
@@ -65,7 +69,7 @@ class ResNet18(nn.Module):
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
-    def forward(self, images: Float[Tensor, "N 3 S S"]) -> Float[Tensor, "N D"]:
+    def forward(self, images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N D"]:
         """Embed normalised images."""
         embedded: Tensor = self.head(self.stages(self.stem(images)).mean(dim=(2, 3)))
         return embedded

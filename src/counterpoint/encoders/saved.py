@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from counterpoint.encoders.config import EncoderConfig
+from counterpoint.config import FrozenConfig
 from counterpoint.errors import BadInputError
 
 __all__ = ["CONFIG", "WEIGHTS", "parse_config", "read_config", "saved_folder"]
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
+
+Config = TypeVar("Config", bound=FrozenConfig)
 
 
 def saved_folder(path: str | Path) -> Path:
@@ -38,8 +40,8 @@ def saved_folder(path: str | Path) -> Path:
     return folder
 
 
-def read_config(folder: Path) -> EncoderConfig:
-    """The configuration of the encoder saved in `folder`.
+def read_config(folder: Path, kind: type[Config]) -> Config:
+    """The configuration of the encoder saved in `folder`, of the class `kind`.
 
     Raises:
         BadInputError: It is damaged, or was written for something else.
@@ -51,17 +53,17 @@ def read_config(folder: Path) -> EncoderConfig:
         raise BadInputError(
             where, found=f"no JSON ({error})", expected="an encoder's configuration", mend="copy it again"
         ) from error
-    return parse_config(found, where)
+    return parse_config(found, where, kind)
 
 
-def parse_config(found: Mapping[str, Any], where: str | Path) -> EncoderConfig:
-    """The configuration read from `where`.
+def parse_config(found: Mapping[str, Any], where: str | Path, kind: type[Config]) -> Config:
+    """The configuration read from `where`, of the class `kind`.
 
     Raises:
         BadInputError: An unknown or ill-typed entry.
     """
     try:
-        return EncoderConfig.model_validate(found)
+        return kind.model_validate(found)
     except ValidationError as error:
         first = error.errors()[0]
         raise BadInputError(

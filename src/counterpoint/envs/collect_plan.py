@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from counterpoint.config import FrozenConfig
 from counterpoint.envs.metaworld import CONTROL_HZ, HORIZON, check_cameras, check_size
 from counterpoint.envs.metaworld_instructions import resolve_tasks
 from counterpoint.errors import BadInputError
 
-__all__ = ["CollectConfig", "Slot", "checked", "plan_jobs", "slots", "split_ranges"]
+__all__ = ["CollectConfig", "Planned", "Slot", "checked", "plan_jobs", "slots", "split_ranges"]
 
 _JOBS_A_WORKER = 8  # so that the last job makes the others wait for an eighth of their time at most
 
@@ -65,6 +66,18 @@ class CollectConfig(FrozenConfig):
         return {"train": self.episodes, "val": self.val_episodes, "test": self.test_episodes}
 
 
+class Planned(Protocol):
+    """What episodes a data set is made of."""
+
+    @property
+    def tasks(self) -> Sequence[str]:
+        """Names."""
+
+    @property
+    def a_task(self) -> Mapping[str, int]:
+        """Split -> episodes a task."""
+
+
 @dataclass(frozen=True, slots=True)
 class Slot:
     """One episode to be recorded: its place in the data set, and what decides its content."""
@@ -111,7 +124,7 @@ def checked(config: CollectConfig) -> CollectConfig:
     )
 
 
-def slots(config: CollectConfig) -> list[Slot]:
+def slots(config: Planned) -> list[Slot]:
     """Every episode in the data set's order: by split, by task, by number."""
     keys = [
         (task, split, number)
@@ -122,7 +135,7 @@ def slots(config: CollectConfig) -> list[Slot]:
     return [Slot(place, *key) for place, key in enumerate(keys)]
 
 
-def split_ranges(config: CollectConfig) -> dict[str, str]:
+def split_ranges(config: Planned) -> dict[str, str]:
     """Split -> `"a:b"`, the places of its episodes."""
     ranges, start = {}, 0
     for split, count in config.a_task.items():

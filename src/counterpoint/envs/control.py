@@ -11,6 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
+from counterpoint.data.cache_build import resize
 from counterpoint.data.episode import Array
 from counterpoint.errors import BadInputError
 
@@ -67,21 +68,35 @@ class ControlTask(Protocol):
         """Free the graphics context."""
 
 
-def make_task(name: str, *, camera: str | None = None, size: int = 84) -> ControlTask:
+def make_task(
+    name: str, *, camera: str | None = None, size: int = 84, render: int | None = None, repeat: int = 1
+) -> ControlTask:
     """Build a task's simulation.
 
     Args:
         name: `SUITE/TASK`.
         camera: A camera of the suite; its usual one by default.
         size: Height and width of the pictures, in pixels.
+        render: Draw at this size and resize as training stores do. Small pictures drawn directly are jagged, and a
+            policy cloned from larger ones that were resized has never seen any such.
+        repeat: Control steps an action lasts on Meta-World; the other suites fix it.
 
     Raises:
-        BadInputError: When suite, task or camera is unknown.
+        BadInputError: When suite, task or camera is unknown, or the repeat cannot be had.
         MissingExtraError: When the simulator is not installed.
     """
+    if render is not None and render != size:
+        return _Resized(make_task(name, camera=camera, size=render, repeat=repeat), size)
     suite, _, task = name.partition("/")
     if suite == "metaworld":
-        return MetaWorldControl(task, camera=camera or "corner2", size=size)
+        return MetaWorldControl(task, camera=camera or "corner2", size=size, repeat=repeat)
+    if repeat != 1:
+        raise BadInputError(
+            "repeat",
+            found=f"{repeat} on {suite}",
+            expected="1",
+            mend="leave it out: only Meta-World has a choice",
+        )
     if suite == "dmc":
         from counterpoint.envs.dmc import DMCTask
 
@@ -106,17 +121,20 @@ class MetaWorldControl:
         task: A task's name; `-v3` may be left away.
         camera: A camera of `metaworld.CAMERAS`.
         size: Height and width of the pictures, in pixels.
-        horizon: Steps of an episode; 200 in Premier-TACO's data (Appendix C), 500 at most.
+        repeat: Control steps of 1/80 s that an action lasts.
+        control_steps: Of an episode; 200 in Premier-TACO's data (Appendix C), 500 at most.
     """
 
     action_dim = 4
     state_dim = 4
 
-    def __init__(self, task: str, *, camera: str, size: int, horizon: int = 200) -> None:
+    def __init__(
+        self, task: str, *, camera: str, size: int, repeat: int = 1, control_steps: int = 200
+    ) -> None:
         from counterpoint.envs.metaworld import MetaWorldTask
 
         self._simulation = MetaWorldTask(task, cameras=(camera,), size=size)
-        self._camera, self.horizon = camera, horizon
+        self._camera, self._repeat, self.horizon = camera, repeat, -(-control_steps // repeat)
         self.name = f"metaworld/{self._simulation.task.removesuffix('-v3')}"
         self.instruction = self._simulation.instruction
 
@@ -133,10 +151,28 @@ class MetaWorldControl:
         return np.asarray(self._observation[: self.state_dim], np.float32)
 
     def step(self, action: Array) -> Outcome:
-        """Act for 1/80 s."""
-        self._observation, reward, solved = self._simulation.step(action)
-        return Outcome(reward, solved)
+        """Act for `repeat` control steps; rewards are summed, and solved at any of them is solved."""
+        total, success = 0.0, False
+        for _ in range(self._repeat):
+            self._observation, reward, solved = self._simulation.step(action)
+            total, success = total + reward, success or solved
+        return Outcome(total, success)
 
     def close(self) -> None:
         """Free the graphics context."""
         self._simulation.close()
+
+
+class _Resized:
+    """A task whose pictures are resized as the training store resizes them."""
+
+    def __init__(self, task: ControlTask, size: int) -> None:
+        self._task, self._size = task, size
+        self.name, self.instruction = task.name, task.instruction
+        self.action_dim, self.state_dim, self.horizon = task.action_dim, task.state_dim, task.horizon
+        self.reset, self.state, self.step, self.close = task.reset, task.state, task.step, task.close
+
+    def draw(self) -> Array:
+        """uint8 [size, size, 3]."""
+        picture: Array = resize(self._task.draw()[None], self._size)[0]
+        return picture

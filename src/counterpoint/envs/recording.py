@@ -23,13 +23,15 @@ class Recording:
         frames: Camera name -> uint8 [T, size, size, 3].
         actions: float32 [T, 4], what was carried out, noise included; over `stride` steps their mean.
         state: float32 [T, 4], hand position (metres) and gripper opening (0 to 1) at each frame.
-        success: Whether the task was solved at any moment.
+        success: Whether the task was solved at any moment; `None` where a task has rewards alone.
+        rewards: float32 [T], what each action earned; over `stride` steps their sum. `None` where nobody said.
     """
 
     frames: dict[str, Array]
     actions: Array
     state: Array
-    success: bool
+    success: bool | None
+    rewards: Array | None = None
 
 
 def episode_seed(seed: int, task: str, split: str, number: int, attempt: int = 0) -> int:
@@ -65,24 +67,29 @@ def record(
     pictures: list[dict[str, Array]] = []
     states: list[Array] = []
     actions: list[Array] = []
+    rewards: list[float] = []
     success, shown, step = False, 0, 0
     while step < max_steps and not (success and shown >= after_success):
         pictures.append(task.draw())
         states.append(observation[:STATE_DIMS])
         shown += success
         carried_out: list[Array] = []
+        earned = 0.0
         for _ in range(min(stride, max_steps - step)):
             action = task.expert(observation)
             if noise > 0:
                 action = np.clip(action + noise * rng.standard_normal(4), -1.0, 1.0).astype(np.float32)
-            observation, _, solved = task.step(action)
+            observation, reward, solved = task.step(action)
+            earned += reward
             success |= solved
             carried_out.append(action)
             step += 1
         actions.append(np.stack(carried_out).mean(axis=0))
+        rewards.append(earned)
     return Recording(
         frames={camera: np.stack([picture[camera] for picture in pictures]) for camera in task.cameras},
         actions=np.stack(actions),
         state=np.stack(states).astype(np.float32),
         success=success,
+        rewards=np.array(rewards, np.float32),
     )

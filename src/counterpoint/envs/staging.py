@@ -2,7 +2,7 @@
 
 Beside the data set `DIR` to come stands `DIR.partial`, with `collect.json` (what is being recorded, and with
 what) and a folder an episode, named by its place in the data set: `episode.json` (seed, success and so on),
-`arrays.npz` (actions, state) and a video a camera.
+`arrays.npz` (actions, state, rewards where there are any) and a video a camera.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ class Staging:
         made.mkdir()
         for camera, frames in recording.frames.items():
             encode_video(made / f"{camera}.mp4", frames, fps)
-        np.savez(made / "arrays.npz", actions=recording.actions, state=recording.state)
+        vectors = {name: getattr(recording, name) for name in ("actions", "state", "rewards")}
+        np.savez(made / "arrays.npz", **{name: value for name, value in vectors.items() if value is not None})
         (made / "episode.json").write_text(json.dumps({**about, "success": recording.success}))
         try:
             made.rename(self.folder / f"{place:06d}")
@@ -106,7 +107,7 @@ class Staging:
         """An episode without its frames, and the videos that hold them by camera."""
         folder = self.folder / f"{place:06d}"
         with np.load(folder / "arrays.npz") as arrays:
-            actions, state = arrays["actions"], arrays["state"]
+            actions, state, rewards = arrays["actions"], arrays["state"], arrays.get("rewards")
         episode = Episode(
             frames={},
             instruction=instruction,
@@ -114,6 +115,7 @@ class Staging:
             actions=actions,
             state=state,
             success=self.about(place)["success"],
+            rewards=rewards,
         )
         return episode, {video.stem: video for video in sorted(folder.glob("*.mp4"))}
 

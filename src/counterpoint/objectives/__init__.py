@@ -12,6 +12,7 @@ from typing import Any, Literal
 from counterpoint.config import FrozenConfig, validate
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.actol import AcTOL, AcTOLConfig, DirectedAcTOL, actol_loss
+from counterpoint.objectives.atc import ATC, ATCConfig
 from counterpoint.objectives.base import Batch, ClipObjective, Features, LossOutput, Objective
 from counterpoint.objectives.brownian_bridge import (
     brownian_bridge_log_loss,
@@ -31,6 +32,7 @@ from counterpoint.objectives.contrastive_rl import (
     row_column_infonce_loss,
     scaled_inner_product,
 )
+from counterpoint.objectives.curl import CURL, CURLConfig
 from counterpoint.objectives.decisionnce import (
     DecisionNCEConfig,
     DecisionNCEP,
@@ -41,10 +43,46 @@ from counterpoint.objectives.decisionnce import (
     potential_rewards,
     transition_rewards,
 )
+from counterpoint.objectives.inverse_dynamics import (
+    InverseDynamics,
+    InverseDynamicsConfig,
+    inverse_dynamics_loss,
+)
 from counterpoint.objectives.liv import LIV, LIVConfig, liv_loss
+from counterpoint.objectives.multitask_cloning import (
+    MultitaskCloning,
+    MultitaskCloningConfig,
+    multitask_cloning_loss,
+)
+from counterpoint.objectives.premier_taco import (
+    PremierTACO,
+    PremierTACOConfig,
+    premier_taco_loss,
+    premier_taco_mixed_loss,
+    premier_taco_softmax_loss,
+    premier_taco_window_loss,
+    premier_taco_window_softmax_loss,
+    window_accuracy,
+)
 from counterpoint.objectives.r3m import R3M, R3MConfig, r3m_language_loss, r3m_loss, r3m_time_contrastive_loss
+from counterpoint.objectives.smart import (
+    SMART,
+    SMARTConfig,
+    forward_prediction_loss,
+    hindsight_loss,
+    inverse_prediction_loss,
+)
+from counterpoint.objectives.spr import SPR, SPRConfig, spr_loss
+from counterpoint.objectives.step import StepConfig, StepObjective
 from counterpoint.objectives.successor_representation import successor_loss, successor_targets
+from counterpoint.objectives.taco import TACO, TACOConfig, taco_loss
 from counterpoint.objectives.tcn import TCN, TCNConfig, tcn_loss
+from counterpoint.objectives.td3_bc_pretraining import (
+    TD3BCPretraining,
+    TD3BCPretrainingConfig,
+    td3_bc_actor_loss,
+    td3_critic_loss,
+)
 from counterpoint.objectives.td_infonce import (
     cloned_actor_loss,
     goal_reaching_loss,
@@ -57,16 +95,24 @@ from counterpoint.objectives.vip import VIP, VIPConfig, vip_loss
 from counterpoint.objectives.vlo import directed_vlo_loss, vlo_loss, vlo_lower_bound
 
 __all__ = [
+    "ATC",
+    "CURL",
     "LIV",
     "OBJECTIVES",
     "R3M",
+    "SMART",
+    "SPR",
+    "STEP_OBJECTIVES",
+    "TACO",
     "TCN",
     "VIP",
+    "ATCConfig",
     "AcTOL",
     "AcTOLConfig",
     "Batch",
     "CLIPGoal",
     "CLIPGoalConfig",
+    "CURLConfig",
     "ClipObjective",
     "DecisionNCEConfig",
     "DecisionNCEP",
@@ -74,11 +120,25 @@ __all__ = [
     "DirectedAcTOL",
     "Entry",
     "Features",
+    "InverseDynamics",
+    "InverseDynamicsConfig",
     "LIVConfig",
     "LossOutput",
+    "MultitaskCloning",
+    "MultitaskCloningConfig",
     "Objective",
+    "PremierTACO",
+    "PremierTACOConfig",
     "R3MConfig",
+    "SMARTConfig",
+    "SPRConfig",
+    "StepConfig",
+    "StepEntry",
+    "StepObjective",
+    "TACOConfig",
     "TCNConfig",
+    "TD3BCPretraining",
+    "TD3BCPretrainingConfig",
     "VIPConfig",
     "actol_loss",
     "awr_loss",
@@ -96,29 +156,44 @@ __all__ = [
     "decisionnce_p_loss_halves",
     "decisionnce_t_loss",
     "directed_vlo_loss",
+    "forward_prediction_loss",
     "goal_reaching_loss",
     "goal_reaching_rows",
+    "hindsight_loss",
     "inner_product_logits",
+    "inverse_dynamics_loss",
+    "inverse_prediction_loss",
     "liv_loss",
     "logsumexp_penalty",
     "mc_infonce_loss",
+    "multitask_cloning_loss",
     "negative_distance_logits",
     "objective_config",
     "potential_rewards",
+    "premier_taco_loss",
+    "premier_taco_mixed_loss",
+    "premier_taco_softmax_loss",
+    "premier_taco_window_loss",
+    "premier_taco_window_softmax_loss",
     "r3m_language_loss",
     "r3m_loss",
     "r3m_time_contrastive_loss",
     "row_column_infonce_loss",
     "scaled_inner_product",
+    "spr_loss",
     "successor_loss",
     "successor_targets",
+    "taco_loss",
     "tcn_loss",
+    "td3_bc_actor_loss",
+    "td3_critic_loss",
     "td_infonce_loss",
     "td_infonce_weights",
     "transition_rewards",
     "vip_loss",
     "vlo_loss",
     "vlo_lower_bound",
+    "window_accuracy",
 ]
 
 
@@ -151,19 +226,48 @@ OBJECTIVES: dict[str, Entry] = {
 }
 
 
-def objective_config(section: Mapping[str, Any], where: str) -> tuple[str, FrozenConfig]:
+@dataclass(frozen=True)
+class StepEntry:
+    """An objective on transitions.
+
+    Attributes:
+        objective: The class; called with an observation encoder, the number of action dimensions and its
+            configuration.
+        config: Its configuration.
+    """
+
+    objective: type[Any]
+    config: type[FrozenConfig]
+
+
+STEP_OBJECTIVES: dict[str, StepEntry] = {
+    "premier_taco": StepEntry(PremierTACO, PremierTACOConfig),
+    "taco": StepEntry(TACO, TACOConfig),
+    "curl": StepEntry(CURL, CURLConfig),
+    "atc": StepEntry(ATC, ATCConfig),
+    "spr": StepEntry(SPR, SPRConfig),
+    "inverse_dynamics": StepEntry(InverseDynamics, InverseDynamicsConfig),
+    "multitask_cloning": StepEntry(MultitaskCloning, MultitaskCloningConfig),
+    "td3_bc": StepEntry(TD3BCPretraining, TD3BCPretrainingConfig),
+    "smart": StepEntry(SMART, SMARTConfig),
+}
+
+
+def objective_config(
+    section: Mapping[str, Any], where: str, among: Mapping[str, Entry | StepEntry] = OBJECTIVES
+) -> tuple[str, FrozenConfig]:
     """The name and the checked configuration of a recipe's `[objective]` section.
 
     Raises:
         BadInputError: When the name is missing or unknown, or a key is unknown or ill-typed.
     """
     name = section.get("name")
-    if name not in OBJECTIVES:
+    if not isinstance(name, str) or name not in among:
         raise BadInputError(
             where,
             found=f"objective.name = {name!r}",
-            expected=f"one of {', '.join(OBJECTIVES)}",
+            expected=f"one of {', '.join((*OBJECTIVES, *STEP_OBJECTIVES))}",
             mend="choose one of these",
         )
     settings = {key: value for key, value in section.items() if key != "name"}
-    return name, validate(OBJECTIVES[name].config, settings, f"{where} [objective]")
+    return name, validate(among[name].config, settings, f"{where} [objective]")

@@ -11,7 +11,7 @@ from counterpoint.data.nstep import NStepSpec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.objectives.base import Batch, Objective
 
-__all__ = ["StepConfig", "StepObjective"]
+__all__ = ["StepConfig", "StepObjective", "embed_views"]
 
 
 class StepConfig(FrozenConfig):
@@ -49,11 +49,21 @@ class StepObjective(Objective):
         """The batch's observations, each randomly shifted where the spec says so: uint8 [B, V, S, H, W, 3]."""
         return shifted_views(batch["frames"], batch.get("shift"), pad=self._spec.shift)
 
-    def embed(self, views: Tensor) -> Tensor:
-        """Encode observations [B, v, S, H, W, 3], all of them in one pass: [B, v, D]."""
-        embedded: Tensor = self.encoder(views.flatten(0, 1)).unflatten(0, views.shape[:2])
-        return embedded
+    def embed(self, views: Tensor, batch: Batch) -> Tensor:
+        """Encode observations [B, v, S, H, W, 3] of the batch, all of them in one pass: [B, v, D]."""
+        return embed_views(self.encoder, views, batch)
 
     def exports(self) -> dict[str, nn.Module]:
         """The encoder."""
         return {"encoder": self.encoder}
+
+
+def embed_views(encoder: ObservationEncoder, views: Tensor, batch: Batch) -> Tensor:
+    """Observations [B, v, S, H, W, 3] in one pass, told the batch's instructions where the encoder takes them.
+
+    Returns:
+        [B, v, D].
+    """
+    told = batch["instruction"] if encoder.takes_instruction else None
+    embedded: Tensor = encoder(views.flatten(0, 1), told).unflatten(0, views.shape[:2])
+    return embedded

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,13 @@ from counterpoint.data.sampling import Spec
 from counterpoint.data.store import EpisodeStore, SubsetStore
 from counterpoint.encoders.base import DualEncoder, EncoderConfig
 from counterpoint.errors import BadInputError
-from counterpoint.objectives import OBJECTIVES, objective_config
+from counterpoint.objectives import OBJECTIVES, STEP_OBJECTIVES, objective_config
 from counterpoint.objectives.base import Objective
 from counterpoint.provenance import provenance
 from counterpoint.training.checkpoint import write_atomically
 from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
-from counterpoint.training.run_folder import claim_run
+from counterpoint.training.pretrain_steps import pretrain_recipe
+from counterpoint.training.run_folder import FREE, claim_run
 from counterpoint.training.trainer import TrainConfig, train
 
 __all__ = ["DataConfig", "PretrainConfig", "build_objective", "load_config", "open_training_data", "pretrain"]
@@ -97,12 +98,13 @@ def open_training_data(path: Path, config: DataConfig) -> tuple[EpisodeStore, Ep
     return stores[0], stores[1]
 
 
-def pretrain(recipe: str, data: Path, out: Path, overrides: Mapping[str, Any]) -> Path:
+def pretrain(recipe: str, data: Path | Sequence[Path], out: Path, overrides: Mapping[str, Any]) -> Path:
     """Train a recipe on a data set; running it again continues where it stopped.
 
     Args:
-        recipe: A recipe's name or the path of a TOML file.
-        data: Anything `open_dataset` recognises.
+        recipe: A recipe's name or the path of a TOML file. Its objective decides what is trained: a dual encoder on
+            instructed clips, or an observation encoder on transitions (`pretrain_steps`).
+        data: Anything `open_dataset` recognises; objectives on transitions take several.
         out: The run's folder.
         overrides: Dotted keys and their values.
 
@@ -112,6 +114,18 @@ def pretrain(recipe: str, data: Path, out: Path, overrides: Mapping[str, Any]) -
     Raises:
         BadInputError: When the configuration, the data or the run's folder cannot be used.
     """
+    paths = [data] if isinstance(data, Path) else list(data)
+    named = override(read_recipe(recipe), overrides).get("objective", {})
+    if isinstance(named, dict) and named.get("name") in STEP_OBJECTIVES:
+        return pretrain_recipe(recipe, paths, out, overrides)
+    if len(paths) != 1:
+        raise BadInputError(
+            "data",
+            found=f"{len(paths)} data sets",
+            expected="one: this objective is on instructed clips",
+            mend="join them into one data set, or choose an objective on transitions",
+        )
+    (data,) = paths
     config = load_config(recipe, overrides)
     accelerator = Accelerator(mixed_precision=config.train.precision)
     settings = config.model_dump(mode="json")
@@ -186,20 +200,6 @@ def _card(recipe: str, config: PretrainConfig, store: EpisodeStore, loader: Load
         "data": f"{len(store.episodes)} episodes under {instructions} instructions, "
         f"content `{store.fingerprint[:16]}`.",
     }
-
-
-FREE = (
-    "steps",
-    "epochs",
-    "workers",
-    "log_every",
-    "eval_every",
-    "eval_batches",
-    "save_every",
-    "keep",
-    "trackers",
-)
-"""Settings that may change when a run is continued: none of them touches a parameter."""
 
 
 def _save_module(module: torch.nn.Module, folder: Path, name: str) -> None:

@@ -9,7 +9,21 @@ from typing import Any
 
 from counterpoint.errors import BadInputError
 
-__all__ = ["claim_run"]
+__all__ = ["FREE", "claim_run"]
+
+
+FREE = (
+    "steps",
+    "epochs",
+    "workers",
+    "log_every",
+    "eval_every",
+    "eval_batches",
+    "save_every",
+    "keep",
+    "trackers",
+)
+"""Settings that may change when a run is continued: none of them touches a parameter."""
 
 
 def claim_run(out: Path, settings: Mapping[str, Any], free: Mapping[str, Collection[str]]) -> None:

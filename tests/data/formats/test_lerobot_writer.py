@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,21 @@ def test_metadata_describe_the_data(tmp_path: Path) -> None:
     assert rows["next.success"].to_pylist() == [False] * 3 + [True] + [False] * 10 + [True]
 
 
+def test_rewards_are_the_feature_next_reward(tmp_path: Path) -> None:
+    given = [replace(episode(n), rewards=np.arange(len(episode(n)), dtype=np.float32) - n) for n in (0, 1)]
+    write_v30(tmp_path / "set", given)
+    info = json.loads((tmp_path / "set/meta/info.json").read_text())
+    assert info["features"]["next.reward"] == {"dtype": "float32", "shape": [1], "names": None}
+    stats = json.loads((tmp_path / "set/meta/stats.json").read_text())
+    assert stats["next.reward"]["min"] == [-1]
+    store = LeRobotStore(tmp_path / "set")
+    for number, each in enumerate(given):
+        np.testing.assert_array_equal(store.rewards(number), each.rewards)
+        np.testing.assert_array_equal(store.actions(number), each.actions)
+    write_v30(tmp_path / "bare", [episode(0)])
+    assert LeRobotStore(tmp_path / "bare").rewards(0) is None
+
+
 def test_tasks_open_in_pandas(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     root = write_v30(tmp_path / "set", [episode(0), episode(1)])
@@ -225,6 +241,7 @@ def test_nothing_is_there_before_finalize_and_nothing_is_left_behind(tmp_path: P
         (episode(1, action_dim=5), "found 5"),
         (episode(1, action_dim=None), "found None"),
         (episode(1, success=True), "success"),
+        (replace(episode(1), rewards=np.zeros(len(episode(1)), np.float32)), "rewards"),
         (Episode(episode(1).frames, "", np.arange(5) / 9, episode(1).actions, episode(1).state), "0.111111"),
     ],
 )

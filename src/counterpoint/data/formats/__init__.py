@@ -7,7 +7,9 @@ from enum import Enum
 from pathlib import Path
 
 from counterpoint.data.cache import CachedStore
+from counterpoint.data.formats.drq_replay import DrqReplayStore, drq_files
 from counterpoint.data.formats.epic_kitchens import EpicKitchensStore
+from counterpoint.data.formats.hdf5_store import Hdf5Store, hdf5_files, hdf5_splits
 from counterpoint.data.formats.lerobot import LeRobotStore
 from counterpoint.data.formats.one_camera import OneCameraStore
 from counterpoint.data.formats.table import OnBadRow, raise_error
@@ -27,6 +29,8 @@ class Format(Enum):
     LEROBOT = "LeRobot"
     VIDEO_FOLDER = "video folder"
     EPIC_KITCHENS = "EPIC-KITCHENS-100"
+    HDF5 = "robomimic or LIBERO HDF5"
+    DRQ_REPLAY = "DrQ-v2 replay"
     TRAINING_STORE = "training store"
 
 
@@ -45,11 +49,16 @@ def recognise(path: str | Path) -> Format:
         return Format.EPIC_KITCHENS
     if path.suffix in (".csv", ".jsonl") or any((path / name).is_file() for name in MANIFESTS):
         return Format.VIDEO_FOLDER
+    if hdf5_files(path):
+        return Format.HDF5
+    if drq_files(path):
+        return Format.DRQ_REPLAY
     raise BadInputError(
         path,
         found="a folder of another kind" if path.is_dir() else "a file" if path.exists() else "nothing there",
-        expected="a LeRobot data set (meta/info.json), a video folder (manifest.csv or manifest.jsonl) or "
-        "EPIC-KITCHENS-100 (EPIC_100_train.csv beside or above the PXX folders)",
+        expected="a LeRobot data set (meta/info.json), a video folder (manifest.csv or manifest.jsonl), "
+        "EPIC-KITCHENS-100 (EPIC_100_train.csv beside or above the PXX folders), robomimic's or LIBERO's .hdf5 files "
+        "or a DrQ-v2 replay (TIME_NUMBER_LENGTH.npz)",
         mend="check the path; videos of your own need a manifest.csv with the columns video,instruction",
     )
 
@@ -64,12 +73,12 @@ def open_dataset(
     """Open a data set of any format this library reads.
 
     Args:
-        path: A LeRobot v3.0 or v2.1 folder, a video folder or its manifest, an EPIC-KITCHENS-100 folder, or a
-            training store.
+        path: A LeRobot v3.0 or v2.1 folder, a video folder or its manifest, an EPIC-KITCHENS-100 folder, an HDF5 file
+            of robomimic or LIBERO or a folder of them, a DrQ-v2 replay folder, or a training store.
         split: One of `split_names(path)`; by default every episode.
         camera: Keep this camera alone; by default all.
-        on_bad_row: Told of each row of a manifest or annotation file that cannot be used, which is then left
-            out; by default the first one raises.
+        on_bad_row: Told of each row of a manifest or annotation file, and each HDF5 demonstration or replay file,
+            that cannot be used, which is then left out; by default the first one raises.
 
     Raises:
         BadInputError: When the format is unknown, the data set is damaged, or it has no such split or camera.
@@ -92,6 +101,10 @@ def open_dataset(
     elif kind is Format.EPIC_KITCHENS:
         tables = [t for t in _epic_tables(path) if split is None or t.stem.endswith(f"_{split}")]
         store = EpicKitchensStore(tables, _epic_frames(path) or path, on_bad_row=on_bad_row)
+    elif kind is Format.HDF5:
+        store = Hdf5Store(path, split=split, on_bad_row=on_bad_row)
+    elif kind is Format.DRQ_REPLAY:
+        store = DrqReplayStore(path, on_bad_row=on_bad_row)
     else:
         store = CachedStore(path)
     return store if camera is None else OneCameraStore(store, camera)
@@ -104,6 +117,8 @@ def split_names(path: str | Path) -> tuple[str, ...]:
         return tuple(LeRobotStore(path).info.splits)
     if kind is Format.EPIC_KITCHENS:
         return tuple(table.stem.removeprefix("EPIC_100_") for table in _epic_tables(path))
+    if kind is Format.HDF5:
+        return hdf5_splits(path)
     return ()
 
 

@@ -1,4 +1,4 @@
-"""What stores of instructed videos share: one camera, a constant frame rate, neither actions nor state."""
+"""What stores of instructed videos share: one camera, a constant frame rate, no actions, state or rewards."""
 
 from __future__ import annotations
 
@@ -51,4 +51,7 @@ class ClipStore:
         """Videos of people have none."""
 
     def state(self, episode: int) -> None:
+        """Videos of people have none."""
+
+    def rewards(self, episode: int) -> None:
         """Videos of people have none."""

@@ -26,7 +26,7 @@ from counterpoint.errors import BadInputError
 __all__ = ["LeRobotStore"]
 
 _vectors: Kept[Array] = Kept(limit=64 * 1024**2)
-"""Actions and states of the episodes read last, by all stores of this process together."""
+"""Actions, states and rewards of the episodes read last, by all stores of this process together."""
 
 
 class LeRobotStore:
@@ -134,6 +134,14 @@ class LeRobotStore:
         """float32 [T, S], or `None` without the feature `observation.state`."""
         return self._vectors(self._places[episode], layout.STATE)
 
+    def rewards(self, episode: int) -> Array | None:
+        """float32 [T], or `None` without the feature `next.reward`."""
+        place = self._places[episode]
+        rewards = self._vectors(place, layout.REWARD)
+        if rewards is not None and rewards.shape[1] != 1:
+            raise damaged(place.data, f"{layout.REWARD!r} of {rewards.shape[1]} numbers a step", "one")
+        return None if rewards is None else rewards[:, 0]
+
     def _vectors(self, place: EpisodePlace, name: str) -> Array | None:
         if name not in self.info.features:
             return None
@@ -141,7 +149,7 @@ class LeRobotStore:
         return _vectors.get(key, lambda: self._read_vectors(place, name)).copy()
 
     def _read_vectors(self, place: EpisodePlace, name: str) -> tuple[Array, int]:
-        values = self._checked(place)[name].astype(np.float32)
+        values = self._checked(place, name)[name].astype(np.float32)
         bad = np.argwhere(~np.isfinite(values))
         if len(bad):
             found = f"a value that is not finite in {name!r}, episode {place.number}, step {bad[0][0]}"
@@ -150,9 +158,10 @@ class LeRobotStore:
             )
         return values, values.nbytes
 
-    def _checked(self, place: EpisodePlace) -> dict[str, Array]:
+    def _checked(self, place: EpisodePlace, *wanted: str) -> dict[str, Array]:
         """The episode's numbers, column by column, once the rows prove to be its own."""
-        names = [name for name in (layout.ACTION, layout.STATE) if name in self.info.features]
+        known = [name for name in (layout.ACTION, layout.STATE) if name in self.info.features]
+        names = list(dict.fromkeys([*wanted, *known]))
         table = self._rows(place, [*names, "timestamp", "frame_index", "episode_index"], 0, place.length)
         columns = {name: as_matrix(place.data, table, name) for name in table.column_names}
         own = (columns["episode_index"] == place.number).all()

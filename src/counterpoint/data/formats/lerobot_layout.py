@@ -23,6 +23,7 @@ __all__ = [
     "DATA_PATH",
     "IMAGES",
     "INFO",
+    "REWARD",
     "STATE",
     "SUCCESS",
     "TOLERANCE",
@@ -40,7 +41,8 @@ __all__ = [
 INFO = "meta/info.json"
 DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
-ACTION, STATE, SUCCESS, IMAGES = "action", "observation.state", "next.success", "observation.images."
+ACTION, STATE, IMAGES = "action", "observation.state", "observation.images."
+REWARD, SUCCESS = "next.reward", "next.success"
 TOLERANCE = 1e-4
 """Seconds by which the step between two timestamps may differ from 1/fps."""
 

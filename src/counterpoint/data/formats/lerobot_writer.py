@@ -34,8 +34,8 @@ _COUNTERS = ("frame_index", "episode_index", "index", "task_index")
 class LeRobotWriter:
     """Writes episodes into a new folder; nothing stands there before `finalize`.
 
-    Success is kept as the feature `next.success`, true at the last step of a successful episode; it is there
-    if the first episode says whether it succeeded. The format has no place for masks and terminal frames.
+    Success is kept as the feature `next.success`, true at the last step of a successful episode, and rewards as
+    `next.reward`; each is there if the first episode has it. The format has no place for masks and terminal frames.
 
     Args:
         root: The folder to write; it must not exist.
@@ -98,6 +98,7 @@ class LeRobotWriter:
         self._episodes: list[dict[str, Any]] = []
         self._frames = 0
         self._with_success: bool | None = None
+        self._with_rewards: bool | None = None
 
     def add_episode(self, episode: Episode, videos: Mapping[str, Path] | None = None) -> None:
         """Append one episode.
@@ -213,9 +214,10 @@ class LeRobotWriter:
             )
         if self._with_success is None:
             self._with_success = episode.success is not None
-        _expect(
-            f"{where}, success", episode.success is not None, self._with_success, "known, as in episode 0"
-        )
+            self._with_rewards = episode.rewards is not None
+        has = episode.success is not None, episode.rewards is not None
+        _expect(f"{where}, success", has[0], self._with_success, "known, as in episode 0")
+        _expect(f"{where}, rewards", has[1], self._with_rewards, "known, as in episode 0")
 
     def _columns(self, episode: Episode) -> dict[str, Array]:
         """Feature -> [T, n]: everything but pictures."""
@@ -226,6 +228,8 @@ class LeRobotWriter:
             success = np.zeros((length, 1), dtype=np.bool_)
             success[-1] = bool(episode.success)
             values[layout.SUCCESS] = success
+        if episode.rewards is not None:
+            values[layout.REWARD] = episode.rewards[:, None]
         steps = np.arange(length, dtype=np.int64)[:, None]
         task = self._tasks.setdefault(episode.instruction, len(self._tasks))
         numbers = (
@@ -256,6 +260,7 @@ class LeRobotWriter:
                 features[_key(name)] = {"dtype": "video", **entry, "info": self._tracks[name].describe()}
         vectors = [("float32", name, dim) for name, dim in self._dims.items() if dim is not None]
         vectors += [("bool", layout.SUCCESS, 1)] if self._with_success else []
+        vectors += [("float32", layout.REWARD, 1)] if self._with_rewards else []
         vectors += [("float32", "timestamp", 1)] + [("int64", name, 1) for name in _COUNTERS]
         return features | {
             name: {"dtype": kind, "shape": [dim], "names": None} for kind, name, dim in vectors

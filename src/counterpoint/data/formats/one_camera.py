@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 
 from counterpoint.data.episode import Array
+from counterpoint.data.gather import gather_frames
 from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError
 
@@ -41,10 +42,7 @@ class OneCameraStore:
 
     def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
         """uint8 [N, H, W, 3]."""
-        if camera not in (None, *self.cameras):
-            raise BadInputError(
-                "camera", found=repr(camera), expected=f"{self.cameras[0]!r}", mend="leave the camera out"
-            )
+        self._check(camera)
         return self._store.frames(episode, indices, self.cameras[0])
 
     def timestamps(self, episode: int) -> Array:
@@ -58,3 +56,18 @@ class OneCameraStore:
     def state(self, episode: int) -> Array | None:
         """float32 [T, S], or `None`."""
         return self._store.state(episode)
+
+    def rewards(self, episode: int) -> Array | None:
+        """float32 [T], or `None`."""
+        return self._store.rewards(episode)
+
+    def gather_frames(self, episodes: Array, steps: Array, camera: str | None, out: Array) -> None:
+        """See `counterpoint.data.gather`."""
+        self._check(camera)
+        gather_frames(self._store, episodes, steps, self.cameras[0], out)
+
+    def _check(self, camera: str | None) -> None:
+        if camera not in (None, *self.cameras):
+            raise BadInputError(
+                "camera", found=repr(camera), expected=f"{self.cameras[0]!r}", mend="leave the camera out"
+            )

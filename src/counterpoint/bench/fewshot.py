@@ -1,0 +1,202 @@
+"""`counterpoint bench fewshot`: pretrain, adapt to unseen tasks from a few demonstrations, roll out, and tabulate.
+
+The experiments of Premier-TACO (Zheng et al., ICML 2024, section 4 and Appendices B to D) with its baselines. Data are
+recorded, encoders pretrained and policies cloned in parts; each is written when it is finished, so that an interrupted
+benchmark goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from counterpoint.bench.fewshot_cells import (
+    Adaptation,
+    PretrainingRun,
+    adapt,
+    clone_config,
+    encoder_config,
+    pretrain,
+    pretraining_config,
+)
+from counterpoint.bench.fewshot_config import FewshotConfig
+from counterpoint.bench.fewshot_data import (
+    expert_returns,
+    open_demonstrations,
+    open_pretraining,
+    overlap,
+    record_data,
+)
+from counterpoint.bench.fewshot_summary import summarise
+from counterpoint.bench.fewshot_table import markdown
+from counterpoint.bench.pool import Part, run_side_by_side
+from counterpoint.errors import BadInputError
+from counterpoint.progress import ProgressBar
+from counterpoint.provenance import provenance
+from counterpoint.training.checkpoint import write_atomically
+
+__all__ = ["fewshot_benchmark", "parts"]
+
+CHANCE, LEFT_CHANCE = 0.5, 0.55
+"""Window accuracy of an encoder that learned nothing, and below which a run is said to have stayed there."""
+
+
+def fewshot_benchmark(config: FewshotConfig, out: Path) -> dict[str, Any]:
+    """Run a benchmark, or what is left of it, and write `fewshot.json`, `fewshot.md` and the figures.
+
+    Args:
+        config: What to run.
+        out: A folder for this benchmark alone; one that an interrupted run left is finished.
+
+    Returns:
+        What `fewshot.json` holds.
+
+    Raises:
+        BadInputError: When the folder holds a benchmark of another configuration, a setting is unknown, data are
+            missing, or a worker process was killed.
+    """
+    from counterpoint.bench.fewshot_figures import draw_all  # matplotlib is an extra
+
+    runs, cells = parts(config)
+    _check(config, runs, cells)
+    _claim(config, out)
+    record_data(config, out)
+    told = _prepare(config, out)
+    for message in told:
+        warnings.warn(message, stacklevel=2)
+    _run(config, out, runs, cells)
+    result = _result(config, out, runs, cells) | {"warnings": told}
+    write_atomically(out / "fewshot.json", _dump(result))
+    write_atomically(out / "fewshot.md", markdown(result))
+    draw_all(result, out)
+    return result
+
+
+def parts(config: FewshotConfig) -> tuple[list[PretrainingRun], list[Adaptation]]:
+    """What is pretrained and what is cloned, seed after seed: a benchmark cut short has whole rows of the first."""
+    runs = [PretrainingRun(name, seed) for seed in range(config.seeds) for name in config.used_pretrainings]
+    cells = [
+        Adaptation(row.name, task, seed)
+        for seed in range(config.seeds)
+        for task in config.data.unseen_tasks
+        for row in config.rows
+    ]
+    return runs, cells
+
+
+def _check(config: FewshotConfig, runs: Sequence[PretrainingRun], cells: Sequence[Adaptation]) -> None:
+    """Wrong settings are told before anything is recorded."""
+    for run in runs:
+        pretraining_config(config, run)
+    for cell in cells:
+        encoder_config(config, cell.row)
+        clone_config(config, cell)
+
+
+def _claim(config: FewshotConfig, out: Path) -> None:
+    """Make the folder this benchmark's; numbers of processes may differ when it goes on."""
+    (out / "cells").mkdir(parents=True, exist_ok=True)
+    own = config.model_dump(mode="json", exclude={"processes", "pretraining_processes"})
+    del own["data"]["workers"]
+    path = out / "config.json"
+    if not path.exists():
+        write_atomically(path, json.dumps(own, indent=1))
+    elif json.loads(path.read_text()) != own:
+        raise BadInputError(
+            out,
+            found="a benchmark of another configuration",
+            expected="an empty folder, or one this configuration began",
+            mend="choose another folder, or remove this one",
+        )
+
+
+def _prepare(config: FewshotConfig, out: Path) -> list[str]:
+    """Decode all frames before workers ask for them; tell what is wrong with the tasks."""
+    both: set[str] = set()
+    for size in {encoder_config(config, row.name).size for row in config.rows}:
+        demonstrations = [open_demonstrations(config, out, size, task) for task in config.data.unseen_tasks]
+        if config.used_pretrainings:
+            seen = open_pretraining(config, out, size)[0]
+            both |= set().union(*(overlap(seen, store) for store in demonstrations))
+    return [f"not unseen: the pretraining data hold episodes of {one!r}" for one in sorted(both)]
+
+
+def _run(
+    config: FewshotConfig, out: Path, runs: Sequence[PretrainingRun], cells: Sequence[Adaptation]
+) -> None:
+    """First what waits for nothing, then the policies on pretrained encoders."""
+
+    def steps(cell: Adaptation) -> int:
+        return clone_config(config, cell).steps
+
+    encoders: list[Part] = [partial(pretrain, config, out, run) for run in runs if not run.path(out).exists()]
+    left = [cell for cell in cells if not cell.path(out).exists()]
+    alone = [cell for cell in left if config.row(cell.row).pretraining is None]
+    waiting = [cell for cell in left if config.row(cell.row).pretraining is not None]
+    total = sum(pretraining_config(config, run).train.steps or 0 for run in runs) + sum(map(steps, cells))
+    missing = sum(
+        pretraining_config(config, run).train.steps or 0 for run in runs if not run.path(out).exists()
+    )
+    done = total - missing - sum(map(steps, left))
+    with ProgressBar(config.title, total, "gradient steps", done=done) as bar:
+        policies = [[partial(adapt, config, out, cell) for cell in group] for group in (alone, waiting)]
+        if config.pretraining_processes == config.processes:
+            run_side_by_side(config.title, [*encoders, *policies[0]], config.processes, bar)
+        else:
+            run_side_by_side(config.title, encoders, config.pretraining_processes, bar)
+            run_side_by_side(config.title, policies[0], config.processes, bar)
+        run_side_by_side(config.title, policies[1], config.processes, bar)
+
+
+def _result(
+    config: FewshotConfig, out: Path, runs: Sequence[PretrainingRun], cells: Sequence[Adaptation]
+) -> dict[str, Any]:
+    """Everything the parts found, and what follows from it."""
+    tasks, rows = config.data.unseen_tasks, [row.name for row in config.rows]
+    found = {cell: json.loads(cell.path(out).read_text()) for cell in cells}
+    raw = {
+        row: {
+            task: [found[Adaptation(row, task, seed)]["curve"] for seed in range(config.seeds)]
+            for task in tasks
+        }
+        for row in rows
+    }
+    expert = expert_returns(config, out) if config.data.suite == "dmc" else None
+    pretrained = {run: json.loads(run.path(out).read_text()) for run in runs}
+    return {
+        "config": config.model_dump(mode="json"),
+        "score": "success rate" if expert is None else "return / expert return",
+        "expert_return": expert,
+        **summarise(raw, config.reference, expert, reps=config.resamples),
+        "pretraining": {run.name: _about(one) for run, one in pretrained.items()},
+        "raw": raw,
+        "evaluation_seeds": {task: found[Adaptation(rows[0], task, 0)]["evaluation_seeds"] for task in tasks},
+        "seconds": {cell.name: one["seconds"] for cell, one in found.items()},
+        "processor_seconds": round(
+            sum(one["processor_seconds"] for one in (*found.values(), *pretrained.values()))
+        ),
+        "provenance": provenance(),
+    }
+
+
+def _about(run: dict[str, Any]) -> dict[str, Any]:
+    """A pretraining's last numbers; of a contrastive one, whether it learned at all."""
+    last = run["metrics"].get("val") or run["metrics"].get("train", {})
+    about: dict[str, Any] = {"metrics": run["metrics"], "seconds": run["seconds"]}
+    accuracy = last.get("window_accuracy")
+    if accuracy is not None:
+        about["window_accuracy"] = accuracy
+        if accuracy < LEFT_CHANCE:
+            about["note"] = f"stayed at chance: window accuracy {accuracy:.2f}, where {CHANCE} is guessing"
+    return about
+
+
+def _dump(result: dict[str, Any]) -> str:
+    """JSON to be read: lists of numbers on one line."""
+    text = json.dumps(result, indent=1)
+    return re.sub(r"\[[\s\d.,eE+-]*\]", lambda found: re.sub(r"\s+", " ", found.group()), text) + "\n"

@@ -1,0 +1,228 @@
+"""The parts of a few-shot benchmark: one pretraining run, or one policy cloned and rolled out.
+
+Each part writes one file when it is finished, whole or not at all; what has its file is not run again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from counterpoint.bench.fewshot_config import FewshotConfig
+from counterpoint.bench.fewshot_data import (
+    demonstration_seeds,
+    demonstrations_of,
+    evaluation_seeds,
+    open_demonstrations,
+    open_pretraining,
+    task_instruction,
+)
+from counterpoint.bench.pool import Tick
+from counterpoint.config import override, validate
+from counterpoint.data.store import EpisodeStore
+from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
+from counterpoint.envs.control import make_task
+from counterpoint.evaluation.control_rollouts import ControlRollouts, EpisodeResult
+from counterpoint.policies.base import Policy
+from counterpoint.policies.clone import CloneConfig, clone
+from counterpoint.training.checkpoint import write_atomically
+from counterpoint.training.pretrain_steps import StepPretrainConfig, evenly_spaced_frames, pretrain_steps
+
+__all__ = [
+    "Adaptation",
+    "PretrainingRun",
+    "adapt",
+    "clone_config",
+    "encoder_config",
+    "pretrain",
+    "pretraining_config",
+]
+
+CENTRE_FRAMES = 2048
+
+
+@dataclass(frozen=True)
+class PretrainingRun:
+    """One pretraining with one seed."""
+
+    pretraining: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Of its files."""
+        return f"{self.pretraining.replace('/', '-')}-{self.seed}"
+
+    def path(self, out: Path) -> Path:
+        """Where its result lies."""
+        return out / "cells" / f"pretrain-{self.name}.json"
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """One row on one task with one seed."""
+
+    row: str
+    task: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Of its files."""
+        return f"{self.row.replace('/', '-')}-{self.task.replace('/', '-')}-{self.seed}"
+
+    def path(self, out: Path) -> Path:
+        """Where its result lies."""
+        return out / "cells" / f"adapt-{self.name}.json"
+
+
+def pretraining_config(config: FewshotConfig, run: PretrainingRun) -> StepPretrainConfig:
+    """What `pretrain_steps` is given.
+
+    Raises:
+        BadInputError: When a setting is unknown.
+    """
+    own = config.pretrainings[run.pretraining]
+    where = f"pretraining {run.pretraining}"
+    tree = {
+        "objective": own.objective,
+        "encoder": override(config.encoder.model_dump(mode="json"), own.encoder),
+        "optimizer": override(config.optimizer.model_dump(mode="json"), own.optimizer),
+        "train": override(config.train.model_dump(mode="json"), own.train | {"seed": run.seed}),
+        "initialize_from": own.initialize_from,
+    }
+    return validate(StepPretrainConfig, tree, where)
+
+
+def encoder_config(config: FewshotConfig, row: str) -> ObservationConfig:
+    """The encoder of a row.
+
+    Raises:
+        BadInputError: When a setting is unknown.
+    """
+    own = config.row(row)
+    changes = own.encoder if own.pretraining is None else config.pretrainings[own.pretraining].encoder
+    return validate(
+        ObservationConfig, override(config.encoder.model_dump(mode="json"), changes), f"encoder of {row}"
+    )
+
+
+def clone_config(config: FewshotConfig, cell: Adaptation) -> CloneConfig:
+    """What `clone` is given.
+
+    Raises:
+        BadInputError: When a setting is unknown.
+    """
+    row = config.row(cell.row)
+    tree = override(config.clone, row.clone | {"cloning.freeze": row.frozen, "seed": cell.seed})
+    return validate(CloneConfig, tree, f"clone of {cell.row}")
+
+
+def pretrain(config: FewshotConfig, out: Path, run: PretrainingRun, tick: Tick) -> None:
+    """Pretrain one encoder; an interrupted run goes on from its last checkpoint."""
+    started = time.perf_counter(), time.process_time()
+    settings = pretraining_config(config, run)
+    folder = out / "pretraining" / run.name
+    with _logged(out, f"pretrain-{run.name}"):
+        train, validation = open_pretraining(config, out, settings.encoder.size)
+        encoder = pretrain_steps(settings, train, folder, validation)
+    result = {
+        "encoder": str(encoder.relative_to(out)),
+        "metrics": _last_metrics(folder / "metrics.jsonl"),
+        **_spent(*started),
+    }
+    write_atomically(run.path(out), json.dumps(result))
+    tick(settings.train.steps or 0)
+
+
+def adapt(config: FewshotConfig, out: Path, cell: Adaptation, tick: Tick) -> None:
+    """Clone one policy from its demonstrations, rolling it out every now and then."""
+    started = time.perf_counter(), time.process_time()
+    settings, size = clone_config(config, cell), encoder_config(config, cell.row).size
+    task = f"{config.data.suite}/{cell.task}"
+    data = config.data
+    make = partial(
+        make_task, task, camera=data.seen_camera, size=size, render=data.render, repeat=data.repeat
+    )
+    with _logged(out, f"adapt-{cell.name}"):
+        instruction = task_instruction(config, cell.task)
+        everything = open_demonstrations(config, out, size, cell.task)
+        own = demonstrations_of(everything, instruction, cell.seed, config.data.demonstrations_for(cell.task))
+        encoder = _encoder(config, out, cell, own)
+        seeds = evaluation_seeds(config, task, demonstration_seeds(config, out, cell.task))
+        curve: list[dict[str, Any]] = []
+        ticked = 0
+        options = config.evaluation
+        with ControlRollouts(make, options.envs, processes=options.processes) as rollouts:
+
+            def evaluate(step: int, policy: Policy) -> None:
+                nonlocal ticked
+                results = rollouts.run(policy, seeds, stop_at_success=_has_success(config))
+                curve.append({"step": step, **_columns(results)})
+                tick(step - ticked)
+                ticked = step
+
+            clone(encoder, own, settings, on_evaluate=evaluate, evaluate_every=options.every)
+    result = {"evaluation_seeds": seeds, "curve": curve, **_spent(*started)}
+    write_atomically(cell.path(out), json.dumps(result))
+
+
+def _has_success(config: FewshotConfig) -> bool:
+    """dm_control has rewards alone, and every step of an episode counts."""
+    return config.data.suite != "dmc"
+
+
+def _encoder(config: FewshotConfig, out: Path, cell: Adaptation, own: EpisodeStore) -> ObservationEncoder:
+    """The row's encoder; one that was never trained is centred on the demonstrations, the only frames it is given."""
+    row = config.row(cell.row)
+    if row.pretraining is not None:
+        done = json.loads(PretrainingRun(row.pretraining, cell.seed).path(out).read_text())
+        return ObservationEncoder.from_pretrained(out / done["encoder"])
+    if row.initialize_from is not None:
+        return ObservationEncoder.from_pretrained(row.initialize_from)
+    torch.manual_seed(cell.seed)
+    encoder = ObservationEncoder(encoder_config(config, cell.row))
+    if encoder.config.centre:
+        encoder.centre_on(evenly_spaced_frames(own, CENTRE_FRAMES))
+    return encoder
+
+
+def _columns(results: list[EpisodeResult]) -> dict[str, list[float]]:
+    return {
+        "success": [int(one.success) for one in results],
+        "return": [round(one.total_reward, 3) for one in results],
+        "steps": [one.steps for one in results],
+    }
+
+
+def _last_metrics(path: Path) -> dict[str, dict[str, float]]:
+    """Split -> its last line of numbers."""
+    last: dict[str, dict[str, float]] = {}
+    for line in path.read_text().splitlines():
+        numbers = json.loads(line)
+        last[numbers.pop("split")] = numbers
+    return last
+
+
+def _spent(wall: float, processor: float) -> dict[str, float]:
+    return {
+        "seconds": round(time.perf_counter() - wall, 1),
+        "processor_seconds": round(time.process_time() - processor, 1),
+    }
+
+
+@contextmanager
+def _logged(out: Path, name: str) -> Iterator[None]:
+    """What parts print goes to files: the terminal belongs to the progress of the whole."""
+    folder = out / "logs"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f"{name}.log").open("a") as log, redirect_stdout(log), redirect_stderr(log):
+        yield

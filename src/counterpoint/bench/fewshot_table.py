@@ -1,0 +1,77 @@
+"""The table of a few-shot benchmark in Markdown, for pages and terminals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+__all__ = ["markdown"]
+
+KINDS = {"best3": "mean of the best three evaluations", "last": "last evaluation"}
+
+
+def markdown(result: Mapping[str, Any]) -> str:
+    """A table for each kind of score, then how sure the reference's lead is, and what pretraining came to.
+
+    Args:
+        result: What `fewshot.json` holds.
+    """
+    config = result["config"]
+    parts = [
+        f"**{config['title']}**: {result['score']} on unseen tasks, {config['data']['demonstrations']} demonstrations, "
+        f"{config['seeds']} seeds, {config['evaluation']['episodes']} episodes an evaluation."
+    ]
+    parts += [f"{title.capitalize()}:\n\n{_scores(result, kind)}" for kind, title in KINDS.items()]
+    parts.append(
+        "A task's interval pools the episodes of all seeds (95 %); that of the best three does not account for their "
+        "choice. IQM: interquartile mean over tasks and seeds, stratified bootstrap."
+    )
+    if result["improvement"]["last"]:
+        parts.append(f"Probability that {config['reference']} is better:\n\n{_improvement(result)}")
+    if result["pretraining"]:
+        parts.append(f"Pretraining, at its end:\n\n{_pretraining(result)}")
+    parts += [f"Note: {message}." for message in result.get("warnings", [])]
+    return "\n\n".join(parts) + "\n"
+
+
+def _scores(result: Mapping[str, Any], kind: str) -> str:
+    tasks = list(result["config"]["data"]["unseen_tasks"])
+    rows = []
+    for row, cells in result["table"].items():
+        whole = result["aggregate"][kind][row]
+        numbers = [_interval(cells[task][kind], "score") for task in tasks]
+        rows.append([row, *numbers, f"{whole['mean']['value']:.2f}", _interval(whole["iqm"], "value")])
+    return _table(["method", *tasks, "mean", "IQM"], rows)
+
+
+def _improvement(result: Mapping[str, Any]) -> str:
+    rows = [
+        [f"than {row}", *(_interval(result["improvement"][kind][row], "probability") for kind in KINDS)]
+        for row in result["improvement"]["last"]
+    ]
+    return _table(["", *KINDS.values()], rows)
+
+
+def _pretraining(result: Mapping[str, Any]) -> str:
+    rows = []
+    for name, run in result["pretraining"].items():
+        accuracy = run.get("window_accuracy")
+        split = "val" if "val" in run["metrics"] else "train"
+        rows.append(
+            [
+                name,
+                f"{run['metrics'][split]['loss']:.3f} ({split})",
+                "" if accuracy is None else f"{accuracy:.2f}",
+                run.get("note", ""),
+            ]
+        )
+    return _table(["run", "loss", "window accuracy (0.5 is chance)", ""], rows)
+
+
+def _interval(found: Mapping[str, float], key: str) -> str:
+    return f"{found[key]:.2f} [{found['low']:.2f}, {found['high']:.2f}]"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

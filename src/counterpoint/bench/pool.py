@@ -1,0 +1,127 @@
+"""Parts of a study run side by side in processes of their own; an interruption loses only those under way."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing import connection
+from typing import Any
+
+import torch
+
+from counterpoint.errors import BadInputError
+from counterpoint.progress import ProgressBar
+
+__all__ = ["Part", "Tick", "run_side_by_side", "worker_pool"]
+
+Tick = Callable[[int], None]
+"""Told how much more of the progress bar is done."""
+
+Part = Callable[[Tick], object]
+"""What runs; with several processes it is pickled, so a `functools.partial` of a module's function."""
+
+_done: Any = None
+"""In a worker: the counter that all workers share."""
+
+
+def run_side_by_side(
+    study: str,
+    parts: Sequence[Part],
+    processes: int,
+    bar: ProgressBar,
+    *,
+    begin: Callable[[], None] | None = None,
+) -> None:
+    """Run parts in order, `processes` at a time; a single one, or a single part, runs in this process.
+
+    Args:
+        study: What they are parts of, for messages.
+        parts: Each keeps its own result, on disk.
+        processes: How many run at once, each with one torch thread.
+        bar: Advanced by what the parts tick.
+        begin: Called once in every process that runs parts.
+
+    Raises:
+        BadInputError: When a worker process was killed.
+    """
+    if not parts:
+        return
+    if processes == 1 or len(parts) < 2:
+        if begin is not None:
+            begin()
+        for part in parts:
+            part(bar.advance)
+        return
+    counter, shown = multiprocessing.get_context("spawn").Value("q", 0), 0
+    with worker_pool(study, processes, counter, begin) as pool:
+        waiting = {pool.submit(part, _count) for part in parts}
+        while waiting:
+            finished, waiting = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
+            for part_finished in finished:
+                part_finished.result()
+            bar.advance(counter.value - shown)
+            shown = counter.value
+
+
+@contextmanager
+def worker_pool(
+    study: str, processes: int, counter: Any, begin: Callable[[], None] | None = None
+) -> Iterator[ProcessPoolExecutor]:
+    """Spawned workers that stop when anything goes wrong, and when this process dies.
+
+    Args:
+        study: For the message.
+        processes: How many.
+        counter: A shared integer of `multiprocessing`, what parts tick.
+        begin: Called once in every worker.
+
+    Raises:
+        BadInputError: When a worker process was killed.
+    """
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(processes, context, _begin_worker, (counter, begin))
+    try:
+        yield pool
+    except BaseException as error:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for child in multiprocessing.active_children():
+            child.terminate()
+        if isinstance(error, BrokenProcessPool):
+            raise BadInputError(
+                study,
+                found="a worker process that was ended from outside",
+                expected="workers that run until their part is done",
+                mend="start it again, with fewer processes if memory was short; finished parts are kept",
+            ) from None
+        raise
+    pool.shutdown()
+
+
+def _begin_worker(counter: Any, begin: Callable[[], None] | None) -> None:
+    """A worker leaves Ctrl-C to the process that started it, and the other cores to the other workers."""
+    global _done
+    _done = counter
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    torch.set_num_threads(1)
+    if begin is not None:
+        begin()
+
+
+def _die_with_parent() -> None:
+    """A killed parent cannot tell its workers to stop."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+
+def _count(more: int) -> None:
+    with _done.get_lock():
+        _done.value += more

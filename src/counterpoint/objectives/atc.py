@@ -1,0 +1,84 @@
+"""ATC: an observation and the one a few steps later.
+
+Stooke, Lee, Abbeel and Laskin, "Decoupling Representation Learning from Reinforcement Learning", ICML 2021
+(arXiv 2009.08319): augmented temporal contrast.
+
+    c_t = W_c phi(o_t), p_t = c_t + MLP(c_t), cbar = sg Wbar_c phibar(o)
+    F[i, j] = p_t^(i)T W cbar_{t+k}^(j), loss = -mean_i log softmax_row(F)[i, i]
+    phibar, Wbar_c <- (1 - tau) (phibar, Wbar_c) + tau (phi, W_c) after each step
+
+Symbols: phi, W_c -> `encoder`, `compress` (to 128); phibar, Wbar_c -> `target`; the MLP `predictor`; k `steps`; tau
+`ema`. Both observations are randomly shifted.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from pydantic import Field, PositiveInt
+from torch import nn
+
+from counterpoint.data.nstep import NStepSpec
+from counterpoint.encoders.observation import ObservationEncoder
+from counterpoint.objectives.base import Batch, Features, LossOutput
+from counterpoint.objectives.infonce import contrast_metrics
+from counterpoint.objectives.step import StepConfig, StepObjective, embed_views
+from counterpoint.objectives.step_heads import follow, frozen_copy, two_layer
+from counterpoint.objectives.taco import taco_loss
+
+__all__ = ["ATC", "ATCConfig"]
+
+
+class ATCConfig(StepConfig):
+    """Settings of `ATC`.
+
+    Attributes:
+        steps: k.
+        compressed: Dimensions of c.
+        hidden: Width of the predictor.
+        ema: tau, how far the target moves each step.
+    """
+
+    steps: PositiveInt = 3
+    compressed: PositiveInt = 128
+    hidden: PositiveInt = 512
+    ema: float = Field(default=0.01, gt=0, le=1)
+
+
+class ATC(StepObjective):
+    """ATC.
+
+    Args:
+        encoder: Observations into D dimensions.
+        config: Settings.
+    """
+
+    def __init__(self, encoder: ObservationEncoder, config: ATCConfig | None = None) -> None:
+        config = config or ATCConfig()
+        spec = NStepSpec(offsets=(0, config.steps), actions=0, stack=encoder.config.stack, shift=config.shift)
+        super().__init__(encoder, spec)
+        self.config = config
+        self.compress = nn.Linear(encoder.embed_dim, config.compressed)
+        self.predictor = two_layer(config.compressed, config.hidden, config.compressed)
+        self.W = nn.Linear(config.compressed, config.compressed, bias=False)
+        self.target = frozen_copy(nn.Sequential(encoder, self.compress))
+
+    def encode(self, batch: Batch) -> Features:
+        """`predicted` (W^T p) and `future` (cbar), both [B, `compressed`]."""
+        views = self.views(batch)
+        with torch.no_grad():
+            future = self.target[1](
+                embed_views(cast(ObservationEncoder, self.target[0]), views[:, 1:], batch)[:, 0]
+            )
+        c = self.compress(self.embed(views[:, :1], batch)[:, 0])
+        return Features(rows={"predicted": self.W(c + self.predictor(c)), "future": future})
+
+    def loss(self, features: Features, batch: Batch) -> LossOutput:
+        """InfoNCE of F and its metrics."""
+        logits = features.rows["predicted"] @ features.rows["future"].T
+        return LossOutput(taco_loss(logits), contrast_metrics(logits))
+
+    def after_step(self) -> None:
+        """Move the target."""
+        follow(self.target, nn.Sequential(self.encoder, self.compress), self.config.ema)

@@ -1,0 +1,74 @@
+"""CURL: two random shifts of one observation are each other's.
+
+Laskin, Srinivas and Abbeel, "CURL: Contrastive Unsupervised Representations for Reinforcement Learning", ICML 2020
+(arXiv 2004.04136). The contrastive term alone, as a baseline of pretraining.
+
+    q = phi(aug(o)), k = sg phibar(aug'(o)), F = q^T W k, loss = -mean_i log softmax_row(F)[i, i]
+    phibar <- (1 - tau) phibar + tau phi after each step
+
+Symbols: phi is the encoder, phibar the `target`, tau `ema`.
+
+The authors crop 84 from 100 pixels at random; here both views are randomly shifted, as all baselines of Premier-TACO
+are. They subtract each row's maximum from F, which does not change the loss. W is drawn uniformly from [0, 1).
+"""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from counterpoint.data.nstep import NStepSpec
+from counterpoint.encoders.observation import ObservationEncoder
+from counterpoint.objectives.base import Batch, Features, LossOutput
+from counterpoint.objectives.infonce import contrast_metrics
+from counterpoint.objectives.step import StepConfig, StepObjective, embed_views
+from counterpoint.objectives.step_heads import follow, frozen_copy
+from counterpoint.objectives.taco import taco_loss
+
+__all__ = ["CURL", "CURLConfig"]
+
+
+class CURLConfig(StepConfig):
+    """Settings of `CURL`.
+
+    Attributes:
+        ema: tau, how far the key encoder moves to the encoder each step.
+    """
+
+    ema: float = Field(default=0.05, gt=0, le=1)
+
+
+class CURL(StepObjective):
+    """CURL.
+
+    Args:
+        encoder: Observations into D dimensions.
+        config: Settings.
+    """
+
+    def __init__(self, encoder: ObservationEncoder, config: CURLConfig | None = None) -> None:
+        config = config or CURLConfig()
+        # One step twice: each gets a shift of its own.
+        super().__init__(
+            encoder, NStepSpec(offsets=(0, 0), actions=0, stack=encoder.config.stack, shift=config.shift)
+        )
+        self.config = config
+        self.target = frozen_copy(encoder)
+        self.W = nn.Parameter(torch.rand(encoder.embed_dim, encoder.embed_dim))
+
+    def encode(self, batch: Batch) -> Features:
+        """`query` (q W) and `key` (k) [B, D]."""
+        views = self.views(batch)
+        with torch.no_grad():
+            key = embed_views(self.target, views[:, 1:], batch)[:, 0]
+        return Features(rows={"query": self.embed(views[:, :1], batch)[:, 0] @ self.W, "key": key})
+
+    def loss(self, features: Features, batch: Batch) -> LossOutput:
+        """InfoNCE of F and its metrics."""
+        logits = features.rows["query"] @ features.rows["key"].T
+        return LossOutput(taco_loss(logits), contrast_metrics(logits))
+
+    def after_step(self) -> None:
+        """Move the key encoder."""
+        follow(self.target, self.encoder, self.config.ema)

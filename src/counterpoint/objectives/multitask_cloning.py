@@ -1,0 +1,104 @@
+"""Multi-task behaviour cloning: one policy for all tasks, of which the encoder is kept.
+
+    loss = || pi(phi(o_t)) - a_t ||^2, mean over own action dimensions
+
+Premier-TACO's policy pretraining where offline reinforcement learning does not do well (LIBERO: section 4, "Policy
+Pretraining"); the policy's layers are dropped afterwards. The paper does not say whether the policy is told its task.
+Here it sees the observation alone; `tasks` adds a learned embedding of the task's number.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float
+from pydantic import Field
+from torch import Tensor, nn
+
+from counterpoint.data.nstep import NStepSpec
+from counterpoint.encoders.observation import ObservationEncoder
+from counterpoint.errors import BadInputError
+from counterpoint.objectives.action_error import action_error, constant_action_error
+from counterpoint.objectives.base import Batch, Features, LossOutput
+from counterpoint.objectives.step import StepConfig, StepObjective
+from counterpoint.objectives.step_heads import check_actions, two_layer
+
+__all__ = ["MultitaskCloning", "MultitaskCloningConfig", "multitask_cloning_loss"]
+
+
+class MultitaskCloningConfig(StepConfig):
+    """Settings of multi-task cloning. The paper's other pretraining of policies has batches of 1024.
+
+    Attributes:
+        hidden: Width of the policy's hidden layer.
+        tasks: How many tasks to learn an embedding of; 0 leaves the policy to tell tasks by what it sees.
+        task_dim: Size of that embedding.
+    """
+
+    hidden: int = Field(default=1024, ge=1)
+    tasks: int = Field(default=0, ge=0)
+    task_dim: int = Field(default=32, ge=1)
+
+
+def multitask_cloning_loss(
+    predicted: Float[Tensor, "B A"], actions: Float[Tensor, "B A"], *, mask: Bool[Tensor, "B A"]
+) -> Float[Tensor, ""]:
+    """Mean squared error over the own dimensions of all tasks' actions.
+
+    Args:
+        predicted: pi(phi(o_t)).
+        actions: a_t, zeros outside the mask.
+        mask: Which dimensions are a row's own.
+
+    Raises:
+        BadInputError: When the shapes do not pair up.
+    """
+    return action_error(predicted, actions, mask=mask)
+
+
+class MultitaskCloning(StepObjective):
+    """Multi-task behaviour cloning on transitions.
+
+    Args:
+        encoder: Observations into D dimensions.
+        action_dim: A, of the largest action space.
+        config: Its settings.
+    """
+
+    def __init__(
+        self, encoder: ObservationEncoder, action_dim: int, config: MultitaskCloningConfig | None = None
+    ) -> None:
+        config = config or MultitaskCloningConfig()
+        super().__init__(encoder, NStepSpec((0,), 1, stack=encoder.config.stack, shift=config.shift))
+        self.config, self.action_dim = config, action_dim
+        told = config.task_dim if config.tasks else 0
+        self.task = nn.Embedding(config.tasks, config.task_dim) if config.tasks else None
+        self.policy = two_layer(encoder.embed_dim + told, config.hidden, action_dim)
+
+    def encode(self, batch: Batch) -> Features:
+        """Predicted actions: `predicted` [B, A].
+
+        Raises:
+            BadInputError: When actions have another size than A, or a task's number has no embedding.
+        """
+        check_actions(batch["actions"], 1, self.action_dim)
+        state = self.embed(self.views(batch), batch)[:, 0]
+        if self.task is not None:
+            state = torch.cat([state, self.task(self._known(batch["task"]))], 1)
+        return Features(rows={"predicted": self.policy(state)})
+
+    def loss(self, features: Features, batch: Batch) -> LossOutput:
+        """`multitask_cloning_loss`; metrics set the error beside the one of the batch's mean action."""
+        actions, mask = batch["actions"][:, 0], batch["action_mask"]
+        loss = multitask_cloning_loss(features.rows["predicted"], actions, mask=mask)
+        constant = constant_action_error(actions, mask=mask)
+        return LossOutput(loss, {"action_error": loss, "action_error_constant": constant})
+
+    def _known(self, task: Tensor) -> Tensor:
+        if int(task.max()) >= self.config.tasks:
+            raise BadInputError(
+                "objective.tasks",
+                found=f"{self.config.tasks}, and a batch with task {int(task.max())}",
+                expected="a number above every task's, which count from 0",
+                mend="set it to the number of tasks in the data, or to 0",
+            )
+        return task

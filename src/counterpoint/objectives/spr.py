@@ -1,0 +1,129 @@
+"""SPR: a latent model rolls the actions out, and meets the embeddings of what came.
+
+Schwarzer et al., "Data-Efficient Reinforcement Learning with Self-Predictive Representations", ICLR 2021
+(arXiv 2007.05929); "Pretraining Representations for Data-Efficient Reinforcement Learning", NeurIPS 2021
+(arXiv 2106.04799). The self-predictive term alone, as a baseline of pretraining.
+
+    z_t = phi(o_t), zhat_t = z_t, zhat_{t+j} = h(zhat_{t+j-1}, a_{t+j-1}), j = 1 ... J
+    yhat_{t+j} = q(g(zhat_{t+j})), y_{t+j} = sg gbar(phibar(o_{t+j}))
+    loss = -mean_i sum_j cos(yhat_{t+j}, y_{t+j})                     `spr_loss`, in [-J, J]
+    phibar, gbar <- (1 - tau) (phibar, gbar) + tau (phi, g) after each step
+
+Symbols: phi, h, g, q -> `encoder`, `transition`, `project`, `predict`; phibar, gbar -> `target`; J `steps`; tau `ema`.
+
+Where it differs from the papers: their latents are feature maps and h is convolutional; with encoders that end in a
+vector h is a two-layer perceptron. Its output is layer-normalised and squashed as the encoder's is, where theirs is
+scaled to [0, 1]. The first paper's tau is 1 with augmentation and 0.01 without, the second's, which pretrains, 0.01.
+No negatives hold the embeddings apart: `categorical_accuracy` near 1 / B with cosines near 1 is collapse.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from jaxtyping import Float
+from pydantic import Field, PositiveInt
+from torch import Tensor, nn
+
+from counterpoint.data.nstep import NStepSpec
+from counterpoint.encoders.observation import ObservationEncoder
+from counterpoint.errors import BadInputError
+from counterpoint.objectives.base import Batch, Features, LossOutput
+from counterpoint.objectives.infonce import contrast_metrics, in_full_precision, unit
+from counterpoint.objectives.step import StepConfig, StepObjective, embed_views
+from counterpoint.objectives.step_heads import check_actions, follow, frozen_copy, two_layer
+
+__all__ = ["SPR", "SPRConfig", "spr_loss"]
+
+
+@in_full_precision
+def spr_loss(predicted: Float[Tensor, "B J P"], target: Float[Tensor, "B J P"]) -> Float[Tensor, ""]:
+    """Negative cosines, summed over the J steps ahead, mean over rows: from -J (all met) to J.
+
+    Args:
+        predicted: yhat.
+        target: y.
+
+    Raises:
+        BadInputError: When the shapes do not pair up.
+    """
+    if predicted.ndim != 3 or predicted.shape != target.shape:
+        raise BadInputError(
+            "predicted, target",
+            found=f"shapes {tuple(predicted.shape)} and {tuple(target.shape)}",
+            expected="one shape [B, J, P]",
+            mend="pass one prediction and one target for every step ahead",
+        )
+    return -(unit(predicted) * unit(target)).sum((1, 2)).mean()
+
+
+class SPRConfig(StepConfig):
+    """Settings of `SPR`.
+
+    Attributes:
+        steps: J.
+        hidden: Width of the transition model.
+        projected: P, dimensions of y.
+        ema: tau, how far the target moves each step.
+    """
+
+    steps: PositiveInt = 5
+    hidden: PositiveInt = 512
+    projected: PositiveInt = 128
+    ema: float = Field(default=0.01, gt=0, le=1)
+
+
+class SPR(StepObjective):
+    """SPR.
+
+    Args:
+        encoder: Observations into D dimensions.
+        action_dim: A, of the batches.
+        config: Settings.
+    """
+
+    def __init__(self, encoder: ObservationEncoder, action_dim: int, config: SPRConfig | None = None) -> None:
+        config = config or SPRConfig()
+        spec = NStepSpec(
+            offsets=tuple(range(config.steps + 1)),
+            actions=config.steps,
+            stack=encoder.config.stack,
+            shift=config.shift,
+        )
+        super().__init__(encoder, spec)
+        self.config, self.action_dim = config, action_dim
+        D = encoder.embed_dim
+        self.transition = nn.Sequential(
+            two_layer(D + action_dim, config.hidden, D), nn.LayerNorm(D), nn.Tanh()
+        )
+        self.project = nn.Linear(D, config.projected)
+        self.predict = nn.Linear(config.projected, config.projected)
+        self.target = frozen_copy(nn.Sequential(encoder, self.project))
+
+    def encode(self, batch: Batch) -> Features:
+        """`predicted` (yhat) and `target` (y) [B, J, P]: one pass of each encoder."""
+        actions = batch["actions"]
+        check_actions(actions, self.config.steps, self.action_dim)
+        views = self.views(batch)
+        with torch.no_grad():
+            target = self.target[1](
+                embed_views(cast(ObservationEncoder, self.target[0]), views[:, 1:], batch)
+            )
+        z = self.embed(views[:, :1], batch)[:, 0]
+        rolled = []
+        for action in actions.unbind(1):
+            z = self.transition(torch.cat([z, action], 1))
+            rolled.append(z)
+        predicted = self.predict(self.project(torch.stack(rolled, 1)))
+        return Features(rows={"predicted": predicted, "target": target})
+
+    def loss(self, features: Features, batch: Batch) -> LossOutput:
+        """The loss; the contrast of cosines among the batch J steps ahead, which says whether rows stay apart."""
+        predicted, target = features.rows["predicted"], features.rows["target"]
+        cosines = unit(predicted[:, -1]) @ unit(target[:, -1]).T
+        return LossOutput(spr_loss(predicted, target), contrast_metrics(cosines))
+
+    def after_step(self) -> None:
+        """Move the target."""
+        follow(self.target, nn.Sequential(self.encoder, self.project), self.config.ema)

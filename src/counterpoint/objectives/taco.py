@@ -1,0 +1,124 @@
+"""TACO: a state and its actions against the batch's future states.
+
+Zheng et al., "TACO: Temporal Latent Action-Driven Contrastive Loss for Visual Reinforcement Learning", NeurIPS 2023
+(arXiv 2306.13229). Here for pretraining from logged data: its contrastive terms, without the policy.
+
+    F[i, j] = G(z_t, u_t ... u_{t+K-1})_i^T W H(z_{t+K})_j
+    TACO      -mean_i log softmax_row(F)[i, i]                  `taco_loss`
+    CURL      the same of H(z_t)_i^T W H(z'_t)_j, z' of the same observation with a shift of its own
+    reward    mean_i (R(z_t, u_t ... u_{t+K-1})_i - sum_k r_{t+k})^2, where there are rewards
+
+Symbols: z = phi(s), u = psi(a) as in Premier-TACO; psi, G and H are the same `FutureHeads`, so that the two methods
+compare at equal size and batch. K -> `steps`.
+
+Where the sources differ:
+  - The paper's terms have separate W; the authors' code has one W and one H for both. Followed: the code.
+  - The code draws W uniformly from [0, 1), subtracts each row's maximum (no change to a softmax), and encodes future
+    states without gradient (`stop_gradient`).
+  - The code's reward is the discounted sum of its replay buffer's n steps; here the plain sum of the K rewards.
+  - Its latent actions have 1.25 A + 1 dimensions; Premier-TACO's A are taken.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from counterpoint.data.nstep import NStepSpec
+from counterpoint.encoders.observation import ObservationEncoder
+from counterpoint.errors import BadInputError
+from counterpoint.objectives.base import Batch, Features, LossOutput
+from counterpoint.objectives.infonce import contrast_metrics, in_full_precision
+from counterpoint.objectives.step_heads import FutureConfig, FutureObjective, two_layer
+
+__all__ = ["TACO", "TACOConfig", "taco_loss"]
+
+
+@in_full_precision
+def taco_loss(logits: Float[Tensor, "B B"]) -> Float[Tensor, ""]:
+    """InfoNCE of every row's own column among the batch's; log B at chance.
+
+    CURL and ATC are the same loss of other pairs.
+
+    Args:
+        logits: F, row i: a prediction; column j: what may have been predicted.
+
+    Raises:
+        BadInputError: When they are not square.
+    """
+    if logits.ndim != 2 or logits.shape[0] != logits.shape[1]:
+        raise BadInputError(
+            "logits",
+            found=f"shape {tuple(logits.shape)}",
+            expected="[B, B]",
+            mend="score every row's prediction with every row's target",
+        )
+    return logits.logsumexp(1).mean() - logits.diagonal().mean()
+
+
+class TACOConfig(FutureConfig):
+    """Settings of `TACO`.
+
+    Attributes:
+        curl: Add the CURL term.
+        rewards: Add the reward term; the data must have rewards.
+    """
+
+    curl: bool = True
+    rewards: bool = False
+
+
+class TACO(FutureObjective):
+    """TACO.
+
+    Args:
+        encoder: Observations into D dimensions.
+        action_dim: A, of the batches.
+        config: Settings.
+    """
+
+    def __init__(
+        self, encoder: ObservationEncoder, action_dim: int, config: TACOConfig | None = None
+    ) -> None:
+        config = config or TACOConfig()
+        spec = NStepSpec(
+            offsets=(0, 0, config.steps) if config.curl else (0, config.steps),
+            actions=config.steps,
+            stack=encoder.config.stack,
+            shift=config.shift,
+            shift_together=config.shift_together,
+            rewards=config.rewards,
+        )
+        super().__init__(encoder, action_dim, config, spec)
+        self.config = config
+        D = encoder.embed_dim
+        self.W = nn.Parameter(torch.rand(D, D))
+        self.R = two_layer(D + config.steps * action_dim, config.hidden, 1) if config.rewards else None
+
+    def encode(self, batch: Batch) -> Features:
+        """`predicted` (g W) and `future` (h) [B, D]; for the CURL term `anchor` (h W) and `again` (h) [B, D].
+
+        With rewards also `reward_guess` [B].
+        """
+        z, h = self.anchor_and_rest(batch)
+        joined = self.heads.join(z, batch["actions"])
+        rows = {"predicted": self.heads.G(joined) @ self.W, "future": h[:, -1]}
+        if self.config.curl:
+            rows |= {"anchor": self.heads.project(z, stop=False) @ self.W, "again": h[:, 0]}
+        if self.R is not None:
+            rows["reward_guess"] = self.R(joined)[:, 0]
+        return Features(rows=rows)
+
+    def loss(self, features: Features, batch: Batch) -> LossOutput:
+        """The sum of the terms; the metrics of F, and each term by itself where there are several."""
+        rows = features.rows
+        logits = rows["predicted"] @ rows["future"].T
+        terms = {"taco": taco_loss(logits)}
+        if self.config.curl:
+            terms["curl"] = taco_loss(rows["anchor"] @ rows["again"].T)
+        if self.config.rewards:
+            terms["reward"] = functional.mse_loss(rows["reward_guess"], batch["rewards"].float().sum(1))
+        total = torch.stack(list(terms.values())).sum()
+        return LossOutput(total, contrast_metrics(logits) | (terms if len(terms) > 1 else {}))

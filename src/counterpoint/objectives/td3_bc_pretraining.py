@@ -1,0 +1,287 @@
+"""Policy pretraining: multi-task TD3 + BC on logged transitions, of which the encoder is kept.
+
+Fujimoto & Gu, "A Minimalist Approach to Offline Reinforcement Learning", NeurIPS 2021, on embeddings z_t = phi(o_t), as
+Premier-TACO pretrains policies (section 4, "Policy Pretraining"; batch 1024 and learning rate 1e-4 in Appendix C).
+
+    a'       = clip(pibar(z_{t+1}) + clip(0.2 noise, -0.5, 0.5), -1, 1)
+    y        = r_t + gamma min_i Qbar_i(z_{t+1}, a')
+    critic   = sum_i mean (Q_i(z_t, a_t) - y)^2
+    actor    = -lambda mean Q_1(z_t, pi(z_t)) + ||pi(z_t) - a_t||^2,  lambda = 2.5 / mean |Q_1|
+    loss     = critic + actor; no gradient of the actor's loss reaches Q
+
+pibar and Qbar are moving averages. They and the policy take every second step; in between the actor's loss is reported,
+without a gradient.
+
+Where the sources differ, or are silent:
+  - Premier-TACO does not say which loss trains phi. DrQ-v2, and DrQ + BC after it, train it by the critic's alone:
+    `encoder_learns_from = "critic"`. With "both", the actor's loss reaches phi through the policy, never through Q,
+    whose value phi could otherwise raise by itself.
+  - TD3 averages every network it takes a target from; DrQ-v2 has no average of phi. Followed: DrQ-v2, so that z_{t+1}
+    is today's embedding, without a gradient.
+  - Episodes of Meta-World and the control suite end by a time limit and nothing else: y has no term for termination.
+  - Cloning is a mean over own action dimensions; the dimensions that pad an action are 0 wherever Q reads one.
+  - One Q for all tasks sees the observation alone, and rewards as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from pydantic import Field
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from counterpoint.data.nstep import NStepSpec
+from counterpoint.encoders.observation import ObservationEncoder
+from counterpoint.errors import BadInputError
+from counterpoint.objectives.action_error import action_error, constant_action_error
+from counterpoint.objectives.base import Batch, Features, LossOutput
+from counterpoint.objectives.infonce import in_full_precision
+from counterpoint.objectives.step import StepConfig, StepObjective
+from counterpoint.objectives.step_heads import check_actions, follow, frozen_copy
+from counterpoint.training.distributed import world_size
+
+__all__ = [
+    "TD3BCPretraining",
+    "TD3BCPretrainingConfig",
+    "smoothed_action",
+    "td3_bc_actor_loss",
+    "td3_critic_loss",
+    "td3_target",
+]
+
+
+class TD3BCPretrainingConfig(StepConfig):
+    """Settings of TD3 + BC: its authors', with heads as wide as Premier-TACO's.
+
+    Attributes:
+        alpha: Weight of the value against cloning.
+        discount: gamma.
+        ema: How far the moving averages follow with each of their steps.
+        actor_every: Steps of Q for each one of the policy.
+        target_noise: Standard deviation of the noise on target actions.
+        target_noise_clip: Its greatest size.
+        hidden: Width of the two hidden layers of policy and Q.
+        encoder_learns_from: Which loss's gradients reach the encoder.
+    """
+
+    alpha: float = Field(default=2.5, gt=0)
+    discount: float = Field(default=0.99, ge=0, lt=1)
+    ema: float = Field(default=0.005, gt=0, le=1)
+    actor_every: int = Field(default=2, ge=1)
+    target_noise: float = Field(default=0.2, ge=0)
+    target_noise_clip: float = Field(default=0.5, ge=0)
+    hidden: int = Field(default=1024, ge=1)
+    encoder_learns_from: Literal["critic", "both"] = "critic"
+
+
+def smoothed_action(
+    action: Float[Tensor, "B A"], noise: Float[Tensor, "B A"], *, scale: float, limit: float
+) -> Float[Tensor, "B A"]:
+    """An action in the neighbourhood: clipped noise added, the sum clipped to [-1, 1].
+
+    Args:
+        action: In [-1, 1].
+        noise: Standard normal.
+        scale: Its standard deviation.
+        limit: Its greatest size.
+    """
+    return (action + (scale * noise).clamp(-limit, limit)).clamp(-1, 1)
+
+
+@torch.no_grad()
+@in_full_precision
+def td3_target(
+    rewards: Float[Tensor, " B"], next_values: Float[Tensor, "B 2"], *, discount: float
+) -> Float[Tensor, " B"]:
+    """y of transitions that never terminate: r + gamma times the twins' minimum, without gradient.
+
+    Args:
+        rewards: r_t.
+        next_values: Both Qbar of the next embedding and the smoothed target action.
+        discount: gamma.
+    """
+    return rewards + discount * next_values.amin(1)
+
+
+@in_full_precision
+def td3_critic_loss(values: Float[Tensor, "B 2"], targets: Float[Tensor, " B"]) -> Float[Tensor, ""]:
+    """Squared errors, mean over rows and summed over twins.
+
+    Args:
+        values: Both Q of the data's embeddings and actions.
+        targets: y (`td3_target`).
+
+    Raises:
+        BadInputError: When the shapes do not pair up.
+    """
+    if values.ndim != 2 or values.shape[:1] != targets.shape:
+        raise BadInputError(
+            "values, targets",
+            found=f"shapes {tuple(values.shape)} and {tuple(targets.shape)}",
+            expected="[B, 2] and [B]",
+            mend="pass both Q of each transition, and its one target",
+        )
+    return (values - targets.detach()[:, None]).square().mean(0).sum()
+
+
+@in_full_precision
+def td3_bc_actor_loss(
+    value: Float[Tensor, " B"],
+    action: Float[Tensor, "B A"],
+    data_action: Float[Tensor, "B A"],
+    *,
+    alpha: float,
+    mask: Bool[Tensor, "B A"],
+) -> Float[Tensor, ""]:
+    """-lambda mean Q + squared error over own dimensions, lambda = alpha / mean |Q| without gradient.
+
+    Args:
+        value: Q_1 of the policy's actions.
+        action: The policy's.
+        data_action: a_t, zeros outside the mask.
+        alpha: Weight of the value against cloning.
+        mask: Which dimensions are a row's own.
+
+    Raises:
+        BadInputError: When the shapes do not pair up.
+    """
+    weight = alpha / value.detach().abs().mean().clamp_min(1e-8)
+    return action_error(action, data_action, mask=mask) - weight * value.mean()
+
+
+class TwinCritic(nn.Module):
+    """Two Q of the same embeddings and actions.
+
+    Args:
+        embed_dim: D.
+        action_dim: A.
+        hidden: Width of the two hidden layers.
+    """
+
+    def __init__(self, embed_dim: int, action_dim: int, hidden: int) -> None:
+        super().__init__()
+        self.twins = nn.ModuleList(_three_layers(embed_dim + action_dim, hidden, 1) for _ in range(2))
+
+    def forward(self, state: Float[Tensor, "B D"], action: Float[Tensor, "B A"]) -> Float[Tensor, "B 2"]:
+        """Both values."""
+        both = torch.cat([state, action], 1)
+        return torch.cat([twin(both) for twin in self.twins], 1)
+
+
+class TD3BCPretraining(StepObjective):
+    """TD3 + BC on transitions, one loss and one optimiser.
+
+    Args:
+        encoder: Observations into D dimensions.
+        action_dim: A, of the largest action space; actions lie in [-1, 1].
+        config: Its settings.
+    """
+
+    updates: Tensor
+
+    def __init__(
+        self, encoder: ObservationEncoder, action_dim: int, config: TD3BCPretrainingConfig | None = None
+    ) -> None:
+        config = config or TD3BCPretrainingConfig()
+        spec = NStepSpec((0, 1), 1, stack=encoder.config.stack, shift=config.shift, rewards=True)
+        super().__init__(encoder, spec)
+        self.config, self.action_dim = config, action_dim
+        self.actor = nn.Sequential(_three_layers(encoder.embed_dim, config.hidden, action_dim), nn.Tanh())
+        self.critic = TwinCritic(encoder.embed_dim, action_dim, config.hidden)
+        self.target_actor = frozen_copy(self.actor)
+        self.target_critic = frozen_copy(self.critic)
+        self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
+
+    def encode(self, batch: Batch) -> Features:
+        """Values of the data's actions and of the policy's, and targets.
+
+        Rows are `values` [B, 2], `targets` [B], `policy` [B, A] and `policy_value` [B]. Noise is drawn from torch's
+        generator while training, whose state is saved with a run; in evaluation it is the same at every call.
+
+        Raises:
+            BadInputError: When actions have another size than A, or under several ranks with `actor_every` above 1.
+        """
+        check_actions(batch["actions"], 1, self.action_dim)
+        views = self.views(batch)
+        state = self.embed(views[:, :1], batch)[:, 0]
+        actions = batch["actions"][:, 0] * batch["action_mask"]
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self._is_actors_turn()):
+            policy, policy_value = self._judged(state, batch["action_mask"])
+        return Features(
+            rows={
+                "values": self.critic(state, actions),
+                "targets": self._targets(views, batch),
+                "policy": policy,
+                "policy_value": policy_value,
+            }
+        )
+
+    def loss(self, features: Features, batch: Batch) -> LossOutput:
+        """Both losses; metrics set each error beside the one of the batch's mean target or mean action."""
+        rows, mask, actions = features.rows, batch["action_mask"], batch["actions"][:, 0]
+        critic = td3_critic_loss(rows["values"], rows["targets"])
+        actor = td3_bc_actor_loss(
+            rows["policy_value"], rows["policy"], actions, alpha=self.config.alpha, mask=mask
+        )
+        metrics = {
+            "critic_loss": critic,
+            "critic_loss_constant": 2 * rows["targets"].var(correction=0),
+            "actor_loss": actor,
+            "value": rows["values"].mean(),
+            "action_error": action_error(rows["policy"], actions, mask=mask),
+            "action_error_constant": constant_action_error(actions, mask=mask),
+        }
+        return LossOutput(critic + actor, metrics)
+
+    def after_step(self) -> None:
+        """Count the step; after each of the policy's, let the moving averages follow."""
+        if self._is_actors_turn():
+            follow(self.target_actor, self.actor, self.config.ema)
+            follow(self.target_critic, self.critic, self.config.ema)
+        self.updates += 1
+
+    def _is_actors_turn(self) -> bool:
+        """Whether the step under way is one of the policy's; the first is not, as in TD3."""
+        every = self.config.actor_every
+        if every > 1 and world_size() > 1:
+            raise BadInputError(
+                "objective.actor_every",
+                found=f"{every} under {world_size()} ranks",
+                expected="1: ranks wait for every parameter's gradient at every step",
+                mend="set it to 1, or train in one process",
+            )
+        return (int(self.updates) + 1) % every == 0
+
+    def _judged(self, state: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """The policy's actions and Q_1 of them, with gradients for the policy and not for Q."""
+        learning = self.config.encoder_learns_from == "both"
+        policy = self.actor(state if learning else state.detach()) * mask
+        fixed = {name: value.detach() for name, value in self.critic.named_parameters()}
+        value: Tensor = functional_call(self.critic, fixed, (state.detach(), policy))[:, 0]
+        return policy, value
+
+    @torch.no_grad()
+    def _targets(self, views: Tensor, batch: Batch) -> Tensor:
+        after = self.embed(views[:, 1:], batch)[:, 0]
+        action = self.target_actor(after)
+        generator = None if self.training else torch.Generator(action.device).manual_seed(0)
+        noise = torch.randn(action.shape, generator=generator, device=action.device, dtype=action.dtype)
+        action = smoothed_action(
+            action, noise, scale=self.config.target_noise, limit=self.config.target_noise_clip
+        )
+        values = self.target_critic(after, action * batch["action_mask"])
+        return td3_target(batch["rewards"][:, 0], values, discount=self.config.discount)
+
+
+def _three_layers(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
+    """TD3's networks: two hidden layers."""
+    return nn.Sequential(
+        nn.Linear(inputs, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, outputs),
+    )

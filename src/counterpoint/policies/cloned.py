@@ -1,0 +1,213 @@
+"""A cloned policy: an encoder and a head that act in many environments at once, and the folder it is saved in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from counterpoint.config import FrozenConfig
+from counterpoint.data.episode import Array
+from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
+from counterpoint.encoders.saved import CONFIG, WEIGHTS
+from counterpoint.encoders.weights import fit_weights, read_weights, write_weights
+from counterpoint.errors import BadInputError
+from counterpoint.policies.demonstrations import Demonstrations
+from counterpoint.policies.heads import ActionHead, HeadConfig
+
+__all__ = ["ClonedPolicy", "PolicyConfig"]
+
+
+class PolicyConfig(FrozenConfig):
+    """Everything needed to build a saved policy again.
+
+    Attributes:
+        encoder: Of the encoder.
+        head: Of the head.
+        action_dim: A.
+        state_dim: P.
+        instruction: What it is told to do, where it reads language.
+        demonstrations: What it was cloned from; a record. What normalises proprioception is among the weights.
+    """
+
+    encoder: ObservationConfig
+    head: HeadConfig
+    action_dim: int
+    state_dim: int
+    instruction: str = ""
+    demonstrations: Demonstrations | None = None
+
+
+class ClonedPolicy(nn.Module):
+    """Acts on stacks of frames; a `Policy`.
+
+    Args:
+        encoder: Observations into D dimensions.
+        head: Embeddings into actions.
+        demonstrations: What it was cloned from, kept beside it. Their instruction is what it is told to do, where it
+            reads language; another may be given as `instruction`.
+    """
+
+    def __init__(
+        self,
+        encoder: ObservationEncoder,
+        head: ActionHead,
+        demonstrations: Demonstrations | None = None,
+    ) -> None:
+        super().__init__()
+        self.encoder, self.head, self.demonstrations = encoder, head, demonstrations
+        self.instruction = demonstrations.instruction if demonstrations is not None else ""
+        # Row -> its last embeddings [h, D] and states [h, P], the oldest first, h at most `history`.
+        self._past: dict[int, tuple[Tensor, Tensor]] = {}
+
+    @property
+    def stack(self) -> int:
+        """S, the frames of an observation."""
+        return self.encoder.config.stack
+
+    @property
+    def history(self) -> int:
+        """H, the observations it acts on."""
+        return self.head.config.history
+
+    @property
+    def listens(self) -> bool:
+        """Whether it acts on an instruction."""
+        return self.head.config.language or self.encoder.takes_instruction
+
+    def reset(self, rows: Sequence[int]) -> None:
+        """Forget what these rows have seen."""
+        for row in rows:
+            self._past.pop(int(row), None)
+
+    @torch.no_grad()
+    def act(self, frames: Array, state: Array, rows: Sequence[int]) -> Array:
+        """Actions of n rows.
+
+        Args:
+            frames: uint8 [n, S, H, W, 3], the oldest first.
+            state: float32 [n, P]; not looked at unless the policy uses it.
+            rows: Which environments they come from.
+
+        Returns:
+            float32 [n, A] in [-1, 1].
+        """
+        self.eval()
+        device = self.head.state_mean.device
+        pixels = torch.from_numpy(np.ascontiguousarray(frames)).to(device)
+        told = [self._told()] * len(pixels) if self.listens else None
+        embedded = self.encoder(pixels, told if self.encoder.takes_instruction else None)[:, None]
+        numbers = torch.from_numpy(np.asarray(state, np.float32)).to(device)[:, None]
+        valid = torch.ones(embedded.shape[:2], dtype=torch.bool, device=device)
+        if self.history > 1:
+            embedded, numbers, valid = self._remember(embedded, numbers, rows)
+        actions = self.head(embedded, valid, numbers, told)
+        return np.asarray(actions.clamp(-1, 1).float().cpu().numpy(), np.float32)
+
+    def _remember(
+        self, embedded: Tensor, state: Tensor, rows: Sequence[int]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The rows' histories with what they see now: [n, H, D], [n, H, P], and what of it is real [n, H]."""
+        made: list[tuple[Tensor, Tensor]] = []
+        for row, *newest in zip(rows, embedded, state, strict=True):
+            past = self._past.get(int(row))
+            if past is not None:
+                newest = [torch.cat(both)[-self.history :] for both in zip(past, newest, strict=True)]
+            self._past[int(row)] = (newest[0], newest[1])
+            made.append(self._past[int(row)])
+        lengths = torch.tensor([len(seen) for seen, _ in made], device=embedded.device)
+        places = torch.arange(self.history, device=embedded.device)
+        valid = places >= self.history - lengths[:, None]
+        parts = (
+            nn.utils.rnn.pad_sequence(list(p), True, padding_side="left") for p in zip(*made, strict=True)
+        )
+        whole = [nn.functional.pad(part, (0, 0, self.history - part.shape[1], 0)) for part in parts]
+        return whole[0], whole[1], valid
+
+    def _told(self) -> str:
+        if not self.instruction:
+            raise BadInputError(
+                "instruction",
+                found="none, and demonstrations of several or of none",
+                expected="what the policy shall do, in words",
+                mend='set policy.instruction = "..."',
+            )
+        return self.instruction
+
+    def config(self) -> PolicyConfig:
+        """What `config.json` says of it."""
+        head = self.head.config
+        return PolicyConfig(
+            encoder=self.encoder.config,
+            head=HeadConfig(**{name: getattr(head, name) for name in HeadConfig.model_fields}),
+            action_dim=self.head.action_dim,
+            state_dim=self.head.state_dim,
+            instruction=self.instruction,
+            demonstrations=self.demonstrations,
+        )
+
+    def save_pretrained(self, folder: str | Path) -> Path:
+        """Write `config.json` and `model.safetensors` into a folder, made when absent; returns it."""
+        made = Path(folder)
+        made.mkdir(parents=True, exist_ok=True)
+        write_weights(self.state_dict(), made / WEIGHTS)
+        draft = made / f"{CONFIG}.tmp"
+        draft.write_text(self.config().model_dump_json(indent=2) + "\n", encoding="utf-8")
+        draft.replace(made / CONFIG)
+        return made
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, *, map_location: str = "cpu") -> Self:
+        """A saved policy, ready to act.
+
+        Args:
+            folder: Written by `save_pretrained`, or a run that holds one in `policy/`.
+            map_location: Where it shall live.
+
+        Raises:
+            BadInputError: No policy there, or a damaged one; the message names the file.
+        """
+        source = Path(folder).expanduser()
+        if (source / "policy").is_dir():
+            source = source / "policy"
+        config = _read_config(source / CONFIG)
+        # The saved weights replace a pretrained model's: its file is not needed again.
+        encoder = ObservationEncoder(config.encoder.model_copy(update={"checkpoint": None}))
+        encoder.config = encoder.config.model_copy(update={"checkpoint": config.encoder.checkpoint})
+        head = ActionHead(
+            encoder.embed_dim,
+            config.action_dim,
+            config.state_dim,
+            config.head,
+            cameras=config.encoder.cameras,
+        )
+        policy = cls(encoder, head, config.demonstrations)
+        policy.instruction = config.instruction
+        fit_weights(policy, read_weights(source / WEIGHTS), source / WEIGHTS)
+        return policy.to(map_location).eval()
+
+
+def _read_config(where: Path) -> PolicyConfig:
+    if not where.is_file():
+        raise BadInputError(
+            where,
+            found="no such file",
+            expected="a policy written by save_pretrained, or a run that holds one in policy/",
+            mend="check the path",
+        )
+    try:
+        found: Any = json.loads(where.read_text(encoding="utf-8"))
+        return PolicyConfig.model_validate(found)
+    except (ValueError, ValidationError) as error:
+        raise BadInputError(
+            where,
+            found=str(error).splitlines()[0],
+            expected="a cloned policy's configuration",
+            mend="copy the folder again, or clone the policy again",
+        ) from None

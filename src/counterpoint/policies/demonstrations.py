@@ -1,0 +1,104 @@
+"""What a policy is cloned from, in numbers: what demonstrations say of actions, proprioception and the task."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import numpy as np
+
+from counterpoint.config import FrozenConfig
+from counterpoint.data.episode import Array
+from counterpoint.data.store import EpisodeStore
+from counterpoint.errors import BadInputError
+
+__all__ = ["Demonstrations", "Statistics"]
+
+ROUNDING = 1e-4
+"""How far beyond [-1, 1] an action may lie."""
+
+
+class Statistics(FrozenConfig):
+    """What each dimension was like: its mean, standard deviation, least and greatest value."""
+
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+    @classmethod
+    def of(cls, values: Array) -> Self:
+        """Of float [N, n]."""
+        wide = np.asarray(values, np.float64)
+        mean, deviation, low, high = (
+            tuple(part.tolist()) for part in (wide.mean(0), wide.std(0), wide.min(0), wide.max(0))
+        )
+        return cls(mean=mean, deviation=deviation, low=low, high=high)
+
+
+class Demonstrations(FrozenConfig):
+    """What is kept of the demonstrations beside a policy.
+
+    Attributes:
+        count: Episodes.
+        instruction: The one instruction they share; empty where they have several.
+        actions: Of A dimensions.
+        state: Of P dimensions of proprioception; `None` where there is none.
+    """
+
+    count: int
+    instruction: str
+    actions: Statistics
+    state: Statistics | None = None
+
+    @property
+    def action_dim(self) -> int:
+        """A."""
+        return len(self.actions.mean)
+
+    @property
+    def state_dim(self) -> int:
+        """P; 0 without proprioception."""
+        return len(self.state.mean) if self.state is not None else 0
+
+    @classmethod
+    def of(cls, store: EpisodeStore) -> Self:
+        """Read from a store.
+
+        Raises:
+            BadInputError: An episode without actions, with other dimensions than the first, or with actions outside
+                [-1, 1].
+        """
+        actions = _whole(store, "actions")
+        assert actions is not None
+        if np.abs(actions).max() > 1 + ROUNDING:
+            raise BadInputError(
+                "demonstrations",
+                found=f"actions in [{actions.min():.3g}, {actions.max():.3g}]",
+                expected="actions in [-1, 1], which is where policies act",
+                mend="scale them to the bounds of the action space, or clip them as the simulator does",
+            )
+        state = _whole(store, "state")
+        instructions = {info.instruction for info in store.episodes}
+        return cls(
+            count=len(store.episodes),
+            instruction=instructions.pop() if len(instructions) == 1 else "",
+            actions=Statistics.of(actions),
+            state=None if state is None else Statistics.of(state),
+        )
+
+
+def _whole(store: EpisodeStore, source: str) -> Array | None:
+    """Actions or state of all episodes, end to end; `None` where no episode has state."""
+    found: list[Array | None] = [getattr(store, source)(episode) for episode in range(len(store.episodes))]
+    if source == "state" and all(part is None for part in found):
+        return None
+    first = next((part.shape[1] for part in found if part is not None), None)
+    for episode, part in enumerate(found):
+        if part is None or part.shape[1] != first:
+            raise BadInputError(
+                f"demonstration {episode}",
+                found=f"no {source}" if part is None else f"{source} of {part.shape[1]} dimensions",
+                expected=f"{source}" + (f" of {first} dimensions, as in the others" if first else ""),
+                mend="leave it out, or use demonstrations with logged actions of one robot",
+            )
+    return np.concatenate([part for part in found if part is not None])

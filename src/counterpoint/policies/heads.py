@@ -1,0 +1,153 @@
+"""What turns embedded observations into an action: an MLP on the newest one, or ResNet-T's decoder over a history."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from pydantic import Field
+from torch import Tensor, nn
+
+from counterpoint.config import FrozenConfig
+from counterpoint.encoders.config import MINILM
+from counterpoint.encoders.text import SentenceTower
+from counterpoint.errors import BadInputError
+from counterpoint.policies.decoder import CausalDecoder
+from counterpoint.policies.demonstrations import Statistics
+
+__all__ = ["ActionHead", "HeadConfig"]
+
+
+class HeadConfig(FrozenConfig):
+    """What a policy reads and how large its head is.
+
+    Attributes:
+        history: Observations the policy sees, the newest last. 1 makes the head an MLP, more make it ResNet-T's
+            decoder; Premier-TACO's for LIBERO is 10 (Appendix C).
+        use_state: Read proprioception too, normalised by the demonstrations' mean and deviation.
+        language: Read the instruction too, as a frozen sentence embedding with a learned map (the paper's is BERT's).
+        hidden: Width of the MLP's hidden layers; 1024 in the paper.
+        token: Width of the decoder's tokens. This and the next four are LIBERO's numbers.
+        layers: Of the decoder.
+        heads: Of attention, each as wide as a token.
+        feedforward: Hidden width of the decoder's layers.
+        dropout: Within the decoder.
+    """
+
+    history: int = Field(default=1, ge=1)
+    use_state: bool = False
+    language: bool = False
+    hidden: int = Field(default=1024, ge=1)
+    token: int = Field(default=64, ge=2, multiple_of=2)
+    layers: int = Field(default=4, ge=1)
+    heads: int = Field(default=6, ge=1)
+    feedforward: int = Field(default=256, ge=1)
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+
+    @property
+    def kind(self) -> Literal["mlp", "resnet_t"]:
+        """Which of the two heads it is."""
+        return "mlp" if self.history == 1 else "resnet_t"
+
+
+class ActionHead(nn.Module):
+    """Embedded observations (and proprioception, and an instruction) into an action in [-1, 1].
+
+    With a history of one: [embedding, state, instruction] -> 1024 -> 1024 -> A, ReLU between, tanh at the end, as the
+    actor of DrQ-v2. With more: each step's tokens (instruction, cameras, state) go through `CausalDecoder`, the
+    newest step's first token through a two-layer MLP, and tanh (Appendix C; ResNet-T of LIBERO, whose head is a
+    mixture of Gaussians instead).
+
+    Args:
+        embed_dim: D.
+        action_dim: A.
+        state_dim: P; read only where the configuration says so.
+        config: Which head.
+        cameras: C; the embedding is theirs side by side, and the decoder has a token for each.
+    """
+
+    state_mean: Tensor
+    state_deviation: Tensor
+
+    def __init__(
+        self, embed_dim: int, action_dim: int, state_dim: int, config: HeadConfig, *, cameras: int = 1
+    ) -> None:
+        super().__init__()
+        self.config, self.cameras = config, cameras
+        self.action_dim, self.state_dim = action_dim, state_dim
+        self.register_buffer("state_mean", torch.zeros(state_dim))
+        self.register_buffer("state_deviation", torch.ones(state_dim))
+        if config.use_state and state_dim == 0:
+            raise BadInputError(
+                "use_state",
+                found="no proprioception (state_dim = 0)",
+                expected="one number of it or more",
+                mend="switch use_state off, or use data with proprioception",
+            )
+        self.text = SentenceTower(MINILM, config.token) if config.language else None
+        state_width = state_dim if config.use_state else 0
+        self.decoder: CausalDecoder | None = None
+        self.state_token: nn.Linear | None = None
+        if config.kind == "mlp":
+            width = embed_dim + state_width + (config.token if config.language else 0)
+            layers: list[nn.Module] = [nn.Linear(width, config.hidden), nn.ReLU()]
+            layers += [nn.Linear(config.hidden, config.hidden), nn.ReLU()]
+        else:
+            self.camera_tokens = nn.ModuleList(
+                nn.Linear(embed_dim // cameras, config.token) for _ in range(cameras)
+            )
+            if config.use_state:
+                self.state_token = nn.Linear(state_width, config.token)
+            self.decoder = CausalDecoder(
+                config.token,
+                steps=config.history,
+                layers=config.layers,
+                heads=config.heads,
+                feedforward=config.feedforward,
+                dropout=config.dropout,
+            )
+            layers = [nn.Linear(config.token, config.hidden), nn.ReLU()]
+        self.mlp = nn.Sequential(*layers, nn.Linear(config.hidden, action_dim), nn.Tanh())
+
+    def normalise_by(self, statistics: Statistics) -> None:
+        """Centre and scale proprioception by its statistics, before training; what stands still is only centred."""
+        mean, deviation = (torch.tensor(part) for part in (statistics.mean, statistics.deviation))
+        self.state_mean.copy_(mean)
+        self.state_deviation.copy_(torch.where(deviation > 1e-6, deviation, 1))
+
+    def forward(
+        self,
+        embedded: Float[Tensor, "B H D"],
+        valid: Bool[Tensor, "B H"],
+        state: Float[Tensor, "B H P"] | None = None,
+        instructions: list[str] | None = None,
+    ) -> Float[Tensor, "B A"]:
+        """The actions of the newest step.
+
+        Args:
+            embedded: H observations, the oldest first.
+            valid: False where an observation lay before the episode's first step; those are not looked at.
+            state: Their proprioception; needed with `use_state`.
+            instructions: B of them; needed with `language`.
+        """
+        if self.decoder is None:
+            embedded, state = embedded[:, -1:], None if state is None else state[:, -1:]
+            parts = [embedded]  # [B, H, _] each
+        else:
+            views = embedded.chunk(self.cameras, dim=-1)
+            parts = [token(view) for token, view in zip(self.camera_tokens, views, strict=True)]
+        if self.text is not None:
+            assert instructions is not None, "a policy with language acts on instructions"
+            # First, where the decoder's action is read off, as LIBERO does.
+            parts.insert(0, self.text(instructions)[:, None].expand(-1, embedded.shape[1], -1))
+        if self.config.use_state:
+            assert state is not None, "a policy with use_state acts on proprioception"
+            numbers = (state - self.state_mean) / self.state_deviation
+            parts.append(self.state_token(numbers) if self.state_token is not None else numbers)
+        if self.decoder is None:
+            newest = torch.cat(parts, dim=-1)[:, 0]
+        else:
+            newest = self.decoder(torch.stack(parts, dim=2), valid)[:, -1, 0]
+        actions: Tensor = self.mlp(newest)
+        return actions

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import os
+import signal
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from counterpoint.bench.pool import Tick, run_side_by_side
+from counterpoint.errors import BadInputError
+from counterpoint.progress import ProgressBar
+
+
+class FullError(Exception):
+    pass
+
+
+def write(path: Path, tick: Tick) -> None:
+    path.write_text(f"{os.getpid()} {torch.get_num_threads()} {os.environ.get('BEGUN')}")
+    tick(2)
+
+
+def end_at_once(tick: Tick) -> None:
+    """As the kernel ends a process that takes too much memory."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fail(tick: Tick) -> None:
+    raise FullError
+
+
+def sleep(tick: Tick) -> None:
+    time.sleep(600)
+
+
+def mark() -> None:
+    os.environ["BEGUN"] = "yes"
+
+
+def test_parts_run_in_this_process_where_there_is_one(tmp_path: Path) -> None:
+    with ProgressBar("alone", 4, "things") as bar:
+        run_side_by_side("alone", [partial(write, tmp_path / name) for name in "ab"], 1, bar)
+        run_side_by_side("alone", [], 4, bar)
+        assert bar._done == 4
+    assert (tmp_path / "b").read_text().startswith(f"{os.getpid()} ")
+
+
+def test_parts_run_in_workers_and_all_are_counted(tmp_path: Path) -> None:
+    with ProgressBar("workers", 6, "things") as bar:
+        parts = [partial(write, tmp_path / name) for name in "abc"]
+        run_side_by_side("workers", parts, 2, bar, begin=mark)
+        assert bar._done == 6
+    for name in "abc":
+        process, threads, begun = (tmp_path / name).read_text().split()
+        assert int(process) != os.getpid()
+        assert (threads, begun) == ("1", "yes")
+
+
+def test_a_killed_worker_is_told_and_the_others_stop() -> None:
+    with (
+        ProgressBar("killed", 2, "things") as bar,
+        pytest.raises(BadInputError, match="my study: found a worker process that was ended"),
+    ):
+        run_side_by_side("my study", [end_at_once, sleep], 2, bar)
+
+
+def test_what_a_part_raises_arrives() -> None:
+    with ProgressBar("failing", 2, "things") as bar, pytest.raises(FullError):
+        run_side_by_side("failing", [fail, sleep], 2, bar)

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from counterpoint.data.cache import cached
+from counterpoint.data.multitask import MultiTaskStore, action_mask, action_statistics, task_numbers
+from counterpoint.data.nstep import NearNegatives, NStepSpec
+from counterpoint.data.nstep_loader import NStepLoader
+from counterpoint.data.store import EpisodeStore, MemoryStore, SubsetStore, read_episode
+from counterpoint.errors import BadInputError
+from tests.data.numbered import numbered_store
+from tests.data.test_loader import same
+
+SPEC = NStepSpec((0, 3), 3, NearNegatives(5), rewards=True)
+ARM, WALKER = numbered_store([9, 12, 8], action_dim=2), numbered_store([30, 7], action_dim=4)
+
+
+def joined(first: EpisodeStore = ARM, second: EpisodeStore = WALKER) -> MultiTaskStore:
+    return MultiTaskStore([first, second], ["arm", "walker"])
+
+
+def test_it_has_the_face_of_a_store_and_gives_back_what_was_put_in() -> None:
+    store = joined()
+    assert isinstance(store, EpisodeStore)
+    assert [info.length for info in store.episodes] == [9, 12, 8, 30, 7]
+    assert store.domains.tolist() == [0, 0, 0, 1, 1]
+    assert store.action_dims == (2, 4)
+    whole, own = read_episode(store, 3), read_episode(WALKER, 0)
+    for camera in ("front", "back"):
+        np.testing.assert_array_equal(whole.frames[camera], own.frames[camera])
+    for name in ("timestamps", "actions", "state", "rewards"):
+        np.testing.assert_array_equal(getattr(whole, name), getattr(own, name))
+    actions, narrow = store.actions(1), ARM.actions(1)
+    assert actions is not None
+    assert narrow is not None
+    np.testing.assert_array_equal(actions, np.pad(narrow, [(0, 0), (0, 2)]))
+
+
+def test_fingerprint_follows_domains_and_names() -> None:
+    swapped = MultiTaskStore([WALKER, ARM], ["arm", "walker"])
+    renamed = MultiTaskStore([ARM, WALKER], ["arm", "dog"])
+    assert len({joined().fingerprint, swapped.fingerprint, renamed.fingerprint}) == 3
+    assert joined().fingerprint == joined().fingerprint
+
+
+def test_tasks_are_told_apart_by_domain_and_instruction() -> None:
+    assert task_numbers(ARM).tolist() == [0, 1, 0]
+    assert task_numbers(joined()).tolist() == [0, 1, 0, 2, 3]
+    some = SubsetStore(SubsetStore(joined(), [4, 0, 3, 2]), [0, 3, 1])
+    assert task_numbers(some).tolist() == [0, 1, 1]
+    assert action_mask(some, 5).sum(1).tolist() == [4, 2, 2]
+
+
+def test_statistics_are_those_of_each_task() -> None:
+    found = action_statistics(joined())
+    for task, (store, episodes) in enumerate([(ARM, [0, 2]), (ARM, [1]), (WALKER, [0]), (WALKER, [1])]):
+        parts = [store.actions(episode) for episode in episodes]
+        actions = np.concatenate([part for part in parts if part is not None])
+        own = actions.shape[1]
+        np.testing.assert_allclose(found.mean[task, :own], actions.mean(0), rtol=1e-5)
+        np.testing.assert_allclose(found.std[task, :own], actions.std(0), rtol=1e-4)
+        np.testing.assert_array_equal(found.least[task, :own], actions.min(0))
+        np.testing.assert_array_equal(found.greatest[task, :own], actions.max(0))
+        assert not found.mean[task, own:].any()
+    assert found.mean.dtype == np.float32
+
+
+def test_batches_pad_actions_and_say_which_are_the_tasks_own() -> None:
+    loader = NStepLoader(joined(), SPEC, batch_size=64, seed=0, balance="tasks")
+    batch = loader[0]
+    assert set(batch["task"].tolist()) == {0, 1, 2, 3}
+    assert batch["actions"].shape == (64, 3, 4)
+    walkers = batch["episode"] >= 3
+    assert torch.equal(batch["action_mask"].sum(1), torch.where(walkers, 4, 2))
+    assert not batch["actions"][~batch["action_mask"][:, None].expand(-1, 3, -1)].any()
+    for row in range(64):
+        e, t = int(batch["episode"][row]), int(batch["step"][row])
+        assert batch["frames"][row, 0, -1, 0, 0].tolist() == [e if e < 3 else e - 3, t, 0]
+        assert float(batch["rewards"][row, 0]) == 100 * (e if e < 3 else e - 3) + t
+
+
+def test_memory_mapped_domains_give_the_same_batches(tmp_path: Path) -> None:
+    mapped = joined(*(cached(store, size=4, root=tmp_path, progress=False) for store in (ARM, WALKER)))
+    for camera in (None, "back"):
+        loaders = [
+            NStepLoader(store, SPEC, batch_size=64, seed=0, camera=camera) for store in (joined(), mapped)
+        ]
+        assert all(same(loaders[0][step], loaders[1][step]) for step in range(3))
+
+
+def renamed(store: MemoryStore) -> MemoryStore:
+    store.cameras = ("wrist",)
+    return store
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        (numbered_store([9], size=6), r"domain 'walker': found frames of 6 x 6; expected 4 x 4, as in 'arm'"),
+        (renamed(numbered_store([9])), r"cameras: found .*'wrist'.* of walker; expected one that all"),
+        (
+            MemoryStore([read_episode(ARM, 0), read_episode(WALKER, 0)]),
+            r"domain 'walker': found actions of \[2, 4\] dimensions .*; expected one number of dimensions",
+        ),
+    ],
+)
+def test_domains_that_do_not_fit_are_refused(second: EpisodeStore, message: str) -> None:
+    with pytest.raises(BadInputError, match=message):
+        joined(ARM, second)
+
+
+@pytest.mark.parametrize("names", [["arm"], ["arm", "arm"], []])
+def test_every_domain_needs_a_name_of_its_own(names: list[str]) -> None:
+    with pytest.raises(BadInputError, match="name every domain once"):
+        MultiTaskStore([ARM, WALKER], names)
+
+
+def test_statistics_need_actions() -> None:
+    frames = {"front": np.zeros((3, 4, 4, 3), np.uint8)}
+    bare = MemoryStore([type(read_episode(ARM, 0))(frames, "look", np.arange(3) / 10)])
+    with pytest.raises(BadInputError, match="episode 0: found no actions"):
+        action_statistics(bare)

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from counterpoint.data.nstep import NearNegatives, NStepSpec
+from counterpoint.data.nstep_draws import AnchorTable, Balance, draw_near
+from tests.golden.load import golden
+
+K, W = 3, 5
+
+
+def candidates(near: NearNegatives, anchor: int, positive: int, length: int) -> set[int]:
+    window = set(range(positive - near.window, positive + near.window + 1)) - {positive}
+    return {s for s in window if 0 <= s < length and not (near.exclude_anchor and s == anchor)}
+
+
+@settings(max_examples=200)
+@given(
+    length=st.integers(2, 25),
+    window=st.integers(1, 8),
+    exclude=st.booleans(),
+    seed=st.integers(0, 2**31),
+    data=st.data(),
+)
+def test_negatives_are_candidates_and_every_takes_all_of_them(
+    length: int, window: int, exclude: bool, seed: int, data: st.DataObject
+) -> None:
+    positive = data.draw(st.integers(0, length - 1))
+    anchor = data.draw(st.integers(0, positive))
+    one = NearNegatives(window, exclude)
+    allowed = candidates(one, anchor, positive, length)
+    if not allowed:
+        return
+    row = (np.array([anchor]), np.array([positive]), np.array([length]))
+    steps, valid = draw_near(one, *row, np.random.default_rng(seed))
+    assert steps.shape == (1, 1)
+    assert valid.all()
+    assert int(steps[0, 0]) in allowed
+    steps, valid = draw_near(NearNegatives(window, exclude, every=True), *row, np.random.default_rng(seed))
+    assert steps.shape == (1, 2 * window)
+    assert sorted(steps[valid].tolist()) == sorted(allowed)
+    assert set(steps[~valid].tolist()) <= allowed
+
+
+@pytest.mark.parametrize(("anchor", "exclude"), [(0, False), (0, True), (20, False), (20, True), (56, False)])
+def test_one_negative_is_uniform_over_its_candidates(anchor: int, exclude: bool) -> None:
+    near, length, count = NearNegatives(W, exclude), 60, 20_000
+    rows = (np.full(count, anchor), np.full(count, anchor + K), np.full(count, length))
+    steps, _ = draw_near(near, *rows, np.random.default_rng(0))
+    allowed = sorted(candidates(near, anchor, anchor + K, length))
+    found, counts = np.unique(steps, return_counts=True)
+    assert found.tolist() == allowed
+    share = 1 / len(allowed)
+    assert np.abs(counts / count - share).max() < 4.5 * np.sqrt(share * (1 - share) / count)
+
+
+def test_interior_anchors_draw_as_the_authors_do() -> None:
+    """Same positives, same support, the same frequency of every distance; their wrapped negatives never occur."""
+    arrays, meta = golden("premier_taco_window_a")
+    assert (meta["hyper"]["nstep"], meta["hyper"]["window_size"]) == (K, W)
+    anchor, positive, negative = (arrays[f"{n}_index"].numpy().astype(int) for n in ("anchor", "next", "neg"))
+    length = meta["hyper"]["episode_len_L"] + 1  # observations
+    interior = anchor + K >= W
+    theirs = (negative - positive)[interior]
+    lengths, tasks = np.array([length]), np.array([0])
+    rng = np.random.default_rng(0)
+    table = AnchorTable.of(NStepSpec((0, K), K, NearNegatives(W)), lengths, tasks)
+    episodes, anchors = table.draw(len(anchor), "steps", rng)
+    steps, _ = draw_near(NearNegatives(W), anchors, anchors + K, lengths[episodes], rng)
+    own = (steps[:, 0] - anchors - K)[(anchors + K >= W) & (anchors <= anchor.max())]
+    expected = [d for d in range(-W, W + 1) if d != 0]
+    np.testing.assert_array_equal(positive - anchor, K)
+    for distances in (theirs, own):
+        found, counts = np.unique(distances, return_counts=True)
+        assert found.tolist() == expected
+        deviation = np.sqrt(0.1 * 0.9 / len(distances))
+        assert np.abs(counts / len(distances) - 0.1).max() < 4.5 * deviation
+    wrapped = np.abs(negative - positive) > W
+    assert wrapped.sum() == meta["observed"]["wrapped"]
+    assert np.abs(steps[:, 0] - anchors - K).max() == W
+    # The authors never take the last anchors although their futures exist.
+    assert anchor.max() == length - 1 - K - W
+    assert anchors.max() == length - 1 - K
+
+
+@pytest.mark.parametrize("balance", ["steps", "tasks"])
+def test_anchors_are_uniform_over_steps_or_over_tasks(balance: Balance) -> None:
+    lengths, tasks = np.array([10, 2, 24, 14, 13]), np.array([1, 1, 0, 1, 0])
+    spec = NStepSpec((0, K), K)
+    table = AnchorTable.of(spec, lengths, tasks)
+    counts = spec.anchors(lengths)
+    assert counts.tolist() == [7, 0, 21, 11, 10]
+    assert len(table) == 49
+    number = 60_000
+    episodes, steps = table.draw(number, balance, np.random.default_rng(0))
+    expected = np.zeros((len(lengths), lengths.max()))
+    for episode, count in enumerate(counts):
+        of_task = counts[tasks == tasks[episode]].sum()
+        expected[episode, :count] = 1 / counts.sum() if balance == "steps" else 1 / 2 / of_task
+    found = np.zeros_like(expected)
+    np.add.at(found, (episodes, steps), 1 / number)
+    assert expected.sum() == pytest.approx(1)
+    assert not found[expected == 0].any()
+    assert (np.abs(found - expected) <= 4.5 * np.sqrt(expected / number)).all()

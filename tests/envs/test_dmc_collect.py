@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from counterpoint.data.formats import open_dataset, split_names
+from counterpoint.envs.dmc import DMCTask
+from counterpoint.envs.dmc_collect import DMCCollectConfig, collect_dmc
+from counterpoint.envs.dmc_planner import PlannerConfig
+from counterpoint.envs.dmc_record import Actor, skill
+from counterpoint.errors import BadInputError
+
+PLANNER = PlannerConfig(horizon=6, samples=6, knots=3)
+PROGRAM = """
+import sys
+from counterpoint.envs.dmc_collect import DMCCollectConfig, collect_dmc
+if __name__ == "__main__":
+    collect_dmc(DMCCollectConfig.model_validate_json(sys.argv[1]))
+"""
+
+
+def config(out: Path, **changes: Any) -> DMCCollectConfig:
+    settings: dict[str, Any] = {
+        "tasks": ("reacher-hard",),
+        "kind": "random",
+        "episodes": 2,
+        "val_episodes": 1,
+    }
+    settings |= {"steps": 8, "size": 32, "workers": 1}
+    return DMCCollectConfig(out=out, **{**settings, **changes})
+
+
+def same_data(one: Path, two: Path) -> None:
+    left, right = open_dataset(one), open_dataset(two)
+    assert left.episodes == right.episodes
+    for number in range(len(left.episodes)):
+        steps = np.arange(left.episodes[number].length)
+        for part in ("actions", "state", "rewards"):
+            np.testing.assert_array_equal(getattr(left, part)(number), getattr(right, part)(number), part)
+        np.testing.assert_array_equal(left.frames(number, steps), right.frames(number, steps))
+
+
+def test_skills_are_spread_evenly_over_any_number_of_episodes() -> None:
+    assert [skill(number) for number in range(6)] == [0, 0.5, 0.25, 0.75, 0.125, 0.625]
+    for count in (10, 50, 200):
+        gaps = np.diff(np.sort([skill(number) for number in range(count)]))
+        assert gaps.max() <= 2 / count * 1.3
+        assert gaps.min() > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tasks": ("walker-wlak",)}, "did you mean walker-walk"),
+        ({"episodes": -1}, "episodes: found -1"),
+        ({"episodes": 0, "val_episodes": 0}, "at least one a task"),
+        ({"steps": 501}, "steps: found 501"),
+        ({"size": 8}, "size: found 8"),
+        ({"noise": float("nan")}, "noise: found nan"),
+        ({"workers": 0}, "workers: found 0"),
+        ({"seed": -1}, "seed: found -1"),
+    ],
+)
+def test_bad_values_are_told(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInputError, match=message):
+        collect_dmc(config(tmp_path / "sets", **changes))
+    assert not (tmp_path / "sets").exists()
+
+
+@pytest.mark.sim
+def test_a_data_set_says_what_happened_and_how(tmp_path: Path) -> None:
+    tasks = ("reacher-hard", "cheetah-run")
+    folders = collect_dmc(config(tmp_path / "sets", tasks=tasks))
+    assert folders == {task: tmp_path / "sets" / task for task in tasks}
+    assert set(split_names(folders["reacher-hard"])) == {"train", "val"}
+    for task, actions, state in (("reacher-hard", 2, 6), ("cheetah-run", 6, 17)):
+        found = open_dataset(folders[task])
+        told = json.loads((folders[task] / "meta" / "info.json").read_text())["counterpoint"]
+        assert [each.length for each in found.episodes] == [8, 8, 8]
+        assert {each.success for each in found.episodes} == {None}
+        assert found.cameras == ("camera",)
+        assert told["collect"]["action_repeat"] == 2
+        assert told["collect"]["planner"] is None
+        assert told["collect"]["rendering"]["camera"] in ("fixed", "side")
+        assert set(told["collect"]["versions"]) == {"dm_control", "mujoco", "numpy"}
+        simulation = DMCTask(task)
+        for number in range(3):
+            done, seen, rewards = found.actions(number), found.state(number), found.rewards(number)
+            assert done is not None
+            assert seen is not None
+            assert rewards is not None
+            assert done.shape == (8, actions)
+            assert seen.shape == (8, state)
+            assert np.abs(done).max() <= 1
+            simulation.reset(told["episodes"]["seed"][number])
+            np.testing.assert_array_equal(simulation.state(), seen[0])
+            earned = [simulation.step(action).reward for action in done]
+            np.testing.assert_allclose(rewards, earned, atol=1e-5)
+            assert told["episodes"]["return"][number] == pytest.approx(sum(earned), abs=1e-3)
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("kind", ["exploratory", "expert"])
+def test_more_episodes_leave_the_first_as_they_are(tmp_path: Path, kind: str) -> None:
+    few, more = (
+        collect_dmc(config(tmp_path / str(count), kind=kind, episodes=count, val_episodes=0, planner=PLANNER))
+        for count in (2, 3)
+    )
+    left, right = (open_dataset(each["reacher-hard"]) for each in (few, more))
+    for number in range(2):
+        np.testing.assert_array_equal(left.actions(number), right.actions(number))
+    told = json.loads((few["reacher-hard"] / "meta" / "info.json").read_text())["counterpoint"]
+    assert told["collect"]["planner"] == PLANNER.model_dump()
+
+
+@pytest.mark.sim
+def test_an_exploring_actor_grows_calmer_with_its_skill() -> None:
+    task = DMCTask("reacher-hard")
+    spread = []
+    for number in (0, 31):  # skills 0 and 31/32
+        actor = Actor(task, "exploratory", number, planner=PLANNER)
+        task.reset(0)
+        actor.reset(0)
+        quiet = Actor(task, "exploratory", number, planner=PLANNER, noise_first=0, noise_last=0)
+        quiet.reset(0)
+        spread.append(np.mean([np.abs(actor.act() - quiet.act()).mean() for _ in range(12)]))
+    assert spread[1] < 0.5 * spread[0]
+
+
+@pytest.mark.sim
+def test_asking_again_changes_nothing_and_asking_otherwise_is_refused(tmp_path: Path) -> None:
+    out = tmp_path / "sets"
+    (folder,) = collect_dmc(config(out)).values()
+    before = (folder / "meta" / "info.json").stat().st_mtime_ns
+    collect_dmc(config(out, workers=2))
+    assert (folder / "meta" / "info.json").stat().st_mtime_ns == before
+    with pytest.raises(BadInputError, match=r"config\.steps = 8"):
+        collect_dmc(config(out, steps=9))
+    (tmp_path / "other" / "reacher-hard").mkdir(parents=True)
+    with pytest.raises(BadInputError, match="no data set of counterpoint collect"):
+        collect_dmc(config(tmp_path / "other"))
+
+
+@pytest.mark.sim
+def test_a_killed_collection_goes_on_and_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
+    """Each call in a process of its own: nothing that other tests left in this one has a say in the pixels."""
+    wanted = {"kind": "exploratory", "planner": PLANNER, "episodes": 6, "steps": 12}
+    whole, out, script = tmp_path / "whole", tmp_path / "killed", tmp_path / "program.py"
+    script.write_text(PROGRAM)
+
+    def command(folder: Path, workers: int) -> list[str]:
+        asked = config(folder, workers=workers, **wanted)
+        return [sys.executable, str(script), asked.model_dump_json()]
+
+    subprocess.run(command(whole, 1), check=True)
+    process = subprocess.Popen(command(out, 2))
+    staged = out / "reacher-hard.partial"
+    while len(list(staged.glob("0*/episode.json"))) < 2:
+        assert process.poll() is None
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (out / "reacher-hard").exists()
+    kept = {path: path.stat().st_mtime_ns for path in staged.glob("0*/episode.json")}
+    assert len(kept) >= 2
+    subprocess.run(command(out, 1), check=True)
+    same_data(whole / "reacher-hard", out / "reacher-hard")
+    assert not staged.exists()

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from counterpoint.data.multitask import MultiTaskStore
+from counterpoint.data.nstep import NearNegatives, NStepSpec
+from counterpoint.data.nstep_loader import NStepLoader
+from counterpoint.data.store import EpisodeStore
+from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
+from counterpoint.errors import BadInputError
+from counterpoint.policies.cloning import FEATURES, Cloning, CloningConfig
+from counterpoint.policies.feature_cache import FeatureSource, embed_store
+from tests.policies.demos import demonstrations
+
+
+def encoder() -> ObservationEncoder:
+    torch.manual_seed(0)
+    return ObservationEncoder(ObservationConfig(size=24, width=4, embed_dim=16))
+
+
+def two_domains() -> EpisodeStore:
+    return MultiTaskStore([demonstrations(2), demonstrations(3, action_dim=4, length=7, seed=1)], ["a", "b"])
+
+
+def objective(**settings: Any) -> Cloning:
+    torch.manual_seed(1)
+    small = {"hidden": 16, "token": 8, "layers": 1, "heads": 2, "freeze": True, "dropout": 0.0}
+    return Cloning(encoder(), 4, 3, CloningConfig(**{**small, **settings}))
+
+
+@pytest.mark.parametrize("history", [1, 4])
+def test_the_same_batches_as_the_loader(history: int) -> None:
+    store, model = two_domains(), objective(history=history, use_state=True).eval()
+    spec = model.sampling()
+    assert isinstance(spec, NStepSpec)
+    loader = NStepLoader(store, spec, batch_size=16, seed=3)
+    source = FeatureSource(model.encoder, store, spec, batch_size=16, seed=3)
+    assert source.epoch_size == loader.epoch_size
+    for pixels, features in zip(loader.batches(2, 5), source.batches(2, 5), strict=True):
+        assert set(features) == set(pixels) - {"frames"} | {FEATURES}
+        for name in features.keys() & pixels.keys():
+            same = features[name] == pixels[name]
+            assert same if isinstance(same, bool) else bool(same.all()), name
+        torch.testing.assert_close(features[FEATURES], model.embed(pixels["frames"]))
+
+
+@pytest.mark.parametrize("history", [1, 3])
+def test_the_same_losses_as_through_the_encoder(history: int) -> None:
+    store = two_domains()
+    losses: list[list[float]] = []
+    for through_encoder in (True, False):
+        model = objective(history=history)
+        spec = model.sampling()
+        assert isinstance(spec, NStepSpec)
+        source = (
+            NStepLoader(store, spec, batch_size=16, seed=0)
+            if through_encoder
+            else FeatureSource(model.encoder, store, spec, batch_size=16, seed=0)
+        )
+        optimizer = torch.optim.Adam(model.param_groups()["model"], lr=1e-2)
+        losses.append([])
+        for batch in source.batches(0, 25):
+            model.train()
+            optimizer.zero_grad()
+            loss = model(batch).loss
+            torch.autograd.backward([loss])
+            optimizer.step()
+            losses[-1].append(float(loss.detach()))
+    assert losses[0][-1] < losses[0][0]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
+
+
+def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = embed_store(encoder(), two_domains())
+    monkeypatch.setattr("counterpoint.policies.feature_cache.CHUNK", 5)
+    torch.testing.assert_close(embed_store(encoder(), two_domains()), whole)
+    assert whole.shape == (2 * 12 + 3 * 7, 16)
+
+
+@pytest.mark.parametrize(
+    "spec", [NStepSpec(offsets=(0,), actions=1, shift=4), NStepSpec((0, 3), 3, near=NearNegatives())]
+)
+def test_only_observations_as_they_are(spec: NStepSpec) -> None:
+    with pytest.raises(BadInputError, match="embedded once"):
+        FeatureSource(encoder(), demonstrations(), spec, batch_size=4, seed=0)
