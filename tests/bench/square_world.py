@@ -57,9 +57,7 @@ class SquareTask:
         self.closed = True
 
 
-def make_square(
-    name: str, *, camera: str | None = None, size: int = SIZE, repeat: int = 1
-) -> SquareTask:
+def make_square(name: str, **_: object) -> SquareTask:
     """In place of `counterpoint.envs.control.make_task`."""
     return SquareTask(name)
 

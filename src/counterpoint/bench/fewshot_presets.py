@@ -81,7 +81,10 @@ def _cpu() -> FewshotConfig:
 
     Of the tasks, a state-based clone of five demonstrations solves hammer nearly always and pick-out-of-hole mostly.
     """
-    mended = {"shift": 0}  # shifts of up to 4 of 48 pixels drown what a window's states differ by
+    # Shifts of up to 4 of 48 pixels drown what a window's states differ by; gradients flow as the papers' equations have
+    # it. Both were chosen by the window accuracy of held-out pretraining episodes (docs/methods/premier_taco.md).
+    mended = {"shift": 0, "stop_gradient": False}
+    trained = {"cloning.shift": 2}  # of 48 pixels; DrQ-v2's is 4 of 84
     return FewshotConfig(
         title="few-shot benchmark, CPU",
         data=FewshotData(
@@ -94,20 +97,23 @@ def _cpu() -> FewshotConfig:
         ),
         encoder=ObservationConfig(size=48, centre=True),
         optimizer=OptimizerConfig(lr=3e-4),
-        train=_train(1500, 128),
+        train=_train(1200, 128),
         pretrainings={
             "premier_taco": Pretraining(objective={"name": "premier_taco"} | mended),
             "taco": Pretraining(objective={"name": "taco", "curl": False} | mended),
-            "inverse_dynamics": Pretraining(objective={"name": "inverse_dynamics"} | mended),
+            "inverse_dynamics": Pretraining(objective={"name": "inverse_dynamics", "shift": 0}),
+            "premier_taco_eighth": Pretraining(
+                objective={"name": "premier_taco"} | mended, train={"batch_size": 16}
+            ),
         },
         rows=(
-            *_rows("premier_taco", "taco", "inverse_dynamics"),
-            *_rows("premier_taco", frozen=False),
-            SCRATCH,
+            *_rows("premier_taco", "taco", "inverse_dynamics", "premier_taco_eighth"),
+            Row(name="premier_taco/finetuned", pretraining="premier_taco", frozen=False, clone=trained),
+            Row(name="scratch", frozen=False, clone=trained),
             RANDOM,
         ),
-        clone={"steps": 2000, "batch_size": 64, "lr": 3e-4, "cloning": {"hidden": 256}},
-        evaluation=Evaluations(every=500, episodes=30, envs=8),
+        clone={"steps": 2100, "batch_size": 64, "lr": 3e-4, "cloning": {"hidden": 256}},
+        evaluation=Evaluations(every=700, episodes=30, envs=8),
         reference="premier_taco/frozen",
     )
 

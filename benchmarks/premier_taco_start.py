@@ -1,0 +1,108 @@
+"""Why Premier-TACO's window loss does not start to learn at small scale: one change at a time, on Meta-World.
+
+    python benchmarks/premier_taco_start.py --data runs/fewshot/data/pretraining
+
+Trains the objective on a few-shot benchmark's pretraining data under settings that differ in one thing each, and keeps
+loss and window accuracy of held-out episodes. Finished settings wait in `--work`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from counterpoint.data.cache import cached
+from counterpoint.data.formats import open_dataset
+from counterpoint.encoders.observation import ObservationConfig
+from counterpoint.provenance import provenance
+from counterpoint.training.checkpoint import write_atomically
+from counterpoint.training.learner import OptimizerConfig
+from counterpoint.training.pretrain_steps import StepPretrainConfig, pretrain_steps
+from counterpoint.training.trainer import TrainConfig
+
+HERE = Path(__file__).parent
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "centred": {"centre": True},
+    "no shift": {"shift": 0},
+    "one shift for all": {"centre": True, "shift_together": True},
+    "centred, no shift": {"centre": True, "shift": 0},
+    "centred, no shift, softmax": {"centre": True, "shift": 0, "loss": "softmax"},
+    "centred, no shift, gradient through targets": {"centre": True, "shift": 0, "stop_gradient": False},
+    "centred, no shift, anchor excluded": {"centre": True, "shift": 0, "exclude_anchor": True},
+    "centred, no shift, all of the window": {"centre": True, "shift": 0, "every": True},
+    "centred, no shift, W 9": {"centre": True, "shift": 0, "window": 9},
+    "mixed": {"loss": "mixed"},
+    "centred, no shift, mixed": {"centre": True, "shift": 0, "loss": "mixed"},
+}
+
+
+def run(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """One setting: its validation numbers by step."""
+    changes = dict(SETTINGS[name])
+    centre = bool(changes.pop("centre", False))
+    config = StepPretrainConfig(
+        objective={"name": "premier_taco"} | changes,
+        encoder=ObservationConfig(size=arguments.size, centre=centre),
+        optimizer=OptimizerConfig(lr=arguments.lr),
+        train=TrainConfig(
+            steps=arguments.steps,
+            batch_size=arguments.batch,
+            seed=arguments.seed,
+            eval_every=arguments.steps // 4,
+            eval_batches=8,
+            save_every=arguments.steps,
+            keep=1,
+            trackers=(),
+        ),
+    )
+    root = arguments.work / "cache"
+    train, val = (
+        cached(open_dataset(arguments.data, split=split), size=arguments.size, root=root)
+        for split in ("train", "val")
+    )
+    folder = arguments.work / name.replace(" ", "_").replace(",", "")
+    pretrain_steps(config, train, folder, val)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    kept = ("step", "loss", "window_accuracy", "chance_gap", "categorical_accuracy")
+    curve = [{key: line[key] for key in kept} for line in lines if line["split"] == "val"]
+    return {"changes": SETTINGS[name], "validation": curve}
+
+
+def main() -> None:
+    """Run what is missing, and keep."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--work", type=Path, default=Path("runs/premier_taco_start"))
+    parser.add_argument("--settings", nargs="*", default=list(SETTINGS), choices=list(SETTINGS))
+    parser.add_argument("--size", type=int, default=48)
+    parser.add_argument("--steps", type=int, default=800)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--lr", type=float, default=3e-4)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--result", type=Path, default=HERE / "results" / "premier_taco_start.json")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+    settings = {key: getattr(arguments, key) for key in ("size", "steps", "batch", "lr", "seed")}
+    found = json.loads(arguments.result.read_text())["found"] if arguments.result.exists() else {}
+    for name in arguments.settings:
+        found[name] = run(name, arguments)
+        kept = {
+            "command": "python benchmarks/premier_taco_start.py --data runs/fewshot/data/pretraining",
+            "settings": settings,
+            "found": {known: found[known] for known in SETTINGS if known in found},
+            "provenance": provenance(),
+        }
+        write_atomically(arguments.result, json.dumps(kept, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
