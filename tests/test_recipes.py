@@ -11,8 +11,9 @@ from counterpoint.config import parse_overrides, read_recipe, recipe_names
 from counterpoint.data.loader import Loader
 from counterpoint.envs.goal_env import make_goal_env
 from counterpoint.envs.waypoints import MazeGrid
-from counterpoint.objectives import OBJECTIVES, objective_config
+from counterpoint.objectives import OBJECTIVES, STEP_OBJECTIVES, objective_config
 from counterpoint.training.pretrain import PretrainConfig, build_objective, load_config
+from counterpoint.training.pretrain_steps import load_step_config
 from tests.conftest import moving_square_store
 
 TINY = {
@@ -26,13 +27,35 @@ TINY = {
 
 
 AGENT_RECIPES = [name for name in recipe_names() if "agent" in read_recipe(name)]
-ENCODER_RECIPES = [name for name in recipe_names() if name not in AGENT_RECIPES]
+STEP_RECIPES = [
+    name for name in recipe_names() if read_recipe(name).get("objective", {}).get("name") in STEP_OBJECTIVES
+]
+ENCODER_RECIPES = [name for name in recipe_names() if name not in (*AGENT_RECIPES, *STEP_RECIPES)]
 
 
 @pytest.mark.parametrize("name", ENCODER_RECIPES)
 def test_every_recipe_loads_with_every_key_known(name: str) -> None:
     config = load_config(name, {})
     assert config.objective["name"] in OBJECTIVES
+
+
+@pytest.mark.parametrize("name", STEP_RECIPES)
+def test_every_recipe_of_transitions_is_complete_and_every_key_known(name: str) -> None:
+    config = load_step_config(name, {})
+    _, settings = objective_config(config.objective, name, STEP_OBJECTIVES)
+    unsaid = set(type(settings).model_fields) - set(config.objective)
+    assert not unsaid, f"{name} leaves {unsaid} to the defaults"
+
+
+def test_values_of_premier_taco_s_appendix_c() -> None:
+    config = load_step_config("premier_taco-metaworld", {})
+    said = config.objective
+    assert (said["steps"], said["window"], said["hidden"], said["action_hidden"]) == (3, 5, 1024, 64)
+    assert (config.encoder.embed_dim, config.encoder.size, config.encoder.stack) == (100, 84, 3)
+    assert config.optimizer.lr == 1e-4
+    batches = {name: load_step_config(name, {}).train.batch_size for name in STEP_RECIPES}
+    assert {batches[f"{name}-metaworld"] for name in ("premier_taco", "taco", "curl", "atc", "spr")} == {4096}
+    assert {batches[f"{name}-metaworld"] for name in ("td3_bc", "inverse_dynamics")} == {1024}
 
 
 @pytest.mark.parametrize("name", AGENT_RECIPES)

@@ -12,13 +12,19 @@ if TYPE_CHECKING:
     from counterpoint.data.episode import Episode
     from counterpoint.data.formats import open_dataset
     from counterpoint.data.loader import Loader
+    from counterpoint.data.nstep_loader import NStepLoader
     from counterpoint.data.store import EpisodeStore, MemoryStore
     from counterpoint.encoders.base import DualEncoder, EncoderConfig
+    from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
     from counterpoint.errors import BadInputError, MissingExtraError
+    from counterpoint.policies.clone import CloneConfig, clone
+    from counterpoint.policies.cloned import ClonedPolicy
     from counterpoint.rewards.model import RewardModel
 
 __all__ = [
     "BadInputError",
+    "CloneConfig",
+    "ClonedPolicy",
     "DualEncoder",
     "EncoderConfig",
     "Episode",
@@ -26,12 +32,18 @@ __all__ = [
     "Loader",
     "MemoryStore",
     "MissingExtraError",
+    "NStepLoader",
+    "ObservationConfig",
+    "ObservationEncoder",
     "RewardModel",
+    "clone",
     "open_dataset",
 ]
 
 _HOMES = {
     "BadInputError": "errors",
+    "CloneConfig": "policies.clone",
+    "ClonedPolicy": "policies.cloned",
     "DualEncoder": "encoders.base",
     "EncoderConfig": "encoders.base",
     "Episode": "data.episode",
@@ -39,7 +51,11 @@ _HOMES = {
     "Loader": "data.loader",
     "MemoryStore": "data.store",
     "MissingExtraError": "errors",
+    "NStepLoader": "data.nstep_loader",
+    "ObservationConfig": "encoders.observation",
+    "ObservationEncoder": "encoders.observation",
     "RewardModel": "rewards.model",
+    "clone": "policies.clone",
     "open_dataset": "data.formats",
 }
 

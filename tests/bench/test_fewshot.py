@@ -15,6 +15,7 @@ from counterpoint.bench.fewshot_config import Evaluations, FewshotConfig, Fewsho
 from counterpoint.bench.fewshot_presets import PRESETS, preset
 from counterpoint.encoders.observation import ObservationConfig
 from counterpoint.errors import BadInputError
+from counterpoint.policies.clone import clone
 from counterpoint.training.trainer import TrainConfig
 from tests.bench.square_world import SIZE, make_square, record_squares
 
@@ -116,7 +117,7 @@ def test_one_that_was_interrupted_goes_on_to_the_same_result(
     config: FewshotConfig, whole: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cloned: list[int] = []
-    own = fewshot_cells.clone
+    own = clone
 
     def interrupted(*arguments: Any, **options: Any) -> object:
         cloned.append(len(cloned))
@@ -224,6 +225,22 @@ def test_bad_settings_are_told_before_anything_runs(
     with pytest.raises(BadInputError, match=message):
         fewshot_benchmark(config.model_copy(update=change), tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("metrics", "note"),
+    [
+        ({"window_accuracy": 0.51}, "window accuracy 0.51"),
+        ({"window_accuracy": 0.8}, None),
+        ({"categorical_accuracy": 0.01}, "among 128 rows"),
+        ({"categorical_accuracy": 0.3}, None),
+        ({"action_error": 0.3}, None),
+    ],
+)
+def test_a_pretraining_that_stayed_at_chance_is_noted(metrics: dict[str, float], note: str | None) -> None:
+    about = fewshot._about({"metrics": {"train": {}, "val": metrics}, "seconds": 1.0}, 128)
+    assert (note is None) == ("note" not in about)
+    assert note is None or note in about["note"]
 
 
 @pytest.mark.slow

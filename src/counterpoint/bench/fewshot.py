@@ -173,7 +173,10 @@ def _result(
         "score": "success rate" if expert is None else "return / expert return",
         "expert_return": expert,
         **summarise(raw, config.reference, expert, reps=config.resamples),
-        "pretraining": {run.name: _about(one) for run, one in pretrained.items()},
+        "pretraining": {
+            run.name: _about(one, pretraining_config(config, run).train.batch_size)
+            for run, one in pretrained.items()
+        },
         "raw": raw,
         "evaluation_seeds": {task: found[Adaptation(rows[0], task, 0)]["evaluation_seeds"] for task in tasks},
         "seconds": {cell.name: one["seconds"] for cell, one in found.items()},
@@ -184,15 +187,24 @@ def _result(
     }
 
 
-def _about(run: dict[str, Any]) -> dict[str, Any]:
-    """A pretraining's last numbers; of a contrastive one, whether it learned at all."""
+def _about(run: dict[str, Any], batch: int) -> dict[str, Any]:
+    """A pretraining's last numbers; of a contrastive one, whether it learned at all.
+
+    Args:
+        run: What it wrote.
+        batch: Its batch size: guessing among the batch's rows is right once in so many times.
+    """
     last = run["metrics"].get("val") or run["metrics"].get("train", {})
     about: dict[str, Any] = {"metrics": run["metrics"], "seconds": run["seconds"]}
-    accuracy = last.get("window_accuracy")
-    if accuracy is not None:
-        about["window_accuracy"] = accuracy
-        if accuracy < LEFT_CHANCE:
-            about["note"] = f"stayed at chance: window accuracy {accuracy:.2f}, where {CHANCE} is guessing"
+    window, among = last.get("window_accuracy"), last.get("categorical_accuracy")
+    if window is not None:
+        about["window_accuracy"] = window
+        if window < LEFT_CHANCE:
+            about["note"] = f"stayed at chance: window accuracy {window:.2f}, where {CHANCE} is guessing"
+    elif among is not None:
+        about["batch_accuracy"] = among
+        if among < 2 / batch:
+            about["note"] = f"stayed at chance: accuracy {among:.4f} among {batch} rows"
     return about
 
 

@@ -76,7 +76,7 @@ def draw_scores(result: Mapping[str, Any], path: Path) -> None:
         panel.set_visible(False)
     for panel, task in zip(panels.flat, [None, *tasks], strict=False):
         for place, row in enumerate(rows):
-            for kind, (marker, label) in KINDS.items():
+            for kind, (marker, _) in KINDS.items():
                 if task is None:
                     found, value = result["aggregate"][kind][row]["iqm"], "value"
                 else:
@@ -92,7 +92,6 @@ def draw_scores(result: Mapping[str, Any], path: Path) -> None:
                     color=colour,
                     markerfacecolor=face,
                     markersize=4.5,
-                    label=label if place == 0 else None,
                 )
         panel.set_title("all tasks (IQM)" if task is None else task, fontsize=9)
         panel.set_xlabel(result["score"], fontsize=8)
@@ -100,11 +99,17 @@ def draw_scores(result: Mapping[str, Any], path: Path) -> None:
     panels[0][0].set(yticks=range(len(rows)), ylim=(len(rows) - 0.5, -0.5))
     for line in panels:
         line[0].set_yticklabels(rows, fontsize=8)
-    handles, labels = panels[0][0].get_legend_handles_labels()
-    for handle in handles:
-        handle.set_color("#222222")
-    figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=8, frameon=False)
+    figure.legend(handles=_legend(), loc="outside lower center", ncols=2, fontsize=8, frameon=False)
     figure.savefig(path)
+
+
+def _legend() -> list[Any]:
+    line = report_package("matplotlib.lines").Line2D
+    faces = {"last": "#222222", "best3": "white"}
+    return [
+        line([], [], color="#222222", marker=marker, markerfacecolor=faces[kind], linestyle="", label=label)
+        for kind, (marker, label) in KINDS.items()
+    ]
 
 
 def _figure(width: float, height: float) -> Any:

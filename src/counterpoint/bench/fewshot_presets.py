@@ -81,8 +81,8 @@ def _cpu() -> FewshotConfig:
 
     Of the tasks, a state-based clone of five demonstrations solves hammer nearly always and pick-out-of-hole mostly.
     """
-    # Shifts of up to 4 of 48 pixels drown what a window's states differ by; gradients flow as the papers' equations have
-    # it. Both were chosen by the window accuracy of held-out pretraining episodes (docs/methods/premier_taco.md).
+    # Shifts of up to 4 of 48 pixels drown what a window's states differ by; gradients flow as in the papers' equations.
+    # Both were chosen by the window accuracy of held-out pretraining episodes (docs/methods/premier_taco.md).
     mended = {"shift": 0, "stop_gradient": False}
     trained = {"cloning.shift": 2}  # of 48 pixels; DrQ-v2's is 4 of 84
     return FewshotConfig(

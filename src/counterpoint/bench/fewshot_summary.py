@@ -34,7 +34,9 @@ def best_three(values: Sequence[float]) -> float:
     return float(np.mean(sorted(values)[-3:]))
 
 
-def scores(curves: Curves, expert: Mapping[str, float] | None = None) -> dict[str, Scores]:
+def scores(
+    curves: Curves, expert: Mapping[str, float] | None = None
+) -> dict[str, dict[str, Float[NDArray[np.float64], "seeds tasks"]]]:
     """Kind of score -> row -> one score a seed and task.
 
     Args:

@@ -24,7 +24,8 @@ def markdown(result: Mapping[str, Any]) -> str:
     parts += [f"{title.capitalize()}:\n\n{_scores(result, kind)}" for kind, title in KINDS.items()]
     parts.append(
         "A task's interval pools the episodes of all seeds (95 %); that of the best three does not account for their "
-        "choice. IQM: interquartile mean over tasks and seeds, stratified bootstrap."
+        "choice. IQM: interquartile mean over tasks and seeds, stratified bootstrap over seeds, "
+        f"of which there are only {config['seeds']}."
     )
     if result["improvement"]["last"]:
         parts.append(f"Probability that {config['reference']} is better:\n\n{_improvement(result)}")
@@ -55,17 +56,18 @@ def _improvement(result: Mapping[str, Any]) -> str:
 def _pretraining(result: Mapping[str, Any]) -> str:
     rows = []
     for name, run in result["pretraining"].items():
-        accuracy = run.get("window_accuracy")
+        window, among = run.get("window_accuracy"), run.get("batch_accuracy")
         split = "val" if "val" in run["metrics"] else "train"
         rows.append(
             [
                 name,
                 f"{run['metrics'][split]['loss']:.3f} ({split})",
-                "" if accuracy is None else f"{accuracy:.2f}",
+                "" if window is None else f"{window:.2f}",
+                "" if among is None else f"{among:.2f}",
                 run.get("note", ""),
             ]
         )
-    return _table(["run", "loss", "window accuracy (0.5 is chance)", ""], rows)
+    return _table(["run", "loss", "window accuracy (0.5 is chance)", "accuracy in the batch", ""], rows)
 
 
 def _interval(found: Mapping[str, float], key: str) -> str:
