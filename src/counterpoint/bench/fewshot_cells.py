@@ -8,10 +8,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +47,6 @@ __all__ = [
 ]
 
 CENTRE_FRAMES = 2048
-
-# The first optimiser of a process imports Triton, whose LLVM crashes when that of Mesa, which draws, is there already.
-with suppress(ImportError):
-    import_module("triton")
 
 
 @dataclass(frozen=True)

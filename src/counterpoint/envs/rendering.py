@@ -18,6 +18,8 @@ import os
 import sys
 import weakref
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -75,6 +77,9 @@ def import_mujoco() -> Any:
         BadInputError: When it has no drawing backend that works here.
     """
     choose_backend()
+    # The first optimiser of a process imports Triton, whose LLVM crashes where that of Mesa, which draws, is already.
+    if find_spec("triton") is not None:
+        import_module("triton")
     try:
         import mujoco
     except ModuleNotFoundError:

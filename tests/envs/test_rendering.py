@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+from counterpoint.envs.metaworld import MetaWorldTask
+
+task = MetaWorldTask("handle-press", size=16)
+task.reset(0)
+task.draw()
+import torch
+
+weight = torch.zeros(1, requires_grad=True)
+optimizer = torch.optim.Adam([weight])
+(weight + 1).backward()
+optimizer.step()
+task.draw()
+"""
+
+
+@pytest.mark.sim
+@pytest.mark.usefixtures("simulator")
+def test_a_process_that_has_drawn_can_train() -> None:
+    finished = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stderr

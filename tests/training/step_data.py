@@ -1,0 +1,92 @@
+"""Tiny logged control: a dot that its actions move, in memory or as a LeRobot data set; and a tiny recipe for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from counterpoint.data.episode import Episode
+from counterpoint.data.formats.lerobot_writer import LeRobotWriter
+from counterpoint.data.store import MemoryStore, read_episode
+
+__all__ = ["SIZE", "control_store", "write_control_set", "write_recipe"]
+
+SIZE = 16
+DOT = 4  # pixels a side
+
+
+def control_store(
+    episodes: int = 4,
+    *,
+    action_dim: int | None = 2,
+    rewards: bool = False,
+    ground: int = 40,
+    length: int = 14,
+    seed: int = 0,
+) -> MemoryStore:
+    """Episodes of two instructions on a ground of about the given grey; without actions where A is `None`."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for number in range(episodes):
+        actions = rng.uniform(-1, 1, (length, action_dim or 2)).astype(np.float32)
+        places = np.clip(SIZE / 2 + np.cumsum(3 * actions[:, :2], 0), 0, SIZE - DOT).astype(int)
+        frames = rng.integers(ground, ground + 20, (length, SIZE, SIZE, 3)).astype(np.uint8)
+        for picture, (x, y) in zip(frames, places, strict=True):
+            picture[y : y + DOT, x : x + DOT] = (255, 128, 0)
+        made.append(
+            Episode(
+                frames={"front": frames},
+                instruction=f"move the dot {number % 2}",
+                timestamps=np.arange(length) / 10,
+                actions=None if action_dim is None else actions,
+                state=places.astype(np.float32),
+                rewards=(places[:, 0] / SIZE).astype(np.float32) if rewards else None,
+            )
+        )
+    return MemoryStore(made)
+
+
+def write_control_set(root: Path, splits: Mapping[str, MemoryStore]) -> Path:
+    """The splits' episodes, one split after the other, as a LeRobot data set with lossless pictures."""
+    first = next(iter(splits.values()))
+    actions = first.actions(0)
+    writer = LeRobotWriter(
+        root,
+        fps=10,
+        cameras={"front": (SIZE, SIZE)},
+        action_dim=None if actions is None else actions.shape[1],
+        state_dim=2,
+        robot_type="toy",
+        image_cameras=("front",),
+    )
+    ranges, done = {}, 0
+    for name, store in splits.items():
+        for episode in range(len(store.episodes)):
+            writer.add_episode(read_episode(store, episode))
+        ranges[name] = f"{done}:{done + len(store.episodes)}"
+        done += len(store.episodes)
+    writer.finalize(ranges)
+    return root
+
+
+def write_recipe(path: Path, objective: str, settings: Mapping[str, Any] | None = None) -> Path:
+    """A recipe of a narrow encoder and four steps for the objective.
+
+    Args:
+        path: Where it goes.
+        objective: Of `STEP_OBJECTIVES`.
+        settings: Of its `[objective]` section, values that JSON and TOML write alike.
+    """
+    own = "".join(f"{key} = {json.dumps(value)}\n" for key, value in (settings or {}).items())
+    path.write_text(
+        f'[objective]\nname = "{objective}"\nshift = 1\n{own}'
+        f"[encoder]\nsize = {SIZE}\nstack = 2\nembed_dim = 8\nwidth = 4\ncentre = true\n"
+        "[optimizer]\nlr = 1e-3\n"
+        "[train]\nsteps = 4\nbatch_size = 8\nlog_every = 2\neval_every = 2\neval_batches = 1\n"
+        f"save_every = 2\ntrackers = []\n[data]\ncache = {json.dumps(str(path.parent / 'cache'))}\n"
+    )
+    return path
