@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +15,7 @@ COMMANDS = (
     ["pretrain"], ["recipes"], ["reward"], ["report"], ["convert"],
     ["collect", "metaworld"], ["collect", "pointmaze"],
     ["train"], ["evaluate"], ["bench"], ["bench", "occupancy"], ["bench", "stitching"],
+    ["collect", "dmc"], ["bench", "fewshot"],
 )  # fmt: skip
 
 
@@ -73,3 +77,79 @@ def test_bad_input_is_one_message_and_exit_code_2(
     assert words in error
     assert "Traceback" not in error
     assert "Mend:" in error
+
+
+def recorder(calls: list[tuple[Any, ...]], answer: Any = None) -> Callable[..., Any]:
+    def record(*arguments: Any, **settings: Any) -> Any:
+        calls.append((*arguments, settings))
+        return answer
+
+    return record
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["cloning", "--clone.steps=5", "--data", "d", "--out", "o", "--encoder", "runs/a.b"],
+        ["cloning", "--data", "d", "--encoder=runs/a.b", "--out", "o", "--clone.steps", "5"],
+    ],
+)
+def test_train_cloning_clones_a_policy(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[tuple[Any, ...]] = []
+    monkeypatch.setattr("counterpoint.policies.command.train_policy", recorder(calls, Path("o/policy")))
+    main(["train", *arguments])
+    assert calls == [("cloning", "d", Path("o"), {"clone.steps": 5}, {"encoder": "runs/a.b"})]
+    assert capsys.readouterr().out == "Wrote o/policy\n"
+
+
+def test_train_with_another_name_trains_an_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[Any, ...]] = []
+    monkeypatch.setattr("counterpoint.agents.train.train_agent", recorder(calls))
+    main(["train", "td_infonce", "--env", "FetchReach-v4", "--out", "o", "--agent.discount=0.95"])
+    expected = {"env": "FetchReach-v4", "data": None}
+    assert calls == [("td_infonce", Path("o"), {"agent.discount": 0.95}, expected)]
+
+
+@pytest.mark.parametrize("folder", ["policy", "agent"])
+def test_evaluate_tells_policies_and_agents_apart(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / folder).mkdir()
+    policies: list[tuple[Any, ...]] = []
+    agents: list[tuple[Any, ...]] = []
+    monkeypatch.setattr("counterpoint.policies.command.evaluate_policy", recorder(policies))
+    monkeypatch.setattr("counterpoint.agents.evaluate.evaluate_run", recorder(agents))
+    main(
+        ["evaluate", str(tmp_path), "--env", "metaworld/bin-picking@corner", "--episodes", "3", "--seed", "7"]
+    )
+    called, spared = (policies, agents) if folder == "policy" else (agents, policies)
+    settings = {"env": "metaworld/bin-picking@corner", "episodes": 3, "envs": 2, "seed": 7}
+    assert called == [(tmp_path, settings)]
+    assert spared == []
+
+
+def test_collect_dmc_records_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[Any, ...]] = []
+    monkeypatch.setattr("counterpoint.envs.dmc_collect.collect_dmc", recorder(calls))
+    main(["collect", "dmc", "--out", "o", "--tasks", "walker-walk", "cheetah-run", "--kind", "expert"])
+    ((config, _),) = calls
+    assert (config.out, config.tasks, config.kind) == (Path("o"), ("walker-walk", "cheetah-run"), "expert")
+    assert (config.episodes, config.size, config.seed) == (None, 84, 0)
+
+
+def test_bench_fewshot_runs_the_preset_with_its_overrides(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[Any, ...]] = []
+    monkeypatch.setattr("counterpoint.bench.fewshot.fewshot_benchmark", recorder(calls))
+    main(["bench", "fewshot", "--preset", "quick", "--data.demonstrations=4", "--out", "o"])
+    ((config, out, _),) = calls
+    assert (config.data.demonstrations, out) == (4, Path("o"))
+
+
+def test_pretrain_takes_several_data_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[Any, ...]] = []
+    monkeypatch.setattr("counterpoint.training.pretrain.pretrain", recorder(calls))
+    main(["pretrain", "premier_taco-metaworld", "--data", "a", "b", "--objective.window=3", "--out", "o"])
+    paths = (Path("a"), Path("b"))
+    assert calls == [("premier_taco-metaworld", paths, Path("o"), {"objective.window": 3}, {})]

@@ -25,10 +25,9 @@ class SquareTask:
 
     action_dim = 2
     state_dim = 2
-    horizon = 10
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, steps: int | None = None) -> None:
+        self.name, self.horizon = name, steps or 10
         self.instruction = f"push {name.rpartition('/')[2]}"
         self._goal = np.array(GOALS[name.rpartition("/")[2]])
         self.closed = False
@@ -51,15 +50,15 @@ class SquareTask:
     def step(self, action: Array) -> Outcome:
         self._place = np.clip(self._place + SPEED * np.clip(action, -1, 1), 2, SIZE - 2)
         far = float(np.abs(self._place - self._goal).max())
-        return Outcome(reward=-far, success=far < NEAR)
+        return Outcome(reward=SIZE - far, success=far < NEAR)
 
     def close(self) -> None:
         self.closed = True
 
 
-def make_square(name: str, **_: object) -> SquareTask:
+def make_square(name: str, *, steps: int | None = None, **_: object) -> SquareTask:
     """In place of `counterpoint.envs.control.make_task`."""
-    return SquareTask(name)
+    return SquareTask(name, steps)
 
 
 def record_squares(

@@ -9,6 +9,7 @@ from counterpoint.bench.fewshot_summary import (
     aggregates,
     best_three,
     improvements,
+    score_titles,
     scores,
     single,
     summarise,
@@ -41,6 +42,13 @@ CURVES = {
 def test_best_three() -> None:
     assert best_three([0.1, 0.9, 0.5, 0.4]) == pytest.approx(0.6)
     assert best_three([0.2, 0.4]) == pytest.approx(0.3)
+
+
+def test_titles_say_among_how_many_the_best_were_chosen() -> None:
+    assert score_titles(CURVES)["best3"] == "mean of the best three of 2 to 4 evaluations"
+    few, one = ({"a": {"t": [run(*[ONE] * count)]}} for count in (2, 1))
+    assert score_titles(few)["best3"] == "mean of all, at most three, of 2 evaluations"
+    assert score_titles(one)["best3"] == "mean of all, at most three, of 1 evaluation"
 
 
 def test_scores_by_hand() -> None:

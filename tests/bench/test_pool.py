@@ -48,6 +48,21 @@ def test_parts_run_in_this_process_where_there_is_one(tmp_path: Path) -> None:
     assert (tmp_path / "b").read_text().startswith(f"{os.getpid()} ")
 
 
+def test_a_part_has_one_thread_wherever_it_runs(tmp_path: Path) -> None:
+    """Sums over several threads round differently: what is left to run must not change a number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with ProgressBar("alone", 2, "things") as bar:
+            run_side_by_side("alone", [partial(write, tmp_path / "a")], 4, bar)
+            with pytest.raises(FullError):
+                run_side_by_side("alone", [fail], 1, bar)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert (tmp_path / "a").read_text().split()[1] == "1"
+
+
 def test_parts_run_in_workers_and_all_are_counted(tmp_path: Path) -> None:
     with ProgressBar("workers", 6, "things") as bar:
         parts = [partial(write, tmp_path / name) for name in "abc"]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from counterpoint.data.cache import cached
-from counterpoint.data.multitask import MultiTaskStore, action_mask, action_statistics, task_numbers
+from counterpoint.data.multitask import MultiTaskStore, action_mask, task_numbers, task_table
 from counterpoint.data.nstep import NearNegatives, NStepSpec
 from counterpoint.data.nstep_loader import NStepLoader
 from counterpoint.data.store import EpisodeStore, MemoryStore, SubsetStore, read_episode
@@ -55,18 +55,17 @@ def test_tasks_are_told_apart_by_domain_and_instruction() -> None:
     assert action_mask(some, 5).sum(1).tolist() == [4, 2, 2]
 
 
-def test_statistics_are_those_of_each_task() -> None:
-    found = action_statistics(joined())
-    for task, (store, episodes) in enumerate([(ARM, [0, 2]), (ARM, [1]), (WALKER, [0]), (WALKER, [1])]):
-        parts = [store.actions(episode) for episode in episodes]
-        actions = np.concatenate([part for part in parts if part is not None])
-        own = actions.shape[1]
-        np.testing.assert_allclose(found.mean[task, :own], actions.mean(0), rtol=1e-5)
-        np.testing.assert_allclose(found.std[task, :own], actions.std(0), rtol=1e-4)
-        np.testing.assert_array_equal(found.least[task, :own], actions.min(0))
-        np.testing.assert_array_equal(found.greatest[task, :own], actions.max(0))
-        assert not found.mean[task, own:].any()
-    assert found.mean.dtype == np.float32
+def test_tasks_keep_the_numbers_they_have_elsewhere() -> None:
+    """Validation episodes come in another order, without some tasks and with new ones."""
+    known = task_table(joined())
+    assert known == {("arm", "one"): 0, ("arm", "two"): 1, ("walker", "one"): 2, ("walker", "two"): 3}
+    alone = MultiTaskStore([SubsetStore(WALKER, [1])], ["walker"])
+    assert task_numbers(alone).tolist() == [0]
+    assert task_numbers(alone, known).tolist() == [3]
+    other = numbered_store([9, 9, 9], instructions=("three", "two", "one"))
+    assert task_numbers(MultiTaskStore([other], ["arm"]), known).tolist() == [4, 1, 0]
+    loader = NStepLoader(alone, NStepSpec((0,), 1), batch_size=4, seed=0, known_tasks=known, balance="tasks")
+    assert loader[0]["task"].tolist() == [3] * 4
 
 
 def test_batches_pad_actions_and_say_which_are_the_tasks_own() -> None:
@@ -117,10 +116,3 @@ def test_domains_that_do_not_fit_are_refused(second: EpisodeStore, message: str)
 def test_every_domain_needs_a_name_of_its_own(names: list[str]) -> None:
     with pytest.raises(BadInputError, match="name every domain once"):
         MultiTaskStore([ARM, WALKER], names)
-
-
-def test_statistics_need_actions() -> None:
-    frames = {"front": np.zeros((3, 4, 4, 3), np.uint8)}
-    bare = MemoryStore([type(read_episode(ARM, 0))(frames, "look", np.arange(3) / 10)])
-    with pytest.raises(BadInputError, match="episode 0: found no actions"):
-        action_statistics(bare)

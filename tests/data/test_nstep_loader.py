@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from counterpoint.data.cache import cached
+from counterpoint.data.multitask import MultiTaskStore
 from counterpoint.data.nstep import NearNegatives, NStepSpec
 from counterpoint.data.nstep_loader import NStepLoader
 from counterpoint.data.store import EpisodeStore, MemoryStore, SubsetStore, read_episode
@@ -216,11 +217,28 @@ def test_uneven_actions_are_one_message() -> None:
         load(MemoryStore(mixed))
 
 
+def test_uneven_state_is_no_matter_of_domains() -> None:
+    arm = numbered_store([20])
+    other = read_episode(arm, 0)
+    assert other.state is not None
+    wide = MemoryStore([replace(other, state=np.repeat(other.state, 2, 1))])
+    with pytest.raises(BadInputError, match="found state of 6 dimensions; expected 3") as refused:
+        load(MultiTaskStore([arm, wide], ["arm", "wide"]))
+    assert "MultiTaskStore" not in str(refused.value)  # they are in one already
+
+
+def test_frames_of_two_sizes_are_one_message() -> None:
+    store = MemoryStore([read_episode(numbered_store([20], size=size), 0) for size in (4, 6)])
+    with pytest.raises(BadInputError, match="episode 1: found frames of 6 x 6; expected 4 x 4"):
+        load(store, batch_size=64)[0]
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"batch_size": 9, "world_size": 2}, "multiple of the number of processes"),
         ({"camera": "wrist"}, "camera"),
+        ({"balance": "task"}, "balance: found 'task'; expected 'steps' or 'tasks'"),
         ({"action_dim": 1}, "action_dim: found 1; expected at least the data's 2"),
     ],
 )

@@ -336,7 +336,7 @@ def test_the_death_of_a_worker_is_told_with_its_mend(tmp_path: Path, monkeypatch
             return future
 
     pretend(monkeypatch, [])
-    monkeypatch.setattr(collect_run, "_pool", lambda workers: nullcontext(DeadPool()))
+    monkeypatch.setattr(collect_run, "worker_processes", lambda *_, **__: nullcontext(DeadPool()))
     with pytest.raises(BadInputError, match="run the same again to go on"):
         collect_metaworld(config(tmp_path / "set", tasks=("reach",), workers=2))
     assert (tmp_path / "set.partial" / "collect.json").exists()

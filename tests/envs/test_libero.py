@@ -13,7 +13,7 @@ import torch
 
 from counterpoint.data.formats import open_dataset
 from counterpoint.envs.control import make_task
-from counterpoint.envs.libero import LiberoTask, read_init_states
+from counterpoint.envs.libero import CAMERAS, LiberoTask, read_init_states
 from counterpoint.envs.libero_instructions import LIBERO_10
 from counterpoint.errors import BadInputError, MissingExtraError
 from tests.data.formats.hdf5_made import write_libero
@@ -68,6 +68,15 @@ def test_pictures_state_and_success(tmp_path: Path, made: list[MadeLiberoEnv]) -
     assert made[0].actions[-1].tolist() == [1.0] * 7
     task.close()
     assert made[0].closed
+
+
+def test_both_cameras_by_either_name(made: list[MadeLiberoEnv]) -> None:
+    wrist, outer = (make_task("libero/libero_10/0", camera=name, size=16) for name in CAMERAS[::-1])
+    for names in (CAMERAS, ("agentview_rgb", "eye_in_hand_rgb")):
+        both = make_task("libero/libero_10/0", camera=names, size=16).draw()
+        np.testing.assert_array_equal(both, np.stack([outer.draw(), wrist.draw()]))
+    with pytest.raises(BadInputError, match="camera: found 'side'"):
+        make_task("libero/libero_10/0", camera=("agentview", "side"))
 
 
 @pytest.mark.parametrize(

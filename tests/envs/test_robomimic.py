@@ -43,6 +43,9 @@ def test_pictures_are_upright_and_of_the_camera_asked_for(made: list[MadeEnv]) -
         assert picture.flags.c_contiguous
     with pytest.raises(BadInputError, match="found 'side'; expected one of frontview, agentview"):
         make_task("robomimic/Lift", camera="side")
+    names = ("agentview_image", "robot0_eye_in_hand")  # the data's name, and the simulator's
+    both = make_task("robomimic/Lift", camera=names, size=16).draw()
+    assert both[:, 0, 0].tolist() == [[1, 1, 1], [2, 2, 2]]
 
 
 def test_the_seed_decides_and_nobody_elses_generator_is_touched(made: list[MadeEnv]) -> None:

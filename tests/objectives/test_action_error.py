@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from counterpoint.errors import BadInputError
-from counterpoint.objectives.action_error import action_error, constant_action_error
+from counterpoint.objectives.action_error import absolute_action_error, action_error, constant_action_error
 from tests.reference import action_error as plain
 
 
@@ -40,6 +40,18 @@ def test_plain_loop_of_sequences() -> None:
         action_error(predicted, actions, mask=mask),
         action_error(predicted, actions, mask=mask, scored=everything),
     )
+
+
+def test_plain_loop_of_absolute_errors() -> None:
+    predicted, actions, mask = drawn(5, 3)
+    own = [(row, column) for row in range(5) for column in range(3) if mask[row, column]]
+    mean = plain.mean_action(actions, mask)
+    expected = [
+        sum(abs(float(guess[place] - actions[place])) for place in own) / len(own)
+        for guess in (predicted.detach(), mean.expand(5, 3))
+    ]
+    found = absolute_action_error(predicted, actions, mask=mask)
+    assert [float(value) for value in found] == pytest.approx(expected)
 
 
 def test_gradcheck() -> None:

@@ -9,7 +9,8 @@ from torch import nn
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.encoders.text import SentenceTower
 from counterpoint.errors import BadInputError
-from counterpoint.policies.cloning import FEATURES, Cloning, CloningConfig, cloning_loss
+from counterpoint.objectives.base import Features
+from counterpoint.policies.cloning import FEATURES, Cloning, CloningConfig
 from tests.objectives.steps import step_batch
 from tests.policies.demos import spelled
 
@@ -97,8 +98,17 @@ def test_plain_loop() -> None:
     generator = torch.Generator().manual_seed(0)
     predicted, actions = torch.randn(2, 4, 3, generator=generator, dtype=torch.float64)
     mask = torch.tensor([[1, 1, 1], [1, 0, 0], [1, 1, 0], [1, 1, 1]], dtype=torch.bool)
-    errors = [(predicted[b, a] - actions[b, a]) ** 2 for b in range(4) for a in range(3) if mask[b, a]]
-    torch.testing.assert_close(cloning_loss(predicted, actions, mask), torch.stack(errors).mean())
+    own = [(b, a) for b in range(4) for a in range(3) if mask[b, a]]
+    columns = [[actions[b, a] for b in range(4) if mask[b, a]] for a in range(3)]
+    means = [torch.stack(column).mean() for column in columns]
+    given = {"actions": actions[:, None], "action_mask": mask}
+    found = cloning().loss(Features({"predicted": predicted}), given)
+    squared = torch.stack([(predicted[place] - actions[place]) ** 2 for place in own])
+    torch.testing.assert_close(found.loss, squared.mean())
+    error = torch.stack([(predicted[place] - actions[place]).abs() for place in own])
+    torch.testing.assert_close(found.metrics["action_error"], error.mean())
+    constant = torch.stack([(means[place[1]] - actions[place]).abs() for place in own])
+    torch.testing.assert_close(found.metrics["action_error_constant"], constant.mean())
 
 
 def test_masked_dimensions_are_ignored() -> None:
@@ -143,7 +153,7 @@ def test_features_stand_in_for_frames() -> None:
     objective = cloning(freeze=True, history=3).eval()
     given = batch(objective)
     features = {name: value for name, value in given.items() if name != "frames"}
-    features[FEATURES] = objective.embed(given["frames"])
+    features[FEATURES] = objective.embed(given["frames"], given)
     torch.testing.assert_close(objective(features).loss, objective(given).loss)
 
 

@@ -45,7 +45,7 @@ def test_the_same_batches_as_the_loader(history: int) -> None:
         for name in features.keys() & pixels.keys():
             same = features[name] == pixels[name]
             assert same if isinstance(same, bool) else bool(same.all()), name
-        torch.testing.assert_close(features[FEATURES], model.embed(pixels["frames"]))
+        torch.testing.assert_close(features[FEATURES], model.embed(pixels["frames"], pixels))
 
 
 @pytest.mark.parametrize("history", [1, 3])

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from counterpoint.data.statistics import Statistics
 from counterpoint.encoders.text import SentenceTower
 from counterpoint.errors import BadInputError
-from counterpoint.policies.demonstrations import Statistics
 from counterpoint.policies.heads import ActionHead, HeadConfig
 from tests.policies.demos import spelled
 

@@ -33,10 +33,13 @@ def control_store(
     made = []
     for number in range(episodes):
         actions = rng.uniform(-1, 1, (length, action_dim or 2)).astype(np.float32)
-        places = np.clip(SIZE / 2 + np.cumsum(3 * actions[:, :2], 0), 0, SIZE - DOT).astype(int)
         frames = rng.integers(ground, ground + 20, (length, SIZE, SIZE, 3)).astype(np.uint8)
-        for picture, (x, y) in zip(frames, places, strict=True):
-            picture[y : y + DOT, x : x + DOT] = (255, 128, 0)
+        places = np.zeros((length, 2), int)
+        place = rng.uniform(0, SIZE - DOT, 2)
+        for step, action in enumerate(actions):
+            places[step] = x, y = np.rint(place).astype(int)
+            frames[step, y : y + DOT, x : x + DOT] = (255, 128, 0)
+            place = np.clip(place + 4 * action[:2], 0, SIZE - DOT)
         made.append(
             Episode(
                 frames={"front": frames},

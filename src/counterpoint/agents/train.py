@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
 from accelerate.utils import set_seed
 
 from counterpoint.agents import AGENTS, Agent, Spaces, agent_config, make_agent
@@ -30,6 +29,7 @@ from counterpoint.errors import BadInputError
 from counterpoint.evaluation.rollouts import Rollouts, roll_out_patiently
 from counterpoint.provenance import provenance
 from counterpoint.training.checkpoint import write_atomically
+from counterpoint.training.precision import accelerator_of
 from counterpoint.training.run_folder import claim_run
 from counterpoint.training.trainer import train
 
@@ -201,7 +201,7 @@ def _offline(
             None,
             config.train.loop(),
             run=out,
-            accelerator=Accelerator(),
+            accelerator=accelerator_of("no"),
             settings=settings,
             evaluation=evaluate if workers is not None else None,
         )

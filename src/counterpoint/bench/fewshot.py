@@ -23,14 +23,18 @@ from counterpoint.bench.fewshot_cells import (
     encoder_config,
     pretrain,
     pretraining_config,
+    read_part,
 )
+from counterpoint.bench.fewshot_check import check_data
 from counterpoint.bench.fewshot_config import FewshotConfig
 from counterpoint.bench.fewshot_data import (
+    demonstrations_of,
     expert_returns,
     open_demonstrations,
     open_pretraining,
-    overlap,
     record_data,
+    start_simulations,
+    task_instruction,
 )
 from counterpoint.bench.fewshot_summary import summarise
 from counterpoint.bench.fewshot_table import markdown
@@ -38,10 +42,14 @@ from counterpoint.bench.pool import Part, run_side_by_side
 from counterpoint.errors import BadInputError
 from counterpoint.progress import ProgressBar
 from counterpoint.provenance import provenance
+from counterpoint.rewards.extras import report_package
 from counterpoint.training.checkpoint import write_atomically
+from counterpoint.training.pretrain_steps import load_encoder
 
 __all__ = ["fewshot_benchmark", "parts"]
 
+REPORT = ("scipy.stats", "rliable.library", "rliable.metrics", "matplotlib.figure")
+"""What tables and figures are made with."""
 CHANCE, LEFT_CHANCE = 0.5, 0.55
 """Window accuracy of an encoder that learned nothing, and below which a run is said to have stayed there."""
 
@@ -59,12 +67,20 @@ def fewshot_benchmark(config: FewshotConfig, out: Path) -> dict[str, Any]:
     Raises:
         BadInputError: When the folder holds a benchmark of another configuration, a setting is unknown, data are
             missing, or a worker process was killed.
+        MissingExtraError: When the simulator or what tables and figures are made with is not installed.
     """
     from counterpoint.bench.fewshot_figures import draw_all  # matplotlib is an extra
 
+    for module in REPORT:  # missing ones are told now, not after days of training
+        report_package(module)
     runs, cells = parts(config)
     _check(config, runs, cells)
+    start_simulations(config)
     _claim(config, out)
+    everything: list[PretrainingRun | Adaptation] = [*runs, *cells]
+    for part in everything:
+        if part.path(out).exists():
+            read_part(part, out)
     record_data(config, out)
     told = _prepare(config, out)
     for message in told:
@@ -91,38 +107,60 @@ def parts(config: FewshotConfig) -> tuple[list[PretrainingRun], list[Adaptation]
 
 def _check(config: FewshotConfig, runs: Sequence[PretrainingRun], cells: Sequence[Adaptation]) -> None:
     """Wrong settings are told before anything is recorded."""
-    for run in runs:
-        pretraining_config(config, run)
+    check_data(config)
+    for name in config.pretrainings:
+        settings = pretraining_config(config, PretrainingRun(name, 0))
+        if settings.initialize_from and any(run.pretraining == name for run in runs):
+            load_encoder(settings.initialize_from, settings.encoder, f"encoder of pretraining {name}")
+    for row in config.rows:
+        encoder = encoder_config(config, row.name)
+        if row.initialize_from is not None:
+            load_encoder(row.initialize_from, encoder, f"encoder of {row.name}")
     for cell in cells:
-        encoder_config(config, cell.row)
         clone_config(config, cell)
 
 
 def _claim(config: FewshotConfig, out: Path) -> None:
     """Make the folder this benchmark's; numbers of processes may differ when it goes on."""
-    (out / "cells").mkdir(parents=True, exist_ok=True)
+    if out.exists() and not out.is_dir():
+        raise BadInputError(out, found="a file", expected="a folder", mend="choose another --out")
     own = config.model_dump(mode="json", exclude={"processes", "pretraining_processes"})
     del own["data"]["workers"]
     path = out / "config.json"
-    if not path.exists():
-        write_atomically(path, json.dumps(own, indent=1))
-    elif json.loads(path.read_text()) != own:
+    try:
+        begun = json.loads(path.read_text()) if path.exists() else own
+    except ValueError:
+        begun = None
+    if begun != own:
+        ours = isinstance(begun, dict) and own.keys() <= begun.keys()
         raise BadInputError(
             out,
-            found="a benchmark of another configuration",
+            found="a benchmark of another configuration" if ours else "a config.json of something else",
             expected="an empty folder, or one this configuration began",
             mend="choose another folder, or remove this one",
         )
+    (out / "cells").mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        write_atomically(path, json.dumps(own, indent=1))
 
 
 def _prepare(config: FewshotConfig, out: Path) -> list[str]:
-    """Decode all frames before workers ask for them; tell what is wrong with the tasks."""
-    both: set[str] = set()
-    for size in {encoder_config(config, row.name).size for row in config.rows}:
-        demonstrations = [open_demonstrations(config, out, size, task) for task in config.data.unseen_tasks]
+    """Decode all frames before workers ask for them; tell what is wrong with the tasks.
+
+    Raises:
+        BadInputError: When a task has too few demonstrations, or an expert that returns cannot be compared with.
+    """
+    own = {task: task_instruction(config, task) for task in config.data.unseen_tasks}
+    seen: set[str] = set()
+    for size in sorted({encoder_config(config, row.name).size for row in config.rows}):
+        for task, instruction in own.items():
+            store = open_demonstrations(config, out, size, task)
+            demonstrations_of(store, instruction, 0, config.data.demonstrations_for(task))
         if config.used_pretrainings:
-            seen = open_pretraining(config, out, size)[0]
-            both |= set().union(*(overlap(seen, store) for store in demonstrations))
+            seen |= {info.instruction for info in open_pretraining(config, out, size)[0].episodes}
+    if config.data.suite == "dmc":
+        expert_returns(config, out)
+    both = seen & set(own.values()) - {""}
     return [f"not unseen: the pretraining data hold episodes of {one!r}" for one in sorted(both)]
 
 
@@ -158,7 +196,7 @@ def _result(
 ) -> dict[str, Any]:
     """Everything the parts found, and what follows from it."""
     tasks, rows = config.data.unseen_tasks, [row.name for row in config.rows]
-    found = {cell: json.loads(cell.path(out).read_text()) for cell in cells}
+    found = {cell: read_part(cell, out) for cell in cells}
     raw = {
         row: {
             task: [found[Adaptation(row, task, seed)]["curve"] for seed in range(config.seeds)]
@@ -167,7 +205,7 @@ def _result(
         for row in rows
     }
     expert = expert_returns(config, out) if config.data.suite == "dmc" else None
-    pretrained = {run: json.loads(run.path(out).read_text()) for run in runs}
+    pretrained = {run: read_part(run, out) for run in runs}
     return {
         "config": config.model_dump(mode="json"),
         "score": "success rate" if expert is None else "return / expert return",
@@ -178,7 +216,10 @@ def _result(
             for run, one in pretrained.items()
         },
         "raw": raw,
-        "evaluation_seeds": {task: found[Adaptation(rows[0], task, 0)]["evaluation_seeds"] for task in tasks},
+        "evaluation_seeds": {
+            task: [found[Adaptation(rows[0], task, seed)]["evaluation_seeds"] for seed in range(config.seeds)]
+            for task in tasks
+        },
         "seconds": {cell.name: one["seconds"] for cell, one in found.items()},
         "processor_seconds": round(
             sum(one["processor_seconds"] for one in (*found.values(), *pretrained.values()))

@@ -12,11 +12,11 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
-from counterpoint.bench.fewshot_config import FewshotConfig
+from counterpoint.bench.fewshot_config import FewshotConfig, file_name
 from counterpoint.bench.fewshot_data import (
     demonstration_seeds,
     demonstrations_of,
@@ -30,11 +30,19 @@ from counterpoint.config import override, validate
 from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.envs.control import make_task
+from counterpoint.errors import BadInputError
 from counterpoint.evaluation.control_rollouts import ControlRollouts, EpisodeResult
+from counterpoint.objectives import STEP_OBJECTIVES, objective_config
 from counterpoint.policies.base import Policy
 from counterpoint.policies.clone import CloneConfig, clone
 from counterpoint.training.checkpoint import write_atomically
-from counterpoint.training.pretrain_steps import StepPretrainConfig, evenly_spaced_frames, pretrain_steps
+from counterpoint.training.pretrain_steps import (
+    CENTRE_FRAMES,
+    StepPretrainConfig,
+    evenly_spaced_frames,
+    load_encoder,
+    pretrain_steps,
+)
 
 __all__ = [
     "Adaptation",
@@ -44,9 +52,8 @@ __all__ = [
     "encoder_config",
     "pretrain",
     "pretraining_config",
+    "read_part",
 ]
-
-CENTRE_FRAMES = 2048
 
 
 @dataclass(frozen=True)
@@ -56,10 +63,13 @@ class PretrainingRun:
     pretraining: str
     seed: int
 
+    keys: ClassVar = frozenset({"encoder", "metrics", "seconds", "processor_seconds"})
+    """Of its result."""
+
     @property
     def name(self) -> str:
         """Of its files."""
-        return f"{self.pretraining.replace('/', '-')}-{self.seed}"
+        return file_name(self.pretraining, self.seed)
 
     def path(self, out: Path) -> Path:
         """Where its result lies."""
@@ -74,10 +84,13 @@ class Adaptation:
     task: str
     seed: int
 
+    keys: ClassVar = frozenset({"evaluation_seeds", "curve", "seconds", "processor_seconds"})
+    """Of its result."""
+
     @property
     def name(self) -> str:
         """Of its files."""
-        return f"{self.row.replace('/', '-')}-{self.task.replace('/', '-')}-{self.seed}"
+        return file_name(self.row, self.task, self.seed)
 
     def path(self, out: Path) -> Path:
         """Where its result lies."""
@@ -97,9 +110,13 @@ def pretraining_config(config: FewshotConfig, run: PretrainingRun) -> StepPretra
         "encoder": override(config.encoder.model_dump(mode="json"), own.encoder),
         "optimizer": override(config.optimizer.model_dump(mode="json"), own.optimizer),
         "train": override(config.train.model_dump(mode="json"), own.train | {"seed": run.seed}),
+        "data": own.data,
         "initialize_from": own.initialize_from,
     }
-    return validate(StepPretrainConfig, tree, where)
+    found = validate(StepPretrainConfig, tree, where)
+    objective_config(found.objective, where, STEP_OBJECTIVES)
+    found.train.total_steps(1)
+    return found
 
 
 def encoder_config(config: FewshotConfig, row: str) -> ObservationConfig:
@@ -150,14 +167,20 @@ def adapt(config: FewshotConfig, out: Path, cell: Adaptation, tick: Tick) -> Non
     task = f"{config.data.suite}/{cell.task}"
     data = config.data
     make = partial(
-        make_task, task, camera=data.seen_camera, size=size, render=data.render, repeat=data.repeat
+        make_task,
+        task,
+        camera=data.seen_camera,
+        size=size,
+        render=data.render,
+        repeat=data.repeat,
+        steps=data.limit,
     )
     with _logged(out, f"adapt-{cell.name}"):
         instruction = task_instruction(config, cell.task)
         everything = open_demonstrations(config, out, size, cell.task)
         own = demonstrations_of(everything, instruction, cell.seed, config.data.demonstrations_for(cell.task))
         encoder = _encoder(config, out, cell, own)
-        seeds = evaluation_seeds(config, task, demonstration_seeds(config, out, cell.task))
+        seeds = evaluation_seeds(config, task, demonstration_seeds(config, out, cell.task), cell.seed)
         curve: list[dict[str, Any]] = []
         ticked = 0
         options = config.evaluation
@@ -184,15 +207,38 @@ def _encoder(config: FewshotConfig, out: Path, cell: Adaptation, own: EpisodeSto
     """The row's encoder; one that was never trained is centred on the demonstrations, the only frames it is given."""
     row = config.row(cell.row)
     if row.pretraining is not None:
-        done = json.loads(PretrainingRun(row.pretraining, cell.seed).path(out).read_text())
+        done = read_part(PretrainingRun(row.pretraining, cell.seed), out)
         return ObservationEncoder.from_pretrained(out / done["encoder"])
     if row.initialize_from is not None:
-        return ObservationEncoder.from_pretrained(row.initialize_from)
+        return load_encoder(row.initialize_from, encoder_config(config, cell.row), f"encoder of {cell.row}")
     torch.manual_seed(cell.seed)
     encoder = ObservationEncoder(encoder_config(config, cell.row))
     if encoder.config.centre:
-        encoder.centre_on(evenly_spaced_frames(own, CENTRE_FRAMES))
+        cameras = own.cameras[: encoder.config.cameras]
+        encoder.centre_on(evenly_spaced_frames(own, CENTRE_FRAMES, cameras))
     return encoder
+
+
+def read_part(part: PretrainingRun | Adaptation, out: Path) -> dict[str, Any]:
+    """What a finished part came to.
+
+    Raises:
+        BadInputError: When its file is damaged.
+    """
+    path = part.path(out)
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+        missing = part.keys - found.keys()
+    except (ValueError, AttributeError):
+        found, missing = {}, part.keys
+    if missing:
+        raise BadInputError(
+            path,
+            found=f"a damaged result, without {', '.join(sorted(missing))}",
+            expected="what a finished part wrote",
+            mend="remove this file and start the same again: the part is then run once more",
+        )
+    return found
 
 
 def _columns(results: list[EpisodeResult]) -> dict[str, list[float]]:

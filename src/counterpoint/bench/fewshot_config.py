@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field, PositiveInt, model_validator
@@ -11,7 +12,15 @@ from counterpoint.encoders.observation import ObservationConfig
 from counterpoint.training.learner import OptimizerConfig
 from counterpoint.training.trainer import TrainConfig
 
-__all__ = ["Evaluations", "FewshotConfig", "FewshotData", "Pretraining", "Row"]
+__all__ = ["Evaluations", "FewshotConfig", "FewshotData", "Pretraining", "Row", "file_name"]
+
+STEPS = {"metaworld": 200, "dmc": 500}
+"""Suite -> control steps (dm_control: actions) of an episode in the paper's data (Appendix C)."""
+
+
+def file_name(*parts: str | int) -> str:
+    """What the files of a part of the benchmark are called, such as one row's on one task with one seed."""
+    return "-".join(str(part).replace("/", "-") for part in parts)
 
 
 class FewshotData(FrozenConfig):
@@ -27,11 +36,14 @@ class FewshotData(FrozenConfig):
             uniformly (Figure 7).
         noise: Standard deviation of the Gaussian noise on the expert's actions; 0.3 in the paper (Appendix C).
         repeat: Control steps an action lasts on Meta-World (the paper does not say; 1 records and acts at 80 Hz).
-        steps: Control steps of a pretraining episode, which goes on when the task is solved, and limit of all others.
+        steps: Control steps (dm_control: actions) of a pretraining episode, which goes on when the task is solved, and
+            limit of demonstrations and rollouts; by default 200 on Meta-World, 500 on dm_control, and what the
+            simulator has on the others.
         demonstrations: N, a task; recorded without noise, successful ones only. Each seed of the benchmark has N of
             its own, the same for all methods.
-        more_demonstrations: Task -> N where it is another, as the paper's 100 of humanoid and dog.
-        camera: Of pretraining; the suite's usual one by default.
+        more_demonstrations: Unseen task -> N where it is another, as the paper's 100 of humanoid and dog.
+        camera: Of pretraining, as many as `encoder.cameras`; the suite's usual one by default. Where data are not
+            recorded but opened, the name that they have; LIBERO's and robomimic's simulators know it too.
         demonstration_camera: Of demonstrations and rollouts, where it is another (Figure 6, right).
         pretraining_path: A data set to pretrain on instead of recording one.
         demonstrations_path: A data set that holds demonstrations of the unseen tasks, told apart by instruction.
@@ -49,24 +61,36 @@ class FewshotData(FrozenConfig):
     behaviour: Literal["expert", "random"] = "expert"
     noise: float = Field(default=0.3, ge=0)
     repeat: PositiveInt = 1
-    steps: PositiveInt = 200
+    steps: PositiveInt | None = None
     demonstrations: PositiveInt = 5
     more_demonstrations: dict[str, PositiveInt] = Field(default={})
-    camera: str | None = None
-    demonstration_camera: str | None = None
+    camera: str | tuple[str, ...] | None = None
+    demonstration_camera: str | tuple[str, ...] | None = None
     pretraining_path: str | None = None
     demonstrations_path: str | None = None
     render: PositiveInt | None = None
     seed: int = Field(default=0, ge=0)
     workers: PositiveInt = 2
 
+    @model_validator(mode="after")
+    def _known_tasks(self) -> FewshotData:
+        strange = sorted(set(self.more_demonstrations) - set(self.unseen_tasks))
+        if strange:
+            raise ValueError(f"more_demonstrations of unseen_tasks only, not of {', '.join(strange)}")
+        return self
+
+    @property
+    def limit(self) -> int | None:
+        """Steps after which demonstrations and rollouts end; `None` for the simulator's own."""
+        return self.steps or STEPS.get(self.suite)
+
     def demonstrations_for(self, task: str) -> int:
         """N of a task."""
         return self.more_demonstrations.get(task, self.demonstrations)
 
     @property
-    def seen_camera(self) -> str | None:
-        """The camera of demonstrations and rollouts."""
+    def seen_camera(self) -> str | tuple[str, ...] | None:
+        """The camera or cameras of demonstrations and rollouts."""
         return self.demonstration_camera or self.camera
 
 
@@ -78,6 +102,7 @@ class Pretraining(FrozenConfig):
         encoder: Settings that differ from the benchmark's, by dotted key.
         optimizer: The same.
         train: The same; `batch_size`, mostly.
+        data: How episodes are drawn: `balance` of `StepDataConfig`. Which episodes is for the benchmark to say.
         initialize_from: An encoder to start from, instead of random weights (Figures 8, 10, 11).
     """
 
@@ -85,7 +110,16 @@ class Pretraining(FrozenConfig):
     encoder: dict[str, Any] = Field(default={})
     optimizer: dict[str, Any] = Field(default={})
     train: dict[str, Any] = Field(default={})
+    data: dict[str, Any] = Field(default={})
     initialize_from: str | None = None
+
+    @model_validator(mode="after")
+    def _nothing_ignored(self) -> Pretraining:
+        if set(self.data) - {"balance"}:
+            raise ValueError(f"data may say balance alone, not {', '.join(sorted(self.data))}")
+        if "seed" in self.train:
+            raise ValueError("train cannot say a seed: seeds counts them")
+        return self
 
 
 class Row(FrozenConfig):
@@ -107,14 +141,32 @@ class Row(FrozenConfig):
     initialize_from: str | None = None
     clone: dict[str, Any] = Field(default={})
 
+    @model_validator(mode="after")
+    def _nothing_ignored(self) -> Row:
+        if self.pretraining is not None and (self.encoder or self.initialize_from):
+            raise ValueError(
+                f"encoder and initialize_from of {self.name} belong to its pretraining, {self.pretraining}"
+            )
+        _refuse_set_elsewhere(self.clone)
+        return self
+
+
+def _refuse_set_elsewhere(clone: Mapping[str, Any]) -> None:
+    """Settings of cloning that the benchmark fills in itself would be ignored."""
+    section = clone.get("cloning")
+    if "cloning.freeze" in clone or (isinstance(section, Mapping) and "freeze" in section):
+        raise ValueError("clone cannot say cloning.freeze: a row says it, by frozen")
+    if "seed" in clone:
+        raise ValueError("clone cannot say a seed: seeds counts them")
+
 
 class Evaluations(FrozenConfig):
     """How policies are evaluated while they are cloned.
 
     Attributes:
         every: Gradient steps between evaluations; 1000 in the paper.
-        episodes: Of each evaluation; the paper's 40 (20 on dm_control). All evaluations of a task use the same
-            seeds, whatever the method.
+        episodes: Of each evaluation; the paper's 40 (20 on dm_control). Each seed of the benchmark has episodes of its
+            own, the same for all methods and evaluations.
         envs: Simulations side by side in each process.
         processes: Give each simulation a process of its own.
         seed: Which episodes.
@@ -174,9 +226,26 @@ class FewshotConfig(FrozenConfig):
                 raise ValueError(f"pretraining of {row.name} must be one of {sorted(self.pretrainings)}")
         if self.pretrainings and not (self.data.pretraining_tasks or self.data.pretraining_path):
             raise ValueError("pretraining_tasks must name at least one task")
+        for camera in (self.data.camera, self.data.seen_camera):
+            if self.encoder.cameras != (len(camera) if isinstance(camera, tuple) else 1):
+                raise ValueError(f"camera must name encoder.cameras = {self.encoder.cameras} of them")
         for name in (*names, *self.pretrainings):
             if not name or set(name) - set(ALLOWED):
                 raise ValueError(f"names may hold letters, digits and -_./ only, not {name!r}")
+        _refuse_set_elsewhere(self.clone)
+        return self
+
+    @model_validator(mode="after")
+    def _files_apart(self) -> FewshotConfig:
+        """Two parts with one file would be taken for each other."""
+        parts = [(row.name, task) for row in self.rows for task in self.data.unseen_tasks]
+        for group in (parts, [(name,) for name in self.pretrainings]):
+            taken: dict[str, tuple[str, ...]] = {}
+            for part in group:
+                other = taken.setdefault(file_name(*part), part)
+                if other is not part:
+                    pair = f"{' on '.join(other)} and {' on '.join(part)}"
+                    raise ValueError(f"names that differ as files: {pair} would both be {file_name(*part)}")
         return self
 
     @property

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
+from counterpoint.bench.fewshot_check import cameras_of
 from counterpoint.bench.fewshot_config import FewshotConfig, FewshotData
 from counterpoint.data.cache import cached
+from counterpoint.data.cameras import Cameras, camera_names
 from counterpoint.data.formats import open_dataset, split_names
 from counterpoint.data.multitask import MultiTaskStore
 from counterpoint.data.store import EpisodeStore, SubsetStore
-from counterpoint.envs.control import make_task
+from counterpoint.envs.control import make_task, named_cameras
 from counterpoint.errors import BadInputError
 
 __all__ = [
@@ -24,23 +26,19 @@ __all__ = [
     "expert_returns",
     "open_demonstrations",
     "open_pretraining",
-    "overlap",
     "record_data",
+    "start_simulations",
     "task_instruction",
 ]
 
 
 def record_data(config: FewshotConfig, out: Path) -> None:
-    """Record what is missing of pretraining data and demonstrations; an interrupted recording goes on.
-
-    Raises:
-        BadInputError: When the suite has no recorder and no path is given.
-    """
+    """Record what is missing of pretraining data and demonstrations; an interrupted recording goes on."""
     data = config.data
     if config.used_pretrainings and data.pretraining_path is None:
-        _RECORDERS.get(data.suite, _refuse)(config, _pretraining_path(data, out), False)
+        _RECORDERS[data.suite](config, _pretraining_path(data, out), False)
     if data.demonstrations_path is None:
-        _RECORDERS.get(data.suite, _refuse)(config, _demonstrations_path(data, out), True)
+        _RECORDERS[data.suite](config, _demonstrations_path(data, out), True)
 
 
 def open_pretraining(config: FewshotConfig, out: Path, size: int) -> tuple[EpisodeStore, EpisodeStore | None]:
@@ -48,17 +46,17 @@ def open_pretraining(config: FewshotConfig, out: Path, size: int) -> tuple[Episo
     data = config.data
     folders = _folders(_pretraining_path(data, out), data.pretraining_tasks)
     names = [folder.name for folder in folders]
-    train = [_open(folder, "train", data.camera, size, out) for folder in folders]
+    train = [_open(data, folder, "train", data.camera, size, out) for folder in folders]
     if not all("val" in split_names(folder) for folder in folders):
         return _together(train, names), None
-    validation = [_open(folder, "val", data.camera, size, out) for folder in folders]
+    validation = [_open(data, folder, "val", data.camera, size, out) for folder in folders]
     return _together(train, names), _together(validation, names)
 
 
 def open_demonstrations(config: FewshotConfig, out: Path, size: int, task: str) -> EpisodeStore:
     """Those of a task, or of all where they lie in one data set."""
-    (folder,) = _folders(_demonstrations_path(config.data, out), (task,))
-    return _open(folder, "train", config.data.seen_camera, size, out)
+    folder = _demonstrations_folder(config.data, out, task)
+    return _open(config.data, folder, "train", config.data.seen_camera, size, out)
 
 
 def demonstrations_of(store: EpisodeStore, instruction: str, seed: int, count: int) -> EpisodeStore:
@@ -81,26 +79,34 @@ def demonstrations_of(store: EpisodeStore, instruction: str, seed: int, count: i
     return SubsetStore(store, own[share * count : (share + 1) * count])
 
 
-def evaluation_seeds(config: FewshotConfig, task: str, taken: Sequence[int]) -> list[int]:
-    """Seeds of a task's evaluation episodes, the same for every method and none of the demonstrations'.
+def evaluation_seeds(config: FewshotConfig, task: str, taken: Sequence[int], number: int) -> list[int]:
+    """Seeds of the evaluation episodes that belong to seed number `number`, the same for every method.
+
+    None is another number's, so that episodes pooled over numbers begin differently, and none a demonstration's.
+    LIBERO has a few initial states a task, which seeds count through: none comes again before all were taken.
 
     Args:
         config: The benchmark.
         task: `SUITE/TASK`.
         taken: Seeds of the demonstrations.
+        number: Of the benchmark's seed.
     """
-    generator = np.random.default_rng([config.evaluation.seed, zlib.crc32(task.encode())])
-    seeds: list[int] = []
-    while len(seeds) < config.evaluation.episodes:
-        seed = int(generator.integers(2**31))
-        if seed not in taken and seed not in seeds:
-            seeds.append(seed)
-    return seeds
+    episodes, seed = config.evaluation.episodes, config.evaluation.seed
+    if config.data.suite == "libero":
+        first = (seed * config.seeds + number) * episodes
+        return list(range(first, first + episodes))
+    generator = np.random.default_rng([seed, zlib.crc32(task.encode())])
+    found: dict[int, None] = {}
+    while len(found) < (number + 1) * episodes:
+        drawn = int(generator.integers(2**31))
+        if drawn not in taken:
+            found[drawn] = None
+    return list(found)[number * episodes :]
 
 
 def demonstration_seeds(config: FewshotConfig, out: Path, task: str) -> list[int]:
     """Seeds the demonstrations were recorded with; empty for a data set that does not say."""
-    (folder,) = _folders(_demonstrations_path(config.data, out), (task,))
+    folder = _demonstrations_folder(config.data, out, task)
     try:
         info = json.loads((folder / "meta" / "info.json").read_text())
         return [int(seed) for seed in info["counterpoint"]["episodes"]["seed"]]
@@ -109,23 +115,31 @@ def demonstration_seeds(config: FewshotConfig, out: Path, task: str) -> list[int
 
 
 def expert_returns(config: FewshotConfig, out: Path) -> dict[str, float]:
-    """Task -> mean return of its demonstrations, which scores are shares of.
+    """Task -> mean return of its demonstrations over as many steps as rollouts take, which scores are shares of.
 
     Raises:
-        BadInputError: When it is zero, or the demonstrations hold no rewards.
+        BadInputError: When it is not positive, or demonstrations are shorter or hold no rewards.
     """
     found = {}
     for task in config.data.unseen_tasks:
         store = open_demonstrations(config, out, config.encoder.size, task)
         instruction = task_instruction(config, task)
         own = [number for number, info in enumerate(store.episodes) if info.instruction == instruction]
-        rewards = [store.rewards(number) for number in own]
-        known = [float(each.sum()) for each in rewards if each is not None]
-        mean = float(np.mean(known)) if known else 0.0
-        if mean == 0:
+        shortest, limit = min((store.episodes[number].length for number in own), default=0), config.data.limit
+        if limit is not None and shortest < limit:
             raise BadInputError(
                 f"expert of {task}",
-                found="a return of zero" if known else "no rewards",
+                found=f"demonstrations of {shortest} steps",
+                expected=f"{limit}, as long as the rollouts that are compared with them",
+                mend=f"record longer ones, or say data.steps={shortest}",
+            )
+        rewards = [store.rewards(number) for number in own]
+        known = [float(each[:limit].sum()) for each in rewards if each is not None]
+        mean = float(np.mean(known)) if known else 0.0
+        if mean <= 0:
+            raise BadInputError(
+                f"expert of {task}",
+                found=f"a return of {mean:g}" if known else "no rewards",
                 expected="demonstrations that earn something, which returns can be compared with",
                 mend="record better ones, or leave the task out",
             )
@@ -133,21 +147,40 @@ def expert_returns(config: FewshotConfig, out: Path) -> dict[str, float]:
     return found
 
 
+def start_simulations(config: FewshotConfig) -> None:
+    """Make every task once that rollouts or a recording will need, so that what is wrong with one is told early.
+
+    Raises:
+        BadInputError: When the simulator does not know a task, or not the camera.
+        MissingExtraError: When it is not installed.
+    """
+    for task in config.data.unseen_tasks:
+        task_instruction(config, task)
+    data = config.data
+    if data.suite == "dmc" and config.used_pretrainings and data.pretraining_path is None:
+        for task in data.pretraining_tasks:  # their models have cameras of their own
+            make_task(f"dmc/{task}", camera=data.camera, size=config.encoder.size).close()
+
+
 def task_instruction(config: FewshotConfig, task: str) -> str:
-    """What a task's episodes are called in data sets."""
+    """What a task's episodes are called in data sets.
+
+    Raises:
+        BadInputError: When the simulator does not know the task, or not the camera.
+        MissingExtraError: When it is not installed.
+    """
+    data = config.data
     simulation = make_task(
-        f"{config.data.suite}/{task}", camera=config.data.seen_camera, size=config.encoder.size
+        f"{data.suite}/{task}",
+        camera=data.seen_camera,
+        size=config.encoder.size,
+        repeat=data.repeat,
+        steps=data.limit,
     )
     try:
         return simulation.instruction
     finally:
         simulation.close()
-
-
-def overlap(pretraining: EpisodeStore, demonstrations: EpisodeStore) -> set[str]:
-    """Instructions that stand in both: tasks that were to be unseen and are not."""
-    first, second = ({info.instruction for info in store.episodes} for store in (pretraining, demonstrations))
-    return (first & second) - {""}
 
 
 def _pretraining_path(data: FewshotData, out: Path) -> Path:
@@ -158,16 +191,37 @@ def _demonstrations_path(data: FewshotData, out: Path) -> Path:
     return Path(data.demonstrations_path) if data.demonstrations_path else out / "data" / "demonstrations"
 
 
-def _open(path: Path, split: str, camera: str | None, size: int, out: Path) -> EpisodeStore:
+def _demonstrations_folder(data: FewshotData, out: Path, task: str) -> Path:
+    folders = _folders(_demonstrations_path(data, out), data.unseen_tasks)
+    return folders[0] if len(folders) == 1 else folders[data.unseen_tasks.index(task)]
+
+
+def _open(data: FewshotData, path: Path, split: str, camera: Cameras, size: int, out: Path) -> EpisodeStore:
     names = split_names(path)
     source = open_dataset(path, split=split if split in names else None)
-    cameras = (camera,) if camera else source.cameras[:1]
+    if data.suite == "dmc" and len(source.cameras) == 1:
+        camera = None  # dm_control's recorder gives its pictures one name, whichever camera took them
+    cameras = camera_names(camera, source.cameras)
     return cached(source, size=size, root=out / "data" / "cache", cameras=cameras)
 
 
 def _folders(path: Path, tasks: Sequence[str]) -> list[Path]:
-    """A data set of all tasks, or one a task in a folder of its name."""
-    return [path / task for task in tasks if (path / task).is_dir()] or [path]
+    """A data set of all tasks, or one a task in a folder of its name.
+
+    Raises:
+        BadInputError: When some tasks have a folder and others have none.
+    """
+    missing = [task for task in tasks if not (path / task).is_dir()]
+    if len(missing) == len(tasks):
+        return [path]
+    if missing:
+        raise BadInputError(
+            path,
+            found=f"no folder of {', '.join(missing)}",
+            expected=f"one for each of {', '.join(tasks)}, or a single data set of all",
+            mend="record or copy what is missing, or leave the task out",
+        )
+    return [path / task for task in tasks]
 
 
 def _together(stores: Sequence[EpisodeStore], names: Sequence[str]) -> EpisodeStore:
@@ -176,21 +230,15 @@ def _together(stores: Sequence[EpisodeStore], names: Sequence[str]) -> EpisodeSt
 
 def _record_metaworld(config: FewshotConfig, path: Path, demonstrations: bool) -> None:
     from counterpoint.envs.collect import CollectConfig, collect_metaworld
+    from counterpoint.envs.metaworld import HORIZON
 
     data = config.data
-    if data.behaviour == "random" and not demonstrations:
-        raise BadInputError(
-            "data.behaviour",
-            found="random on Meta-World",
-            expected="expert",
-            mend="raise data.noise, or use dm_control, as the paper does (Figure 7)",
-        )
     camera = data.seen_camera if demonstrations else data.camera
     shared = CollectConfig(
         out=path,
-        cameras=(camera or "corner2",),
+        cameras=named_cameras(camera, "corner2"),
         size=data.render or config.encoder.size,
-        max_steps=data.steps,
+        max_steps=data.limit or HORIZON,
         stride=data.repeat,
         workers=data.workers,
         seed=data.seed,
@@ -208,20 +256,22 @@ def _record_metaworld(config: FewshotConfig, path: Path, demonstrations: bool) -
             "episodes": data.episodes,
             "val_episodes": data.validation_episodes,
             "noise": data.noise,
-            "after_success": data.steps,  # episodes of one length, as in the paper
+            "after_success": data.limit,  # episodes of one length, as in the paper
         }
     collect_metaworld(shared.model_copy(update=own))
 
 
 def _record_dmc(config: FewshotConfig, path: Path, demonstrations: bool) -> None:
+    from counterpoint.envs.dmc import HORIZON
     from counterpoint.envs.dmc_collect import DMCCollectConfig, collect_dmc
 
     data = config.data
+    (camera,) = cameras_of(data.seen_camera if demonstrations else data.camera) or (None,)
     shared = DMCCollectConfig(
         out=path,
         size=data.render or config.encoder.size,
-        camera=data.seen_camera if demonstrations else data.camera,
-        steps=data.steps,
+        camera=camera,
+        steps=data.limit or HORIZON,
         workers=data.workers,
     )
     if demonstrations:
@@ -238,15 +288,6 @@ def _record_dmc(config: FewshotConfig, path: Path, demonstrations: bool) -> None
             "seed": data.seed,
         }
         collect_dmc(shared.model_copy(update=own))
-
-
-def _refuse(config: FewshotConfig, path: Path, demonstrations: bool) -> None:
-    raise BadInputError(
-        "data",
-        found=f"{config.data.suite}, whose demonstrations are people's",
-        expected="data.demonstrations_path (and data.pretraining_path, to pretrain)",
-        mend="download the suite's data and name their folders",
-    )
 
 
 _RECORDERS = {"metaworld": _record_metaworld, "dmc": _record_dmc}

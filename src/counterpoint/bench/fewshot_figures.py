@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from counterpoint.bench.fewshot_summary import score_titles
 from counterpoint.rewards.extras import report_package
 
 __all__ = ["draw_all", "draw_curves", "draw_scores"]
@@ -19,7 +20,7 @@ __all__ = ["draw_all", "draw_curves", "draw_scores"]
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#222222", "#8a8a8a")
 STYLES = ("-", "--", "-.", ":")
 PANEL_COLUMNS = 4
-KINDS = {"last": ("o", "last evaluation"), "best3": ("D", "mean of the best three")}
+MARKERS = {"last": "o", "best3": "D"}
 
 
 def draw_all(result: Mapping[str, Any], out: Path) -> None:
@@ -76,7 +77,7 @@ def draw_scores(result: Mapping[str, Any], path: Path) -> None:
         panel.set_visible(False)
     for panel, task in zip(panels.flat, [None, *tasks], strict=False):
         for place, row in enumerate(rows):
-            for kind, (marker, _) in KINDS.items():
+            for kind, marker in MARKERS.items():
                 if task is None:
                     found, value = result["aggregate"][kind][row]["iqm"], "value"
                 else:
@@ -99,16 +100,30 @@ def draw_scores(result: Mapping[str, Any], path: Path) -> None:
     panels[0][0].set(yticks=range(len(rows)), ylim=(len(rows) - 0.5, -0.5))
     for line in panels:
         line[0].set_yticklabels(rows, fontsize=8)
-    figure.legend(handles=_legend(), loc="outside lower center", ncols=2, fontsize=8, frameon=False)
+    figure.legend(
+        handles=_legend(score_titles(result["curves"])),
+        loc="outside lower center",
+        ncols=2,
+        fontsize=8,
+        frameon=False,
+    )
     figure.savefig(path)
 
 
-def _legend() -> list[Any]:
+def _legend(titles: Mapping[str, str]) -> list[Any]:
     line = report_package("matplotlib.lines").Line2D
     faces = {"last": "#222222", "best3": "white"}
     return [
-        line([], [], color="#222222", marker=marker, markerfacecolor=faces[kind], linestyle="", label=label)
-        for kind, (marker, label) in KINDS.items()
+        line(
+            [],
+            [],
+            color="#222222",
+            marker=marker,
+            markerfacecolor=faces[kind],
+            linestyle="",
+            label=titles[kind],
+        )
+        for kind, marker in MARKERS.items()
     ]
 
 

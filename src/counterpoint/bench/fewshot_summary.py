@@ -19,7 +19,17 @@ from numpy.typing import NDArray
 from counterpoint.evaluation.statistics import Estimate, mean_percentile, wilson
 from counterpoint.rewards.extras import report_package
 
-__all__ = ["SCORES", "Curves", "aggregates", "best_three", "improvements", "scores", "single", "summarise"]
+__all__ = [
+    "SCORES",
+    "Curves",
+    "aggregates",
+    "best_three",
+    "improvements",
+    "score_titles",
+    "scores",
+    "single",
+    "summarise",
+]
 
 SCORES = ("best3", "last")
 
@@ -32,6 +42,19 @@ Scores = Mapping[str, Float[NDArray[np.float64], "seeds tasks"]]
 def best_three(values: Sequence[float]) -> float:
     """Mean of the three greatest, or of all where there are fewer."""
     return float(np.mean(sorted(values)[-3:]))
+
+
+def score_titles(curves: Mapping[str, Mapping[str, Sequence[Sequence[Any]]]]) -> dict[str, str]:
+    """Kind of score -> what it is, with how many evaluations the best were chosen among.
+
+    Args:
+        curves: Row -> task -> seed -> evaluations.
+    """
+    counts = {len(run) for tasks in curves.values() for runs in tasks.values() for run in runs}
+    fewest, most = min(counts), max(counts)
+    among = f"{most}" if fewest == most else f"{fewest} to {most}"
+    best = "mean of the best three" if most > 3 else "mean of all, at most three,"
+    return {"best3": f"{best} of {among} evaluation{'s' * (most > 1)}", "last": "last evaluation"}
 
 
 def scores(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["markdown"]
+from counterpoint.bench.fewshot_summary import score_titles
 
-KINDS = {"best3": "mean of the best three evaluations", "last": "last evaluation"}
+__all__ = ["markdown"]
 
 
 def markdown(result: Mapping[str, Any]) -> str:
@@ -16,19 +16,21 @@ def markdown(result: Mapping[str, Any]) -> str:
     Args:
         result: What `fewshot.json` holds.
     """
-    config = result["config"]
+    config, kinds = result["config"], score_titles(result["curves"])
     parts = [
         f"**{config['title']}**: {result['score']} on unseen tasks, {config['data']['demonstrations']} demonstrations, "
         f"{config['seeds']} seeds, {config['evaluation']['episodes']} episodes an evaluation."
     ]
-    parts += [f"{title.capitalize()}:\n\n{_scores(result, kind)}" for kind, title in KINDS.items()]
+    parts += [f"{title.capitalize()}:\n\n{_scores(result, kind)}" for kind, title in kinds.items()]
     parts.append(
         "A task's interval pools the episodes of all seeds (95 %); that of the best three does not account for their "
         "choice. IQM: interquartile mean over tasks and seeds, stratified bootstrap over seeds, "
         f"of which there are only {config['seeds']}."
     )
+    if centring := _centring(config):
+        parts.append(centring)
     if result["improvement"]["last"]:
-        parts.append(f"Probability that {config['reference']} is better:\n\n{_improvement(result)}")
+        parts.append(f"Probability that {config['reference']} is better:\n\n{_improvement(result, kinds)}")
     if result["pretraining"]:
         parts.append(f"Pretraining, at its end:\n\n{_pretraining(result)}")
     parts += [f"Note: {message}." for message in result.get("warnings", [])]
@@ -45,12 +47,32 @@ def _scores(result: Mapping[str, Any], kind: str) -> str:
     return _table(["method", *tasks, "mean", "IQM"], rows)
 
 
-def _improvement(result: Mapping[str, Any]) -> str:
+def _centring(config: Mapping[str, Any]) -> str:
+    """What the rows' frames are centred on, where they are: not the same frames for all."""
+    demonstrations, pretraining = [], []
+    for row in config["rows"]:
+        run = config["pretrainings"].get(row["pretraining"])
+        settings = (row if run is None else run)["encoder"]
+        started = row["initialize_from"] if run is None else run["initialize_from"]
+        if settings.get("centre", config["encoder"]["centre"]) and started is None:
+            (demonstrations if run is None else pretraining).append(row["name"])
+    told = [
+        f"those of {', '.join(rows)} on {frames}"
+        for rows, frames in (
+            (demonstrations, "their demonstrations"),
+            (pretraining, "the pretraining data's frames"),
+        )
+        if rows
+    ]
+    return f"Pictures are centred: {'; '.join(told)}." if told else ""
+
+
+def _improvement(result: Mapping[str, Any], kinds: Mapping[str, str]) -> str:
     rows = [
-        [f"than {row}", *(_interval(result["improvement"][kind][row], "probability") for kind in KINDS)]
+        [f"than {row}", *(_interval(result["improvement"][kind][row], "probability") for kind in kinds)]
         for row in result["improvement"]["last"]
     ]
-    return _table(["", *KINDS.values()], rows)
+    return _table(["", *kinds.values()], rows)
 
 
 def _pretraining(result: Mapping[str, Any]) -> str:

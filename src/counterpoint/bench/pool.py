@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
-import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import connection
 from typing import Any
 
 import torch
 
 from counterpoint.errors import BadInputError
+from counterpoint.processes import worker_processes
 from counterpoint.progress import ProgressBar
 
 __all__ = ["Part", "Tick", "run_side_by_side", "worker_pool"]
@@ -40,10 +37,13 @@ def run_side_by_side(
 ) -> None:
     """Run parts in order, `processes` at a time; a single one, or a single part, runs in this process.
 
+    Every part has one torch thread wherever it runs: sums over several threads round differently, so that a part's
+    numbers would depend on what is left to run beside it.
+
     Args:
         study: What they are parts of, for messages.
         parts: Each keeps its own result, on disk.
-        processes: How many run at once, each with one torch thread.
+        processes: How many run at once.
         bar: Advanced by what the parts tick.
         begin: Called once in every process that runs parts.
 
@@ -53,10 +53,11 @@ def run_side_by_side(
     if not parts:
         return
     if processes == 1 or len(parts) < 2:
-        if begin is not None:
-            begin()
-        for part in parts:
-            part(bar.advance)
+        with _one_thread():
+            if begin is not None:
+                begin()
+            for part in parts:
+                part(bar.advance)
         return
     counter, shown = multiprocessing.get_context("spawn").Value("q", 0), 0
     with worker_pool(study, processes, counter, begin) as pool:
@@ -84,42 +85,40 @@ def worker_pool(
     Raises:
         BadInputError: When a worker process was killed.
     """
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(processes, context, _begin_worker, (counter, begin))
     try:
-        yield pool
-    except BaseException as error:
-        pool.shutdown(wait=False, cancel_futures=True)
-        for child in multiprocessing.active_children():
-            child.terminate()
-        if isinstance(error, BrokenProcessPool):
-            raise BadInputError(
-                study,
-                found="a worker process that was ended from outside",
-                expected="workers that run until their part is done",
-                mend="start it again, with fewer processes if memory was short; finished parts are kept",
-            ) from None
-        raise
-    pool.shutdown()
+        with worker_processes(processes, _begin_worker, (counter, begin), give_up=_end_children) as pool:
+            yield pool
+    except BrokenProcessPool:
+        raise BadInputError(
+            study,
+            found="a worker process that was ended from outside",
+            expected="workers that run until their part is done",
+            mend="start it again, with fewer processes if memory was short; finished parts are kept",
+        ) from None
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _begin_worker(counter: Any, begin: Callable[[], None] | None) -> None:
-    """A worker leaves Ctrl-C to the process that started it, and the other cores to the other workers."""
+    """A worker leaves the other cores to the other workers."""
     global _done
     _done = counter
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_die_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     if begin is not None:
         begin()
 
 
-def _die_with_parent() -> None:
-    """A killed parent cannot tell its workers to stop."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
+def _end_children() -> None:
+    for child in multiprocessing.active_children():
+        child.terminate()
 
 
 def _count(more: int) -> None:

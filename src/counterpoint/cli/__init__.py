@@ -46,14 +46,20 @@ DESCRIPTION = "Learn representations of trajectories by contrast, and put them t
 
 
 def _gather_overrides(arguments: list[str]) -> list[str]:
-    """`train R --a.b=c --out O` with the recipe's keys as positionals: they are free, flags are not."""
-    if not arguments or (arguments[0] not in ("pretrain", "train") and arguments[:2] != ["bench", "fewshot"]):
+    """`train R --a.b=c --out O` with the recipe's keys as positionals: they are free, flags are not.
+
+    A benchmark's keys may also stand without a dot (`--seeds=4`).
+    """
+    fewshot = arguments[:2] == ["bench", "fewshot"]
+    if not arguments or (arguments[0] not in ("pretrain", "train") and not fewshot):
         return arguments
     plain, overrides = [], []
     rest = list(arguments)
     while rest:
         argument = rest.pop(0)
-        if argument.startswith("--") and "." in argument.partition("=")[0]:
+        key = argument.partition("=")[0]
+        undotted = fewshot and key not in ("--out", "--preset", "--help")
+        if argument.startswith("--") and ("." in key or undotted):
             value = "" if "=" in argument or not rest else f"={rest.pop(0)}"
             overrides.append(argument.removeprefix("--") + value)
         else:

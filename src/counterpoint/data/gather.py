@@ -13,10 +13,12 @@ import numpy as np
 from jaxtyping import Int, UInt8
 from numpy.typing import NDArray
 
+from counterpoint.errors import BadInputError
+
 if TYPE_CHECKING:
     from counterpoint.data.store import EpisodeStore
 
-__all__ = ["Buffers", "GatheringStore", "gather_frames"]
+__all__ = ["Buffers", "GatheringStore", "gather_frames", "other_size"]
 
 Places = NDArray[np.int64]
 Pixels = NDArray[np.uint8]
@@ -45,6 +47,9 @@ def gather_frames(
         steps: Which steps of each, in range.
         camera: Which camera; the store's first where `None`.
         out: Where to, contiguous.
+
+    Raises:
+        BadInputError: When an episode's frames are of another size than `out`.
     """
     if isinstance(store, GatheringStore):
         store.gather_frames(episodes, steps, camera, out)
@@ -53,7 +58,19 @@ def gather_frames(
     firsts = np.flatnonzero(np.diff(episodes[order], prepend=-1))
     for rows in np.split(order, firsts[1:]):
         frames = store.frames(int(episodes[rows[0]]), steps[rows].reshape(-1), camera)
+        if frames.shape[1:] != out.shape[2:]:
+            raise other_size(int(episodes[rows[0]]), frames.shape[1:3], out.shape[2:4])
         out[rows] = frames.reshape(len(rows), *out.shape[1:])
+
+
+def other_size(episode: int, found: tuple[int, ...], expected: tuple[int, ...]) -> BadInputError:
+    """An episode with frames of another height and width than those before it."""
+    return BadInputError(
+        f"episode {episode}",
+        found=f"frames of {found[0]} x {found[1]}",
+        expected=f"{expected[0]} x {expected[1]}, as in the other episodes",
+        mend="make a training store of one size (`counterpoint.data.cache.cached`)",
+    )
 
 
 class Buffers:

@@ -1,13 +1,12 @@
-"""Several stores (domains) as one: actions padded to one width with a mask, tasks numbered, statistics a task."""
+"""Several stores (domains) as one: actions padded to one width with a mask, tasks numbered."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from numpy.typing import NDArray
 
 from counterpoint.data.episode import Array
@@ -17,7 +16,10 @@ from counterpoint.errors import BadInputError
 
 _BLOCK = 16  # observations
 
-__all__ = ["ActionStatistics", "MultiTaskStore", "action_mask", "action_statistics", "task_numbers"]
+__all__ = ["MultiTaskStore", "Task", "action_mask", "task_numbers", "task_table"]
+
+Task = tuple[str, str]
+"""The name of a domain, empty where there is one alone, and an instruction."""
 
 
 class MultiTaskStore:
@@ -117,13 +119,25 @@ class MultiTaskStore:
         return self.stores[domain], int(episode - self._firsts[domain])
 
 
-def task_numbers(store: EpisodeStore) -> Int[NDArray[np.int64], " E"]:
-    """Each episode's task: the number of its distinct instruction, told apart by domain, in order of appearance."""
-    whole, indices = _resolved(store)
-    domains = whole.domains[indices].tolist() if isinstance(whole, MultiTaskStore) else [0] * len(indices)
-    pairs = [(domain, info.instruction) for domain, info in zip(domains, store.episodes, strict=True)]
-    numbers = {pair: number for number, pair in enumerate(dict.fromkeys(pairs))}
-    return np.array([numbers[pair] for pair in pairs], np.int64)
+def task_table(store: EpisodeStore, known: Mapping[Task, int] | None = None) -> dict[Task, int]:
+    """Task -> its number: the distinct instructions, told apart by domain, in order of appearance.
+
+    Args:
+        store: Episodes.
+        known: Numbers given already, such as those of the training episodes; other tasks come after them.
+    """
+    table = dict(known or {})
+    for task in _tasks(store):
+        table.setdefault(task, len(table))
+    return table
+
+
+def task_numbers(
+    store: EpisodeStore, known: Mapping[Task, int] | None = None
+) -> Int[NDArray[np.int64], " E"]:
+    """Each episode's number in `task_table`, which says what the arguments are."""
+    table = task_table(store, known)
+    return np.array([table[task] for task in _tasks(store)], np.int64)
 
 
 def action_mask(store: EpisodeStore, width: int) -> Bool[NDArray[np.bool_], "E A"]:
@@ -136,44 +150,12 @@ def action_mask(store: EpisodeStore, width: int) -> Bool[NDArray[np.bool_], "E A
     return mask
 
 
-@dataclass(frozen=True)
-class ActionStatistics:
-    """Statistics of each task's actions over all steps of its episodes, float32 [M, A]; zeros behind its own."""
-
-    mean: Float[Array, "M A"]
-    std: Float[Array, "M A"]
-    least: Float[Array, "M A"]
-    greatest: Float[Array, "M A"]
-
-
-def action_statistics(store: EpisodeStore) -> ActionStatistics:
-    """The statistics of every task, in order of `task_numbers`. Give it the training episodes alone.
-
-    Raises:
-        BadInputError: When an episode has no actions.
-    """
-    tasks = task_numbers(store)
-    rows: dict[str, list[Array]] = {"mean": [], "std": [], "least": [], "greatest": []}
-    for task in range(int(tasks.max()) + 1):
-        actions = np.concatenate([_actions(store, int(e)) for e in np.flatnonzero(tasks == task)])
-        actions = actions.astype(np.float64)
-        for name, value in (
-            ("mean", actions.mean(0)),
-            ("std", actions.std(0)),
-            ("least", actions.min(0)),
-            ("greatest", actions.max(0)),
-        ):
-            rows[name].append(value.astype(np.float32))
-    return ActionStatistics(**{name: np.stack(values) for name, values in rows.items()})
-
-
-def _actions(store: EpisodeStore, episode: int) -> Array:
-    actions = store.actions(episode)
-    if actions is None:
-        raise BadInputError(
-            f"episode {episode}", found="no actions", expected="actions", mend="leave the episode out"
-        )
-    return actions
+def _tasks(store: EpisodeStore) -> list[Task]:
+    whole, indices = _resolved(store)
+    domains = [""] * len(indices)
+    if isinstance(whole, MultiTaskStore):
+        domains = [whole.names[domain] for domain in whole.domains[indices]]
+    return [(domain, info.instruction) for domain, info in zip(domains, store.episodes, strict=True)]
 
 
 def _resolved(store: EpisodeStore) -> tuple[EpisodeStore, Places]:

@@ -8,18 +8,19 @@ asking for step k.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
+from counterpoint.data.cameras import Cameras, camera_names
 from counterpoint.data.episode import Array
 from counterpoint.data.gather import Buffers, gather_frames
 from counterpoint.data.loader import Steps, check_source
-from counterpoint.data.multitask import action_mask, task_numbers
+from counterpoint.data.multitask import Task, action_mask, task_numbers
 from counterpoint.data.nstep import NStepSpec
 from counterpoint.data.nstep_draws import AnchorTable, Balance, draw_near
 from counterpoint.data.sampling import sample_rng
@@ -36,9 +37,11 @@ class NStepLoader(Dataset[dict[str, Any]]):
 
     A batch of b samples (a rank's share) holds
 
-    - `frames` uint8 [b, V, S, H, W, 3], one view an offset, negatives appended; `frames_valid` bool [b, V], False
-      where an offset lay before the first step or a negative fills a gap; `near_valid` bool [b, N];
-    - `shift` int64 [b, V, 2], (x, y) in 0..2 pad, where the spec asks for random shifts;
+    - `frames` uint8 [b, V, S, H, W, 3], one view an offset, negatives appended; with C cameras [b, V, C S, H, W, 3],
+      the S frames of the first camera first; `frames_valid` bool [b, V], False where an offset lay before the first
+      step or a negative fills a gap; `near_valid` bool [b, N];
+    - `shift` int64 [b, V, 2], (x, y) in 0..2 pad, where the spec asks for random shifts: one for all frames of a view,
+      whatever the camera;
     - `actions` float32 [b, K, A], zeros beyond a task's own dimensions, with `action_mask` bool [b, A];
     - `rewards` float32 [b, K] and `state` float32 [b, offsets, P], where the spec asks for them;
     - `task` int64 [b], the number of the distinct instruction (of the domain), and `instruction`, b strings;
@@ -49,19 +52,20 @@ class NStepLoader(Dataset[dict[str, Any]]):
         spec: What each sample holds.
         batch_size: Samples a batch over all ranks; a multiple of `world_size`.
         seed: The run's seed.
-        camera: Which camera; the store's first by default.
+        camera: Which camera, or several in order; the store's first by default.
         rank: This process's number.
         world_size: How many processes share each batch.
         workers: Worker processes that prepare batches; 0 prepares them here.
         balance: `steps` draws every anchor alike, `tasks` every task alike and then its anchors.
         action_dim: A, where it shall be more than the data's own; the rest is masked.
+        known_tasks: Tasks that have a number already (`task_table` of the training episodes); others come after.
 
     Attributes:
         skipped: Episodes too short for a single anchor; they are left out, with one warning.
 
     Raises:
         BadInputError: When no episode is long enough, something asked for is missing or of uneven dimensions, the
-            batch does not divide, or the camera is unknown.
+            batch does not divide, or a camera or the balance is unknown.
     """
 
     def __init__(
@@ -71,20 +75,26 @@ class NStepLoader(Dataset[dict[str, Any]]):
         *,
         batch_size: int,
         seed: int,
-        camera: str | None = None,
+        camera: Cameras = None,
         rank: int = 0,
         world_size: int = 1,
         workers: int = 0,
         balance: Balance = "steps",
         action_dim: int | None = None,
+        known_tasks: Mapping[Task, int] | None = None,
     ) -> None:
-        check_source(store, batch_size, world_size, camera)
-        self.store, self.spec, self.seed, self.camera, self.balance = store, spec, seed, camera, balance
+        check_source(store, batch_size, world_size, None)
+        if balance not in get_args(Balance):
+            raise BadInputError(
+                "balance", found=repr(balance), expected="'steps' or 'tasks'", mend="choose one of the two"
+            )
+        self.store, self.spec, self.seed, self.balance = store, spec, seed, balance
+        self.cameras = camera_names(camera, store.cameras)
         self.rank, self.workers = rank, workers
         self.batch_size, self.local_size = batch_size, batch_size // world_size
         self._lengths = np.array([info.length for info in store.episodes], np.int64)
         self._starts = np.concatenate([[0], np.cumsum(self._lengths)])
-        self.tasks = task_numbers(store)
+        self.tasks = task_numbers(store, known_tasks)
         self._table = AnchorTable.of(spec, self._lengths, self.tasks)
         self.skipped = tuple(np.flatnonzero(spec.anchors(self._lengths) == 0).tolist())
         self._report_skipped()
@@ -97,8 +107,8 @@ class NStepLoader(Dataset[dict[str, Any]]):
         self._rewards = _joined(store, "rewards") if spec.rewards else None
         self._state = _joined(store, "state") if spec.state else None
         first = int(self._table.episodes[0])
-        self._picture = store.frames(first, np.zeros(1, np.int64), camera).shape[1:]
-        self._buffers = Buffers()
+        self._picture = store.frames(first, np.zeros(1, np.int64), self.cameras[0]).shape[1:]
+        self._buffers, self._of_one_camera = Buffers(), Buffers()
 
     @property
     def epoch_size(self) -> int:
@@ -160,16 +170,19 @@ class NStepLoader(Dataset[dict[str, Any]]):
         return sample_rng(self.seed, step, f"transitions: {name}")
 
     def _read(self, episode: NDArray[np.int64], views: NDArray[np.int64]) -> NDArray[np.uint8]:
-        S, (b, V) = self.spec.stack, views.shape
-        steps = np.maximum(views[..., None] - np.arange(S - 1, -1, -1), 0)
-        frames = self._buffers.get((b, V, S, *self._picture))
-        gather_frames(
-            self.store,
-            np.repeat(episode, V),
-            steps.reshape(-1, S),
-            self.camera,
-            frames.reshape(-1, S, *self._picture),
-        )
+        S, C, (b, V) = self.spec.stack, len(self.cameras), views.shape
+        steps = np.maximum(views[..., None] - np.arange(S - 1, -1, -1), 0).reshape(-1, S)
+        episodes = np.repeat(episode, V)
+        frames = self._buffers.get((b, V, C * S, *self._picture))
+        rows = frames.reshape(-1, C, S, *self._picture)
+        if C == 1:
+            gather_frames(self.store, episodes, steps, self.cameras[0], rows[:, 0])
+            return frames
+        # A camera's frames do not lie together in the batch: they go there by way of an array of their own.
+        own = self._of_one_camera.get((b * V, S, *self._picture))
+        for number, camera in enumerate(self.cameras):
+            gather_frames(self.store, episodes, steps, camera, own)
+            rows[:, number] = own
         return frames
 
     def _report_skipped(self) -> None:
@@ -210,7 +223,9 @@ def _joined(store: EpisodeStore, source: str) -> Array:
                 f"episode {episode}",
                 found=f"{source} of {values.shape[-1]} dimensions",
                 expected=f"{parts[0].shape[-1]}, as in episode 0",
-                mend="join domains that differ in a MultiTaskStore, one store a domain",
+                mend="join domains that differ in a MultiTaskStore, one store a domain"
+                if source == "actions"
+                else f"keep to data of one robot, or ask for no {source}: it is not padded as actions are",
             )
         parts.append(values)
     return np.concatenate(parts).astype(np.float32, copy=False)

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
-import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, wait
+from concurrent.futures import wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from multiprocessing import connection
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
@@ -19,6 +14,7 @@ from typing import Any
 from counterpoint.envs.collect_plan import Slot, plan_jobs
 from counterpoint.envs.staging import Staging, first_difference
 from counterpoint.errors import BadInputError
+from counterpoint.processes import worker_processes
 from counterpoint.progress import ProgressBar
 
 __all__ = ["record_missing", "refuse_different", "refuse_foreign"]
@@ -96,8 +92,9 @@ def _run(jobs: Sequence[Sequence[Slot]], record: Record, workers: int) -> Iterat
                 record(slot)
                 yield
         return
+    stop = multiprocessing.get_context("spawn").Event()
     try:
-        with _pool(workers) as pool:
+        with worker_processes(workers, _enter_worker, (stop,), give_up=stop.set) as pool:
             running = {pool.submit(_record_job, record, job) for job in jobs}
             while running:
                 finished, running = wait(running, timeout=0.25)
@@ -114,33 +111,9 @@ def _run(jobs: Sequence[Sequence[Slot]], record: Record, workers: int) -> Iterat
         ) from None
 
 
-@contextmanager
-def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Fresh processes (forked ones would share the graphics context) that stop with this one."""
-    context = multiprocessing.get_context("spawn")
-    stop = context.Event()
-    with ProcessPoolExecutor(workers, context, _enter_worker, (stop,)) as pool:
-        try:
-            yield pool
-        except BaseException:
-            stop.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
 def _enter_worker(stop: Event) -> None:
     global _stopped
     _stopped = stop
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it and sets `stop`
-    threading.Thread(target=_die_with_parent, daemon=True).start()
-
-
-def _die_with_parent() -> None:
-    """A killed parent cannot tell its workers to stop: they would wait for jobs for ever."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
 
 
 def _record_job(record: Record, job: Sequence[Slot]) -> None:

@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from counterpoint.data.cameras import Cameras
 from counterpoint.data.episode import Array
-from counterpoint.envs.control import Outcome
+from counterpoint.envs.control import Outcome, draw_each, named_cameras
 from counterpoint.envs.dmc_tasks import TASKS, resolve_dmc_tasks
 from counterpoint.envs.rendering import FastRenderer, import_mujoco
 from counterpoint.errors import BadInputError, MissingExtraError
@@ -39,24 +40,30 @@ class DMCTask:
 
     Args:
         task: A name of `dmc_tasks.TASKS`, such as `walker-walk`.
-        camera: A camera of the model, by name or number; DrQ-v2's by default (0, of the quadruped 2).
+        camera: A camera of the model, by name or number, or several; DrQ-v2's by default (0, of the quadruped 2).
         size: Height and width of the pictures, in pixels; at least 16.
+        horizon: Actions an episode, 500 at most.
 
     Attributes:
+        cameras: Names of the cameras, in order; `camera` is the first.
         action_repeat: Control steps an action.
         seconds: Of simulated time an action takes.
         environment: The suite's own environment.
 
     Raises:
-        BadInputError: When task or camera is unknown, or the size too small.
+        BadInputError: When task or camera is unknown, or size or horizon cannot be had.
         MissingExtraError: When dm_control is not installed.
     """
 
     action_repeat = ACTION_REPEAT
-    horizon = HORIZON
 
-    def __init__(self, task: str, *, camera: str | None = None, size: int = 84) -> None:
+    def __init__(self, task: str, *, camera: Cameras = None, size: int = 84, horizon: int = HORIZON) -> None:
         (known,) = resolve_dmc_tasks([task])
+        if not 1 <= horizon <= HORIZON:
+            raise BadInputError(
+                "steps", found=f"{horizon}", expected=f"1 to {HORIZON} actions", mend="500 is the suite's own"
+            )
+        self.horizon = horizon
         if size < _SMALLEST:
             raise BadInputError(
                 "size", found=f"{size}", expected=f"at least {_SMALLEST}", mend="draw larger pictures"
@@ -69,7 +76,9 @@ class DMCTask:
             _name_sensors(self.physics)
         self.seconds = float(self.environment.control_timestep()) * ACTION_REPEAT
         self.action_dim = int(self.physics.model.nu)
-        self.camera = _checked_camera(self.physics.model.ptr, camera, self.task.camera)
+        named = named_cameras(camera, str(self.task.camera))
+        self.cameras = tuple(_checked_camera(self.physics.model.ptr, name) for name in named)
+        self.camera = self.cameras[0]
         self.size = size
         self._renderer: FastRenderer | None = None
         self.reset(0)
@@ -81,10 +90,13 @@ class DMCTask:
         self.environment.reset()
 
     def draw(self) -> Array:
-        """uint8 [size, size, 3]. The graphics context is made by the first call, in the process that calls."""
+        """uint8 [size, size, 3], or [C, size, size, 3].
+
+        The graphics context is made by the first call, in the process that calls.
+        """
         if self._renderer is None:
             self._renderer = FastRenderer(self.physics.model.ptr, self.physics.data.ptr, self.size)
-        return self._renderer.draw(self.camera)
+        return draw_each(self._renderer.draw, self.cameras)
 
     def state(self) -> Array:
         """All that the suite lets a policy observe, in its order: float32 [P]."""
@@ -163,10 +175,8 @@ def _name_sensors(physics: Any) -> None:
         physics._sensor_types_to_names[numbers] = names
 
 
-def _checked_camera(model: Any, camera: str | None, usual: int) -> str:
+def _checked_camera(model: Any, camera: str) -> str:
     names = [str(model.camera(number).name) for number in range(model.ncam)]
-    if camera is None:
-        return names[usual]
     if camera in names:
         return camera
     if camera.isdecimal() and int(camera) < len(names):

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from counterpoint.data.cameras import Cameras
 from counterpoint.data.episode import Array
-from counterpoint.envs.control import Outcome
+from counterpoint.envs.control import Outcome, draw_each, named_cameras
 from counterpoint.envs.rendering import choose_backend
 from counterpoint.envs.robomimic import draw_upright
 from counterpoint.errors import BadInputError, MissingExtraError
@@ -24,7 +25,8 @@ __all__ = ["CAMERAS", "SUITES", "LiberoTask", "read_init_states"]
 
 SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_90", "libero_10")
 CAMERAS = ("agentview", "robot0_eye_in_hand")
-"""The cameras of LIBERO's data: `agentview_rgb` and `eye_in_hand_rgb`."""
+"""The simulator's names of the cameras that LIBERO's data have."""
+_IN_DATA = {"agentview_rgb": "agentview", "eye_in_hand_rgb": "robot0_eye_in_hand"}
 
 _STATE = ("robot0_gripper_qpos", "robot0_joint_pos")  # `gripper_states` and `joint_states` of LIBERO's data
 _PARTS = ("", ".benchmark", ".envs")
@@ -38,7 +40,8 @@ class LiberoTask:
 
     Args:
         task: `SUITE/NUMBER` or `SUITE/NAME`: `libero_10/2`, `libero_goal/turn_on_the_stove`.
-        camera: One of `CAMERAS`; `agentview` by default.
+        camera: One of `CAMERAS`, or several; `agentview` by default. The data's names (`agentview_rgb`,
+            `eye_in_hand_rgb`) will do.
         size: Height and width of the pictures, in pixels; LIBERO's data have 128.
         horizon: Steps of an episode; 600 in LIBERO's evaluation.
 
@@ -50,12 +53,14 @@ class LiberoTask:
     action_dim = 7
     state_dim = 9
 
-    def __init__(self, task: str, *, camera: str | None = None, size: int = 84, horizon: int = 600) -> None:
-        self._camera, self._size, self.horizon = camera or CAMERAS[0], size, horizon
-        if self._camera not in CAMERAS:
+    def __init__(self, task: str, *, camera: Cameras = None, size: int = 84, horizon: int = 600) -> None:
+        names = named_cameras(camera, CAMERAS[0])
+        self._cameras, self._size, self.horizon = tuple(_IN_DATA.get(n, n) for n in names), size, horizon
+        unknown = [name for name in self._cameras if name not in CAMERAS]
+        if unknown:
             raise BadInputError(
                 "camera",
-                found=repr(camera),
+                found=repr(unknown[0]),
                 expected=f"one of {', '.join(CAMERAS)}",
                 mend="choose from these",
             )
@@ -91,8 +96,8 @@ class LiberoTask:
             np.random.set_state(before)
 
     def draw(self) -> Array:
-        """uint8 [size, size, 3], upright."""
-        return draw_upright(self._env.sim, self._camera, self._size)
+        """uint8 [size, size, 3], or [C, size, size, 3], upright."""
+        return draw_each(lambda camera: draw_upright(self._env.sim, camera, self._size), self._cameras)
 
     def state(self) -> Array:
         """Gripper joints and joint angles: float32 [9], as `Hdf5Store` gives them."""

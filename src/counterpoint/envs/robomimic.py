@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from counterpoint.data.cameras import Cameras
 from counterpoint.data.episode import Array
 from counterpoint.data.formats.hdf5_layout import CONTROL_HZ, ROBOMIMIC_STATE, env_args
-from counterpoint.envs.control import Outcome
+from counterpoint.envs.control import Outcome, draw_each, named_cameras
 from counterpoint.envs.rendering import choose_backend
 from counterpoint.envs.robomimic_instructions import HORIZONS, instruction_of
 from counterpoint.errors import BadInputError, MissingExtraError
@@ -32,7 +33,8 @@ class RobomimicTask:
     Args:
         task: A robomimic data set (the path of an HDF5 file), or an environment such as `Lift`, which gets one Panda
             (two for `TwoArm...`) with the controller that robosuite gives it.
-        camera: A camera of the environment; `agentview` by default, `shouldercamera0` of TwoArmTransport.
+        camera: A camera of the environment, or several; `agentview` by default, `shouldercamera0` of
+            TwoArmTransport. The data's names (`agentview_image`) will do.
         size: Height and width of the pictures, in pixels.
         horizon: Steps of an episode; robomimic's by default.
 
@@ -45,7 +47,7 @@ class RobomimicTask:
     """
 
     def __init__(
-        self, task: str, *, camera: str | None = None, size: int = 84, horizon: int | None = None
+        self, task: str, *, camera: Cameras = None, size: int = 84, horizon: int | None = None
     ) -> None:
         told = _told(task)
         robosuite = _import_robosuite()
@@ -66,8 +68,10 @@ class RobomimicTask:
             self.versions["recorded"] = str(told["env_version"])
         self.action_dim = int(self._env.action_dim)
         self._size = size
-        self._camera = camera or _usual_camera(self._env)
-        _check_camera(self._env, self._camera)
+        names = named_cameras(camera, _usual_camera(self._env))
+        self._cameras = tuple(name.removesuffix("_image") for name in names)
+        for name in self._cameras:
+            _check_camera(self._env, name)
         self.reset(0)
         self.state_dim = len(self.state())
 
@@ -82,8 +86,8 @@ class RobomimicTask:
             np.random.set_state(before)
 
     def draw(self) -> Array:
-        """uint8 [size, size, 3], upright."""
-        return draw_upright(self._env.sim, self._camera, self._size)
+        """uint8 [size, size, 3], or [C, size, size, 3], upright."""
+        return draw_each(lambda camera: draw_upright(self._env.sim, camera, self._size), self._cameras)
 
     def state(self) -> Array:
         """Of each robot hand position, its quaternion and gripper joints: float32 [P], as in the data sets."""

@@ -135,22 +135,27 @@ class ControlRollouts:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    frame: Array
+    pictures: Array  # [C, H, W, 3]
     state: Array
     horizon: int
 
 
 class _Running:
-    """An episode under way: its stack of frames, the first one repeated, and its tally."""
+    """An episode under way: its stack of frames for each camera, the first one repeated, and its tally."""
 
     def __init__(self, place: int, seed: int, seen: _Seen, stack: int) -> None:
         self.place, self.seed = place, seed
-        self.stack = np.repeat(seen.frame[None], stack, axis=0)
+        self._stacks = np.repeat(seen.pictures[:, None], stack, axis=1)  # [C, S, H, W, 3]
         self.state, self._horizon = seen.state, seen.horizon
         self._success, self._ended, self._reward, self._steps = False, False, 0.0, 0
 
+    @property
+    def stack(self) -> Array:
+        """[C S, H, W, 3], the first camera's frames first."""
+        return self._stacks.reshape(-1, *self._stacks.shape[2:])
+
     def take(self, seen: _Seen, outcome: Outcome) -> None:
-        self.stack = np.concatenate([self.stack[1:], seen.frame[None]])
+        self._stacks = np.concatenate([self._stacks[:, 1:], seen.pictures[:, None]], axis=1)
         self.state = seen.state
         self._success |= outcome.success
         self._ended = outcome.ended
@@ -194,7 +199,9 @@ class _RowHere:
         self._outcome = self._task.step(action)
 
     def finish(self) -> tuple[_Seen, Outcome]:
-        return _Seen(self._task.draw(), self._task.state(), self._task.horizon), self._outcome
+        drawn = self._task.draw()
+        pictures = drawn.reshape(-1, *drawn.shape[-3:])
+        return _Seen(pictures, self._task.state(), self._task.horizon), self._outcome
 
     def close(self) -> None:
         self._task.close()

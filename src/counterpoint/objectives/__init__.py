@@ -231,20 +231,22 @@ class StepEntry:
     """An objective on transitions.
 
     Attributes:
-        objective: The class; called with an observation encoder, the number of action dimensions and its
-            configuration.
+        objective: The class; called with an observation encoder, the number of action dimensions where it looks at
+            actions, and its configuration.
         config: Its configuration.
+        actions: Whether it looks at actions. One that does not also learns from videos alone.
     """
 
     objective: type[Any]
     config: type[FrozenConfig]
+    actions: bool = True
 
 
 STEP_OBJECTIVES: dict[str, StepEntry] = {
     "premier_taco": StepEntry(PremierTACO, PremierTACOConfig),
     "taco": StepEntry(TACO, TACOConfig),
-    "curl": StepEntry(CURL, CURLConfig),
-    "atc": StepEntry(ATC, ATCConfig),
+    "curl": StepEntry(CURL, CURLConfig, actions=False),
+    "atc": StepEntry(ATC, ATCConfig, actions=False),
     "spr": StepEntry(SPR, SPRConfig),
     "inverse_dynamics": StepEntry(InverseDynamics, InverseDynamicsConfig),
     "multitask_cloning": StepEntry(MultitaskCloning, MultitaskCloningConfig),
@@ -266,7 +268,7 @@ def objective_config(
         raise BadInputError(
             where,
             found=f"objective.name = {name!r}",
-            expected=f"one of {', '.join((*OBJECTIVES, *STEP_OBJECTIVES))}",
+            expected=f"one of {', '.join(among)}",
             mend="choose one of these",
         )
     settings = {key: value for key, value in section.items() if key != "name"}

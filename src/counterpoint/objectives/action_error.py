@@ -1,4 +1,4 @@
-"""Squared errors of predicted actions where tasks have action spaces of different sizes.
+"""Errors of predicted actions where tasks have action spaces of different sizes.
 
     error = sum m (ahat - a)^2 / sum m
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.infonce import in_full_precision
 
-__all__ = ["action_error", "constant_action_error"]
+__all__ = ["absolute_action_error", "action_error", "constant_action_error"]
 
 
 @in_full_precision
@@ -37,16 +37,27 @@ def action_error(
     Raises:
         BadInputError: When the shapes do not pair up.
     """
-    counted = _counted(actions, mask, scored)
-    if predicted.shape != actions.shape:
-        raise BadInputError(
-            "predicted",
-            found=f"shape {tuple(predicted.shape)}",
-            expected=f"{tuple(actions.shape)}, as `actions` has it",
-            mend="predict every action of the batch, padding included",
-        )
-    squared = (predicted - actions).square().where(counted, 0)
-    return squared.sum() / counted.sum().clamp_min(1)
+    return _mean(_difference(predicted, actions).square(), _counted(actions, mask, scored))
+
+
+@torch.no_grad()
+def absolute_action_error(
+    predicted: Float[Tensor, "B A"], actions: Float[Tensor, "B A"], *, mask: Bool[Tensor, "B A"]
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    """Mean absolute error over own dimensions, and that of the batch's mean action; for metrics.
+
+    Args:
+        predicted: Actions, in the units of `actions`.
+        actions: What was done.
+        mask: Which dimensions are a row's own.
+
+    Raises:
+        BadInputError: When the shapes do not pair up.
+    """
+    counted = _counted(actions, mask, None)
+    mean = actions.where(counted, 0).sum(0) / counted.sum(0).clamp_min(1)
+    errors = _difference(predicted, actions).abs(), (mean - actions).abs()
+    return _mean(errors[0], counted), _mean(errors[1], counted)
 
 
 @torch.no_grad()
@@ -70,6 +81,21 @@ def constant_action_error(
     rows = tuple(range(actions.ndim - 1))
     mean = actions.where(counted, 0).sum(rows) / counted.sum(rows).clamp_min(1)
     return action_error(mean.expand_as(actions), actions, mask=mask, scored=scored)
+
+
+def _mean(errors: Tensor, counted: Tensor) -> Tensor:
+    return errors.where(counted, 0).sum() / counted.sum().clamp_min(1)
+
+
+def _difference(predicted: Tensor, actions: Tensor) -> Tensor:
+    if predicted.shape != actions.shape:
+        raise BadInputError(
+            "predicted",
+            found=f"shape {tuple(predicted.shape)}",
+            expected=f"{tuple(actions.shape)}, as `actions` has it",
+            mend="predict every action of the batch, padding included",
+        )
+    return predicted - actions
 
 
 def _counted(actions: Tensor, mask: Tensor, scored: Tensor | None) -> Tensor:

@@ -186,8 +186,7 @@ def window_accuracy(
     0.5 is chance: equal scores, as of a scene where nothing moves, count half.
     """
     right, wrong = _scores(predicted, positive, negatives, valid)
-    margin = right[:, None] - wrong
-    below = (margin.sign() + 1) / 2
+    below = ((right[:, None] - wrong).sign() + 1) / 2
     return _row_mean(below, valid)
 
 
@@ -261,8 +260,7 @@ class PremierTACO(FutureObjective):
             return premier_taco_window_loss(g, positive, negatives, valid=valid)
         if self.config.loss == "softmax":
             return premier_taco_window_softmax_loss(g, positive, negatives, valid=valid)
-        weight = self.config.window_weight
-        return premier_taco_mixed_loss(g, positive, negatives, valid=valid, weight=weight)
+        return premier_taco_mixed_loss(g, positive, negatives, valid=valid, weight=self.config.window_weight)
 
 
 def _scores(

@@ -15,7 +15,7 @@ class Policy(Protocol):
 
     @property
     def stack(self) -> int:
-        """S, the frames of an observation."""
+        """S, the frames of an observation and camera."""
 
     def reset(self, rows: Sequence[int]) -> None:
         """Episodes begin in these rows."""
@@ -24,7 +24,7 @@ class Policy(Protocol):
         """Actions for n of the rows.
 
         Args:
-            frames: uint8 [n, S, H, W, 3], the oldest first.
+            frames: uint8 [n, S, H, W, 3], the oldest first; of C cameras [n, C S, H, W, 3], the first one's S first.
             state: float32 [n, P].
             rows: Which environments they come from.
 

@@ -14,6 +14,7 @@ from accelerate import Accelerator
 from pydantic import Field
 
 from counterpoint.config import FrozenConfig
+from counterpoint.data.cameras import Cameras, camera_names
 from counterpoint.data.nstep import NStepSpec
 from counterpoint.data.nstep_loader import NStepLoader
 from counterpoint.data.store import EpisodeStore
@@ -26,6 +27,7 @@ from counterpoint.policies.feature_cache import FeatureSource
 from counterpoint.provenance import provenance
 from counterpoint.training.checkpoint import write_atomically
 from counterpoint.training.learner import NonFiniteError, ObjectiveLearner, OptimizerConfig
+from counterpoint.training.precision import accelerator_of
 from counterpoint.training.run_folder import claim_run
 from counterpoint.training.trainer import BatchSource, TrainConfig, train
 
@@ -61,7 +63,8 @@ def clone(
     *,
     evaluate_every: int = 0,
     on_evaluate: Callable[[int, ClonedPolicy], None] | None = None,
-    camera: str | None = None,
+    camera: Cameras = None,
+    frame: tuple[int, int] | None = None,
     run: Path | None = None,
     accelerator: Accelerator | None = None,
 ) -> ClonedPolicy:
@@ -76,10 +79,11 @@ def clone(
         config: How.
         evaluate_every: Steps between calls of `on_evaluate`, which is called after the last step too; 0 for never.
         on_evaluate: Told the steps done and the policy of that moment (its parameters go on changing).
-        camera: Which camera; the store's first by default.
+        camera: Which camera, or as many as the encoder has, in its order; the store's first by default.
+        frame: Height and width the pictures were recorded at, kept with the policy.
         run: Folder for checkpoints, numbers and, in `policy/`, the policy. The same call again continues there, from
             the last evaluation.
-        accelerator: Placement; by default a GPU where there is one.
+        accelerator: Placement and precision; by default a GPU where there is one, and float32.
 
     Returns:
         The policy after the last step, ready to act.
@@ -88,9 +92,10 @@ def clone(
         BadInputError: Demonstrations without actions (or proprioception that is asked for), with actions outside
             [-1, 1] or of another frame size; a run of other settings; a loss that stops being finite.
     """
-    accelerator = accelerator or Accelerator()
-    demonstrations = Demonstrations.of(store)
-    _check_frames(encoder, store, camera)
+    accelerator = accelerator or accelerator_of("no")
+    demonstrations = Demonstrations.of(store, frame)
+    cameras = camera_names(camera, store.cameras, encoder.config.cameras)
+    _check_frames(encoder, store, cameras)
     current = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=current):
         torch.manual_seed(config.seed)
@@ -104,7 +109,7 @@ def clone(
         learner = ObjectiveLearner(
             objective, OptimizerConfig(lr=config.lr), total_steps=config.steps, accelerator=accelerator
         )
-        source = _source(objective, store, config, camera, accelerator)
+        source = _source(objective, store, config, cameras, accelerator)
 
         def evaluate(done: int) -> dict[str, float]:
             if on_evaluate is not None:
@@ -128,7 +133,7 @@ def _source(
     objective: Cloning,
     store: EpisodeStore,
     config: CloneConfig,
-    camera: str | None,
+    cameras: tuple[str, ...],
     accelerator: Accelerator,
 ) -> BatchSource:
     spec = objective.sampling()
@@ -140,8 +145,8 @@ def _source(
         "world_size": accelerator.num_processes,
     }
     if config.cloning.freeze and not config.cloning.shift:
-        return FeatureSource(objective.encoder, store, spec, camera=camera, **common)
-    return NStepLoader(store, spec, camera=camera, **common)
+        return FeatureSource(objective.encoder, store, spec, camera=cameras, **common)
+    return NStepLoader(store, spec, camera=cameras, **common)
 
 
 def _train(
@@ -212,17 +217,14 @@ def _digest(encoder: ObservationEncoder) -> str:
     return digest.hexdigest()
 
 
-def _check_frames(encoder: ObservationEncoder, store: EpisodeStore, camera: str | None) -> None:
-    if camera is not None and camera not in store.cameras:
-        raise BadInputError(
-            "camera", found=repr(camera), expected=f"one of {list(store.cameras)}", mend="name one of these"
-        )
+def _check_frames(encoder: ObservationEncoder, store: EpisodeStore, cameras: tuple[str, ...]) -> None:
     size = encoder.config.size
-    height, width = store.frames(0, np.zeros(1, np.int64), camera).shape[1:3]
-    if (height, width) != (size, size):
-        raise BadInputError(
-            "demonstrations",
-            found=f"frames of {height} x {width}",
-            expected=f"{size} x {size}, the encoder's size",
-            mend="open them through `counterpoint.data.cache.cached(store, size=...)`",
-        )
+    for camera in cameras:
+        height, width = store.frames(0, np.zeros(1, np.int64), camera).shape[1:3]
+        if (height, width) != (size, size):
+            raise BadInputError(
+                "demonstrations",
+                found=f"frames of {height} x {width}",
+                expected=f"{size} x {size}, the encoder's size",
+                mend="open them through `counterpoint.data.cache.cached(store, size=...)`",
+            )

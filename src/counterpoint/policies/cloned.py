@@ -68,7 +68,7 @@ class ClonedPolicy(nn.Module):
 
     @property
     def stack(self) -> int:
-        """S, the frames of an observation."""
+        """S, the frames of an observation and camera."""
         return self.encoder.config.stack
 
     @property
@@ -91,7 +91,7 @@ class ClonedPolicy(nn.Module):
         """Actions of n rows.
 
         Args:
-            frames: uint8 [n, S, H, W, 3], the oldest first.
+            frames: uint8 [n, S, H, W, 3], the oldest first; of C cameras [n, C S, H, W, 3], the first one's S first.
             state: float32 [n, P]; not looked at unless the policy uses it.
             rows: Which environments they come from.
 

@@ -11,20 +11,20 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
 from pydantic import Field, model_validator
-from torch import Tensor, nn
+from torch import nn
 
 from counterpoint.data.nstep import NStepSpec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import BadInputError
+from counterpoint.objectives.action_error import absolute_action_error, action_error
 from counterpoint.objectives.base import Batch, Features, LossOutput
 from counterpoint.objectives.step import StepConfig, StepObjective
 from counterpoint.policies.cloned import ClonedPolicy
 from counterpoint.policies.demonstrations import Demonstrations
 from counterpoint.policies.heads import ActionHead, HeadConfig
 
-__all__ = ["FEATURES", "Cloning", "CloningConfig", "cloning_loss"]
+__all__ = ["FEATURES", "Cloning", "CloningConfig"]
 
 FEATURES = "features"
 """Batch key of observations that are embedded already: float32 [B, H, D]."""
@@ -47,13 +47,6 @@ class CloningConfig(HeadConfig, StepConfig):
         if isinstance(given, dict) and given.get("freeze") and "shift" not in given:
             return {**given, "shift": 0}
         return given
-
-
-def cloning_loss(
-    predicted: Float[Tensor, "B A"], actions: Float[Tensor, "B A"], mask: Bool[Tensor, "B A"]
-) -> Float[Tensor, ""]:
-    """Squared error, the mean over the action dimensions that a sample's task has."""
-    return torch.where(mask, (predicted - actions).square(), 0).sum() / mask.sum().clamp_min(1)
 
 
 class Cloning(StepObjective):
@@ -123,19 +116,12 @@ class Cloning(StepObjective):
                 mend="use demonstrations with logged actions",
             )
         predicted, actions, mask = features.rows["predicted"], batch["actions"][:, 0], batch["action_mask"]
-        mean = torch.where(mask, actions, 0).sum(0) / mask.sum(0).clamp_min(1)
+        error, constant = absolute_action_error(predicted, actions, mask=mask)
         return LossOutput(
-            cloning_loss(predicted, actions, mask),
-            {
-                "action_error": _mean_error(predicted, actions, mask),
-                "action_error_constant": _mean_error(mean, actions, mask),
-            },
+            action_error(predicted, actions, mask=mask),
+            {"action_error": error, "action_error_constant": constant},
         )
 
     def exports(self) -> dict[str, nn.Module]:
         """The policy; it shares its parameters with this objective."""
         return {"policy": ClonedPolicy(self.encoder, self.head, self._demonstrations)}
-
-
-def _mean_error(predicted: Tensor, actions: Tensor, mask: Tensor) -> Tensor:
-    return torch.where(mask, (predicted - actions).abs(), 0).sum() / mask.sum().clamp_min(1)

@@ -8,31 +8,14 @@ import numpy as np
 
 from counterpoint.config import FrozenConfig
 from counterpoint.data.episode import Array
+from counterpoint.data.statistics import Statistics
 from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError
 
-__all__ = ["Demonstrations", "Statistics"]
+__all__ = ["Demonstrations"]
 
 ROUNDING = 1e-4
 """How far beyond [-1, 1] an action may lie."""
-
-
-class Statistics(FrozenConfig):
-    """What each dimension was like: its mean, standard deviation, least and greatest value."""
-
-    mean: tuple[float, ...]
-    deviation: tuple[float, ...]
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-
-    @classmethod
-    def of(cls, values: Array) -> Self:
-        """Of float [N, n]."""
-        wide = np.asarray(values, np.float64)
-        mean, deviation, low, high = (
-            tuple(part.tolist()) for part in (wide.mean(0), wide.std(0), wide.min(0), wide.max(0))
-        )
-        return cls(mean=mean, deviation=deviation, low=low, high=high)
 
 
 class Demonstrations(FrozenConfig):
@@ -43,12 +26,16 @@ class Demonstrations(FrozenConfig):
         instruction: The one instruction they share; empty where they have several.
         actions: Of A dimensions.
         state: Of P dimensions of proprioception; `None` where there is none.
+        fps: Actions a second; `None` where that is not known, or not the same everywhere.
+        frame: Height and width that the pictures were recorded at; `None` where that is not known.
     """
 
     count: int
     instruction: str
     actions: Statistics
     state: Statistics | None = None
+    fps: float | None = None
+    frame: tuple[int, int] | None = None
 
     @property
     def action_dim(self) -> int:
@@ -61,8 +48,8 @@ class Demonstrations(FrozenConfig):
         return len(self.state.mean) if self.state is not None else 0
 
     @classmethod
-    def of(cls, store: EpisodeStore) -> Self:
-        """Read from a store.
+    def of(cls, store: EpisodeStore, frame: tuple[int, int] | None = None) -> Self:
+        """Read from a store, whose pictures may be smaller than they were recorded (`frame`).
 
         Raises:
             BadInputError: An episode without actions, with other dimensions than the first, or with actions outside
@@ -79,11 +66,14 @@ class Demonstrations(FrozenConfig):
             )
         state = _whole(store, "state")
         instructions = {info.instruction for info in store.episodes}
+        rates = {info.fps for info in store.episodes}
         return cls(
             count=len(store.episodes),
             instruction=instructions.pop() if len(instructions) == 1 else "",
             actions=Statistics.of(actions),
             state=None if state is None else Statistics.of(state),
+            fps=rates.pop() if len(rates) == 1 else None,
+            frame=frame,
         )
 
 

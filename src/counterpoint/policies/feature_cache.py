@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from counterpoint.data.cameras import Cameras, camera_names, pictures
 from counterpoint.data.episode import Array
 from counterpoint.data.nstep import NStepSpec
 from counterpoint.data.nstep_loader import NStepLoader
@@ -26,20 +27,23 @@ CHUNK = 256
 
 @torch.no_grad()
 def embed_store(
-    encoder: ObservationEncoder, store: EpisodeStore, camera: str | None = None
+    encoder: ObservationEncoder, store: EpisodeStore, camera: Cameras = None
 ) -> Float[Tensor, "T D"]:
     """Every step's observation through an encoder in evaluation mode, episodes end to end; on the CPU."""
     encoder.eval()
+    cameras = camera_names(camera, store.cameras, encoder.config.cameras)
     device = next(encoder.parameters()).device
     parts: list[Tensor] = []
     for episode, info in enumerate(store.episodes):
-        frames = torch.from_numpy(store.frames(episode, np.arange(info.length), camera))
+        frames = torch.from_numpy(pictures(store, episode, np.arange(info.length), cameras))
         # The steps before the first repeat it, as in the loader.
         behind = torch.arange(1 - encoder.config.stack, 1)
         steps = (torch.arange(info.length)[:, None] + behind).clamp_min(0)
         told = [info.instruction] if encoder.takes_instruction else None
         parts += [
-            encoder(frames[chunk].to(device), told).float().cpu() for chunk in torch.split(steps, CHUNK)
+            # [n, S, C, H, W, 3] -> the S frames of the first camera, then those of the next.
+            encoder(frames[chunk].transpose(1, 2).flatten(1, 2).to(device), told).float().cpu()
+            for chunk in torch.split(steps, CHUNK)
         ]
     return torch.cat(parts)
 
@@ -51,7 +55,7 @@ class FeatureSource:
         encoder: A frozen one.
         store: Demonstrations.
         spec: Without random shifts and negatives.
-        camera: Which camera; the store's first by default.
+        camera: Which camera, or as many as the encoder has, in its order; the store's first by default.
         loader: The other arguments of `NStepLoader`, `batch_size` and `seed` among them.
 
     Raises:
@@ -64,7 +68,7 @@ class FeatureSource:
         store: EpisodeStore,
         spec: NStepSpec,
         *,
-        camera: str | None = None,
+        camera: Cameras = None,
         **loader: Any,
     ) -> None:
         if spec.shift or spec.near is not None:

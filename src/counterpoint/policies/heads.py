@@ -10,11 +10,11 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from counterpoint.config import FrozenConfig
+from counterpoint.data.statistics import Statistics
 from counterpoint.encoders.config import MINILM
 from counterpoint.encoders.text import SentenceTower
 from counterpoint.errors import BadInputError
 from counterpoint.policies.decoder import CausalDecoder
-from counterpoint.policies.demonstrations import Statistics
 
 __all__ = ["ActionHead", "HeadConfig"]
 

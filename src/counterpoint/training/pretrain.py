@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
 from accelerate.utils import set_seed
 from pydantic import Field
 
@@ -16,6 +15,7 @@ from counterpoint.config import FrozenConfig, override, read_recipe, validate
 from counterpoint.data.cache import cached
 from counterpoint.data.formats import open_dataset, split_names
 from counterpoint.data.loader import Loader
+from counterpoint.data.prepared import validation_split
 from counterpoint.data.sampling import Spec
 from counterpoint.data.store import EpisodeStore, SubsetStore
 from counterpoint.encoders.base import DualEncoder, EncoderConfig
@@ -25,6 +25,7 @@ from counterpoint.objectives.base import Objective
 from counterpoint.provenance import provenance
 from counterpoint.training.checkpoint import write_atomically
 from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
+from counterpoint.training.precision import accelerator_of
 from counterpoint.training.pretrain_steps import pretrain_recipe
 from counterpoint.training.run_folder import FREE, claim_run
 from counterpoint.training.trainer import TrainConfig, train
@@ -39,7 +40,8 @@ class DataConfig(FrozenConfig):
         size: Height and width of the training store's frames, in pixels.
         camera: Which camera; the data's first by default.
         train_split: Split to train on; `None` takes everything.
-        val_split: Split to validate on, where the data has it; `None` for no validation.
+        val_split: Split to validate on, where the data has it; `val` means `valid` where the data call it so. `None`
+            for no validation.
         min_length: Shorter episodes are left out.
         cache: Folder of training stores; by default the user's cache folder.
     """
@@ -89,13 +91,9 @@ def build_objective(config: PretrainConfig) -> Objective:
 
 def open_training_data(path: Path, config: DataConfig) -> tuple[EpisodeStore, EpisodeStore | None]:
     """The training store and, where the data has that split, the validation store, decoded at training size."""
-    splits = split_names(path)
-    train_split = config.train_split if splits else None
-    stores: list[EpisodeStore | None] = [_open(path, train_split, config)]
-    has_validation = config.val_split is not None and config.val_split in splits
-    stores.append(_open(path, config.val_split, config) if has_validation else None)
-    assert stores[0] is not None
-    return stores[0], stores[1]
+    train = _open(path, config.train_split if split_names(path) else None, config)
+    split = validation_split(path, config.val_split)
+    return train, _open(path, split, config) if split is not None else None
 
 
 def pretrain(recipe: str, data: Path | Sequence[Path], out: Path, overrides: Mapping[str, Any]) -> Path:
@@ -115,8 +113,10 @@ def pretrain(recipe: str, data: Path | Sequence[Path], out: Path, overrides: Map
         BadInputError: When the configuration, the data or the run's folder cannot be used.
     """
     paths = [data] if isinstance(data, Path) else list(data)
-    named = override(read_recipe(recipe), overrides).get("objective", {})
-    if isinstance(named, dict) and named.get("name") in STEP_OBJECTIVES:
+    section = override(read_recipe(recipe), overrides).get("objective", {})
+    section = section if isinstance(section, dict) else {}
+    name, _ = objective_config(section, f"recipe {recipe}", {**OBJECTIVES, **STEP_OBJECTIVES})
+    if name in STEP_OBJECTIVES:
         return pretrain_recipe(recipe, paths, out, overrides)
     if len(paths) != 1:
         raise BadInputError(
@@ -127,7 +127,7 @@ def pretrain(recipe: str, data: Path | Sequence[Path], out: Path, overrides: Map
         )
     (data,) = paths
     config = load_config(recipe, overrides)
-    accelerator = Accelerator(mixed_precision=config.train.precision)
+    accelerator = accelerator_of(config.train.precision)
     settings = config.model_dump(mode="json")
     claim_run(out, settings, {"train": FREE})
     set_seed(config.train.seed)

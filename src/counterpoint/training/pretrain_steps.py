@@ -9,15 +9,16 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from accelerate import Accelerator
 from accelerate.utils import set_seed
 
 from counterpoint.config import FrozenConfig, override, read_recipe, validate
-from counterpoint.data.cache import cached
-from counterpoint.data.formats import open_dataset, split_names
-from counterpoint.data.multitask import MultiTaskStore
+from counterpoint.data.cameras import Cameras, camera_names, pictures
+from counterpoint.data.gather import other_size
+from counterpoint.data.multitask import MultiTaskStore, task_table
 from counterpoint.data.nstep import NStepSpec
 from counterpoint.data.nstep_loader import NStepLoader
+from counterpoint.data.prepared import open_prepared, together, validation_split
+from counterpoint.data.statistics import action_statistics
 from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError
@@ -26,6 +27,7 @@ from counterpoint.objectives.step import StepObjective
 from counterpoint.provenance import provenance
 from counterpoint.training.checkpoint import write_atomically
 from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
+from counterpoint.training.precision import accelerator_of
 from counterpoint.training.run_folder import FREE, claim_run
 from counterpoint.training.trainer import TrainConfig, train
 
@@ -39,15 +41,16 @@ class StepDataConfig(FrozenConfig):
     """Which episodes, and how they are drawn. Frames come at the encoder's size.
 
     Attributes:
-        camera: Which camera; the data's first by default.
+        camera: Which camera, or as many as the encoder has, in its order; the data's first by default.
         train_split: Split to train on, where the data has splits; `None` takes everything.
-        val_split: Split to validate on, where the data has it; `None` for no validation.
+        val_split: Split to validate on, where the data has it; `val` means `valid` where the data call it so. `None`
+            for no validation.
         balance: `steps` draws every step alike, so that a task weighs as much as it has data; `tasks` draws a task
             first.
         cache: Folder of training stores; by default the user's cache folder.
     """
 
-    camera: str | None = None
+    camera: str | tuple[str, ...] | None = None
     train_split: str | None = "train"
     val_split: str | None = "val"
     balance: Literal["steps", "tasks"] = "steps"
@@ -93,19 +96,20 @@ def pretrain_recipe(recipe: str, data: Sequence[Path], out: Path, overrides: Map
         BadInputError: When the configuration, the data or the run's folder cannot be used.
     """
     config = load_step_config(recipe, overrides)
-    stores = [_open(path, config.data.train_split, config) for path in data]
-    kept_back = [
-        (path, _open(path, config.data.val_split, config))
-        for path in data
-        if config.data.val_split is not None and config.data.val_split in split_names(path)
-    ]
-    names = [path.name for path in data]
-    validation = _together([store for _, store in kept_back], [path.name for path, _ in kept_back])
-    together = _together(stores, names)
-    assert together is not None
-    return pretrain_steps(
-        config, together, out, validation, about={"recipe": recipe, "data": [*map(str, data)]}
-    )
+    names = _names(data)
+    store = together([_open(path, config.data.train_split, config) for path in data], names)
+    kept_back = {}
+    for name, path in zip(names, data, strict=True):
+        split = validation_split(path, config.data.val_split)
+        if split is not None:
+            kept_back[name] = _open(path, split, config)
+    validation: EpisodeStore | None = None
+    if kept_back:
+        # Under the names of training, by which tasks are known, even where one data set alone is left.
+        own = [*kept_back.values()]
+        validation = MultiTaskStore(own, [*kept_back]) if len(data) > 1 else own[0]
+    about = {"recipe": recipe, "paths": [str(path.resolve()) for path in data]}
+    return pretrain_steps(config, store, out, validation, about=about)
 
 
 def pretrain_steps(
@@ -131,9 +135,10 @@ def pretrain_steps(
     Raises:
         BadInputError: When the configuration, the data or the run's folder cannot be used.
     """
-    accelerator = Accelerator(mixed_precision=config.train.precision)
+    accelerator = accelerator_of(config.train.precision)
     settings = config.model_dump(mode="json")
-    claim_run(out, settings, {"train": FREE})
+    fingerprint = store.fingerprint
+    claim_run(out, settings | {"fingerprint": fingerprint}, {"train": FREE})
     set_seed(config.train.seed)
     objective = build_step_objective(config, store)
     spec = objective.sampling()
@@ -141,11 +146,12 @@ def pretrain_steps(
     common = {
         "batch_size": config.train.batch_size,
         "seed": config.train.seed,
-        "camera": config.data.camera,
+        "camera": camera_names(config.data.camera, store.cameras, objective.encoder.config.cameras),
         "rank": accelerator.process_index,
         "world_size": accelerator.num_processes,
         "balance": config.data.balance,
-        "action_dim": action_dim(store),
+        "action_dim": action_dim(store) if spec.actions else None,
+        "known_tasks": task_table(store),
     }
     loader = NStepLoader(store, spec, workers=config.train.workers, **common)
     scored = NStepLoader(validation, spec, **common) if validation is not None else None
@@ -156,7 +162,8 @@ def pretrain_steps(
         accelerator=accelerator,
     )
     if accelerator.is_main_process:
-        record = settings | dict(about or {}) | {"fingerprint": store.fingerprint, "provenance": provenance()}
+        found = {"fingerprint": fingerprint, "tasks": _tasks(store, spec), "provenance": provenance()}
+        record = dict(about or {}) | settings | found
         write_atomically(out / "config.json", json.dumps(record, indent=1))
     train(learner, loader, scored, config.train, run=out, accelerator=accelerator, settings=settings)
     if accelerator.is_main_process:
@@ -170,14 +177,42 @@ def pretrain_steps(
 def build_step_objective(config: StepPretrainConfig, store: EpisodeStore) -> StepObjective:
     """The encoder, centred on the data where it asks for that, and the objective around it."""
     if config.initialize_from:
-        encoder = ObservationEncoder.from_pretrained(config.initialize_from)
+        encoder = load_encoder(config.initialize_from, config.encoder, "encoder")
     else:
         encoder = ObservationEncoder(config.encoder)
         if config.encoder.centre:  # before the objective copies it as a slowly moving target
-            encoder.centre_on(evenly_spaced_frames(store, CENTRE_FRAMES, config.data.camera))
+            cameras = camera_names(config.data.camera, store.cameras, encoder.config.cameras)
+            encoder.centre_on(evenly_spaced_frames(store, CENTRE_FRAMES, cameras))
     name, settings = objective_config(config.objective, "objective", STEP_OBJECTIVES)
-    objective: StepObjective = STEP_OBJECTIVES[name].objective(encoder, action_dim(store), settings)
+    entry = STEP_OBJECTIVES[name]
+    dims = (action_dim(store),) if entry.actions else ()
+    objective: StepObjective = entry.objective(encoder, *dims, settings)
     return objective
+
+
+def load_encoder(source: str, expected: ObservationConfig, where: str) -> ObservationEncoder:
+    """A saved encoder, if it is what the configuration says: data are opened, and runs told apart, by that.
+
+    Args:
+        source: A folder or a Hub id.
+        expected: The configuration; a width left open and a checkpoint to start from are not compared.
+        where: What is configured, for messages.
+
+    Raises:
+        BadInputError: When they differ.
+    """
+    encoder = ObservationEncoder.from_pretrained(source)
+    open_fields = {"checkpoint"} | ({"embed_dim"} if expected.embed_dim is None else set())
+    asked, held = (one.model_dump(exclude=open_fields) for one in (expected, encoder.config))
+    different = [key for key, value in asked.items() if held[key] != value]
+    if different:
+        raise BadInputError(
+            where,
+            found=", ".join(f"{key} = {asked[key]!r}" for key in different),
+            expected=", ".join(f"{key} = {held[key]!r}" for key in different) + f", as in {source}",
+            mend="configure the encoder as the one that is loaded",
+        )
+    return encoder
 
 
 def action_dim(store: EpisodeStore) -> int:
@@ -197,8 +232,9 @@ def action_dim(store: EpisodeStore) -> int:
     return int(actions.shape[1])
 
 
-def evenly_spaced_frames(store: EpisodeStore, count: int, camera: str | None = None) -> torch.Tensor:
-    """About `count` frames spread evenly over all episodes: uint8 [N, H, W, 3]."""
+def evenly_spaced_frames(store: EpisodeStore, count: int, camera: Cameras = None) -> torch.Tensor:
+    """About `count` frames spread evenly over all episodes: uint8 [N, H, W, 3], of C cameras [N, C, H, W, 3]."""
+    cameras = camera_names(camera, store.cameras)
     total = sum(info.length for info in store.episodes)
     every = max(1, total // count)
     frames, offset = [], 0
@@ -206,18 +242,36 @@ def evenly_spaced_frames(store: EpisodeStore, count: int, camera: str | None = N
         steps = np.arange(offset, info.length, every)
         offset = int(offset + len(steps) * every - info.length)
         if len(steps):
-            frames.append(store.frames(episode, steps, camera))
-    return torch.from_numpy(np.concatenate(frames))
+            frames.append(pictures(store, episode, steps, cameras))
+            if frames[-1].shape[1:] != frames[0].shape[1:]:
+                raise other_size(episode, frames[-1].shape[2:4], frames[0].shape[2:4])
+    joined = torch.from_numpy(np.concatenate(frames))
+    return joined if len(cameras) > 1 else joined[:, 0]
 
 
 def _open(path: Path, split: str | None, config: StepPretrainConfig) -> EpisodeStore:
-    source = open_dataset(path, split=split if split_names(path) else None)
-    cameras = (config.data.camera,) if config.data.camera else source.cameras[:1]
     root = Path(config.data.cache) if config.data.cache else None
-    return cached(source, size=config.encoder.size, root=root, cameras=cameras)
+    return open_prepared(
+        path,
+        split,
+        size=config.encoder.size,
+        camera=config.data.camera,
+        cameras=config.encoder.cameras,
+        root=root,
+    )
 
 
-def _together(stores: Sequence[EpisodeStore], names: Sequence[str]) -> EpisodeStore | None:
-    if len(stores) > 1:
-        return MultiTaskStore(stores, names)
-    return stores[0] if stores else None
+def _tasks(store: EpisodeStore, spec: NStepSpec) -> list[dict[str, Any]]:
+    """The tasks by number: what they are, and what their actions are like where the objective looks at them."""
+    table = task_table(store)
+    statistics = action_statistics(store) if spec.actions else [None] * len(table)
+    return [
+        {"domain": domain, "instruction": words, "actions": own and own.model_dump()}
+        for (domain, words), own in zip(table, statistics, strict=True)
+    ]
+
+
+def _names(data: Sequence[Path]) -> list[str]:
+    """What the domains are called: by their folders, in full where two have the same name."""
+    names = [path.resolve().name for path in data]
+    return names if len(set(names)) == len(names) else [str(path.resolve()) for path in data]

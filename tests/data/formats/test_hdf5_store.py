@@ -60,8 +60,8 @@ def test_libero_is_turned_upright(tmp_path: Path) -> None:
         path, upright = write_libero(tmp_path / f"{convention}_demo.hdf5", convention=convention)
         store = Hdf5Store(path)
         assert store.cameras == ("agentview_rgb", "eye_in_hand_rgb")
-        for number, pictures in enumerate(upright):
-            steps = np.arange(len(pictures))
+        for number, recorded in enumerate(upright):
+            pictures, steps = recorded[:-1], np.arange(len(recorded) - 1)
             np.testing.assert_array_equal(store.frames(number, steps), pictures)
             np.testing.assert_array_equal(
                 store.frames(number, steps, "eye_in_hand_rgb"), pictures[:, :, ::-1]
@@ -70,8 +70,45 @@ def test_libero_is_turned_upright(tmp_path: Path) -> None:
         with h5py.File(path) as file:
             obs = file["data/demo_0/obs"]
             state = np.concatenate([obs["gripper_states"], obs["joint_states"]], axis=1)
-        np.testing.assert_array_equal(store.state(0), state.astype(np.float32))
+        np.testing.assert_array_equal(store.state(0), state[:-1].astype(np.float32))
         assert [e.success for e in store.episodes] == [True, True]
+
+
+def test_an_action_of_libero_leads_from_its_picture_to_the_next(tmp_path: Path) -> None:
+    """A toy with known dynamics, recorded as LIBERO's `create_dataset.py` does: act, then look."""
+    path, _ = write_libero(tmp_path / "toy_demo.hdf5", (9,))
+    with h5py.File(path, "a") as file:
+        demo = file["data/demo_0"]
+        demo["actions"][()] = np.random.default_rng(3).choice([-1.0, 1.0], (9, 7))
+        place = 100
+        for row, action in enumerate(demo["actions"][:, 0]):
+            place += 10 * int(action)
+            demo["obs/agentview_rgb"][row] = place
+            demo["obs/gripper_states"][row] = place
+        demo["rewards"][()] = np.arange(9)
+    store = Hdf5Store(path)
+    episode = read_episode(store, 0)
+    actions, state, rewards = episode.actions, episode.state, episode.rewards
+    assert len(episode) == 8
+    assert actions is not None
+    assert state is not None
+    assert rewards is not None
+    places = episode.frames["agentview_rgb"][:, 0, 0, 0].astype(int)
+    np.testing.assert_array_equal(places[1:], places[:-1] + 10 * actions[:-1, 0])
+    np.testing.assert_array_equal(state[:, 0], places)
+    np.testing.assert_array_equal(rewards, np.arange(1, 9))
+    with h5py.File(path) as file:  # nothing is lost but the first action and the last picture
+        np.testing.assert_array_equal(actions, file["data/demo_0/actions"][1:].astype(np.float32))
+        np.testing.assert_array_equal(places, file["data/demo_0/obs/agentview_rgb"][:-1, 0, 0, 0])
+
+
+def test_one_row_of_libero_holds_no_step(tmp_path: Path) -> None:
+    path, _ = write_libero(tmp_path / "short_demo.hdf5", (1, 4))
+    with pytest.raises(BadInputError, match="demo_0: found one row; expected two or more"):
+        Hdf5Store(path)
+    found: list[BadInputError] = []
+    assert [e.length for e in Hdf5Store(path, on_bad_row=found.append).episodes] == [3]
+    assert len(found) == 1
 
 
 def test_a_folder_of_tasks(tmp_path: Path) -> None:
@@ -80,10 +117,10 @@ def test_a_folder_of_tasks(tmp_path: Path) -> None:
     write_libero(tmp_path / "mine.hdf5", (3,), words='"open the top drawer"')
     store = open_dataset(tmp_path)
     told = [(e.length, e.instruction) for e in store.episodes]
-    assert told == [(6, "turn on the stove"), (4, "turn on the stove"), (3, "open the top drawer")]
+    assert told == [(5, "turn on the stove"), (3, "turn on the stove"), (2, "open the top drawer")]
     one = open_dataset(tmp_path, camera="eye_in_hand_rgb")
     np.testing.assert_array_equal(
-        one.frames(2, np.arange(3)), store.frames(2, np.arange(3), "eye_in_hand_rgb")
+        one.frames(2, np.arange(2)), store.frames(2, np.arange(2), "eye_in_hand_rgb")
     )
 
 
@@ -181,7 +218,7 @@ def test_more_files_than_are_held_open(tmp_path: Path, monkeypatch: pytest.Monke
     pictures = [write_libero(tmp_path / f"{n}_demo.hdf5", (3,), seed=n)[1][0] for n in range(4)]
     store = Hdf5Store(tmp_path)
     for number in (0, 1, 2, 3, 0, 2):
-        np.testing.assert_array_equal(store.frames(number, np.arange(3)), pictures[number])
+        np.testing.assert_array_equal(store.frames(number, np.arange(2)), pictures[number][:2])
 
 
 def _damage(path: Path, how: str) -> None:

@@ -12,7 +12,8 @@
         next_obs/KEY                    (robomimic; not read, being obs one step later)
     mask/NAME       names of demonstrations: `train`, `valid` and other subsets (robomimic's filter keys)
 
-LIBERO's pictures are kept as OpenGL gives them, the bottom row first, unless `macros_image_convention` is "opencv".
+LIBERO's pictures are kept as OpenGL gives them, the bottom row first, unless `macros_image_convention` is "opencv". Its
+recorder (`scripts/create_dataset.py`) stepped the simulator first: row t of `obs` is what action t led to.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Demo:
 
     Attributes:
         name: `demo_I`.
-        length: T.
+        length: T, the rows in the file.
         instruction: Its own words, or the file's.
         success: Whether a reward tells of the task being solved; `None` where rewards do not tell.
         rewarded: Whether it has rewards.
@@ -80,6 +81,7 @@ class FileLayout:
         cameras: Keys of pictures.
         state: Keys of proprioception, in the order they are put together.
         bottom_first: Whether pictures have their bottom row first.
+        lead: How many rows an action stands before the observation it was done on: 1 in LIBERO, 0 in robomimic.
         demos: In the order of their numbers.
         masks: Subset -> names of its demonstrations.
     """
@@ -89,6 +91,7 @@ class FileLayout:
     cameras: tuple[str, ...]
     state: tuple[str, ...]
     bottom_first: bool
+    lead: int
     demos: tuple[Demo, ...]
     masks: dict[str, frozenset[str]]
 
@@ -175,7 +178,12 @@ def scan(path: Path, on_bad_row: OnBadRow) -> FileLayout:
         demos = []
         for name in names:
             try:
-                demos.append(_demo(f"{path}, {name}", data[name], (*cameras, *state), instruction, solved))
+                demo = _demo(f"{path}, {name}", data[name], (*cameras, *state), instruction, solved)
+                if demo.length <= int(libero):
+                    raise _bad(
+                        f"{path}, {name}", "one row", "two or more: LIBERO's first action has no picture"
+                    )
+                demos.append(demo)
             except BadInputError as error:
                 on_bad_row(error)
         convention = str(data.attrs.get("macros_image_convention", "opengl"))
@@ -185,6 +193,7 @@ def scan(path: Path, on_bad_row: OnBadRow) -> FileLayout:
             cameras=cameras,
             state=state,
             bottom_first=libero and convention != "opencv",
+            lead=int(libero),
             demos=tuple(demos),
             masks={
                 name: frozenset(_text(key) for key in values[()])

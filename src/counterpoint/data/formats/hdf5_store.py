@@ -48,9 +48,10 @@ class Hdf5Store:
     (robomimic), gripper joints and joint angles (LIBERO). A demonstration succeeded where a reward reaches 1, as it
     does in both when the task is solved.
 
-    Actions stand beside pictures as they do in the files. robomimic's action t is what was done on seeing picture t.
-    LIBERO's recorder took picture t after action t (`scripts/create_dataset.py`), and its policies are trained on the
-    pairs as they stand; so are those trained here.
+    Action t is what was done on seeing picture t, as everywhere here. robomimic's files have it so. LIBERO's recorder
+    took picture t after action t (`scripts/create_dataset.py`), so of T rows come T - 1 steps: pictures and state of
+    rows 0 ... T-2 with actions and rewards of rows 1 ... T-1. The last picture, of the task done, has no action and is
+    left out. LIBERO's own policies are trained on the pairs as they stand in the file, an action beside what it led to.
 
     Files are opened by the process that reads them, so a store may be used before and after a fork.
 
@@ -80,7 +81,7 @@ class Hdf5Store:
         self._demos = [(f, d) for f, d in every if split is None or d.name in f.masks.get(split, ())]
         self.cameras = layouts[0].cameras if layouts else ()
         self.episodes = tuple(
-            EpisodeInfo(demo.length, demo.instruction, layout.fps, demo.success)
+            EpisodeInfo(demo.length - layout.lead, demo.instruction, layout.fps, demo.success)
             for layout, demo in self._demos
         )
         self.splits = {
@@ -98,6 +99,8 @@ class Hdf5Store:
         for layout in self._layouts:
             stat = layout.path.stat()
             digest.update(f"{layout.path.name}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
+            if layout.lead:  # training stores made of the file's own pairs are others
+                digest.update(b"aligned\0")
         return digest.hexdigest()
 
     def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
@@ -126,17 +129,20 @@ class Hdf5Store:
 
     def actions(self, episode: int) -> Array | None:
         """float32 [T, A]."""
-        return self._read(episode, "actions").astype(np.float32)
+        return self._read(episode, "actions")[self._demos[episode][0].lead :].astype(np.float32)
 
     def state(self, episode: int) -> Array | None:
         """float32 [T, P], or `None` where the file has no proprioception."""
-        parts = [self._read(episode, f"obs/{key}") for key in self._demos[episode][0].state]
+        length = self.episodes[episode].length
+        parts = [self._read(episode, f"obs/{key}")[:length] for key in self._demos[episode][0].state]
         return np.concatenate(parts, axis=1, dtype=np.float32) if parts else None
 
     def rewards(self, episode: int) -> Array | None:
         """float32 [T], or `None` where the file has none."""
-        rewarded = self._demos[episode][1].rewarded
-        return self._read(episode, "rewards").astype(np.float32).reshape(-1) if rewarded else None
+        layout, demo = self._demos[episode]
+        if not demo.rewarded:
+            return None
+        return self._read(episode, "rewards")[layout.lead :].astype(np.float32).reshape(-1)
 
     def __getstate__(self) -> dict[str, Any]:
         """Open files stay behind."""

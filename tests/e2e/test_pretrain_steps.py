@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from counterpoint.training.checkpoint import list_checkpoints, load_checkpoint
+from tests.training.step_data import control_store, write_control_set, write_recipe
+from tests.training.test_checkpoint import equal
+
+pytestmark = pytest.mark.slow
+
+STEPS = 60
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recipe and two domains of other action spaces, of which one has a validation split."""
+    place = tmp_path_factory.mktemp("pretrain-steps")
+    write_recipe(place / "tiny.toml", "premier_taco", {"hidden": 16})
+    splits = {"train": control_store(4), "val": control_store(2, seed=1)}
+    write_control_set(place / "narrow", splits)
+    write_control_set(place / "wide", {"train": control_store(4, action_dim=5, seed=2)})
+    return place
+
+
+def start(place: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "counterpoint", *arguments],
+        cwd=place,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def pretrain(place: Path, out: str, *overrides: str) -> subprocess.Popen[str]:
+    return start(
+        place,
+        *("pretrain", "tiny.toml", "--data", "narrow", "wide", "--out", out, f"--train.steps={STEPS}"),
+        *("--train.save_every=10", "--train.eval_every=15", "--train.workers=1", "--optimizer.ema=0.9"),
+        *overrides,
+    )
+
+
+def test_kill_9_and_resume_gives_the_same_bits(place: Path) -> None:
+    whole = pretrain(place, "whole")
+    _, error = whole.communicate(timeout=300)
+    assert whole.returncode == 0, error
+    killed = pretrain(place, "cut")
+    while len(list_checkpoints(place / "cut" / "checkpoints")) < 2:
+        assert killed.poll() is None, killed.communicate()[1]
+        time.sleep(0.02)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    assert not (place / "cut" / "pretrained").exists()
+    again = pretrain(place, "cut")
+    out, error = again.communicate(timeout=300)
+    assert again.returncode == 0, error
+    assert "Resumed from" in out
+    states = [load_checkpoint(list_checkpoints(place / run / "checkpoints")[-1]) for run in ("whole", "cut")]
+    assert states[0][0] == states[1][0] == STEPS
+    assert equal(states[0][1], states[1][1])
+    weights = [load_file(place / run / "pretrained" / "model.safetensors") for run in ("whole", "cut")]
+    assert weights[0].keys() == weights[1].keys()
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_bad_input_ends_in_one_message(place: Path) -> None:
+    for overrides, words in (
+        (("--objective.windows=3",), "did you mean 'window'"),
+        (("--objective.name=decisionnce",), "objective.name = 'decisionnce'"),
+        (("--objective.name=td3_bc", "--objective.hidden=8"), "no rewards"),
+    ):
+        refused = pretrain(place, "bad", *overrides)
+        _, error = refused.communicate(timeout=300)
+        assert refused.returncode == 2, error
+        assert words in error
+        assert "Traceback" not in error
+    assert not (place / "bad" / "pretrained").exists()
