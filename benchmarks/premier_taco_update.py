@@ -109,10 +109,10 @@ def library_stages(batch: dict[str, Tensor], bf16: bool) -> Callable[[], Iterato
         with context:
             views = objective.views(batch)
             yield "augmentation"
-            z = objective.embed(views[:, :1])[:, 0]
+            z = objective.embed(views[:, :1], batch)[:, 0]
             yield "encode anchor"
             with torch.no_grad():
-                rest = objective.embed(views[:, 1:])
+                rest = objective.embed(views[:, 1:], batch)
             yield "encode targets"
             h = objective.heads.project(rest, stop=True)
             g = objective.heads.G(objective.heads.join(z, batch["actions"]))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from counterpoint.config import FrozenConfig
 from counterpoint.data.episode import Episode
 from counterpoint.data.loader import Loader
+from counterpoint.data.sampling import Spec
 from counterpoint.data.store import MemoryStore
 from counterpoint.errors import BadInputError
 from counterpoint.objectives import OBJECTIVES
@@ -52,6 +53,7 @@ pytestmark = pytest.mark.parametrize("name", NAMES)
 def test_the_spec_is_plain_data_and_the_loader_serves_it(name: str) -> None:
     objective = _objective(name)
     spec = objective.sampling()
+    assert isinstance(spec, Spec)
     assert spec == _objective(name).sampling()
     assert pickle.loads(pickle.dumps(spec)) == spec
     batch = _batch(objective)

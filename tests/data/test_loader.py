@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from counterpoint.data.clips import SortedFrames, StartGoal
 from counterpoint.data.loader import Loader
+from counterpoint.data.nstep import NStepSpec
 from counterpoint.data.sampling import Augment, Key, Spec
 from counterpoint.data.store import MemoryStore, SubsetStore
 from counterpoint.errors import BadInputError
@@ -111,3 +112,8 @@ def test_batch_that_does_not_divide_is_refused(store: MemoryStore) -> None:
 def test_unknown_camera_is_refused(store: MemoryStore) -> None:
     with pytest.raises(BadInputError, match="camera"):
         Loader(store, SPEC, batch_size=2, seed=0, camera="wrist")
+
+
+def test_transitions_are_another_loader_s() -> None:
+    with pytest.raises(BadInputError, match="use NStepLoader"):
+        Loader(moving_square_store(), NStepSpec((0,), 1), batch_size=2, seed=0)

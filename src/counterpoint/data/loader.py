@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from counterpoint.data.augment import draw_crop, draw_jitter
 from counterpoint.data.episode import Array
+from counterpoint.data.nstep import NStepSpec
 from counterpoint.data.sampling import Drawn, Spec, epoch_order, sample_rng
 from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError
@@ -43,13 +44,14 @@ class Loader(Dataset[dict[str, Any]]):
         workers: Worker processes that prepare batches; 0 prepares them here.
 
     Raises:
-        BadInputError: When an episode is too short for a draw, the batch does not divide, or the camera is unknown.
+        BadInputError: When an episode is too short for a draw, the batch does not divide, the camera is unknown, or the
+            spec is one of transitions.
     """
 
     def __init__(
         self,
         store: EpisodeStore,
-        spec: Spec,
+        spec: Spec | NStepSpec,
         *,
         batch_size: int,
         seed: int,
@@ -58,6 +60,13 @@ class Loader(Dataset[dict[str, Any]]):
         world_size: int = 1,
         workers: int = 0,
     ) -> None:
+        if isinstance(spec, NStepSpec):
+            raise BadInputError(
+                "spec",
+                found="transitions",
+                expected="clips",
+                mend="use NStepLoader, which serves transitions",
+            )
         _check_lengths(store, spec)
         check_source(store, batch_size, world_size, camera)
         self.store, self.spec, self.seed, self.camera = store, spec, seed, camera

@@ -16,7 +16,6 @@ from counterpoint.data.cache import cached
 from counterpoint.data.formats import open_dataset, split_names
 from counterpoint.data.loader import Loader
 from counterpoint.data.prepared import validation_split
-from counterpoint.data.sampling import Spec
 from counterpoint.data.store import EpisodeStore, SubsetStore
 from counterpoint.encoders.base import DualEncoder, EncoderConfig
 from counterpoint.errors import BadInputError
@@ -142,7 +141,6 @@ def pretrain(recipe: str, data: Path | Sequence[Path], out: Path, overrides: Map
         "world_size": accelerator.num_processes,
     }
     spec = objective.sampling()
-    assert isinstance(spec, Spec)
     loader = Loader(train_store, spec, workers=config.train.workers, **common)
     validation = Loader(val_store, spec, **common) if val_store is not None else None
     learner = ObjectiveLearner(
