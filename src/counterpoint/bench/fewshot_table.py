@@ -49,7 +49,8 @@ def _scores(result: Mapping[str, Any], kind: str) -> str:
 
 def _centring(config: Mapping[str, Any]) -> str:
     """What the rows' frames are centred on, where they are: not the same frames for all."""
-    demonstrations, pretraining = [], []
+    demonstrations: list[str] = []
+    pretraining: list[str] = []
     for row in config["rows"]:
         run = config["pretrainings"].get(row["pretraining"])
         settings = (row if run is None else run)["encoder"]
