@@ -40,11 +40,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "no shift": {"shift": 0},
     "one shift for all": {"centre": True, "shift_together": True},
     "centred, no shift": {"centre": True, "shift": 0},
-    "centred, no shift, softmax": {"centre": True, "shift": 0, "loss": "softmax"},
     "centred, no shift, gradient through targets": {"centre": True, "shift": 0, "stop_gradient": False},
     "centred, no shift, anchor excluded": {"centre": True, "shift": 0, "exclude_anchor": True},
     "centred, no shift, all of the window": {"centre": True, "shift": 0, "every": True},
-    "centred, no shift, W 9": {"centre": True, "shift": 0, "window": 9},
     "mixed": {"loss": "mixed"},
     "centred, no shift, mixed": {"centre": True, "shift": 0, "loss": "mixed"},
 }
