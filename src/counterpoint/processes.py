@@ -30,6 +30,10 @@ def worker_processes(
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(count, context, _enter, (begin, arguments))
     try:
+        # An executor notices the death of those workers only that stood when it last looked, and it looks when a result
+        # arrives. Once each has answered, all are watched.
+        for started in [pool.submit(os.getpid) for _ in range(count)]:
+            started.result()
         yield pool
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
