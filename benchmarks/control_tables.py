@@ -126,7 +126,41 @@ def nstep_loading() -> str:
     return table(head, rows)
 
 
+def update() -> str:
+    """One Premier-TACO update beside the authors' step, and each stage's share."""
+    found = load("premier_taco_update")
+    head = [
+        "update, batch 256, one thread",
+        "ms",
+        "plain over it",
+        "of it, processor ms: shift",
+        "anchor",
+        "targets",
+    ]
+    head += ["heads, loss", "backward", "Adam"]
+    if found is None:
+        return table(head, [["all", *["not run"] * 8]])
+    keys = ("augmentation", "encode anchor", "encode targets", "heads and loss", "backward", "Adam")
+    rows = []
+    for title, part in (("", "as_it_is"), (", memory kept", "memory_kept")):
+        if part not in found:
+            continue
+        for name, numbers in found[part]["update"].items():
+            stages = found[part]["stages_processor_ms"][name]
+            ratio = f"{numbers['plain_over_this_wall']:.2f}"
+            rows.append(
+                [
+                    f"{name}{title}",
+                    f"{numbers['wall_ms']:.0f}",
+                    ratio,
+                    *(f"{stages[key]:.0f}" for key in keys),
+                ]
+            )
+    return table(head, rows)
+
+
 TABLES = {
+    "premier taco update": update,
     "fewshot best": lambda: fewshot("cpu", "best3"),
     "fewshot last": lambda: fewshot("cpu", "last"),
     "fewshot lead": lambda: fewshot_lead("cpu"),

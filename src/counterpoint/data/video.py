@@ -37,7 +37,9 @@ Result = TypeVar("Result")
 Codec = Literal["libx264", "libsvtav1"]
 
 # Without B-frames the order of packets is the order of pictures, so that remuxed parts join without a gap.
-_OPTIONS: dict[str, dict[str, str]] = {"libx264": {"crf": "18", "bf": "0"}, "libsvtav1": {"crf": "30"}}
+# A fixed quantiser: the rate control of libx264 has been seen to choose other quantisers for the same pictures in another
+# process, and a recording that was interrupted shall end in the same pixels as one that was not.
+_OPTIONS: dict[str, dict[str, str]] = {"libx264": {"qp": "18", "bf": "0"}, "libsvtav1": {"crf": "30"}}
 _SMALLEST_AV1 = 64  # SVT-AV1 crashes the process on smaller pictures.
 
 
@@ -52,7 +54,7 @@ def encode_video(
         path: The file to write; its ending names the container (.mp4).
         frames: At least one uint8 [H, W, 3], all of one size.
         fps: Frames a second.
-        codec: libx264 (crf 18), or LeRobot's default libsvtav1 (crf 30), for at least 64 pixels a side.
+        codec: libx264 (quantiser 18), or LeRobot's default libsvtav1 (crf 30), for at least 64 pixels a side.
         gop: A keyframe every `gop` frames.
 
     Raises:
