@@ -21,7 +21,7 @@ def fewshot(name: str, kind: str) -> str:
     rows = []
     for row, cells in found["table"].items():
         whole = found["aggregate"][kind][row]
-        by_seed = [f"{cells[task][kind]['by_seed']}".strip("[]") for task in tasks]
+        by_seed = [", ".join(f"{one:.2f}" for one in cells[task][kind]["by_seed"]) for task in tasks]
         numbers = [
             f"{interval(cells[task][kind], 'score')} ({seeds})"
             for task, seeds in zip(tasks, by_seed, strict=True)

@@ -139,7 +139,8 @@ def main() -> None:
         for name, result in pool.imap_unordered(_job, jobs):
             found[name] = result
             kept = {
-                "command": "python benchmarks/premier_taco_start.py --data runs/fewshot/data/pretraining",
+                "command": "python benchmarks/premier_taco_start.py --data runs/fewshot/data/pretraining "
+                f"--steps {arguments.steps} --batch {arguments.batch}",
                 "settings": settings,
                 "found": {known: found[known] for known in SETTINGS if known in found},
                 "provenance": provenance(),
