@@ -37,7 +37,7 @@ Result = TypeVar("Result")
 Codec = Literal["libx264", "libsvtav1"]
 
 # Without B-frames the order of packets is the order of pictures, so that remuxed parts join without a gap.
-# A fixed quantiser: the rate control of libx264 has been seen to choose other quantisers for the same pictures in another
+# A fixed quantiser: the rate control of libx264 has been seen to choose other ones for the same pictures in another
 # process, and a recording that was interrupted shall end in the same pixels as one that was not.
 _OPTIONS: dict[str, dict[str, str]] = {"libx264": {"qp": "18", "bf": "0"}, "libsvtav1": {"crf": "30"}}
 _SMALLEST_AV1 = 64  # SVT-AV1 crashes the process on smaller pictures.
