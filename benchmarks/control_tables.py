@@ -130,7 +130,7 @@ def update() -> str:
     """One Premier-TACO update beside the authors' step, and each stage's share."""
     found = load("premier_taco_update")
     head = [
-        "update, batch 256, one thread",
+        "update, one thread",
         "ms",
         "plain over it",
         "of it, processor ms: shift",
