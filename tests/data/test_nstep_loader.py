@@ -97,6 +97,7 @@ def test_shapes_and_kinds() -> None:
         "shift": (torch.int64, 8, 3, 2),
         "actions": (torch.float32, 8, K, 2),
         "action_mask": (torch.bool, 8, 2),
+        "actions_valid": (torch.bool, 8, K),
         "rewards": (torch.float32, 8, K),
         "state": (torch.float32, 8, 2, 3),
         "task": (torch.int64, 8),

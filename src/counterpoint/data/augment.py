@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, Int, Shaped, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
@@ -20,7 +20,10 @@ from torch.nn import functional
 from counterpoint.data.sampling import Augment
 
 __all__ = [
+    "centre_corner",
     "color_jitter",
+    "cropped",
+    "cropped_views",
     "draw_crop",
     "draw_jitter",
     "images",
@@ -139,6 +142,44 @@ def random_shift(
     return shifted
 
 
+def cropped(
+    frames: Shaped[Tensor, "N *lead H W c"], corner: Int[Tensor, "N 2"], size: int
+) -> Shaped[Tensor, "N *lead s s c"]:
+    """Cut a window out of every picture, an index gather: bytes stay bytes, masks stay binary.
+
+    Args:
+        frames: N stacks of pictures, or of masks with one channel.
+        corner: (x, y) of each window's top left corner, inside the picture.
+        size: Its side, in pixels.
+    """
+    N, *lead, H, W, c = frames.shape
+    if (H, W) == (size, size):
+        return frames
+    flat = frames.reshape(N, -1, H, W * c)
+    if flat.device.type == "cpu":  # row by row, where indexing by row and column copies byte by byte
+        x, y = corner.numpy().T
+        pictures = np.ascontiguousarray(flat.numpy())
+        n, f, h, w = pictures.strides
+        windows = np.lib.stride_tricks.as_strided(
+            pictures,
+            (N, H - size + 1, W - size + 1, flat.shape[1], size, size * c),
+            (n, h, w * c, f, h, w),
+            writeable=False,
+        )
+        return torch.from_numpy(windows[np.arange(N), y, x]).view(N, *lead, size, size, c)
+    rows = corner[:, 1:] + torch.arange(size, device=flat.device)
+    columns = corner[:, :1] * c + torch.arange(size * c, device=flat.device)
+    sample = torch.arange(N, device=flat.device)[:, None, None, None]
+    stack = torch.arange(flat.shape[1], device=flat.device)[None, :, None, None]
+    window: Tensor = flat[sample, stack, rows[:, None, :, None], columns[:, None, None, :]]
+    return window.view(N, *lead, size, size, c)
+
+
+def centre_corner(height: int, width: int, size: int) -> tuple[int, int]:
+    """(x, y) of the window in the middle of a picture, which is where policies look when they act."""
+    return (width - size) // 2, (height - size) // 2
+
+
 def _shifted_rows(frames: Tensor, shift: Tensor, pad: int) -> Tensor:
     """`random_shift` on a CPU: all crops there are, as a view of the padded pictures, and of each picture one of them.
 
@@ -168,3 +209,14 @@ def shifted_views(
     if shift is None or pad == 0:
         return frames
     return random_shift(frames.flatten(0, 1), shift.flatten(0, 1), pad=pad).view(frames.shape)
+
+
+def cropped_views(
+    frames: UInt8[Tensor, "B V F H W 3"], crop: Int[Tensor, "B V C 2"] | None, *, size: int
+) -> UInt8[Tensor, "B V F s s 3"]:
+    """Every observation of a batch cut to its own windows, one a camera; as they are where there are none."""
+    if crop is None or size == 0:
+        return frames
+    C = crop.shape[2]
+    stacks = frames.unflatten(2, (C, -1)).flatten(0, 2)  # [B V C, S, H, W, 3]
+    return cropped(stacks, crop.flatten(0, 2), size).unflatten(0, crop.shape[:3]).flatten(2, 3)

@@ -53,6 +53,12 @@ class NStepSpec:
         stack: S frames an observation, the steps before the first repeating it.
         shift: Random shift of each observation by up to so many pixels either way, with replicated edges; 0 for none.
         shift_together: One shift for all observations of a sample, instead of one each.
+        crop: Side of a window cut out of each picture, in pixels; 0 for none. Its corner is uniform, one for each
+            observation and camera, and the same for the picture's mask.
+        masks: Also the robot's mask of each picture (`counterpoint.data.masks`).
+        first_action: Where the actions begin: a_{t+first_action}, of which there are K.
+        past_end: How many steps the actions may reach past the episode's last one, which is then repeated and marked
+            invalid. Before its first step the first action is.
         rewards: Also the rewards r_t ... r_{t+K-1}.
         state: Also the proprioception at each offset.
     """
@@ -63,16 +69,27 @@ class NStepSpec:
     stack: int = 3
     shift: int = 0
     shift_together: bool = False
+    crop: int = 0
+    masks: bool = False
+    first_action: int = 0
+    past_end: int = 0
     rewards: bool = False
     state: bool = False
 
     def __post_init__(self) -> None:
-        if not self.offsets or self.stack < 1 or self.shift < 0 or self.actions < 0:
+        if not self.offsets or self.stack < 1 or min(self.shift, self.actions, self.crop, self.past_end) < 0:
             raise BadInputError(
                 "sampling",
                 found=f"{self}",
                 expected="at least one offset, one frame a stack, and no negative numbers",
                 mend="correct the objective's settings",
+            )
+        if self.first_action and self.rewards:
+            raise BadInputError(
+                "sampling",
+                found=f"rewards with actions that begin at t {self.first_action:+d}",
+                expected="rewards r_t, r_{t+1}, ... beside actions a_t, a_{t+1}, ...",
+                mend="ask for rewards in a spec of their own",
             )
         if self.near is not None and self.near.window < 1:
             raise BadInputError(
@@ -89,7 +106,8 @@ class NStepSpec:
     @property
     def reach(self) -> int:
         """How many steps after t must exist."""
-        return max(*self.offsets, self.actions - 1, 0)
+        last_action = self.first_action + self.actions - 1 - self.past_end if self.actions else 0
+        return max(*self.offsets, last_action, 0)
 
     @property
     def min_length(self) -> int:

@@ -20,6 +20,7 @@ from counterpoint.data.cameras import Cameras, camera_names
 from counterpoint.data.episode import Array
 from counterpoint.data.gather import Buffers, gather_frames
 from counterpoint.data.loader import Steps, check_source
+from counterpoint.data.masks import binary_mask, mask_camera, masked_cameras
 from counterpoint.data.multitask import Task, action_mask, task_numbers
 from counterpoint.data.nstep import NStepSpec
 from counterpoint.data.nstep_draws import AnchorTable, Balance, draw_near
@@ -42,7 +43,11 @@ class NStepLoader(Dataset[dict[str, Any]]):
       step or a negative fills a gap; `near_valid` bool [b, N];
     - `shift` int64 [b, V, 2], (x, y) in 0..2 pad, where the spec asks for random shifts: one for all frames of a view,
       whatever the camera;
-    - `actions` float32 [b, K, A], zeros beyond a task's own dimensions, with `action_mask` bool [b, A];
+    - `crop` int64 [b, V, C, 2], (x, y) of a window's top left corner, where the spec asks for crops;
+    - `masks` bool [b, V, C, H, W], the robot in each picture, where the spec asks for them: all False of a camera
+      without masks, with `masks_valid` bool [b, C];
+    - `actions` float32 [b, K, A], zeros beyond a task's own dimensions, with `action_mask` bool [b, A], and
+      `actions_valid` bool [b, K], False where the window left the episode;
     - `rewards` float32 [b, K] and `state` float32 [b, offsets, P], where the spec asks for them;
     - `task` int64 [b], the number of the distinct instruction (of the domain), and `instruction`, b strings;
     - `episode`, `step` (the anchor's) and `sample`, int64 [b].
@@ -108,6 +113,14 @@ class NStepLoader(Dataset[dict[str, Any]]):
         self._state = _joined(store, "state") if spec.state else None
         first = int(self._table.episodes[0])
         self._picture = store.frames(first, np.zeros(1, np.int64), self.cameras[0]).shape[1:]
+        self._masked = self._cameras_with_masks() if spec.masks else ()
+        if min(self._picture[:2]) < spec.crop:
+            raise BadInputError(
+                "frames",
+                found=f"{self._picture[0]} x {self._picture[1]}",
+                expected=f"at least {spec.crop} x {spec.crop}, the side of a crop",
+                mend="open the data at a larger size, or crop less",
+            )
         self._buffers, self._of_one_camera = Buffers(), Buffers()
 
     @property
@@ -141,6 +154,10 @@ class NStepLoader(Dataset[dict[str, Any]]):
             shifts = 1 if spec.shift_together else spec.views
             drawn = self._rng(step, "shift").integers(2 * spec.shift + 1, size=(B, shifts, 2))
             batch["shift"] = np.broadcast_to(drawn[rows], (len(drawn[rows]), spec.views, 2)).copy()
+        if spec.crop:
+            room = np.array(self._picture[1::-1]) - spec.crop + 1  # corners there are, along x and y
+            corners = self._rng(step, "crop").integers(room, size=(B, spec.views, len(self.cameras), 2))
+            batch["crop"] = corners[rows]
         wanted = anchor[:, None] + np.array(spec.offsets)
         views, valid = np.maximum(wanted, 0), wanted >= 0
         if spec.near is not None:
@@ -152,10 +169,15 @@ class NStepLoader(Dataset[dict[str, Any]]):
         episode, anchor, views = episode[rows], anchor[rows], views[rows]
         batch["frames_valid"] = valid[rows]
         batch["frames"] = self._read(episode, views)
+        if spec.masks:
+            batch["masks"], batch["masks_valid"] = self._read_masks(episode, views)
         first = self._starts[episode]
-        following = (first + anchor)[:, None] + np.arange(spec.actions)
+        own = (anchor + spec.first_action)[:, None] + np.arange(spec.actions)
+        inside = np.clip(own, 0, self._lengths[episode][:, None] - 1)
+        following = first[:, None] + inside
         if spec.actions:
             batch["actions"], batch["action_mask"] = self._actions[following], self._mask[episode]
+            batch["actions_valid"] = own == inside
         if self._rewards is not None:
             batch["rewards"] = self._rewards[following]
         if self._state is not None:
@@ -184,6 +206,31 @@ class NStepLoader(Dataset[dict[str, Any]]):
             gather_frames(self.store, episodes, steps, camera, own)
             rows[:, number] = own
         return frames
+
+    def _cameras_with_masks(self) -> tuple[bool, ...]:
+        """Of each camera in order, whether the store has its mask."""
+        masked = masked_cameras(self.store.cameras)
+        if not set(masked) & set(self.cameras):
+            raise BadInputError(
+                "masks",
+                found=f"cameras {list(self.store.cameras)}",
+                expected=f"a mask of one of {list(self.cameras)} at least, such as {mask_camera(self.cameras[0])!r}",
+                mend="record masks with the data, or make them with `counterpoint data masks`",
+            )
+        return tuple(camera in masked for camera in self.cameras)
+
+    def _read_masks(
+        self, episode: NDArray[np.int64], views: NDArray[np.int64]
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Masks of the newest frame of every view, and which cameras have any."""
+        b, V = views.shape
+        masks = np.zeros((b, V, len(self.cameras), *self._picture[:2]), np.bool_)
+        own = self._of_one_camera.get((b, V, *self._picture))
+        for number, camera in enumerate(self.cameras):
+            if self._masked[number]:
+                gather_frames(self.store, episode, views, mask_camera(camera), own)
+                masks[:, :, number] = binary_mask(own)
+        return masks, np.repeat([self._masked], b, 0)
 
     def _report_skipped(self) -> None:
         if not self.skipped:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import torch
 from huggingface_hub import ModelCard
@@ -20,14 +20,16 @@ from counterpoint.encoders.preprocess import check_frames
 from counterpoint.encoders.pretrained import PretrainedEncoder
 from counterpoint.encoders.pretrained_models import PRETRAINED
 from counterpoint.encoders.resnet import ResNet18
+from counterpoint.encoders.vit import ViT, ViTConfig
 from counterpoint.errors import BadInputError
 
 __all__ = ["ObservationConfig", "ObservationEncoder", "ObservationKind"]
 
-ObservationKind = Literal["drq", "resnet18", "resnet18_film", "libero", "pretrained"]
+ObservationKind = Literal["drq", "resnet18", "resnet18_film", "libero", "pretrained", "vit"]
 
 _EMBED_DIM = {"drq": 100, "resnet18": 512, "resnet18_film": 512, "libero": 64}
 _FILM = ("resnet18_film", "libero")
+_OWN_NORMALISATION = ("pretrained", "vit")
 _SMALLEST_DRQ = 15
 """Pixels below which nothing is left after `drq`'s four convolutions."""
 
@@ -38,20 +40,23 @@ class ObservationConfig(FrozenConfig):
     Attributes:
         kind: `drq` is the shallow ConvNet of Premier-TACO's Listing 1 (DrQ-v2's, with a trunk); `resnet18` the
             library's ResNet-18; `resnet18_film` the same, modulated by the instruction; `libero` LIBERO's encoder
-            (its first four blocks, modulated, and keypoints); `pretrained` one of `PRETRAINED`.
+            (its first four blocks, modulated, and keypoints); `pretrained` one of `PRETRAINED`; `vit` a vision
+            transformer, ICon's.
         size: Height and width of frames, in pixels.
         stack: S, frames an observation and camera.
         cameras: C, pictures of one moment. Each has an encoder of its own, and their embeddings stand side by
             side.
         embed_dim: Numbers a camera: 100 for `drq`, 512 for the ResNets, 64 for `libero`; for `pretrained` what
-            the model gives, times S.
+            the model gives, times S; for `vit` the width of its tokens.
         width: Channels of `drq`'s convolutions; 32 in the papers.
         centre: Subtract the training frames' mean image and divide by their deviation, instead of the paper's
             x / 255 - 0.5. Without it the window loss of Premier-TACO does not start to learn at small scale.
         model: For `pretrained`: a key of `PRETRAINED`, such as "r3m".
         checkpoint: For `pretrained`: the file its authors released; for CLIP also a tag of open_clip ("openai").
-            `None`: random weights. A saved encoder holds its weights and needs the file no more.
+            `None`: random weights. A saved encoder holds its weights and needs the file no more. For `vit` a file
+            or a tag of timm's.
         text_model: Sentence encoder of the two that take an instruction, frozen and not among the weights.
+        vit: For `vit`: which.
     """
 
     kind: ObservationKind = "drq"
@@ -64,6 +69,7 @@ class ObservationConfig(FrozenConfig):
     model: str = ""
     checkpoint: str | None = None
     text_model: str = MINILM
+    vit: ViTConfig = ViTConfig()
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -72,8 +78,12 @@ class ObservationConfig(FrozenConfig):
                 raise ValueError(f"model {self.model!r} is not one of {', '.join(PRETRAINED)}")
             if self.centre:
                 raise ValueError("centre has no meaning for a pretrained model: it has its own normalisation")
-        elif self.model or self.checkpoint:
+        elif self.model or (self.checkpoint and self.kind != "vit"):
             raise ValueError(f"model and checkpoint have no meaning for kind {self.kind!r}: leave them out")
+        if self.kind == "vit" and self.centre:
+            raise ValueError("centre has no meaning for kind 'vit': it has the normalisation of its model")
+        if self.kind != "vit" and self.vit != ViTConfig():
+            raise ValueError(f"vit is for kind 'vit', not {self.kind!r}: leave it out")
         if self.kind != "drq" and self.width != 32:
             raise ValueError(f"width is that of kind 'drq', not of {self.kind!r}: leave it out")
         if self.kind not in _FILM and self.text_model != MINILM:
@@ -107,21 +117,41 @@ class ObservationEncoder(HubEncoder):
 
     def __init__(self, config: ObservationConfig) -> None:
         super().__init__()
-        width = _width(config)
-        self.config = config.model_copy(update={"embed_dim": width})
-        self.embed_dim = width * config.cameras
         self.takes_instruction = config.kind in _FILM
         self.body: nn.Module
         if config.cameras > 1:
-            one = self.config.model_copy(update={"cameras": 1})
-            self.body = nn.ModuleList(ObservationEncoder(one) for _ in range(config.cameras))
+            one = config.model_copy(update={"cameras": 1})
+            each = [ObservationEncoder(one) for _ in range(config.cameras)]
+            self.body, width = nn.ModuleList(each), each[0].embed_dim
+        else:
+            self.body, width = _body(config)
+        self.config = config.model_copy(update={"embed_dim": width})
+        self.embed_dim = width * config.cameras
+        if config.cameras > 1:
             return
-        self.body = _body(config, width)
-        if config.kind != "pretrained":
+        if config.kind not in _OWN_NORMALISATION:
             # [H, W, 3] and a scalar, both of pixels in [0, 1]; the paper's x / 255 - 0.5 until `centre_on`.
             self.register_buffer("mean_image", torch.full((config.size, config.size, 3), 0.5))
             self.register_buffer("deviation", torch.ones(()))
             self.body.to(memory_format=torch.channels_last)
+
+    @property
+    def vits(self) -> tuple[nn.Module, ...]:
+        """timm's model of each camera, in order; for kind `vit`.
+
+        Raises:
+            BadInputError: Of another kind.
+        """
+        if self.config.kind != "vit":
+            raise BadInputError(
+                "encoder",
+                found=f"kind {self.config.kind!r}, which has no tokens",
+                expected="kind 'vit'",
+                mend='set encoder.kind = "vit", or leave the term that needs tokens out',
+            )
+        if isinstance(self.body, nn.ModuleList):
+            return tuple(vit for encoder in self.body for vit in cast(ObservationEncoder, encoder).vits)
+        return (cast(ViT, self.body).vit,)
 
     def centre_on(self, frames: UInt8[Tensor, "N *cameras H W 3"]) -> None:
         """Take mean image and deviation from training frames; for `centre` encoders, before training.
@@ -134,7 +164,7 @@ class ObservationEncoder(HubEncoder):
         """
         C, size = self.config.cameras, self.config.size
         expected = (C, size, size, 3) if C > 1 else (size, size, 3)
-        if len(frames) == 0 or frames.shape[1:] != expected or self.config.kind == "pretrained":
+        if len(frames) == 0 or frames.shape[1:] != expected or self.config.kind in _OWN_NORMALISATION:
             raise BadInputError(
                 "frames",
                 found=f"shape {list(frames.shape)} for kind {self.config.kind!r}",
@@ -173,7 +203,7 @@ class ObservationEncoder(HubEncoder):
             views = frames.chunk(self.config.cameras, 1)
             each = [encoder(view, instruction) for encoder, view in zip(self.body, views, strict=True)]
             return torch.cat(each, 1)
-        arguments = (frames if self.config.kind == "pretrained" else self._images(frames),)
+        arguments = (frames if self.config.kind in _OWN_NORMALISATION else self._images(frames),)
         embedded: Tensor = self.body(*arguments, *([] if instruction is None else [instruction]))
         # At least single precision, under autocast too: losses divide by temperatures.
         return embedded.to(torch.promote_types(embedded.dtype, torch.float32))
@@ -222,28 +252,33 @@ def _depth(frames: Tensor) -> str:
     return f", stacks of {frames.shape[1]} frames of {frames.shape[2]} x {frames.shape[3]} pixels"
 
 
-def _width(config: ObservationConfig) -> int:
-    """Numbers a camera."""
-    if config.kind != "pretrained":
-        return config.embed_dim or _EMBED_DIM[config.kind]
-    width = PRETRAINED[config.model].width * config.stack
+def _body(config: ObservationConfig) -> tuple[nn.Module, int]:
+    """What lies behind the normalisation of one camera, and how many numbers it gives."""
+    channels = 3 * config.stack
+    if config.kind in _OWN_NORMALISATION:
+        body = _whole_model(config)
+        return body, _its_width(config, body.embed_dim)
+    width = config.embed_dim or _EMBED_DIM[config.kind]
+    if config.kind == "drq":
+        return DrQConvNet(channels, config.size, width, width=config.width), width
+    if config.kind == "resnet18":
+        return ResNet18(width, channels=channels), width
+    keypoints = config.kind == "libero"
+    return FilmResNet18(channels, width, keypoints=keypoints, text_model=config.text_model), width
+
+
+def _whole_model(config: ObservationConfig) -> ViT | PretrainedEncoder:
+    if config.kind == "vit":
+        return ViT(config.vit, size=config.size, stack=config.stack, start=config.checkpoint)
+    return PretrainedEncoder(config.model, config.checkpoint, stack=config.stack)
+
+
+def _its_width(config: ObservationConfig, width: int) -> int:
     if config.embed_dim not in (None, width):
         raise BadInputError(
             "embed_dim",
             found=str(config.embed_dim),
-            expected=f"{width}: {config.stack} frames of {config.model}, side by side",
+            expected=f"{width}, what the model gives",
             mend="leave embed_dim out",
         )
     return width
-
-
-def _body(config: ObservationConfig, width: int) -> nn.Module:
-    """What lies behind the normalisation of one camera."""
-    channels = 3 * config.stack
-    if config.kind == "drq":
-        return DrQConvNet(channels, config.size, width, width=config.width)
-    if config.kind == "resnet18":
-        return ResNet18(width, channels=channels)
-    if config.kind == "pretrained":
-        return PretrainedEncoder(config.model, config.checkpoint)
-    return FilmResNet18(channels, width, keypoints=config.kind == "libero", text_model=config.text_model)

@@ -31,6 +31,10 @@ class PretrainedEncoder(nn.Module):
     Args:
         name: A key of `PRETRAINED`.
         checkpoint: The authors' file; for CLIP also a tag of open_clip ("openai"). `None`: random weights.
+        stack: S.
+
+    Attributes:
+        embed_dim: D = S E.
 
     Raises:
         BadInputError: A file that cannot be read or does not fit, or a tag where there are none.
@@ -40,9 +44,10 @@ class PretrainedEncoder(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, name: str, checkpoint: str | None = None) -> None:
+    def __init__(self, name: str, checkpoint: str | None = None, *, stack: int = 1) -> None:
         super().__init__()
         self.model: PretrainedModel = PRETRAINED[name]
+        self.embed_dim = self.model.width * stack
         tag = checkpoint if checkpoint is not None and not is_local(checkpoint) else None
         if tag is not None and not name.startswith("clip"):
             raise BadInputError(

@@ -97,6 +97,10 @@ class Objective(nn.Module):
         """Named groups of trainable parameters; each is clipped by itself."""
         return {"model": [p for p in self.parameters() if p.requires_grad]}
 
+    def weight_decays(self) -> dict[str, float]:
+        """Weight decay of parameter groups by name, where it is not the optimiser's. Default: none."""
+        return {}
+
     def after_step(self) -> None:
         """Run after each optimiser step: target networks, moving averages. Default: nothing."""
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pydantic import Field
 from torch import Tensor, nn
 
 from counterpoint.config import FrozenConfig
-from counterpoint.data.augment import shifted_views
+from counterpoint.data.augment import cropped_views, shifted_views
 from counterpoint.data.nstep import NStepSpec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.objectives.base import Batch, Objective
@@ -45,9 +47,14 @@ class StepObjective(Objective):
         """The spec it was made with."""
         return self._spec
 
+    def crop_to(self, size: int) -> None:
+        """Take random windows of this side from larger pictures; 0 takes pictures as they are."""
+        self._spec = replace(self._spec, crop=size)
+
     def views(self, batch: Batch) -> Tensor:
-        """The batch's observations, each randomly shifted where the spec says so: uint8 [B, V, S, H, W, 3]."""
-        return shifted_views(batch["frames"], batch.get("shift"), pad=self._spec.shift)
+        """The batch's observations, cropped and randomly shifted where the spec says so: uint8 [B, V, S, H, W, 3]."""
+        windows = cropped_views(batch["frames"], batch.get("crop"), size=self._spec.crop)
+        return shifted_views(windows, batch.get("shift"), pad=self._spec.shift)
 
     def embed(self, views: Tensor, batch: Batch) -> Tensor:
         """Encode observations [B, v, S, H, W, 3] of the batch, all of them in one pass: [B, v, D]."""
