@@ -41,10 +41,11 @@ benchmarks: $(VENV)/.installed system
 	$(BIN)/python benchmarks/losses.py
 	$(BIN)/python benchmarks/collection.py
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+# robosuite's keyboard package is compiled when it is installed, so what the system lacks comes first.
+$(VENV)/.installed: pyproject.toml constraints.txt | system
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[clip,text,sim,minari,report,track,dev]"
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[clip,text,sim,robosuite,diffusion,hdf5,minari,report,track,dev]"
 	touch $@
 
 $(VENV)/.docs-installed: $(VENV)/.installed

@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))  # for who runs this file by its path from elsewhere
 from control_tables import TABLES as CONTROL_TABLES  # noqa: E402 (after the path)
 from goal_tables import TABLES as GOAL_TABLES  # noqa: E402 (after the path)
+from icon_tables import TABLES as ICON_TABLES  # noqa: E402 (after the path)
 
 PAGE = ROOT / "docs" / "results.md"
 
@@ -223,6 +224,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "collection": collection,
     **GOAL_TABLES,
     **CONTROL_TABLES,
+    **ICON_TABLES,
 }
 
 

@@ -6,6 +6,8 @@ packages=()
 ldconfig -p | grep -q 'libEGL\.so\.1' || packages+=(libegl1)
 ldconfig -p | grep -q 'libGL\.so\.1' || packages+=(libgl1)
 command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || packages+=(chromium)
+command -v cc >/dev/null || packages+=(gcc libc6-dev)
+[ -e /usr/include/linux/input.h ] || packages+=(linux-libc-dev)
 [ ${#packages[@]} -eq 0 ] && exit 0
 
 install="apt-get install -y --no-install-recommends ${packages[*]}"

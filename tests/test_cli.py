@@ -119,7 +119,7 @@ def test_evaluate_tells_policies_and_agents_apart(
     (tmp_path / folder).mkdir()
     policies: list[tuple[Any, ...]] = []
     agents: list[tuple[Any, ...]] = []
-    monkeypatch.setattr("counterpoint.policies.command.evaluate_policy", recorder(policies))
+    monkeypatch.setattr("counterpoint.policies.evaluate.evaluate_policy", recorder(policies))
     monkeypatch.setattr("counterpoint.agents.evaluate.evaluate_run", recorder(agents))
     main(
         ["evaluate", str(tmp_path), "--env", "metaworld/bin-picking@corner", "--episodes", "3", "--seed", "7"]

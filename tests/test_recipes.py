@@ -7,11 +7,12 @@ import pytest
 
 from counterpoint.agents import agent_config
 from counterpoint.agents.train import load_agent_config
-from counterpoint.config import parse_overrides, read_recipe, recipe_names
+from counterpoint.config import parse_overrides, read_recipe, recipe_names, validate
 from counterpoint.data.loader import Loader
 from counterpoint.envs.goal_env import make_goal_env
 from counterpoint.envs.waypoints import MazeGrid
 from counterpoint.objectives import OBJECTIVES, STEP_OBJECTIVES, objective_config
+from counterpoint.policies.train_imitation import ImitationRunConfig, is_imitation
 from counterpoint.training.pretrain import PretrainConfig, build_objective, load_config
 from counterpoint.training.pretrain_steps import load_step_config
 from tests.conftest import moving_square_store
@@ -30,7 +31,10 @@ AGENT_RECIPES = [name for name in recipe_names() if "agent" in read_recipe(name)
 STEP_RECIPES = [
     name for name in recipe_names() if read_recipe(name).get("objective", {}).get("name") in STEP_OBJECTIVES
 ]
-ENCODER_RECIPES = [name for name in recipe_names() if name not in (*AGENT_RECIPES, *STEP_RECIPES)]
+IMITATION_RECIPES = [name for name in recipe_names() if is_imitation(name)]
+ENCODER_RECIPES = [
+    name for name in recipe_names() if name not in (*AGENT_RECIPES, *STEP_RECIPES, *IMITATION_RECIPES)
+]
 
 
 @pytest.mark.parametrize("name", ENCODER_RECIPES)
@@ -159,3 +163,31 @@ def test_values_of_actol_table_3() -> None:
 
 def objective_settings(config: PretrainConfig) -> dict[str, object]:
     return objective_config(config.objective, "test")[1].model_dump()
+
+
+UNET = {"down_dims", "kernel_size", "groups", "step_dim"}
+TRANSFORMER = {"layers", "heads", "width", "condition_layers", "embedding_dropout", "attention_dropout"}
+
+
+@pytest.mark.parametrize("name", IMITATION_RECIPES)
+def test_every_recipe_of_imitation_is_complete_and_every_key_known(name: str) -> None:
+    tree = read_recipe(name)
+    config = validate(ImitationRunConfig, tree, name)
+    other = TRANSFORMER if config.diffusion.network == "unet" else UNET
+    assert set(type(config.diffusion).model_fields) - set(tree["diffusion"]) == other
+    if config.icon is not None:
+        assert set(tree["icon"]) == set(type(config.icon).model_fields)
+    assert set(type(config.optimizer).model_fields) - set(tree["optimizer"]) == {"clip_norm", "accumulate"}
+
+
+def test_values_of_icon_s_experiments() -> None:
+    assert set(IMITATION_RECIPES) == {
+        f"{name}-robosuite" for name in ("diff_c", "diff_t", "crossway_diff_c", "icon_diff_c", "icon_diff_t")
+    }
+    for name in IMITATION_RECIPES:
+        config = validate(ImitationRunConfig, read_recipe(name), name)
+        assert (config.train.epochs, config.train.batch_size) == (600, 64)  # Appendix A.4
+        assert (config.encoder.vit.model, config.encoder.size) == ("vit_small_patch16_224", 224)  # A.2
+        assert (config.frame, config.encoder.cameras) == (256, 2)  # Table 4
+        assert (config.icon is not None) == name.startswith("icon")
+        assert (config.crossway is not None) == name.startswith("crossway")

@@ -4,7 +4,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from counterpoint.bench.fewshot import fewshot_benchmark
 from counterpoint.bench.fewshot_config import Evaluations, FewshotConfig, FewshotData, Pretraining, Row
 from counterpoint.bench.fewshot_presets import PRESETS, preset
 from counterpoint.encoders.observation import ObservationConfig
-from counterpoint.envs.control import SUITES, Outcome
+from counterpoint.envs.control import Outcome
 from counterpoint.errors import BadInputError, MissingExtraError
 from counterpoint.policies.clone import clone
 from counterpoint.training.trainer import TrainConfig
@@ -285,7 +285,8 @@ def test_rollouts_are_as_long_as_the_data(config: FewshotConfig, tmp_path: Path)
 
 
 def test_steps_are_the_suite_s_by_default() -> None:
-    limits = {suite: FewshotData(suite=suite, unseen_tasks=("a",)).limit for suite in SUITES}
+    suites = get_args(FewshotData.model_fields["suite"].annotation)
+    limits = {suite: FewshotData(suite=suite, unseen_tasks=("a",)).limit for suite in suites}
     assert limits == {"metaworld": 200, "dmc": 500, "libero": None, "robomimic": None}
 
 

@@ -103,6 +103,17 @@ def test_probability_of_improvement_by_hand() -> None:
     assert improvements({"ours": ours}, "ours") == {}
 
 
+def test_intervals_do_not_depend_on_what_was_drawn_before() -> None:
+    own = scores(CURVES)["last"]
+    found = []
+    for seed in (1, 2):
+        np.random.seed(seed)
+        before = np.random.get_state()[1].tolist()  # type: ignore[index]
+        found.append((improvements(own, "ours", reps=50), aggregates(own, reps=50)))
+        assert np.random.get_state()[1].tolist() == before  # type: ignore[index]
+    assert found[0] == found[1]
+
+
 def test_a_summary_has_a_place_for_everything() -> None:
     found = summarise(CURVES, "ours", reps=20)
     assert found["curves"]["ours"]["b"] == [[[10, 0.0], [20, 0.25]], [[10, 0.5], [20, 1.0]]]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import timm
@@ -25,7 +26,7 @@ def pictures(n: int, views: int = 1) -> torch.Tensor:
 
 def test_the_paper_s_encoder_is_vit_s_with_196_tokens() -> None:
     encoder = ObservationEncoder(ObservationConfig(kind="vit", size=224, stack=1))
-    (vit,) = encoder.vits
+    vit: Any = encoder.vits[0]
     assert encoder.embed_dim == 384
     assert sum(p.numel() for p in vit.parameters()) == 21_665_664  # ViT-S/16 without a classifier
     assert vit.patch_embed.num_patches == 196
@@ -53,7 +54,8 @@ def test_each_camera_has_its_own() -> None:
 
 def test_a_stack_s_frames_are_channels() -> None:
     encoder = ObservationEncoder(config(stack=3))
-    assert encoder.vits[0].patch_embed.proj.in_channels == 9
+    vit: Any = encoder.vits[0]
+    assert vit.patch_embed.proj.in_channels == 9
     assert encoder(pictures(2, 3)).shape == (2, 24)
 
 

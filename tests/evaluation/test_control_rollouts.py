@@ -9,7 +9,7 @@ import pytest
 
 from counterpoint.data.episode import Array
 from counterpoint.envs.control import Outcome
-from counterpoint.errors import BadInputError
+from counterpoint.errors import BadInputError, MissingExtraError
 from counterpoint.evaluation.control_rollouts import ControlRollouts, EpisodeResult, roll_out
 
 
@@ -61,9 +61,12 @@ class Recorder:
         self.seen: dict[int, list[tuple[int, ...]]] = {}
         self.batches: list[int] = []
 
-    def reset(self, rows: Sequence[int]) -> None:
+    def reset(self, rows: Sequence[int], seeds: Sequence[int] | None = None) -> None:
         for row in rows:
             self.steps[row] = 0
+
+    def looks(self, rows: Sequence[int]) -> list[bool]:
+        return [True] * len(rows)
 
     def act(self, frames: Array, state: Array, rows: Sequence[int]) -> Array:
         assert frames.dtype == np.uint8
@@ -137,6 +140,139 @@ def test_processes_give_the_same_episodes() -> None:
     )
 
 
+@pytest.mark.parametrize("apart", [False, True])
+def test_pictures_are_drawn_where_they_are_looked_at(apart: bool) -> None:
+    """The first of an episode always; results are those of drawing always."""
+
+    class Glancing:
+        """Looks at every third observation of an episode, and acts by what it saw last."""
+
+        stack = 1
+
+        def __init__(self, careful: bool) -> None:
+            self.careful = careful
+            self.step: dict[int, int] = {}
+            self.saw: dict[int, float] = {}
+            self.shown: list[tuple[bool, bool]] = []
+            self.seeds: list[tuple[int, int]] = []
+
+        def reset(self, rows: Sequence[int], seeds: Sequence[int] | None = None) -> None:
+            assert seeds is not None
+            self.seeds += zip(rows, seeds, strict=True)
+            self.step |= dict.fromkeys(rows, 0)
+
+        def looks(self, rows: Sequence[int]) -> list[bool]:
+            return [self.careful or self.step[row] % 3 == 0 for row in rows]
+
+        def act(self, frames: Array, state: Array, rows: Sequence[int]) -> Array:
+            for row, picture, look in zip(rows, frames, self.looks(rows), strict=True):
+                self.shown.append((look, bool(picture.any())))
+                if self.step[row] % 3 == 0:
+                    self.saw[row] = float(picture.mean())
+                self.step[row] += 1
+            assert np.isin(state[:, 0], SEEDS).all()  # proprioception is told at every step
+            return np.array([[self.saw[row]] for row in rows], np.float32)
+
+    found = {}
+    for careful in (True, False):
+        policy, there = Glancing(careful), apart and not careful
+        with ControlRollouts(CountingTask, 1 if there else 2, processes=there) as rollouts:
+            found[careful] = rollouts.run(policy, [3, 12, 5, 101, 9], stop_at_success=False)
+        assert sorted(seed for _, seed in policy.seeds) == [3, 5, 9, 12, 101]
+        assert all(look == drawn for look, drawn in policy.shown)  # no picture of these seeds is black
+        assert any(not look for look, _ in policy.shown) is not careful
+    assert found[True] == found[False]
+    assert any(one.total_reward for one in found[True])
+
+
+def test_what_is_not_looked_at_is_not_drawn() -> None:
+    class Blind(Recorder):
+        stack = 1
+
+        def looks(self, rows: Sequence[int]) -> list[bool]:
+            return [False] * len(rows)
+
+        def act(self, frames: Array, state: Array, rows: Sequence[int]) -> Array:
+            return np.zeros((len(rows), 1), np.float32)
+
+    class Counted(CountingTask):
+        drawn = 0
+
+        def draw(self) -> Array:
+            type(self).drawn += 1
+            return super().draw()
+
+    roll_out(Blind(), Counted, [1, 2, 3], envs=2, stop_at_success=False)
+    assert Counted.drawn == 3
+
+
+class FragileTask(CountingTask):
+    """Raises in the episodes of some seeds: at the third step, or before the first."""
+
+    def reset(self, seed: int) -> None:
+        super().reset(seed)
+        if seed == 7:
+            raise FloatingPointError("unstable from the start")
+
+    def step(self, action: Array) -> Outcome:
+        if self._seed == 13 and self._step == 2:
+            raise FloatingPointError("unstable")
+        return super().step(action)
+
+
+@pytest.mark.parametrize(("envs", "apart"), [(1, False), (3, False), (1, True)])
+def test_an_episode_whose_simulator_raises_has_failed_and_the_others_go_on(
+    envs: int, apart: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    seeds = [3, 13, 12, 5, 101, 9, 3, 7, 104, 1, *range(20, 31)]
+    found = roll_out(Recorder(), FragileTask, seeds, envs=envs, stop_at_success=True, processes=apart)
+    expected = [by_hand(seed, True) for seed in seeds]
+    tally = by_hand(13, False)
+    broken = {
+        13: EpisodeResult(13, False, found[1].total_reward, 2, "FloatingPointError: unstable"),
+        7: EpisodeResult(7, False, 0.0, 0, "FloatingPointError: unstable from the start"),
+    }
+    assert 0 < found[1].total_reward < tally.total_reward
+    assert found == [broken.get(one.seed, one) for one in expected]
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
+    assert "seed 13: FloatingPointError: unstable" in caplog.text
+
+
+def test_simulators_that_raise_often_end_the_rollouts() -> None:
+    with pytest.raises(BadInputError, match=r"2 of 19 episodes .* the first: .*unstable.*expected 1 at most"):
+        roll_out(Recorder(), FragileTask, [13, 7, *range(20, 37)], envs=2, stop_at_success=False)
+
+
+class AbsentTask(CountingTask):
+    """Cannot be built."""
+
+    def __init__(self) -> None:
+        raise BadInputError("camera", found="nobody", expected="somebody", mend="look")
+
+
+class UninstalledTask(CountingTask):
+    """Lacks its simulator."""
+
+    def __init__(self) -> None:
+        raise MissingExtraError("simulator", "sim")
+
+
+@pytest.mark.parametrize(
+    ("task", "apart", "error", "message"),
+    [
+        (AbsentTask, False, BadInputError, "camera: found nobody"),
+        (AbsentTask, True, BadInputError, "camera: found nobody"),
+        (UninstalledTask, False, MissingExtraError, r"counterpoint\[sim\]"),
+        (UninstalledTask, True, RuntimeError, r"counterpoint\[sim\]"),
+    ],
+)
+def test_what_cannot_be_built_is_no_failed_episode(
+    task: type[CountingTask], apart: bool, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        roll_out(Recorder(), task, [1], stop_at_success=True, processes=apart)
+
+
 @pytest.mark.parametrize(("task", "message"), [(DyingTask, "process died"), (BrokenTask, "Mend: rest")])
 def test_what_goes_wrong_in_a_process_is_told(task: type[CountingTask], message: str) -> None:
     with pytest.raises(BadInputError, match=message):
@@ -155,7 +291,10 @@ def test_meta_world_episodes_do_not_depend_on_their_neighbours() -> None:
     class ByPicture:
         stack = 2
 
-        def reset(self, rows: Sequence[int]) -> None: ...
+        def reset(self, rows: Sequence[int], seeds: Sequence[int] | None = None) -> None: ...
+
+        def looks(self, rows: Sequence[int]) -> list[bool]:
+            return [True] * len(rows)
 
         def act(self, frames: Array, state: Array, rows: Sequence[int]) -> Array:
             means = frames.reshape(len(rows), -1, 4).mean(1) / 255

@@ -26,11 +26,12 @@ from counterpoint.encoders.observation import ObservationConfig, ObservationEnco
 from counterpoint.encoders.text import SentenceTower
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.control_rollouts import roll_out
-from counterpoint.policies import command
+from counterpoint.policies import evaluate
 from counterpoint.policies.clone import CloneConfig, clone
 from counterpoint.policies.cloned import ClonedPolicy
 from counterpoint.policies.cloning import CloningConfig
-from counterpoint.policies.command import evaluate_policy, train_policy
+from counterpoint.policies.command import train_policy
+from counterpoint.policies.evaluate import evaluate_policy
 from counterpoint.policies.feature_cache import embed_store
 from counterpoint.training.pretrain_steps import evenly_spaced_frames, load_step_config, pretrain_recipe
 from tests.policies.demos import spelled
@@ -138,8 +139,11 @@ class Replay:
     def __init__(self, actions: Array) -> None:
         self.actions, self.shown = actions, []  # type: tuple[Array, list[Array]]
 
-    def reset(self, rows: Sequence[int]) -> None:
+    def reset(self, rows: Sequence[int], seeds: Sequence[int] | None = None) -> None:
         self.shown.clear()
+
+    def looks(self, rows: Sequence[int]) -> list[bool]:
+        return [True] * len(rows)
 
     def act(self, frames: Array, state: Array, rows: Sequence[int]) -> Array:
         self.shown.append(frames[0])
@@ -200,7 +204,7 @@ def test_training_and_evaluation_from_the_command_line(
         asked.append((name, camera, size))
         return PairTask(name, camera=camera)
 
-    monkeypatch.setattr(command, "make_task", make)
+    monkeypatch.setattr(evaluate, "make_task", make)
     for env in ("stub/right", f"stub/right@{OUTER}"):
         with pytest.raises(BadInputError, match="expected 2, as many as the policy sees through"):
             evaluate_policy(out, env=env, episodes=3, envs=2, seed=0)

@@ -103,3 +103,36 @@ def test_half_precision_computes_the_loss_in_full(store: MemoryStore) -> None:
         assert toy(trained).first.weight.dtype == torch.float32
     finally:
         AcceleratorState._reset_state(True)
+
+
+def test_a_moving_average_follows_fast_at_first(store: MemoryStore) -> None:
+    """Its decay is 1 - (1 + n)^-power up to the greatest, by the plain recursion."""
+    trained = learner(ema=0.7, ema_power=0.75)
+    loader = Loader(store, trained.objective.sampling(), batch_size=6, seed=0)
+    average: torch.Tensor | None = None
+    for step in range(6):
+        trained.update(loader[step], step)
+        now = toy(trained).first.weight.detach().clone()
+        decay = min(0.7, 1 - (1 + step) ** -0.75)
+        average = now if average is None else decay * average + (1 - decay) * now
+    assert average is not None
+    exported = trained.exports()["first"].weight
+    assert isinstance(exported, torch.Tensor)
+    torch.testing.assert_close(exported.detach(), average)
+
+
+def test_the_count_of_a_moving_average_survives(store: MemoryStore) -> None:
+    whole, first, second = (learner(ema=0.99, ema_power=0.75) for _ in range(3))
+    loader = Loader(store, whole.objective.sampling(), batch_size=6, seed=0)
+    for step in range(4):
+        torch.manual_seed(step)
+        whole.update(loader[step], step)
+    for step in range(4):
+        torch.manual_seed(step)
+        (first if step < 2 else second).update(loader[step], step)
+        if step == 1:
+            second.load_state(first.state())
+    for a, b in zip(
+        whole.exports()["first"].parameters(), second.exports()["first"].parameters(), strict=True
+    ):
+        assert torch.equal(a, b)

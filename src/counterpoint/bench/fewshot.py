@@ -7,8 +7,6 @@ benchmark goes on where it stopped.
 
 from __future__ import annotations
 
-import json
-import re
 import warnings
 from collections.abc import Sequence
 from functools import partial
@@ -38,8 +36,8 @@ from counterpoint.bench.fewshot_data import (
 )
 from counterpoint.bench.fewshot_summary import summarise
 from counterpoint.bench.fewshot_table import markdown
+from counterpoint.bench.parts import claim_folder, dump
 from counterpoint.bench.pool import Part, run_side_by_side
-from counterpoint.errors import BadInputError
 from counterpoint.progress import ProgressBar
 from counterpoint.provenance import provenance
 from counterpoint.rewards.extras import report_package
@@ -87,7 +85,7 @@ def fewshot_benchmark(config: FewshotConfig, out: Path) -> dict[str, Any]:
         warnings.warn(message, stacklevel=2)
     _run(config, out, runs, cells)
     result = _result(config, out, runs, cells) | {"warnings": told}
-    write_atomically(out / "fewshot.json", _dump(result))
+    write_atomically(out / "fewshot.json", dump(result))
     write_atomically(out / "fewshot.md", markdown(result))
     draw_all(result, out)
     return result
@@ -122,26 +120,9 @@ def _check(config: FewshotConfig, runs: Sequence[PretrainingRun], cells: Sequenc
 
 def _claim(config: FewshotConfig, out: Path) -> None:
     """Make the folder this benchmark's; numbers of processes may differ when it goes on."""
-    if out.exists() and not out.is_dir():
-        raise BadInputError(out, found="a file", expected="a folder", mend="choose another --out")
     own = config.model_dump(mode="json", exclude={"processes", "pretraining_processes"})
     del own["data"]["workers"]
-    path = out / "config.json"
-    try:
-        begun = json.loads(path.read_text()) if path.exists() else own
-    except ValueError:
-        begun = None
-    if begun != own:
-        ours = isinstance(begun, dict) and own.keys() <= begun.keys()
-        raise BadInputError(
-            out,
-            found="a benchmark of another configuration" if ours else "a config.json of something else",
-            expected="an empty folder, or one this configuration began",
-            mend="choose another folder, or remove this one",
-        )
-    (out / "cells").mkdir(parents=True, exist_ok=True)
-    if not path.exists():
-        write_atomically(path, json.dumps(own, indent=1))
+    claim_folder(out, own)
 
 
 def _prepare(config: FewshotConfig, out: Path) -> list[str]:
@@ -247,9 +228,3 @@ def _about(run: dict[str, Any], batch: int) -> dict[str, Any]:
         if among < 2 / batch:
             about["note"] = f"stayed at chance: accuracy {among:.4f} among {batch} rows"
     return about
-
-
-def _dump(result: dict[str, Any]) -> str:
-    """JSON to be read: lists of numbers on one line."""
-    text = json.dumps(result, indent=1)
-    return re.sub(r"\[[\s\d.,eE+-]*\]", lambda found: re.sub(r"\s+", " ", found.group()), text) + "\n"

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,12 +23,12 @@ from counterpoint.bench.fewshot_data import (
     open_pretraining,
     task_instruction,
 )
+from counterpoint.bench.parts import aloud, logged, read_result, spent
 from counterpoint.bench.pool import Tick
 from counterpoint.config import override, validate
 from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.envs.control import make_task
-from counterpoint.errors import BadInputError
 from counterpoint.evaluation.control_rollouts import ControlRollouts, EpisodeResult
 from counterpoint.objectives import STEP_OBJECTIVES, objective_config
 from counterpoint.policies.base import Policy
@@ -148,13 +146,13 @@ def pretrain(config: FewshotConfig, out: Path, run: PretrainingRun, tick: Tick) 
     started = time.perf_counter(), time.process_time()
     settings = pretraining_config(config, run)
     folder = out / "pretraining" / run.name
-    with _logged(out, f"pretrain-{run.name}"):
+    with logged(out, f"pretrain-{run.name}"):
         train, validation = open_pretraining(config, out, settings.encoder.size)
         encoder = pretrain_steps(settings, train, folder, validation)
     result = {
         "encoder": str(encoder.relative_to(out)),
         "metrics": _last_metrics(folder / "metrics.jsonl"),
-        **_spent(*started),
+        **spent(*started),
     }
     write_atomically(run.path(out), json.dumps(result))
     tick(settings.train.steps or 0)
@@ -162,7 +160,7 @@ def pretrain(config: FewshotConfig, out: Path, run: PretrainingRun, tick: Tick) 
 
 def adapt(config: FewshotConfig, out: Path, cell: Adaptation, tick: Tick) -> None:
     """Clone one policy from its demonstrations, rolling it out every now and then."""
-    started = time.perf_counter(), time.process_time()
+    started, tick = (time.perf_counter(), time.process_time()), aloud(tick)
     settings, size = clone_config(config, cell), encoder_config(config, cell.row).size
     task = f"{config.data.suite}/{cell.task}"
     data = config.data
@@ -175,7 +173,7 @@ def adapt(config: FewshotConfig, out: Path, cell: Adaptation, tick: Tick) -> Non
         repeat=data.repeat,
         steps=data.limit,
     )
-    with _logged(out, f"adapt-{cell.name}"):
+    with logged(out, f"adapt-{cell.name}"):
         instruction = task_instruction(config, cell.task)
         everything = open_demonstrations(config, out, size, cell.task)
         own = demonstrations_of(everything, instruction, cell.seed, config.data.demonstrations_for(cell.task))
@@ -194,7 +192,7 @@ def adapt(config: FewshotConfig, out: Path, cell: Adaptation, tick: Tick) -> Non
                 ticked = step
 
             clone(encoder, own, settings, on_evaluate=evaluate, evaluate_every=options.every)
-    result = {"evaluation_seeds": seeds, "curve": curve, **_spent(*started)}
+    result = {"evaluation_seeds": seeds, "curve": curve, **spent(*started)}
     write_atomically(cell.path(out), json.dumps(result))
 
 
@@ -225,20 +223,7 @@ def read_part(part: PretrainingRun | Adaptation, out: Path) -> dict[str, Any]:
     Raises:
         BadInputError: When its file is damaged.
     """
-    path = part.path(out)
-    try:
-        found: dict[str, Any] = json.loads(path.read_text())
-        missing = part.keys - found.keys()
-    except (ValueError, AttributeError):
-        found, missing = {}, part.keys
-    if missing:
-        raise BadInputError(
-            path,
-            found=f"a damaged result, without {', '.join(sorted(missing))}",
-            expected="what a finished part wrote",
-            mend="remove this file and start the same again: the part is then run once more",
-        )
-    return found
+    return read_result(part.path(out), part.keys)
 
 
 def _columns(results: list[EpisodeResult]) -> dict[str, list[float]]:
@@ -256,19 +241,3 @@ def _last_metrics(path: Path) -> dict[str, dict[str, float]]:
         numbers = json.loads(line)
         last[numbers.pop("split")] = numbers
     return last
-
-
-def _spent(wall: float, processor: float) -> dict[str, float]:
-    return {
-        "seconds": round(time.perf_counter() - wall, 1),
-        "processor_seconds": round(time.process_time() - processor, 1),
-    }
-
-
-@contextmanager
-def _logged(out: Path, name: str) -> Iterator[None]:
-    """What parts print goes to files: the terminal belongs to the progress of the whole."""
-    folder = out / "logs"
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / f"{name}.log").open("a") as log, redirect_stdout(log), redirect_stderr(log):
-        yield

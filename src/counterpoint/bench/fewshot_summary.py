@@ -178,10 +178,14 @@ def summarise(
 
 def _bootstrap(library: Any, given: Any, aggregate: Any, reps: int, seed: int) -> Any:
     """Row -> value, and row -> its interval [2, 1]."""
-    state = np.random.RandomState(seed)
-    with warnings.catch_warnings():  # of arch, about how rliable hands the state on
-        warnings.simplefilter("ignore", FutureWarning)
-        return library.get_interval_estimates(given, partial(_one, aggregate), reps=reps, random_state=state)
+    before = np.random.get_state()
+    np.random.seed(seed)  # rliable takes a random state and then draws from the global one
+    try:
+        with warnings.catch_warnings():  # of arch, about how rliable hands the state on
+            warnings.simplefilter("ignore", FutureWarning)
+            return library.get_interval_estimates(given, partial(_one, aggregate), reps=reps)
+    finally:
+        np.random.set_state(before)
 
 
 def _one(aggregate: Any, *matrices: Any) -> NDArray[np.float64]:

@@ -71,6 +71,31 @@ def bench_fewshot(
     print(f"Wrote {out}")
 
 
+@bench.command(name="icon")
+def bench_icon(
+    overrides: Positional[Annotated[tuple[str, ...], arg(metavar="--KEY=VALUE...")]] = (),
+    /,
+    *,
+    out: Path,
+    preset: Annotated[str, arg(metavar="PRESET")] = "cpu",
+) -> None:
+    """Train diffusion policies with and without ICon, roll them out, and look at what their encoders attend to.
+
+    Interrupted, it continues.
+
+    Args:
+        overrides: Any key of the preset: --data.demonstrations=20 --evaluation.episodes=20
+        out: Where results (JSON), tables, figures and the page go.
+        preset: cpu, gpu, quick, or an experiment of the ICon paper (docs/studies/icon.md has them all).
+    """
+    from counterpoint.bench.icon import icon_benchmark
+    from counterpoint.bench.icon_presets import preset as named
+    from counterpoint.config import parse_overrides
+
+    icon_benchmark(named(preset, parse_overrides(overrides)), out)
+    print(f"Wrote {out}")
+
+
 def train(
     agent: Positional[Annotated[str, arg(metavar="AGENT")]],
     overrides: Positional[Annotated[tuple[str, ...], arg(metavar="--KEY=VALUE...")]] = (),
@@ -80,21 +105,27 @@ def train(
     env: Annotated[str | None, arg(metavar="ID")] = None,
     data: Annotated[str | None, arg(metavar="PATH")] = None,
     encoder: Annotated[str | None, arg(metavar="RUN")] = None,
+    policy: Annotated[str | None, arg(metavar="RUN")] = None,
 ) -> None:
-    """Train a goal-reaching agent, online or on a data set, or clone a policy. Run it again to continue.
+    """Train a goal-reaching agent, online or on a data set, or a policy on demonstrations. Run it again to continue.
 
     Args:
-        agent: An agent (td_infonce, contrastive_rl, ...), `cloning`, a recipe (see `counterpoint recipes`) or a TOML
-            file.
+        agent: An agent (td_infonce, contrastive_rl, ...), `cloning`, a recipe (see `counterpoint recipes`; those of
+            diffusion policies are diff_c-robosuite, icon_diff_c-robosuite, ...) or a TOML file.
         overrides: Any key of the recipe: --online.steps=50000 --agent.discount=0.95
         out: The run's folder.
         env: A goal environment, such as FetchReach-v4: trained in, or evaluated in where there are data.
-        data: A Minari data set (folder or id) or a LeRobot data set; demonstrations of any format for cloning.
+        data: A Minari data set (folder or id) or a LeRobot data set; demonstrations of any format for policies.
         encoder: A pretraining run that cloning starts from; random weights without.
+        policy: A run whose diffusion policy is fine-tuned; random weights without.
     """
     from counterpoint.config import parse_overrides
     from counterpoint.policies.command import is_cloning, train_policy
+    from counterpoint.policies.train_imitation import is_imitation, train_imitation
 
+    if is_imitation(agent):
+        print(f"Wrote {train_imitation(agent, data, out, parse_overrides(overrides), start_from=policy)}")
+        return
     if is_cloning(agent):
         print(f"Wrote {train_policy(agent, data, out, parse_overrides(overrides), encoder=encoder)}")
         return
@@ -116,13 +147,13 @@ def evaluate(
 
     Args:
         run: The run's folder.
-        env: Another environment than the one it was trained for; SUITE/TASK for a cloned policy.
+        env: Another environment than the one it was trained for; SUITE/TASK for a policy trained on demonstrations.
         episodes: How many.
         envs: Environments side by side; the result does not depend on it.
         seed: Of the episodes, which never meet those of training.
     """
     if (run / "policy").is_dir():
-        from counterpoint.policies.command import evaluate_policy
+        from counterpoint.policies.evaluate import evaluate_policy
 
         print(f"Wrote {evaluate_policy(run, env=env, episodes=episodes, envs=envs, seed=seed)}")
         return

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
-from tyro.conf import Positional, arg
+from tyro.conf import Positional, UseAppendAction, arg
 
 __all__ = ["collect", "data"]
 
@@ -179,6 +179,75 @@ def collect_dmc(
     print(f"Wrote {record(validate(DMCCollectConfig, given, 'collect dmc'))}")
 
 
+@collect.command(name="robosuite")
+def collect_robosuite(
+    *,
+    out: Path,
+    tasks: Names = ("Lift",),
+    robot: Literal["Panda", "Kinova3", "IIWA"] = "Panda",
+    episodes: int = 50,
+    val_episodes: int = 0,
+    test_episodes: int = 0,
+    size: int = 256,
+    cameras: Names = ("agentview", "robot0_eye_in_hand"),
+    masks: Names = ("all",),
+    mask_parts: Names = ("arm", "gripper", "mount"),
+    noise: float = 0.0,
+    max_steps: Annotated[int | None, arg(metavar="INT")] = None,
+    after_success: int = 5,
+    successful_only: bool = True,
+    format: Literal["lerobot", "robomimic"] = "lerobot",
+    workers: int = 2,
+    seed: int = 0,
+) -> None:
+    """Record robosuite's scripted experts with masks of the robot. An interrupted call continues.
+
+    Args:
+        out: The data set's folder, or for robomimic its .hdf5 file; it appears when everything is recorded.
+        tasks: Task names.
+        robot: Which robot does them.
+        episodes: Training episodes a task.
+        val_episodes: Validation episodes a task.
+        test_episodes: Test episodes a task.
+        size: Height and width of the pictures, in pixels.
+        cameras: Camera names.
+        masks: Cameras whose pictures get a mask of the robot; `all` of them, or `none`.
+        mask_parts: What counts as the robot: `arm`, `gripper`, `mount`.
+        noise: Standard deviation of Gaussian noise on the hand's motion, in action units.
+        max_steps: Steps after which an unsolved episode ends; the task's own number by default.
+        after_success: Frames that still show the task solved.
+        successful_only: Give failed episodes up and record the next scene instead.
+        format: LeRobot v3 (pictures as video), or robomimic's HDF5 (pictures without loss, one task a file).
+        workers: Processes that simulate.
+        seed: Of initial states and noise.
+    """
+    from counterpoint.config import validate
+    from counterpoint.envs.robosuite_collect import RobosuiteCollectConfig, summary
+    from counterpoint.envs.robosuite_collect import collect_robosuite as record
+
+    given = {
+        "out": out,
+        "tasks": tasks,
+        "robot": robot,
+        "episodes": episodes,
+        "val_episodes": val_episodes,
+        "test_episodes": test_episodes,
+        "size": size,
+        "cameras": cameras,
+        "masks": masks,
+        "mask_parts": mask_parts,
+        "noise": noise,
+        "max_steps": max_steps,
+        "after_success": after_success,
+        "successful_only": successful_only,
+        "format": format,
+        "workers": workers,
+        "seed": seed,
+    }
+    written = record(validate(RobosuiteCollectConfig, given, "collect robosuite"))
+    print(f"Wrote {written}: {summary(written)}")
+
+
 @data.command(name="info")
 def data_info(path: Positional[Path], /) -> None:
     """Say what a data set holds: episodes, cameras, instructions, splits.
@@ -223,3 +292,48 @@ def data_convert(
     from counterpoint.data.commands import convert
 
     convert(path, out, size=size, fps=fps)
+
+
+@data.command(name="masks")
+def data_masks(
+    path: Positional[Path],
+    out: Positional[Path],
+    /,
+    *,
+    source: Annotated[Path | None, arg(name="from", metavar="FOLDER")] = None,
+    sam: Annotated[str | None, arg(metavar="MODEL")] = None,
+    camera: Annotated[str | None, arg(metavar="NAME")] = None,
+    point: Annotated[tuple[tuple[float, float], ...], UseAppendAction, arg(metavar="X Y")] = (),
+    box: Annotated[tuple[float, float, float, float] | None, arg(metavar="LEFT TOP RIGHT BOTTOM")] = None,
+    batch_size: int = 8,
+    device: Annotated[str | None, arg(metavar="NAME")] = None,
+) -> None:
+    """Write a copy of a LeRobot data set with masks of the robot: from files, or by the Segment Anything Model.
+
+    The mask of the camera `top` becomes the camera `top_mask`, kept without loss.
+
+    Args:
+        path: A LeRobot data set.
+        out: The folder to write; must not exist.
+        source: Masks made elsewhere, episode_000000/CAMERA/000000.png and so on, or episode_000000.npz with an array
+            bool or uint8 [T, H, W] a camera: 0 off the robot, 1 or 255 on it.
+        sam: Make masks by this model: a name on the Hub, such as facebook/sam-vit-base, or a folder.
+        camera: Whose pictures the model looks at; the first camera by default.
+        point: A pixel on the robot, for the model; may be given several times. It holds for all frames.
+        box: A box about the robot, for the model.
+        batch_size: Frames the model looks at together.
+        device: Where the model runs; a GPU by default where there is one.
+    """
+    from counterpoint.data.mask_command import write_masks
+
+    write_masks(
+        path,
+        out,
+        files=source,
+        sam=sam,
+        camera=camera,
+        points=point,
+        box=box,
+        batch_size=batch_size,
+        device=device,
+    )

@@ -153,7 +153,7 @@ def cropped(
         size: Its side, in pixels.
     """
     N, *lead, H, W, c = frames.shape
-    if (H, W) == (size, size):
+    if (size, size) == (H, W):
         return frames
     flat = frames.reshape(N, -1, H, W * c)
     if flat.device.type == "cpu":  # row by row, where indexing by row and column copies byte by byte

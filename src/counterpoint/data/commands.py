@@ -22,6 +22,7 @@ from counterpoint.data.formats.lerobot import LeRobotStore
 from counterpoint.data.formats.lerobot_layout import INFO
 from counterpoint.data.formats.lerobot_writer import LeRobotWriter
 from counterpoint.data.formats.minari_files import is_minari
+from counterpoint.data.masks import binary_mask, mask_camera, mask_frames, masked_cameras
 from counterpoint.data.store import EpisodeStore, SubsetStore
 from counterpoint.errors import BadInputError
 from counterpoint.progress import ProgressBar
@@ -202,10 +203,12 @@ def _origin(store: EpisodeStore) -> tuple[str, dict[str, Any]]:
 
 
 def _lossless_cameras(store: EpisodeStore) -> list[str]:
-    """Cameras that the source keeps as pictures rather than video."""
+    """Cameras that the source keeps as pictures rather than video, and masks."""
+    masks = [mask_camera(camera) for camera in masked_cameras(store.cameras)]
     if not isinstance(store, LeRobotStore):
-        return []
-    return [name for name, key in store.info.cameras.items() if store.info.features[key].dtype == "image"]
+        return masks
+    kept = [name for name, key in store.info.cameras.items() if store.info.features[key].dtype == "image"]
+    return [*kept, *(camera for camera in masks if camera not in kept)]
 
 
 def _rate(store: EpisodeStore, fps: int | None) -> int:
@@ -248,4 +251,8 @@ def _episode(store: EpisodeStore, number: int, rate: int, size: int | None, *, r
 
 def _frames(store: EpisodeStore, number: int, steps: Array, camera: str, size: int | None) -> Array:
     chunks = (store.frames(number, steps[at : at + _CHUNK], camera) for at in range(0, len(steps), _CHUNK))
-    return np.concatenate([chunk if size is None else resize(chunk, size) for chunk in chunks])
+    if size is None:
+        return np.concatenate(list(chunks))
+    resized = np.concatenate([resize(chunk, size) for chunk in chunks])
+    masks = [mask_camera(picture) for picture in masked_cameras(store.cameras)]
+    return mask_frames(binary_mask(resized)) if camera in masks else resized

@@ -13,6 +13,7 @@ import numpy as np
 from counterpoint.data.cache import CachedStore
 from counterpoint.data.doctor_lerobot import examine_lerobot
 from counterpoint.data.formats import Format, open_dataset, recognise
+from counterpoint.data.mask_checks import examine_masks
 from counterpoint.data.store import EpisodeStore
 from counterpoint.data.video import in_worker
 from counterpoint.errors import BadInputError
@@ -101,7 +102,7 @@ def _decode_range(path: Path, store: EpisodeStore, first: int, stop: int) -> lis
 def _decode(path: Path, store: EpisodeStore, first: int, stop: int) -> list[BadInputError]:
     findings: list[BadInputError] = []
     for episode in range(first, stop):
-        length = store.episodes[episode].length
+        length, before = store.episodes[episode].length, len(findings)
         for camera in store.cameras:
             try:
                 for start in range(0, length, _CHUNK):
@@ -111,4 +112,6 @@ def _decode(path: Path, store: EpisodeStore, first: int, stop: int) -> list[BadI
                 findings.append(
                     BadInputError(where, found=error.found, expected=error.expected, mend=error.mend)
                 )
+        if len(findings) == before:  # what cannot be read needs no closer look
+            findings += examine_masks(path, store, episode)
     return findings

@@ -11,13 +11,14 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
+from counterpoint.data.formats.robomimic_writer import robomimic_about
 from counterpoint.envs.collect_plan import Slot, plan_jobs
 from counterpoint.envs.staging import Staging, first_difference
 from counterpoint.errors import BadInputError
 from counterpoint.processes import worker_processes
 from counterpoint.progress import ProgressBar
 
-__all__ = ["record_missing", "refuse_different", "refuse_foreign"]
+__all__ = ["collected_about", "record_missing", "refuse_different", "refuse_foreign"]
 
 _stopped: Event | None = None  # in a worker: set when the collection is given up
 
@@ -61,7 +62,7 @@ def record_missing(
 
 def refuse_foreign(out: Path) -> None:
     """Raise a BadInputError when `out` holds anything but a collected data set."""
-    if out.exists() and _collected(out) is None:
+    if out.exists() and collected_about(out) is None:
         raise BadInputError(
             out,
             found="something that is no data set of counterpoint collect",
@@ -72,7 +73,7 @@ def refuse_foreign(out: Path) -> None:
 
 def refuse_different(out: Path, identity: Mapping[str, Any]) -> None:
     """Raise a BadInputError unless `out` was collected alike: asking for the same one again is no error."""
-    difference = first_difference(_collected(out) or {}, identity)
+    difference = first_difference((collected_about(out) or {}).get("collect", {}), identity)
     if difference is not None:
         key, then, now = difference
         raise BadInputError(
@@ -123,11 +124,13 @@ def _record_job(record: Record, job: Sequence[Slot]) -> None:
         record(slot)
 
 
-def _collected(out: Path) -> dict[str, Any] | None:
-    """What `out` says it was collected with; `None` if it does not."""
+def collected_about(out: Path) -> dict[str, Any] | None:
+    """What `out` says of its collection (`collect`, all that decided the data, and more); `None` if it says nothing."""
     try:
-        info = json.loads((out / "meta" / "info.json").read_text())
-        collected: dict[str, Any] = info["counterpoint"]["collect"]
+        if out.is_file():
+            about: dict[str, Any] = robomimic_about(out)
+        else:
+            about = json.loads((out / "meta" / "info.json").read_text())["counterpoint"]
+        return about if isinstance(about["collect"], dict) else None
     except (OSError, ValueError, KeyError, TypeError):  # anything but a data set of ours
         return None
-    return collected

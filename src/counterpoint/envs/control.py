@@ -1,5 +1,6 @@
-"""One face for simulated control tasks seen through a camera: Meta-World, dm_control, LIBERO, robomimic.
+"""One face for simulated control tasks seen through a camera.
 
+The suites are Meta-World, dm_control, LIBERO, robomimic, robosuite and RLBench.
 A task is named `SUITE/TASK`, such as `metaworld/bin-picking` or `dmc/walker-walk`. Simulators are imported when one
 of their tasks is made.
 """
@@ -19,7 +20,7 @@ from counterpoint.errors import BadInputError
 
 __all__ = ["SUITES", "ControlTask", "Outcome", "draw_each", "make_task", "named_cameras"]
 
-SUITES = ("metaworld", "dmc", "libero", "robomimic")
+SUITES = ("metaworld", "dmc", "libero", "robomimic", "robosuite", "rlbench")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,14 @@ def make_task(
         from counterpoint.envs.libero import LiberoTask
 
         return LiberoTask(task, camera=camera, size=size, **length)
+    if suite == "robosuite":
+        from counterpoint.envs.robosuite import RobosuiteTask
+
+        return RobosuiteTask(task, cameras=camera, size=size, **length)
+    if suite == "rlbench":
+        from counterpoint.envs.rlbench import RLBenchTask
+
+        return RLBenchTask(task, cameras=camera, size=size, **length)
     from counterpoint.envs.robomimic import RobomimicTask
 
     return RobomimicTask(task, camera=camera, size=size, **length)

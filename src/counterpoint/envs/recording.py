@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -21,10 +22,13 @@ class Recording:
 
     Attributes:
         frames: Camera name -> uint8 [T, size, size, 3].
-        actions: float32 [T, 4], what was carried out, noise included; over `stride` steps their mean.
-        state: float32 [T, 4], hand position (metres) and gripper opening (0 to 1) at each frame.
+        actions: float32 [T, A], what was carried out, noise included; over `stride` steps their mean.
+        state: float32 [T, P], proprioception at each frame; of Meta-World hand position (metres) and gripper opening
+            (0 to 1).
         success: Whether the task was solved at any moment; `None` where a task has rewards alone.
         rewards: float32 [T], what each action earned; over `stride` steps their sum. `None` where nobody said.
+        masks: Camera name -> bool [T, size, size], where its picture shows the robot; empty without masks.
+        simulation: float64 [T, n], the simulator's whole state at each frame; `None` where it is not kept.
     """
 
     frames: dict[str, Array]
@@ -32,6 +36,8 @@ class Recording:
     state: Array
     success: bool | None
     rewards: Array | None = None
+    masks: Mapping[str, Array] = field(default_factory=dict)
+    simulation: Array | None = None
 
 
 def episode_seed(seed: int, task: str, split: str, number: int, attempt: int = 0) -> int:

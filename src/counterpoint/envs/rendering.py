@@ -17,6 +17,7 @@ import copy
 import os
 import sys
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -96,12 +97,13 @@ class FastRenderer:
         model: The `mujoco.MjModel` to draw; it is left as it is.
         data: Its `mujoco.MjData`.
         size: Height and width, in pixels.
+        hidden: Groups of geoms that are not drawn, beside those that MuJoCo hides.
 
     Raises:
         BadInputError: When no graphics context can be had.
     """
 
-    def __init__(self, model: Any, data: Any, size: int) -> None:
+    def __init__(self, model: Any, data: Any, size: int, *, hidden: Sequence[int] = ()) -> None:
         mujoco = import_mujoco()
         self.size = size
         self._model, self._data = model, data
@@ -119,9 +121,15 @@ class FastRenderer:
         for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION):
             self._scene.flags[flag] = False
         self._option = mujoco.MjvOption()
+        self._option.geomgroup[list(hidden)] = 0
+        self._geoms = copy.copy(
+            self._option
+        )  # sites hide geoms in a segmentation even where they are transparent
+        self._geoms.sitegroup[:] = 0
         self._view = mujoco.MjvCamera()
         self._fixed, self._free_moving = mujoco.mjtCamera.mjCAMERA_FIXED, mujoco.mjtCamera.mjCAMERA_FREE
         self._update, self._everything = mujoco.mjv_updateScene, mujoco.mjtCatBit.mjCAT_ALL.value
+        self._geom = int(mujoco.mjtObj.mjOBJ_GEOM)
 
     def draw(self, camera: str | View, data: Any = None) -> Array:
         """The scene as it stands, from a camera of the model or any view: uint8 [size, size, 3].
@@ -130,13 +138,30 @@ class FastRenderer:
             camera: A camera of the model by name, or a view.
             data: Another `mujoco.MjData` of the same model, to draw the scene as it stands there.
         """
-        self._point(camera)
-        # Geometry comes from the whole model, where a task may change it; meshes from the lean one.
-        self._update(
-            self._model, data or self._data, self._option, None, self._view, self._everything, self._scene
-        )
+        self._place(camera, data, self._option)
         picture: Array = self._renderer.render()
         return picture
+
+    def segment(self, camera: str | View, data: Any = None) -> Array:
+        """Which geom each pixel of `draw` shows: int32 [size, size], -1 where none.
+
+        Args:
+            camera: A camera of the model by name, or a view.
+            data: Another `mujoco.MjData` of the same model.
+        """
+        self._place(camera, data, self._geoms)
+        self._renderer.enable_segmentation_rendering()
+        try:
+            seen: Array = self._renderer.render()  # [size, size, 2]: number and kind of an object
+        finally:
+            self._renderer.disable_segmentation_rendering()
+        return np.where(seen[..., 1] == self._geom, seen[..., 0], -1)
+
+    def _place(self, camera: str | View, data: Any, option: Any) -> None:
+        """Bring the scene to where it stands, as the camera sees it."""
+        self._point(camera)
+        # Geometry comes from the whole model, where a task may change it; meshes from the lean one.
+        self._update(self._model, data or self._data, option, None, self._view, self._everything, self._scene)
 
     def _point(self, camera: str | View) -> None:
         if isinstance(camera, View):

@@ -2,7 +2,8 @@
 
 Beside the data set `DIR` to come stands `DIR.partial`, with `collect.json` (what is being recorded, and with
 what) and a folder an episode, named by its place in the data set: `episode.json` (seed, success and so on),
-`arrays.npz` (actions, state, rewards where there are any) and a video a camera.
+`arrays.npz` (actions, state, rewards where there are any), a video a camera or, without loss, `pictures.npz`, and
+`masks.npz` where there are masks.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from counterpoint.data.episode import Episode
+from counterpoint.data.episode import Array, Episode
+from counterpoint.data.masks import mask_camera, mask_frames
 from counterpoint.data.video import encode_video
 from counterpoint.envs.recording import Recording
 from counterpoint.errors import BadInputError
@@ -24,6 +26,7 @@ from counterpoint.errors import BadInputError
 __all__ = ["Staging", "first_difference"]
 
 Identity = Mapping[str, Any]
+_PICTURES, _MASKS = "pictures.npz", "masks.npz"
 
 
 class Staging:
@@ -75,7 +78,15 @@ class Staging:
         """Places of the episodes that are there."""
         return {int(folder.name) for folder in self.folder.iterdir() if folder.name.isdigit()}
 
-    def add(self, place: int, recording: Recording, about: Mapping[str, Any], fps: float) -> None:
+    def add(
+        self,
+        place: int,
+        recording: Recording,
+        about: Mapping[str, Any],
+        fps: float,
+        *,
+        lossless: bool = False,
+    ) -> None:
         """Store an episode.
 
         Args:
@@ -83,13 +94,19 @@ class Staging:
             recording: What happened.
             about: What else to remember, as JSON values.
             fps: Frames a second.
+            lossless: Keep pictures as they are instead of as video.
         """
         made = self.folder / f".{place:06d}.{os.getpid()}"
         made.mkdir()
-        for camera, frames in recording.frames.items():
-            encode_video(made / f"{camera}.mp4", frames, fps)
-        vectors = {name: getattr(recording, name) for name in ("actions", "state", "rewards")}
+        if lossless:
+            _save(made / _PICTURES, recording.frames)
+        else:
+            for camera, frames in recording.frames.items():
+                encode_video(made / f"{camera}.mp4", frames, fps)
+        vectors = {name: getattr(recording, name) for name in ("actions", "state", "rewards", "simulation")}
         np.savez(made / "arrays.npz", **{name: value for name, value in vectors.items() if value is not None})
+        if recording.masks:
+            _save(made / _MASKS, recording.masks)
         (made / "episode.json").write_text(json.dumps({**about, "success": recording.success}))
         try:
             made.rename(self.folder / f"{place:06d}")
@@ -104,12 +121,13 @@ class Staging:
         return remembered
 
     def episode(self, place: int, instruction: str, fps: float) -> tuple[Episode, dict[str, Path]]:
-        """An episode without its frames, and the videos that hold them by camera."""
+        """An episode without the frames that are kept as video, and the videos that hold them by camera."""
         folder = self.folder / f"{place:06d}"
         with np.load(folder / "arrays.npz") as arrays:
             actions, state, rewards = arrays["actions"], arrays["state"], arrays.get("rewards")
+        masks = {mask_camera(name): mask_frames(mask) for name, mask in _arrays(folder / _MASKS).items()}
         episode = Episode(
-            frames={},
+            frames=_arrays(folder / _PICTURES) | masks,
             instruction=instruction,
             timestamps=np.arange(len(actions)) / fps,
             actions=actions,
@@ -119,9 +137,25 @@ class Staging:
         )
         return episode, {video.stem: video for video in sorted(folder.glob("*.mp4"))}
 
+    def simulation(self, place: int) -> Array | None:
+        """An episode's states of the simulator, float64 [T, n], where they were kept."""
+        return _arrays(self.folder / f"{place:06d}" / "arrays.npz").get("simulation")
+
     def remove(self) -> None:
         """Remove the folder."""
         shutil.rmtree(self.folder)
+
+
+def _save(path: Path, arrays: Mapping[str, Any]) -> None:
+    np.savez_compressed(path, **arrays)
+
+
+def _arrays(path: Path) -> dict[str, Array]:
+    """Arrays by camera; none where there is no file."""
+    if not path.is_file():
+        return {}
+    with np.load(path) as arrays:
+        return dict(arrays)
 
 
 def first_difference(then: Identity, now: Identity) -> tuple[str, Any, Any] | None:

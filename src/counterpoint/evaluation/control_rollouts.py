@@ -2,26 +2,33 @@
 
 An episode is a function of its seed and of the policy. Which row it runs in, what runs beside it and in which order
 seeds are given change nothing, up to the rounding by which a network's output depends on the size of its batch.
+Pictures are drawn where the policy looks at them, which changes nothing either.
+
+Simulators raise now and then, in the middle of an episode. That episode has failed and says why, its simulation is
+built again, and the others go on; where that happens often, something else is wrong and the rollouts end.
 """
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from types import TracebackType
-from typing import Protocol
 
 import numpy as np
 
 from counterpoint.data.episode import Array
 from counterpoint.envs.control import ControlTask, Outcome
 from counterpoint.errors import BadInputError
+from counterpoint.evaluation.control_rows import Row, RowApart, RowHere, Seen, SimulatorRaisedError
 from counterpoint.policies.base import Policy
 
 __all__ = ["ControlRollouts", "EpisodeResult", "roll_out"]
+
+TOLERATED = 0.1
+"""Share of episodes whose simulator may raise."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +37,17 @@ class EpisodeResult:
 
     Attributes:
         seed: Of the episode.
-        success: Whether the task was solved at any moment.
+        success: Whether the task was solved at any moment; False where the simulator raised.
         total_reward: Sum of the rewards.
         steps: Steps taken; fewer than the horizon where it stopped early.
+        error: What the simulator raised in the middle of it.
     """
 
     seed: int
     success: bool
     total_reward: float
     steps: int
+    error: str | None = None
 
 
 def roll_out(
@@ -62,6 +71,9 @@ def roll_out(
 
     Returns:
         Results in the order of `seeds`.
+
+    Raises:
+        BadInputError: The simulator raised in more than a tenth of the episodes; the message holds the first error.
     """
     with ControlRollouts(make, min(envs, max(1, len(seeds))), processes=processes) as rollouts:
         return rollouts.run(policy, seeds, stop_at_success=stop_at_success)
@@ -80,7 +92,7 @@ class ControlRollouts:
         if envs < 1:
             raise BadInputError("envs", found=f"{envs}", expected="1 or more", mend="ask for one at least")
         self._make, self._envs, self._apart = make, envs, processes
-        self._rows: list[_Row] = []
+        self._rows: dict[int, Row] = {}
 
     def __enter__(self) -> ControlRollouts:
         return self
@@ -92,59 +104,110 @@ class ControlRollouts:
 
     def close(self) -> None:
         """Free every simulation."""
-        rows, self._rows = self._rows, []
-        for row in rows:
+        rows, self._rows = self._rows, {}
+        for row in rows.values():
             row.close()
 
     def run(self, policy: Policy, seeds: Sequence[int], *, stop_at_success: bool) -> list[EpisodeResult]:
         """One episode for each seed, a row taking the next seed when its episode ends; see `roll_out`."""
-        while len(self._rows) < min(self._envs, len(seeds)):
-            self._rows.append(_RowApart(self._make) if self._apart else _RowHere(self._make))
-        results: list[EpisodeResult | None] = [None] * len(seeds)
+        results = _Results(len(seeds))
         left = list(enumerate(seeds))[::-1]
         running: dict[int, _Running] = {}
         while left or running:
-            self._refill(policy, left, running)
+            self._refill(policy, left, running, results)
             rows = sorted(running)
+            if not rows:
+                continue
             frames = np.stack([running[row].stack for row in rows])
             state = np.stack([running[row].state for row in rows])
             actions = policy.act(frames, state, rows)
-            for row, action in zip(rows, actions, strict=True):
-                self._rows[row].begin_step(action)
+            for row, action, look in zip(rows, actions, policy.looks(rows), strict=True):
+                self._rows[row].begin_step(action, look)
             for row in rows:
-                seen, outcome = self._rows[row].finish()
                 episode = running[row]
-                episode.take(seen, outcome)
-                if episode.over(stop_at_success):
-                    results[episode.place] = episode.result()
-                    del running[row]
-        return [result for result in results if result is not None]
+                found = self._finish(row)
+                if isinstance(found, str):
+                    results.add(episode.place, episode.result(error=found))
+                else:
+                    episode.take(*found)
+                    if not episode.over(stop_at_success):
+                        continue
+                    results.add(episode.place, episode.result())
+                del running[row]
+        return results.all()
 
-    def _refill(self, policy: Policy, left: list[tuple[int, int]], running: dict[int, _Running]) -> None:
-        begun: dict[int, tuple[int, int]] = {}
-        for row, simulation in enumerate(self._rows):
-            if row not in running and left:
-                begun[row] = left.pop()
-                simulation.begin_episode(begun[row][1])
-        for row, (place, seed) in begun.items():
-            seen, _ = self._rows[row].finish()
-            running[row] = _Running(place, seed, seen, policy.stack)
+    def _refill(
+        self,
+        policy: Policy,
+        left: list[tuple[int, int]],
+        running: dict[int, _Running],
+        results: _Results,
+    ) -> None:
+        idle = [row for row in range(self._envs) if row not in running][: len(left)]
+        self._stand(idle)
+        begun = {row: left.pop() for row in idle}
+        for row, (_, seed) in begun.items():
+            self._rows[row].begin_episode(seed)
+        for row, (place, seed) in list(begun.items()):
+            found = self._finish(row)
+            if isinstance(found, str):
+                results.add(place, EpisodeResult(seed, False, 0.0, 0, found))
+                del begun[row]
+            else:
+                running[row] = _Running(place, seed, found[0], policy.stack)
         if begun:
-            policy.reset(sorted(begun))
+            policy.reset(list(begun), [seed for _, seed in begun.values()])
+
+    def _stand(self, rows: list[int]) -> None:
+        """Build the simulations that do not stand yet, or no longer; processes build theirs side by side."""
+        made = [row for row in rows if row not in self._rows]
+        for row in made:
+            self._rows[row] = RowApart(self._make) if self._apart else RowHere(self._make)
+        for row in made:
+            self._rows[row].ready()
+
+    def _finish(self, row: int) -> tuple[Seen, Outcome] | str:
+        """What a row's simulation led to, or what it raised; such a one is closed."""
+        try:
+            return self._rows[row].finish()
+        except SimulatorRaisedError as error:
+            self._rows.pop(row).close()
+            return str(error)
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    pictures: Array  # [C, H, W, 3]
-    state: Array
-    horizon: int
+class _Results:
+    """Episodes by their places, and how many of them failed because their simulator raised."""
+
+    def __init__(self, episodes: int) -> None:
+        self._results: list[EpisodeResult | None] = [None] * episodes
+        self._raised: list[str] = []
+
+    def add(self, place: int, result: EpisodeResult) -> None:
+        self._results[place] = result
+        if result.error is None:
+            return
+        self._raised.append(result.error)
+        count, episodes = len(self._raised), len(self._results)
+        _log.warning("the simulator raised in the episode of seed %d: %s", result.seed, result.error)
+        if count > TOLERATED * episodes:
+            raise BadInputError(
+                "rollouts",
+                found=f"{count} of {episodes} episodes in which the simulator raised; the first: {self._raised[0]}",
+                expected=f"{int(TOLERATED * episodes)} at most",
+                mend="see what the first one says",
+            )
+
+    def all(self) -> list[EpisodeResult]:
+        return [result for result in self._results if result is not None]
 
 
 class _Running:
     """An episode under way: its stack of frames for each camera, the first one repeated, and its tally."""
 
-    def __init__(self, place: int, seed: int, seen: _Seen, stack: int) -> None:
+    def __init__(self, place: int, seed: int, seen: Seen, stack: int) -> None:
+        assert seen.pictures is not None  # the first are always drawn
         self.place, self.seed = place, seed
+        self._blank = np.zeros_like(seen.pictures)
         self._stacks = np.repeat(seen.pictures[:, None], stack, axis=1)  # [C, S, H, W, 3]
         self.state, self._horizon = seen.state, seen.horizon
         self._success, self._ended, self._reward, self._steps = False, False, 0.0, 0
@@ -154,8 +217,9 @@ class _Running:
         """[C S, H, W, 3], the first camera's frames first."""
         return self._stacks.reshape(-1, *self._stacks.shape[2:])
 
-    def take(self, seen: _Seen, outcome: Outcome) -> None:
-        self._stacks = np.concatenate([self._stacks[:, 1:], seen.pictures[:, None]], axis=1)
+    def take(self, seen: Seen, outcome: Outcome) -> None:
+        pictures = self._blank if seen.pictures is None else seen.pictures
+        self._stacks = np.concatenate([self._stacks[:, 1:], pictures[:, None]], axis=1)
         self.state = seen.state
         self._success |= outcome.success
         self._ended = outcome.ended
@@ -165,98 +229,6 @@ class _Running:
     def over(self, stop_at_success: bool) -> bool:
         return self._ended or self._steps >= self._horizon or (stop_at_success and self._success)
 
-    def result(self) -> EpisodeResult:
-        return EpisodeResult(self.seed, self._success, self._reward, self._steps)
-
-
-class _Row(Protocol):
-    """One simulation. What is begun is finished by `finish`, and other rows work in between."""
-
-    def begin_episode(self, seed: int) -> None: ...
-
-    def begin_step(self, action: Array) -> None: ...
-
-    def finish(self) -> tuple[_Seen, Outcome]: ...
-
-    def close(self) -> None: ...
-
-
-_BEGUN = Outcome(0.0, False)
-
-
-class _RowHere:
-    """A simulation in this process."""
-
-    def __init__(self, make: Callable[[], ControlTask]) -> None:
-        self._task = make()
-        self._outcome = _BEGUN
-
-    def begin_episode(self, seed: int) -> None:
-        self._task.reset(seed)
-        self._outcome = _BEGUN
-
-    def begin_step(self, action: Array) -> None:
-        self._outcome = self._task.step(action)
-
-    def finish(self) -> tuple[_Seen, Outcome]:
-        drawn = self._task.draw()
-        pictures = drawn.reshape(-1, *drawn.shape[-3:])
-        return _Seen(pictures, self._task.state(), self._task.horizon), self._outcome
-
-    def close(self) -> None:
-        self._task.close()
-
-
-class _RowApart:
-    """A simulation in a process of its own."""
-
-    def __init__(self, make: Callable[[], ControlTask]) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(make, theirs), daemon=True)
-        self._process.start()
-        theirs.close()
-
-    def begin_episode(self, seed: int) -> None:
-        self._pipe.send(int(seed))
-
-    def begin_step(self, action: Array) -> None:
-        self._pipe.send(action)
-
-    def finish(self) -> tuple[_Seen, Outcome]:
-        try:
-            answer: tuple[_Seen, Outcome] | Exception = self._pipe.recv()
-        except (EOFError, ConnectionError):
-            raise BadInputError(
-                "rollouts",
-                found="a simulation whose process died",
-                expected="processes that live to the end",
-                mend="start it again, with fewer environments if memory was short",
-            ) from None
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def close(self) -> None:
-        self._pipe.close()  # its end hears that and leaves
-        self._process.join(timeout=5)
-        if self._process.is_alive():
-            self._process.kill()
-
-
-def _serve(make: Callable[[], ControlTask], pipe: Connection) -> None:
-    """Answer every request: a seed begins an episode, an action is a step."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        row = _RowHere(make)
-        while True:
-            request = pipe.recv()
-            if isinstance(request, int):
-                row.begin_episode(request)
-            else:
-                row.begin_step(request)
-            pipe.send(row.finish())
-    except (EOFError, ConnectionError, KeyboardInterrupt):
-        return
-    except Exception as error:
-        pipe.send(error)
+    def result(self, error: str | None = None) -> EpisodeResult:
+        solved = self._success and error is None
+        return EpisodeResult(self.seed, solved, self._reward, self._steps, error)

@@ -17,8 +17,21 @@ class Policy(Protocol):
     def stack(self) -> int:
         """S, the frames of an observation and camera."""
 
-    def reset(self, rows: Sequence[int]) -> None:
-        """Episodes begin in these rows."""
+    def reset(self, rows: Sequence[int], seeds: Sequence[int] | None = None) -> None:
+        """Episodes begin in these rows.
+
+        Args:
+            rows: Which environments.
+            seeds: One for each. What a policy draws at random in an episode depends on its seed alone, and not on the
+                episodes beside it. Without them a policy numbers its episodes itself.
+        """
+
+    def looks(self, rows: Sequence[int]) -> list[bool]:
+        """Whether the next `act` will look at each row's pictures; where it will not they may hold anything.
+
+        A policy that executes several actions of a plan need not see what comes in between, and drawing is most of a
+        simulation's work. State is always needed. The first observation after `reset` is always looked at.
+        """
 
     def act(self, frames: Array, state: Array, rows: Sequence[int]) -> Array:
         """Actions for n of the rows.

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Literal, Self
 
 import numpy as np
 import torch
-from pydantic import ValidationError
 from torch import Tensor, nn
 
 from counterpoint.config import FrozenConfig
 from counterpoint.data.episode import Array
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
-from counterpoint.encoders.saved import CONFIG, WEIGHTS
-from counterpoint.encoders.weights import fit_weights, read_weights, write_weights
 from counterpoint.errors import BadInputError
 from counterpoint.policies.demonstrations import Demonstrations
+from counterpoint.policies.folder import (
+    fill_from,
+    policy_folder,
+    read_config,
+    rebuilt_encoder,
+    write_policy,
+)
 from counterpoint.policies.heads import ActionHead, HeadConfig
 
 __all__ = ["ClonedPolicy", "PolicyConfig"]
@@ -28,6 +31,7 @@ class PolicyConfig(FrozenConfig):
     """Everything needed to build a saved policy again.
 
     Attributes:
+        kind: Tells it from other policies.
         encoder: Of the encoder.
         head: Of the head.
         action_dim: A.
@@ -36,6 +40,7 @@ class PolicyConfig(FrozenConfig):
         demonstrations: What it was cloned from; a record. What normalises proprioception is among the weights.
     """
 
+    kind: Literal["cloned"] = "cloned"
     encoder: ObservationConfig
     head: HeadConfig
     action_dim: int
@@ -81,10 +86,14 @@ class ClonedPolicy(nn.Module):
         """Whether it acts on an instruction."""
         return self.head.config.language or self.encoder.takes_instruction
 
-    def reset(self, rows: Sequence[int]) -> None:
-        """Forget what these rows have seen."""
+    def reset(self, rows: Sequence[int], seeds: Sequence[int] | None = None) -> None:
+        """Forget what these rows have seen; nothing is drawn at random."""
         for row in rows:
             self._past.pop(int(row), None)
+
+    def looks(self, rows: Sequence[int]) -> list[bool]:
+        """At every observation."""
+        return [True] * len(rows)
 
     @torch.no_grad()
     def act(self, frames: Array, state: Array, rows: Sequence[int]) -> Array:
@@ -154,13 +163,7 @@ class ClonedPolicy(nn.Module):
 
     def save_pretrained(self, folder: str | Path) -> Path:
         """Write `config.json` and `model.safetensors` into a folder, made when absent; returns it."""
-        made = Path(folder)
-        made.mkdir(parents=True, exist_ok=True)
-        write_weights(self.state_dict(), made / WEIGHTS)
-        draft = made / f"{CONFIG}.tmp"
-        draft.write_text(self.config().model_dump_json(indent=2) + "\n", encoding="utf-8")
-        draft.replace(made / CONFIG)
-        return made
+        return write_policy(self, self.config(), Path(folder))
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, *, map_location: str = "cpu") -> Self:
@@ -173,13 +176,9 @@ class ClonedPolicy(nn.Module):
         Raises:
             BadInputError: No policy there, or a damaged one; the message names the file.
         """
-        source = Path(folder).expanduser()
-        if (source / "policy").is_dir():
-            source = source / "policy"
-        config = _read_config(source / CONFIG)
-        # The saved weights replace a pretrained model's: its file is not needed again.
-        encoder = ObservationEncoder(config.encoder.model_copy(update={"checkpoint": None}))
-        encoder.config = encoder.config.model_copy(update={"checkpoint": config.encoder.checkpoint})
+        source = policy_folder(folder)
+        config = read_config(source, PolicyConfig)
+        encoder = rebuilt_encoder(config.encoder)
         head = ActionHead(
             encoder.embed_dim,
             config.action_dim,
@@ -189,25 +188,4 @@ class ClonedPolicy(nn.Module):
         )
         policy = cls(encoder, head, config.demonstrations)
         policy.instruction = config.instruction
-        fit_weights(policy, read_weights(source / WEIGHTS), source / WEIGHTS)
-        return policy.to(map_location).eval()
-
-
-def _read_config(where: Path) -> PolicyConfig:
-    if not where.is_file():
-        raise BadInputError(
-            where,
-            found="no such file",
-            expected="a policy written by save_pretrained, or a run that holds one in policy/",
-            mend="check the path",
-        )
-    try:
-        found: Any = json.loads(where.read_text(encoding="utf-8"))
-        return PolicyConfig.model_validate(found)
-    except (ValueError, ValidationError) as error:
-        raise BadInputError(
-            where,
-            found=str(error).splitlines()[0],
-            expected="a cloned policy's configuration",
-            mend="copy the folder again, or clone the policy again",
-        ) from None
+        return fill_from(policy, source).to(map_location).eval()

@@ -12,6 +12,8 @@ from counterpoint.data.formats.epic_kitchens import EpicKitchensStore
 from counterpoint.data.formats.hdf5_store import Hdf5Store, hdf5_files, hdf5_splits
 from counterpoint.data.formats.lerobot import LeRobotStore
 from counterpoint.data.formats.one_camera import OneCameraStore
+from counterpoint.data.formats.rlbench import RLBenchStore
+from counterpoint.data.formats.rlbench_files import first_rlbench_episode
 from counterpoint.data.formats.table import OnBadRow, raise_error
 from counterpoint.data.formats.video_folder import MANIFESTS, VideoFolderStore
 from counterpoint.data.store import EpisodeStore
@@ -31,6 +33,7 @@ class Format(Enum):
     EPIC_KITCHENS = "EPIC-KITCHENS-100"
     HDF5 = "robomimic or LIBERO HDF5"
     DRQ_REPLAY = "DrQ-v2 replay"
+    RLBENCH = "RLBench data set"
     TRAINING_STORE = "training store"
 
 
@@ -53,12 +56,14 @@ def recognise(path: str | Path) -> Format:
         return Format.HDF5
     if drq_files(path):
         return Format.DRQ_REPLAY
+    if first_rlbench_episode(path) is not None:
+        return Format.RLBENCH
     raise BadInputError(
         path,
         found="a folder of another kind" if path.is_dir() else "a file" if path.exists() else "nothing there",
         expected="a LeRobot data set (meta/info.json), a video folder (manifest.csv or manifest.jsonl), "
-        "EPIC-KITCHENS-100 (EPIC_100_train.csv beside or above the PXX folders), robomimic's or LIBERO's .hdf5 files "
-        "or a DrQ-v2 replay (TIME_NUMBER_LENGTH.npz)",
+        "EPIC-KITCHENS-100 (EPIC_100_train.csv beside or above the PXX folders), robomimic's or LIBERO's .hdf5 files, "
+        "a DrQ-v2 replay (TIME_NUMBER_LENGTH.npz) or an RLBench data set (episodes/episode0/low_dim_obs.pkl)",
         mend="check the path; videos of your own need a manifest.csv with the columns video,instruction",
     )
 
@@ -74,11 +79,12 @@ def open_dataset(
 
     Args:
         path: A LeRobot v3.0 or v2.1 folder, a video folder or its manifest, an EPIC-KITCHENS-100 folder, an HDF5 file
-            of robomimic or LIBERO or a folder of them, a DrQ-v2 replay folder, or a training store.
+            of robomimic or LIBERO or a folder of them, a DrQ-v2 replay folder, an RLBench data set, one of its tasks
+            or variations, or a training store.
         split: One of `split_names(path)`; by default every episode.
         camera: Keep this camera alone; by default all.
-        on_bad_row: Told of each row of a manifest or annotation file, and each HDF5 demonstration or replay file,
-            that cannot be used, which is then left out; by default the first one raises.
+        on_bad_row: Told of each row of a manifest or annotation file, and each HDF5 demonstration, replay file or
+            RLBench episode, that cannot be used, which is then left out; by default the first one raises.
 
     Raises:
         BadInputError: When the format is unknown, the data set is damaged, or it has no such split or camera.
@@ -105,6 +111,8 @@ def open_dataset(
         store = Hdf5Store(path, split=split, on_bad_row=on_bad_row)
     elif kind is Format.DRQ_REPLAY:
         store = DrqReplayStore(path, on_bad_row=on_bad_row)
+    elif kind is Format.RLBENCH:
+        store = RLBenchStore(path, on_bad_row=on_bad_row)
     else:
         store = CachedStore(path)
     return store if camera is None else OneCameraStore(store, camera)

@@ -9,6 +9,7 @@
         rewards, dones                  [T]
         states      simulator states [T, n]
         obs/KEY     pictures uint8 [T, H, W, 3], proprioception [T, n]
+        obs/KEY_mask                    of this library: robot masks uint8 [T, H, W, 1], 255 on the robot
         next_obs/KEY                    (robomimic; not read, being obs one step later)
     mask/NAME       names of demonstrations: `train`, `valid` and other subsets (robomimic's filter keys)
 
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from counterpoint.data.formats.table import OnBadRow
+from counterpoint.data.masks import MASK_SUFFIX, mask_camera
 from counterpoint.envs.libero_instructions import instruction_from_name
 from counterpoint.envs.robomimic_instructions import instruction_of
 from counterpoint.errors import BadInputError, MissingExtraError
@@ -36,6 +38,7 @@ __all__ = [
     "FileLayout",
     "env_args",
     "import_h5py",
+    "obs_key",
     "open_hdf5",
     "scan",
 ]
@@ -49,6 +52,7 @@ LIBERO_STATE = ("gripper_states", "joint_states")
 CONTROL_HZ = 20.0
 """Actions a second where `env_args` does not say; robomimic and LIBERO use no other."""
 
+_IMAGE = "_image"  # ending of the keys of robomimic's pictures
 _GYM = 2  # env_args["type"] of environments whose rewards do not tell success
 
 
@@ -78,7 +82,7 @@ class FileLayout:
     Attributes:
         path: Where it lies.
         fps: Actions a second.
-        cameras: Keys of pictures.
+        cameras: Keys of pictures, and of masks: `agentview_image_mask` for `obs/agentview_mask`, see `obs_key`.
         state: Keys of proprioception, in the order they are put together.
         bottom_first: Whether pictures have their bottom row first.
         lead: How many rows an action stands before the observation it was done on: 1 in LIBERO, 0 in robomimic.
@@ -167,7 +171,7 @@ def scan(path: Path, on_bad_row: OnBadRow) -> FileLayout:
             raise _bad(f"{path}, data", "no demonstration", "groups demo_0, demo_1, ... with actions and obs")
         args, problem = _json(path, data.attrs, "env_args"), _json(path, data.attrs, "problem_info")
         observed: Any = next((data[name]["obs"] for name in names if "obs" in data[name]), {})
-        cameras = tuple(key for key in observed if _is_picture(observed[key]))
+        cameras = _cameras(observed)
         if not cameras:
             raise _no_pictures(path, sorted(observed))
         libero = bool(problem) or "agentview_rgb" in cameras
@@ -178,7 +182,9 @@ def scan(path: Path, on_bad_row: OnBadRow) -> FileLayout:
         demos = []
         for name in names:
             try:
-                demo = _demo(f"{path}, {name}", data[name], (*cameras, *state), instruction, solved)
+                demo = _demo(
+                    f"{path}, {name}", data[name], (*map(obs_key, cameras), *state), instruction, solved
+                )
                 if demo.length <= int(libero):
                     raise _bad(
                         f"{path}, {name}", "one row", "two or more: LIBERO's first action has no picture"
@@ -250,6 +256,25 @@ def _state_keys(observed: Any) -> list[str]:
     robots = sorted({key.split("_", 1)[0] for key in observed if re.match(r"robot\d+_", key)})
     keys = [f"{robot}_{part}" for robot in robots for part in ROBOMIMIC_STATE] or list(LIBERO_STATE)
     return [key for key in keys if key in observed]
+
+
+def obs_key(camera: str) -> str:
+    """Where under `obs` a camera lies: the mask of `agentview_image` is called `agentview_mask` there."""
+    return camera.replace(_IMAGE + MASK_SUFFIX, MASK_SUFFIX)
+
+
+def _cameras(observed: Any) -> tuple[str, ...]:
+    """Pictures, then their masks."""
+    pictures = [key for key in observed if _is_picture(observed[key])]
+    return (
+        *pictures,
+        *(mask_camera(key) for key in pictures if _is_mask(observed, obs_key(mask_camera(key)))),
+    )
+
+
+def _is_mask(observed: Any, key: str) -> bool:
+    values = observed.get(key)
+    return values is not None and values.ndim == 4 and values.shape[-1] == 1 and values.dtype == "uint8"
 
 
 def _is_picture(values: Any) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from counterpoint.data.episode import Array, EpisodeInfo
-from counterpoint.data.formats.hdf5_layout import FileLayout, open_hdf5, scan
+from counterpoint.data.formats.hdf5_layout import FileLayout, obs_key, open_hdf5, scan
 from counterpoint.data.formats.table import OnBadRow, raise_error
 from counterpoint.errors import BadInputError
 
@@ -119,7 +119,9 @@ class Hdf5Store:
             )
         layout, _ = self._demos[episode]
         wanted, places = np.unique(np.asarray(indices, np.int64), return_inverse=True)
-        pictures = self._read(episode, f"obs/{key}", wanted)
+        pictures = self._read(episode, f"obs/{obs_key(key)}", wanted)
+        if pictures.shape[-1] == 1:  # a mask
+            pictures = pictures.repeat(3, axis=-1)
         return np.ascontiguousarray(pictures[places, ::-1] if layout.bottom_first else pictures[places])
 
     def timestamps(self, episode: int) -> Array:

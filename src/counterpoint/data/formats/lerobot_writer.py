@@ -269,7 +269,7 @@ class LeRobotWriter:
     def _stats(self) -> dict[str, Any]:
         """Statistics of the whole data set, exact: one column after the other is read back."""
         stats: dict[str, Any] = {_key(name): pixels.stats() for name, pixels in self._pixels.items()}
-        for name in self._features().keys() - stats.keys():
+        for name in [name for name in self._features() if name not in stats]:  # in the same order every time
             parts = [as_matrix(path, pq.read_table(path, columns=[name]), name) for path in self._data.paths]
             stats[name] = vector_stats(np.concatenate(parts))
         return stats

@@ -1,0 +1,46 @@
+"""A comparison of policies with and without ICon run whole, its numbers and figures put where the documentation reads them.
+
+    python benchmarks/icon.py --preset cpu --out runs/icon
+
+Runs `counterpoint bench icon` in that folder, or what is left of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+from pathlib import Path
+
+from fewshot import compact
+
+from counterpoint.bench.icon import icon_benchmark
+from counterpoint.bench.icon_presets import PRESETS, preset
+
+HERE = Path(__file__).parent
+
+
+def main() -> None:
+    """Run, and keep."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--preset", choices=list(PRESETS), default="cpu")
+    parser.add_argument("--out", type=Path, default=Path("runs/icon"))
+    parser.add_argument("--figures", type=Path, default=HERE.parent / "docs" / "assets")
+    arguments = parser.parse_args()
+    icon_benchmark(preset(arguments.preset), arguments.out)
+    found = json.loads((arguments.out / "icon.json").read_text())
+    about = found.pop("provenance")
+    command = f"python benchmarks/icon.py --preset {arguments.preset} --out runs/icon"
+    kept = {"command": command, **compact(found), "provenance": about}
+    text = json.dumps(kept, indent=1)
+    path = HERE / "results" / f"icon_{arguments.preset}.json"
+    path.write_text(re.sub(r"\[[\s\d.,eE+-]*\]", lambda one: re.sub(r"\s+", " ", one.group()), text) + "\n")
+    for figure in sorted(arguments.out.glob("*.png")):
+        shutil.copyfile(figure, arguments.figures / f"icon_{figure.stem}_{arguments.preset}.png")
+
+
+if __name__ == "__main__":
+    main()

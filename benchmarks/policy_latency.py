@@ -1,0 +1,186 @@
+"""How long a diffusion policy takes to act, and what it spends the time on.
+
+    python benchmarks/policy_latency.py [--small] [--device cuda] [--rounds 7] [--out FILE]
+
+The policy is Diff-C as in ICon's experiments: a ViT-S/16 at 224 pixels for each of two cameras that give 256, two
+observations, the full U-Net (512, 1024, 2048 channels) on windows of 16 actions, 8 steps of DDIM, 8 actions executed.
+Random weights. `--small` has a small ViT and U-Net. Medians over rounds that alternate between what is compared, in
+milliseconds, for 1 and for 16 environments: on a CPU of processor time in one thread, which holds on a busy machine
+too, on a GPU of wall-clock time.
+
+- `planning`: an `act()` that makes a plan, encoding the two observations it has looked at of each environment.
+- `executing`: an `act()` that takes the next action of a plan.
+- `per_step`: their mean over the 8 steps a plan lasts.
+- `stages`: shares of `planning`. `look` crops and keeps what is seen, `encode` is everything up to the conditioning of
+  the head, `network` the U-Net, `schedule` the rest of sampling, `rest` everything else.
+- `sample_over_network`: `sample()` over the time of as many plain calls of the U-Net with nothing between them, each
+  with its own conditioning. Sampling conditions all steps at once, which is why it may be below 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
+from counterpoint.encoders.vit import ViTConfig
+from counterpoint.policies.diffusion import DiffusionConfig, DiffusionHead
+from counterpoint.policies.diffusion_policy import DiffusionPolicy
+from counterpoint.provenance import provenance
+
+CAMERAS, ACTIONS, STATE, BATCHES = 2, 7, 9, (1, 16)
+
+
+def built(small: bool, device: str) -> DiffusionPolicy:
+    torch.manual_seed(0)
+    if small:
+        vit = ViTConfig(patch=8, embed_dim=96, depth=4, heads=3)
+        encoder = ObservationConfig(kind="vit", size=80, stack=1, cameras=CAMERAS, vit=vit)
+        config, frame = DiffusionConfig(down_dims=(64, 128, 256)), 96
+    else:
+        encoder = ObservationConfig(kind="vit", size=224, stack=1, cameras=CAMERAS, vit=ViTConfig())
+        config, frame = DiffusionConfig(), 256
+    tower = ObservationEncoder(encoder)
+    head = DiffusionHead(ACTIONS, tower.embed_dim + STATE, config)
+    policy = DiffusionPolicy(tower, head, state_dim=STATE, use_state=True, frame=frame)
+    return policy.to(device).eval()
+
+
+class Clock:
+    """Milliseconds of calls: of the processor's time, or until a GPU is done."""
+
+    def __init__(self, device: str) -> None:
+        self._gpu = device.startswith("cuda")
+        self.spent: dict[str, float] = defaultdict(float)
+
+    def now(self) -> float:
+        """Read it."""
+        if self._gpu:
+            torch.cuda.synchronize()
+            return 1000 * time.perf_counter()
+        return 1000 * time.process_time()
+
+    def time(self, work: Callable[[], object]) -> float:
+        """Time one call."""
+        began = self.now()
+        work()
+        return self.now() - began
+
+    def watch(self, thing: Any, name: str, stage: str) -> None:
+        """Count the time of a method's calls under `stage`."""
+        method = getattr(thing, name)
+
+        def timed(*arguments: Any, **named: Any) -> Any:
+            began = self.now()
+            try:
+                return method(*arguments, **named)
+            finally:
+                self.spent[stage] += self.now() - began
+
+        setattr(thing, name, timed)
+
+
+def measure(small: bool, device: str, batch: int, rounds: int) -> dict[str, Any]:
+    policy, clock = built(small, device), Clock(device)
+    config, size = policy.head.config, policy.frame
+    rng = np.random.default_rng(0)
+    frames = rng.integers(0, 256, (batch, CAMERAS, size, size, 3), dtype=np.uint8)
+    state = rng.normal(size=(batch, STATE)).astype(np.float32)
+    rows = list(range(batch))
+    condition = torch.randn(batch, config.obs_steps, policy.head.condition_dim, device=device)
+    noise = torch.randn(batch, config.horizon, ACTIONS, device=device)
+    network, steps = policy.head.network, policy.head.schedule.steps
+
+    @torch.no_grad()
+    def plain() -> None:
+        for step in steps:
+            network(noise, network.conditioning(step.expand(batch), condition))
+
+    times: dict[str, list[float]] = defaultdict(list)
+    policy.reset(rows)
+    for number in range(rounds + 1):
+        kept = times if number else defaultdict(list)  # the first round warms up
+        kept["plain"].append(clock.time(plain))
+        kept["sample"].append(clock.time(lambda: policy.head.sample(condition)))
+        for step in range(config.executed):
+            spent = clock.time(lambda: policy.act(frames, state, rows))
+            kept["executing" if step else "planning"].append(spent)
+    shares = stages(policy, clock, lambda: policy.act(frames, state, rows), rounds)
+    planning, executing = median(times["planning"]), median(times["executing"])
+    return {
+        "planning_ms": round(planning, 2),
+        "executing_ms": round(executing, 3),
+        "per_step_ms": round((planning + (config.executed - 1) * executing) / config.executed, 2),
+        "stages": shares,
+        "network_ms": round(median(times["plain"]), 2),
+        "sample_ms": round(median(times["sample"]), 2),
+        "sample_over_network": round(
+            median(a / b for a, b in zip(times["sample"], times["plain"], strict=True)), 3
+        ),
+    }
+
+
+def stages(policy: DiffusionPolicy, clock: Clock, act: Callable[[], object], rounds: int) -> dict[str, float]:
+    """Shares of planning, from rounds of their own: on a GPU each stage is waited for."""
+    for thing, name, stage in (
+        (policy, "_look", "look"),
+        (policy, "_encode", "encode"),
+        (policy.head, "sample", "sample"),
+        (policy.head.network, "forward", "network"),
+        (policy.head.network, "conditioning", "network"),
+    ):
+        clock.watch(thing, name, stage)
+    found: dict[str, list[float]] = defaultdict(list)
+    for _ in range(rounds):
+        for step in range(policy.head.config.executed):
+            clock.spent.clear()
+            total, spent = clock.time(act), clock.spent
+            if step == 0:
+                spent["schedule"] = spent["sample"] - spent["network"]
+                spent["rest"] = total - spent["look"] - spent["encode"] - spent["sample"]
+                for stage in ("look", "encode", "network", "schedule", "rest"):
+                    found[stage].append(spent[stage] / total)
+    return {stage: round(median(shares), 4) for stage, shares in found.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--small", action="store_true", help="a small ViT and U-Net at 96 pixels")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "policy_latency.json")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    small, device, rounds = arguments.small, arguments.device, arguments.rounds
+    cases = {}
+    for batch in BATCHES:
+        cases[str(batch)] = measure(small, device, batch, rounds)
+        print(batch, cases[str(batch)], flush=True)
+    policy = built(small, "cpu")
+    result = {
+        "command": f"python benchmarks/policy_latency.py{' --small' * small} --device {device} --rounds {rounds}",
+        "device": torch.cuda.get_device_name() if device.startswith("cuda") else "cpu",
+        "threads": 1,
+        "rounds": rounds,
+        "parameters": {
+            "encoder": sum(value.numel() for value in policy.encoder.parameters()),
+            "network": sum(value.numel() for value in policy.head.network.parameters()),
+        },
+        "environments": cases,
+        "provenance": provenance(),
+    }
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,262 @@
+"""Scripted experts of robosuite's cubes: from the simulator's own state to the next action of the hand.
+
+Each is a proportional controller whose target moves through few phases, judged anew at every step from what is:
+a cube that slips, or a hand that noise has pushed away, sends it back to an earlier one. Actions are bounded and,
+but for the gripper's, smooth.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from counterpoint.data.episode import Array
+
+__all__ = [
+    "CLOSE",
+    "CLOSING",
+    "OPEN",
+    "Hand",
+    "LiftExpert",
+    "StackExpert",
+    "pointing_down",
+    "rotation_vector",
+]
+
+_REACH = 0.05  # metres that 1 asks for
+_TURN = 0.5  # radians that 1 asks for
+_GAIN = 2.0  # of what is left to go; the controller moves an eighth of what it is asked for in one step
+_SPEED = 0.7  # largest displacement asked for
+OPEN, CLOSE = -1.0, 1.0
+CLOSING = 8  # steps that fingers need to close on a cube
+_NEAR = 0.012  # metres within which the hand is where it should be
+_TURNED = 0.1  # radians likewise
+_STACKED = 0.006  # metres within which a cube is let go
+_FUNNEL = 5.0  # how steeply the hand comes down on what it is beside
+_CLEAR = 0.08  # metres above a cube
+_WIDTH_BAND = 0.008  # metres by which the fingers may miss a width that is asked for
+_LIFTED = 0.12  # metres above the table
+
+
+class Hand:
+    """The robot's hand as the simulator knows it, and the action that moves it towards a pose.
+
+    Args:
+        env: An environment of robosuite with one arm.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+
+    @property
+    def position(self) -> Array:
+        """Of the grip site between the finger tips, in metres: [3]."""
+        position: Array = self._data.site_xpos[self._site]
+        return position
+
+    @property
+    def rotation(self) -> Array:
+        """Of the grip site: [3, 3], whose columns are x along which the fingers close, y, and z out of the hand."""
+        rotation: Array = self._data.site_xmat[self._site].reshape(3, 3)
+        return rotation
+
+    @property
+    def width(self) -> float:
+        """Between the pads of the two fingers, in metres."""
+        pads = [self._pads[side] for side in ("left_fingerpad", "right_fingerpad")]
+        left, right = (self._data.geom_xpos[self._env.sim.model.geom_name2id(pad[0])] for pad in pads)
+        return float(np.linalg.norm(left - right))
+
+    def towards(self, position: Array, rotation: Array, gripper: float, *, speed: float = _SPEED) -> Array:
+        """The action that brings the hand nearer to a pose in the world: float64 [7] in [-1, 1].
+
+        Args:
+            position: Of the grip site, in metres: [3].
+            rotation: Of the grip site: [3, 3].
+            gripper: Above 0 closes, below opens.
+            speed: The largest displacement asked for, 1 at most.
+        """
+        shift = bounded(_GAIN * (position - self.position) / _REACH, speed)
+        turn = bounded(_GAIN * rotation_vector(rotation @ self.rotation.T) / _TURN, speed)
+        return np.concatenate([shift, turn, [gripper]])
+
+    def opened(self, width: float) -> float:
+        """The gripper's action that brings its pads about that far from each other; 0 leaves them."""
+        off = width - self.width
+        return 0.0 if abs(off) < _WIDTH_BAND else (OPEN if off > 0 else CLOSE)
+
+    @property
+    def _data(self) -> Any:
+        return self._env.sim.data
+
+    @property
+    def _site(self) -> int:
+        arm = self._env.robots[0]
+        return int(arm.eef_site_id[arm.arms[0]])
+
+    @property
+    def _pads(self) -> Any:
+        arm = self._env.robots[0]
+        return arm.gripper[arm.arms[0]].important_geoms
+
+
+def bounded(vector: Array, length: float) -> Array:
+    """The vector, shortened where it is longer."""
+    return vector * min(1.0, length / max(float(np.linalg.norm(vector)), 1e-9))
+
+
+def rotation_vector(rotation: Array) -> Array:
+    """Axis times angle of a rotation matrix: [3]."""
+    from scipy.spatial.transform import Rotation
+
+    vector: Array = Rotation.from_matrix(rotation).as_rotvec()
+    return vector
+
+
+def pointing_down(closing: Array) -> Array:
+    """The rotation of a hand that points down and closes its fingers along a level direction [3]: [3, 3]."""
+    x = np.array([closing[0], closing[1], 0.0]) / np.hypot(closing[0], closing[1])
+    z = np.array([0.0, 0.0, -1.0])
+    return np.stack([x, np.cross(z, x), z], axis=1)
+
+
+class _Picker:
+    """Goes to a cube from above and closes the fingers on it.
+
+    Args:
+        env: An environment of robosuite with one arm.
+        cube: The cube's model.
+    """
+
+    def __init__(self, env: Any, cube: Any) -> None:
+        self.hand = Hand(env)
+        self._env, self._cube = env, cube
+        self.reset()
+
+    def reset(self) -> None:
+        """An episode begins."""
+        self._closed = 0
+        self._along: Array | None = None
+
+    @property
+    def position(self) -> Array:
+        """Of the cube's centre, in metres: [3]."""
+        return self._of_body(self._env.sim.data.body_xpos)
+
+    def pick(self, *, beside: Array | None = None) -> Array | None:
+        """The next action, or `None` when the cube is held.
+
+        Args:
+            beside: What stands nearby [3]; the fingers then come down to the left and right of the way to it.
+        """
+        closing = self._closing(beside)
+        rotation = pointing_down(closing)
+        away = self.position - self.hand.position
+        if self._closed >= CLOSING:
+            if self.held():
+                return None
+            self._closed = -CLOSING  # it slipped, or was never there: up and again
+        turn = float(np.linalg.norm(rotation_vector(rotation @ self.hand.rotation.T)))
+        off = float(np.hypot(away[0], away[1]))
+        if self._closed < 0:
+            self._closed += 1
+            return self.hand.towards(self.position + np.array([0.0, 0.0, _CLEAR]), rotation, OPEN)
+        if self._closed or (np.linalg.norm(away) < _NEAR and turn < _TURNED):
+            self._closed += 1
+            return self.hand.towards(self.position, rotation, CLOSE)
+        above = np.clip(_FUNNEL * max(off - _NEAR / 2, 0.1 * (turn - _TURNED)), 0.0, _CLEAR)
+        return self.hand.towards(self.position + np.array([0.0, 0.0, above]), rotation, OPEN)
+
+    def held(self) -> bool:
+        """Whether both fingers touch the cube, and it is between them."""
+        arm = self._env.robots[0]
+        touched = self._env._check_grasp(gripper=arm.gripper[arm.arms[0]], object_geoms=self._cube)
+        return bool(touched) and float(np.linalg.norm(self.position - self.hand.position)) < 2 * _NEAR
+
+    def _closing(self, beside: Array | None) -> Array:
+        """The level direction along which the fingers close: a side of the cube, the nearest at the start."""
+        sides = self._of_body(self._env.sim.data.body_xmat).reshape(3, 3).T
+        level = sides[np.argsort(np.abs(sides[:, 2]))[:2]] * [1.0, 1.0, 0.0]
+        axes = level / np.linalg.norm(level, axis=1, keepdims=True)
+        axes = np.concatenate([axes, -axes])
+        wanted = self.hand.rotation[:, 0] if self._along is None else self._along
+        fit = axes @ wanted
+        if self._along is None and beside is not None:
+            way = beside - self.position
+            fit = fit - 2.0 * (np.abs(axes @ way) / np.linalg.norm(way) > np.sqrt(0.5))
+        chosen: Array = axes[fit.argmax()]
+        self._along = chosen
+        return chosen
+
+    def _of_body(self, values: Array) -> Array:
+        value: Array = values[self._env.sim.model.body_name2id(self._cube.root_body)]
+        return value
+
+
+class LiftExpert:
+    """Picks the cube up and holds it 10 cm above where it lay.
+
+    Args:
+        env: robosuite's Lift.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self._picker = _Picker(env, env.cube)
+        self._height = float(env.table_offset[2]) + _LIFTED
+
+    def reset(self) -> None:
+        """An episode begins."""
+        self._picker.reset()
+
+    def act(self) -> Array:
+        """The next action: float64 [7]."""
+        action = self._picker.pick()
+        if action is not None:
+            return action
+        hand = self._picker.hand
+        above = np.array([*hand.position[:2], self._height])
+        return hand.towards(above, pointing_down(hand.rotation[:, 0]), CLOSE)
+
+
+class StackExpert:
+    """Picks the red cube, carries it over the green one, puts it down and draws back.
+
+    Args:
+        env: robosuite's Stack.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+        self._picker, self._below = _Picker(env, env.cubeA), _Picker(env, env.cubeB)
+        self._gap = float(env.cubeA.size[2] + env.cubeB.size[2])  # between the centres of stacked cubes
+        self.reset()
+
+    def reset(self) -> None:
+        """An episode begins."""
+        self._picker.reset()
+        self._placed = False
+
+    def act(self) -> Array:
+        """The next action: float64 [7]."""
+        hand, top = self._picker.hand, self._below.position + np.array([0.0, 0.0, self._gap])
+        away = top - self._picker.position
+        off = float(np.hypot(away[0], away[1]))
+        if self._placed and off > 2 * _NEAR:  # it fell
+            self.reset()
+        if self._placed:
+            back = np.array([*hand.position[:2], top[2] + _CLEAR])
+            return hand.towards(back, pointing_down(hand.rotation[:, 0]), OPEN, speed=_SPEED / 2)
+        action = self._picker.pick(beside=self._below.position)
+        if action is not None:
+            return action
+        self._placed = bool(off < _STACKED and abs(away[2]) < _STACKED)
+        low = np.clip(_FUNNEL * (off - _STACKED / 2), 0.0, _CLEAR)
+        lifted = self._picker.position[2] > top[2] + min(low, _CLEAR) - 2 * _NEAR
+        goal = (
+            top + np.array([0.0, 0.0, low])
+            if lifted
+            else np.array([*self._picker.position[:2], top[2] + _CLEAR])
+        )
+        moved = hand.position + goal - self._picker.position
+        return hand.towards(moved, pointing_down(hand.rotation[:, 0]), CLOSE)

@@ -1,0 +1,230 @@
+"""Actions by diffusion: noise is added to demonstrated actions in training and taken from noise in acting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import torch
+from jaxtyping import Float, Int
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from counterpoint.config import FrozenConfig
+from counterpoint.data.statistics import Statistics
+from counterpoint.errors import BadInputError
+from counterpoint.policies.denoising_transformer import DenoisingTransformer
+from counterpoint.policies.noise_schedule import Generators, NoiseSchedule, Prediction, Sampler, gaussian
+from counterpoint.policies.normalizer import LinearNormalizer
+from counterpoint.policies.unet import ConditionalUnet1d
+
+__all__ = ["Denoised", "DiffusionConfig", "DiffusionHead"]
+
+STEPS_AT_ONCE = 8
+"""Sampling computes what depends on the observations alone for so many steps at once; it bounds the memory."""
+
+
+def _inference_steps(before: dict[str, Any]) -> int:
+    return int(before["train_steps"]) if before["sampler"] == "ddpm" else min(8, int(before["train_steps"]))
+
+
+class DiffusionConfig(FrozenConfig):
+    """Settings of Diffusion Policy (Chi et al., 2023).
+
+    Defaults are of the original's image configurations (its U-Net and its transformer for robomimic), with the
+    8 steps of DDIM instead of its 100 of DDPM.
+
+    Attributes:
+        network: `unet` (the paper's CNN form, Diff-C) or `transformer` (Diff-T).
+        obs_steps: To, the observations it acts on (Table 7 of the paper: 2).
+        horizon: K, the actions it predicts, the first at the oldest observation's step (16).
+        executed: How many of them are carried out, from the newest observation's step on (8).
+        train_steps: Of the noise schedule, squared cosine (100).
+        prediction: What the network predicts: the noise, as in all published configurations, or the clean actions.
+        sampler: `ddim` as on the paper's robots, or `ddpm` as in its simulations.
+        inference_steps: Of sampling: 8 with DDIM, all of `train_steps` with DDPM.
+        down_dims: U-Net: channels of its levels.
+        kernel_size: U-Net: of its convolutions, odd.
+        groups: U-Net: of its group normalisation.
+        step_dim: U-Net: of the diffusion step's embedding, even.
+        layers: Transformer: of its decoder.
+        heads: Transformer: of attention.
+        width: Transformer: of a token, even.
+        condition_layers: Transformer: of self-attention over step and observations; 0 is a two-layer MLP.
+        embedding_dropout: Transformer: of tokens.
+        attention_dropout: Transformer: within its layers.
+    """
+
+    network: Literal["unet", "transformer"] = "unet"
+    obs_steps: int = Field(default=2, ge=1)
+    horizon: int = Field(default=16, ge=1)
+    executed: int = Field(default=8, ge=1)
+    train_steps: int = Field(default=100, ge=2)
+    prediction: Prediction = "epsilon"
+    sampler: Sampler = "ddim"
+    inference_steps: int = Field(default_factory=_inference_steps, ge=1)
+    down_dims: tuple[int, ...] = Field(default=(512, 1024, 2048), min_length=2)
+    kernel_size: int = Field(default=5, ge=1)
+    groups: int = Field(default=8, ge=1)
+    step_dim: int = Field(default=128, ge=4, multiple_of=2)
+    layers: int = Field(default=8, ge=1)
+    heads: int = Field(default=4, ge=1)
+    width: int = Field(default=256, ge=4, multiple_of=2)
+    condition_layers: int = Field(default=0, ge=0)
+    embedding_dropout: float = Field(default=0.0, ge=0, lt=1)
+    attention_dropout: float = Field(default=0.3, ge=0, lt=1)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.executed > self.horizon - self.obs_steps + 1:
+            raise ValueError(
+                f"executed of at most horizon - obs_steps + 1 = {self.horizon - self.obs_steps + 1}"
+            )
+        if self.inference_steps > self.train_steps:
+            raise ValueError(f"inference_steps of at most train_steps = {self.train_steps}")
+        if self.network == "transformer":
+            if self.width % self.heads:
+                raise ValueError(f"width a multiple of heads = {self.heads}")
+            return self
+        halvings = len(self.down_dims) - 1
+        if self.horizon % 2**halvings:
+            raise ValueError(f"horizon a multiple of {2**halvings}: the U-Net halves it {halvings} times")
+        if self.kernel_size % 2 == 0:
+            raise ValueError("kernel_size odd: the U-Net keeps the window's length")
+        if any(width % self.groups for width in self.down_dims):
+            raise ValueError(f"down_dims multiples of groups = {self.groups}")
+        return self
+
+
+@dataclass(frozen=True)
+class Denoised:
+    """What training compares; the loss is their mean squared difference.
+
+    Attributes:
+        predicted: [B, K, A], the network's output.
+        target: [B, K, A], what it should have been: the noise, or the normalised actions.
+        bottleneck: [B, M, k], the U-Net's innermost features; None for the transformer.
+    """
+
+    predicted: Tensor
+    target: Tensor
+    bottleneck: Tensor | None
+
+
+class DiffusionHead(nn.Module):
+    """Observations' embeddings into windows of actions.
+
+    Actions are normalised to [-1, 1] by the training episodes' range; tell it by `normalise_by` before training.
+
+    Args:
+        action_dim: A.
+        condition_dim: O, of one observation: its embedded cameras side by side, and its normalised state.
+        config: Which network and sampler.
+    """
+
+    def __init__(self, action_dim: int, condition_dim: int, config: DiffusionConfig) -> None:
+        super().__init__()
+        self.action_dim, self.condition_dim, self.config = action_dim, condition_dim, config
+        self.normalizer = LinearNormalizer(action_dim)
+        self.schedule = NoiseSchedule(
+            config.train_steps, config.inference_steps, config.sampler, config.prediction
+        )
+        self.network: ConditionalUnet1d | DenoisingTransformer
+        if config.network == "unet":
+            self.network = ConditionalUnet1d(
+                action_dim,
+                condition_dim * config.obs_steps,
+                widths=config.down_dims,
+                kernel_size=config.kernel_size,
+                groups=config.groups,
+                step_dim=config.step_dim,
+            )
+        else:
+            self.network = DenoisingTransformer(
+                action_dim,
+                condition_dim,
+                obs_steps=config.obs_steps,
+                horizon=config.horizon,
+                layers=config.layers,
+                heads=config.heads,
+                width=config.width,
+                condition_layers=config.condition_layers,
+                embedding_dropout=config.embedding_dropout,
+                attention_dropout=config.attention_dropout,
+            )
+
+    def normalise_by(self, statistics: Statistics) -> None:
+        """Take the range of the training episodes' actions, before training."""
+        self.normalizer.normalise_by(statistics)
+
+    def denoise(
+        self,
+        condition: Float[Tensor, "B To O"],
+        actions: Float[Tensor, "B K A"],
+        *,
+        noise: Float[Tensor, "B K A"] | None = None,
+        steps: Int[Tensor, " B"] | None = None,
+    ) -> Denoised:
+        """Add noise to actions, and let the network find it (Eq. 5 of the paper).
+
+        Args:
+            condition: To observations, the oldest first.
+            actions: In the environment's units, the first at the oldest observation's step.
+            noise: Standard normal; drawn when not given.
+            steps: The diffusion steps, in [0, train_steps); drawn evenly when not given.
+
+        Raises:
+            BadInputError: When condition or actions are of another shape than the head's.
+        """
+        self._check(condition, actions)
+        clean = self.normalizer(actions.float())
+        noise = torch.randn_like(clean) if noise is None else noise
+        if steps is None:
+            steps = torch.randint(self.config.train_steps, (len(clean),), device=clean.device)
+        noisy = self.schedule.add_noise(clean, noise, steps)
+        predicted, bottleneck = self.network(noisy, self.network.conditioning(steps, condition))
+        target = noise if self.config.prediction == "epsilon" else clean
+        return Denoised(predicted.float(), target, bottleneck)
+
+    @torch.no_grad()
+    def sample(
+        self, condition: Float[Tensor, "B To O"], *, generator: Generators = None
+    ) -> Float[Tensor, "B K A"]:
+        """Actions in the environment's units, never outside the training episodes' range.
+
+        Call it in evaluation mode. It never waits for the device; a CPU's generator draws equal noise for every
+        device.
+
+        Args:
+            condition: To observations, the oldest first.
+            generator: Of the noise it begins with, and of DDPM's at every step; one, or one for each row.
+        """
+        self._check(condition)
+        rows, number = len(condition), 0
+        sample = gaussian((rows, self.config.horizon, self.action_dim), condition.device, generator)
+        for steps in torch.split(self.schedule.steps, STEPS_AT_ONCE):
+            conditioning = self.network.conditioning(
+                steps.repeat_interleave(rows, output_size=len(steps) * rows),
+                condition.repeat(len(steps), 1, 1),
+            )
+            for now in zip(*(torch.split(part, rows) for part in conditioning), strict=True):
+                predicted, _ = self.network(sample, now)
+                sample = self.schedule.update(number, sample, predicted.float(), generator)
+                number += 1
+        return self.normalizer.restore(sample)
+
+    def _check(self, condition: Tensor, actions: Tensor | None = None) -> None:
+        config = self.config
+        shapes = [
+            ("condition", condition, (config.obs_steps, self.condition_dim), "observations, numbers of each")
+        ]
+        if actions is not None:
+            shapes.append(("actions", actions, (config.horizon, self.action_dim), "steps, numbers of each"))
+        for name, found, wanted, meaning in shapes:
+            if tuple(found.shape[1:]) != wanted:
+                raise BadInputError(
+                    name,
+                    found=f"shape {tuple(found.shape)}",
+                    expected=f"[B, {wanted[0]}, {wanted[1]}] ({meaning})",
+                    mend="give what the head was made for, or make another head",
+                )

@@ -1,0 +1,303 @@
+"""Diffusion Policy: a window of observations becomes a plan of actions, of which the first few are executed.
+
+Chi et al., "Diffusion Policy: Visuomotor Policy Learning via Action Diffusion", RSS 2023. Each camera has an encoder,
+their embeddings and the normalised proprioception of To observations condition the denoising of K actions, and those
+from the newest observation's step on are executed (or averaged with earlier plans).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, Self
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
+
+from counterpoint.config import FrozenConfig
+from counterpoint.data.augment import centre_corner
+from counterpoint.data.episode import Array
+from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
+from counterpoint.errors import BadInputError
+from counterpoint.policies.chunking import ActionChunks, RecedingHorizon, TemporalEnsemble
+from counterpoint.policies.demonstrations import Demonstrations
+from counterpoint.policies.diffusion import DiffusionConfig, DiffusionHead
+from counterpoint.policies.folder import (
+    fill_from,
+    policy_folder,
+    read_config,
+    rebuilt_encoder,
+    write_policy,
+)
+from counterpoint.policies.normalizer import LinearNormalizer
+from counterpoint.policies.observed import Episode, Moment
+
+__all__ = ["DiffusionPolicy", "DiffusionPolicyConfig"]
+
+
+class DiffusionPolicyConfig(FrozenConfig):
+    """Everything needed to build a saved policy again.
+
+    Attributes:
+        kind: Tells it from other policies.
+        encoder: Of the encoder.
+        diffusion: Of the head.
+        action_dim: A.
+        state_dim: P.
+        use_state: Whether it reads proprioception.
+        frame: Height and width of its pictures before they are cropped, in pixels.
+        cameras: Their names, in the encoder's order; none where they are not known.
+        ensemble: Decay of the temporal ensemble; `None`: receding horizon.
+        demonstrations: What it learned from; a record. What normalises is among the weights.
+    """
+
+    kind: Literal["diffusion"] = "diffusion"
+    encoder: ObservationConfig
+    diffusion: DiffusionConfig
+    action_dim: int
+    state_dim: int
+    use_state: bool
+    frame: int
+    cameras: tuple[str, ...] = ()
+    ensemble: float | None = None
+    demonstrations: Demonstrations | None = None
+
+
+class DiffusionPolicy(nn.Module):
+    """Acts on windows of observations; a `Policy`.
+
+    Args:
+        encoder: Observations into D dimensions: of single frames, without language.
+        head: Embeddings into plans; its actions are normalised by whoever builds it.
+        state_dim: P, numbers of proprioception.
+        use_state: Whether it reads them. They are normalised by the demonstrations' range.
+        frame: Height and width of its pictures, in pixels. Where they are larger than the encoder's, training crops
+            at random and acting in the centre.
+        cameras: Their names, in the encoder's order, kept beside it.
+        demonstrations: What it learned from, kept beside it.
+        ensemble: Decay of ACT's temporal ensemble, which plans at every step; `None` executes
+            `head.config.executed` actions of each plan.
+
+    Raises:
+        BadInputError: When encoder, head, frame and cameras do not fit together.
+    """
+
+    def __init__(
+        self,
+        encoder: ObservationEncoder,
+        head: DiffusionHead,
+        *,
+        state_dim: int = 0,
+        use_state: bool = False,
+        frame: int | None = None,
+        cameras: Sequence[str] = (),
+        demonstrations: Demonstrations | None = None,
+        ensemble: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.encoder, self.head = encoder, head
+        self.state_dim, self.use_state = state_dim, use_state
+        self.frame = frame or encoder.config.size
+        self.cameras, self.demonstrations, self.ensemble = tuple(cameras), demonstrations, ensemble
+        self._check_parts()
+        self.state_normalizer = LinearNormalizer(state_dim) if use_state else None
+        if self.state_normalizer is not None and demonstrations is not None and demonstrations.state:
+            self.state_normalizer.normalise_by(demonstrations.state)
+        self._chunks: ActionChunks = (
+            RecedingHorizon(head.config.executed) if ensemble is None else TemporalEnsemble(ensemble)
+        )
+        self._episodes: dict[int, Episode] = {}
+        self._begun = 0
+
+    @property
+    def stack(self) -> int:
+        """1: it keeps its own history."""
+        return 1
+
+    def normal_state(self, state: Float[Tensor, "... P"]) -> Float[Tensor, "... P"]:
+        """Proprioception as the networks get it."""
+        assert self.state_normalizer is not None
+        normal: Tensor = self.state_normalizer(state.float())
+        return normal
+
+    def condition(
+        self, frames: UInt8[Tensor, "B To C h w 3"], state: Float[Tensor, "B To P"] | None
+    ) -> Float[Tensor, "B To O"]:
+        """What the head is given: of each observation its embedded cameras, then its normalised proprioception.
+
+        Args:
+            frames: Cropped to the encoder's size.
+            state: As the robot tells it; not looked at unless the policy uses it.
+        """
+        B, To = frames.shape[:2]
+        embedded: Tensor = self.encoder(frames.flatten(0, 1)).view(B, To, -1)
+        if not self.use_state:
+            return embedded
+        if state is None:
+            raise BadInputError(
+                "state",
+                found="none",
+                expected=f"{self.state_dim} numbers of proprioception an observation",
+                mend="give them, or train with use_state = false",
+            )
+        return torch.cat([embedded, self.normal_state(state)], -1)
+
+    def reset(self, rows: Sequence[int], seeds: Sequence[int] | None = None) -> None:
+        """Forget what these rows have seen and planned."""
+        numbers = range(self._begun, self._begun + len(rows)) if seeds is None else seeds
+        self._begun += len(rows)
+        for row, seed in zip(rows, numbers, strict=True):
+            self._episodes[int(row)] = Episode(int(seed), self.head.config.obs_steps)
+        self._chunks.reset(rows)
+
+    def looks(self, rows: Sequence[int]) -> list[bool]:
+        """At the newest To observations of each plan."""
+        found: list[bool] = (self._chunks.left(rows) < self.head.config.obs_steps).tolist()
+        return found
+
+    @torch.no_grad()
+    def act(self, frames: Array, state: Array, rows: Sequence[int]) -> Array:
+        """Actions of n rows.
+
+        Args:
+            frames: uint8 [n, C, H, W, 3], H = W = `frame`.
+            state: float32 [n, P]; not looked at unless the policy uses it.
+            rows: Which environments they come from.
+
+        Returns:
+            float32 [n, A] in [-1, 1].
+
+        Raises:
+            BadInputError: Pictures or state of another shape, or a plan that is not finite.
+        """
+        if self.training:  # asked first: to set every module's mode takes longer than to look an action up
+            self.eval()
+        rows = [int(row) for row in rows]
+        begun = [row for row in rows if row not in self._episodes]
+        if begun:
+            self.reset(begun)
+        self._check_seen(frames, state)
+        self._look(frames, state, rows)
+        due = [row for row, left in zip(rows, self._chunks.left(rows), strict=True) if left == 0]
+        if due:
+            self._chunks.give(due, self._plans([self._episodes[row] for row in due]))
+        return np.clip(self._chunks.take(rows), -1, 1)
+
+    def _look(self, frames: Array, state: Array, rows: list[int]) -> None:
+        """Keep the centre of what is looked at; before the first observation lies the first."""
+        size = self.encoder.config.size
+        x, y = centre_corner(self.frame, self.frame, size)
+        for place, look in enumerate(self.looks(rows)):
+            if look:
+                window = frames[place, :, y : y + size, x : x + size].copy()
+                self._episodes[rows[place]].see(Moment(window, np.array(state[place], np.float32)))
+
+    def _plans(self, episodes: list[Episode]) -> Array:
+        """One plan each, from this step on: float32 [m, K - To + 1, A]."""
+        self._encode([moment for episode in episodes for moment in episode.moments])
+        condition = torch.stack([episode.condition() for episode in episodes])
+        generators = [episode.next_generator() for episode in episodes]
+        planned = self.head.sample(condition, generator=generators)
+        plans = planned[:, self.head.config.obs_steps - 1 :].float().cpu().numpy()
+        if not np.isfinite(plans).all():
+            raise BadInputError(
+                "policy",
+                found="a plan that is not finite",
+                expected="finite actions",
+                mend="look for weights, pictures or proprioception that are not finite",
+            )
+        return np.asarray(plans)
+
+    def _encode(self, moments: list[Moment]) -> None:
+        """All that no plan has used yet, at once; a moment that stands for several is encoded once."""
+        fresh = list({id(moment): moment for moment in moments if moment.condition is None}.values())
+        if not fresh:
+            return
+        device = next(self.parameters()).device
+        frames = torch.from_numpy(np.stack([moment.frames for moment in fresh])).to(device)
+        state = torch.from_numpy(np.stack([moment.state for moment in fresh])).to(device)
+        for moment, one in zip(fresh, self.condition(frames[:, None], state[:, None])[:, 0], strict=True):
+            moment.condition = one
+
+    def _check_seen(self, frames: Array, state: Array) -> None:
+        C = self.encoder.config.cameras
+        given: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = []
+        given.append(("frames", frames.shape[1:], (C, self.frame, self.frame, 3)))
+        if self.use_state:
+            given.append(("state", state.shape[1:], (self.state_dim,)))
+        for what, found, expected in given:
+            if found != expected:
+                raise BadInputError(
+                    what,
+                    found=f"shape {list(found)} of a row",
+                    expected=f"{list(expected)}, as in training",
+                    mend="draw the policy's cameras at its frame size, and give the same robot's state",
+                )
+
+    def _check_parts(self) -> None:
+        encoder, head = self.encoder, self.head
+        C, size = encoder.config.cameras, encoder.config.size
+        wide = encoder.embed_dim + (self.state_dim if self.use_state else 0)
+        for what, found, expected in (
+            ("encoder.stack", encoder.config.stack, 1),
+            ("encoder that takes an instruction", encoder.takes_instruction, False),
+            ("head.condition_dim", head.condition_dim, wide),
+            ("cameras", len(self.cameras) or C, C),
+            ("frame", self.frame, max(self.frame, size)),
+        ):
+            if found != expected:
+                raise BadInputError(
+                    what,
+                    found=f"{found}",
+                    expected=f"{expected}",
+                    mend="build encoder and head for each other: single frames, one picture a camera, and "
+                    "embeddings with proprioception beside them where it is used",
+                )
+
+    def config(self) -> DiffusionPolicyConfig:
+        """What `config.json` says of it."""
+        return DiffusionPolicyConfig(
+            encoder=self.encoder.config,
+            diffusion=self.head.config,
+            action_dim=self.head.action_dim,
+            state_dim=self.state_dim,
+            use_state=self.use_state,
+            frame=self.frame,
+            cameras=self.cameras,
+            ensemble=self.ensemble,
+            demonstrations=self.demonstrations,
+        )
+
+    def save_pretrained(self, folder: str | Path) -> Path:
+        """Write `config.json` and `model.safetensors` into a folder, made when absent; returns it."""
+        return write_policy(self, self.config(), Path(folder))
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, *, map_location: str = "cpu") -> Self:
+        """A saved policy, ready to act.
+
+        Args:
+            folder: Written by `save_pretrained`, or a run that holds one in `policy/`.
+            map_location: Where it shall live.
+
+        Raises:
+            BadInputError: No policy there, or a damaged one; the message names the file.
+        """
+        source = policy_folder(folder)
+        config = read_config(source, DiffusionPolicyConfig)
+        encoder = rebuilt_encoder(config.encoder)
+        state_dim = config.state_dim if config.use_state else 0
+        head = DiffusionHead(config.action_dim, encoder.embed_dim + state_dim, config.diffusion)
+        policy = cls(
+            encoder,
+            head,
+            state_dim=config.state_dim,
+            use_state=config.use_state,
+            frame=config.frame,
+            cameras=config.cameras,
+            demonstrations=config.demonstrations,
+            ensemble=config.ensemble,
+        )
+        return fill_from(policy, source).to(map_location).eval()

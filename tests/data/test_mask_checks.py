@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from counterpoint.data.doctor import examine
+from counterpoint.data.episode import Array, Episode
+from counterpoint.data.formats.lerobot_writer import LeRobotWriter
+from counterpoint.data.mask_checks import constant, examine_masks
+from counterpoint.data.masks import mask_frames
+from counterpoint.data.store import MemoryStore
+from tests.data.made import smooth_frames
+from tests.data.made_masks import made_masks
+
+
+def store_of(mask: Array) -> MemoryStore:
+    frames = {"top": smooth_frames(len(mask), 24, 32), "top_mask": mask}
+    times = np.arange(len(mask)) / 10
+    state = np.zeros((len(mask), 1), np.float32)
+    return MemoryStore([Episode(frames, "push", times, state=state)])
+
+
+@pytest.mark.parametrize(
+    ("mask", "found"),
+    [
+        (mask_frames(made_masks()[0]), None),
+        (mask_frames(made_masks(size=(12, 16))[0]), "masks of 16x12 pixels"),
+        (mask_frames(made_masks()[0]) // 2, "the values 127"),
+        (np.zeros((70, 24, 32, 3), np.uint8), "a mask that is empty in every frame"),
+        (np.full((3, 24, 32, 3), 255, np.uint8), "a mask that is full in every frame"),
+    ],
+)
+def test_findings(mask: Array, found: str | None) -> None:
+    findings = examine_masks(Path("data"), store_of(mask), 0)
+    assert [finding.found.startswith(found or "") for finding in findings] == (
+        [] if found is None else [True]
+    )
+    assert all(finding.where == "data, top_mask, episode 0" for finding in findings)
+
+
+def test_empty_at_times_is_no_finding() -> None:
+    mask = np.zeros((70, 24, 32), np.bool_)
+    mask[66] = True
+    assert constant(mask) is None
+    assert examine_masks(Path("data"), store_of(mask_frames(mask)), 0) == []
+
+
+def test_the_doctor_reports_a_frame_without_its_mask(tmp_path: Path) -> None:
+    frames = {"top": smooth_frames(7, 24, 32), "top_mask": mask_frames(made_masks()[1])}
+    episode = Episode(frames, "push", np.arange(7) / 10, state=np.zeros((7, 1), np.float32))
+    writer = LeRobotWriter(
+        tmp_path / "data",
+        fps=10,
+        cameras={"top": (24, 32), "top_mask": (24, 32)},
+        action_dim=None,
+        state_dim=1,
+        robot_type="none",
+        image_cameras=("top_mask",),
+    )
+    writer.add_episode(episode)
+    writer.finalize()
+    assert examine(tmp_path / "data") == []
+    path, key = tmp_path / "data/data/chunk-000/file-000.parquet", "observation.images.top_mask"
+    table = pq.read_table(path)
+    pictures = table[key].to_pylist()
+    pictures[3] = None
+    column = pa.array(pictures, table[key].type)
+    pq.write_table(table.set_column(table.column_names.index(key), key, column), path)
+    (finding,) = examine(tmp_path / "data")
+    assert "a picture without bytes" in finding.found
+    assert finding.where.endswith("episode 0")
+
+
+def test_the_doctor_reports_values_that_a_video_has_blurred(tmp_path: Path) -> None:
+    """Masks belong into PNG: written as video they are no longer binary."""
+    writer = LeRobotWriter(
+        tmp_path / "data",
+        fps=10,
+        cameras={"top": (24, 32), "top_mask": (24, 32)},
+        action_dim=None,
+        state_dim=1,
+        robot_type="none",
+    )
+    frames = {"top": smooth_frames(7, 24, 32), "top_mask": mask_frames(made_masks()[1])}
+    times = np.arange(7) / 10
+    writer.add_episode(Episode(frames, "push", times, state=np.zeros((7, 1), np.float32)))
+    writer.finalize()
+    (finding,) = examine(tmp_path / "data")
+    assert finding.where.endswith("top_mask, episode 0")
+    assert "expected two values" in str(finding)

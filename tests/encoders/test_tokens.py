@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import copy
+import io
+from typing import Any
+
+import pytest
+import timm
+import torch
+from torch import nn
+
+from counterpoint.encoders.tokens import TokenTap
+from counterpoint.errors import BadInputError
+from tests.encoders.vits import PREFIX, open_clip_vit, small_vit, timm_vit
+
+
+def pictures(n: int = 2, height: int = 32, width: int = 32) -> torch.Tensor:
+    return torch.randn(n, 3, height, width, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("name", PREFIX)
+def test_any_timm_vit(name: str) -> None:
+    patch = 14 if "patch14" in name else 16
+    vit = timm_vit(name, img_size=4 * patch)
+    tap = TokenTap(vit)
+    x = pictures(2, 4 * patch, 4 * patch)
+    features = vit(x)
+    tokens = tap.take()
+    assert tap.grid == (4, 4)
+    assert tap.image == (4 * patch, 4 * patch)
+    assert tap.parts.prefix == PREFIX[name]
+    assert tap.parts.patch == (patch, patch)
+    theirs = vit.forward_intermediates(x, output_fmt="NLC", intermediates_only=True)
+    for mine, other in zip(tokens, theirs, strict=True):
+        assert torch.equal(mine, other)
+        assert mine.requires_grad
+    tap.close()
+    assert torch.equal(vit(x), features)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_open_clip(batch_first: bool) -> None:
+    vit = open_clip_vit(batch_first=batch_first)
+    tap = TokenTap(vit)
+    vit(pictures())
+    tokens = tap.take()
+    assert tap.grid == (4, 4)
+    theirs = vit.forward_intermediates(pictures(), output_fmt="NLC")["image_intermediates"]
+    for mine, other in zip(tokens, theirs, strict=True):
+        assert torch.equal(mine, other)
+
+
+def test_pictures_of_other_sizes() -> None:
+    vit = small_vit(dynamic_img_size=True)
+    tap = TokenTap(vit)
+    assert tap.grid == (8, 8)
+    vit(pictures(1, 16, 24))
+    assert tap.grid == (4, 6)
+    assert [x.shape for x in tap.take()] == [(1, 24, 24)] * 2
+
+
+def test_one_pass_and_only_the_last() -> None:
+    vit = small_vit()
+    calls = []
+    vit.blocks[0].register_forward_hook(lambda *_: calls.append(1))
+    tap = TokenTap(vit)
+    vit(pictures(3))
+    vit(pictures(2))
+    assert len(tap.take()[0]) == 2
+    assert len(calls) == 2
+    with pytest.raises(BadInputError, match="0 of its 2 blocks"):
+        tap.take()
+
+
+def test_nothing_is_kept_without_gradients() -> None:
+    vit = small_vit()
+    tap = TokenTap(vit)
+    with torch.no_grad():
+        vit(pictures())
+    with pytest.raises(BadInputError, match=r"outside torch\.no_grad"):
+        tap.take()
+    vit(pictures(3))
+    with torch.no_grad():
+        vit(pictures(2))
+    assert len(tap.take()[0]) == 3
+
+
+def test_gradients_reach_the_blocks() -> None:
+    vit = small_vit()
+    tap = TokenTap(vit)
+    vit(pictures())
+    torch.autograd.backward([tap.take()[0].square().sum()])
+    assert vit.blocks[0].mlp.fc1.weight.grad.abs().sum() > 0
+    assert vit.blocks[1].mlp.fc1.weight.grad is None
+
+
+class Holder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.vit = small_vit()
+        self.tap = TokenTap(self.vit)
+
+
+def test_copies_have_taps_of_their_own() -> None:
+    holder = Holder()
+    holder.vit(pictures(3))
+    other = copy.deepcopy(holder)
+    file = io.BytesIO()
+    torch.save(holder, file)
+    file.seek(0)
+    loaded: Any = torch.load(file, weights_only=False)
+    for copied in (other, loaded):
+        copied.vit(pictures(2))
+        assert len(copied.tap.take()[0]) == 2
+    assert len(holder.tap.take()[0]) == 3
+    assert set(holder.state_dict()) == {f"vit.{name}" for name in holder.vit.state_dict()}
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_gradient_checkpointing(reentrant: bool) -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    vit = small_vit()
+    tap = TokenTap(vit)
+    vit(pictures())
+    torch.autograd.backward([x.square().sum() for x in tap.take()])
+    expected = [p.grad.clone() for p in vit.blocks.parameters()]
+    vit.zero_grad()
+    if reentrant:
+        for block in list(vit.blocks):
+            block.forward = lambda x, own=block.forward: checkpoint(own, x, use_reentrant=True)
+    else:
+        vit.set_grad_checkpointing()
+    features = vit(pictures())
+    torch.autograd.backward([*(x.square().sum() for x in tap.take()), 0 * features.sum()])
+    for parameter, gradient in zip(vit.blocks.parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient)
+    with pytest.raises(BadInputError):  # what ran again in the backward pass is not kept
+        tap.take()
+
+
+def test_autocast() -> None:
+    vit = small_vit()
+    tap = TokenTap(vit)
+    vit(pictures())
+    expected = tap.take()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        vit(pictures())
+    torch.testing.assert_close(tap.take()[1].float(), expected[1], atol=0.1, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "name", ["resnet18", "swin_tiny_patch4_window7_224", "efficientnet_b0", "mixer_s16_224", "convnext_atto"]
+)
+def test_models_without_patch_tokens_are_refused(name: str) -> None:
+    with pytest.raises(BadInputError, match="Vision Transformer"):
+        TokenTap(timm.create_model(name))
+
+
+def test_dropped_patches_are_refused() -> None:
+    vit = small_vit(patch_drop_rate=0.5)
+    tap = TokenTap(vit)
+    vit.train()
+    vit(pictures())
+    with pytest.raises(BadInputError, match="patch dropout"):
+        tap.take()

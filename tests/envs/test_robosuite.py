@@ -1,0 +1,269 @@
+from __future__ import annotations
+
+import importlib.util
+import logging
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from counterpoint.data.episode import Array
+from counterpoint.envs.control import SUITES, make_task
+from counterpoint.envs.robosuite import CAMERAS, RobosuiteTask, describe_rendering, versions
+from counterpoint.envs.robosuite_masks import MASK_PARTS, check_parts, robot_geoms
+from counterpoint.envs.robosuite_tasks import ROBOTS, TASKS, resolve_robosuite, robosuite_name
+from counterpoint.errors import BadInputError, MissingExtraError
+
+needs_robosuite = pytest.mark.skipif(
+    importlib.util.find_spec("robosuite") is None, reason="needs the extra `robosuite`"
+)
+SIZE = 48
+
+
+@pytest.fixture(scope="module")
+def lift() -> Iterator[RobosuiteTask]:
+    task = RobosuiteTask("Lift", size=SIZE)
+    yield task
+    task.close()
+
+
+def played(task: RobosuiteTask, seed: int, steps: int = 12) -> Array:
+    """States of an episode under actions that `seed` does not decide."""
+    actions = np.random.default_rng(0).uniform(-1, 1, (steps, task.action_dim))
+    task.reset(seed)
+    states = [task.state()]
+    for action in actions:
+        task.step(action)
+        states.append(task.state())
+    return np.stack(states)
+
+
+def test_names_of_tasks_and_robots() -> None:
+    assert resolve_robosuite("Lift") == ("Lift", "Panda")
+    assert resolve_robosuite("Stack-IIWA") == ("Stack", "IIWA")
+    assert resolve_robosuite("Door", "Kinova3") == ("Door", "Kinova3")
+    assert resolve_robosuite("Door-Kinova3", "Kinova3") == ("Door", "Kinova3")
+    for task in TASKS:
+        for robot in ROBOTS:
+            name = robosuite_name(task, robot)
+            assert resolve_robosuite(name.partition("/")[2]) == (task, robot)
+    assert robosuite_name("Lift") == "robosuite/Lift"
+    assert "robosuite" in SUITES
+
+
+def test_lengths_are_those_of_the_paper() -> None:
+    assert [TASKS[task].horizon for task in ("Lift", "Door", "Stack")] == [200, 300, 300]
+
+
+def test_unknown_names() -> None:
+    with pytest.raises(BadInputError, match="task 'Fly'; expected one of Lift, Door, Stack"):
+        make_task("robosuite/Fly")
+    with pytest.raises(BadInputError, match="robot 'Spot'; expected one of Panda, Kinova3, IIWA"):
+        make_task("robosuite/Lift-Spot")
+    with pytest.raises(BadInputError, match="robot 'Panda' beside it"):
+        RobosuiteTask("Lift-IIWA", robot="Panda")
+    with pytest.raises(BadInputError, match="'leg'; expected some of arm, gripper, mount"):
+        RobosuiteTask("Lift", mask_parts=("arm", "leg"))
+    with pytest.raises(BadInputError, match="found none"):
+        check_parts(())
+    with pytest.raises(BadInputError, match="16 pixels or more"):
+        RobosuiteTask("Lift", size=8)
+    with pytest.raises(BadInputError, match="1 or more"):
+        RobosuiteTask("Lift", horizon=0)
+    with pytest.raises(BadInputError, match="only Meta-World has a choice"):
+        make_task("robosuite/Lift", repeat=2)
+
+
+def test_without_robosuite(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mujoco")
+    monkeypatch.setitem(sys.modules, "robosuite", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'counterpoint\[robosuite\]'"):
+        make_task("robosuite/Lift")
+
+
+@needs_robosuite
+@pytest.mark.sim
+def test_an_unknown_camera_is_told_with_those_known() -> None:
+    with pytest.raises(BadInputError, match=r"'roof'; expected one of frontview, birdview, agentview"):
+        make_task("robosuite/Lift", camera="roof")
+
+
+@needs_robosuite
+@pytest.mark.sim
+def test_the_face(lift: RobosuiteTask) -> None:
+    assert (lift.name, lift.instruction, lift.horizon) == ("robosuite/Lift", "lift the cube", 200)
+    assert (lift.action_dim, lift.state_dim, lift.cameras) == (7, 9, CAMERAS)
+    assert lift.env.action_dim == 7
+    controller = lift.env.robots[0].part_controllers["right"]
+    assert (controller.name, controller.input_ref_frame) == ("OSC_POSE", "base")
+    np.testing.assert_array_equal(controller.output_max, [0.05] * 3 + [0.5] * 3)
+    lift.reset(0)
+    state, pictures = lift.state(), lift.draw()
+    assert state.dtype == np.float32
+    assert state.shape == (9,)
+    assert np.linalg.norm(state[3:7]) == pytest.approx(1.0, abs=1e-5)
+    assert pictures.dtype == np.uint8
+    assert pictures.shape == (2, SIZE, SIZE, 3)
+    outcome = lift.step(np.zeros(7, np.float32))
+    assert (outcome.reward, outcome.success, outcome.ended) == (0.0, False, False)
+
+
+@needs_robosuite
+@pytest.mark.sim
+def test_a_seed_decides_everything_and_touches_no_other_generator(lift: RobosuiteTask) -> None:
+    generator = np.random.get_state()[1].copy()  # type: ignore[index]
+    first = played(lift, 3)
+    other = played(lift, 4)
+    np.testing.assert_array_equal(played(lift, 3), first)
+    fresh = RobosuiteTask("Lift", size=SIZE)
+    np.testing.assert_array_equal(played(fresh, 3), first)
+    np.testing.assert_array_equal(fresh.draw(), lift.draw())
+    fresh.close()
+    assert not np.array_equal(other[0], first[0])
+    np.testing.assert_array_equal(generator, np.random.get_state()[1])  # type: ignore[index]
+
+
+@needs_robosuite
+@pytest.mark.sim
+@pytest.mark.parametrize("name", ["Door-IIWA", "Stack-Kinova3"])
+def test_the_other_robots_repeat_themselves_after_a_soft_reset(name: str) -> None:
+    task = RobosuiteTask(name)
+    first = played(task, 1, steps=6)
+    played(task, 2, steps=6)
+    np.testing.assert_array_equal(played(task, 1, steps=6), first)
+    assert first.shape == (7, 9)
+
+
+@needs_robosuite
+@pytest.mark.sim
+def test_the_gripper_s_state_follows_its_action(lift: RobosuiteTask) -> None:
+    widths = {}
+    for name, action in (("open", -1.0), ("closed", 1.0)):
+        lift.reset(0)
+        for _ in range(15):
+            lift.step(np.array([0, 0, 0, 0, 0, 0, action]))
+        left, right = lift.state()[-2:]
+        widths[name] = left - right
+    assert widths["open"] > 0.07  # metres between Panda's fingers
+    assert widths["closed"] < 0.01
+
+
+@needs_robosuite
+@pytest.mark.sim
+def test_an_action_moves_the_hand_along_the_axes_of_the_base(lift: RobosuiteTask) -> None:
+    for axis in range(3):
+        lift.reset(0)
+        before = lift.state()[:3]
+        for _ in range(8):
+            lift.step(np.eye(7)[axis])
+        moved = lift.state()[:3] - before
+        assert moved[axis] > 0.05
+        assert np.abs(np.delete(moved, axis)).max() < 0.02
+
+
+@needs_robosuite
+@pytest.mark.sim
+def test_actions_that_cannot_be_taken(lift: RobosuiteTask) -> None:
+    lift.reset(0)
+    for action in (np.full(7, 1.2), np.full(7, np.nan), np.array([0, 0, 0, 0, 0, 0, -np.inf])):
+        with pytest.raises(BadInputError, match=r"robosuite/Lift: action.*finite numbers in \[-1, 1\]"):
+            lift.step(action)
+    with pytest.raises(BadInputError, match=r"shape \(4,\)"):
+        lift.step(np.zeros(4))
+    lift.step(np.full(7, 1.0 + 1e-6))  # rounding
+
+
+@needs_robosuite
+@pytest.mark.sim
+def test_pictures_are_upright_and_have_their_colours(lift: RobosuiteTask) -> None:
+    lift.reset(0)
+    third = lift.draw()[0].astype(int)
+    red = (third[..., 0] - third[..., 1:].max(axis=-1)) > 60
+    row, column = np.argwhere(red).mean(axis=0) / SIZE
+    assert 0.3 < row < 0.6  # the cube lies on the near half of the table, below the robot
+    assert 0.3 < column < 0.7
+    assert third[-4:].mean() > 200  # the white table's edge below, the grey wall above
+    assert third[:4].mean() < 200
+
+
+@needs_robosuite
+@pytest.mark.sim
+def test_masks_are_the_robot_s_pixels(lift: RobosuiteTask) -> None:
+    lift.reset(0)
+    pictures, masks = lift.draw(), lift.draw_masks()
+    assert masks.dtype == np.bool_
+    assert masks.shape == (2, SIZE, SIZE)
+    assert masks[0, :8].any()  # the robot stands behind the table
+    assert not masks[0, SIZE // 2 :].any()
+    assert masks[1, -4:].all()  # the hand, before the wrist's camera
+    red = (pictures[..., 0].astype(int) - pictures[..., 1:].max(axis=-1)) > 60
+    assert red.any()
+    assert not (masks & red).any()
+    np.testing.assert_array_equal(lift.draw(), pictures)
+
+
+@needs_robosuite
+@pytest.mark.sim
+def test_where_geometry_is_hidden_pictures_change_only_inside_the_mask(lift: RobosuiteTask) -> None:
+    lift.reset(0)
+    whole, masks = lift.draw(), lift.draw_masks()
+    model = lift.env.sim.model._model
+    robot = np.flatnonzero(robot_geoms(model, MASK_PARTS)[:-1])
+    groups = model.geom_group[robot].copy()
+    model.geom_group[robot] = 0
+    without = lift.draw()
+    model.geom_group[robot] = groups
+    changed = (whole != without).any(axis=-1)
+    assert not (changed & ~masks).any()
+    assert changed[masks].mean() > 0.95
+
+
+@needs_robosuite
+@pytest.mark.sim
+def test_parts_of_the_robot_make_up_its_mask() -> None:
+    task = RobosuiteTask("Lift-IIWA", size=SIZE)
+    task.reset(0)
+    whole = task.draw_masks()
+    model, parts = task.env.sim.model._model, []
+    for part in MASK_PARTS:
+        task._masked = robot_geoms(model, (part,))
+        parts.append(task.draw_masks())
+        assert parts[-1].any()
+    task.close()
+    np.testing.assert_array_equal(np.sum(parts, axis=0), whole.astype(int))
+    assert not robot_geoms(model, MASK_PARTS)[-1]
+    names = {model.body(number).name for number in model.geom_bodyid[~robot_geoms(model, MASK_PARTS)[:-1]]}
+    assert not [name for name in names if name.startswith(("robot", "gripper", "fixed_mount"))]
+
+
+@needs_robosuite
+@pytest.mark.sim
+def test_what_robosuite_remarks_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="robosuite_logs"):
+        RobosuiteTask("Lift")
+    assert not [record for record in caplog.records if record.name == "robosuite_logs"]
+    logging.getLogger("robosuite_logs").warning("heard again")
+    assert "heard again" in caplog.text
+
+
+@needs_robosuite
+@pytest.mark.sim
+def test_rendering_is_described() -> None:
+    described = describe_rendering("Door", cameras="agentview", size=256)
+    assert described["size"] == 256
+    assert described["mesh_cell_m"] == pytest.approx(0.5 / 256)
+    assert described["canary"]["task"] == "robosuite/Lift"
+    assert len(described["canary"]["sha256"]) == 64
+    assert list(described["camera_pose"]) == ["agentview"]
+    assert set(versions()) == {"robosuite", "mujoco", "numpy"}
+
+
+@needs_robosuite
+@pytest.mark.sim
+def test_made_by_name() -> None:
+    task = make_task("robosuite/Stack-Kinova3", camera="frontview", size=32, render=64, steps=40)
+    assert (task.name, task.horizon) == ("robosuite/Stack-Kinova3", 40)
+    task.reset(0)
+    assert task.draw().shape == (32, 32, 3)
+    task.close()

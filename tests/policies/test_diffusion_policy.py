@@ -1,0 +1,425 @@
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from counterpoint.data.episode import Array
+from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
+from counterpoint.envs.control import Outcome
+from counterpoint.errors import BadInputError
+from counterpoint.evaluation.control_rollouts import roll_out
+from counterpoint.policies.base import Policy
+from counterpoint.policies.cloned import ClonedPolicy
+from counterpoint.policies.demonstrations import Demonstrations
+from counterpoint.policies.diffusion import DiffusionConfig, DiffusionHead
+from counterpoint.policies.diffusion_policy import DiffusionPolicy
+from counterpoint.policies.heads import ActionHead, HeadConfig
+from counterpoint.policies.saved import load_policy
+from tests.policies.demos import demonstrations
+from tests.reference.chunking import temporal_ensemble
+
+C, SIZE, FRAME, P, A = 2, 16, 21, 3, 2
+SMALL: dict[str, Any] = {"down_dims": (8, 16), "step_dim": 8, "train_steps": 20, "inference_steps": 3}
+DIFFUSION: dict[str, Any] = SMALL | {"horizon": 8, "executed": 3}
+
+
+def policy(
+    *, use_state: bool = True, ensemble: float | None = None, seed: int = 0, **diffusion: Any
+) -> DiffusionPolicy:
+    torch.manual_seed(seed)
+    encoder = ObservationEncoder(ObservationConfig(size=SIZE, width=4, embed_dim=6, stack=1, cameras=C))
+    head = DiffusionHead(A, C * 6 + P * use_state, DiffusionConfig(**DIFFUSION | diffusion))
+    made = Demonstrations.of(demonstrations(2), (FRAME, FRAME))
+    head.normalise_by(made.actions)
+    return DiffusionPolicy(
+        encoder,
+        head,
+        state_dim=P,
+        use_state=use_state,
+        frame=FRAME,
+        cameras=("front", "wrist"),
+        demonstrations=made,
+        ensemble=ensemble,
+    )
+
+
+def sights(steps: int, n: int, seed: int = 0) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    """What n rows see at each step: frames [T, n, C, H, W, 3] and state [T, n, P]."""
+    rng = np.random.default_rng(seed)
+    frames = rng.integers(0, 256, (steps, n, C, FRAME, FRAME, 3), dtype=np.uint8)
+    return frames, rng.normal(5, 2, (steps, n, P)).astype(np.float32)
+
+
+def by_hand(made: DiffusionPolicy, frames: Array, state: Array, t: int, seed: int, plan: int) -> Array:
+    """The plan [K - To + 1, A] that one environment makes at step t, the `plan`-th of its episode."""
+    To = made.head.config.obs_steps
+    edge = (FRAME - SIZE) // 2
+    moments = []
+    for step in range(t - To + 1, t + 1):
+        real = max(step, 0)
+        pictures = [frames[real, c, edge : edge + SIZE, edge : edge + SIZE] for c in range(C)]
+        embedded = made.encoder(torch.from_numpy(np.stack(pictures))[None])[0]
+        if made.use_state:
+            assert made.demonstrations is not None
+            known = made.demonstrations.state
+            assert known is not None
+            for number, low, high in zip(state[real].tolist(), known.low, known.high, strict=True):
+                # the last dimension stood still: it is shifted alone
+                normal = 2 * (number - low) / (high - low) - 1 if high > low else number - low
+                embedded = torch.cat([embedded, torch.tensor([normal])])
+        moments.append(embedded)
+    word = np.random.SeedSequence([seed, plan]).generate_state(1, np.uint64)[0]
+    generator = torch.Generator().manual_seed(int(word))
+    return made.head.sample(torch.stack(moments)[None], generator=generator)[0, To - 1 :].numpy()
+
+
+@pytest.mark.parametrize(
+    ("use_state", "diffusion"),
+    [
+        (True, {}),
+        (False, {}),
+        (True, {"sampler": "ddpm", "inference_steps": 20}),
+        (True, {"obs_steps": 3, "executed": 1}),
+        (True, {"obs_steps": 1}),
+        (True, {"network": "transformer", "width": 8, "heads": 2, "layers": 1}),
+    ],
+)
+@torch.no_grad()
+def test_actions_are_those_of_plans_made_by_hand(use_state: bool, diffusion: dict[str, Any]) -> None:
+    made = policy(use_state=use_state, **diffusion).eval()
+    executed = made.head.config.executed
+    frames, state = sights(8, 2)
+    made.reset([4, 1], [77, 2**63 + 5])
+    for t in range(8):
+        acted = made.act(frames[t], state[t], [4, 1])
+        assert acted.dtype == np.float32
+        for row, seed in enumerate((77, 2**63 + 5)):
+            start = t - t % executed
+            plan = by_hand(made, frames[:, row], state[:, row], start, seed, start // executed)
+            np.testing.assert_allclose(acted[row], plan[t % executed].clip(-1, 1), atol=2e-5)
+
+
+@torch.no_grad()
+def test_the_ensemble_averages_what_was_planned_for_a_step() -> None:
+    made = policy(ensemble=0.3).eval()
+    frames, state = sights(11, 1)
+    made.reset([0], [5])
+    acted = []
+    for t in range(11):
+        assert made.looks([0]) == [True]
+        acted.append(made.act(frames[t], state[t], [0])[0])
+    plans = [by_hand(made, frames[:, 0], state[:, 0], t, 5, t).tolist() for t in range(11)]
+    np.testing.assert_allclose(np.stack(acted), temporal_ensemble(plans, 0.3), atol=2e-5)
+
+
+@pytest.mark.parametrize("settings", [{}, {"obs_steps": 3, "executed": 5}, {"ensemble": 0.01}])
+def test_what_it_does_not_look_at_changes_nothing(settings: dict[str, Any]) -> None:
+    """To the bit, in rows that begin at different times; it looks no more often than its plans need."""
+    always, seldom = policy(**settings), policy(**settings)
+    frames, state = sights(16, 3)
+    looked = []
+    for t in range(16):
+        begins = [row for row in range(3) if t == 2 * row or (t == 9 and row == 1)]
+        always.reset(begins, begins)
+        seldom.reset(begins, begins)
+        rows = [row for row in range(3) if t >= 2 * row]
+        look = np.array(seldom.looks(rows))
+        assert all(found for row, found in zip(rows, look, strict=True) if row in begins)
+        looked.append(int(look[0]))
+        shown = np.where(look[:, None, None, None, None], frames[t, rows], 0)
+        np.testing.assert_array_equal(
+            seldom.act(shown, state[t, rows], rows), always.act(frames[t, rows], state[t, rows], rows)
+        )
+    config = always.head.config
+    if "ensemble" in settings:
+        assert looked == [1] * 16
+    else:  # a plan at every multiple of `executed` looks at To observations
+        expected = [int(-t % config.executed < config.obs_steps) for t in range(16)]
+        assert looked == expected
+
+
+def test_rows_do_not_mix() -> None:
+    """Rows that join late, act in another order or begin again act as each would by itself."""
+    together, (frames, state) = policy(), sights(9, 3)
+    acted: dict[int, list[Array]] = {0: [], 1: [], 2: []}
+    calls = [[0], [1, 0], [2, 0, 1], [0, 2], [1, 2, 0], [2], [0, 1, 2], [2, 1], [1]]
+    together.reset([0, 1, 2], [10, 11, 12])
+    for t, rows in enumerate(calls):
+        if t == 3:
+            together.reset([0], [20])
+        for row, action in zip(rows, together.act(frames[t, rows], state[t, rows], rows), strict=True):
+            acted[row].append(action)
+    for row in range(3):
+        alone = policy()
+        alone.reset([7], [10 + row])
+        mine = [t for t, rows in enumerate(calls) if row in rows]
+        for t, action in zip(mine, acted[row], strict=True):
+            if t == 3 and row == 0:
+                alone.reset([7], [20])
+            expected = alone.act(frames[t, [row]], state[t, [row]], [7])[0]
+            np.testing.assert_allclose(action, expected, atol=2e-5)
+
+
+def test_noise_is_the_seed_s() -> None:
+    made, (frames, state) = policy(), sights(1, 3)
+    made.reset([0, 1, 2], [1, 2, 1])
+    seen = np.repeat(frames[0, :1], 3, 0), np.repeat(state[0, :1], 3, 0)
+    first = made.act(*seen, [0, 1, 2])
+    np.testing.assert_allclose(first[0], first[2], atol=2e-5)
+    assert not np.allclose(first[0], first[1], atol=1e-3)
+    torch.manual_seed(99)  # nothing is drawn from the global generator
+    before = torch.random.get_rng_state()
+    made.reset([0, 1, 2], [1, 2, 1])
+    np.testing.assert_array_equal(made.act(*seen, [0, 1, 2]), first)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    fresh, twin = policy(), policy()  # without seeds a policy numbers its episodes
+    numbered = fresh.act(*seen, [0, 1, 2])
+    np.testing.assert_array_equal(twin.act(*seen, [0, 1, 2]), numbered)
+    fresh.reset([0])
+    assert not np.allclose(fresh.act(seen[0][:1], seen[1][:1], [0]), numbered[:1], atol=1e-3)
+
+
+def test_every_observation_is_encoded_once_and_all_rows_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches: list[int] = []
+    made = policy(ensemble=0.01)
+    forward = made.encoder.forward
+
+    def counted(frames: torch.Tensor, instruction: Any = None) -> torch.Tensor:
+        batches.append(len(frames))
+        return forward(frames, instruction)
+
+    monkeypatch.setattr(made.encoder, "forward", counted)
+    frames, state = sights(5, 3)
+    for t in range(5):
+        made.act(frames[t], state[t], [0, 1, 2])
+    assert batches == [3] * 5
+    batches.clear()
+    receding = policy()
+    monkeypatch.setattr(receding.encoder, "forward", counted)
+    for t in range(7):
+        receding.act(frames[t % 5], state[t % 5], [0, 1, 2])
+    assert batches == [3, 6, 6]  # at steps 0, 3 and 6
+
+
+class Dots:
+    """A picture of noise that the seed and the actions decide."""
+
+    name, instruction, action_dim, state_dim, horizon = "stub/dots", "dots", A, P, 9
+
+    def reset(self, seed: int) -> None:
+        self._seed, self._step, self._place = seed, 0, np.zeros(A)
+
+    def draw(self) -> Array:
+        rng = np.random.default_rng([self._seed, self._step])
+        return rng.integers(0, 256, (C, FRAME, FRAME, 3), dtype=np.uint8)
+
+    def state(self) -> Array:
+        return np.array([*self._place, 7], np.float32)
+
+    def step(self, action: Array) -> Outcome:
+        self._step += 1
+        self._place = self._place + action
+        return Outcome(float(self._place.sum()), False)
+
+    def close(self) -> None: ...
+
+
+def test_an_episode_is_a_function_of_its_seed() -> None:
+    seeds = [5, 3, 8, 1, 9]
+    alone = roll_out(policy(), Dots, seeds, envs=1, stop_at_success=False)
+    together = roll_out(policy(), Dots, seeds[::-1], envs=3, stop_at_success=False)
+    for one, other in zip(alone, together[::-1], strict=True):
+        assert one.seed == other.seed
+        np.testing.assert_allclose(one.total_reward, other.total_reward, atol=1e-4)
+    assert len({one.total_reward for one in alone}) == len(seeds)
+
+
+class Reaching(gymnasium.Env[dict[str, Array], Array]):
+    """Two pictures and a state; episodes of other lengths."""
+
+    def __init__(self, length: int) -> None:
+        box = gymnasium.spaces.Box
+        self.observation_space: gymnasium.Space[Any] = gymnasium.spaces.Dict(
+            {
+                "pixels": box(0, 255, (C, FRAME, FRAME, 3), np.uint8),
+                "state": box(-np.inf, np.inf, (P,), np.float32),
+            }
+        )
+        self.action_space = box(-1, 1, (A,), np.float32)
+        self._length = length
+
+    def _seen(self) -> dict[str, Array]:
+        pixels = self.np_random.integers(0, 256, (C, FRAME, FRAME, 3), dtype=np.uint8)
+        return {"pixels": pixels, "state": np.full(P, self._step, np.float32)}
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Array], dict[str, Any]]:
+        super().reset(seed=seed)
+        self._step = 0
+        return self._seen(), {}
+
+    def step(self, action: Array) -> tuple[dict[str, Array], float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action)
+        self._step += 1
+        return self._seen(), 0.0, False, self._step == self._length, {}
+
+
+def test_gymnasium_s_vectorised_environments_are_acted_in() -> None:
+    lengths = [4, 7]
+    envs = gymnasium.vector.SyncVectorEnv(
+        [partial(Reaching, length) for length in lengths],
+        autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP,
+    )
+    made: Policy = policy()
+    rows: Sequence[int] = range(envs.num_envs)
+    seen, _ = envs.reset(seed=[3, 4])
+    made.reset(rows)
+    planned = []
+    for _ in range(12):
+        planned.append(made.looks(rows))
+        actions = made.act(seen["pixels"], seen["state"], rows)
+        assert actions.shape == envs.action_space.shape
+        seen, _, _, truncated, _ = envs.step(actions)
+        made.reset(np.flatnonzero(truncated).tolist())
+    envs.close()
+    # rows plan at 0, 3 and, begun again, at 4, 7 ...; and at 0, 3, 6, 7, 10
+    assert [t for t in range(12) if planned[t][0]] == [0, 2, 3, 4, 6, 7, 8, 10, 11]
+    assert [t for t in range(12) if planned[t][1]] == [0, 2, 3, 5, 6, 7, 9, 10]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"use_state": False}, {"ensemble": 0.2}, {"network": "transformer", "width": 8, "heads": 2}],
+)
+def test_saved_and_loaded(settings: dict[str, Any], tmp_path: Path) -> None:
+    made = policy(**settings)
+    folder = made.save_pretrained(tmp_path / "policy")
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
+    frames, state = sights(5, 2)
+    for place in (folder, tmp_path):
+        loaded = load_policy(place)
+        assert isinstance(loaded, DiffusionPolicy)
+        assert loaded.config() == made.config()
+        assert loaded.cameras == ("front", "wrist")
+        assert not loaded.training
+        made.reset([0, 1], [0, 1])
+        loaded.reset([0, 1], [0, 1])
+        for t in range(5):
+            np.testing.assert_array_equal(
+                loaded.act(frames[t], state[t], [0, 1]), made.act(frames[t], state[t], [0, 1])
+            )
+
+
+def test_its_normalisation_is_saved_not_computed_again(tmp_path: Path) -> None:
+    """A fine-tuned policy keeps that of its first training, whatever its demonstrations say."""
+    made = policy()
+    assert made.state_normalizer is not None
+    made.state_normalizer.middle.fill_(123)
+    loaded = DiffusionPolicy.from_pretrained(made.save_pretrained(tmp_path))
+    assert loaded.state_normalizer is not None
+    assert torch.equal(loaded.state_normalizer.middle, torch.full((P,), 123.0))
+
+
+def test_it_can_be_copied_while_it_acts() -> None:
+    """Moving averages do that."""
+    made, (frames, state) = policy(), sights(2, 1)
+    made.act(frames[0], state[0], [0])
+    twin = copy.deepcopy(made)
+    np.testing.assert_array_equal(twin.act(frames[1], state[1], [0]), made.act(frames[1], state[1], [0]))
+
+
+def test_loading_what_is_no_policy(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="no such file"):
+        load_policy(tmp_path)
+    folder = policy().save_pretrained(tmp_path / "saved")
+    other = policy(use_state=False).save_pretrained(tmp_path / "other")
+    whole, config = (folder / "model.safetensors").read_bytes(), (folder / "config.json").read_text()
+    for damaged, message in (((other / "model.safetensors").read_bytes(), "lacks"), (whole[:-9], "bytes")):
+        (folder / "model.safetensors").write_bytes(damaged)
+        with pytest.raises(BadInputError, match=message):
+            load_policy(folder)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(BadInputError, match="no such file"):
+        load_policy(folder)
+    for text, message in (
+        (config[: len(config) // 2], "a policy's configuration"),
+        ("[]", "a policy's configuration"),
+        (json.dumps(json.loads(config) | {"kind": "oracle"}), "kind 'oracle'; expected one of cloned"),
+        (json.dumps(json.loads(config) | {"action_dim": "many"}), "a policy's configuration"),
+        (json.dumps(json.loads(config) | {"frame": 3}), "frame: found 3"),
+    ):
+        (folder / "config.json").write_text(text)
+        with pytest.raises(BadInputError, match=message):
+            load_policy(folder)
+
+
+def test_kinds_are_told_apart(tmp_path: Path) -> None:
+    encoder = ObservationEncoder(ObservationConfig(size=SIZE, width=4, embed_dim=8, stack=2))
+    cloned = ClonedPolicy(encoder, ActionHead(8, A, 0, HeadConfig(hidden=8)))
+    folder = cloned.save_pretrained(tmp_path / "cloned")
+    assert isinstance(load_policy(folder), ClonedPolicy)
+    tree = json.loads((folder / "config.json").read_text())
+    assert tree.pop("kind") == "cloned"
+    (folder / "config.json").write_text(json.dumps(tree))  # as written before policies told their kind
+    assert isinstance(load_policy(folder), ClonedPolicy)
+    with pytest.raises(BadInputError, match="configuration"):
+        DiffusionPolicy.from_pretrained(folder)
+    with pytest.raises(BadInputError, match="configuration"):
+        ClonedPolicy.from_pretrained(policy().save_pretrained(tmp_path / "diffusion"))
+
+
+def test_what_it_cannot_act_on_is_one_message() -> None:
+    made, (frames, state) = policy(), sights(1, 2)
+    for seen, numbers, message in (
+        (frames[0, :, :1], state[0], r"frames: found shape \[1, 21, 21, 3\]"),
+        (
+            frames[0, :, :, :SIZE, :SIZE],
+            state[0],
+            r"frames: found shape \[2, 16, 16, 3\] of a row; expected \[2, 21",
+        ),
+        (frames[0], state[0, :, :2], r"state: found shape \[2\]"),
+        (frames[0], np.full_like(state[0], np.nan), "a plan that is not finite"),
+    ):
+        made.reset([0, 1])
+        with pytest.raises(BadInputError, match=message):
+            made.act(seen, numbers, [0, 1])
+    with pytest.raises(BadInputError, match="state: found none"):
+        made.condition(torch.zeros(1, 2, C, SIZE, SIZE, 3, dtype=torch.uint8), None)
+    # proprioception that is not used may be anything
+    policy(use_state=False).act(frames[0], np.zeros((2, 9), np.float32), [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"frame": 8}, "frame: found 8; expected 16"),
+        ({"cameras": ("front",)}, "cameras: found 1; expected 2"),
+        ({"use_state": False}, "head.condition_dim: found 15; expected 12"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(changes: dict[str, Any], message: str) -> None:
+    made = policy()
+    given: dict[str, Any] = {"state_dim": P, "use_state": True, "frame": FRAME, "cameras": ()}
+    with pytest.raises(BadInputError, match=message):
+        DiffusionPolicy(made.encoder, made.head, **given | changes)
+
+
+def test_encoders_of_stacks_or_language_are_refused() -> None:
+    head = DiffusionHead(A, 8, DiffusionConfig(**DIFFUSION))
+    stacked = ObservationEncoder(ObservationConfig(size=SIZE, width=4, embed_dim=8, stack=2))
+    with pytest.raises(BadInputError, match="stack: found 2"):
+        DiffusionPolicy(stacked, head)
+    told = ObservationEncoder(ObservationConfig(kind="resnet18_film", size=32, embed_dim=8, stack=1))
+    with pytest.raises(BadInputError, match="takes an instruction"):
+        DiffusionPolicy(told, head)

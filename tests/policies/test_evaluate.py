@@ -1,0 +1,340 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from counterpoint.data.episode import Array
+from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
+from counterpoint.encoders.text import SentenceTower
+from counterpoint.envs.control import ControlTask, Outcome
+from counterpoint.errors import BadInputError
+from counterpoint.evaluation.statistics import mean_bca, wilson
+from counterpoint.policies import evaluate
+from counterpoint.policies.demonstrations import Demonstrations
+from counterpoint.policies.diffusion import DiffusionConfig, DiffusionHead
+from counterpoint.policies.diffusion_policy import DiffusionPolicy
+from counterpoint.policies.evaluate import evaluate_policy
+from tests.policies.demos import demonstrations, spelled
+from tests.policies.test_command import trained
+from tests.training.step_data import SIZE, control_store, write_control_set
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COUNTERPOINT_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Instructions "move the dot 0" and "move the dot 1" in turns: 5 episodes to train on, 2 more."""
+    return write_control_set(
+        tmp_path / "data", {"train": control_store(5), "val": control_store(2, ground=200, seed=1)}
+    )
+
+
+class Stub:
+    """Solved at the second step for odd seeds; the reward is the seed's last digit at every step."""
+
+    instruction, action_dim, state_dim, horizon = "move the dot", 2, 2, 3
+    made: tuple[tuple[str, dict[str, Any]], ...] = ()
+    seeds: tuple[int, ...] = ()
+    closed = 0
+
+    def __init__(self, name: str, **settings: Any) -> None:
+        type(self).made = (*type(self).made, (name, settings))
+        self.name, self._size = name, settings["size"]
+        self._cameras = len(settings["camera"] or ("usual",))
+
+    def reset(self, seed: int) -> None:
+        type(self).seeds = (*type(self).seeds, seed)
+        self._seed, self._step = seed, 0
+
+    def draw(self) -> Array:
+        picture = np.full((self._size, self._size, 3), 7, np.uint8)
+        return picture if self._cameras == 1 else np.stack([picture] * self._cameras)
+
+    def state(self) -> Array:
+        return np.zeros(self.state_dim, np.float32)
+
+    def step(self, action: Array) -> Outcome:
+        assert action.shape == (2,)
+        self._step += 1
+        return Outcome(float(self._seed % 10), self._step == 2 and self._seed % 2 == 1)
+
+    def close(self) -> None:
+        type(self).closed += 1
+
+
+class WiderStub(Stub):
+    """Of another robot."""
+
+    action_dim = 5
+
+
+class BareStub(Stub):
+    """Of other proprioception."""
+
+    state_dim = 9
+
+
+def stubbed(monkeypatch: pytest.MonkeyPatch, kind: type[Stub] = Stub) -> type[Stub]:
+    own = type("Own", (kind,), {"made": (), "seeds": (), "closed": 0})
+
+    def make(name: str, **settings: Any) -> ControlTask:
+        task: ControlTask = own(name, **settings)
+        return task
+
+    monkeypatch.setattr(evaluate, "make_task", make)
+    return own
+
+
+def recorded(run: Path, **changes: Any) -> None:
+    """Let a policy's demonstrations have been others."""
+    path = run / "policy" / "config.json"
+    config = json.loads(path.read_text())
+    config["demonstrations"] |= changes
+    path.write_text(json.dumps(config))
+
+
+def test_an_evaluation_counts_successes_and_rewards(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained(data, tmp_path / "run")
+    task = stubbed(monkeypatch)
+    path = evaluate_policy(tmp_path / "run", env="metaworld/stub", episodes=7, envs=3, seed=5)
+    assert path == tmp_path / "run" / "evaluation.json"
+    found = json.loads(path.read_text())
+    assert (found["env"], found["seed"]) == ("metaworld/stub", 5)
+    seeds = [episode["seed"] for episode in found["episodes"]]
+    assert sorted(seeds) == sorted(task.seeds)
+    assert len(set(seeds)) == 7
+    for episode in found["episodes"]:  # to the end, whether solved or not
+        seed = episode["seed"]
+        assert episode == {
+            "seed": seed, "success": seed % 2 == 1, "return": 3.0 * (seed % 10), "steps": 3,
+        }  # fmt: skip
+    rate = wilson(sum(seed % 2 for seed in seeds), 7)
+    assert found["success"] == {
+        "value": rate.value, "low": rate.low, "high": rate.high, "n": 7, "method": "Wilson",
+    }  # fmt: skip
+    returns = mean_bca(np.array([3.0 * (seed % 10) for seed in seeds]))
+    assert (found["return"]["value"], found["return"]["low"]) == (returns.value, returns.low)
+    assert found["provenance"]["packages"]["torch"]
+    settings = {"camera": None, "size": SIZE, "render": SIZE, "repeat": 8}
+    assert [given for _, given in task.made] == [settings] * 3
+    assert task.closed == 3
+
+
+def test_seeds_alone_decide_which_episodes(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained(data, tmp_path / "run")
+    stubbed(monkeypatch)
+
+    def episodes(seed: int, envs: int, count: int = 4) -> list[dict[str, Any]]:
+        path = evaluate_policy(tmp_path / "run", env="metaworld/stub", episodes=count, envs=envs, seed=seed)
+        found: list[dict[str, Any]] = json.loads(path.read_text())["episodes"]
+        return found
+
+    first = episodes(0, 1)
+    assert episodes(0, 4) == first
+    assert episodes(0, 2, count=6)[:4] == first
+    assert not {one["seed"] for one in first} & {one["seed"] for one in episodes(1, 1)}
+
+
+def test_frames_are_drawn_as_large_as_the_demonstrations_were(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained(data, tmp_path / "run", encoder__size=20)
+    task = stubbed(monkeypatch)
+    evaluate_policy(tmp_path / "run", env="metaworld/stub@corner", episodes=1, envs=1, seed=0)
+    settings = {"camera": ("corner",), "size": 20, "render": SIZE, "repeat": 8}
+    assert task.made == (("metaworld/stub", settings),)
+    recorded(tmp_path / "run", fps=None, frame=None)  # a policy that does not say
+    evaluate_policy(tmp_path / "run", env="metaworld/stub", episodes=1, envs=1, seed=0)
+    assert (task.made[-1][1]["render"], task.made[-1][1]["repeat"]) == (None, 1)
+
+
+def test_actions_last_as_they_did(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained(data, tmp_path / "run")
+    task = stubbed(monkeypatch)
+    run: dict[str, Any] = {"run": tmp_path / "run", "episodes": 1, "envs": 1, "seed": 0}
+    for suite, fps, repeat in (("metaworld", 26.7, 3), ("dmc", 50, 1), ("libero", 20, 1)):
+        recorded(tmp_path / "run", fps=fps)
+        evaluate_policy(**run, env=f"{suite}/stub")
+        assert task.made[-1][1]["repeat"] == repeat
+    made = len(task.made)
+    for changes, words in (
+        ({"fps": 10}, "10 actions a second; expected 20. Mend"),
+        ({"fps": 30}, "30 actions a second; expected 80 divided by a whole number"),
+        ({"frame": [SIZE, 24]}, f"frames of {SIZE} x 24; expected square ones"),
+    ):
+        recorded(tmp_path / "run", **changes)
+        with pytest.raises(BadInputError, match=words):
+            evaluate_policy(**run, env="libero/stub" if changes == {"fps": 10} else "metaworld/stub")
+    assert len(task.made) == made
+
+
+def test_numbers_that_are_not_known_are_null(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained(data, tmp_path / "run")
+    stubbed(monkeypatch)
+    path = evaluate_policy(tmp_path / "run", env="dmc/walker-walk", episodes=1, envs=1, seed=0)
+    assert "NaN" not in path.read_text()
+    found = json.loads(path.read_text())
+    assert found["success"] is None  # dm_control does not say when a task is solved
+    assert found["return"]["low"] is None
+    assert found["return"]["value"] == found["episodes"][0]["return"]
+
+
+def test_a_policy_of_several_instructions_is_told_the_task_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    def embed(tower: SentenceTower, text: str) -> torch.Tensor:
+        told.append(text)
+        return spelled(tower, text)
+
+    monkeypatch.setattr(SentenceTower, "embed", embed)
+    store = demonstrations(4, size=SIZE, action_dim=2, state_dim=2, tasks=2)
+    data = write_control_set(tmp_path / "data", {"train": store})
+    policy = trained(data, tmp_path / "run", clone__cloning__language=True)
+    assert policy.instruction == ""
+    stubbed(monkeypatch)
+    told.clear()
+    evaluate_policy(tmp_path / "run", env="metaworld/stub", episodes=2, envs=1, seed=0)
+    assert set(told) == {"move the dot"}
+
+
+def diffused(run: Path, cameras: tuple[str, ...] = ("agentview", "robot0_eye_in_hand")) -> DiffusionPolicy:
+    """A saved diffusion policy that sees through two cameras at 20 pixels, recorded at 32, and crops to 16."""
+    torch.manual_seed(0)
+    encoder = ObservationEncoder(ObservationConfig(size=16, width=4, embed_dim=4, stack=1, cameras=2))
+    config = DiffusionConfig(
+        down_dims=(8, 16), step_dim=8, train_steps=10, inference_steps=2, horizon=4, executed=2
+    )
+    store = demonstrations(2, size=32, action_dim=2, state_dim=2)
+    policy = DiffusionPolicy(
+        encoder,
+        DiffusionHead(2, 8, config),
+        state_dim=2,
+        frame=20,
+        cameras=cameras,
+        demonstrations=Demonstrations.of(store, (32, 32)).model_copy(update={"fps": 20.0}),
+    )
+    policy.save_pretrained(run / "policy")
+    return policy
+
+
+def test_a_diffusion_policy_is_evaluated_with_its_own_cameras(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = diffused(tmp_path / "run").cameras
+    task = stubbed(monkeypatch)
+    run: dict[str, Any] = {"run": tmp_path / "run", "episodes": 4, "envs": 2, "seed": 0}
+    for env in ("robosuite/stub", f"robosuite/stub@{','.join(names)}"):
+        found = json.loads(evaluate_policy(**run, env=env).read_text())
+        assert task.made[-1][1] == {"camera": names, "size": 20, "render": 32, "repeat": 1}
+        assert (found["success"]["n"], found["success"]["method"], found["raised"]) == (4, "Wilson", 0)
+        for episode in found["episodes"]:  # they end when they are solved
+            assert episode["success"] == (episode["seed"] % 2 == 1)
+            assert episode["steps"] == (2 if episode["success"] else 3)
+    made = len(task.made)
+    for cameras in ("agentview,frontview", "robot0_eye_in_hand,agentview", "agentview"):
+        with pytest.raises(
+            BadInputError, match="expected agentview, robot0_eye_in_hand, which the policy was"
+        ):
+            evaluate_policy(**run, env=f"robosuite/stub@{cameras}")
+    recorded(tmp_path / "run", fps=50)
+    with pytest.raises(BadInputError, match="50 actions a second; expected 20"):
+        evaluate_policy(**run, env="robosuite/stub")
+    assert len(task.made) == made
+
+
+def test_robomimic_s_names_of_pictures_are_its_cameras(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    diffused(tmp_path / "run", ("agentview_image", "robot0_eye_in_hand_image"))
+    task = stubbed(monkeypatch)
+    run: dict[str, Any] = {"run": tmp_path / "run", "episodes": 1, "envs": 1, "seed": 0}
+    for named in ("", "@agentview,robot0_eye_in_hand"):
+        evaluate_policy(**run, env=f"robosuite/stub{named}")
+        assert task.made[-1][1]["camera"] == ("agentview", "robot0_eye_in_hand")
+
+
+class FragileStub(Stub):
+    """Its physics become unstable in the episode of the fourth reset."""
+
+    def step(self, action: Array) -> Outcome:
+        if self.seeds[3:4] == (self._seed,):
+            raise FloatingPointError("unstable")
+        return super().step(action)
+
+
+def test_episodes_that_raise_are_counted_as_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    diffused(tmp_path / "run")
+    task = stubbed(monkeypatch, FragileStub)
+    path = evaluate_policy(tmp_path / "run", env="robosuite/stub", episodes=10, envs=1, seed=0)
+    found = json.loads(path.read_text())
+    assert found["raised"] == 1
+    assert [one.get("error") for one in found["episodes"]].count("FloatingPointError: unstable") == 1
+    assert found["episodes"][3]["success"] is False
+    assert (found["success"]["n"], len(task.made)) == (10, 2)  # the simulation was built again
+    stubbed(monkeypatch, FragileStub)
+    with pytest.raises(BadInputError, match="1 of 9 episodes in which the simulator raised"):
+        evaluate_policy(tmp_path / "run", env="robosuite/stub", episodes=9, envs=1, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "overrides", "words"),
+    [
+        (WiderStub, {}, "actions of 5 dimensions; expected 2"),
+        (BareStub, {"clone__cloning__use_state": True}, "states of 9 dimensions; expected 2"),
+    ],
+)
+def test_another_robot_is_refused(
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[Stub],
+    overrides: dict[str, Any],
+    words: str,
+) -> None:
+    trained(data, tmp_path / "run", **overrides)
+    task = stubbed(monkeypatch, kind)
+    with pytest.raises(BadInputError, match=words):
+        evaluate_policy(tmp_path / "run", env="metaworld/stub", episodes=2, envs=2, seed=0)
+    assert task.closed == len(task.made)
+    assert not (tmp_path / "run" / "evaluation.json").exists()
+
+
+def test_proprioception_a_policy_does_not_look_at_may_differ(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained(data, tmp_path / "run")
+    stubbed(monkeypatch, BareStub)
+    assert evaluate_policy(tmp_path / "run", env="metaworld/stub", episodes=1, envs=1, seed=0).is_file()
+
+
+def test_an_evaluation_that_cannot_be_is_one_message(data: Path, tmp_path: Path) -> None:
+    trained(data, tmp_path / "run")
+    given: dict[str, Any] = {"episodes": 1, "envs": 1, "seed": 0}
+    for changes, words in (
+        ({"env": None}, "no environment"),
+        ({"env": "metaworld/stub", "episodes": 0}, "--episodes: found 0"),
+        ({"env": "metaworld/stub", "envs": 0}, "envs: found 0"),
+        ({"env": "atari/pong"}, "suite 'atari'"),
+        ({"env": "metaworld/stub@corner,corner2"}, "2 cameras; expected 1"),
+    ):
+        with pytest.raises(BadInputError, match=words):
+            evaluate_policy(tmp_path / "run", **(given | changes))
+    with pytest.raises(BadInputError, match="no such file"):
+        evaluate_policy(tmp_path / "nowhere", env="metaworld/stub", **given)
+    assert not (tmp_path / "run" / "evaluation.json").exists()

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from counterpoint.data.store import MemoryStore, read_episode
+from counterpoint.errors import BadInputError
+from counterpoint.objectives.icon import IConConfig
+from counterpoint.policies.diffusion_policy import DiffusionPolicy
+from counterpoint.policies.imitate import ImitationConfig, imitate
+from counterpoint.training.trainer import TrainConfig
+from tests.policies.masked_demos import CAMERAS, masked_demos, small_imitation
+
+ICON = IConConfig(agent_keys=2, environment_keys=6)
+
+
+def train(steps: int = 4, **changes: Any) -> ImitationConfig:
+    loop = TrainConfig(steps=steps, batch_size=8, trackers=(), log_every=1, eval_every=2, save_every=2)
+    return small_imitation(icon=ICON, train=loop, **changes)
+
+
+def weights(policy: DiffusionPolicy) -> dict[str, torch.Tensor]:
+    return {key: value.clone() for key, value in policy.state_dict().items()}
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+def test_from_demonstrations_to_a_saved_policy(tmp_path: Path) -> None:
+    store, told = masked_demos(), []
+    policy = imitate(
+        train(),
+        store,
+        run=tmp_path,
+        camera=CAMERAS,
+        validation=store,
+        on_checkpoint=lambda n, p: told.append(n),
+    )
+    assert told == [2, 4]
+    again = DiffusionPolicy.from_pretrained(tmp_path)
+    assert same(weights(policy), weights(again))
+    assert again.cameras == CAMERAS
+    seen = np.stack([store.frames(0, np.array([0]), camera)[0] for camera in CAMERAS])[None]
+    state = store.state(0)
+    assert state is not None
+    for one in (policy, again):
+        one.reset([0], [5])
+    a, b = (one.act(seen, state[:1], [0]) for one in (policy, again))
+    np.testing.assert_array_equal(a, b)
+    assert a.shape == (1, 2)
+    assert np.abs(a).max() <= 1
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert {"icon/loss", "icon/qualifying", "imitation"} <= lines[0].keys()
+    assert [line["step"] for line in lines if line["split"] == "val"] == [2, 4]
+
+
+def test_an_interrupted_run_ends_like_one_without_a_stop(tmp_path: Path) -> None:
+    """Bit for bit, moving average and its count included, whatever is evaluated in between."""
+
+    class StopError(Exception):
+        pass
+
+    def stop(done: int, policy: DiffusionPolicy) -> None:
+        torch.randn(3)
+        if done == 4:
+            raise StopError
+
+    store, config = masked_demos(), train(6)
+    whole = imitate(config, store, run=tmp_path / "whole", camera=CAMERAS)
+    with pytest.raises(StopError):
+        imitate(config, store, run=tmp_path / "cut", camera=CAMERAS, validation=store, on_checkpoint=stop)
+    resumed = imitate(config, store, run=tmp_path / "cut", camera=CAMERAS)
+    assert same(weights(whole), weights(resumed))
+
+
+def test_a_policy_is_fine_tuned(tmp_path: Path) -> None:
+    first = imitate(train(), masked_demos(), run=tmp_path / "first", camera=CAMERAS)
+    before = weights(first)
+    config = train(2).model_copy(update={"optimizer": train().optimizer.model_copy(update={"lr": 1e-12})})
+    tuned = imitate(config, masked_demos((12,)), run=tmp_path / "tuned", camera=CAMERAS, start_from=first)
+    for key, value in weights(tuned).items():
+        torch.testing.assert_close(value, before[key])
+    assert same(before, weights(first))
+    # The normalisation is the first policy's: its weights have learned with it.
+    torch.testing.assert_close(tuned.head.normalizer.state_dict(), first.head.normalizer.state_dict())
+
+
+def test_fine_tuning_another_network_is_one_message(tmp_path: Path) -> None:
+    first = imitate(train(), masked_demos(), run=tmp_path / "first", camera=CAMERAS)
+    with pytest.raises(BadInputError, match="start_from: found a policy whose"):
+        imitate(
+            train(use_state=False), masked_demos(), run=tmp_path / "other", camera=CAMERAS, start_from=first
+        )
+
+
+def changed(**parts: Any) -> MemoryStore:
+    """The demonstrations with another last episode."""
+    store = masked_demos()
+    return MemoryStore([read_episode(store, 0), replace(read_episode(store, 1), **parts)], fps=20)
+
+
+def test_demonstrations_that_cannot_be_imitated_are_one_message(tmp_path: Path) -> None:
+    store = masked_demos()
+    far = changed(actions=np.full((14, 2), 1.5, np.float32))
+    no_state = MemoryStore([replace(read_episode(store, 0), state=None)], fps=20)
+    for number, (data, message) in enumerate(
+        (
+            (far, "found actions in \\[.*, 1.5\\]; expected actions in \\[-1, 1\\]"),
+            (no_state, "demonstrations: found no state"),
+            (masked_demos(masks=()), "expected a mask of one of"),
+            (masked_demos(size=34), "frames: found 34 x 34; expected 36 x 36"),
+            (changed(actions=None), "demonstration 1"),
+        )
+    ):
+        with pytest.raises(BadInputError, match=message):
+            imitate(train(), data, run=tmp_path / str(number), camera=CAMERAS)
+
+
+def test_a_camera_that_is_not_there_is_one_message(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="camera: found 'side'"):
+        imitate(train(), masked_demos(), run=tmp_path, camera=("top", "side"))
+
+
+def test_another_configuration_does_not_touch_the_run(tmp_path: Path) -> None:
+    imitate(train(2), masked_demos(), run=tmp_path, camera=CAMERAS)
+    before = (tmp_path / "config.json").read_bytes()
+    other = train(2).model_copy(update={"icon": IConConfig(agent_keys=1, environment_keys=6)})
+    with pytest.raises(BadInputError, match="another \\[icon\\]"):
+        imitate(other, masked_demos(), run=tmp_path, camera=CAMERAS)
+    assert (tmp_path / "config.json").read_bytes() == before

@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+from counterpoint.data.joint import JointLoader
+from counterpoint.data.nstep import NStepSpec
+from counterpoint.data.nstep_loader import NStepLoader
+from counterpoint.encoders.tokens import TokenTap
+from counterpoint.errors import BadInputError
+from counterpoint.objectives.icon import IConConfig
+from counterpoint.objectives.inter_token import patch_mask
+from counterpoint.policies.crossway import CrosswayConfig
+from counterpoint.policies.diffusion import DiffusionConfig
+from counterpoint.policies.imitate import AuxiliaryConfig, ImitationConfig, build_imitation
+from counterpoint.policies.imitation import Imitation
+from tests.policies.masked_demos import CAMERAS, masked_demos, small_imitation
+
+ICON = IConConfig(agent_keys=2, environment_keys=6)
+TRANSFORMER = DiffusionConfig(network="transformer", layers=2, width=32, train_steps=20)
+
+
+def made(masks: tuple[str, ...] = ("top",), **changes: object) -> tuple[Imitation, dict[str, Any]]:
+    torch.manual_seed(0)
+    store = masked_demos(masks=masks)
+    objective = build_imitation(small_imitation(**changes), store, CAMERAS)
+    main = NStepLoader(store, objective.sampling(), batch_size=8, seed=0, camera=CAMERAS)
+    others = {
+        name: NStepLoader(store, spec, batch_size=8, seed=1, camera=CAMERAS)
+        for name, spec in objective.own_samplings().items()
+    }
+    return objective, next(iter(JointLoader(main, others).batches(0, 1)))
+
+
+def test_it_asks_for_the_original_s_windows() -> None:
+    objective, _ = made()
+    assert objective.sampling() == NStepSpec(
+        (-1, 0), 16, stack=1, crop=32, first_action=-1, past_end=7, state=True
+    )
+    objective, _ = made(icon=ICON, frame=36)
+    assert objective.sampling().masks
+
+
+def test_the_loss_is_the_squared_error_of_the_noise() -> None:
+    objective, batch = made()
+    features = objective.encode(batch)
+    predicted, target = (features.rows[name].detach() for name in ("predicted", "target"))
+    expected = sum(
+        float((predicted[b, k, a] - target[b, k, a]) ** 2)
+        for b in range(8)
+        for k in range(16)
+        for a in range(2)
+    ) / (8 * 16 * 2)
+    output = objective.loss(features, batch)
+    assert float(output.loss.detach()) == pytest.approx(expected, rel=1e-5)
+    assert output.metrics.keys() == {"imitation"}
+
+
+def test_terms_are_added_by_their_weights() -> None:
+    objective, batch = made(icon=ICON, crossway=CrosswayConfig(widths=(16,)))
+    output = objective(batch)
+    found = output.metrics
+    expected = found["imitation"] + 1.0 * found["icon/loss"] + 0.1 * found["crossway/loss"]
+    torch.testing.assert_close(output.loss.detach(), expected)
+    assert found["icon/qualifying"] == 1
+
+
+def test_icon_looks_at_the_policy_s_own_pass_in_the_same_windows() -> None:
+    """The masks that ICon gets are cut with their pictures: bright where the robot is."""
+    objective, batch = made(masks=CAMERAS, icon=ICON)
+    given: list[torch.Tensor] = []
+    seen: list[torch.Tensor] = []
+    objective.terms["icon"].each[0].register_forward_pre_hook(lambda _, args: given.append(args[0]))  # type: ignore[union-attr, index]
+    objective.policy.encoder.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    objective(batch)
+    assert len(seen) == 1  # one pass of the encoder serves both
+    pictures = seen[0][:, 0]
+    torch.testing.assert_close(given[0], pictures[..., 0] > 200)
+    assert patch_mask(given[0], 8).shape == (16, 16)
+
+
+def test_a_camera_without_masks_is_left_alone() -> None:
+    objective, batch = made(masks=("wrist",), icon=ICON)
+    taps = [m for m in objective.terms["icon"].modules() if isinstance(getattr(m, "tap", None), TokenTap)]
+    assert len(taps) == 1
+    torch.autograd.backward([objective(batch).loss])
+    assert all(
+        p.grad is not None and torch.isfinite(p.grad).all() for p in objective.policy.encoder.parameters()
+    )
+
+
+def test_any_objective_on_transitions_can_stand_there() -> None:
+    for name, settings in (("premier_taco", {"hidden": 16}), ("taco", {"hidden": 16}), ("curl", {})):
+        objective, batch = made(auxiliary=AuxiliaryConfig(weight=0.5, objective={"name": name, **settings}))
+        assert batch[f"{name}.frames"].shape[0] == 8
+        assert objective.own_samplings()[name].crop == 32
+        output = objective(batch)
+        found = output.metrics
+        torch.testing.assert_close(output.loss.detach(), found["imitation"] + 0.5 * found[f"{name}/loss"])
+        assert objective.terms[name].objective.encoder is objective.policy.encoder  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"icon": ICON},
+        {"crossway": CrosswayConfig(widths=(16,))},
+        {"icon": ICON, "diffusion": TRANSFORMER},
+    ],
+)
+def test_it_learns(changes: dict[str, Any]) -> None:
+    objective, batch = made(**changes)
+    optimizer = torch.optim.AdamW(objective.parameters(), lr=2e-3)
+    before = copy.deepcopy(objective.state_dict())
+
+    def score() -> float:  # under one and the same noise
+        torch.manual_seed(7)
+        objective.train()
+        with torch.random.fork_rng():
+            return float(objective(batch).loss)
+
+    first = score()
+    for _ in range(30):
+        loss = objective(batch).loss
+        optimizer.zero_grad()
+        torch.autograd.backward([loss])
+        optimizer.step()
+    assert score() < 0.8 * first
+    moved = [key for key, value in objective.state_dict().items() if not torch.equal(value, before[key])]
+    assert {name for name, p in objective.named_parameters() if p.grad is not None} <= set(moved)
+
+
+def test_a_validation_is_of_the_policy_alone_and_takes_no_random_numbers() -> None:
+    objective, batch = made(icon=ICON)
+    objective.eval()
+    with torch.no_grad():
+        state = torch.get_rng_state()
+        first, second = objective(batch), objective(batch)
+    assert torch.equal(state, torch.get_rng_state())
+    assert first.metrics.keys() == {"imitation"}
+    assert float(first.loss) == float(second.loss)
+
+
+def test_a_transformer_s_matrices_decay_by_themselves() -> None:
+    objective, _ = made(diffusion=TRANSFORMER)
+    groups = objective.param_groups()
+    counts = {name: sum(p.numel() for p in group) for name, group in groups.items()}
+    assert sum(counts.values()) == sum(p.numel() for p in objective.parameters() if p.requires_grad)
+    assert objective.weight_decays() == {"decayed": 1e-3, "plain": 0.0}
+    encoder = {id(p) for p in objective.policy.encoder.parameters()}
+    assert {id(p) for p in groups["model"]} == encoder
+    assert all(p.ndim > 1 for p in groups["decayed"])
+
+
+def test_a_deep_copy_taps_its_own_transformers() -> None:
+    """A moving average is a copy: its tokens are not the original's."""
+    objective, batch = made(icon=ICON)
+    copied = copy.deepcopy(objective)
+    with torch.no_grad():
+        for p in copied.parameters():
+            p.mul_(0.5)
+    torch.manual_seed(3)
+    mine = objective(batch).metrics["icon/loss"]
+    torch.manual_seed(3)
+    theirs = copied(batch).metrics["icon/loss"]
+    assert float(mine) != float(theirs)
+
+
+def test_a_batch_without_actions_is_one_message() -> None:
+    objective, batch = made()
+    with pytest.raises(BadInputError, match="batch: found no actions"):
+        objective({key: value for key, value in batch.items() if key != "actions"})
+
+
+def test_the_loss_ignores_images_whose_masks_are_empty_or_full() -> None:
+    objective, batch = made(icon=ICON)
+    batch["masks"][:4] = False
+    batch["masks"][4:6] = True
+    output = objective(batch)
+    torch.autograd.backward([output.loss])
+    assert float(output.metrics["icon/qualifying"]) == 0.25
+    assert all(torch.isfinite(p.grad).all() for p in objective.parameters() if p.grad is not None)
+
+
+def test_settings_that_do_not_fit_are_refused() -> None:
+    for changes, message in (
+        ({"frame": 30}, "smaller than the encoder"),
+        ({"crossway": CrosswayConfig(), "diffusion": TRANSFORMER}, "bottleneck of a U-Net"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            small_imitation(**changes)
+    with pytest.raises(ValueError, match="icon needs an encoder with tokens"):
+        ImitationConfig.model_validate(
+            {"icon": ICON, "encoder": {"kind": "drq", "stack": 1, "size": 84}, "frame": 84}
+        )
+    with pytest.raises(BadInputError, match="12 \\+ 6 keys of 4 x 4 = 16 tokens"):
+        made(icon=IConConfig(agent_keys=12, environment_keys=6))

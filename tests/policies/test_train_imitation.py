@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from counterpoint.cli import main
+from counterpoint.data.formats.lerobot_writer import LeRobotWriter
+from counterpoint.data.store import read_episode
+from counterpoint.errors import BadInputError
+from counterpoint.policies.diffusion_policy import DiffusionPolicy
+from counterpoint.policies.train_imitation import is_imitation, train_imitation
+from tests.policies.masked_demos import masked_demos
+
+SMALL = """
+frame = 36
+
+[encoder]
+kind = "vit"
+size = 32
+stack = 1
+cameras = 2
+vit = { patch = 8, embed_dim = 24, depth = 2, heads = 3 }
+
+[diffusion]
+down_dims = [16, 32]
+step_dim = 16
+train_steps = 20
+
+[icon]
+agent_keys = 2
+environment_keys = 6
+
+[train]
+steps = 2
+batch_size = 4
+eval_every = 2
+trackers = []
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> str:
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL)
+    return str(path)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A LeRobot data set with masks of one camera, three training episodes and one for validation."""
+    store, root = masked_demos((16, 14, 12, 13)), tmp_path / "demos"
+    writer = LeRobotWriter(
+        root,
+        fps=20,
+        cameras=dict.fromkeys(store.cameras, (36, 36)),
+        action_dim=2,
+        state_dim=3,
+        robot_type="square",
+        image_cameras=[camera for camera in store.cameras if camera.endswith("_mask")],
+    )
+    for number in range(4):
+        writer.add_episode(read_episode(store, number))
+    writer.finalize({"train": "0:3", "val": "3:4"})
+    return root
+
+
+def test_names() -> None:
+    assert is_imitation("icon_diff_t-robosuite")
+    assert not is_imitation("cloning")
+    assert not is_imitation("premier_taco-metaworld")
+
+
+def test_from_the_command_line(recipe: str, data: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    cache = f"--data.cache={tmp_path / 'cache'}"
+    main(["train", recipe, "--data", str(data), "--out", str(run), "--", cache])
+    policy = DiffusionPolicy.from_pretrained(run)
+    assert policy.cameras == ("top", "wrist")
+    assert policy.demonstrations is not None
+    assert policy.demonstrations.count == 3
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["split"] for line in lines] == ["train", "val"]
+    tuned = tmp_path / "tuned"
+    again = ["train", recipe, "--data", str(data), "--out", str(tuned), "--policy", str(run), "--", cache]
+    main(again)
+    assert (tuned / "policy" / "model.safetensors").is_file()
+
+
+def test_what_cannot_be_trained_is_one_message(recipe: str, data: Path, tmp_path: Path) -> None:
+    cache = {"data.cache": str(tmp_path / "cache")}
+    for changes, message in (
+        ({"data.camera": ["top", "side"]}, "camera: found 'side'"),
+        ({"data.camera": ["top", "top_mask"]}, "camera: found 'top_mask'"),
+        ({"data.episodes": 9}, "found 3 demonstrations"),
+        ({"icon.agent_keys": 16}, "16 \\+ 6 keys of 4 x 4 = 16 tokens"),
+        ({"icon.agent_key": 2}, "unknown key 'icon.agent_key'"),
+        ({"encoder.kind": "drq"}, "icon needs an encoder with tokens|vit is for kind 'vit'"),
+    ):
+        with pytest.raises(BadInputError, match=message):
+            train_imitation(recipe, str(data), tmp_path / "run", {**cache, **changes})
+    with pytest.raises(BadInputError, match="--data: found nothing"):
+        train_imitation(recipe, None, tmp_path / "run", {})
