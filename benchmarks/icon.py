@@ -1,4 +1,4 @@
-"""A comparison of policies with and without ICon run whole, its numbers and figures put where the documentation reads them.
+"""Policies with and without ICon, compared whole; numbers and figures are put where the documentation reads them.
 
     python benchmarks/icon.py --preset cpu --out runs/icon
 
@@ -13,10 +13,9 @@ import re
 import shutil
 from pathlib import Path
 
-from fewshot import compact
-
 from counterpoint.bench.icon import icon_benchmark
 from counterpoint.bench.icon_presets import PRESETS, preset
+from fewshot import compact
 
 HERE = Path(__file__).parent
 

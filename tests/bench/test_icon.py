@@ -330,7 +330,6 @@ def test_bad_configurations_are_told(config: ComparisonConfig, change: dict[str,
         ({"no_such": 1}, "training of Diff-C: found unknown key 'no_such'"),
         ({"train": {"steps": 3, "epochs": 4}}, "one of the two"),
         ({"encoder.cameras": 2}, "as many as data.cameras"),
-        ({"frame.x": 2}, "frame"),
     ],
 )
 def test_bad_settings_are_told_before_anything_runs(

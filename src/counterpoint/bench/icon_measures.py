@@ -66,7 +66,7 @@ def views_of(store: EpisodeStore, camera: str, *, a_episode: int, size: int) -> 
         masks.append(binary_mask(store.frames(episode, steps, mask_camera(camera))))
         episodes += [episode] * len(steps)
     seen, robot = np.concatenate(frames), np.concatenate(masks)
-    corner = centre_corner(*seen.shape[1:3], size)
+    corner = centre_corner(seen.shape[1], seen.shape[2], size)
     corners = torch.tensor([tuple(corner)] * len(seen))
     return Views(
         cropped(torch.from_numpy(seen), corners, size).numpy(),

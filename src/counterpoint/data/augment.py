@@ -217,6 +217,6 @@ def cropped_views(
     """Every observation of a batch cut to its own windows, one a camera; as they are where there are none."""
     if crop is None or size == 0:
         return frames
-    C = crop.shape[2]
-    stacks = frames.unflatten(2, (C, -1)).flatten(0, 2)  # [B V C, S, H, W, 3]
-    return cropped(stacks, crop.flatten(0, 2), size).unflatten(0, crop.shape[:3]).flatten(2, 3)
+    (B, V, F), C = frames.shape[:3], crop.shape[2]
+    stacks = frames.reshape(B * V * C, F // C, *frames.shape[3:])
+    return cropped(stacks, crop.flatten(0, 2), size).view(B, V, F, size, size, 3)

@@ -112,6 +112,7 @@ class ObservationEncoder(HubEncoder):
     config_type = ObservationConfig
     start_field = "checkpoint"
     config: ObservationConfig
+    embed_dim: int
     mean_image: Tensor
     deviation: Tensor
 

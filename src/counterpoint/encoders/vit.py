@@ -70,11 +70,11 @@ class ViT(nn.Module):
         except ModuleNotFoundError as error:
             raise MissingExtraError("timm", "clip") from error
         tag = start if start is not None and not is_local(start) else None
-        own = {"patch_size": config.patch, "embed_dim": config.embed_dim}
+        own: dict[str, Any] = {"patch_size": config.patch, "embed_dim": config.embed_dim}
         own |= {"depth": config.depth, "num_heads": config.heads}
         name = f"{config.model}.{tag}" if tag else config.model
         try:
-            self.vit: Any = timm.create_model(
+            self.vit: nn.Module = timm.create_model(
                 name,
                 pretrained=tag is not None,
                 num_classes=0,
@@ -91,8 +91,9 @@ class ViT(nn.Module):
             ) from error
         if start is not None and tag is None:
             fit_weights(self.vit, read_weights(Path(start).expanduser()), Path(start))
-        self.embed_dim = int(self.vit.num_features)
-        expects = self.vit.pretrained_cfg
+        model: Any = self.vit
+        self.embed_dim = int(model.num_features)
+        expects = model.pretrained_cfg
         for buffer, key in (("mean", "mean"), ("deviation", "std")):
             values = torch.tensor(expects.get(key) or (0.5, 0.5, 0.5)).repeat(stack)
             self.register_buffer(buffer, values[:, None, None])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -112,7 +112,7 @@ def make_task(
             expected="1",
             mend="leave it out: only Meta-World has a choice",
         )
-    length = {} if steps is None else {"horizon": steps}
+    length: dict[str, Any] = {} if steps is None else {"horizon": steps}
     if suite == "dmc":
         from counterpoint.envs.dmc import DMCTask
 
