@@ -101,9 +101,103 @@ def robosuite_experts() -> str:
     return table(head, rows)
 
 
+LOSSES = {
+    "plain": "plain form of the authors' algorithm",
+    "library": "`icon_loss` and its keys",
+    "per_layer": "keys anew for every layer",
+    "random": "random keys",
+    "automatic": "the same by automatic differentiation",
+}
+
+
+def loss() -> str:
+    """ICon's loss beside a plain form of the authors' algorithm."""
+    found = load("icon_loss")
+    head = ["forward and backward, one thread", "ms", "plain over it", "ms, memory kept", "plain over it"]
+    if found is None:
+        return table(head, [["all", *["not run"] * 4]])
+    rows = []
+    for name, words in LOSSES.items():
+        both = [found[key][name] for key in ("loss", "memory_kept")]
+        cells = [[f"{one['wall_ms']:.0f}", f"{one['plain_over_this_wall']:.1f}"] for one in both]
+        rows.append([words, *cells[0], *cells[1]])
+    plain, shared, anew = (found["sampling"][key]["wall_ms"] for key in ("plain", "shared", "per_layer"))
+    rows.append(["of it, choosing keys: plain", f"{plain:.0f}", "1.0", "", ""])
+    rows.append(["of it, choosing keys: once an image", f"{shared:.1f}", f"{plain / shared:.0f}", "", ""])
+    rows.append(["of it, choosing keys: every layer", f"{anew:.0f}", f"{plain / anew:.1f}", "", ""])
+    return table(head, rows)
+
+
+def growth() -> str:
+    """How ICon's loss grows."""
+    found = load("icon_loss")
+    head = ["what grows", "ms"]
+    if found is None:
+        return table(head, [["all", "not run"]])
+    names = {"tokens": "tokens", "layers": "layers", "keys": "keys of agent + environment"}
+    rows = [
+        [f"{names[what]}: {value}", f"{cell['wall_ms']:.0f}"]
+        for what, cells in found["growth"].items()
+        for value, cell in cells.items()
+    ]
+    return table(head, rows)
+
+
+def step() -> str:
+    """ICon's share of a training step of ViT-S/16."""
+    found = load("icon_step")
+    head = [
+        "training step",
+        "ms without ICon",
+        "with ICon",
+        "share of ICon",
+        "share by its parts",
+        "of it, keys",
+    ]
+    if found is None:
+        return table(head, [["all", *["not run"] * 5]])
+    wall = found["wall"]
+    row = [
+        f"ViT-S/16 at 224, {found['images']} images, {found['precision']}, one thread",
+        f"{wall['without_ms']:.0f}",
+        f"{wall['with_icon_ms']:.0f}",
+        f"{100 * wall['share_of_step']:.1f} %",
+        f"{100 * found['parts_share']:.1f} %",
+        f"{100 * found['sampling_share']:.2f} %",
+    ]
+    return table(head, [row])
+
+
+def latency() -> str:
+    """What acting takes, and which stage takes it."""
+    found = load("policy_latency")
+    head = ["environments", "a plan, ms", "a step between, ms", "encode", "U-Net", "scheduler"]
+    head += ["crop and rest", "8 steps of DDIM over the U-Net's own time"]
+    if found is None:
+        return table(head, [["all", *["not run"] * 7]])
+    rows = []
+    for rows_at_once, cell in found["environments"].items():
+        stages = cell["stages"]
+        shares = [stages["encode"], stages["network"], stages["schedule"], stages["look"] + stages["rest"]]
+        rows.append(
+            [
+                rows_at_once,
+                f"{cell['planning_ms']:.0f}",
+                f"{cell['executing_ms']:.2f}",
+                *(f"{100 * share:.1f} %" for share in shares),
+                f"{cell['sample_over_network']:.2f}",
+            ]
+        )
+    return table(head, rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "icon success": success,
     "icon attention": attention,
     "icon separability": separability,
     "robosuite experts": robosuite_experts,
+    "icon loss": loss,
+    "icon growth": growth,
+    "icon step": step,
+    "policy latency": latency,
 }

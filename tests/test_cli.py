@@ -147,6 +147,14 @@ def test_bench_fewshot_runs_the_preset_with_its_overrides(monkeypatch: pytest.Mo
     assert (config.data.demonstrations, out) == (4, Path("o"))
 
 
+def test_bench_icon_runs_the_preset_with_its_overrides(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[Any, ...]] = []
+    monkeypatch.setattr("counterpoint.bench.icon.icon_benchmark", recorder(calls))
+    main(["bench", "icon", "--preset", "quick", "--data.demonstrations=4", "--seeds=[5]", "--out", "o"])
+    ((config, out, _),) = calls
+    assert (config.data.demonstrations, list(config.seeds), out) == (4, [5], Path("o"))
+
+
 def test_pretrain_takes_several_data_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[Any, ...]] = []
     monkeypatch.setattr("counterpoint.training.pretrain.pretrain", recorder(calls))

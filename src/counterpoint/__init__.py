@@ -19,16 +19,20 @@ if TYPE_CHECKING:
     from counterpoint.errors import BadInputError, MissingExtraError
     from counterpoint.policies.clone import CloneConfig, clone
     from counterpoint.policies.cloned import ClonedPolicy
+    from counterpoint.policies.diffusion_policy import DiffusionPolicy
+    from counterpoint.policies.imitate import ImitationConfig, imitate
     from counterpoint.rewards.model import RewardModel
 
 __all__ = [
     "BadInputError",
     "CloneConfig",
     "ClonedPolicy",
+    "DiffusionPolicy",
     "DualEncoder",
     "EncoderConfig",
     "Episode",
     "EpisodeStore",
+    "ImitationConfig",
     "Loader",
     "MemoryStore",
     "MissingExtraError",
@@ -37,6 +41,7 @@ __all__ = [
     "ObservationEncoder",
     "RewardModel",
     "clone",
+    "imitate",
     "open_dataset",
 ]
 
@@ -44,10 +49,12 @@ _HOMES = {
     "BadInputError": "errors",
     "CloneConfig": "policies.clone",
     "ClonedPolicy": "policies.cloned",
+    "DiffusionPolicy": "policies.diffusion_policy",
     "DualEncoder": "encoders.base",
     "EncoderConfig": "encoders.base",
     "Episode": "data.episode",
     "EpisodeStore": "data.store",
+    "ImitationConfig": "policies.imitate",
     "Loader": "data.loader",
     "MemoryStore": "data.store",
     "MissingExtraError": "errors",
@@ -56,6 +63,7 @@ _HOMES = {
     "ObservationEncoder": "encoders.observation",
     "RewardModel": "rewards.model",
     "clone": "policies.clone",
+    "imitate": "policies.imitate",
     "open_dataset": "data.formats",
 }
 

@@ -30,6 +30,7 @@ def store_of(mask: Array) -> MemoryStore:
         (mask_frames(made_masks()[0]), None),
         (mask_frames(made_masks(size=(12, 16))[0]), "masks of 16x12 pixels"),
         (mask_frames(made_masks()[0]) // 2, "the values 127"),
+        (mask_frames(made_masks()[0]) // 255, "1 on the robot"),
         (np.zeros((70, 24, 32, 3), np.uint8), "a mask that is empty in every frame"),
         (np.full((3, 24, 32, 3), 255, np.uint8), "a mask that is full in every frame"),
     ],

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -85,6 +86,62 @@ def test_bad_arrays(tmp_path: Path, store: MemoryStore) -> None:
     (folder / "episode_000001.npz").write_bytes(b"PK no more")
     with pytest.raises(BadInputError, match=r"cannot be read.*an \.npz file"):
         MaskFiles(folder, store)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x93NUMPY", b"junk"])
+def test_damaged_arrays_are_one_message(tmp_path: Path, store: MemoryStore, content: bytes) -> None:
+    folder = write_masks(tmp_path / "masks", {"top": made_masks()}, packed=True)
+    (folder / "episode_000001.npz").write_bytes(content)
+    with pytest.raises(BadInputError, match=r"episode_000001\.npz.*an \.npz file"):
+        MaskFiles(folder, store)
+
+
+def test_a_flipped_byte_of_compressed_arrays_is_one_message(tmp_path: Path, store: MemoryStore) -> None:
+    folder = write_masks(tmp_path / "masks", {"top": made_masks()}, packed=True)
+    file = folder / "episode_000001.npz"
+    noise = np.random.default_rng(0).integers(0, 2, (7, 24, 32), dtype=np.uint8)
+    np.savez_compressed(file, top=noise)
+    whole = file.read_bytes()
+    for at in range(200, len(whole) - 200, 29):  # past the zip's own header, which has unread fields
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 255]) + whole[at + 1 :])
+        with pytest.raises(BadInputError, match=r"episode_000001\.npz"):
+            MaskFiles(folder, store).masks(1, "top")
+
+
+@pytest.mark.parametrize("shape", [(), (24, 32)])
+def test_an_array_that_is_not_a_mask_a_frame(
+    tmp_path: Path, store: MemoryStore, shape: tuple[int, ...]
+) -> None:
+    folder = write_masks(tmp_path / "masks", {"top": made_masks()}, packed=True)
+    np.savez(folder / "episode_000001.npz", allow_pickle=False, top=np.zeros(shape, np.uint8))
+    with pytest.raises(BadInputError, match=r"an array of shape .*expected \(7, H, W\)"):
+        MaskFiles(folder, store)
+
+
+def test_a_camera_that_only_later_episodes_have_lacks_frames(tmp_path: Path, store: MemoryStore) -> None:
+    folder = write_masks(tmp_path / "masks", {"top": made_masks(), "wrist": made_masks()})
+    shutil.rmtree(folder / "episode_000000/wrist")
+    with pytest.raises(BadInputError, match="5 frames without a mask: episode_000000/wrist/000000, "):
+        MaskFiles(folder, store)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_an_episode_that_the_data_set_has_not(tmp_path: Path, store: MemoryStore, packed: bool) -> None:
+    folder = write_masks(tmp_path / "masks", {"top": made_masks((5, 7, 3, 4))}, packed=packed)
+    with pytest.raises(
+        BadInputError, match=r"found episode_000003.*; expected episode_000000 to episode_000002"
+    ):
+        MaskFiles(folder, store)
+
+
+def test_a_palette_is_looked_up(tmp_path: Path, store: MemoryStore) -> None:
+    masks = made_masks()
+    folder = write_masks(tmp_path / "masks", {"top": masks})
+    for step, mask in enumerate(masks[1]):
+        picture = Image.frombytes("P", mask.shape[::-1], (~mask).astype(np.uint8).tobytes())
+        picture.putpalette([255, 255, 255, 0, 0, 0])  # number 0 is white, the robot
+        picture.save(folder / f"episode_000001/top/{step:06d}.png")
+    np.testing.assert_array_equal(MaskFiles(folder, store).masks(1, "top"), masks[1])
 
 
 def test_other_layouts(tmp_path: Path, store: MemoryStore) -> None:

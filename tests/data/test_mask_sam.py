@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -124,6 +125,8 @@ def test_the_command_writes_what_the_model_sees(model: Path, tmp_path: Path) -> 
         ({"box": (0.0, 0.0, 10.0, 30.0)}, r"--box: found \(10, 30\)"),
         ({"box": (10.0, 0.0, 5.0, 20.0)}, "top left corner first"),
         ({"points": POINTS, "camera": "side"}, "'side'"),
+        ({"points": POINTS, "batch_size": 0}, "--batch-size: found 0"),
+        ({"points": POINTS, "device": "toaster"}, "--device: found 'toaster'"),
     ],
 )
 def test_bad_prompts(given: dict[str, Any], message: str) -> None:
@@ -136,6 +139,20 @@ def test_a_model_that_cannot_be_loaded(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(BadInputError, match="no model that can be loaded"):
         SamMasks(str(tmp_path), memory_store(), camera="top", points=POINTS)
+
+
+def test_another_kind_of_model_is_refused_instead_of_filled_with_random_weights(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="needs the extra `text`")
+    (tmp_path / "config.json").write_text('{"model_type": "dinov2"}')
+    with pytest.raises(BadInputError, match="a model of the kind 'dinov2'"):
+        SamMasks(str(tmp_path), memory_store(), camera="top", points=POINTS)
+
+
+def test_damaged_weights_are_one_message(model: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(model, tmp_path / "sam")
+    (folder / "model.safetensors").write_bytes(b"no weights")
+    with pytest.raises(BadInputError, match="no model that can be loaded"):
+        SamMasks(str(folder), memory_store(), camera="top", points=POINTS)
 
 
 def test_the_extra_is_named_where_transformers_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import io
+import weakref
 from typing import Any
 
 import pytest
@@ -83,6 +84,21 @@ def test_nothing_is_kept_without_gradients() -> None:
     with torch.no_grad():
         vit(pictures(2))
     assert len(tap.take()[0]) == 3
+
+
+def test_tokens_that_nobody_takes_can_be_let_go() -> None:
+    vit = small_vit()
+    tap = TokenTap(vit)
+    kept: list[weakref.ref[torch.Tensor]] = []
+    vit.blocks[0].register_forward_hook(lambda *passed: kept.append(weakref.ref(passed[2])))
+    features = vit(pictures())
+    torch.autograd.backward([features.sum()])
+    del features
+    assert kept[0]() is not None
+    tap.forget()
+    assert kept[0]() is None
+    with pytest.raises(BadInputError, match="0 of its 2 blocks"):
+        tap.take()
 
 
 def test_gradients_reach_the_blocks() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from counterpoint.data.episode import Array
 from counterpoint.data.formats.rlbench_poses import from_action, to_action
 from counterpoint.envs.control import make_task
 from counterpoint.envs.rlbench import TASKS, RLBenchTask
@@ -92,6 +93,13 @@ def test_a_pose_out_of_reach_spends_the_step() -> None:
     assert not outcome.success
     assert not outcome.ended
     np.testing.assert_array_equal(task.state(), before)
+
+
+@pytest.mark.usefixtures("simulated")
+@pytest.mark.parametrize("action", [np.zeros(8), np.array((0, 0, np.nan, 0, 0, 0, 1)), np.zeros((1, 7))])
+def test_an_action_of_another_form_is_refused(action: Array) -> None:
+    with pytest.raises(BadInputError, match=r"rlbench/open_box: action.*7 finite numbers"):
+        RLBenchTask("open_box", size=8).step(action)
 
 
 @pytest.mark.usefixtures("simulated")

@@ -21,6 +21,7 @@ from counterpoint.data.masks import binary_mask, mask_camera, masked_cameras
 from counterpoint.envs import robosuite_collect
 from counterpoint.envs.recording import episode_seed
 from counterpoint.envs.robosuite_collect import RobosuiteCollectConfig, collect_robosuite, summary
+from counterpoint.envs.robosuite_plan import checked
 from counterpoint.envs.robosuite_record import record_robosuite
 from counterpoint.errors import BadInputError
 from tests.envs.made_expert import FLOOR, ROBOT, MadeTask
@@ -191,6 +192,10 @@ def test_a_task_that_is_never_solved_is_an_error(
         ({"tasks": ("Lfit",)}, "'Lfit'"),
         ({"robot": "Sawyer"}, "'Sawyer'"),
         ({"tasks": ("Lift", "Lift")}, "each name once"),
+        ({"tasks": ("Lift", "Lift-Panda")}, "each name once"),
+        ({"tasks": ("Lift-IIWA",)}, "one robot"),
+        ({"masks": ("agentview", "agentview")}, "each name once"),
+        ({"mask_parts": ("arm", "arm")}, "each name once"),
         ({"episodes": 0, "val_episodes": 0}, "at least one"),
         ({"masks": ("sideview",)}, "'sideview'"),
         ({"masks": ("all", "agentview")}, "'all'"),
@@ -204,6 +209,11 @@ def test_bad_configurations(
     with pytest.raises(BadInputError, match=message):
         collect_robosuite(config(tmp_path / "set", **changes))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_robot_may_be_told_with_the_task() -> None:
+    told = checked(config(Path("set"), tasks=("Lift-IIWA", "Door"), robot="IIWA"))
+    assert told == checked(config(Path("set"), tasks=("Lift", "Door"), robot="IIWA"))
 
 
 @pytest.mark.parametrize(

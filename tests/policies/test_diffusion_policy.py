@@ -1,17 +1,14 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
 from counterpoint.data.episode import Array
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
@@ -19,45 +16,10 @@ from counterpoint.envs.control import Outcome
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.control_rollouts import roll_out
 from counterpoint.policies.base import Policy
-from counterpoint.policies.cloned import ClonedPolicy
-from counterpoint.policies.demonstrations import Demonstrations
 from counterpoint.policies.diffusion import DiffusionConfig, DiffusionHead
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
-from counterpoint.policies.heads import ActionHead, HeadConfig
-from counterpoint.policies.saved import load_policy
-from tests.policies.demos import demonstrations
+from tests.policies.small_diffusion import DIFFUSION, FRAME, SIZE, A, C, P, policy, sights
 from tests.reference.chunking import temporal_ensemble
-
-C, SIZE, FRAME, P, A = 2, 16, 21, 3, 2
-SMALL: dict[str, Any] = {"down_dims": (8, 16), "step_dim": 8, "train_steps": 20, "inference_steps": 3}
-DIFFUSION: dict[str, Any] = SMALL | {"horizon": 8, "executed": 3}
-
-
-def policy(
-    *, use_state: bool = True, ensemble: float | None = None, seed: int = 0, **diffusion: Any
-) -> DiffusionPolicy:
-    torch.manual_seed(seed)
-    encoder = ObservationEncoder(ObservationConfig(size=SIZE, width=4, embed_dim=6, stack=1, cameras=C))
-    head = DiffusionHead(A, C * 6 + P * use_state, DiffusionConfig(**DIFFUSION | diffusion))
-    made = Demonstrations.of(demonstrations(2), (FRAME, FRAME))
-    head.normalise_by(made.actions)
-    return DiffusionPolicy(
-        encoder,
-        head,
-        state_dim=P,
-        use_state=use_state,
-        frame=FRAME,
-        cameras=("front", "wrist"),
-        demonstrations=made,
-        ensemble=ensemble,
-    )
-
-
-def sights(steps: int, n: int, seed: int = 0) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    """What n rows see at each step: frames [T, n, C, H, W, 3] and state [T, n, P]."""
-    rng = np.random.default_rng(seed)
-    frames = rng.integers(0, 256, (steps, n, C, FRAME, FRAME, 3), dtype=np.uint8)
-    return frames, rng.normal(5, 2, (steps, n, P)).astype(np.float32)
 
 
 def by_hand(made: DiffusionPolicy, frames: Array, state: Array, t: int, seed: int, plan: int) -> Array:
@@ -298,85 +260,12 @@ def test_gymnasium_s_vectorised_environments_are_acted_in() -> None:
     assert [t for t in range(12) if planned[t][1]] == [0, 2, 3, 5, 6, 7, 9, 10]
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{}, {"use_state": False}, {"ensemble": 0.2}, {"network": "transformer", "width": 8, "heads": 2}],
-)
-def test_saved_and_loaded(settings: dict[str, Any], tmp_path: Path) -> None:
-    made = policy(**settings)
-    folder = made.save_pretrained(tmp_path / "policy")
-    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
-    frames, state = sights(5, 2)
-    for place in (folder, tmp_path):
-        loaded = load_policy(place)
-        assert isinstance(loaded, DiffusionPolicy)
-        assert loaded.config() == made.config()
-        assert loaded.cameras == ("front", "wrist")
-        assert not loaded.training
-        made.reset([0, 1], [0, 1])
-        loaded.reset([0, 1], [0, 1])
-        for t in range(5):
-            np.testing.assert_array_equal(
-                loaded.act(frames[t], state[t], [0, 1]), made.act(frames[t], state[t], [0, 1])
-            )
-
-
-def test_its_normalisation_is_saved_not_computed_again(tmp_path: Path) -> None:
-    """A fine-tuned policy keeps that of its first training, whatever its demonstrations say."""
-    made = policy()
-    assert made.state_normalizer is not None
-    made.state_normalizer.middle.fill_(123)
-    loaded = DiffusionPolicy.from_pretrained(made.save_pretrained(tmp_path))
-    assert loaded.state_normalizer is not None
-    assert torch.equal(loaded.state_normalizer.middle, torch.full((P,), 123.0))
-
-
 def test_it_can_be_copied_while_it_acts() -> None:
     """Moving averages do that."""
     made, (frames, state) = policy(), sights(2, 1)
     made.act(frames[0], state[0], [0])
     twin = copy.deepcopy(made)
     np.testing.assert_array_equal(twin.act(frames[1], state[1], [0]), made.act(frames[1], state[1], [0]))
-
-
-def test_loading_what_is_no_policy(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match="no such file"):
-        load_policy(tmp_path)
-    folder = policy().save_pretrained(tmp_path / "saved")
-    other = policy(use_state=False).save_pretrained(tmp_path / "other")
-    whole, config = (folder / "model.safetensors").read_bytes(), (folder / "config.json").read_text()
-    for damaged, message in (((other / "model.safetensors").read_bytes(), "lacks"), (whole[:-9], "bytes")):
-        (folder / "model.safetensors").write_bytes(damaged)
-        with pytest.raises(BadInputError, match=message):
-            load_policy(folder)
-    (folder / "model.safetensors").unlink()
-    with pytest.raises(BadInputError, match="no such file"):
-        load_policy(folder)
-    for text, message in (
-        (config[: len(config) // 2], "a policy's configuration"),
-        ("[]", "a policy's configuration"),
-        (json.dumps(json.loads(config) | {"kind": "oracle"}), "kind 'oracle'; expected one of cloned"),
-        (json.dumps(json.loads(config) | {"action_dim": "many"}), "a policy's configuration"),
-        (json.dumps(json.loads(config) | {"frame": 3}), "frame: found 3"),
-    ):
-        (folder / "config.json").write_text(text)
-        with pytest.raises(BadInputError, match=message):
-            load_policy(folder)
-
-
-def test_kinds_are_told_apart(tmp_path: Path) -> None:
-    encoder = ObservationEncoder(ObservationConfig(size=SIZE, width=4, embed_dim=8, stack=2))
-    cloned = ClonedPolicy(encoder, ActionHead(8, A, 0, HeadConfig(hidden=8)))
-    folder = cloned.save_pretrained(tmp_path / "cloned")
-    assert isinstance(load_policy(folder), ClonedPolicy)
-    tree = json.loads((folder / "config.json").read_text())
-    assert tree.pop("kind") == "cloned"
-    (folder / "config.json").write_text(json.dumps(tree))  # as written before policies told their kind
-    assert isinstance(load_policy(folder), ClonedPolicy)
-    with pytest.raises(BadInputError, match="configuration"):
-        DiffusionPolicy.from_pretrained(folder)
-    with pytest.raises(BadInputError, match="configuration"):
-        ClonedPolicy.from_pretrained(policy().save_pretrained(tmp_path / "diffusion"))
 
 
 def test_what_it_cannot_act_on_is_one_message() -> None:

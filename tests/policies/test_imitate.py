@@ -12,8 +12,9 @@ import torch
 from counterpoint.data.store import MemoryStore, read_episode
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.icon import IConConfig
+from counterpoint.policies.crossway import CrosswayConfig
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
-from counterpoint.policies.imitate import ImitationConfig, imitate
+from counterpoint.policies.imitate import AuxiliaryConfig, ImitationConfig, imitate
 from counterpoint.training.trainer import TrainConfig
 from tests.policies.masked_demos import CAMERAS, masked_demos, small_imitation
 
@@ -59,6 +60,40 @@ def test_from_demonstrations_to_a_saved_policy(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert {"icon/loss", "icon/qualifying", "imitation"} <= lines[0].keys()
     assert [line["step"] for line in lines if line["split"] == "val"] == [2, 4]
+
+
+def test_the_policy_is_free_of_what_trained_it(tmp_path: Path) -> None:
+    """No hook of an auxiliary term stays: one would keep the tokens of every pass with gradients."""
+    policy = imitate(train(2), masked_demos(), run=tmp_path, camera=CAMERAS)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in policy.modules())
+
+
+def test_a_validation_needs_nothing_that_terms_ask_for(tmp_path: Path) -> None:
+    """Neither masks nor episodes long enough for an objective's own windows."""
+    config = train(2, auxiliary=AuxiliaryConfig(objective={"name": "premier_taco", "steps": 12, "hidden": 8}))
+    short = masked_demos((9,), masks=())
+    imitate(config, masked_demos(), run=tmp_path, camera=CAMERAS, validation=short)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["split"] for line in lines][-1] == "val"
+
+
+def test_half_precision(tmp_path: Path) -> None:
+    """With every term; it begins where full precision does."""
+    found = []
+    for precision in ("no", "bf16"):
+        loop = TrainConfig(steps=2, batch_size=8, trackers=(), log_every=1, precision=precision)
+        config = small_imitation(
+            icon=ICON,
+            crossway=CrosswayConfig(widths=(16,)),
+            auxiliary=AuxiliaryConfig(objective={"name": "curl"}),
+            train=loop,
+        )
+        imitate(config, masked_demos(), run=tmp_path / precision, camera=CAMERAS)
+        lines = (tmp_path / precision / "metrics.jsonl").read_text().splitlines()
+        found.append(json.loads(lines[0]))
+    for name in ("imitation", "icon/loss", "crossway/loss", "curl/loss"):
+        assert found[1][name] == pytest.approx(found[0][name], rel=0.05)
+        assert found[1][name] != found[0][name]
 
 
 def test_an_interrupted_run_ends_like_one_without_a_stop(tmp_path: Path) -> None:

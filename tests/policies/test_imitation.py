@@ -145,6 +145,37 @@ def test_a_validation_is_of_the_policy_alone_and_takes_no_random_numbers() -> No
     assert float(first.loss) == float(second.loss)
 
 
+def test_a_validation_looks_at_the_middle_of_its_pictures() -> None:
+    """As the policy does when it acts, wherever the batch's random windows lie."""
+    objective, batch = made()
+    seen: list[torch.Tensor] = []
+    objective.policy.encoder.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    objective.eval()
+    with torch.no_grad():
+        objective(batch)
+    middle = batch["frames"][..., 2:34, 2:34, :].flatten(0, 1)
+    assert bool((batch["crop"] != 2).any())
+    assert torch.equal(seen[0], middle)
+
+
+def test_other_passes_through_a_tapped_encoder_leave_icon_alone() -> None:
+    """Terms with batches of their own come after it in whatever order they are given; their tokens are let go."""
+    curl = AuxiliaryConfig(weight=0.5, objective={"name": "curl"})
+    objective, batch = made(icon=ICON, auxiliary=curl)
+    turned = Imitation(objective.policy, {name: objective.terms[name] for name in ("curl", "icon")})  # type: ignore[misc]
+    found = []
+    for one in (objective, turned):
+        torch.manual_seed(3)
+        output = one(batch)
+        torch.autograd.backward([output.loss])
+        found.append(float(output.metrics["icon/loss"]))
+        tap = objective.terms["icon"].each[0].tap  # type: ignore[union-attr, index]
+        one.after_step()
+        with pytest.raises(BadInputError, match="0 of its 2 blocks"):
+            tap.take()
+    assert found[0] == found[1]
+
+
 def test_a_transformer_s_matrices_decay_by_themselves() -> None:
     objective, _ = made(diffusion=TRANSFORMER)
     groups = objective.param_groups()

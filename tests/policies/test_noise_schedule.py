@@ -20,7 +20,8 @@ PREDICTIONS: list[Prediction] = ["epsilon", "sample"]
 def library(sampler: Sampler, prediction: Prediction) -> Any:
     shared = {"beta_schedule": "squaredcos_cap_v2", "prediction_type": prediction, "clip_sample": True}
     if sampler == "ddim":
-        return DDIMScheduler(num_train_timesteps=100, **shared)
+        # Diffusion Policy's configuration, said in full.
+        return DDIMScheduler(num_train_timesteps=100, set_alpha_to_one=True, steps_offset=0, **shared)
     return DDPMScheduler(num_train_timesteps=100, variance_type="fixed_small", **shared)
 
 

@@ -86,6 +86,9 @@ def test_from_the_command_line(recipe: str, data: Path, tmp_path: Path) -> None:
     again = ["train", recipe, "--data", str(data), "--out", str(tuned), "--policy", str(run), "--", cache]
     main(again)
     assert (tuned / "policy" / "model.safetensors").is_file()
+    assert json.loads((tuned / "config.json").read_text())["start_from"] == str(run.resolve())
+    with pytest.raises(BadInputError, match="another \\[start_from\\]"):  # not continued from elsewhere
+        train_imitation(recipe, str(data), tuned, {"data.cache": str(tmp_path / "cache")})
 
 
 def test_what_cannot_be_trained_is_one_message(recipe: str, data: Path, tmp_path: Path) -> None:

@@ -50,15 +50,15 @@ def _gather_overrides(arguments: list[str]) -> list[str]:
 
     A benchmark's keys may also stand without a dot (`--seeds=4`).
     """
-    fewshot = arguments[:2] == ["bench", "fewshot"]
-    if not arguments or (arguments[0] not in ("pretrain", "train") and not fewshot):
+    benchmark = arguments[:1] == ["bench"] and arguments[1:2] in (["fewshot"], ["icon"])
+    if not arguments or (arguments[0] not in ("pretrain", "train") and not benchmark):
         return arguments
     plain, overrides = [], []
     rest = list(arguments)
     while rest:
         argument = rest.pop(0)
         key = argument.partition("=")[0]
-        undotted = fewshot and key not in ("--out", "--preset", "--help")
+        undotted = benchmark and key not in ("--out", "--preset", "--help")
         if argument.startswith("--") and ("." in key or undotted):
             value = "" if "=" in argument or not rest else f"={rest.pop(0)}"
             overrides.append(argument.removeprefix("--") + value)

@@ -204,7 +204,7 @@ def collect_robosuite(
 
     Args:
         out: The data set's folder, or for robomimic its .hdf5 file; it appears when everything is recorded.
-        tasks: Task names.
+        tasks: Lift, Door, Stack, CloseDrawer, OpenBox.
         robot: Which robot does them.
         episodes: Training episodes a task.
         val_episodes: Validation episodes a task.
@@ -253,7 +253,8 @@ def data_info(path: Positional[Path], /) -> None:
     """Say what a data set holds: episodes, cameras, instructions, splits.
 
     Args:
-        path: A LeRobot, video-folder, EPIC-KITCHENS or Minari data set.
+        path: A LeRobot, video-folder, EPIC-KITCHENS, robomimic, LIBERO, DrQ-v2, RLBench or Minari data set, or a
+            training store.
     """
     from counterpoint.data.commands import info
 
@@ -262,10 +263,11 @@ def data_info(path: Positional[Path], /) -> None:
 
 @data.command(name="doctor")
 def data_doctor(path: Positional[Path], /) -> None:
-    """Look for damage: timestamps, indices, frame counts, statistics, decodability. Exit code 2 when there is some.
+    """Look for damage: timestamps, indices, frame counts, statistics, decodability, masks. Exit code 2 for any.
 
     Args:
-        path: A LeRobot, video-folder, EPIC-KITCHENS or Minari data set, or a training store.
+        path: A LeRobot, video-folder, EPIC-KITCHENS, robomimic, LIBERO, DrQ-v2, RLBench or Minari data set, or a
+            training store.
     """
     from counterpoint.data.commands import doctor
 

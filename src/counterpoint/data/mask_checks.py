@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from counterpoint.data.episode import Array
-from counterpoint.data.masks import as_mask, mask_camera, masked_cameras
+from counterpoint.data.masks import as_mask, binary_mask, mask_camera, masked_cameras
 from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError
 
@@ -56,7 +56,17 @@ def _examine_camera(
                     mend="make the masks anew at that size",
                 )
             ]
-        kinds.add(constant(as_mask(where, frames)))
+        mask = as_mask(where, frames)
+        if (binary_mask(frames) != mask).any():
+            return [
+                BadInputError(
+                    where,
+                    found="1 on the robot",
+                    expected="255, which readers take for the robot; 1 is as good as 0 to them",
+                    mend="make the masks anew with 255",
+                )
+            ]
+        kinds.add(constant(mask))
     if len(kinds) == 1 and None not in kinds:
         return [
             BadInputError(

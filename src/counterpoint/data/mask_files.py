@@ -11,6 +11,7 @@ A mask is as large as its picture and has two values: 0 off the robot, and 1 or 
 from __future__ import annotations
 
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +39,8 @@ class MaskFiles:
         about: What to remember of where masks came from.
 
     Raises:
-        BadInputError: When the folder has another layout, names a camera that the data set has not, or lacks frames.
+        BadInputError: When the folder has another layout, names a camera or an episode that the data set has not, or
+            lacks frames.
     """
 
     def __init__(self, folder: str | Path, store: EpisodeStore) -> None:
@@ -77,17 +79,25 @@ class MaskFiles:
         )
 
     def _cameras(self) -> tuple[str, ...]:
-        first, packed = self._folder / _name(0), self._packed(0)
-        if packed.is_file():
-            named = sorted(_arrays(packed))
-        else:
-            named = (
-                sorted(child.name for child in first.iterdir() if child.is_dir()) if first.is_dir() else []
+        """Those that any episode has masks of; `_lacking` tells of the episodes that have none."""
+        count = len(self._store.episodes)
+        beyond = sorted(
+            entry.name
+            for entry in self._folder.glob("episode_*")
+            if entry.stem not in {_name(number) for number in range(count)}
+        )
+        if beyond:
+            raise BadInputError(
+                self._folder,
+                found=beyond[0],
+                expected=f"{_name(0)} to {_name(count - 1)}, the data set's episodes",
+                mend="check that masks belong to this data set, episode by episode",
             )
+        named = sorted({camera for number in range(count) for camera in self._named(number)})
         if not named:
             raise BadInputError(
                 self._folder,
-                found=f"no {_name(0)}.npz and no camera's folder in {_name(0)}",
+                found="no masks of any episode",
                 expected=f"{_name(0)}/CAMERA/000000.png or {_name(0)}.npz with an array a camera",
                 mend="lay masks out so",
             )
@@ -101,12 +111,27 @@ class MaskFiles:
                 )
         return tuple(camera for camera in self._store.cameras if camera in named)
 
+    def _named(self, number: int) -> list[str]:
+        """Cameras that an episode has masks of."""
+        packed, folder = self._packed(number), self._folder / _name(number)
+        if packed.is_file():
+            return list(_arrays(packed))
+        return [child.name for child in folder.iterdir() if child.is_dir()] if folder.is_dir() else []
+
     def _lacking(self, number: int, camera: str) -> list[int]:
         """Frames of an episode that have no mask."""
         length = self._store.episodes[number].length
         packed, folder = self._packed(number), self._folder / _name(number) / camera
         if packed.is_file():
-            count = len(_arrays(packed).get(camera, ()))
+            masks = _arrays(packed).get(camera, np.empty((0, 0, 0)))
+            if masks.ndim not in (3, 4):
+                raise BadInputError(
+                    f"{packed}, {camera}",
+                    found=f"an array of shape {masks.shape}",
+                    expected=f"({length}, H, W), a mask for each frame",
+                    mend="stack the masks of an episode",
+                )
+            count = len(masks)
             there, where = set(range(count)), f"{packed}, {camera}"
         else:
             stems = [path.stem for path in folder.glob("*.png")]
@@ -138,14 +163,17 @@ def _arrays(path: Path) -> dict[str, Array]:
     try:
         with np.load(path) as arrays:
             return dict(arrays)
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise _unreadable(path, error, "an .npz file of arrays") from None
 
 
 def _picture(path: Path) -> Array:
     try:
         with Image.open(path) as picture:
-            return np.asarray(picture)
+            plain = picture.mode in ("1", "L", "RGB", "RGBA") or picture.mode.startswith("I")
+            return np.asarray(
+                picture if plain else picture.convert("RGBA")
+            )  # a palette's numbers are no colours
     except (OSError, ValueError, SyntaxError) as error:
         raise _unreadable(path, error, "a PNG file") from None
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 
 from counterpoint.data.episode import Array
 from counterpoint.data.store import EpisodeStore
@@ -44,8 +45,8 @@ class SamMasks:
         about: What to remember of where masks came from.
 
     Raises:
-        BadInputError: When there is no prompt, one lies outside the picture, the camera is unknown or the model cannot
-            be loaded.
+        BadInputError: When there is no prompt, one lies outside the picture, the camera or device is unknown, or the
+            model cannot be loaded or is of another kind.
         MissingExtraError: When `transformers` is not installed.
     """
 
@@ -67,12 +68,17 @@ class SamMasks:
                 expected=f"one of {', '.join(store.cameras)}",
                 mend="name one of these",
             )
+        if batch_size < 1:
+            raise BadInputError(
+                "--batch-size", found=f"{batch_size}", expected="1 or more", mend="give the model some frames"
+            )
         height, width = store.frames(0, np.array([0]), camera).shape[1:3]
         _check_prompts(points, box, height, width)
         self.cameras = (camera,)
         self.about = {"sam": name, "points": [list(point) for point in points], "box": box and list(box)}
         self._store, self._points, self._box, self._batch_size = store, points, box, batch_size
         self._device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        _check_device(self._device)
         self._processor, self._model = _load(name, self._device)
 
     def masks(self, number: int, camera: str) -> Array:
@@ -131,15 +137,30 @@ def _check_prompts(points: Sequence[Point], box: Box | None, height: int, width:
         )
 
 
+def _check_device(device: str) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # the latter where torch was built without CUDA
+        raise BadInputError(
+            "--device",
+            found=f"{device!r} ({next(iter(str(error).splitlines()), '')[:100]})",
+            expected="a device of this machine, such as cpu or cuda",
+            mend="leave it out for the best there is",
+        ) from None
+
+
 def _load(name: str, device: str) -> tuple[Any, Any]:
     try:
-        from transformers import SamModel, SamProcessor
+        from transformers import AutoConfig, SamModel, SamProcessor
     except ModuleNotFoundError as error:
         raise MissingExtraError(error.name or "transformers", "text") from None
     try:
+        kind = AutoConfig.from_pretrained(name).model_type
+        if kind != "sam":  # transformers would give random weights to what such a model lacks
+            raise ValueError(f"a model of the kind {kind!r}")
         processor: Any = SamProcessor.from_pretrained(name)
         model: Any = SamModel.from_pretrained(name)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise BadInputError(
             f"--sam {name}",
             found=f"no model that can be loaded ({next(iter(str(error).splitlines()), '')[:160]})",

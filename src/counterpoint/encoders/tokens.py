@@ -123,7 +123,8 @@ class TokenTap:
 
     def take_whole(self) -> tuple[Float[Tensor, "n N D"], ...]:
         """`take` with the `parts.prefix` tokens before the first patch still there."""
-        tokens, self._kept, self._open = tuple(self._kept), [], False
+        tokens = tuple(self._kept)
+        self.forget()
         layers = len(self.parts.blocks)
         if len(tokens) != layers:
             raise BadInputError(
@@ -143,11 +144,16 @@ class TokenTap:
             )
         return tokens
 
+    def forget(self) -> None:
+        """Let go of tokens that nobody took: those of a pass that was made for something else."""
+        self._kept, self._open = [], False
+
     def close(self) -> None:
         """Leave the model as it was before; what was kept is forgotten."""
         for hook in self._hooks:
             hook.remove()
-        self._hooks, self._kept, self._open = [], [], False
+        self._hooks = []
+        self.forget()
 
     def _begin(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         if torch.is_grad_enabled():

@@ -148,9 +148,14 @@ class RLBenchTask:
         return to_state(joints, pose, np.asarray(seen.gripper_open, float))
 
     def step(self, action: Array) -> Outcome:
-        """Move the gripper where the action says."""
+        """Move the gripper where the action says.
+
+        Raises:
+            BadInputError: When the action has not seven finite numbers.
+        """
+        checked = _check_action(action, self.name)
         try:
-            self._seen, reward, ended = self._task.step(from_action(action))
+            self._seen, reward, ended = self._task.step(from_action(checked))
         except self._unreachable:
             return Outcome(0.0, False)
         return Outcome(float(reward), float(reward) >= 1.0, bool(ended))
@@ -182,6 +187,19 @@ def _check_cameras(cameras: Cameras) -> tuple[str, ...]:
                 mend="choose from these",
             )
     return names
+
+
+def _check_action(action: Array, where: str) -> Array:
+    """float64 [7]. Where it leads is for inverse kinematics to say: poses have no bounds."""
+    checked = np.asarray(action, np.float64)
+    if checked.shape != (RLBenchTask.action_dim,) or not np.isfinite(checked).all():
+        raise BadInputError(
+            f"{where}: action",
+            found=np.array2string(checked, precision=3, threshold=16),
+            expected=f"{RLBenchTask.action_dim} finite numbers: position, rotation, gripper",
+            mend="act with a policy that was trained on this suite",
+        )
+    return checked
 
 
 def _environment(cameras: tuple[str, ...], size: int) -> Any:

@@ -57,18 +57,18 @@ def collect_robosuite(config: RobosuiteCollectConfig) -> Path:
     """
     config = checked(config)
     refuse_foreign(config.out)
-    identity = _identity(config)
     staging = Staging(config.out)
-    if config.out.exists():
-        refuse_different(config.out, identity)
-    else:
-        plan = slots(config)
-        staging.open(identity)
-        try:
+    try:
+        identity = _identity(config)
+        if config.out.exists():
+            refuse_different(config.out, identity)
+        else:
+            plan = slots(config)
+            staging.open(identity)
             record_missing(staging, plan, partial(_record_slot, config), workers=config.workers, note=_note)
             _assemble(config, staging, plan, identity)
-        finally:
-            _simulation.cache_clear()
+    finally:
+        _simulation.cache_clear()
     if staging.folder.exists():
         staging.remove()
     return config.out

@@ -64,13 +64,12 @@ class RobosuiteCollectConfig(FrozenConfig):
 
 
 def checked(config: RobosuiteCollectConfig) -> RobosuiteCollectConfig:
-    """The configuration with masks written out.
+    """The configuration with tasks and masks written out: `Lift-IIWA` is `Lift`, and `all` the cameras' names.
 
     Raises:
         BadInputError: When a name is unknown or named twice, nothing is asked for, or `out` does not suit the format.
     """
-    for task in config.tasks:
-        resolve_robosuite(task, config.robot)
+    tasks = [resolve_robosuite(task, config.robot)[0] for task in config.tasks]
     masks = {"all": config.cameras, "none": ()}.get(" ".join(config.masks), config.masks)
     unknown = [camera for camera in masks if camera not in config.cameras]
     if unknown:
@@ -82,8 +81,8 @@ def checked(config: RobosuiteCollectConfig) -> RobosuiteCollectConfig:
         )
     if sum(config.a_task.values()) == 0:
         raise BadInputError("episodes", found="0", expected="at least one a task", mend="ask for some")
-    for key in ("tasks", "cameras"):
-        names = getattr(config, key)
+    given = {"tasks": tasks, "cameras": config.cameras, "masks": masks, "mask_parts": config.mask_parts}
+    for key, names in given.items():
         if len(set(names)) < len(names):
             raise BadInputError(
                 key, found=", ".join(names), expected="each name once", mend="leave the second out"
@@ -103,4 +102,4 @@ def checked(config: RobosuiteCollectConfig) -> RobosuiteCollectConfig:
             expected="a file that ends in .hdf5 for robomimic, and a folder for lerobot",
             mend="choose another --out, or the other --format",
         )
-    return config.model_copy(update={"masks": tuple(masks)})
+    return config.model_copy(update={"tasks": tuple(tasks), "masks": tuple(masks)})

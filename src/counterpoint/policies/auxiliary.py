@@ -103,6 +103,12 @@ class IConTerm(AuxiliaryTerm):
         means = {key: torch.stack([o.metrics[key] for o in outputs]).mean() for key in outputs[0].metrics}
         return LossOutput(torch.stack([output.loss for output in outputs]).mean(), means)
 
+    def after_step(self) -> None:
+        """Terms with batches of their own may have passed them through the tapped encoder."""
+        for icon in self.each:
+            assert isinstance(icon, ICon)
+            icon.tap.forget()
+
 
 class CrosswayTerm(AuxiliaryTerm):
     """Crossway Diffusion's reconstruction of the newest observation from the U-Net's bottleneck.

@@ -115,6 +115,9 @@ class CrosswayDecoder(nn.Module):
             frames: What each camera saw, as the encoder was shown it.
             state: Normalised; needed where `state_dim` is not 0.
 
+        Returns:
+            The loss. Metrics: `pictures`, the mean error over cameras without their weights, and `state`.
+
         Raises:
             BadInputError: When frames or state are of another shape than the decoders.
         """
@@ -123,11 +126,11 @@ class CrosswayDecoder(nn.Module):
         seen = frames.movedim(-1, 2).float().div_(127.5).sub_(1)
         errors = (pictures.float() - seen).square().mean(dim=(0, 2, 3, 4))  # [C]
         loss = (self.camera_weights * errors).sum()
-        metrics = {"crossway_pictures": errors.mean()}
+        metrics = {"pictures": errors.mean()}
         if numbers is not None and state is not None:
-            metrics["crossway_state"] = functional.mse_loss(numbers.float(), state.float())
-            loss = loss + metrics["crossway_state"]
-        return LossOutput(loss, {"crossway": loss, **metrics})
+            metrics["state"] = functional.mse_loss(numbers.float(), state.float())
+            loss = loss + metrics["state"]
+        return LossOutput(loss, metrics)
 
     def _check(self, frames: Tensor, state: Tensor | None) -> None:
         wanted = (len(self.pictures), self.size, self.size, 3)

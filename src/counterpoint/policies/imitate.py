@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -131,10 +132,10 @@ def imitate(
             after the last.
         recorded: Height and width the pictures were recorded at, where `store` holds them resized; an evaluation draws
             and resizes alike.
-        about: What else `config.json` shall tell of the run.
+        about: What else tells this run from others, kept in its `config.json`.
 
     Returns:
-        The averaged policy after the last step, ready to act; saved in `run/policy`.
+        The averaged policy after the last step, ready to act, as it is saved in `run/policy`.
 
     Raises:
         BadInputError: Demonstrations without actions, proprioception or masks that are asked for, of another size,
@@ -143,18 +144,15 @@ def imitate(
     accelerator = accelerator_of(config.train.precision)
     cameras = camera_names(camera, store.cameras, config.encoder.cameras)
     settings = config.model_dump(mode="json")
-    identity: dict[str, Any] = {"fingerprint": store.fingerprint, "cameras": list(cameras)}
+    identity: dict[str, Any] = {"fingerprint": store.fingerprint, "cameras": list(cameras)} | (about or {})
     claim_run(run, settings | identity, {"train": FREE})
     set_seed(config.train.seed)
     objective = build_imitation(config, store, cameras, start_from, recorded)
-    source = _source(objective, store, config, cameras, accelerator)
-    scored = None
-    if validation is not None:
-        scored = _source(objective, validation, config, cameras, accelerator)
+    source, scored = _sources(objective, store, validation, config, cameras, accelerator)
     total = config.train.total_steps(source.epoch_size)
     learner = ObjectiveLearner(objective, config.optimizer, total_steps=total, accelerator=accelerator)
     if accelerator.is_main_process:
-        record = dict(about or {}) | settings | identity | {"provenance": provenance()}
+        record = settings | identity | {"provenance": provenance()}
         write_atomically(run / "config.json", json.dumps(record, indent=1))
 
     def evaluation(done: int) -> dict[str, float]:
@@ -175,12 +173,11 @@ def imitate(
         settings=settings,
         evaluation=evaluation,
     )
-    policy = _policy(learner)
-    policy.eval()
     if accelerator.is_main_process:
-        policy.save_pretrained(run / "policy")
+        _policy(learner).save_pretrained(run / "policy")
     accelerator.wait_for_everyone()
-    return policy
+    # Read back: on the learner's own hang the hooks of auxiliary terms.
+    return DiffusionPolicy.from_pretrained(run / "policy", map_location=str(accelerator.device))
 
 
 def build_imitation(
@@ -282,13 +279,15 @@ def _take_weights(policy: DiffusionPolicy, start: DiffusionPolicy) -> None:
     policy.load_state_dict(theirs)
 
 
-def _source(
+def _sources(
     objective: Imitation,
     store: EpisodeStore,
+    validation: EpisodeStore | None,
     config: ImitationConfig,
     cameras: tuple[str, ...],
     accelerator: Accelerator,
-) -> BatchSource:
+) -> tuple[BatchSource, BatchSource | None]:
+    """Batches of training and of validation, which scores the policy alone and needs nothing that terms ask for."""
     common = {
         "batch_size": config.train.batch_size,
         "camera": cameras,
@@ -296,13 +295,16 @@ def _source(
         "world_size": accelerator.num_processes,
         "workers": config.train.workers,
     }
-    main = NStepLoader(store, objective.sampling(), seed=config.train.seed, **common)
+    spec = objective.sampling()
+    main = NStepLoader(store, spec, seed=config.train.seed, **common)
     # Another seed: the same anchors twice in a batch would make it poorer.
     others = {
-        name: NStepLoader(store, spec, seed=config.train.seed + 1, **common)
-        for name, spec in objective.own_samplings().items()
+        name: NStepLoader(store, own, seed=config.train.seed + 1, **common)
+        for name, own in objective.own_samplings().items()
     }
-    return JointLoader(main, others) if others else main
+    plain = replace(spec, masks=False)
+    scored = None if validation is None else NStepLoader(validation, plain, seed=config.train.seed, **common)
+    return (JointLoader(main, others) if others else main), scored
 
 
 def _policy(learner: ObjectiveLearner) -> DiffusionPolicy:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from counterpoint.data.augment import cropped, cropped_views
+from counterpoint.data.augment import centre_corner, cropped, cropped_views
 from counterpoint.data.nstep import NStepSpec
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import Batch, Features, LossOutput, Objective
@@ -58,7 +58,9 @@ class Imitation(Objective):
     def __init__(self, policy: DiffusionPolicy, terms: Mapping[str, AuxiliaryTerm] | None = None) -> None:
         super().__init__()
         self.policy = policy
-        self.terms = nn.ModuleDict(terms or {})
+        # Batches of their own come last: their pass through the encoder takes the place of the policy's.
+        ordered = sorted((terms or {}).items(), key=lambda one: one[1].own_sampling() is not None)
+        self.terms = nn.ModuleDict(dict(ordered))
         size, frame = policy.encoder.config.size, policy.frame
         config = policy.head.config
         spec = NStepSpec(
@@ -155,9 +157,11 @@ class Imitation(Objective):
         return noise, steps.to(actions.device)
 
     def _windows(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        """Pictures uint8 [B, To, C, h, w, 3] and masks [B, To, C, h, w], in the same random windows."""
+        """Pictures uint8 [B, To, C, h, w, 3] and masks [B, To, C, h, w], cut alike: a validation's in the middle."""
         size, crop = self._spec.crop, batch.get("crop")
         frames, masks = batch["frames"], batch.get("masks")
+        if crop is not None and not self.training:
+            crop = crop.new_tensor(centre_corner(*frames.shape[-3:-1], size)).expand_as(crop)
         views = cropped_views(frames, crop, size=size)
         if masks is None or crop is None:
             return views, masks

@@ -80,6 +80,7 @@ def train_imitation(
         validation=validation,
         start_from=start,
         recorded=(height, width),
+        about={"start_from": None if start_from is None else str(Path(start_from).resolve())},
     )
     about = {"path": str(Path(data).resolve()), "cameras": cameras}
     write_atomically(out / DEMONSTRATIONS, json.dumps(about, indent=1) + "\n")
