@@ -72,7 +72,6 @@ def test_pictures_and_masks_are_cut_alike() -> None:
     batch = loader[0]
     assert batch["crop"].shape == (32, 2, 2, 2)
     assert set(batch["crop"].flatten().tolist()) == {0, 1, 2, 3}
-    assert batch["masks_valid"].tolist() == [[True, False]] * 32
     assert not batch["masks"][:, :, 1].any()
     frames = cropped_views(batch["frames"], batch["crop"], size=9)
     masks = batch["masks"].unsqueeze(-1).expand(*batch["masks"].shape, 3).byte()

@@ -45,7 +45,7 @@ class NStepLoader(Dataset[dict[str, Any]]):
       whatever the camera;
     - `crop` int64 [b, V, C, 2], (x, y) of a window's top left corner, where the spec asks for crops;
     - `masks` bool [b, V, C, H, W], the robot in each picture, where the spec asks for them: all False of a camera
-      without masks, with `masks_valid` bool [b, C];
+      without masks;
     - `actions` float32 [b, K, A], zeros beyond a task's own dimensions, with `action_mask` bool [b, A], and
       `actions_valid` bool [b, K], False where the window left the episode;
     - `rewards` float32 [b, K] and `state` float32 [b, offsets, P], where the spec asks for them;
@@ -170,7 +170,7 @@ class NStepLoader(Dataset[dict[str, Any]]):
         batch["frames_valid"] = valid[rows]
         batch["frames"] = self._read(episode, views)
         if spec.masks:
-            batch["masks"], batch["masks_valid"] = self._read_masks(episode, views)
+            batch["masks"] = self._read_masks(episode, views)
         first = self._starts[episode]
         own = (anchor + spec.first_action)[:, None] + np.arange(spec.actions)
         inside = np.clip(own, 0, self._lengths[episode][:, None] - 1)
@@ -219,10 +219,8 @@ class NStepLoader(Dataset[dict[str, Any]]):
             )
         return tuple(camera in masked for camera in self.cameras)
 
-    def _read_masks(
-        self, episode: NDArray[np.int64], views: NDArray[np.int64]
-    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Masks of the newest frame of every view, and which cameras have any."""
+    def _read_masks(self, episode: NDArray[np.int64], views: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Masks of the newest frame of every view."""
         b, V = views.shape
         masks = np.zeros((b, V, len(self.cameras), *self._picture[:2]), np.bool_)
         own = self._of_one_camera.get((b, V, *self._picture))
@@ -230,7 +228,7 @@ class NStepLoader(Dataset[dict[str, Any]]):
             if self._masked[number]:
                 gather_frames(self.store, episode, views, mask_camera(camera), own)
                 masks[:, :, number] = binary_mask(own)
-        return masks, np.repeat([self._masked], b, 0)
+        return masks
 
     def _report_skipped(self) -> None:
         if not self.skipped:

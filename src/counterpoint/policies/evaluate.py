@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from counterpoint.data.formats.hdf5_layout import CONTROL_HZ as ROBOSUITE_HZ
 from counterpoint.envs.control import ControlTask, make_task
@@ -80,7 +81,7 @@ def evaluate_policy(run: Path, *, env: str | None, episodes: int, envs: int, see
         raise BadInputError(
             "--episodes", found=f"{episodes}", expected="1 or more", mend="50 is a good start"
         )
-    policy = load_policy(run / "policy")
+    policy = load_policy(run / "policy", map_location="cuda" if torch.cuda.is_available() else "cpu")
     name, _, named = env.partition("@")
     suite = name.partition("/")[0]
     make = partial(

@@ -161,7 +161,8 @@ class Imitation(Objective):
         size, crop = self._spec.crop, batch.get("crop")
         frames, masks = batch["frames"], batch.get("masks")
         if crop is not None and not self.training:
-            crop = crop.new_tensor(centre_corner(*frames.shape[-3:-1], size)).expand_as(crop)
+            middle = centre_corner(frames.shape[-3], frames.shape[-2], size)
+            crop = crop.new_tensor(middle).expand_as(crop)
         views = cropped_views(frames, crop, size=size)
         if masks is None or crop is None:
             return views, masks
