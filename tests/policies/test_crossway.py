@@ -37,11 +37,11 @@ def test_any_square_size(size: int, side: int) -> None:
 
 
 def test_the_size_of_the_paper_policies() -> None:
-    with torch.device("meta"):
-        decoder = CrosswayDecoder(2048, 2, 224, 9, CrosswayConfig())
-    pictures, numbers = decoder.reconstruct(torch.zeros(4, 2048, 4, device="meta"))
+    decoder = CrosswayDecoder(2048, 2, 224, 9, CrosswayConfig())
+    with torch.no_grad():
+        pictures, numbers = decoder.reconstruct(torch.zeros(1, 2048, 4))
     assert numbers is not None
-    assert (pictures.shape, numbers.shape) == ((4, 2, 3, 224, 224), (4, 9))
+    assert (pictures.shape, numbers.shape) == ((1, 2, 3, 224, 224), (1, 9))
 
 
 @pytest.mark.parametrize("weights", [None, (0.5, 2.0)])

@@ -121,7 +121,7 @@ def test_it_learns(changes: dict[str, Any]) -> None:
         torch.manual_seed(7)
         objective.train()
         with torch.random.fork_rng():
-            return float(objective(batch).loss)
+            return float(objective(batch).loss.detach())
 
     first = score()
     for _ in range(30):
