@@ -38,7 +38,8 @@ def main() -> None:
     path = HERE / "results" / f"icon_{arguments.preset}.json"
     path.write_text(re.sub(r"\[[\s\d.,eE+-]*\]", lambda one: re.sub(r"\s+", " ", one.group()), text) + "\n")
     for figure in sorted(arguments.out.glob("*.png")):
-        shutil.copyfile(figure, arguments.figures / f"icon_{figure.stem}_{arguments.preset}.png")
+        name = figure.stem.split("-")[0]  # without the task, of which a small preset has one
+        shutil.copyfile(figure, arguments.figures / f"{name}_{arguments.preset}.png")
 
 
 if __name__ == "__main__":
