@@ -86,16 +86,21 @@ def _transfer() -> ComparisonConfig:
     )
 
 
+def _ablated(**keys: int) -> tuple[Method, ...]:
+    """Figure 5: without ICon, with it, without farthest point sampling, and without contrast in every layer."""
+    return (
+        DIFF_C,
+        Method(name="ICon-Diff-C", training={"icon": {**keys}}),
+        Method(name="ICon-Diff-C-random-keys", training={"icon": {"keys": "random", **keys}}),
+        Method(name="ICon-Diff-C-last-layer", training={"icon": {"levels": "last", **keys}}),
+    )
+
+
 def _ablation() -> ComparisonConfig:
     return _paper(
         title="what ICon is made of, the paper's Figure 5",
         data=IconData(tasks=("robosuite/Door", "robosuite/CloseDrawer")),
-        methods=(
-            DIFF_C,
-            ICON_C,
-            Method(name="ICon-Diff-C-random-keys", training={"icon": {"keys": "random"}}),
-            Method(name="ICon-Diff-C-last-layer", training={"icon": {"levels": "last"}}),
-        ),
+        methods=_ablated(),
         notes=(THEIR_DATA, "The paper's figure is of Open Box, which needs CoppeliaSim"),
     )
 
@@ -126,11 +131,23 @@ def _cpu() -> ComparisonConfig:
             "optimizer": {"lr": 5e-4, "warmup_steps": 100},
             "train": {"steps": 2200, "batch_size": 16, "save_every": 550},
         },
-        methods=(
-            DIFF_C,
-            Method(name="ICon-Diff-C", training={"icon": {"agent_keys": 5, "environment_keys": 20}}),
-        ),
+        methods=_ablated(agent_keys=5, environment_keys=20)[:2],
         evaluation=Evaluations(checkpoints=4, between=10),
+    )
+
+
+def _ablation_cpu() -> ComparisonConfig:
+    """Sized for a quarter of an hour of two cores: one seed, and a quarter of the preset `cpu`'s steps."""
+    whole = _cpu()
+    return whole.model_copy(
+        update={
+            "title": "what ICon is made of, CPU",
+            "data": whole.data.model_copy(update={"tasks": ("robosuite/CloseDrawer",)}),
+            "training": whole.training | {"train": {"steps": 550, "batch_size": 16, "save_every": 550}},
+            "methods": _ablated(agent_keys=5, environment_keys=20),
+            "seeds": (0,),
+            "evaluation": Evaluations(checkpoints=1),
+        }
     )
 
 
@@ -178,9 +195,10 @@ PRESETS: Mapping[str, Callable[[], ComparisonConfig]] = {
     "robosuite": _robosuite,
     "transfer": _transfer,
     "ablation": _ablation,
+    "ablation-cpu": _ablation_cpu,
     "stability": _stability,
 }
-"""By name. `quick`, `cpu` and `gpu` are sized to be run; the others are the paper's sizes, to be made smaller."""
+"""By name. `quick`, `cpu`, `ablation-cpu` and `gpu` are sized to be run; the others are the paper's sizes."""
 
 
 def preset(name: str, overrides: Mapping[str, Any] | None = None) -> ComparisonConfig:
