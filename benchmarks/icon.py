@@ -35,11 +35,11 @@ def main() -> None:
     command = f"python benchmarks/icon.py --preset {arguments.preset} --out runs/icon"
     kept = {"command": command, **compact(found), "provenance": about}
     text = json.dumps(kept, indent=1)
-    path = HERE / "results" / f"icon_{arguments.preset}.json"
+    path = HERE / "results" / f"icon_{arguments.preset.replace('-', '_')}.json"
     path.write_text(re.sub(r"\[[\s\d.,eE+-]*\]", lambda one: re.sub(r"\s+", " ", one.group()), text) + "\n")
     for figure in sorted(arguments.out.glob("*.png")):
         name = figure.stem.split("-")[0]  # without the task, of which a small preset has one
-        shutil.copyfile(figure, arguments.figures / f"{name}_{arguments.preset}.png")
+        shutil.copyfile(figure, arguments.figures / f"{name}_{arguments.preset.replace('-', '_')}.png")
 
 
 if __name__ == "__main__":

@@ -82,6 +82,21 @@ def separability() -> str:
     return table(head, [[method, *(interval(one, 3) for one in about)] for method, about in cell.items()])
 
 
+def ablation() -> str:
+    """Figure 5 at small size, one seed: success, attention and the last block's separability."""
+    found = load("icon_ablation_cpu")
+    head = ["method", "success", "share of attention on the robot", "separability after the last block"]
+    if found is None:
+        return table(head, [["all", *["not run"] * 3]])
+    (success,), (look,), (apart,) = (found[key].values() for key in ("success", "attention", "separability"))
+    rows = []
+    for method in apart:
+        rate = interval(success[method]["episodes"]) if method in success else ""
+        share = look["methods"][method]["episodes"]
+        rows.append([method, rate, interval(share, 3), interval(apart[method][-1], 3)])
+    return table(head, rows)
+
+
 def robosuite_experts() -> str:
     """How often the scripted experts solve a scene."""
     found = load("robosuite_experts")
@@ -195,6 +210,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "icon success": success,
     "icon attention": attention,
     "icon separability": separability,
+    "icon ablation": ablation,
     "robosuite experts": robosuite_experts,
     "icon loss": loss,
     "icon growth": growth,
