@@ -20,9 +20,8 @@ from counterpoint.bench.fewshot_paper import (
     rows_of,
     training,
 )
-from counterpoint.config import override, validate
+from counterpoint.bench.parts import named_preset
 from counterpoint.encoders.observation import ObservationConfig
-from counterpoint.errors import BadInputError
 from counterpoint.training.learner import OptimizerConfig
 
 __all__ = ["PRESETS", "preset"]
@@ -139,12 +138,4 @@ def preset(name: str, overrides: Mapping[str, Any] | None = None) -> FewshotConf
     Raises:
         BadInputError: When the name or a key is unknown.
     """
-    if name not in PRESETS:
-        raise BadInputError(
-            f"preset {name!r}",
-            found="no such preset",
-            expected=f"one of {', '.join(PRESETS)}",
-            mend="choose one",
-        )
-    tree = override(PRESETS[name]().model_dump(mode="json"), overrides or {})
-    return validate(FewshotConfig, tree, f"preset {name}")
+    return named_preset(PRESETS, FewshotConfig, name, overrides or {})

@@ -16,8 +16,7 @@ from counterpoint.bench.icon_config import (
     Method,
     Transfer,
 )
-from counterpoint.config import override, validate
-from counterpoint.errors import BadInputError
+from counterpoint.bench.parts import named_preset
 
 __all__ = ["PRESETS", "preset"]
 
@@ -211,12 +210,4 @@ def preset(name: str, overrides: Mapping[str, Any] | None = None) -> ComparisonC
     Raises:
         BadInputError: When the name or a key is unknown.
     """
-    if name not in PRESETS:
-        raise BadInputError(
-            f"preset {name!r}",
-            found="no such preset",
-            expected=f"one of {', '.join(PRESETS)}",
-            mend="choose one",
-        )
-    tree = override(PRESETS[name]().model_dump(mode="json"), overrides or {})
-    return validate(ComparisonConfig, tree, f"preset {name}")
+    return named_preset(PRESETS, ComparisonConfig, name, overrides or {})

@@ -1,4 +1,4 @@
-"""What benchmarks made of parts share: a folder of their own, results that are whole or absent, and logs."""
+"""What benchmarks made of parts share: a folder of their own, results whole or absent, logs, presets."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import json
 import re
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 from counterpoint.bench.pool import Tick
+from counterpoint.config import Config, override, validate
 from counterpoint.errors import BadInputError
 from counterpoint.training.checkpoint import write_atomically
 
-__all__ = ["aloud", "claim_folder", "dump", "logged", "read_result", "spent"]
+__all__ = ["aloud", "claim_folder", "dump", "logged", "named_preset", "read_result", "spent"]
 
 
 def claim_folder(out: Path, own: Mapping[str, Any]) -> None:
@@ -105,3 +106,25 @@ def dump(result: Mapping[str, Any]) -> str:
     """JSON to be read: lists of numbers on one line."""
     text = json.dumps(result, indent=1)
     return re.sub(r"\[[\s\d.,eE+-]*\]", lambda found: re.sub(r"\s+", " ", found.group()), text) + "\n"
+
+
+def named_preset(
+    presets: Mapping[str, Callable[[], Config]],
+    kind: type[Config],
+    name: str,
+    overrides: Mapping[str, Any],
+) -> Config:
+    """A preset with overrides, dotted keys and their values.
+
+    Raises:
+        BadInputError: When the name or a key is unknown.
+    """
+    if name not in presets:
+        raise BadInputError(
+            f"preset {name!r}",
+            found="no such preset",
+            expected=f"one of {', '.join(presets)}",
+            mend="choose one",
+        )
+    tree = override(presets[name]().model_dump(mode="json"), overrides)
+    return validate(kind, tree, f"preset {name}")

@@ -1,4 +1,4 @@
-"""robosuite's Lift, Door and Stack with one arm, behind the face of `ControlTask`: pictures, masks and an expert.
+"""robosuite behind the face of `ControlTask`: pictures, masks and an expert, for its tasks and two of ours.
 
 The simulation is robosuite's: its models, its operational-space controller (OSC_POSE, gains and limits of each
 robot's default configuration) at 20 Hz, its sparse reward and its own test of success. Three things differ, for
@@ -50,7 +50,7 @@ class RobosuiteTask:
     Panda, knuckle angles in radians for the Robotiq grippers of Kinova3 and IIWA, whose other four joints follow.
 
     Args:
-        task: `Lift`, `Door` or `Stack`; a robot may follow, as in `Lift-IIWA`.
+        task: A key of `TASKS`, such as `Lift`; a robot may follow, as in `Lift-IIWA`.
         robot: `Panda`, `Kinova3` or `IIWA`.
         cameras: One camera of the model or several; `CAMERAS` by default.
         size: Height and width of the pictures, in pixels; at least 16.
