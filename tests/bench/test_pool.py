@@ -36,6 +36,19 @@ def sleep(tick: Tick) -> None:
     time.sleep(600)
 
 
+def write_late(path: Path, tick: Tick) -> None:
+    time.sleep(0.5)
+    write(path, tick)
+
+
+class SlowBar(ProgressBar):
+    """Takes long to show what it is told, as a terminal over a slow line."""
+
+    def advance(self, units: int = 1, note: str = "") -> None:
+        time.sleep(1)
+        super().advance(units, note)
+
+
 def mark() -> None:
     os.environ["BEGUN"] = "yes"
 
@@ -72,6 +85,13 @@ def test_parts_run_in_workers_and_all_are_counted(tmp_path: Path) -> None:
         process, threads, begun = (tmp_path / name).read_text().split()
         assert int(process) != os.getpid()
         assert (threads, begun) == ("1", "yes")
+
+
+def test_what_is_done_while_the_bar_is_drawn_is_counted(tmp_path: Path) -> None:
+    with SlowBar("slow", 4, "things") as bar:
+        parts = [partial(write, tmp_path / "a"), partial(write_late, tmp_path / "b")]
+        run_side_by_side("slow", parts, 2, bar)
+        assert bar._done == 4
 
 
 def test_a_killed_worker_is_told_and_the_others_stop() -> None:

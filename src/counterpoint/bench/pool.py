@@ -66,8 +66,9 @@ def run_side_by_side(
             finished, waiting = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
             for part_finished in finished:
                 part_finished.result()
-            bar.advance(counter.value - shown)
-            shown = counter.value
+            counted = counter.value  # read once: workers go on counting between two reads
+            bar.advance(counted - shown)
+            shown = counted
 
 
 @contextmanager
