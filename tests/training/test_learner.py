@@ -106,14 +106,17 @@ def test_half_precision_computes_the_loss_in_full(store: MemoryStore) -> None:
 
 
 def test_a_moving_average_follows_fast_at_first(store: MemoryStore) -> None:
-    """Its decay is 1 - (1 + n)^-power up to the greatest, by the plain recursion."""
+    """Its decay after update n (from 1) is 1 - (n - 1)^-power up to the greatest, by the plain recursion.
+
+    The first two updates are copied, as Diffusion Policy's average does.
+    """
     trained = learner(ema=0.7, ema_power=0.75)
     loader = Loader(store, trained.objective.sampling(), batch_size=6, seed=0)
     average: torch.Tensor | None = None
     for step in range(6):
         trained.update(loader[step], step)
         now = toy(trained).first.weight.detach().clone()
-        decay = min(0.7, 1 - (1 + step) ** -0.75)
+        decay = 0.0 if step == 0 else min(0.7, 1 - step**-0.75)
         average = now if average is None else decay * average + (1 - decay) * now
     assert average is not None
     exported = trained.exports()["first"].weight

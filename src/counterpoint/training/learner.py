@@ -33,8 +33,8 @@ class OptimizerConfig(FrozenConfig):
         clip_norm: Greatest gradient norm of each parameter group; `None` leaves gradients alone.
         accumulate: Parts a batch is split into. Parts do not see each other as negatives.
         ema: Decay of a moving average of the parameters, which is then what is evaluated and exported.
-        ema_power: Let the decay rise to `ema`: at update n it is 1 - (1 + n)^-power, as far as that is less. Diffusion
-            Policy's is 0.75. n is part of the checkpoint.
+        ema_power: Let the decay rise to `ema`: the first two updates are copied, at update n after them it is
+            1 - (n - 1)^-power, as far as that is less. Diffusion Policy's is 0.75. n is part of the checkpoint.
     """
 
     name: Literal["adam", "adamw"] = "adam"
@@ -215,7 +215,7 @@ def _moving_average(config: OptimizerConfig) -> Callable[..., None]:
     greatest, power = config.ema, config.ema_power
 
     def follow(averages: list[Tensor], present: list[Tensor], updates: Tensor | int) -> None:
-        decay = min(greatest, 1 - (1 + int(updates)) ** -power)
+        decay = min(greatest, 1 - max(1, int(updates)) ** -power)
         if averages[0].is_floating_point():
             torch._foreach_lerp_(averages, present, 1 - decay)
         else:
