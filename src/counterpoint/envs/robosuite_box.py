@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from counterpoint.data.episode import Array
-from counterpoint.envs.robosuite_table import ManipulationEnv, Placement, object_observables, on_table, place
+from counterpoint.envs.robosuite_table import Placement, TableTask, object_observables, on_table, place
 
 __all__ = ["OPEN", "OpenBox"]
 
@@ -24,25 +24,14 @@ OPEN = np.pi / 3
 _WHERE = Placement(x=(-0.04, 0.08), y=(-0.02, 0.10), yaw=(-0.35, 0.35))
 
 
-class OpenBox(ManipulationEnv):  # type: ignore[misc]
+class OpenBox(TableTask):
     """A box stands on the table, closed, the hinge of its lid towards +y; turn the lid by 60 degrees.
 
     At each reset the box's middle is drawn from x in [-4, 8] cm and y in [-2, 10] cm of the table's, and its turn
     about the vertical from 20 degrees to either side.
 
-    Args:
-        robots: A single-arm robot of robosuite, such as `Panda`.
-        use_object_obs: Whether observations have the lid's angle and bar.
-        **arguments: robosuite's own, as of its `Lift`.
+    Observations of the object are the lid's angle and bar. For the arguments see `TableTask`.
     """
-
-    def __init__(self, robots: Any, use_object_obs: bool = True, **arguments: Any) -> None:
-        self.use_object_obs = use_object_obs
-        super().__init__(robots=robots, **{"initialization_noise": "default", **arguments})
-
-    def reward(self, action: Array | None = None) -> float:
-        """1 when the lid is open, 0 otherwise."""
-        return float(self._check_success())
 
     @property
     def angle(self) -> float:

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from counterpoint.data.episode import Array
-from counterpoint.envs.robosuite_experts import CLOSE, CLOSING, Hand, rotation_vector
+from counterpoint.envs.robosuite_experts import CLOSING
+from counterpoint.envs.robosuite_hand import CLOSE, Hand, rotation_vector
 
 __all__ = ["DoorExpert"]
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from counterpoint.data.episode import Array
-from counterpoint.envs.robosuite_table import ManipulationEnv, Placement, object_observables, on_table, place
+from counterpoint.envs.robosuite_table import Placement, TableTask, object_observables, on_table, place
 
 __all__ = ["SHUT", "CloseDrawer"]
 
@@ -24,25 +24,14 @@ _WHERE = Placement(x=(-0.06, 0.08), y=(0.12, 0.20), yaw=(-0.35, 0.35))
 _OPEN = (0.08, 0.12)  # metres
 
 
-class CloseDrawer(ManipulationEnv):  # type: ignore[misc]
+class CloseDrawer(TableTask):
     """A cabinet stands on the table, its drawer open; shut it to within 1 cm.
 
     At each reset the cabinet's middle is drawn from x in [-6, 8] cm and y in [12, 20] cm of the table's, its turn
     about the vertical from 20 degrees to either side, and the drawer's opening, towards -y, from 8 to 12 cm.
 
-    Args:
-        robots: A single-arm robot of robosuite, such as `Panda`.
-        use_object_obs: Whether observations have the drawer's opening and handle.
-        **arguments: robosuite's own, as of its `Lift`.
+    Observations of the object are the drawer's opening and handle. For the arguments see `TableTask`.
     """
-
-    def __init__(self, robots: Any, use_object_obs: bool = True, **arguments: Any) -> None:
-        self.use_object_obs = use_object_obs
-        super().__init__(robots=robots, **{"initialization_noise": "default", **arguments})
-
-    def reward(self, action: Array | None = None) -> float:
-        """1 when the drawer is shut, 0 otherwise."""
-        return float(self._check_success())
 
     @property
     def opening(self) -> float:

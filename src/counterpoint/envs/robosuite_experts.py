@@ -12,113 +12,17 @@ from typing import Any
 import numpy as np
 
 from counterpoint.data.episode import Array
+from counterpoint.envs.robosuite_hand import CLOSE, OPEN, SPEED, Hand, pointing_down, rotation_vector
 
-__all__ = [
-    "CLOSE",
-    "CLOSING",
-    "OPEN",
-    "Hand",
-    "LiftExpert",
-    "StackExpert",
-    "pointing_down",
-    "rotation_vector",
-]
+__all__ = ["CLOSING", "LiftExpert", "StackExpert"]
 
-_REACH = 0.05  # metres that 1 asks for
-_TURN = 0.5  # radians that 1 asks for
-_GAIN = 2.0  # of what is left to go; the controller moves an eighth of what it is asked for in one step
-_SPEED = 0.7  # largest displacement asked for
-OPEN, CLOSE = -1.0, 1.0
 CLOSING = 8  # steps that fingers need to close on a cube
 _NEAR = 0.012  # metres within which the hand is where it should be
 _TURNED = 0.1  # radians likewise
 _STACKED = 0.006  # metres within which a cube is let go
 _FUNNEL = 5.0  # how steeply the hand comes down on what it is beside
 _CLEAR = 0.08  # metres above a cube
-_WIDTH_BAND = 0.008  # metres by which the fingers may miss a width that is asked for
 _LIFTED = 0.12  # metres above the table
-
-
-class Hand:
-    """The robot's hand as the simulator knows it, and the action that moves it towards a pose.
-
-    Args:
-        env: An environment of robosuite with one arm.
-    """
-
-    def __init__(self, env: Any) -> None:
-        self._env = env
-
-    @property
-    def position(self) -> Array:
-        """Of the grip site between the finger tips, in metres: [3]."""
-        position: Array = self._data.site_xpos[self._site]
-        return position
-
-    @property
-    def rotation(self) -> Array:
-        """Of the grip site: [3, 3], whose columns are x along which the fingers close, y, and z out of the hand."""
-        rotation: Array = self._data.site_xmat[self._site].reshape(3, 3)
-        return rotation
-
-    @property
-    def width(self) -> float:
-        """Between the pads of the two fingers, in metres."""
-        pads = [self._pads[side] for side in ("left_fingerpad", "right_fingerpad")]
-        left, right = (self._data.geom_xpos[self._env.sim.model.geom_name2id(pad[0])] for pad in pads)
-        return float(np.linalg.norm(left - right))
-
-    def towards(self, position: Array, rotation: Array, gripper: float, *, speed: float = _SPEED) -> Array:
-        """The action that brings the hand nearer to a pose in the world: float64 [7] in [-1, 1].
-
-        Args:
-            position: Of the grip site, in metres: [3].
-            rotation: Of the grip site: [3, 3].
-            gripper: Above 0 closes, below opens.
-            speed: The largest displacement asked for, 1 at most.
-        """
-        shift = bounded(_GAIN * (position - self.position) / _REACH, speed)
-        turn = bounded(_GAIN * rotation_vector(rotation @ self.rotation.T) / _TURN, speed)
-        return np.concatenate([shift, turn, [gripper]])
-
-    def opened(self, width: float) -> float:
-        """The gripper's action that brings its pads about that far from each other; 0 leaves them."""
-        off = width - self.width
-        return 0.0 if abs(off) < _WIDTH_BAND else (OPEN if off > 0 else CLOSE)
-
-    @property
-    def _data(self) -> Any:
-        return self._env.sim.data
-
-    @property
-    def _site(self) -> int:
-        arm = self._env.robots[0]
-        return int(arm.eef_site_id[arm.arms[0]])
-
-    @property
-    def _pads(self) -> Any:
-        arm = self._env.robots[0]
-        return arm.gripper[arm.arms[0]].important_geoms
-
-
-def bounded(vector: Array, length: float) -> Array:
-    """The vector, shortened where it is longer."""
-    return vector * min(1.0, length / max(float(np.linalg.norm(vector)), 1e-9))
-
-
-def rotation_vector(rotation: Array) -> Array:
-    """Axis times angle of a rotation matrix: [3]."""
-    from scipy.spatial.transform import Rotation
-
-    vector: Array = Rotation.from_matrix(rotation).as_rotvec()
-    return vector
-
-
-def pointing_down(closing: Array) -> Array:
-    """The rotation of a hand that points down and closes its fingers along a level direction [3]: [3, 3]."""
-    x = np.array([closing[0], closing[1], 0.0]) / np.hypot(closing[0], closing[1])
-    z = np.array([0.0, 0.0, -1.0])
-    return np.stack([x, np.cross(z, x), z], axis=1)
 
 
 class _Picker:
@@ -246,7 +150,7 @@ class StackExpert:
             self.reset()
         if self._placed:
             back = np.array([*hand.position[:2], top[2] + _CLEAR])
-            return hand.towards(back, pointing_down(hand.rotation[:, 0]), OPEN, speed=_SPEED / 2)
+            return hand.towards(back, pointing_down(hand.rotation[:, 0]), OPEN, speed=SPEED / 2)
         action = self._picker.pick(beside=self._below.position)
         if action is not None:
             return action
