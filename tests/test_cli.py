@@ -79,6 +79,18 @@ def test_bad_input_is_one_message_and_exit_code_2(
     assert "Mend:" in error
 
 
+def test_a_place_that_cannot_be_written_to_is_one_message(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit) as done:
+        main(["collect", "dmc", "--episodes", "1", "--steps", "1", "--out", str(tmp_path / "file" / "x")])
+    assert done.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"counterpoint: {tmp_path / 'file'}")
+    assert "found a file where a folder must be" in said
+
+
 def recorder(calls: list[tuple[Any, ...]], answer: Any = None) -> Callable[..., Any]:
     def record(*arguments: Any, **settings: Any) -> Any:
         calls.append((*arguments, settings))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
-__all__ = ["BadInputError", "MissingExtraError"]
+__all__ = ["BadInputError", "MissingExtraError", "refused_by_the_system"]
 
 
 class BadInputError(ValueError):
@@ -45,3 +46,29 @@ class MissingExtraError(ImportError):
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"{package} is not installed. Mend: pip install 'counterpoint[{extra}]'")
+
+
+def refused_by_the_system(error: OSError) -> BadInputError | None:
+    """A file or folder that the user named and that the system will not let us use, as bad input.
+
+    `None` for every other failure of the system: those are ours to look into, with their traceback.
+    """
+    if error.errno not in REFUSALS:
+        return None
+    found, mend = REFUSALS[error.errno]
+    where = error.filename2 or error.filename or "the disk"
+    return BadInputError(str(where), found=found, expected="a file or folder that can be used", mend=mend)
+
+
+REFUSALS = {
+    errno.EACCES: ("no permission for it", "give permission, or name another place"),
+    errno.EPERM: ("no permission for it", "give permission, or name another place"),
+    errno.EROFS: ("a file system that cannot be written to", "name another place"),
+    errno.ENOTDIR: ("a file where a folder must be", "name another place, or move the file"),
+    errno.EEXIST: ("something of that name already there", "name another place, or move it"),
+    errno.EISDIR: ("a folder where a file must be", "name a file"),
+    errno.ENAMETOOLONG: ("a name that is too long for this file system", "choose a shorter one"),
+    errno.ENOSPC: ("no space left", "free some, then run the same command again"),
+    errno.EDQUOT: ("a quota that is used up", "free some space, then run the same command again"),
+}
+"""What the system says, and what the user can do about it."""

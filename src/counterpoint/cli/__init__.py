@@ -12,7 +12,7 @@ import tyro
 from counterpoint.cli.agents import bench, evaluate, train
 from counterpoint.cli.data import collect, data
 from counterpoint.cli.encoders import convert, pretrain, recipes, report, reward
-from counterpoint.errors import BadInputError, MissingExtraError
+from counterpoint.errors import BadInputError, MissingExtraError, refused_by_the_system
 
 __all__ = ["main"]
 
@@ -36,6 +36,12 @@ def main(arguments: list[str] | None = None) -> None:
         app.cli(prog="counterpoint", description=DESCRIPTION, args=_gather_overrides(given))
     except (BadInputError, MissingExtraError) as error:
         print(f"counterpoint: {error}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        refused = refused_by_the_system(error)
+        if refused is None:
+            raise
+        print(f"counterpoint: {refused}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("counterpoint: interrupted; run the same command again to continue", file=sys.stderr)

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+
+from counterpoint.errors import BadInputError, MissingExtraError, refused_by_the_system
+
+
+def test_one_sentence_says_what_where_expected_and_mend() -> None:
+    error = BadInputError("a.toml", found="x", expected="y", mend="write y")
+    assert str(error) == "a.toml: found x; expected y. Mend: write y"
+    assert isinstance(error, ValueError)
+
+
+def test_it_crosses_process_borders() -> None:
+    error = BadInputError(Path("a.toml"), found="x", expected="y", mend="write y")
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.where) == (str(error), "a.toml")
+
+
+def test_a_missing_extra_names_its_installation() -> None:
+    assert str(MissingExtraError("mujoco", "sim")).endswith("pip install 'counterpoint[sim]'")
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (errno.EACCES, "runs/a: found no permission for it"),
+        (errno.EROFS, "runs/a: found a file system that cannot be written to"),
+        (errno.ENOTDIR, "runs/a: found a file where a folder must be"),
+        (errno.ENAMETOOLONG, "runs/a: found a name that is too long"),
+        (errno.ENOSPC, "runs/a: found no space left"),
+    ],
+)
+def test_what_the_system_refuses_is_bad_input(number: int, said: str) -> None:
+    refused = refused_by_the_system(OSError(number, os.strerror(number), "runs/a"))
+    assert refused is not None
+    assert str(refused).startswith(said)
+
+
+def test_a_full_disk_has_no_name() -> None:
+    refused = refused_by_the_system(OSError(errno.ENOSPC, "full"))
+    assert refused is not None
+    assert refused.where == "the disk"
+
+
+def test_the_target_of_a_move_is_named() -> None:
+    error = OSError(errno.EACCES, "no", "runs/.a.partial", None, "runs/a")
+    refused = refused_by_the_system(error)
+    assert refused is not None
+    assert refused.where == "runs/a"
+
+
+@pytest.mark.parametrize("number", [errno.ECONNRESET, errno.EMFILE, errno.EIO])
+def test_other_failures_keep_their_traceback(number: int) -> None:
+    assert refused_by_the_system(OSError(number, "?", "a")) is None
