@@ -1,14 +1,43 @@
 from __future__ import annotations
 
+import random
+import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from counterpoint.data.episode import Episode
 from counterpoint.data.formats.lerobot_writer import LeRobotWriter
 from counterpoint.data.store import MemoryStore, read_episode
+
+# A verdict must not hang on luck: by default, hypothesis counts an example that takes .2 s as a failure, however busy
+# the machine is, and draws other examples every time. `pytest --hypothesis-profile=anew` goes looking for new ones.
+settings.register_profile("anew", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("steady", settings.get_profile("anew"), derandomize=True)
+settings.load_profile("steady")
+
+
+def _seed(name: str) -> None:
+    number = zlib.crc32(name.encode())
+    random.seed(number)
+    np.random.seed(number)
+    torch.manual_seed(number)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> None:
+    """What a fixture draws without a generator of its own is the same whichever test asks for it first."""
+    _seed(fixturedef.argname)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """What a test draws without a generator of its own is the same whatever ran before it."""
+    _seed(item.nodeid)
 
 
 @pytest.fixture(autouse=True)
