@@ -42,7 +42,7 @@ def _loop(
     return OnlineLoop(
         agent,
         ReplayBuffer(SPACES, capacity=config.capacity, folder=run / "replay", slack=600),
-        EnvWorkers(CONFIG, config.envs, make=make, timeout=5.0),
+        EnvWorkers(CONFIG, config.envs, make=make),
         EnvWorkers(CONFIG, 1, make=make_point),
         config,
         run=run,

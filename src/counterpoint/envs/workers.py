@@ -10,6 +10,7 @@ import multiprocessing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import connection
 from types import TracebackType
 from typing import Any
 
@@ -194,14 +195,18 @@ class EnvWorkers:
     def _guarded(self, call: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return call(*arguments)
-        except (EOFError, BrokenPipeError, ConnectionError, multiprocessing.TimeoutError) as error:
-            dead = self._dead()
+        except (EOFError, ConnectionError, multiprocessing.TimeoutError) as error:
+            late = isinstance(error, multiprocessing.TimeoutError)
+            # A pipe that is closed says that a worker has died, and may say so before the system knows which.
+            dead = self._dead(0.0 if late else 1.0)
             self.close()
-            what = f"environment worker {dead[0]} died" if dead else "an environment worker did not answer"
-            raise WorkerLostError(f"{what} ({type(error).__name__})") from error
+            which = f"environment worker {dead[0]}" if dead else "an environment worker"
+            what = "did not answer" if late and not dead else "died"
+            raise WorkerLostError(f"{which} {what} ({type(error).__name__})") from error
 
-    def _dead(self) -> list[int]:
+    def _dead(self, patience: float) -> list[int]:
+        """Numbers of the dead workers; where there are none yet, one may die for `patience` seconds."""
         processes = self._vector.processes if isinstance(self._vector, AsyncVectorEnv) else []
-        for process in processes:
-            process.join(timeout=0.2)
+        if processes:
+            connection.wait([process.sentinel for process in processes], patience)
         return [number for number, process in enumerate(processes) if not process.is_alive()]
