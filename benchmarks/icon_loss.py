@@ -3,10 +3,10 @@
     OMP_NUM_THREADS=1 python benchmarks/icon_loss.py [--quick] [--rounds 5] [--out benchmarks/results/icon_loss.json]
 
 128 images of 14 x 14 tokens and 384 numbers, 12 layers, 10 and 50 keys; random tokens, in every image one rectangle of
-the agent's. `plain` is `icon_loss_plain.py`. Each round takes every candidate in turn and gives it fresh gradients;
-figures are medians over rounds, a ratio is the median of the rounds' ratios, in wall-clock and in processor
-milliseconds (the second holds on a busy machine too). Library and plain must first agree in value and gradient, on the
-same keys.
+the agent's. `plain` is `icon_loss_plain.py`. Each round takes every candidate in turn, in a process of its own, and
+gives it fresh gradients; figures are medians over rounds, a ratio is the median of the rounds' ratios, in wall-clock
+and in processor milliseconds (the second holds on a busy machine too). Library and plain must first agree in value and
+gradient, on the same keys.
 
 - `library`: keys once an image, shared by the layers. `per_layer`: keys anew for every layer, as the authors have it.
 - `random`: uniformly drawn keys. `automatic`: the library's loss with automatic differentiation in the place of its own
@@ -16,26 +16,23 @@ same keys.
   first of its row.
 - `memory_kept`: the candidates again with an allocator that gives no memory back. Otherwise every gradient is new
   memory, which the system hands over page by page.
+- `one_process`: the candidates once more, all in one process, where each finds the memory that the one before it left.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from apart import Candidate, Times, time_apart, timed
 from counterpoint.objectives import icon as library
 from counterpoint.objectives import inter_token
 from counterpoint.objectives.farthest_points import (
@@ -52,7 +49,6 @@ KEEP_MEMORY = {
     "MALLOC_TRIM_THRESHOLD_": str(2**33),
     "MALLOC_TOP_PAD_": str(2**26),
 }
-Candidate = Callable[[], Any]
 Keys = tuple[Tensor, Tensor]
 
 
@@ -175,16 +171,24 @@ def growth(images: int) -> dict[str, dict[str, Candidate]]:
     }
 
 
+def candidate(name: str, images: int) -> Candidate:
+    """One of the candidates, for a process of its own."""
+    return candidates(images)[name]
+
+
 def measure(runs: dict[str, Candidate], rounds: int, base: str) -> dict[str, dict[str, float]]:
-    """Medians of every candidate, and of how many times as long `base` takes."""
-    spent: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
+    """Every candidate's times, in this process."""
+    spent: dict[str, Times] = {name: [] for name in runs}
     for number in range(rounds + 1):
         for name, run in runs.items():
-            started, busy = time.perf_counter(), time.process_time()
-            run()
-            busy = time.process_time() - busy
+            took = timed(run)
             if number:  # the first round warms up
-                spent[name].append((1e3 * (time.perf_counter() - started), 1e3 * busy))
+                spent[name].append(took)
+    return summary(spent, base)
+
+
+def summary(spent: dict[str, Times], base: str) -> dict[str, dict[str, float]]:
+    """Medians of every candidate, and of how many times as long `base` takes."""
     found = {}
     for name, times in spent.items():
         wall, processor = (median(column) for column in zip(*times, strict=True))
@@ -198,30 +202,18 @@ def measure(runs: dict[str, Candidate], rounds: int, base: str) -> dict[str, dic
     return found
 
 
-def in_a_process(*arguments: str, **environment: str) -> Any:
-    """The candidates' times under other settings of the allocator."""
-    command = [sys.executable, __file__, "--candidates-only", *arguments]
-    environ = {**os.environ, **environment}
-    return json.loads(
-        subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environ).stdout
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="16 images, two rounds")
-    parser.add_argument("--candidates-only", action="store_true", help="print the candidates' times alone")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "icon_loss.json")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     rounds, images = (2, 16) if arguments.quick else (arguments.rounds, 128)
     options = [*(["--quick"] if arguments.quick else []), "--rounds", str(rounds)]
-    if arguments.candidates_only:
-        print(json.dumps(measure(candidates(images), rounds, "plain")))
-        return
     agree()
+    names, make = ("plain", "library", "per_layer", "random", "automatic"), partial(candidate, images=images)
     result = {
         "command": f"python benchmarks/icon_loss.py {' '.join(options)}",
         "threads": 1,
@@ -233,8 +225,9 @@ def main() -> None:
             "layers": LAYERS,
             "keys": [AGENT, ENVIRONMENT],
         },
-        "loss": in_a_process(*options),
-        "memory_kept": in_a_process(*options, **KEEP_MEMORY),
+        "loss": summary(time_apart(names, make, rounds), "plain"),
+        "memory_kept": summary(time_apart(names, make, rounds, KEEP_MEMORY), "plain"),
+        "one_process": measure(candidates(images), rounds, "plain"),
         "sampling": measure(sampling(images), rounds, "plain"),
         "growth": {
             name: measure(runs, rounds, next(iter(runs))) for name, runs in growth(images // 4).items()

@@ -40,6 +40,9 @@ PAPER_TRAINING: dict[str, Any] = {
     "encoder": {"kind": "vit", "size": 224, "cameras": 2},
     "train": {"epochs": 600, "batch_size": 64},
 }
+HALF = {"steps": 1100, "batch_size": 16, "save_every": 1100}
+"""Of the preset `cpu`'s training."""
+
 UNVERIFIED = (
     "RLBench's tasks need CoppeliaSim, which these presets were never run with: their adapter is tested on a stand-in. "
     "Their demonstrations are read from data.path"
@@ -142,9 +145,49 @@ def _ablation_cpu() -> ComparisonConfig:
         update={
             "title": "what ICon is made of, CPU",
             "data": whole.data.model_copy(update={"tasks": ("robosuite/CloseDrawer",)}),
-            "training": whole.training | {"train": {"steps": 1100, "batch_size": 16, "save_every": 1100}},
+            "training": whole.training | {"train": HALF},
             "methods": _ablated(agent_keys=5, environment_keys=20),
             "evaluation": Evaluations(checkpoints=1),
+        }
+    )
+
+
+def _methods_cpu() -> ComparisonConfig:
+    """Sized for half an hour of two cores: the five methods of Tables 1 and 2, one seed, half of `cpu`'s steps."""
+    whole = _cpu()
+    keys = {"icon": {"agent_keys": 5, "environment_keys": 20}}
+    transformer = {"diffusion": {"network": "transformer", "layers": 6, "width": 192}}
+    return whole.model_copy(
+        update={
+            "title": "five diffusion policies, CPU",
+            "training": whole.training | {"train": HALF},
+            "methods": (
+                DIFF_C,
+                Method(name="Diff-T", training=transformer),
+                CROSSWAY,
+                Method(name="ICon-Diff-C", training=keys),
+                Method(name="ICon-Diff-T", training=transformer | keys),
+            ),
+            "seeds": (0,),
+            "evaluation": Evaluations(checkpoints=1),
+        }
+    )
+
+
+def _transfer_cpu() -> ComparisonConfig:
+    """Sized for half an hour of two cores: Table 3's robots on Lift, one seed, half of `cpu`'s steps."""
+    whole = _cpu()
+    fine_tuning = {"train": {"steps": 400, "save_every": 400}, "optimizer": {"warmup_steps": 50}}
+    return whole.model_copy(
+        update={
+            "title": "transfer across robots, CPU",
+            "training": whole.training | {"train": HALF},
+            "seeds": (0,),
+            "evaluation": Evaluations(checkpoints=1),
+            "transfer": Transfer(
+                targets={"robosuite/Lift": ("robosuite/Lift-Kinova3", "robosuite/Lift-IIWA")},
+                training=fine_tuning,
+            ),
         }
     )
 
@@ -193,10 +236,12 @@ PRESETS: Mapping[str, Callable[[], ComparisonConfig]] = {
     "robosuite": _robosuite,
     "transfer": _transfer,
     "ablation": _ablation,
-    "ablation-cpu": _ablation_cpu,
     "stability": _stability,
+    "ablation-cpu": _ablation_cpu,
+    "methods-cpu": _methods_cpu,
+    "transfer-cpu": _transfer_cpu,
 }
-"""By name. `quick`, `cpu`, `ablation-cpu` and `gpu` are sized to be run; the others are the paper's sizes."""
+"""By name. `quick`, `gpu` and those that end in `cpu` are sized to be run; the others are the paper's sizes."""
 
 
 def preset(name: str, overrides: Mapping[str, Any] | None = None) -> ComparisonConfig:
