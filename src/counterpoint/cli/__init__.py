@@ -10,7 +10,8 @@ import sys
 import tyro
 
 from counterpoint.cli.agents import bench, evaluate, train
-from counterpoint.cli.data import collect, data
+from counterpoint.cli.collect import collect
+from counterpoint.cli.data import data
 from counterpoint.cli.encoders import convert, pretrain, recipes, report, reward
 from counterpoint.errors import BadInputError, MissingExtraError, refused_by_the_system
 
