@@ -13,7 +13,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from counterpoint.data.goals import Spaces
-from counterpoint.envs.goal_env import EnvConfig
+from counterpoint.envs.goal_config import EnvConfig
 from counterpoint.errors import BadInputError
 
 STEPS = 10

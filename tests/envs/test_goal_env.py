@@ -3,7 +3,6 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from numpy.typing import NDArray
-from pydantic import ValidationError
 
 from counterpoint.envs.goal_env import EnvConfig, make_goal_env, spaces_of
 from counterpoint.envs.workers import EnvWorkers
@@ -39,24 +37,6 @@ FORMS = [
 
 def called(config: EnvConfig) -> str:
     return f"{config.name} {config.observations} {config.goals}"
-
-
-@pytest.fixture(scope="module")
-def slider() -> Iterator[None]:
-    gymnasium.register("Slider-v0", TOY, max_episode_steps=5)
-    gymnasium.register("EndlessSlider-v0", TOY)
-    gymnasium.register("BreakingSlider-v0", TOY, max_episode_steps=5, kwargs={"breaks": True})
-    choices = {"actions": spaces.Discrete(3)}
-    gymnasium.register("DiscreteSlider-v0", TOY, max_episode_steps=5, kwargs=choices)
-    from_five = {"actions": spaces.Discrete(3, start=5)}
-    gymnasium.register("FromFiveSlider-v0", TOY, max_episode_steps=5, kwargs=from_five)
-    gymnasium.register("LongGoalSlider-v0", TOY, max_episode_steps=5, kwargs={"goal": (2,)})
-    gymnasium.register("SquareGoalSlider-v0", TOY, max_episode_steps=5, kwargs={"goal": (1, 1)})
-    unbounded = {"actions": spaces.Box(-np.inf, np.inf, (1,), np.float32)}
-    gymnasium.register("UnboundedSlider-v0", TOY, max_episode_steps=5, kwargs=unbounded)
-    yield
-    for name in [name for name in gymnasium.registry if "Slider-v0" in name]:
-        del gymnasium.registry[name]
 
 
 def play(env: gymnasium.Env[Any, Any], seed: int, steps: int = 8) -> list[tuple[Observation, dict[str, Any]]]:
@@ -205,11 +185,6 @@ def test_a_module_before_the_name_is_imported_here_and_in_workers(
             ["env CartPole-v1", "observations without goals (Box)", "desired_goal"],
         ),
         (EnvConfig(name="FetchRech-v4"), ["'FetchRech-v4'", "no such environment", "FetchReach-v4"]),
-        (EnvConfig(name="Slider-v0"), ["no distance", "give success_distance"]),
-        (EnvConfig(name="Slider-v0", success_distance=1, observations="image"), ["FetchReach", "state"]),
-        (EnvConfig(name="Slider-v0", success_distance=1, goals="state"), ["coordinates"]),
-        (EnvConfig(name="Slider-v0", success_distance=1, goals="state_zero_padded"), ["coordinates"]),
-        (EnvConfig(name="EndlessSlider-v0", success_distance=1), ["without an end", "max_episode_steps"]),
         (EnvConfig(name="UnboundedSlider-v0", success_distance=1), ["actions Box", "bounds"]),
         (EnvConfig(name="LongGoalSlider-v0"), ["achieved_goal (1,), desired_goal (2,)", "of one length"]),
         (EnvConfig(name="SquareGoalSlider-v0"), ["desired_goal (1, 1)", "vectors"]),
@@ -217,8 +192,6 @@ def test_a_module_before_the_name_is_imported_here_and_in_workers(
         (EnvConfig(name="FetchReach-v1"), ["out of date", "mujoco_py", "choose FetchReach-v4"]),
         (EnvConfig(name="HalfCheetah-v2"), ["out of date", "mujoco_py", "choose HalfCheetah-v5"]),
         (EnvConfig(name="AntMaze_UMaze-v3"), ["out of date", "choose AntMaze_UMaze-v5"]),
-        (EnvConfig(name="FetchReach-v4", goal_cells=((1, 1),)), ["no maze", "PointMaze"]),
-        (EnvConfig(name="PointMaze_UMaze-v3", start_cells=((1, 1), (2, 2))), ["in a wall: [(2, 2)]"]),
     ],
     ids=lambda value: value.name if isinstance(value, EnvConfig) else "",
 )
@@ -227,13 +200,6 @@ def test_what_cannot_be_is_said_in_one_message(config: EnvConfig, words: list[st
     with pytest.raises(BadInputError) as told:
         make_goal_env(config)
     assert all(word in str(told.value) for word in words), told.value
-
-
-def test_an_impossible_configuration_is_refused() -> None:
-    with pytest.raises(ValidationError, match="goals are pictures"):
-        EnvConfig(name="FetchReach-v4", observations="image", goals="state_zero_padded")
-    with pytest.raises(ValidationError, match="greater than or equal to 36"):
-        EnvConfig(name="FetchReach-v4", observations="image", image_size=35)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from counterpoint.agents.offline import matched
 from counterpoint.agents.saved import load_agent
 from counterpoint.agents.train import env_spaces, in_another_env
 from counterpoint.config import FrozenConfig, validate
-from counterpoint.envs.goal_env import EnvConfig
+from counterpoint.envs.goal_config import EnvConfig
 from counterpoint.envs.workers import EnvWorkers
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.rollouts import roll_out_patiently
