@@ -14,7 +14,8 @@ import numpy as np
 
 from counterpoint.data.cameras import Cameras
 from counterpoint.data.episode import Array
-from counterpoint.data.formats.hdf5_layout import CONTROL_HZ, ROBOMIMIC_STATE, env_args
+from counterpoint.data.formats.hdf5_files import CONTROL_HZ, env_args
+from counterpoint.data.formats.hdf5_layout import ROBOMIMIC_STATE
 from counterpoint.envs.control import Outcome, draw_each, named_cameras
 from counterpoint.envs.rendering import choose_backend
 from counterpoint.envs.robomimic_instructions import HORIZONS, instruction_of

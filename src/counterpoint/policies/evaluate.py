@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from counterpoint.data.formats.hdf5_layout import CONTROL_HZ as ROBOSUITE_HZ
+from counterpoint.data.formats.hdf5_files import CONTROL_HZ as ROBOSUITE_HZ
 from counterpoint.envs.control import ControlTask, make_task
 from counterpoint.envs.metaworld import CONTROL_HZ
 from counterpoint.errors import BadInputError

@@ -12,7 +12,7 @@ from counterpoint.data.commands import convert
 from counterpoint.data.doctor import examine
 from counterpoint.data.episode import Episode
 from counterpoint.data.formats import open_dataset, split_names
-from counterpoint.data.formats.hdf5_layout import env_args
+from counterpoint.data.formats.hdf5_files import env_args
 from counterpoint.data.formats.robomimic_writer import RobomimicWriter, robomimic_about
 from counterpoint.data.masks import mask_frames
 from counterpoint.data.store import read_episode

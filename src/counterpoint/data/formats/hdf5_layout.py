@@ -19,27 +19,31 @@ recorder (`scripts/create_dataset.py`) stepped the simulator first: row t of `ob
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from counterpoint.data.formats.hdf5_files import (
+    CONTROL_HZ,
+    damaged,
+    data_group,
+    json_attribute,
+    open_hdf5,
+    text_of,
+)
 from counterpoint.data.formats.table import OnBadRow
 from counterpoint.data.masks import MASK_SUFFIX, mask_camera
 from counterpoint.envs.libero_instructions import instruction_from_name
 from counterpoint.envs.robomimic_instructions import instruction_of
-from counterpoint.errors import BadInputError, MissingExtraError
+from counterpoint.errors import BadInputError
 
 __all__ = [
     "LIBERO_STATE",
     "ROBOMIMIC_STATE",
     "Demo",
     "FileLayout",
-    "env_args",
-    "import_h5py",
     "obs_key",
-    "open_hdf5",
     "scan",
 ]
 
@@ -48,9 +52,6 @@ ROBOMIMIC_STATE = ("eef_pos", "eef_quat", "gripper_qpos")
 
 LIBERO_STATE = ("gripper_states", "joint_states")
 """Proprioception: two gripper joints and seven joint angles, what LIBERO's own policies see."""
-
-CONTROL_HZ = 20.0
-"""Actions a second where `env_args` does not say; robomimic and LIBERO use no other."""
 
 _IMAGE = "_image"  # ending of the keys of robomimic's pictures
 _GYM = 2  # env_args["type"] of environments whose rewards do not tell success
@@ -100,59 +101,6 @@ class FileLayout:
     masks: dict[str, frozenset[str]]
 
 
-def import_h5py() -> Any:
-    """The package `h5py`.
-
-    Raises:
-        MissingExtraError: When it is not installed.
-    """
-    try:
-        import h5py
-    except ModuleNotFoundError:
-        raise MissingExtraError("h5py", "hdf5") from None
-    return h5py
-
-
-def open_hdf5(path: Path) -> Any:
-    """An `h5py.File` to read.
-
-    Raises:
-        BadInputError: When there is no such file or it is damaged.
-        MissingExtraError: When `h5py` is not installed.
-    """
-    h5py = import_h5py()
-    try:
-        return h5py.File(path, "r")
-    except OSError as error:
-        raise BadInputError(
-            path,
-            found="no file"
-            if not path.is_file()
-            else f"a file that is no HDF5, or is damaged ({_line(error)})",
-            expected="an HDF5 file of robomimic or LIBERO",
-            mend="check the path, or download the file again",
-        ) from None
-
-
-def env_args(path: Path) -> dict[str, Any]:
-    """What a data set says of the environment it was recorded in: `env_name`, `type`, `env_kwargs`.
-
-    Raises:
-        BadInputError: When it does not say.
-        MissingExtraError: When `h5py` is not installed.
-    """
-    with open_hdf5(path) as file:
-        args = _json(path, _data(path, file).attrs, "env_args")
-    if not isinstance(args.get("env_name"), str) or not isinstance(args.get("env_kwargs"), dict):
-        raise BadInputError(
-            f"{path}, data, attribute env_args",
-            found=f"the keys {sorted(args)}" if args else "nothing",
-            expected="JSON with env_name and env_kwargs",
-            mend="name the environment instead, or download the data set again",
-        )
-    return args
-
-
 def scan(path: Path, on_bad_row: OnBadRow) -> FileLayout:
     """Look at every demonstration of a file.
 
@@ -165,11 +113,14 @@ def scan(path: Path, on_bad_row: OnBadRow) -> FileLayout:
         MissingExtraError: When `h5py` is not installed.
     """
     with open_hdf5(path) as file:
-        data = _data(path, file)
+        data = data_group(path, file)
         names = sorted((name for name in data if "actions" in data[name] or "obs" in data[name]), key=_number)
         if not names:
-            raise _bad(f"{path}, data", "no demonstration", "groups demo_0, demo_1, ... with actions and obs")
-        args, problem = _json(path, data.attrs, "env_args"), _json(path, data.attrs, "problem_info")
+            raise damaged(
+                f"{path}, data", "no demonstration", "groups demo_0, demo_1, ... with actions and obs"
+            )
+        args = json_attribute(path, data.attrs, "env_args")
+        problem = json_attribute(path, data.attrs, "problem_info")
         observed: Any = next((data[name]["obs"] for name in names if "obs" in data[name]), {})
         cameras = _cameras(observed)
         if not cameras:
@@ -186,7 +137,7 @@ def scan(path: Path, on_bad_row: OnBadRow) -> FileLayout:
                     f"{path}, {name}", data[name], (*map(obs_key, cameras), *state), instruction, solved
                 )
                 if demo.length <= int(libero):
-                    raise _bad(
+                    raise damaged(
                         f"{path}, {name}", "one row", "two or more: LIBERO's first action has no picture"
                     )
                 demos.append(demo)
@@ -202,16 +153,10 @@ def scan(path: Path, on_bad_row: OnBadRow) -> FileLayout:
             lead=int(libero),
             demos=tuple(demos),
             masks={
-                name: frozenset(_text(key) for key in values[()])
+                name: frozenset(text_of(key) for key in values[()])
                 for name, values in file.get("mask", {}).items()
             },
         )
-
-
-def _data(path: Path, file: Any) -> Any:
-    if "data" not in file:
-        raise _bad(path, f"the groups {sorted(file)}", "a group 'data' with a group for each demonstration")
-    return file["data"]
 
 
 def _demo(where: str, group: Any, observed: tuple[str, ...], instruction: str, solved: float | None) -> Demo:
@@ -219,9 +164,9 @@ def _demo(where: str, group: Any, observed: tuple[str, ...], instruction: str, s
     parts = {"actions": group.get("actions"), **{f"obs/{key}": group.get(f"obs/{key}") for key in observed}}
     missing = [name for name, part in parts.items() if part is None]
     if missing:
-        raise _bad(where, f"no {', '.join(missing)}", "what the other demonstrations have")
+        raise damaged(where, f"no {', '.join(missing)}", "what the other demonstrations have")
     if parts["actions"].ndim != 2 or parts["actions"].shape[0] == 0:
-        raise _bad(f"{where}, actions", f"{parts['actions'].shape}", "[T, A] with at least one step")
+        raise damaged(f"{where}, actions", f"{parts['actions'].shape}", "[T, A] with at least one step")
     length = int(parts["actions"].shape[0])
     parts |= {name: group[name] for name in ("rewards", "dones", "states") if name in group}
     lengths = {name: int(part.shape[0]) for name, part in parts.items()}
@@ -230,8 +175,8 @@ def _demo(where: str, group: Any, observed: tuple[str, ...], instruction: str, s
     differing = {name: count for name, count in lengths.items() if count != length}
     if differing:
         found = ", ".join(f"{name} {count}" for name, count in differing.items())
-        raise _bad(where, f"lengths that disagree: actions {length}, {found}", "one entry a step")
-    meta = _json(where, group.attrs, "ep_meta")  # robocasa's words are each demonstration's own
+        raise damaged(where, f"lengths that disagree: actions {length}, {found}", "one entry a step")
+    meta = json_attribute(where, group.attrs, "ep_meta")  # robocasa's words are each demonstration's own
     rewards = group["rewards"][()] if "rewards" in group else None
     success = None if rewards is None or solved is None else bool(rewards.max() >= solved - 1e-6)
     return Demo(
@@ -281,38 +226,10 @@ def _is_picture(values: Any) -> bool:
     return bool(values.ndim == 4 and values.shape[-1] == 3 and values.dtype == "uint8")
 
 
-def _json(where: str | Path, attributes: Any, name: str) -> dict[str, Any]:
-    """A JSON attribute; empty where it is not there."""
-    text = attributes.get(name)
-    if text is None:
-        return {}
-    try:
-        value = json.loads(_text(text))
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise _bad(f"{where}, attribute {name}", f"{_text(text)[:60]!r}", "a JSON object")
-    return value
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
 def _number(name: str) -> tuple[int, str]:
     """Demonstrations in the order of their numbers: demo_2 before demo_10."""
     digits = re.search(r"(\d+)$", name)
     return (int(digits[1]) if digits else -1, name)
-
-
-def _line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), "")[:120]
-
-
-def _bad(where: str | Path, found: str, expected: str) -> BadInputError:
-    return BadInputError(
-        where, found=found, expected=expected, mend="download or record it again, or remove the demonstration"
-    )
 
 
 def _no_pictures(path: Path, keys: list[str]) -> BadInputError:

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from counterpoint.data.episode import Array, EpisodeInfo
-from counterpoint.data.formats.hdf5_layout import FileLayout, obs_key, open_hdf5, scan
+from counterpoint.data.formats.hdf5_files import open_hdf5
+from counterpoint.data.formats.hdf5_layout import FileLayout, obs_key, scan
 from counterpoint.data.formats.table import OnBadRow, raise_error
 from counterpoint.errors import BadInputError
 

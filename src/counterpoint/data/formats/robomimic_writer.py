@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from counterpoint.data.episode import Array, Episode
-from counterpoint.data.formats.hdf5_layout import ROBOMIMIC_STATE, import_h5py
+from counterpoint.data.formats.hdf5_files import import_h5py
+from counterpoint.data.formats.hdf5_layout import ROBOMIMIC_STATE
 from counterpoint.data.masks import picture_cameras
 from counterpoint.errors import BadInputError
 
