@@ -1,11 +1,8 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext
@@ -27,6 +24,7 @@ from counterpoint.envs.metaworld import MetaWorldTask
 from counterpoint.envs.recording import Recording, episode_seed, record
 from counterpoint.envs.staging import first_difference
 from counterpoint.errors import BadInputError
+from tests.envs.killed import UNFINISHED, kill
 
 QUICK = ("handle-press", "coffee-button")
 
@@ -190,38 +188,17 @@ def test_asking_again_changes_nothing_and_asking_otherwise_is_an_error(collected
         collect_metaworld(config(collected, noise=0.5))
 
 
-def children(pid: int) -> list[int]:
-    listed = Path(f"/proc/{pid}/task/{pid}/children")
-    return [int(child) for child in listed.read_text().split()] if listed.exists() else []
-
-
-def alive(pid: int) -> bool:
-    status = Path(f"/proc/{pid}/stat")
-    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
-
-
 @pytest.mark.sim
 @pytest.mark.usefixtures("simulator")
 def test_a_killed_collection_goes_on_with_two_workers_and_ends_as_an_undisturbed_one_with_one(
     collected: Path, tmp_path: Path
 ) -> None:
     out, script = tmp_path / "set", tmp_path / "program.py"
-    script.write_text(PROGRAM)
+    script.write_text(UNFINISHED + PROGRAM)
     wanted = config(out, workers=2)
-    process = subprocess.Popen([sys.executable, str(script), wanted.model_dump_json()])
     staged = out.with_name("set.partial")
-    while len(list(staged.glob("0*/episode.json"))) < 2:
-        assert process.poll() is None
-        time.sleep(0.02)
-    workers = children(process.pid)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    kill(subprocess.Popen([sys.executable, str(script), wanted.model_dump_json()]), staged)
     assert not out.exists()
-    patience = time.monotonic() + 60
-    while any(alive(worker) for worker in workers):
-        assert time.monotonic() < patience
-        time.sleep(0.05)
-
     kept = {path: path.stat().st_mtime_ns for path in staged.glob("0*/corner2.mp4")}
     assert 2 <= len(kept) < 6
     with pytest.raises(BadInputError, match=r"config\.size = 32.*config\.size = 48"):

@@ -1,11 +1,8 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +15,7 @@ from counterpoint.envs.dmc_collect import DMCCollectConfig, collect_dmc
 from counterpoint.envs.dmc_planner import PlannerConfig
 from counterpoint.envs.dmc_record import Actor, skill
 from counterpoint.errors import BadInputError
+from tests.envs.killed import UNFINISHED, kill
 
 PLANNER = PlannerConfig(horizon=6, samples=6, knots=3)
 PROGRAM = """
@@ -154,21 +152,17 @@ def test_asking_again_changes_nothing_and_asking_otherwise_is_refused(tmp_path: 
 def test_a_killed_collection_goes_on_and_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
     """Each call in a process of its own: nothing that other tests left in this one has a say in the pixels."""
     wanted = {"kind": "exploratory", "planner": PLANNER, "episodes": 6, "steps": 12}
-    whole, out, script = tmp_path / "whole", tmp_path / "killed", tmp_path / "program.py"
-    script.write_text(PROGRAM)
+    whole, out = tmp_path / "whole", tmp_path / "killed"
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "unfinished.py").write_text(UNFINISHED + PROGRAM)
 
-    def command(folder: Path, workers: int) -> list[str]:
+    def command(folder: Path, workers: int, script: str = "program.py") -> list[str]:
         asked = config(folder, workers=workers, **wanted)
-        return [sys.executable, str(script), asked.model_dump_json()]
+        return [sys.executable, str(tmp_path / script), asked.model_dump_json()]
 
     subprocess.run(command(whole, 1), check=True)
-    process = subprocess.Popen(command(out, 2))
     staged = out / "reacher-hard.partial"
-    while len(list(staged.glob("0*/episode.json"))) < 2:
-        assert process.poll() is None
-        time.sleep(0.02)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    kill(subprocess.Popen(command(out, 2, "unfinished.py")), staged)
     assert not (out / "reacher-hard").exists()
     kept = {path: path.stat().st_mtime_ns for path in staged.glob("0*/episode.json")}
     assert len(kept) >= 2

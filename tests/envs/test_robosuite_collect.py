@@ -2,10 +2,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +22,20 @@ from counterpoint.envs.robosuite_collect import RobosuiteCollectConfig, collect_
 from counterpoint.envs.robosuite_plan import checked
 from counterpoint.envs.robosuite_record import record_robosuite
 from counterpoint.errors import BadInputError
+from tests.envs.killed import UNFINISHED, kill
 from tests.envs.made_expert import FLOOR, ROBOT, MadeTask
 
 CAMERAS = ("agentview", "robot0_eye_in_hand")
 PROGRAM = """
-import sys, time
+import sys
 from counterpoint.envs import robosuite_collect
 from counterpoint.envs.robosuite_collect import RobosuiteCollectConfig, collect_robosuite
 from tests.envs.made_expert import MadeTask
 
-class Slow(MadeTask):
+class Troubled(MadeTask):
     troubles = ("raises", "fails")
-    def draw(self):
-        time.sleep(0.02)
-        return super().draw()
 
-robosuite_collect.RobosuiteTask = Slow  # in the workers too
+robosuite_collect.RobosuiteTask = Troubled  # in the workers too
 robosuite_collect.describe_rendering = lambda *_, **__: {}
 robosuite_collect.versions = lambda: {"robosuite": "made"}
 if __name__ == "__main__":
@@ -295,44 +291,24 @@ def same_data(one: Path, two: Path) -> None:
             assert path.read_bytes() == (two / path.relative_to(one)).read_bytes(), path
 
 
-def children(pid: int) -> list[int]:
-    listed = Path(f"/proc/{pid}/task/{pid}/children")
-    return [int(child) for child in listed.read_text().split()] if listed.exists() else []
-
-
-def alive(pid: int) -> bool:
-    status = Path(f"/proc/{pid}/stat")
-    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
-
-
 @pytest.mark.slow
 def test_a_killed_collection_goes_on_with_two_workers_and_ends_as_an_undisturbed_one_with_one(
     tmp_path: Path,
 ) -> None:
-    script = tmp_path / "program.py"
+    script, unfinished = tmp_path / "program.py", tmp_path / "unfinished.py"
     script.write_text(PROGRAM)
+    unfinished.write_text(UNFINISHED + PROGRAM)
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
 
-    def start(wanted: RobosuiteCollectConfig) -> subprocess.Popen[bytes]:
+    def start(wanted: RobosuiteCollectConfig, script: Path = script) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [sys.executable, str(script), wanted.model_dump_json()], env=environment, cwd=tmp_path
         )
 
     whole, out = tmp_path / "whole" / "set", tmp_path / "killed" / "set"
     assert start(config(whole, episodes=6)).wait() == 0
-    process = start(config(out, episodes=6, workers=2))
-    staged = out.with_name("set.partial")
-    while len(list(staged.glob("0*/episode.json"))) < 2:
-        assert process.poll() is None
-        time.sleep(0.02)
-    workers = children(process.pid)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    kill(start(config(out, episodes=6, workers=2), unfinished), out.with_name("set.partial"))
     assert not out.exists()
-    patience = time.monotonic() + 60
-    while any(alive(worker) for worker in workers):
-        assert time.monotonic() < patience
-        time.sleep(0.05)
     assert start(config(out, episodes=6, workers=2)).wait() == 0
     assert told(out)["raised"] > 0
     same_data(whole, out)
