@@ -45,7 +45,7 @@ def truncate(path: Path) -> None:
 
 
 def first(place: Path, pattern: str) -> Path:
-    return next(place.rglob(pattern))
+    return min(place.rglob(pattern))
 
 
 def set_info(place: Path, key: str, value: object) -> None:

@@ -134,7 +134,7 @@ class MaskFiles:
             count = len(masks)
             there, where = set(range(count)), f"{packed}, {camera}"
         else:
-            stems = [path.stem for path in folder.glob("*.png")]
+            stems = sorted(path.stem for path in folder.glob("*.png"))
             strange = [stem for stem in stems if not stem.isdecimal() or len(stem) != 6]
             if strange:
                 raise BadInputError(
