@@ -227,6 +227,12 @@ def test_chance() -> None:
     )
 
 
+def test_as_many_tokens_as_keys_are_enough() -> None:
+    """Of 10 tokens the agent has 0 to 10; 3 and 6 are to be keys."""
+    mask = torch.arange(10) < torch.arange(11)[:, None]
+    assert qualifying(mask, 3, 6).tolist() == [3 <= agent <= 10 - 6 for agent in range(11)]
+
+
 def test_no_image_qualifies() -> None:
     tokens, mask, agent, environment = case()
     for empty in (torch.zeros_like(mask), torch.ones_like(mask)):
