@@ -40,13 +40,11 @@ from torch.nn import functional
 
 from counterpoint.agents.base import Agent, AgentConfig, Metrics, Spaces
 from counterpoint.agents.baseline import continuous_only, descend, kept, on_device, prepared
-from counterpoint.agents.contrastive_critic import Sight
 from counterpoint.agents.gcbc import Policy
-from counterpoint.agents.networks import EnsembleMLP
-from counterpoint.agents.quasimetric import IntervalQuasimetric
+from counterpoint.agents.quasimetric_critic import QuasimetricCritic
 from counterpoint.data.goals import GoalSpec
 
-__all__ = ["QRL", "QRLConfig", "QuasimetricCritic", "dual_losses", "push_loss", "step_excess", "tanh_entropy"]
+__all__ = ["QRL", "QRLConfig", "dual_losses", "push_loss", "step_excess", "tanh_entropy"]
 
 
 class QRLConfig(AgentConfig):
@@ -117,66 +115,6 @@ def tanh_entropy(
     return (noise.square() / 2 + scale.log() + math.log(2 * math.pi) / 2 + squash).sum(dim=-1)
 
 
-class QuasimetricCritic(nn.Module):
-    """phi, psi, T and d of E critics; convolutions for pictures are shared among them.
-
-    Args:
-        config: Sizes.
-        spaces: What is seen and done.
-        generator: Of the initial weights.
-    """
-
-    def __init__(self, config: QRLConfig, spaces: Spaces, generator: torch.Generator | None = None) -> None:
-        super().__init__()
-        members, hidden, latent = config.critics, config.hidden, config.latent
-        self.whole_state = spaces.goal == spaces.observation
-        self.sight = Sight(spaces, generator=generator)
-        self.state_encoder = EnsembleMLP(
-            members, [self.sight.observation_width, *hidden, latent], generator=generator
-        )
-        self.goal_encoder = (
-            self.state_encoder
-            if self.whole_state
-            else EnsembleMLP(members, [self.sight.goal_width, *hidden, latent], generator=generator)
-        )
-        self.dynamics = EnsembleMLP(members, [latent + spaces.action, *hidden, latent], generator=generator)
-        # T starts as "nothing changes".
-        nn.init.zeros_(self.dynamics.weights[-1])
-        nn.init.zeros_(self.dynamics.biases[-1])
-        width = config.components * config.component_width
-        self.projector = EnsembleMLP(members, [latent, config.projector, width], generator=generator)
-        self.quasimetric = IntervalQuasimetric(members, config.components)
-
-    def states(self, observation: Tensor) -> Float[Tensor, "E B D"]:
-        """phi."""
-        latents: Tensor = self.state_encoder(self.sight(observation))
-        return latents
-
-    def goals(self, goal: Tensor) -> Float[Tensor, "E B D"]:
-        """phi of a goal that is a state, psi of goal coordinates."""
-        latents: Tensor = self.goal_encoder(self.sight(goal))
-        return latents
-
-    def step(
-        self, latent: Float[Tensor, "E B D"], action: Float[Tensor, "B A"], *, frozen: bool = False
-    ) -> Float[Tensor, "E B D"]:
-        """T(z, a), predicted as a change of z; `frozen` keeps gradients from its parameters."""
-        inputs = torch.cat([latent, action.expand(latent.shape[0], *action.shape)], dim=-1)
-        change: Tensor = self.dynamics(inputs, frozen=frozen)
-        return latent + change
-
-    def distances(
-        self, *pairs: tuple[int, int], latents: list[Tensor], frozen: bool = False
-    ) -> list[Float[Tensor, "E B"]]:
-        """d from latent i to latent j for pairs (i, j), in one call; `frozen` as for `step`."""
-        together = self.projector(torch.cat(latents, dim=1), frozen=frozen)
-        projected = together.chunk(len(latents), dim=1)
-        start = torch.cat([projected[i] for i, _ in pairs], dim=1)
-        end = torch.cat([projected[j] for _, j in pairs], dim=1)
-        found: Tensor = self.quasimetric(start, end, frozen=frozen)
-        return list(found.chunk(len(pairs), dim=1))
-
-
 class QRL(Agent):
     """Quasimetric RL.
 
@@ -199,7 +137,16 @@ class QRL(Agent):
         super().__init__(config, spaces, seed=seed, device=device)
         self.config = config
         weights = torch.Generator().manual_seed(seed)
-        self.critic = QuasimetricCritic(config, spaces, weights).to(self.device)
+        self.critic = QuasimetricCritic(
+            spaces,
+            config.hidden,
+            members=config.critics,
+            latent=config.latent,
+            projector=config.projector,
+            components=config.components,
+            component_width=config.component_width,
+            generator=weights,
+        ).to(self.device)
         self.actor = Policy(spaces, config.hidden, weights).to(self.device)
         constraints = 1 if self.critic.whole_state else 2
         rho = math.log(math.expm1(config.initial_multiplier))
