@@ -82,8 +82,15 @@ def _little_control(seen: Readings) -> Array:
     return value
 
 
+def _at_least(value: Array, least: float, margin: float, *, at_margin: float = 0.0) -> Array:
+    """1 from `least` on; below it falls along a line, to `at_margin` where `margin` is missing."""
+    return _tolerance(
+        value, bounds=(least, _MOST), margin=margin, value_at_margin=at_margin, sigmoid="linear"
+    )
+
+
 def _speed(speed: Array, wanted: float) -> Array:
-    return _tolerance(speed, bounds=(wanted, _MOST), margin=wanted / 2, value_at_margin=0.5, sigmoid="linear")
+    return _at_least(speed, wanted, wanted / 2, at_margin=0.5)
 
 
 def _acrobot(seen: Readings) -> Array:
@@ -136,22 +143,13 @@ def _walker(wanted: float) -> Reward:
 def _humanoid(wanted: float) -> Reward:
     def reward(seen: Readings) -> Array:
         standing = _tolerance(seen.positions("head")[..., 2], bounds=(1.4, _MOST), margin=0.35)
-        upright = _tolerance(
-            seen.positions("torso_z")[..., 2],
-            bounds=(0.9, _MOST),
-            sigmoid="linear",
-            margin=1.9,
-            value_at_margin=0,
-        )
+        upright = _at_least(seen.positions("torso_z")[..., 2], 0.9, 1.9)
         velocity = seen.positions("torso_subtreelinvel")[..., :2]
         if wanted == 0:
             moving = _tolerance(velocity, margin=2).mean(axis=-1)
         else:
             speed = np.linalg.norm(velocity, axis=-1)
-            moving = _tolerance(
-                speed, bounds=(wanted, _MOST), margin=wanted, value_at_margin=0, sigmoid="linear"
-            )
-            moving = (5 * moving + 1) / 6
+            moving = (5 * _at_least(speed, wanted, wanted) + 1) / 6
         value: Array = _little_control(seen) * standing * upright * moving
         return value
 
@@ -168,19 +166,11 @@ def _dog(wanted: float) -> Reward:
                 seen.positions(body)[..., 2], bounds=(height, _MOST), margin=float(height)
             )
         for axis in ("skull_z", "torso_z", "pelvis_z"):
-            value = value * _tolerance(
-                seen.positions(axis)[..., 2],
-                bounds=(cosine, _MOST),
-                sigmoid="linear",
-                margin=cosine + 1,
-                value_at_margin=0,
-            )
+            value = value * _at_least(seen.positions(axis)[..., 2], cosine, cosine + 1)
         feet = ("palm_L", "palm_R", "sole_L", "sole_R")
         weight = float(seen.task._body_weight)
         touch = np.concatenate([seen.forces(foot) for foot in feet], axis=-1).sum(axis=-1)
-        value = value * _tolerance(
-            touch, bounds=(weight, _MOST), margin=weight, sigmoid="linear", value_at_margin=0.9
-        )
+        value = value * _at_least(touch, weight, weight, at_margin=0.9)
         if wanted > 0:
             forward = (seen.positions("torso_linvel") * seen.positions("torso_x")).sum(axis=-1)
             bounds = (wanted, 2 * wanted)
@@ -212,26 +202,13 @@ def _reacher(seen: Readings) -> Array:
 
 
 def _cheetah(seen: Readings) -> Array:
-    speed = seen.positions("torso_subtreelinvel")[..., 0]
-    return _tolerance(speed, bounds=(10, _MOST), margin=10, value_at_margin=0, sigmoid="linear")
+    return _at_least(seen.positions("torso_subtreelinvel")[..., 0], 10, 10)
 
 
 def _quadruped(wanted: float) -> Reward:
     def reward(seen: Readings) -> Array:
-        moving = _tolerance(
-            seen.positions("velocimeter")[..., 0],
-            bounds=(wanted, _MOST),
-            margin=wanted,
-            value_at_margin=0.5,
-            sigmoid="linear",
-        )
-        upright = _tolerance(
-            seen.positions("torso_z")[..., 2],
-            bounds=(1, _MOST),
-            sigmoid="linear",
-            margin=2,
-            value_at_margin=0,
-        )
+        moving = _at_least(seen.positions("velocimeter")[..., 0], wanted, wanted, at_margin=0.5)
+        upright = _at_least(seen.positions("torso_z")[..., 2], 1, 2)
         return upright * moving
 
     return reward
