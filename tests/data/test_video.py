@@ -160,7 +160,7 @@ def test_a_forked_child_reads_for_itself(video: Path, tmp_path: Path) -> None:
     for child in children:
         child.start()
     for child in children:
-        child.join(30)
+        child.join()
     np.testing.assert_array_equal(np.load(tmp_path / "10.npy")[0], before[0])
     np.testing.assert_array_equal(np.load(tmp_path / "20.npy")[0], before[1])
     np.testing.assert_array_equal(read_frames(video, [10, 20]), before)
