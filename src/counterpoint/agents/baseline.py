@@ -1,4 +1,4 @@
-"""What the baseline agents share: precision, steps, target networks, batches."""
+"""What several agents share: precision, steps, target networks, batches."""
 
 from __future__ import annotations
 

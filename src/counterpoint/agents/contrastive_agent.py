@@ -22,6 +22,7 @@ from pydantic import Field
 from torch import Tensor
 
 from counterpoint.agents.base import Agent, AgentConfig, Metrics, Spaces
+from counterpoint.agents.baseline import follow, kept, on_device
 from counterpoint.agents.captured import CapturedUpdate
 from counterpoint.agents.contrastive_critic import ContrastiveCritic, Seen, action_vectors
 from counterpoint.agents.networks import CategoricalActor, GaussianActor, flat
@@ -186,7 +187,7 @@ class ContrastiveAgent(Agent):
             NonFiniteError: When a loss is not finite: at once on a CPU, with parameters untouched; within 100 updates
                 elsewhere, where to look at a number is to wait for it (and whenever the agent is saved).
         """
-        moved = self._moved(batch)
+        moved = on_device(batch, self.sampling().keys, self.device)
         following, acting = self._noise(len(moved["action"]))
         take = self._recorded or self._take_step
         metrics = take({**moved, NEXT_NOISE: following, ACTOR_NOISE: acting})
@@ -221,16 +222,15 @@ class ContrastiveAgent(Agent):
         torch.autograd.backward([loss])
         for optimizer in self.optimizers.values():
             optimizer.step()
-        self._follow()
+        if self.bootstraps:
+            follow(self.target, self.critic, self.config.tau)
         return metrics
 
     def evaluate(self, batch: Mapping[str, Tensor]) -> dict[str, float]:
         """The losses on a batch; changes nothing, random state included."""
-        before = self.generator.get_state()
-        moved = self._moved(batch)
-        with torch.no_grad():
+        moved = on_device(batch, self.sampling().keys, self.device)
+        with kept(self.generator), torch.no_grad():
             _, metrics = self._losses(moved, self._noise(len(moved["action"])))
-        self.generator.set_state(before)
         return {name: float(value) for name, value in metrics.items()}
 
     @torch.no_grad()
@@ -286,9 +286,6 @@ class ContrastiveAgent(Agent):
             return -empty.exponential_(generator=self.generator).log()
         return empty.normal_(generator=self.generator)
 
-    def _moved(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {key: batch[key].to(self.device, non_blocking=True) for key in self.sampling().keys}
-
     def _look(self) -> None:
         self._raise_unless_finite()
         super()._look()
@@ -297,9 +294,3 @@ class ContrastiveAgent(Agent):
         if not bool(self._finite):
             self._finite.fill_(True)
             raise NonFiniteError(f"the loss of {self.name} is not finite")
-
-    @torch.no_grad()
-    def _follow(self) -> None:
-        if self.bootstraps:
-            old: list[Tensor] = list(self.target.parameters())
-            torch._foreach_lerp_(old, list[Tensor](self.critic.parameters()), self.config.tau)
