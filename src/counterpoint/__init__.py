@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from counterpoint.policies.clone import CloneConfig, clone
     from counterpoint.policies.cloned import ClonedPolicy
     from counterpoint.policies.diffusion_policy import DiffusionPolicy
-    from counterpoint.policies.imitate import ImitationConfig, imitate
+    from counterpoint.policies.imitate import imitate
+    from counterpoint.policies.imitation_config import ImitationConfig
     from counterpoint.rewards.model import RewardModel
 
 __all__ = [
@@ -54,7 +55,7 @@ _HOMES = {
     "EncoderConfig": "encoders.base",
     "Episode": "data.episode",
     "EpisodeStore": "data.store",
-    "ImitationConfig": "policies.imitate",
+    "ImitationConfig": "policies.imitation_config",
     "Loader": "data.loader",
     "MemoryStore": "data.store",
     "MissingExtraError": "errors",

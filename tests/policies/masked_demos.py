@@ -10,7 +10,7 @@ from counterpoint.data.store import MemoryStore
 from counterpoint.encoders.observation import ObservationConfig
 from counterpoint.encoders.vit import ViTConfig
 from counterpoint.policies.diffusion import DiffusionConfig
-from counterpoint.policies.imitate import ImitationConfig
+from counterpoint.policies.imitation_config import ImitationConfig
 from counterpoint.training.trainer import TrainConfig
 
 __all__ = ["CAMERAS", "SMALL_VIT", "masked_demos", "small_imitation"]

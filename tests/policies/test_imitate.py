@@ -14,7 +14,8 @@ from counterpoint.errors import BadInputError
 from counterpoint.objectives.icon import IConConfig
 from counterpoint.policies.crossway import CrosswayConfig
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
-from counterpoint.policies.imitate import AuxiliaryConfig, ImitationConfig, imitate
+from counterpoint.policies.imitate import imitate
+from counterpoint.policies.imitation_config import AuxiliaryConfig, ImitationConfig
 from counterpoint.training.trainer import TrainConfig
 from tests.policies.masked_demos import CAMERAS, masked_demos, small_imitation
 

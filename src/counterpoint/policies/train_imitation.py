@@ -19,7 +19,8 @@ from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError
 from counterpoint.policies.command import DEMONSTRATIONS, CloneDataConfig, chosen_demonstrations
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
-from counterpoint.policies.imitate import ImitationConfig, imitate
+from counterpoint.policies.imitate import imitate
+from counterpoint.policies.imitation_config import ImitationConfig
 from counterpoint.training.checkpoint import write_atomically
 
 __all__ = ["ImitationRunConfig", "is_imitation", "prepared_demonstrations", "train_imitation"]
