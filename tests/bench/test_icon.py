@@ -12,19 +12,18 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from counterpoint.bench import icon, icon_cells, icon_data
+from counterpoint.bench import icon, icon_data, icon_training
 from counterpoint.bench.icon import icon_benchmark, parts
-from counterpoint.bench.icon_cells import Cell, imitation_config, measure_pace, read_pace, steps_of
+from counterpoint.bench.icon_cells import Cell
 from counterpoint.bench.icon_config import ComparisonConfig, nested
 from counterpoint.bench.icon_data import evaluation_seeds, open_episodes
 from counterpoint.bench.icon_presets import preset
-from counterpoint.data.nstep_loader import NStepLoader
 from counterpoint.errors import BadInputError, MissingExtraError
 from counterpoint.evaluation.control_rollouts import ControlRollouts
 from counterpoint.evaluation.statistics import wilson
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
-from counterpoint.policies.imitate import build_imitation, imitate
-from tests.bench.icon_world import CAMERA, SOURCE, TARGET, make_robot, record_robots, small_comparison
+from counterpoint.policies.imitate import imitate
+from tests.bench.icon_world import SOURCE, TARGET, make_robot, record_robots, small_comparison
 
 ALONE, MOVED = f"{TARGET} (alone)", f"{TARGET} (transferred)"
 
@@ -155,7 +154,7 @@ def test_transferred_policies_begin_with_the_source_s(
         starts.append(options["start_from"])
         return imitate(*arguments, **options)
 
-    monkeypatch.setattr(icon_cells, "imitate", watched)
+    monkeypatch.setattr(icon_training, "imitate", watched)
     for cell in (Cell("Diff-C", TARGET, 42, "alone"), Cell("Diff-C", TARGET, 42, "transferred")):
         cell.path(tmp_path).unlink()
         shutil.rmtree(cell.run(tmp_path))
@@ -199,31 +198,6 @@ def test_seeds_come_one_after_another_and_methods_side_by_side(config: Compariso
     assert {cell.start for cell in transferred} == {"transferred"}
     names = [cell.name for cell in (*first, *transferred)]
     assert len(set(names)) == len(names) == 12
-
-
-def test_the_number_of_steps_is_the_loader_s(config: ComparisonConfig, tmp_path: Path) -> None:
-    by_epoch = {"train": {"epochs": 3, "batch_size": 4}}
-    own = config.model_copy(update={"training": config.training | by_epoch, "transfer": None})
-    settings = imitation_config(own, Cell("ICon-Diff-C", SOURCE, 0))
-    train, _ = open_episodes(own, tmp_path, SOURCE)
-    spec = build_imitation(settings, train, (CAMERA,)).sampling()
-    loader = NStepLoader(train, spec, batch_size=4, seed=0, camera=(CAMERA,))
-    assert steps_of(settings, train) == settings.train.total_steps(loader.epoch_size)
-
-
-def test_the_slowest_method_s_pace_decides_for_all(config: ComparisonConfig, tmp_path: Path) -> None:
-    own = config.model_copy(update={"minutes": 0.2})
-    cells = [Cell(method.name, SOURCE, 0) for method in own.methods]
-    measure_pace(own, tmp_path, cells)
-    found = read_pace(tmp_path)
-    assert found is not None
-    assert found["seconds_a_step"].keys() == {"Diff-C", "ICon-Diff-C"}
-    assert found["steps"] == max(1, int(12 / max(found["seconds_a_step"].values())))
-    measure_pace(own, tmp_path, [])  # it stands, whatever the machine is doing now
-    assert read_pace(tmp_path) == found
-    settings = icon_cells._paced(own, tmp_path, cells[0], open_episodes(own, tmp_path, SOURCE)[0])
-    assert settings.train.steps == found["steps"]
-    assert not (tmp_path / "runs" / "pace-Diff-C").exists()
 
 
 def test_a_folder_of_another_comparison_is_refused(

@@ -12,21 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from counterpoint.bench.icon_cells import (
-    Cell,
-    imitation_config,
-    measure_pace,
-    open_views,
-    read_cell,
-    read_pace,
-    steps_of,
-    train_cell,
-)
+from counterpoint.bench.icon_cells import Cell, imitation_config, read_cell
 from counterpoint.bench.icon_config import ComparisonConfig
 from counterpoint.bench.icon_data import check_tasks, open_episodes, record_data
 from counterpoint.bench.icon_measures import Views, evenly_spread
+from counterpoint.bench.icon_pace import measure_pace, read_pace, steps_of
 from counterpoint.bench.icon_summary import summarise
 from counterpoint.bench.icon_table import markdown
+from counterpoint.bench.icon_training import open_views, train_cell
 from counterpoint.bench.parts import claim_folder, dump
 from counterpoint.bench.pool import Part, run_side_by_side
 from counterpoint.progress import ProgressBar

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from counterpoint.bench.icon_cells import Cell, imitation_config
+from counterpoint.bench.icon_config import ComparisonConfig
+from counterpoint.bench.icon_data import open_episodes
+from counterpoint.bench.icon_pace import measure_pace, paced, read_pace, steps_of
+from counterpoint.data.nstep_loader import NStepLoader
+from counterpoint.policies.imitate import build_imitation
+from tests.bench.icon_world import CAMERA, SOURCE, TARGET, record_robots, small_comparison
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> ComparisonConfig:
+    root = tmp_path_factory.mktemp("robots")
+    for number, task in enumerate((SOURCE, TARGET)):
+        record_robots(root, task, 6, seed=number)
+    return small_comparison(root)
+
+
+def test_the_number_of_steps_is_the_loader_s(config: ComparisonConfig, tmp_path: Path) -> None:
+    by_epoch = {"train": {"epochs": 3, "batch_size": 4}}
+    own = config.model_copy(update={"training": config.training | by_epoch, "transfer": None})
+    settings = imitation_config(own, Cell("ICon-Diff-C", SOURCE, 0))
+    train, _ = open_episodes(own, tmp_path, SOURCE)
+    spec = build_imitation(settings, train, (CAMERA,)).sampling()
+    loader = NStepLoader(train, spec, batch_size=4, seed=0, camera=(CAMERA,))
+    assert steps_of(settings, train) == settings.train.total_steps(loader.epoch_size)
+
+
+def test_the_slowest_method_s_pace_decides_for_all(config: ComparisonConfig, tmp_path: Path) -> None:
+    own = config.model_copy(update={"minutes": 0.2})
+    cells = [Cell(method.name, SOURCE, 0) for method in own.methods]
+    measure_pace(own, tmp_path, cells)
+    found = read_pace(tmp_path)
+    assert found is not None
+    assert found["seconds_a_step"].keys() == {"Diff-C", "ICon-Diff-C"}
+    assert found["steps"] == max(1, int(12 / max(found["seconds_a_step"].values())))
+    measure_pace(own, tmp_path, [])  # it stands, whatever the machine is doing now
+    assert read_pace(tmp_path) == found
+    settings = paced(own, tmp_path, cells[0], open_episodes(own, tmp_path, SOURCE)[0])
+    assert settings.train.steps == found["steps"]
+    assert not (tmp_path / "runs" / "pace-Diff-C").exists()
