@@ -21,13 +21,14 @@ from pydantic import Field
 from torch import Tensor
 
 from counterpoint.agents.base import Agent, Metrics
+from counterpoint.agents.recorder import Recorder
 from counterpoint.agents.replay import ReplayBuffer, batch_rng
 from counterpoint.config import FrozenConfig
-from counterpoint.envs.workers import EnvWorkers, Observations, Stepped, WorkerLostError
+from counterpoint.envs.workers import EnvWorkers, WorkerLostError
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.rollouts import Rollouts, episode_seed, roll_out_patiently
 from counterpoint.progress import ProgressBar
-from counterpoint.training.checkpoint import newest_valid, save_checkpoint
+from counterpoint.training.checkpoint import last_good, newest_valid, save_checkpoint
 from counterpoint.training.learner import NonFiniteError
 from counterpoint.training.logging import MetricsLog
 
@@ -175,7 +176,7 @@ class OnlineLoop:
         seeds = [episode_seed(config.seed, 0, counters.rounds, place) for place in range(config.envs)]
         observations = self.workers.reset(seeds)
         self.agent.begin_episodes(config.envs)
-        recorders = [_Recorder(observations, place) for place in range(config.envs)]
+        recorders = [Recorder(observations, place) for place in range(config.envs)]
         explorer = np.random.default_rng([config.seed, 3, counters.rounds])
         while any(recorder.running for recorder in recorders):
             if counters.steps < config.warmup:
@@ -266,51 +267,9 @@ class OnlineLoop:
         )
 
     def _diverged(self, error: NonFiniteError) -> BadInputError:
-        last = self._checkpoints / "last"
-        kept = (
-            f"the last good checkpoint is {self._checkpoints / last.read_text()}"
-            if last.exists()
-            else "none was saved yet"
-        )
         return BadInputError(
             f"update {self.counters.updates + 1}",
             found=str(error),
             expected="finite losses",
-            mend=f"lower the learning rates; {kept}",
-        )
-
-
-class _Recorder:
-    """One environment's part of a round, on its way to the buffer."""
-
-    def __init__(self, observations: Observations, place: int) -> None:
-        self._place = place
-        self.running, self.terminated = True, False
-        self._seen = [observations["observation"][place].copy()]
-        self._achieved = [observations["achieved_goal"][place].copy()]
-        self._commanded = observations["desired_goal"][place].copy()
-        self._actions: list[NDArray[Any]] = []
-        self._rewards: list[float] = []
-
-    def add(self, actions: NDArray[Any], stepped: Stepped) -> None:
-        """Remember one step, unless the episode is over."""
-        if not self.running:
-            return
-        place = self._place
-        self._actions.append(np.asarray(actions[place]))
-        self._rewards.append(float(stepped.reward[place]))
-        self._seen.append(stepped.observations["observation"][place].copy())
-        self._achieved.append(stepped.observations["achieved_goal"][place].copy())
-        self.terminated = bool(stepped.terminated[place])
-        self.running = not (self.terminated or stepped.truncated[place])
-
-    def store(self, buffer: ReplayBuffer) -> None:
-        """Put the whole episode into the buffer."""
-        buffer.add_episode(
-            np.stack(self._seen),
-            np.stack(self._actions),
-            np.stack(self._achieved),
-            commanded=self._commanded,
-            rewards=np.array(self._rewards, np.float32),
-            terminated=self.terminated,
+            mend=f"lower the learning rates; {last_good(self._checkpoints)}",
         )

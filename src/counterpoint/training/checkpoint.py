@@ -26,7 +26,14 @@ from torch import Tensor
 
 from counterpoint.errors import BadInputError
 
-__all__ = ["list_checkpoints", "load_checkpoint", "newest_valid", "save_checkpoint", "write_atomically"]
+__all__ = [
+    "last_good",
+    "list_checkpoints",
+    "load_checkpoint",
+    "newest_valid",
+    "save_checkpoint",
+    "write_atomically",
+]
 
 PREFIX = "step-"
 
@@ -107,6 +114,14 @@ def newest_valid(folder: Path) -> tuple[Path, int, dict[str, Any], list[BadInput
 def list_checkpoints(folder: Path) -> list[Path]:
     """Checkpoint folders, oldest first."""
     return sorted(folder.glob(f"{PREFIX}*")) if folder.is_dir() else []
+
+
+def last_good(folder: Path) -> str:
+    """Words for a run that cannot go on: which checkpoint is its newest."""
+    last = folder / "last"
+    if not last.exists():
+        return "none was saved yet"
+    return f"the last good checkpoint is {folder / last.read_text()}"
 
 
 def write_atomically(path: Path, text: str) -> None:

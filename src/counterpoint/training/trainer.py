@@ -14,7 +14,7 @@ from pydantic import Field
 from counterpoint.config import FrozenConfig
 from counterpoint.errors import BadInputError
 from counterpoint.progress import ProgressBar
-from counterpoint.training.checkpoint import newest_valid, save_checkpoint
+from counterpoint.training.checkpoint import last_good, newest_valid, save_checkpoint
 from counterpoint.training.learner import Learner, NonFiniteError
 from counterpoint.training.logging import MetricsLog
 
@@ -169,15 +169,9 @@ def _validate(learner: Learner, loader: BatchSource, config: TrainConfig) -> dic
 
 
 def _diverged(error: NonFiniteError, step: int, checkpoints: Path) -> BadInputError:
-    last = checkpoints / "last"
-    kept = (
-        f"the last good checkpoint is {checkpoints / last.read_text()}"
-        if last.exists()
-        else "none was saved yet"
-    )
     return BadInputError(
         f"training step {step + 1}",
         found=str(error),
         expected="a finite loss and finite gradients",
-        mend=f"lower the learning rate, clip gradients, or look at the data; {kept}",
+        mend=f"lower the learning rate, clip gradients, or look at the data; {last_good(checkpoints)}",
     )
