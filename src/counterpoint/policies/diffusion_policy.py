@@ -24,13 +24,7 @@ from counterpoint.errors import BadInputError
 from counterpoint.policies.chunking import ActionChunks, RecedingHorizon, TemporalEnsemble
 from counterpoint.policies.demonstrations import Demonstrations
 from counterpoint.policies.diffusion import DiffusionConfig, DiffusionHead
-from counterpoint.policies.folder import (
-    fill_from,
-    policy_folder,
-    read_config,
-    rebuilt_encoder,
-    write_policy,
-)
+from counterpoint.policies.folder import fill_from, policy_folder, read_config, rebuilt_encoder, write_policy
 from counterpoint.policies.normalizer import LinearNormalizer
 from counterpoint.policies.observed import Episode, Moment
 

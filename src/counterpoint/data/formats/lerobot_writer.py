@@ -97,8 +97,7 @@ class LeRobotWriter:
         self._tasks: dict[str, int] = {}
         self._episodes: list[dict[str, Any]] = []
         self._frames = 0
-        self._with_success: bool | None = None
-        self._with_rewards: bool | None = None
+        self._told: dict[str, bool] = {}
 
     def add_episode(self, episode: Episode, videos: Mapping[str, Path] | None = None) -> None:
         """Append one episode.
@@ -117,13 +116,10 @@ class LeRobotWriter:
         columns = self._columns(episode)
         table = {name: as_column(values) for name, values in columns.items()}
         stats = {name: vector_stats(values) for name, values in columns.items()}
+        picked = sampled_steps(length)
         for name in self._cameras:
-            picked = sampled_steps(length)
             pixels = PixelCounts()
-            if name in videos:
-                pixels.add(read_frames(videos[name], picked))
-            else:
-                pixels.add(episode.frames[name][picked])
+            pixels.add(read_frames(videos[name], picked) if name in videos else episode.frames[name][picked])
             self._pixels[name].merge(pixels)
             stats[_key(name)] = pixels.stats()
             if name in self._images:
@@ -212,19 +208,17 @@ class LeRobotWriter:
             raise BadInputError(
                 where, found=f"a step of {step:.6f} s", expected=expected, mend="resample the episode"
             )
-        if self._with_success is None:
-            self._with_success = episode.success is not None
-            self._with_rewards = episode.rewards is not None
-        has = episode.success is not None, episode.rewards is not None
-        _expect(f"{where}, success", has[0], self._with_success, "known, as in episode 0")
-        _expect(f"{where}, rewards", has[1], self._with_rewards, "known, as in episode 0")
+        told = {"success": episode.success is not None, "rewards": episode.rewards is not None}
+        self._told = self._told or told
+        for what, known in told.items():
+            _expect(f"{where}, {what}", known, self._told[what], "known, as in episode 0")
 
     def _columns(self, episode: Episode) -> dict[str, Array]:
         """Feature -> [T, n]: everything but pictures."""
         length = len(episode)
         columns = {layout.ACTION: episode.actions, layout.STATE: episode.state}
         values = {name: column for name, column in columns.items() if column is not None}
-        if self._with_success:
+        if self._told["success"]:
             success = np.zeros((length, 1), dtype=np.bool_)
             success[-1] = bool(episode.success)
             values[layout.SUCCESS] = success
@@ -259,8 +253,8 @@ class LeRobotWriter:
             else:
                 features[_key(name)] = {"dtype": "video", **entry, "info": self._tracks[name].describe()}
         vectors = [("float32", name, dim) for name, dim in self._dims.items() if dim is not None]
-        vectors += [("bool", layout.SUCCESS, 1)] if self._with_success else []
-        vectors += [("float32", layout.REWARD, 1)] if self._with_rewards else []
+        vectors += [("bool", layout.SUCCESS, 1)] if self._told["success"] else []
+        vectors += [("float32", layout.REWARD, 1)] if self._told["rewards"] else []
         vectors += [("float32", "timestamp", 1)] + [("int64", name, 1) for name in _COUNTERS]
         return features | {
             name: {"dtype": kind, "shape": [dim], "names": None} for kind, name, dim in vectors
