@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import random
 import zlib
 from pathlib import Path
@@ -13,6 +14,11 @@ from hypothesis import HealthCheck, settings
 from counterpoint.data.episode import Episode
 from counterpoint.data.formats.lerobot_writer import LeRobotWriter
 from counterpoint.data.store import MemoryStore, read_episode
+
+# Help and tables look alike whatever terminal the tests are started from.
+os.environ["COLUMNS"] = "80"
+for name in ("FORCE_COLOR", "NO_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+    os.environ.pop(name, None)
 
 # A verdict must not hang on luck: by default, hypothesis counts an example that takes .2 s as a failure, however busy
 # the machine is, and draws other examples every time. `pytest --hypothesis-profile=anew` goes looking for new ones.
