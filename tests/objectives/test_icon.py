@@ -158,11 +158,15 @@ def test_open_clip(batch_first: bool) -> None:
 
 
 def test_only_the_last_layer() -> None:
-    vit = small_vit()
-    icon = ICon(vit, SMALL.model_copy(update={"levels": "last"}))
-    vit(pictures())
-    out = icon(masks())
-    torch.testing.assert_close(out.loss.detach(), out.metrics["last_layer_loss"])
+    found = {}
+    for levels in ("all", "last"):
+        torch.manual_seed(0)
+        vit = small_vit()
+        icon = ICon(vit, SMALL.model_copy(update={"levels": levels}))
+        vit(pictures())
+        found[levels] = icon(masks(), generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(found["last"].loss, found["all"].metrics["last_layer_loss"])
+    assert found["last"].loss != found["all"].loss
 
 
 @settings(max_examples=15, deadline=None)
