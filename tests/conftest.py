@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,14 @@ def pytest_runtest_call(item: pytest.Item) -> None:
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _own_precision() -> Iterator[None]:
+    """Accelerate keeps one precision a process: what a test trained in is not what the next one trains in."""
+    yield
+    if "accelerate.state" in sys.modules:
+        sys.modules["accelerate.state"].AcceleratorState._reset_state(True)
 
 
 @pytest.fixture
