@@ -5,6 +5,7 @@ import os
 import pickle
 import threading
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import av
@@ -265,6 +266,33 @@ def test_a_worker_may_die_or_hang() -> None:
         in_worker(os._exit, 3)
     with pytest.raises(BadInputError, match=r"no answer after 0\.5 s"):
         in_worker(time.sleep, 60, timeout=0.5)
+
+
+class Arriving:
+    """Leaves a sign when it has come to a worker."""
+
+    def __init__(self, sign: Path) -> None:
+        self.sign = sign
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _arrive, (self.sign,)
+
+
+def _arrive(sign: Path) -> Path:
+    sign.touch()
+    return sign
+
+
+def test_a_worker_s_time_begins_when_it_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sign, there, poll = tmp_path / "sign", list[bool](), Connection.poll
+
+    def look(self: Connection, timeout: float | None = 0.0) -> bool:
+        there.append(sign.exists())
+        return poll(self, timeout)
+
+    monkeypatch.setattr(Connection, "poll", look)
+    assert in_worker(str, Arriving(sign)) == str(sign)
+    assert there == [True]
 
 
 def test_errors_cross_processes_whole(video: Path) -> None:

@@ -134,7 +134,7 @@ def in_worker(function: Callable[..., Result], *args: Any, timeout: float = 60.0
     Args:
         function: A picklable function; what it raises is raised here.
         args: Its arguments; a path in the first place names the input in the error.
-        timeout: Seconds until the process is killed.
+        timeout: Seconds the function may take, its process's start not counted, before the process is killed.
 
     Raises:
         BadInputError: When the process dies or takes too long.
@@ -145,6 +145,7 @@ def in_worker(function: Callable[..., Result], *args: Any, timeout: float = 60.0
     process.start()
     theirs.close()  # so that the worker's death ends the pipe
     try:
+        ours.recv()  # it has started; how long that takes says nothing about the media
         if ours.poll(timeout):
             result, error = ours.recv()
             if error is not None:
@@ -164,6 +165,7 @@ def in_worker(function: Callable[..., Result], *args: Any, timeout: float = 60.0
 
 def _serve(pipe: Connection, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
     answer: tuple[Any, Exception | None]
+    pipe.send(None)
     try:
         answer = (function(*args), None)
     except Exception as error:  # whatever it is, it is raised in the caller
