@@ -31,7 +31,7 @@ from counterpoint.data.store import read_episode
 from counterpoint.errors import BadInputError
 from tests.data.made import memory_store, write_epic, write_lerobot, write_lerobot_v21, write_videos
 
-SECONDS = 30.0  # of one case, before it counts as a hang
+SECONDS = 120.0  # of one case, before it counts as a hang
 MEMORY = 8 << 30  # address space of the worker: a size read from damaged bytes must not be believed
 
 

@@ -83,7 +83,7 @@ def _work(number: int, folder: Path) -> None:
         init_method=f"file://{folder}/rendezvous",
         rank=number,
         world_size=WORLD,
-        timeout=timedelta(seconds=120),
+        timeout=timedelta(minutes=30),
     )
     found: Gradients = {"rank": torch.tensor([rank(), world_size()])}
     share = slice(number * B // WORLD, (number + 1) * B // WORLD)

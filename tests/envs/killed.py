@@ -32,7 +32,7 @@ def kill(process: subprocess.Popen[bytes], staged: Path) -> None:
     workers = _children(process.pid)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    patience = time.monotonic() + 60
+    patience = time.monotonic() + 600
     while any(_alive(worker) for worker in workers):
         assert time.monotonic() < patience
         time.sleep(0.05)

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+PATIENCE = 600.0  # seconds: a browser that is slow on a busy machine is still one that works
 FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -38,13 +39,13 @@ class Browser:
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self._last, self.complaints = 0, list[str]()
         address = profile / "DevToolsActivePort"
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while not (address.exists() and len(address.read_text().splitlines()) == 2):
             assert self._process.poll() is None, "Chromium ended before it began"
             assert time.monotonic() < deadline, "Chromium did not open its debugging port"
             time.sleep(0.05)
         port, path = address.read_text().split()
-        self._socket = websocket.create_connection(f"ws://127.0.0.1:{port}{path}", timeout=60)
+        self._socket = websocket.create_connection(f"ws://127.0.0.1:{port}{path}", timeout=PATIENCE)
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -76,7 +77,7 @@ class Browser:
 
     def open(self, page: Path) -> None:
         self.call("Page.navigate", url=page.resolve().as_uri())
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while self.run("document.readyState + location.protocol") != "completefile:":
             assert time.monotonic() < deadline, "the page did not load"
             time.sleep(0.05)

@@ -1,0 +1,27 @@
+"""The command line of a run that is killed half-way, however late the test that watches it comes to do it."""
+
+from __future__ import annotations
+
+import sys
+
+PROGRAM = """
+import sys, time
+from counterpoint.agents import online
+from counterpoint.cli import main
+from counterpoint.training import trainer
+
+last, whole_save = int(sys.argv.pop(1)), trainer.save_checkpoint
+
+def save_but_the_last(folder, step, *arguments, **more):
+    while step >= last:
+        time.sleep(1)
+    return whole_save(folder, step, *arguments, **more)
+
+online.save_checkpoint = trainer.save_checkpoint = save_but_the_last
+main()
+"""
+
+
+def unfinished(last: int) -> list[str]:
+    """As `python -m counterpoint`, but a run waits before the checkpoint of step `last` until it is killed."""
+    return [sys.executable, "-c", PROGRAM, str(last)]
