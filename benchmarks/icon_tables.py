@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from goal_tables import load, table
@@ -82,18 +83,44 @@ def separability() -> str:
     return table(head, [[method, *(interval(one, 3) for one in about)] for method, about in cell.items()])
 
 
-def ablation() -> str:
-    """Figure 5 at small size, one seed: success, attention and the last block's separability."""
-    found = load("icon_ablation_cpu")
-    head = ["method", "success", "share of attention on the robot", "separability after the last block"]
+def overview(study: str) -> str:
+    """A small study in one table: success, attention and the last block's separability."""
+    found = load(study)
+    head = ["task", "method", "success, episodes of all seeds", "more than Diff-C"]
+    head += ["share of attention on the robot", "separability after the last block"]
     if found is None:
-        return table(head, [["all", *["not run"] * 3]])
-    (success,), (look,), (apart,) = (found[key].values() for key in ("success", "attention", "separability"))
+        return table(head, [["all", *["not run"] * 5]])
     rows = []
-    for method in apart:
-        rate = interval(success[method]["episodes"]) if method in success else ""
-        share = look["methods"][method]["episodes"]
-        rows.append([method, rate, interval(share, 3), interval(apart[method][-1], 3)])
+    for task, apart in found["separability"].items():
+        success, look = found["success"][task], found["attention"][task]
+        for method, blocks in apart.items():
+            about, share = success.get(method, {}), look["methods"][method]
+            # With one seed the interval is over what was rolled out and looked at, with several over seeds.
+            over = "seeds" if len(share["by_seed"]) > 1 else "episodes"
+            rows.append(
+                [
+                    task.removeprefix("robosuite/"),
+                    method,
+                    interval(about["episodes"]) if about else "",
+                    interval(about["difference"][over]) if "difference" in about else "",
+                    interval(share[over], 3),
+                    interval(blocks[-1], 3),
+                ]
+            )
+    return table(head, rows)
+
+
+def stability() -> str:
+    """Figure 4 at small size: success at every checkpoint, its maximum and the mean of the best."""
+    found = load("icon_cpu")
+    head = ["method", "success at each checkpoint, mean of seeds", "maximum", "mean of the best", "drop"]
+    if found is None:
+        return table(head, [["all", *["not run"] * 4]])
+    rows = []
+    for method, about in next(iter(found["stability"].values())).items():
+        means = [sum(column) / len(column) for column in zip(*about["rates"], strict=True)]
+        cells = [interval(about[key]) for key in ("maximum", "mean_of_best", "relative_drop")]
+        rows.append([method, seeds_of(means), *cells])
     return table(head, rows)
 
 
@@ -215,7 +242,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "icon success": success,
     "icon attention": attention,
     "icon separability": separability,
-    "icon ablation": ablation,
+    "icon stability": stability,
+    "icon ablation": partial(overview, "icon_ablation_cpu"),
+    "icon methods": partial(overview, "icon_methods_cpu"),
+    "icon transfer": partial(overview, "icon_transfer_cpu"),
     "robosuite experts": robosuite_experts,
     "icon loss": loss,
     "icon growth": growth,
