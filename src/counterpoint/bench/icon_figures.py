@@ -5,6 +5,7 @@ Colours are those colour-blind readers can tell apart (Okabe and Ito); markers t
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ MARKERS = ("o", "s", "D", "^", "v")
 GREY, INK = "#767676", "#222222"
 WIDE = 8.6
 """Inches across, of a page."""
+TITLE = 14
+"""Letters in a line above a picture."""
 
 Tree = Mapping[str, Any]
 
@@ -84,7 +87,7 @@ def _maps(result: Tree, column: str, views: Views) -> Any:
             )
             _outline(panels[row][place], mask, grid.shape)
             if row == 0:
-                panels[row][place].set_title(name, fontsize=9)
+                panels[row][place].set_title(textwrap.fill(name, TITLE), fontsize=9)
     for place, title in enumerate(("picture", "robot")):
         panels[0][place].set_title(title, fontsize=9)
     for panel in panels.flat:
@@ -125,7 +128,7 @@ def _attention(result: Tree) -> Any:
         )
         _named(panel, column, found["methods"])
         panel.set_xlabel("share of attention on the robot", fontsize=8)
-        panel.set_xlim(0, 1.05 * panel.get_xlim()[1])
+        panel.set_xlim(0, min(1.02, 1.05 * panel.get_xlim()[1]))  # an interval over seeds may go on past 1
     _legend(figure, panels)
     return figure
 
