@@ -153,7 +153,7 @@ def _ablation_cpu() -> ComparisonConfig:
 
 
 def _methods_cpu() -> ComparisonConfig:
-    """Sized for half an hour of two cores: the five methods of Tables 1 and 2, one seed, half of `cpu`'s steps."""
+    """Sized for 40 minutes of two cores: the five methods of Tables 1 and 2, one seed, half of `cpu`'s steps."""
     whole = _cpu()
     keys = {"icon": {"agent_keys": 5, "environment_keys": 20}}
     transformer = {"diffusion": {"network": "transformer", "layers": 6, "width": 192}}
