@@ -51,6 +51,7 @@ def time_apart(
         for name in names:
             pipes[name], far = context.Pipe()
             context.Process(target=_serve, args=(far, make, name), daemon=True).start()
+            far.close()  # so that a candidate's death ends its pipe
     found: dict[str, Times] = {name: [] for name in names}
     for number in range(rounds + 1):
         for name, pipe in pipes.items():

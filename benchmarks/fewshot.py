@@ -9,14 +9,13 @@ episode's steps.
 from __future__ import annotations
 
 import argparse
-import json
-import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 from counterpoint.bench.fewshot import fewshot_benchmark
 from counterpoint.bench.fewshot_presets import PRESETS, preset
+from counterpoint.bench.parts import dump
 
 HERE = Path(__file__).parent
 
@@ -47,8 +46,7 @@ def main() -> None:
     command = f"python benchmarks/fewshot.py --preset {arguments.preset} --out runs/fewshot"
     kept = {"command": command, **compact(found), "provenance": about}
     path = arguments.result or HERE / "results" / f"fewshot_{arguments.preset.replace('-', '_')}.json"
-    text = json.dumps(kept, indent=1)
-    path.write_text(re.sub(r"\[[\s\d.,eE+-]*\]", lambda one: re.sub(r"\s+", " ", one.group()), text) + "\n")
+    path.write_text(dump(kept))
     for figure in sorted(arguments.out.glob("*.png")):
         shutil.copyfile(figure, arguments.figures / f"{figure.stem}_{arguments.preset}.png")
 

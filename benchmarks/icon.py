@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import shutil
 from pathlib import Path
 
 from counterpoint.bench.icon import icon_benchmark
 from counterpoint.bench.icon_presets import PRESETS, preset
+from counterpoint.bench.parts import dump
 from fewshot import compact
 
 HERE = Path(__file__).parent
@@ -34,9 +34,8 @@ def main() -> None:
     about = found.pop("provenance")
     command = f"python benchmarks/icon.py --preset {arguments.preset} --out runs/icon"
     kept = {"command": command, **compact(found), "provenance": about}
-    text = json.dumps(kept, indent=1)
     path = HERE / "results" / f"icon_{arguments.preset.replace('-', '_')}.json"
-    path.write_text(re.sub(r"\[[\s\d.,eE+-]*\]", lambda one: re.sub(r"\s+", " ", one.group()), text) + "\n")
+    path.write_text(dump(kept))
     for figure in sorted(arguments.out.glob("*.png")):
         name = figure.stem.split("-")[0]  # without the task, of which a small preset has one
         shutil.copyfile(figure, arguments.figures / f"{name}_{arguments.preset.replace('-', '_')}.png")

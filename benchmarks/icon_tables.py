@@ -245,7 +245,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "icon stability": stability,
     "icon ablation": partial(overview, "icon_ablation_cpu"),
     "icon methods": partial(overview, "icon_methods_cpu"),
-    "icon transfer": partial(overview, "icon_transfer_cpu"),
     "robosuite experts": robosuite_experts,
     "icon loss": loss,
     "icon growth": growth,

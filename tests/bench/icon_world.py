@@ -20,7 +20,15 @@ from counterpoint.data.masks import mask_camera, mask_frames
 from counterpoint.data.store import MemoryStore
 from tests.bench.square_world import SIZE, SquareTask
 
-__all__ = ["CAMERA", "SOURCE", "TARGET", "make_robot", "record_robots", "small_comparison"]
+__all__ = [
+    "CAMERA",
+    "SOURCE",
+    "TARGET",
+    "make_robot",
+    "record_robots",
+    "recorded_comparison",
+    "small_comparison",
+]
 
 CAMERA, SOURCE, TARGET = "agentview", "robosuite/left", "robosuite/top"
 CROP, PATCH = 20, 4
@@ -103,3 +111,10 @@ def small_comparison(path: Path) -> ComparisonConfig:
         ),
         processes=1,
     )
+
+
+def recorded_comparison(root: Path) -> ComparisonConfig:
+    """`small_comparison`, with the episodes of both tasks in `root`."""
+    for number, task in enumerate((SOURCE, TARGET)):
+        record_robots(root, task, 6, seed=number)
+    return small_comparison(root)

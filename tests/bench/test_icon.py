@@ -23,17 +23,14 @@ from counterpoint.evaluation.control_rollouts import ControlRollouts
 from counterpoint.evaluation.statistics import wilson
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
 from counterpoint.policies.imitate import imitate
-from tests.bench.icon_world import SOURCE, TARGET, make_robot, record_robots, small_comparison
+from tests.bench.icon_world import SOURCE, TARGET, make_robot, record_robots, recorded_comparison
 
 ALONE, MOVED = f"{TARGET} (alone)", f"{TARGET} (transferred)"
 
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> ComparisonConfig:
-    root = tmp_path_factory.mktemp("robots")
-    for number, task in enumerate((SOURCE, TARGET)):
-        record_robots(root, task, 6, seed=number)
-    return small_comparison(root)
+    return recorded_comparison(tmp_path_factory.mktemp("robots"))
 
 
 @pytest.fixture(autouse=True)

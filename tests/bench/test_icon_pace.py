@@ -10,15 +10,12 @@ from counterpoint.bench.icon_data import open_episodes
 from counterpoint.bench.icon_pace import measure_pace, paced, read_pace, steps_of
 from counterpoint.data.nstep_loader import NStepLoader
 from counterpoint.policies.imitate import build_imitation
-from tests.bench.icon_world import CAMERA, SOURCE, TARGET, record_robots, small_comparison
+from tests.bench.icon_world import CAMERA, SOURCE, recorded_comparison
 
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> ComparisonConfig:
-    root = tmp_path_factory.mktemp("robots")
-    for number, task in enumerate((SOURCE, TARGET)):
-        record_robots(root, task, 6, seed=number)
-    return small_comparison(root)
+    return recorded_comparison(tmp_path_factory.mktemp("robots"))
 
 
 def test_the_number_of_steps_is_the_loader_s(config: ComparisonConfig, tmp_path: Path) -> None:

@@ -35,14 +35,11 @@ def main(arguments: list[str] | None = None) -> None:
     given = sys.argv[1:] if arguments is None else arguments
     try:
         app.cli(prog="counterpoint", description=DESCRIPTION, args=_gather_overrides(given))
-    except (BadInputError, MissingExtraError) as error:
-        print(f"counterpoint: {error}", file=sys.stderr)
-        sys.exit(2)
-    except OSError as error:
-        refused = refused_by_the_system(error)
-        if refused is None:
+    except (BadInputError, MissingExtraError, OSError) as error:
+        told = refused_by_the_system(error) if isinstance(error, OSError) else error
+        if told is None:
             raise
-        print(f"counterpoint: {refused}", file=sys.stderr)
+        print(f"counterpoint: {told}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("counterpoint: interrupted; run the same command again to continue", file=sys.stderr)
