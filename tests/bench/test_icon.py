@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +38,11 @@ def _robots(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(
-    config: ComparisonConfig, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Path, dict[str, Any]]]:
+def whole(config: ComparisonConfig, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     out = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(icon_data, "make_task", make_robot)
-        yield out, icon_benchmark(config, out)
+        return out, icon_benchmark(config, out)
 
 
 def numbers(result: dict[str, Any]) -> dict[str, Any]:
