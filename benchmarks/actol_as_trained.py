@@ -94,9 +94,7 @@ def draw(places: dict[str, Tensor], times: Tensor, path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument(
-        "--out", type=Path, default=Path(__file__).parent / "results" / "actol_as_trained.json"
-    )
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "actol_as_trained.json")
     parser.add_argument("--figure", type=Path)
     parser.add_argument("--steps", type=int, default=1500)
     arguments = parser.parse_args()

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from counterpoint.agents.base import Spaces
 from counterpoint.agents.c_learning import CLearning, CLearningConfig
-from counterpoint.agents.contrastive_agent import ContrastiveAgent
+from counterpoint.agents.contrastive import ContrastiveAgent
 from counterpoint.agents.contrastive_rl import (
     ContrastiveRLConfig,
     ContrastiveRLInfoNCE,
@@ -90,9 +90,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--updates", type=int, default=1000)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument(
-        "--out", type=Path, default=Path(__file__).parent / "results" / "agent_precision.json"
-    )
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "agent_precision.json")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     runs = [
@@ -102,8 +100,7 @@ def main() -> None:
         for bf16 in (False, True)
     ]
     result = {
-        "command": "python benchmarks/agent_precision.py "
-        f"--updates {arguments.updates} --seeds {arguments.seeds}",
+        "command": f"python benchmarks/agent_precision.py --updates {arguments.updates} --seeds {arguments.seeds}",
         "runs": runs,
         "provenance": provenance(),
     }

@@ -36,7 +36,7 @@ import torch
 from torch import Tensor
 
 from counterpoint.agents.base import Spaces
-from counterpoint.agents.contrastive_critic import ContrastiveCritic
+from counterpoint.agents.critics import ContrastiveCritic
 from counterpoint.agents.networks import EnsembleMLP
 from counterpoint.agents.td_infonce import TDInfoNCE, TDInfoNCEConfig
 from counterpoint.objectives.td_infonce import goal_reaching_loss, td_infonce_loss
@@ -107,19 +107,13 @@ def agree(candidates: dict[str, Candidate]) -> None:
     for _ in range(3):
         found = {name: run() for name, run in candidates.items()}
         losses = {
-            name: value
-            if isinstance(value, list)
-            else [float(value[f"{part}/loss"]) for part in ("critic", "actor")]
+            name: value if isinstance(value, list) else [float(value[f"{part}/loss"]) for part in ("critic", "actor")]
             for name, value in found.items()
         }
         for name, value in losses.items():
             tolerance = 2e-2 if "bf16" in name else 1e-4
             torch.testing.assert_close(
-                torch.tensor(value),
-                torch.tensor(losses["jax"]),
-                rtol=tolerance,
-                atol=0,
-                msg=f"{name}: {losses}",
+                torch.tensor(value), torch.tensor(losses["jax"]), rtol=tolerance, atol=0, msg=f"{name}: {losses}"
             )
 
 
@@ -208,11 +202,7 @@ def timed(run: Candidate) -> float:
 
 def compare(rows: int, rounds: int) -> dict[str, Any]:
     batch = random_batch(rows)
-    candidates = {
-        "jax": jax_update(batch),
-        "float32": library_update(batch),
-        "bf16": library_update(batch, bf16=True),
-    }
+    candidates = {"jax": jax_update(batch), "float32": library_update(batch), "bf16": library_update(batch, bf16=True)}
     agree(candidates)
     return measure(candidates, rounds)
 

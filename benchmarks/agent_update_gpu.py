@@ -53,9 +53,7 @@ def updates_a_second(agent: TDInfoNCE, rows: int, updates: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--updates", type=int, default=2000)
-    parser.add_argument(
-        "--out", type=Path, default=Path(__file__).parent / "results" / "agent_update_gpu.json"
-    )
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "agent_update_gpu.json")
     arguments = parser.parse_args()
     ways: dict[str, dict[str, Any]] = {
         "launched": {},
@@ -67,8 +65,7 @@ def main() -> None:
         "greatest_difference_of_losses": agree(256),
         "updates_a_second": {
             str(rows): {
-                name: round(updates_a_second(make(**way), rows, arguments.updates))
-                for name, way in ways.items()
+                name: round(updates_a_second(make(**way), rows, arguments.updates)) for name, way in ways.items()
             }
             for rows in (256, 1024, 4096)
         },

@@ -94,9 +94,7 @@ def make_step(
         "actor_adam": actor_adam.init(actor),
     }
 
-    def step(
-        state: Tree, batch: Tree, next_noise: jax.Array, actor_noise: jax.Array
-    ) -> tuple[Tree, jax.Array]:
+    def step(state: Tree, batch: Tree, next_noise: jax.Array, actor_noise: jax.Array) -> tuple[Tree, jax.Array]:
         critic, actor, target = state["critic"], state["actor"], state["target"]
         (first, psi_goal), critic_grad = jax.value_and_grad(critic_loss, has_aux=True)(
             critic, target, actor, batch, next_noise, discount

@@ -32,10 +32,7 @@ def timed(run: Candidate) -> tuple[float, float]:
 
 
 def time_apart(
-    names: Sequence[str],
-    make: Callable[[str], Candidate],
-    rounds: int,
-    environment: Mapping[str, str] | None = None,
+    names: Sequence[str], make: Callable[[str], Candidate], rounds: int, environment: Mapping[str, str] | None = None
 ) -> dict[str, Times]:
     """Each round runs every candidate once, one at a time, after a round that warms up.
 

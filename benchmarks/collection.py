@@ -40,13 +40,7 @@ def default(frames: int) -> Measured:
     from metaworld.policies import ENV_POLICY_MAP
 
     env: Any = gymnasium.make(
-        "Meta-World/MT1",
-        env_name=TASK,
-        seed=0,
-        render_mode="rgb_array",
-        camera_name="corner2",
-        width=SIZE,
-        height=SIZE,
+        "Meta-World/MT1", env_name=TASK, seed=0, render_mode="rgb_array", camera_name="corner2", width=SIZE, height=SIZE
     )
     policy = ENV_POLICY_MAP[TASK]()  # type: ignore[abstract]
     observation, _ = env.reset(seed=0)
@@ -64,7 +58,7 @@ def default(frames: int) -> Measured:
 
 
 def render(frames: int) -> Measured:
-    from counterpoint.envs.metaworld import MetaWorldTask
+    from counterpoint.envs.metaworld.env import MetaWorldTask
 
     task = MetaWorldTask(TASK, size=SIZE)
     task.reset(0)
@@ -80,7 +74,7 @@ def render(frames: int) -> Measured:
 
 def pipeline(workers: int, episodes: int) -> Measured:
     from counterpoint.data.formats import open_dataset
-    from counterpoint.envs.collect import CollectConfig, collect_metaworld
+    from counterpoint.envs.metaworld.collect import CollectConfig, collect_metaworld
 
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "set"
@@ -130,9 +124,7 @@ def summary(rounds: list[dict[str, Measured]]) -> dict[str, dict[str, list[float
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "collection.json")
     options = parser.parse_args()

@@ -23,8 +23,7 @@ def fewshot(name: str, kind: str) -> str:
         whole = found["aggregate"][kind][row]
         by_seed = [", ".join(f"{one:.2f}" for one in cells[task][kind]["by_seed"]) for task in tasks]
         numbers = [
-            f"{interval(cells[task][kind], 'score')} ({seeds})"
-            for task, seeds in zip(tasks, by_seed, strict=True)
+            f"{interval(cells[task][kind], 'score')} ({seeds})" for task, seeds in zip(tasks, by_seed, strict=True)
         ]
         rows.append([row, *numbers, f"{whole['mean']['value']:.2f}", interval(whole["iqm"], "value")])
     return table(["method", *tasks, "mean", "IQM"], rows)
@@ -129,14 +128,7 @@ def nstep_loading() -> str:
 def update() -> str:
     """One Premier-TACO update beside the authors' step, and each stage's share."""
     found = load("premier_taco_update")
-    head = [
-        "update, one thread",
-        "ms",
-        "plain over it",
-        "of it, processor ms: shift",
-        "anchor",
-        "targets",
-    ]
+    head = ["update, one thread", "ms", "plain over it", "of it, processor ms: shift", "anchor", "targets"]
     head += ["heads, loss", "backward", "Adam"]
     if found is None:
         return table(head, [["all", *["not run"] * 8]])
@@ -148,14 +140,7 @@ def update() -> str:
         for name, numbers in found[part]["update"].items():
             stages = found[part]["stages_processor_ms"][name]
             ratio = f"{numbers['plain_over_this_wall']:.2f}"
-            rows.append(
-                [
-                    f"{name}{title}",
-                    f"{numbers['wall_ms']:.0f}",
-                    ratio,
-                    *(f"{stages[key]:.0f}" for key in keys),
-                ]
-            )
+            rows.append([f"{name}{title}", f"{numbers['wall_ms']:.0f}", ratio, *(f"{stages[key]:.0f}" for key in keys)])
     return table(head, rows)
 
 

@@ -19,11 +19,11 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from counterpoint.envs.dmc import HORIZON, DMCTask, dmc_versions
-from counterpoint.envs.dmc_planner import planner_config
-from counterpoint.envs.dmc_record import Actor
-from counterpoint.envs.dmc_tasks import EVALUATION, PRETRAINING, resolve_dmc_tasks
-from counterpoint.envs.recording import episode_seed
+from counterpoint.envs.collect import episode_seed
+from counterpoint.envs.dmc.collect import Actor
+from counterpoint.envs.dmc.env import HORIZON, DMCTask, dmc_versions
+from counterpoint.envs.dmc.planner import planner_config
+from counterpoint.envs.dmc.tasks import EVALUATION, PRETRAINING, resolve_dmc_tasks
 from counterpoint.progress import ProgressBar
 from counterpoint.provenance import provenance
 

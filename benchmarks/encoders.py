@@ -35,9 +35,7 @@ def main() -> None:
             optimizer.step()
             optimizer.zero_grad()
             times.append(1000 * (time.perf_counter() - began))
-        rows.append(
-            {"tower": image, "sees": size, "frames": pixels, "median_ms": round(statistics.median(times), 1)}
-        )
+        rows.append({"tower": image, "sees": size, "frames": pixels, "median_ms": round(statistics.median(times), 1)})
     about = {
         "command": "python benchmarks/encoders.py",
         "threads": 2,

@@ -29,9 +29,7 @@ VIDEO = "P01_14"  # a video of the frames' rate; which one they come from is not
 
 def main() -> None:
     """Lay the sample out, read it, score it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sample", type=Path, required=True)
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--result", type=Path, default=Path(__file__).parent / "results" / "epic_clip.json")

@@ -2,7 +2,7 @@
 
     python benchmarks/fewshot.py --preset cpu --out runs/fewshot
 
-Runs `counterpoint bench fewshot` in that folder, or what is left of it, and keeps the result without every single
+Runs `python -m studies.fewshot` in that folder, or what is left of it, and keeps the result without every single
 episode's steps.
 """
 
@@ -13,9 +13,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from counterpoint.bench.fewshot import fewshot_benchmark
-from counterpoint.bench.fewshot_presets import PRESETS, preset
-from counterpoint.bench.parts import dump
+from studies.fewshot.presets import PRESETS, preset
+from studies.fewshot.run import fewshot_benchmark
+from studies.parts import dump
 
 HERE = Path(__file__).parent
 
@@ -23,9 +23,7 @@ HERE = Path(__file__).parent
 def compact(value: Any) -> Any:
     """Four figures are more than the intervals allow; steps of single episodes stay in the run's folder."""
     if isinstance(value, dict):
-        return {
-            key: compact(part) for key, part in value.items() if key != "steps" or not isinstance(part, list)
-        }
+        return {key: compact(part) for key, part in value.items() if key != "steps" or not isinstance(part, list)}
     if isinstance(value, list):
         return [compact(part) for part in value]
     return float(f"{value:.4g}") if isinstance(value, float) else value
@@ -33,9 +31,7 @@ def compact(value: Any) -> Any:
 
 def main() -> None:
     """Run, and keep."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", choices=list(PRESETS), default="cpu")
     parser.add_argument("--out", type=Path, default=Path("runs/fewshot"))
     parser.add_argument("--result", type=Path)

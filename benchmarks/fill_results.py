@@ -54,9 +54,7 @@ def study(rows: Sequence[str], columns: dict[str, str]) -> str:
         for key in columns.values():
             image_only = key == "goal_image_voc" or "_frame_similarity" in key
             cells.append(
-                "not defined"
-                if wordless and not image_only
-                else spread(test.get(key.format(form=test["form"])))
+                "not defined" if wordless and not image_only else spread(test.get(key.format(form=test["form"])))
             )
         lines.append([name, *cells])
     return markdown(["objective", *columns], lines)
@@ -148,9 +146,7 @@ def losses() -> str:
         if case["case"] == "actol":
             ours, other, key = times["fused"], times["loop"], "loop_over_this_wall"
             aim = f"{AIMS[case['T']]}x"
-            rows.append(
-                ["VLO + bridge", size, *cells(ours, other), f"{ours[key]:.0f}x as fast as the loop", aim]
-            )
+            rows.append(["VLO + bridge", size, *cells(ours, other), f"{ours[key]:.0f}x as fast as the loop", aim])
             unbound = times["unbound_loop"]
             ratio = f"{unbound['wall_ms'] / ours['wall_ms']:.0f}x as fast as the unbound loop"
             rows.append(["VLO + bridge", size, *cells(ours, unbound), ratio, "none"])
@@ -174,12 +170,9 @@ def loading() -> str:
     """Throughput of loading."""
     found = read("loading")
     rates = [
-        [n, f"{v['median']:,.0f} ({v['min']:,.0f} to {v['max']:,.0f})"]
-        for n, v in found["frames_per_second"].items()
+        [n, f"{v['median']:,.0f} ({v['min']:,.0f} to {v['max']:,.0f})"] for n, v in found["frames_per_second"].items()
     ]
-    ratios = [
-        [n, f"{v['median']:.1f}x ({v['min']:.1f} to {v['max']:.1f})"] for n, v in found["ratios"].items()
-    ]
+    ratios = [[n, f"{v['median']:.1f}x ({v['min']:.1f} to {v['max']:.1f})"] for n, v in found["ratios"].items()]
     return (
         markdown(["loader", "frames a second, median (least to most)"], rates)
         + "\n\n"
@@ -193,23 +186,15 @@ def collection() -> str:
     for name, found in read("collection")["summary"].items():
         low, middle, high = found["frames_per_s"]
         least, ratio, most = found["frames_per_s_over_default"]
-        rows.append(
-            [name, f"{middle:.0f} ({low:.0f} to {high:.0f})", f"{ratio:.1f}x ({least:.1f} to {most:.1f})"]
-        )
+        rows.append([name, f"{middle:.0f} ({low:.0f} to {high:.0f})", f"{ratio:.1f}x ({least:.1f} to {most:.1f})"])
     return markdown(["path", "frames a second", "over gymnasium's default render()"], rows)
 
 
 def r3m_language() -> str:
     """R3M by its language reward."""
     found = read("r3m_language")
-    names = {
-        "voc": "VOC",
-        "voc_wrong_instruction": "VOC, wrong instruction",
-        "accuracy": "accuracy at the last frame",
-    }
-    return markdown(
-        ["R3M's language reward", *names.values()], [["r3m", *[spread(found[key]) for key in names]]]
-    )
+    names = {"voc": "VOC", "voc_wrong_instruction": "VOC, wrong instruction", "accuracy": "accuracy at the last frame"}
+    return markdown(["R3M's language reward", *names.values()], [["r3m", *[spread(found[key]) for key in names]]])
 
 
 TABLES: dict[str, Callable[[], str]] = {

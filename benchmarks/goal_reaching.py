@@ -56,9 +56,7 @@ class Study:
 
 def recorded(out: str, overlap: int) -> tuple[str, ...]:
     """The command that records a maze in two parts with 2 `overlap` + 1 cells in common."""
-    line = (
-        f"collect pointmaze --maze UMaze --suite stitch --overlap {overlap} --episodes 200 --val-episodes 20"
-    )
+    line = f"collect pointmaze --maze UMaze --suite stitch --overlap {overlap} --episodes 200 --val-episodes 20"
     return (*line.split(), "--out", out)
 
 
@@ -227,9 +225,7 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> None:
     """Run a study."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study", choices=STUDIES)
     parser.add_argument("--rows", nargs="*")
     parser.add_argument("--seeds", type=int)

@@ -161,13 +161,7 @@ def agent_update() -> str:
 def agent_scale() -> str:
     """Time and memory of an update by batch size."""
     found = load("agent_update")
-    head = [
-        "batch",
-        "update, ms",
-        "of it losses on logits, ms",
-        "peak memory above start, MB",
-        "one [B, B, 2], MB",
-    ]
+    head = ["batch", "update, ms", "of it losses on logits, ms", "peak memory above start, MB", "one [B, B, 2], MB"]
     if found is None:
         return table(head, [["all", *["not run"] * 4]])
     keys = ("update_ms", "losses_alone_ms", "peak_mb_above_start", "twin_logits_mb")

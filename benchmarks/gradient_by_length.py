@@ -18,8 +18,8 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from counterpoint.data.loader import Loader
-from counterpoint.data.sampling import Drawn, Key, Spec
+from counterpoint.data.sampler import Loader
+from counterpoint.data.spec import Drawn, Key, Spec
 from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.base import DualEncoder
 from counterpoint.objectives import decisionnce_p_loss, decisionnce_t_loss
@@ -51,16 +51,12 @@ class OfLength:
 
 def main() -> None:
     """Measure, and draw the figure."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
     parser.add_argument("--batches", type=int, default=8)
-    parser.add_argument(
-        "--result", type=Path, default=Path(__file__).parent / "results" / "gradient_by_length.json"
-    )
+    parser.add_argument("--result", type=Path, default=Path(__file__).parent / "results" / "gradient_by_length.json")
     parser.add_argument("--figure", type=Path, default=Path("docs/assets/gradient_by_length.svg"))
     arguments = parser.parse_args()
     config = load_config("decisionnce_t-demo", {})
@@ -85,9 +81,7 @@ def main() -> None:
         "batches": arguments.batches,
         "temperature": config.objective["temperature"],
     }
-    arguments.result.write_text(
-        json.dumps(about | {"norms": norms, "provenance": provenance()}, indent=1) + "\n"
-    )
+    arguments.result.write_text(json.dumps(about | {"norms": norms, "provenance": provenance()}, indent=1) + "\n")
     draw(norms, arguments.figure)
     print(f"Wrote {arguments.result} and {arguments.figure}")
 
@@ -126,15 +120,9 @@ def draw(norms: dict[str, dict[str, list[list[float]]]], path: Path) -> None:
             axis.fill_between(LENGTHS, values.min(0), values.max(0), color=colour, alpha=0.2, linewidth=0)
             axis.plot(LENGTHS, values.mean(0), color=colour, marker="o", markersize=3)
             axis.annotate(
-                name,
-                (LENGTHS[-1], values.mean(0)[-1]),
-                xytext=(4, 0),
-                textcoords="offset points",
-                color=colour,
+                name, (LENGTHS[-1], values.mean(0)[-1]), xytext=(4, 0), textcoords="offset points", color=colour
             )
-        axis.set(
-            xscale="log", title=state, xlabel="segment length m (frames)", xticks=LENGTHS, xlim=(0.9, 130)
-        )
+        axis.set(xscale="log", title=state, xlabel="segment length m (frames)", xticks=LENGTHS, xlim=(0.9, 130))
         axis.set_xticklabels([str(m) for m in LENGTHS])
         axis.minorticks_off()
         axis.spines[["top", "right"]].set_visible(False)

@@ -2,7 +2,7 @@
 
     python benchmarks/icon.py --preset cpu --out runs/icon
 
-Runs `counterpoint bench icon` in that folder, or what is left of it.
+Runs `python -m studies.icon` in that folder, or what is left of it.
 """
 
 from __future__ import annotations
@@ -12,19 +12,17 @@ import json
 import shutil
 from pathlib import Path
 
-from counterpoint.bench.icon import icon_benchmark
-from counterpoint.bench.icon_presets import PRESETS, preset
-from counterpoint.bench.parts import dump
 from fewshot import compact
+from studies.icon.presets import PRESETS, preset
+from studies.icon.run import icon_benchmark
+from studies.parts import dump
 
 HERE = Path(__file__).parent
 
 
 def main() -> None:
     """Run, and keep."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", choices=list(PRESETS), default="cpu")
     parser.add_argument("--out", type=Path, default=Path("runs/icon"))
     parser.add_argument("--figures", type=Path, default=HERE.parent / "docs" / "assets")

@@ -33,13 +33,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from apart import Candidate, Times, time_apart, timed
+from counterpoint.objectives import icon
 from counterpoint.objectives import icon as library
-from counterpoint.objectives import inter_token
-from counterpoint.objectives.farthest_points import (
-    farthest_point_sampling,
-    grid_positions,
-    random_point_sampling,
-)
+from counterpoint.objectives.icon import farthest_point_sampling, grid_positions, random_point_sampling
 from counterpoint.provenance import provenance
 from icon_loss_plain import plain_icon_loss, plain_sampling
 
@@ -64,9 +60,7 @@ def rectangles(images: int, side: int) -> Tensor:
 
 def random_tokens(images: int, side: int, layers: int) -> list[Tensor]:
     generator = torch.Generator().manual_seed(1)
-    return [
-        torch.randn(images, side * side, WIDTH, generator=generator).requires_grad_() for _ in range(layers)
-    ]
+    return [torch.randn(images, side * side, WIDTH, generator=generator).requires_grad_() for _ in range(layers)]
 
 
 def farthest(mask: Tensor, side: int, agent: int = AGENT, environment: int = ENVIRONMENT) -> Keys:
@@ -98,12 +92,12 @@ def automatic_loss(tokens: list[Tensor], mask: Tensor, agent: Tensor, environmen
     keys = torch.cat([agent, environment], 1)
     layers = []
     for x in tokens:
-        queries = torch.stack(inter_token.token_queries(x, mask), 1)
+        queries = torch.stack(icon.token_queries(x, mask), 1)
         chosen = x.gather(1, keys[..., None].expand(-1, -1, x.shape[-1]))
         layers.append(functional.normalize(queries, dim=-1) @ functional.normalize(chosen, dim=-1).mT)
-    losses = inter_token.icon_image_losses(torch.stack(layers) / 0.3, agent.shape[1])
-    good = inter_token.qualifying(mask, agent.shape[1], environment.shape[1])
-    return inter_token.weighted_mean(losses, good)
+    losses = icon.icon_image_losses(torch.stack(layers) / 0.3, agent.shape[1])
+    good = icon.qualifying(mask, agent.shape[1], environment.shape[1])
+    return icon.weighted_mean(losses, good)
 
 
 def passes(loss: Callable[[], Tensor], leaves: list[Tensor]) -> Candidate:
@@ -158,9 +152,7 @@ def sampling(images: int) -> dict[str, Candidate]:
 
 
 def growth(images: int) -> dict[str, dict[str, Candidate]]:
-    def case(
-        side: int = SIDE, layers: int = LAYERS, keys: tuple[int, int] = (AGENT, ENVIRONMENT)
-    ) -> Candidate:
+    def case(side: int = SIDE, layers: int = LAYERS, keys: tuple[int, int] = (AGENT, ENVIRONMENT)) -> Candidate:
         mask, tokens = rectangles(images, side), random_tokens(images, side, layers)
         return passes(lambda: library.icon_loss(tokens, mask, *farthest(mask, side, *keys)), tokens)
 
@@ -229,9 +221,7 @@ def main() -> None:
         "memory_kept": summary(time_apart(names, make, rounds, KEEP_MEMORY), "plain"),
         "one_process": measure(candidates(images), rounds, "plain"),
         "sampling": measure(sampling(images), rounds, "plain"),
-        "growth": {
-            name: measure(runs, rounds, next(iter(runs))) for name, runs in growth(images // 4).items()
-        },
+        "growth": {name: measure(runs, rounds, next(iter(runs))) for name, runs in growth(images // 4).items()},
         "provenance": provenance(),
     }
     arguments.out.parent.mkdir(parents=True, exist_ok=True)

@@ -28,8 +28,7 @@ import timm
 import torch
 from torch import Tensor
 
-from counterpoint.objectives.icon import ICon
-from counterpoint.objectives.inter_token import icon_image_losses, icon_logits, patch_mask
+from counterpoint.objectives.icon import ICon, icon_image_losses, icon_logits, patch_mask
 from counterpoint.provenance import provenance
 
 SIZE = 224
@@ -78,9 +77,7 @@ class Steps:
     def parts(self) -> dict[str, float]:
         """Processor milliseconds of what ICon does in a step, one part after the other."""
         with torch.no_grad():
-            features = self.vit.forward_intermediates(
-                self.pictures, output_fmt="NLC", return_prefix_tokens=True
-            )[1]
+            features = self.vit.forward_intermediates(self.pictures, output_fmt="NLC", return_prefix_tokens=True)[1]
         tokens = [torch.cat([prefix, patches], 1).requires_grad_() for patches, prefix in features]
         config, clock = self.icon.config, _Clock()
         mask = patch_mask(self.masks, 16)

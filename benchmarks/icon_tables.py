@@ -169,9 +169,7 @@ def loss() -> str:
     plain, shared, anew = (found["sampling"][key]["wall_ms"] for key in ("plain", "shared", "per_layer"))
     for words, spent in (("plain", plain), ("once an image", shared), ("every layer", anew)):
         more = "1.0" if spent == plain else f"{plain / spent:.{1 if plain < 10 * spent else 0}f}"
-        rows.append(
-            [f"of it, choosing keys: {words}", f"{spent:.{1 if spent < 10 else 0}f}", more, *[""] * 4]
-        )
+        rows.append([f"of it, choosing keys: {words}", f"{spent:.{1 if spent < 10 else 0}f}", more, *[""] * 4])
     return table(head, rows)
 
 
@@ -193,14 +191,7 @@ def growth() -> str:
 def step() -> str:
     """ICon's share of a training step of ViT-S/16."""
     found = load("icon_step")
-    head = [
-        "training step",
-        "ms without ICon",
-        "with ICon",
-        "share of ICon",
-        "share by its parts",
-        "of it, keys",
-    ]
+    head = ["training step", "ms without ICon", "with ICon", "share of ICon", "share by its parts", "of it, keys"]
     if found is None:
         return table(head, [["all", *["not run"] * 5]])
     wall = found["wall"]

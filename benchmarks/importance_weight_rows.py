@@ -63,9 +63,7 @@ def study(seeds: int, discount: float) -> list[dict[str, Any]]:
         for seed in range(seeds):
             moves = random_chain(STATES, seed)
             end = exact_iteration(moves, discount, row_sum)
-            errors.append(
-                [np.abs(end - true_occupancy(moves, gamma)).mean() for gamma in (discount, effective)]
-            )
+            errors.append([np.abs(end - true_occupancy(moves, gamma)).mean() for gamma in (discount, effective)])
         of_true, of_effective = np.mean(errors, axis=0)
         found.append(
             {
@@ -80,14 +78,10 @@ def study(seeds: int, discount: float) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Iterate, compare, write."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--discount", type=float, default=0.9)
-    parser.add_argument(
-        "--out", type=Path, default=Path(__file__).parent / "results" / "importance_weight_rows.json"
-    )
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "importance_weight_rows.json")
     arguments = parser.parse_args()
     found = {
         "command": "python benchmarks/importance_weight_rows.py",

@@ -16,15 +16,15 @@ from pathlib import Path
 
 import numpy as np
 
-from counterpoint.agents.contrastive_agent import ContrastiveAgent
+from counterpoint.agents.contrastive import ContrastiveAgent
 from counterpoint.agents.saved import load_agent
-from counterpoint.agents.train import train_agent
-from counterpoint.bench.interpolation import agent_encoder, interpolation_study, untrained
-from counterpoint.data.formats.minari import read_minari
-from counterpoint.envs.collect_mazes import PointMazeCollect, collect_pointmaze
-from counterpoint.envs.goal_env import EnvConfig, make_goal_env
-from counterpoint.envs.waypoints import MazeGrid
+from counterpoint.data.formats.minari.reader import read_minari
+from counterpoint.envs.goal.collect import PointMazeCollect, collect_pointmaze
+from counterpoint.envs.goal.env import EnvConfig, make_goal_env
+from counterpoint.envs.goal.waypoints import MazeGrid
 from counterpoint.provenance import provenance
+from counterpoint.training.train_agent import train_agent
+from studies.interpolation.run import agent_encoder, interpolation_study, untrained
 
 ROOT = Path(__file__).resolve().parent.parent
 APART, PAIRS = 6, 30
@@ -42,14 +42,10 @@ SETTINGS = {
 
 def main() -> None:
     """Train, interpolate, write."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/interpolation"))
     arguments = parser.parse_args()
-    data = collect_pointmaze(
-        PointMazeCollect(out=arguments.out / "data", maze="Medium", episodes=300, val_episodes=30)
-    )
+    data = collect_pointmaze(PointMazeCollect(out=arguments.out / "data", maze="Medium", episodes=300, val_episodes=30))
     run = arguments.out / "run"
     if not (run / "agent").exists():
         train_agent("td_infonce", run, SETTINGS, data=str(data))

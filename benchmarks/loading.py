@@ -25,8 +25,8 @@ import torch
 
 from counterpoint.data.cache import cached
 from counterpoint.data.episode import Array, Episode
-from counterpoint.data.formats.lerobot import LeRobotStore
-from counterpoint.data.formats.lerobot_writer import LeRobotWriter
+from counterpoint.data.formats.lerobot.reader import LeRobotStore
+from counterpoint.data.formats.lerobot.writer import LeRobotWriter
 from counterpoint.data.store import EpisodeStore
 from counterpoint.provenance import provenance
 

@@ -124,8 +124,7 @@ def measure(candidates: dict[str, Candidate], rounds: int, base: str) -> dict[st
 
     def summary(name: str) -> dict[str, float]:
         ratios = [
-            median(b / own for b, own in zip(times[base], times[name], strict=True))
-            for times in (wall, processor)
+            median(b / own for b, own in zip(times[base], times[name], strict=True)) for times in (wall, processor)
         ]
         return {
             "wall_ms": round(median(wall[name]), 2),
@@ -166,13 +165,7 @@ def decisionnce(rounds: int, B: int = 1024, D: int = 1024) -> dict[str, Any]:
     }
     for run in candidates.values():
         run()
-    return {
-        "case": "decisionnce",
-        "B": B,
-        "F": 2,
-        "D": D,
-        "times": measure(candidates, rounds, "two_products"),
-    }
+    return {"case": "decisionnce", "B": B, "F": 2, "D": D, "times": measure(candidates, rounds, "two_products")}
 
 
 def main() -> None:

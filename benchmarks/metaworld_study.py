@@ -22,7 +22,7 @@ import torch
 from counterpoint.data.formats import open_dataset
 from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.base import DualEncoder
-from counterpoint.envs.metaworld_instructions import INSTRUCTIONS, PARAPHRASES
+from counterpoint.envs.metaworld.instructions import INSTRUCTIONS, PARAPHRASES
 from counterpoint.evaluation.embedded import embed_store
 from counterpoint.evaluation.metrics import value_order_correlation
 from counterpoint.evaluation.reward_eval import evaluate_encoder
@@ -81,9 +81,7 @@ ROWS: dict[str, Row] = {
 
 def main() -> None:
     """Train and evaluate what is missing, then write the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--rows", nargs="*", default=list(ROWS))
@@ -168,10 +166,7 @@ def write_table(out: Path, result: Path, data: Path) -> None:
     """Mean over seeds with a t interval of every number, for every row that was measured."""
     table: dict[str, Any] = {}
     for name in ROWS:
-        runs = [
-            json.loads(p.read_text())
-            for p in sorted(out.glob(f"{name.replace(' ', '_')}-seed*/measured.json"))
-        ]
+        runs = [json.loads(p.read_text()) for p in sorted(out.glob(f"{name.replace(' ', '_')}-seed*/measured.json"))]
         if not runs:
             continue
         table[name] = {"seeds": [run["seed"] for run in runs]}
@@ -181,9 +176,7 @@ def write_table(out: Path, result: Path, data: Path) -> None:
             table[name][split]["form"] = runs[0][split]["form"]
     settings = load_config(RECIPE, {}).model_dump(mode="json")
     about = {"command": "python benchmarks/metaworld_study.py --data DATA --out RUNS", "recipe": settings}
-    about |= {
-        "data": {split: open_dataset(data, split=split).fingerprint for split in ("train", "val", "test")}
-    }
+    about |= {"data": {split: open_dataset(data, split=split).fingerprint for split in ("train", "val", "test")}}
     result.write_text(json.dumps(about | {"rows": table, "provenance": provenance()}, indent=1) + "\n")
     print(f"Wrote {result}")
 
@@ -191,12 +184,7 @@ def write_table(out: Path, result: Path, data: Path) -> None:
 def interval(values: list[float]) -> dict[str, Any]:
     """Mean, interval and the values themselves."""
     if not np.isfinite(values).all():
-        return {
-            "mean": None,
-            "low": None,
-            "high": None,
-            "values": [v if np.isfinite(v) else None for v in values],
-        }
+        return {"mean": None, "low": None, "high": None, "values": [v if np.isfinite(v) else None for v in values]}
     estimate = seeds_interval(np.array(values))
     return {"mean": estimate.value, "low": estimate.low, "high": estimate.high, "values": values}
 

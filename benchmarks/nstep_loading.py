@@ -29,10 +29,9 @@ import torch
 
 from counterpoint.data.cache import CachedStore, cached
 from counterpoint.data.episode import Episode
-from counterpoint.data.multitask import MultiTaskStore
-from counterpoint.data.nstep import NearNegatives, NStepSpec
-from counterpoint.data.nstep_loader import NStepLoader
-from counterpoint.data.store import EpisodeStore, MemoryStore
+from counterpoint.data.sampler import NStepLoader
+from counterpoint.data.spec import NearNegatives, NStepSpec
+from counterpoint.data.store import EpisodeStore, MemoryStore, MultiTaskStore
 from counterpoint.provenance import provenance
 
 SIZE, LENGTH, BATCH, WINDOW, ACTIONS = 84, 200, 256, 5, 3
@@ -68,9 +67,7 @@ def block_copy(bytes_: int, source: np.ndarray[Any, Any], rng: np.random.Generat
     return (time.process_time() - started) * bytes_ / (max(1, bytes_ // len(target)) * len(target))
 
 
-def measure(
-    store: EpisodeStore, rounds: int, source: Any, batch: int = BATCH, **settings: Any
-) -> dict[str, Any]:
+def measure(store: EpisodeStore, rounds: int, source: Any, batch: int = BATCH, **settings: Any) -> dict[str, Any]:
     loader = NStepLoader(store, spec(**settings), batch_size=batch, seed=0)
     rng = np.random.default_rng(1)
     wall, processor, ratios = [], [], []

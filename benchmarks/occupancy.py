@@ -1,4 +1,4 @@
-"""The tabular study of `counterpoint bench occupancy`, its numbers and figures put where the documentation reads them.
+"""The tabular study of `python -m studies.occupancy`, its numbers and figures put where the documentation reads them.
 
     python benchmarks/occupancy.py --study runs/occupancy
 
@@ -19,11 +19,11 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # for who runs this file by its path from elsewhere
 import occupancy_tables
-from counterpoint.bench.occupancy import OccupancyConfig, occupancy_study
-from counterpoint.bench.occupancy_data import Counted
-from counterpoint.bench.occupancy_figures import FIGURES
-from counterpoint.bench.occupancy_training import Setting, train
 from counterpoint.evaluation.statistics import seeds_interval
+from studies.occupancy.data import Counted
+from studies.occupancy.figures import FIGURES
+from studies.occupancy.run import OccupancyConfig, occupancy_study
+from studies.occupancy.training import Setting, train
 
 HERE = Path(__file__).parent
 BATCHES, BATCH_STEPS, BATCH_RATE = (64, 256, 1024), 25_000, 3e-3
@@ -61,9 +61,7 @@ def by_batch(config: OccupancyConfig, study: Path) -> dict[str, Any]:
 
 def main() -> None:
     """Run, and keep."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--study", type=Path, required=True)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--result", type=Path, default=HERE / "results" / "occupancy.json")

@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from counterpoint.bench.occupancy_figures import PAPER
-from counterpoint.bench.occupancy_floors import FLOORS
-from counterpoint.bench.occupancy_known import KNOWN
-from counterpoint.bench.occupancy_methods import METHODS
+from studies.occupancy.figures import PAPER
+from studies.occupancy.floors import FLOORS
+from studies.occupancy.known import KNOWN
+from studies.occupancy.methods import METHODS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "studies" / "occupancy.md"
@@ -68,10 +68,7 @@ def title(method: str) -> str:
 def ratios(result: Tree) -> str:
     """Times less data TD InfoNCE needs."""
     table = result["advantages"]
-    methods = sorted(
-        table["episodes"]["decayed"],
-        key=lambda name: list(METHODS).index(name.removesuffix(NORMALISED)),
-    )
+    methods = sorted(table["episodes"]["decayed"], key=lambda name: list(METHODS).index(name.removesuffix(NORMALISED)))
     rows = []
     for method in methods:
         found = (times(table[cut][schedule].get(method)) for cut, schedule in SCENES)
@@ -98,10 +95,7 @@ def floors(result: Tree, cut: str) -> str:
     names = {"temporal_difference": "temporal differences"} | {
         name: "Monte Carlo, " + name.removeprefix("monte_carlo_") for name in FLOORS[1:]
     }
-    rows = [
-        [names[name], *(thousandths(table[name][n]) for n in sizes), times(ratios_of.get(name))]
-        for name in FLOORS
-    ]
+    rows = [[names[name], *(thousandths(table[name][n]) for n in sizes), times(ratios_of.get(name))] for name in FLOORS]
     head = ["floor", *(f"{int(n):.0e}".replace("+0", "") for n in sizes)]
     return markdown([*head, "times less data for TD"], rows)
 
@@ -171,9 +165,7 @@ def fill(text: str) -> str:
     result = json.loads(RESULT.read_text()) if RESULT.exists() else None
     return re.sub(
         r"<!-- table ([\w ]+) -->\n.*?<!-- end -->",
-        lambda found: (
-            f"<!-- table {found[1]} -->\n{TABLES[found[1]](result) if result else 'not run'}\n<!-- end -->"
-        ),
+        lambda found: f"<!-- table {found[1]} -->\n{TABLES[found[1]](result) if result else 'not run'}\n<!-- end -->",
         text,
         flags=re.S,
     )

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from counterpoint.bench.stitching import StitchingConfig, stitching_study
+from studies.stitching.run import StitchingConfig, stitching_study
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "studies" / "stitching.md"
@@ -48,10 +48,7 @@ def stitching(found: dict[str, Any]) -> str:
                 row.append(f"{one['success']:.2f}{interval}")
                 row.append("none" if one["steps"] is None else f"{one['steps']:.1f}")
             rows.append(row)
-    return markdown(
-        ["method, rule", "alternating: success", "steps", "random: success", "steps"],
-        rows,
-    )
+    return markdown(["method, rule", "alternating: success", "steps", "random: success", "steps"], rows)
 
 
 def seeds(found: dict[str, Any]) -> str:
@@ -87,9 +84,7 @@ def layouts(found: dict[str, Any]) -> str:
     def steps(one: dict[str, Any]) -> str:
         return ", ".join("none" if n is None else f"{n:.0f}" for n in one["steps"])
 
-    rows = [
-        [name, str(one["short"]), str(one["long"]), steps(one), steps(mc[name])] for name, one in td.items()
-    ]
+    rows = [[name, str(one["short"]), str(one["long"]), steps(one), steps(mc[name])] for name, one in td.items()]
     return markdown(["layout", "short way", "long way", "TD, seed by seed", "MC, seed by seed"], rows)
 
 

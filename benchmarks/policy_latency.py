@@ -123,9 +123,7 @@ def measure(small: bool, device: str, batch: int, rounds: int) -> dict[str, Any]
         "stages": shares,
         "network_ms": round(median(times["plain"]), 2),
         "sample_ms": round(median(times["sample"]), 2),
-        "sample_over_network": round(
-            median(a / b for a, b in zip(times["sample"], times["plain"], strict=True)), 3
-        ),
+        "sample_over_network": round(median(a / b for a, b in zip(times["sample"], times["plain"], strict=True)), 3),
     }
 
 

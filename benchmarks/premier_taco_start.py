@@ -19,15 +19,15 @@ import torch
 
 from counterpoint.data.cache import cached
 from counterpoint.data.formats import open_dataset
-from counterpoint.data.nstep import NStepSpec
-from counterpoint.data.nstep_loader import NStepLoader
+from counterpoint.data.sampler import NStepLoader
+from counterpoint.data.spec import NStepSpec
 from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.observation import ObservationConfig
 from counterpoint.provenance import provenance
 from counterpoint.training.checkpoint import list_checkpoints, load_checkpoint, write_atomically
+from counterpoint.training.fit import TrainConfig
 from counterpoint.training.learner import OptimizerConfig
 from counterpoint.training.pretrain_steps import StepPretrainConfig, build_step_objective, pretrain_steps
-from counterpoint.training.trainer import TrainConfig
 
 HERE = Path(__file__).parent
 
@@ -52,8 +52,7 @@ def opened(arguments: argparse.Namespace) -> tuple[EpisodeStore, EpisodeStore]:
     """Training and held-out episodes."""
     root = arguments.work / "cache"
     train, val = (
-        cached(open_dataset(arguments.data, split=split), size=arguments.size, root=root)
-        for split in ("train", "val")
+        cached(open_dataset(arguments.data, split=split), size=arguments.size, root=root) for split in ("train", "val")
     )
     return train, val
 
@@ -117,9 +116,7 @@ def _job(job: tuple[str, argparse.Namespace]) -> tuple[str, dict[str, Any]]:
 
 def main() -> None:
     """Run what is missing, and keep."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--work", type=Path, default=Path("runs/premier_taco_start"))
     parser.add_argument("--settings", nargs="*", default=list(SETTINGS), choices=list(SETTINGS))

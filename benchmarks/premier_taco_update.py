@@ -159,10 +159,7 @@ def compare(rows: int, rounds: int) -> dict[str, Any]:
     batch = random_batch(rows, "cpu")
     plain = make_plain()
     inputs = channels_first(batch)
-    candidates: dict[str, Candidate] = {
-        "plain": lambda: plain.update(*inputs),
-        "library": library(batch),
-    }
+    candidates: dict[str, Candidate] = {"plain": lambda: plain.update(*inputs), "library": library(batch)}
     if has_bf16():
         reset_precision()
         candidates["library bf16"] = library(batch, "bf16")
@@ -184,9 +181,7 @@ def compare(rows: int, rounds: int) -> dict[str, Any]:
 
 def summary(times: list[tuple[float, float]], plain: list[tuple[float, float]]) -> dict[str, float]:
     wall, processor = (median(column) for column in zip(*times, strict=True))
-    over = [
-        median(other[kind] / own[kind] for own, other in zip(times, plain, strict=True)) for kind in (0, 1)
-    ]
+    over = [median(other[kind] / own[kind] for own, other in zip(times, plain, strict=True)) for kind in (0, 1)]
     return {
         "wall_ms": round(wall, 1),
         "processor_ms": round(processor, 1),

@@ -20,28 +20,21 @@ from safetensors.torch import load_file
 from counterpoint.encoders.base import DualEncoder
 from counterpoint.evaluation.embedded import embed_store
 from counterpoint.evaluation.metrics import matched, value_order_correlation
-from counterpoint.objectives.language_reward import LanguageReward
+from counterpoint.objectives.r3m import LanguageReward
 from counterpoint.provenance import provenance
 from metaworld_study import interval, split_store
 
 
 def main() -> None:
     """Score every seed and write the result file."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--runs", type=Path, required=True)
-    parser.add_argument(
-        "--result", type=Path, default=Path(__file__).parent / "results" / "r3m_language.json"
-    )
+    parser.add_argument("--result", type=Path, default=Path(__file__).parent / "results" / "r3m_language.json")
     arguments = parser.parse_args()
     seeds = [of_run(run, arguments.data) for run in sorted(arguments.runs.glob("r3m-seed*"))]
     found: dict[str, Any] = {key: interval([seed[key] for seed in seeds]) for key in seeds[0]}
-    about = {
-        "command": "python benchmarks/r3m_language.py --data DATA --runs RUNS",
-        "provenance": provenance(),
-    }
+    about = {"command": "python benchmarks/r3m_language.py --data DATA --runs RUNS", "provenance": provenance()}
     arguments.result.write_text(json.dumps(found | about, indent=1) + "\n")
     print({key: value["values"] for key, value in found.items()})
 
@@ -64,11 +57,7 @@ def of_run(run: Path, data: Path) -> dict[str, float]:
         others.append(float(np.mean([c for at, c in enumerate(correlations) if at != column])))
         last.append(curves[:, -1])
     hits = matched(np.stack(last), videos.own)
-    return {
-        "voc": float(np.mean(own)),
-        "voc_wrong_instruction": float(np.mean(others)),
-        "accuracy": float(hits.mean()),
-    }
+    return {"voc": float(np.mean(own)), "voc_wrong_instruction": float(np.mean(others)), "accuracy": float(hits.mean())}
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from accelerate import Accelerator
 
 from counterpoint.data.cache import cached
 from counterpoint.data.formats import open_dataset
-from counterpoint.data.loader import Loader
+from counterpoint.data.sampler import Loader
 from counterpoint.data.store import EpisodeStore, SubsetStore
 from counterpoint.encoders.base import DualEncoder
 from counterpoint.evaluation.embedded import EmbeddedVideos, embed_store
@@ -43,9 +43,7 @@ SHOWN = (
 
 def main() -> None:
     """Measure every row and write the result file."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
@@ -65,10 +63,7 @@ def main() -> None:
                 rows.setdefault(f"{name} trained on Meta-World, zero-shot", []).append(found)
         left_out = left_out_numbers(store, seed, arguments.steps, arguments.runs)
         rows.setdefault("decisionnce_t trained on the other 17 rollouts", []).append(left_out)
-    table = {
-        name: {key: interval([found[key] for found in seeds]) for key in SHOWN}
-        for name, seeds in rows.items()
-    }
+    table = {name: {key: interval([found[key] for found in seeds]) for key in SHOWN} for name, seeds in rows.items()}
     about: dict[str, Any] = {
         "command": "python benchmarks/real_robot.py --data WIDOWX --runs runs/study",
         "data": store.fingerprint,
@@ -77,14 +72,8 @@ def main() -> None:
         "steps": arguments.steps,
         "chance": 1 / len({info.instruction for info in store.episodes}),
     }
-    arguments.result.write_text(
-        json.dumps(about | {"rows": table, "provenance": provenance()}, indent=1) + "\n"
-    )
-    print(
-        json.dumps(
-            {name: {k: round(v["mean"], 3) for k, v in row.items()} for name, row in table.items()}, indent=1
-        )
-    )
+    arguments.result.write_text(json.dumps(about | {"rows": table, "provenance": provenance()}, indent=1) + "\n")
+    print(json.dumps({name: {k: round(v["mean"], 3) for k, v in row.items()} for name, row in table.items()}, indent=1))
 
 
 def score(encoder: DualEncoder, store: EpisodeStore, seed: int) -> dict[str, float]:
@@ -108,9 +97,7 @@ def left_out_numbers(store: EpisodeStore, seed: int, steps: int, runs: Path) -> 
     found = []
     with ProgressBar(f"Leaving one out, seed {seed}", len(store.episodes), "rollouts") as progress:
         for number in range(len(store.episodes)):
-            encoder = fit(
-                SubsetStore(store, [e for e in range(len(store.episodes)) if e != number]), seed, steps
-            )
+            encoder = fit(SubsetStore(store, [e for e in range(len(store.episodes)) if e != number]), seed, steps)
             held_out = embed_store(encoder, SubsetStore(store, [number]), instructions=instructions)
             found.append(numbers(held_out, seed))
             progress.advance()
@@ -126,10 +113,7 @@ def fit(store: EpisodeStore, seed: int, steps: int) -> DualEncoder:
     torch.manual_seed(seed)
     objective = build_objective(config)
     learner = ObjectiveLearner(
-        objective,
-        config.optimizer,
-        total_steps=steps,
-        accelerator=Accelerator(cpu=not torch.cuda.is_available()),
+        objective, config.optimizer, total_steps=steps, accelerator=Accelerator(cpu=not torch.cuda.is_available())
     )
     loader = Loader(store, objective.sampling(), batch_size=config.train.batch_size, seed=seed)
     for step, batch in enumerate(loader.batches(0, steps)):

@@ -29,8 +29,8 @@ from typing import Any, get_args
 import numpy as np
 import torch
 
-from counterpoint.agents.replay import ReplayBuffer, batch_rng
-from counterpoint.data.goals import BATCH_KEYS, GoalSpec, Spaces, Tail
+from counterpoint.data.draws import BATCH_KEYS, GoalSpec, Spaces, Tail
+from counterpoint.data.replay import ReplayBuffer, batch_rng
 from counterpoint.provenance import provenance
 
 BATCH, EPISODE, TRANSITIONS, PICTURES = 256, 50, 1_000_000, 40_000
@@ -47,9 +47,7 @@ def seconds(run: Callable[[int], Any], number: int) -> tuple[float, float]:
 
 def filled_with_states() -> ReplayBuffer:
     rng = np.random.default_rng(0)
-    buffer = ReplayBuffer(
-        Spaces(observation=(10,), goal=(3,), action=4), capacity=TRANSITIONS, shortest=EPISODE
-    )
+    buffer = ReplayBuffer(Spaces(observation=(10,), goal=(3,), action=4), capacity=TRANSITIONS, shortest=EPISODE)
     for _ in range(TRANSITIONS // EPISODE):
         states = rng.normal(size=(EPISODE + 1, 10)).astype(np.float32)
         actions = rng.uniform(-1, 1, (EPISODE, 4)).astype(np.float32)
@@ -83,9 +81,7 @@ def states(rounds: int) -> list[dict[str, Any]]:
 def pictures(rounds: int, folder: Path | None) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     spaces = Spaces(observation=SHAPE, goal=SHAPE, action=4)
-    buffer = ReplayBuffer(
-        spaces, capacity=PICTURES, folder=folder, shortest=EPISODE, goal_is_observation=True
-    )
+    buffer = ReplayBuffer(spaces, capacity=PICTURES, folder=folder, shortest=EPISODE, goal_is_observation=True)
     noise = rng.integers(256, size=(EPISODE + 1, *SHAPE), dtype=np.uint8)
     for number in range(PICTURES // EPISODE):
         seen = noise + np.uint8(number % 251)
@@ -118,9 +114,7 @@ def pictures(rounds: int, folder: Path | None) -> dict[str, Any]:
 
     return {
         "where": "memory" if folder is None else "memory-mapped file",
-        "gigabytes_per_second": {
-            name: round(target.nbytes / median(times) / 1e9, 2) for name, times in wall.items()
-        },
+        "gigabytes_per_second": {name: round(target.nbytes / median(times) / 1e9, 2) for name, times in wall.items()},
         "sample_over_block": ratio("block"),
         "sample_over_rows": ratio("rows"),
     }

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from counterpoint.envs.robosuite import RobosuiteTask, versions
-from counterpoint.envs.robosuite_tasks import ROBOTS, resolve_robosuite, robosuite_name
+from counterpoint.envs.robosuite.env import RobosuiteTask, versions
+from counterpoint.envs.robosuite.tasks import ROBOTS, resolve_robosuite, robosuite_name
 from counterpoint.evaluation.statistics import wilson
 from counterpoint.progress import ProgressBar
 from counterpoint.provenance import provenance

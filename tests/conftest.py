@@ -14,7 +14,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from counterpoint.data.episode import Episode
-from counterpoint.data.formats.lerobot_writer import LeRobotWriter
+from counterpoint.data.formats.lerobot.writer import LeRobotWriter
 from counterpoint.data.store import MemoryStore, read_episode
 
 # Help and tables look alike whatever terminal the tests are started from.
@@ -94,9 +94,7 @@ def moving_square_store(episodes: int = 12, size: int = 24, seed: int = 0) -> Me
 def write_robot_set(root: Path, episodes: int, size: int, splits: dict[str, str]) -> None:
     """The moving squares as a LeRobot data set."""
     store = moving_square_store(episodes, size)
-    writer = LeRobotWriter(
-        root, fps=10, cameras={"front": (size, size)}, action_dim=2, state_dim=3, robot_type="toy"
-    )
+    writer = LeRobotWriter(root, fps=10, cameras={"front": (size, size)}, action_dim=2, state_dim=3, robot_type="toy")
     for number in range(episodes):
         writer.add_episode(read_episode(store, number))
     writer.finalize(splits)

@@ -11,13 +11,13 @@ from counterpoint.errors import BadInputError, MissingExtraError, refused_by_the
 
 
 def test_one_sentence_says_what_where_expected_and_mend() -> None:
-    error = BadInputError("a.toml", found="x", expected="y", mend="write y")
-    assert str(error) == "a.toml: found x; expected y. Mend: write y"
+    error = BadInputError("a.toml", "x", "y", "write y")
+    assert str(error) == "a.toml: found x; expected y. Hint: write y"
     assert isinstance(error, ValueError)
 
 
 def test_it_crosses_process_borders() -> None:
-    error = BadInputError(Path("a.toml"), found="x", expected="y", mend="write y")
+    error = BadInputError(Path("a.toml"), "x", "y", "write y")
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.where) == (str(error), "a.toml")
 

@@ -30,9 +30,6 @@ def test_workers_begin_and_leave_interruptions_to_this_process() -> None:
 
 def test_what_is_under_way_is_given_up_when_something_goes_wrong() -> None:
     given_up: list[int] = []
-    with (
-        pytest.raises(StoppedError),
-        worker_processes(1, begin, ("BEGUN", "yes"), give_up=lambda: given_up.append(1)),
-    ):
+    with pytest.raises(StoppedError), worker_processes(1, begin, ("BEGUN", "yes"), give_up=lambda: given_up.append(1)):
         raise StoppedError
     assert given_up == [1]

@@ -6,15 +6,15 @@ from importlib import resources
 import pytest
 
 from counterpoint.agents import agent_config
-from counterpoint.agents.train import load_agent_config
 from counterpoint.config import parse_overrides, read_recipe, recipe_names, validate
-from counterpoint.data.loader import Loader
-from counterpoint.envs.goal_env import make_goal_env
-from counterpoint.envs.waypoints import MazeGrid
+from counterpoint.data.sampler import Loader
+from counterpoint.envs.goal.env import make_goal_env
+from counterpoint.envs.goal.waypoints import MazeGrid
 from counterpoint.objectives import OBJECTIVES, STEP_OBJECTIVES, objective_config
-from counterpoint.policies.train_imitation import ImitationRunConfig, is_imitation
+from counterpoint.training.imitate import ImitationRunConfig, is_imitation
 from counterpoint.training.pretrain import PretrainConfig, build_objective, load_config
 from counterpoint.training.pretrain_steps import load_step_config
+from counterpoint.training.train_agent import load_agent_config
 from tests.conftest import moving_square_store
 
 TINY = {
@@ -32,9 +32,7 @@ STEP_RECIPES = [
     name for name in recipe_names() if read_recipe(name).get("objective", {}).get("name") in STEP_OBJECTIVES
 ]
 IMITATION_RECIPES = [name for name in recipe_names() if is_imitation(name)]
-ENCODER_RECIPES = [
-    name for name in recipe_names() if name not in (*AGENT_RECIPES, *STEP_RECIPES, *IMITATION_RECIPES)
-]
+ENCODER_RECIPES = [name for name in recipe_names() if name not in (*AGENT_RECIPES, *STEP_RECIPES, *IMITATION_RECIPES)]
 
 
 @pytest.mark.parametrize("name", ENCODER_RECIPES)
@@ -71,9 +69,7 @@ def test_every_agent_s_recipe_is_complete_and_every_key_known(name: str) -> None
 
 
 def test_values_of_td_infonce_tables_2_and_3() -> None:
-    fetch, maze, large = (
-        load_agent_config(f"td_infonce-{name}", {}) for name in ("fetch", "antmaze", "antmaze-large")
-    )
+    fetch, maze, large = (load_agent_config(f"td_infonce-{name}", {}) for name in ("fetch", "antmaze", "antmaze-large"))
     for config in (fetch, maze, large):
         assert (config.agent["actor_lr"], config.agent["critic_lr"]) == (5e-5, 3e-4)
         assert (config.agent["representation"], config.agent["normalise"]) == (16, True)
@@ -140,11 +136,7 @@ def test_values_of_decisionnce_table_4() -> None:
     for variant in ("p", "t"):
         config = load_config(f"decisionnce_{variant}-epic100", {})
         assert (config.train.steps, config.train.batch_size) == (20_000, 1024)
-        assert (config.optimizer.name, config.optimizer.lr, config.optimizer.weight_decay) == (
-            "adam",
-            1e-5,
-            1e-3,
-        )
+        assert (config.optimizer.name, config.optimizer.lr, config.optimizer.weight_decay) == ("adam", 1e-5, 1e-3)
         assert config.optimizer.betas == (0.9, 0.999)
         assert (config.encoder.image, config.encoder.image_model, config.encoder.pretrained) == (
             "open_clip", "RN50-quickgelu", "openai",

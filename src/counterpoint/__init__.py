@@ -11,18 +11,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from counterpoint.data.episode import Episode
     from counterpoint.data.formats import open_dataset
-    from counterpoint.data.loader import Loader
-    from counterpoint.data.nstep_loader import NStepLoader
+    from counterpoint.data.sampler import Loader, NStepLoader
     from counterpoint.data.store import EpisodeStore, MemoryStore
     from counterpoint.encoders.base import DualEncoder, EncoderConfig
     from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
     from counterpoint.errors import BadInputError, MissingExtraError
-    from counterpoint.policies.clone import CloneConfig, clone
     from counterpoint.policies.cloned import ClonedPolicy
     from counterpoint.policies.diffusion_policy import DiffusionPolicy
-    from counterpoint.policies.imitate import imitate
-    from counterpoint.policies.imitation_config import ImitationConfig
     from counterpoint.rewards.model import RewardModel
+    from counterpoint.training.clone import CloneConfig, clone
+    from counterpoint.training.imitate import ImitationConfig, imitate
 
 __all__ = [
     "BadInputError",
@@ -48,23 +46,23 @@ __all__ = [
 
 _HOMES = {
     "BadInputError": "errors",
-    "CloneConfig": "policies.clone",
+    "CloneConfig": "training.clone",
     "ClonedPolicy": "policies.cloned",
     "DiffusionPolicy": "policies.diffusion_policy",
     "DualEncoder": "encoders.base",
     "EncoderConfig": "encoders.base",
     "Episode": "data.episode",
     "EpisodeStore": "data.store",
-    "ImitationConfig": "policies.imitation_config",
-    "Loader": "data.loader",
+    "ImitationConfig": "training.imitate",
+    "Loader": "data.sampler",
     "MemoryStore": "data.store",
     "MissingExtraError": "errors",
-    "NStepLoader": "data.nstep_loader",
+    "NStepLoader": "data.sampler",
     "ObservationConfig": "encoders.observation",
     "ObservationEncoder": "encoders.observation",
     "RewardModel": "rewards.model",
-    "clone": "policies.clone",
-    "imitate": "policies.imitate",
+    "clone": "training.clone",
+    "imitate": "training.imitate",
     "open_dataset": "data.formats",
 }
 

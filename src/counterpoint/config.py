@@ -14,15 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from counterpoint.errors import BadInputError
 
-__all__ = [
-    "FrozenConfig",
-    "override",
-    "parse_overrides",
-    "read_recipe",
-    "recipe_names",
-    "recipe_title",
-    "validate",
-]
+__all__ = ["FrozenConfig", "override", "parse_overrides", "read_recipe", "recipe_names", "recipe_title", "validate"]
 
 Config = TypeVar("Config", bound="FrozenConfig")
 Tree = dict[str, Any]
@@ -49,7 +41,7 @@ def read_recipe(recipe: str) -> Tree:
     path = Path(recipe)
     if path.suffix == ".toml":
         if not path.is_file():
-            raise BadInputError(path, found="no file", expected="a recipe in TOML", mend="check the path")
+            raise BadInputError(path, "no file", "a recipe in TOML", "check the path")
         text = path.read_text()
     elif recipe in recipe_names():
         text = (resources.files("counterpoint") / "recipes" / f"{recipe}.toml").read_text()
@@ -57,16 +49,14 @@ def read_recipe(recipe: str) -> Tree:
         close = difflib.get_close_matches(recipe, recipe_names(), n=1)
         raise BadInputError(
             f"recipe {recipe!r}",
-            found="no such recipe",
-            expected=f"one of {', '.join(recipe_names())}, or the path of a .toml file",
-            mend=f"did you mean {close[0]}?" if close else "choose one of these",
+            "no such recipe",
+            f"one of {', '.join(recipe_names())}, or the path of a .toml file",
+            f"did you mean {close[0]}?" if close else "choose one of these",
         )
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise BadInputError(
-            recipe, found=f"broken TOML ({error})", expected="TOML", mend="repair it"
-        ) from None
+        raise BadInputError(recipe, f"broken TOML ({error})", "TOML", "repair it") from None
 
 
 def recipe_title(name: str) -> str:
@@ -87,9 +77,7 @@ def parse_overrides(arguments: Iterable[str]) -> Tree:
     for argument in arguments:
         name, equals, text = argument.removeprefix("--").partition("=")
         if not equals or not name:
-            raise BadInputError(
-                f"argument {argument!r}", found="no value", expected="--section.key=value", mend="write it so"
-            )
+            raise BadInputError(f"argument {argument!r}", "no value", "--section.key=value", "write it so")
         try:
             overrides[name.replace("-", "_")] = json.loads(text)
         except json.JSONDecodeError:
@@ -106,9 +94,7 @@ def override(tree: Tree, overrides: Mapping[str, Any]) -> Tree:
         for section in sections:
             node = node.setdefault(section, {})
             if not isinstance(node, dict):
-                raise BadInputError(
-                    f"--{dotted}", found=f"{section} is a value", expected="a section", mend="check the key"
-                )
+                raise BadInputError(f"--{dotted}", f"{section} is a value", "a section", "check the key")
         node[last] = value
     return changed
 
@@ -129,15 +115,12 @@ def validate(kind: type[Config], tree: Mapping[str, Any], where: str) -> Config:
             close = difflib.get_close_matches(str(first["loc"][-1]), known, n=1)
             raise BadInputError(
                 where,
-                found=f"unknown key {key!r}",
-                expected=f"one of {', '.join(known)}" if known else "a known key",
-                mend=f"did you mean {close[0]!r}?" if close else "remove it",
+                f"unknown key {key!r}",
+                f"one of {', '.join(known)}" if known else "a known key",
+                f"did you mean {close[0]!r}?" if close else "remove it",
             ) from None
         raise BadInputError(
-            where,
-            found=f"{key} = {first.get('input')!r}",
-            expected=first["msg"].removeprefix("Value error, "),
-            mend=f"correct {key}",
+            where, f"{key} = {first.get('input')!r}", first["msg"].removeprefix("Value error, "), f"correct {key}"
         ) from None
 
 

@@ -1,39 +1,41 @@
-"""The one kind of error users meet: what is wrong, where, what was expected, and how to mend it."""
+"""The error for bad input: where it is, what was found, what was expected, and a hint."""
 
 from __future__ import annotations
 
 import errno
 from pathlib import Path
 
-__all__ = ["BadInputError", "MissingExtraError", "refused_by_the_system"]
+__all__ = ["BadInputError", "MissingExtraError", "refused_by_the_system", "require"]
 
 
 class BadInputError(ValueError):
-    """Input the library cannot accept, told in one message.
+    """An input that the library cannot accept, described in one message.
 
     The command line prints the message and exits with code 2; from Python it is a `ValueError`.
 
     Args:
         where: The file, key or argument at fault.
-        found: What stands there.
-        expected: What should stand there.
-        mend: What the user can do about it.
+        found: The value that was found.
+        expected: The values that are accepted.
+        hint: An action that would solve the problem.
     """
 
-    def __init__(self, where: str | Path, *, found: str, expected: str, mend: str) -> None:
-        self.where, self.found, self.expected, self.mend = str(where), found, expected, mend
+    def __init__(self, where: str | Path, found: str, expected: str, hint: str) -> None:
+        self.where, self.found, self.expected, self.hint = str(where), found, expected, hint
         super().__init__(str(self))
 
     def __str__(self) -> str:
-        return f"{self.where}: found {self.found}; expected {self.expected}. Mend: {self.mend}"
+        return f"{self.where}: found {self.found}; expected {self.expected}. Hint: {self.hint}"
 
-    def __reduce__(self) -> tuple[object, ...]:
-        """Pickle by parts, so that the error crosses process borders whole."""
-        return _rebuild, (self.where, self.found, self.expected, self.mend)
+    def __reduce__(self) -> tuple[type[BadInputError], tuple[str, ...]]:
+        """Pickle the four parts, so that the error crosses process borders."""
+        return BadInputError, (self.where, self.found, self.expected, self.hint)
 
 
-def _rebuild(where: str, found: str, expected: str, mend: str) -> BadInputError:
-    return BadInputError(where, found=found, expected=expected, mend=mend)
+def require(ok: object, where: str | Path, found: object, expected: str, hint: str) -> None:
+    """Raise a `BadInputError` unless `ok` is true; see there for the arguments."""
+    if not ok:
+        raise BadInputError(where, str(found), expected, hint)
 
 
 class MissingExtraError(ImportError):
@@ -45,7 +47,7 @@ class MissingExtraError(ImportError):
     """
 
     def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"{package} is not installed. Mend: pip install 'counterpoint[{extra}]'")
+        super().__init__(f"{package} is not installed. Hint: pip install 'counterpoint[{extra}]'")
 
 
 def refused_by_the_system(error: OSError) -> BadInputError | None:
@@ -55,9 +57,9 @@ def refused_by_the_system(error: OSError) -> BadInputError | None:
     """
     if error.errno not in REFUSALS:
         return None
-    found, mend = REFUSALS[error.errno]
+    found, hint = REFUSALS[error.errno]
     where = error.filename2 or error.filename or "the disk"
-    return BadInputError(str(where), found=found, expected="a file or folder that can be used", mend=mend)
+    return BadInputError(str(where), found, "a file or folder that can be used", hint)
 
 
 REFUSALS = {

@@ -6,14 +6,7 @@ import time
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 __all__ = ["ProgressBar"]
 
@@ -74,11 +67,7 @@ class ProgressBar:
     def _say(self) -> None:
         self._said = time.monotonic()
         rate = self._rate()
-        left = (
-            f", {(self._total - self._done) / rate:.0f} s left"
-            if rate > 0 and self._done < self._total
-            else ""
-        )
+        left = f", {(self._total - self._done) / rate:.0f} s left" if rate > 0 and self._done < self._total else ""
         note = f", {self._note}" if self._note else ""
         print(
             f"{self._title}: {self._done}/{self._total} {self._unit}, {rate:.1f}/s{left}{note}",

@@ -33,12 +33,7 @@ def _git(*arguments: str) -> str | None:
     """Output of git in the folder this file lies in; `None` outside a checkout."""
     try:
         done = subprocess.run(
-            ["git", *arguments],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
+            ["git", *arguments], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None

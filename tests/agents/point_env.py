@@ -12,8 +12,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from counterpoint.data.goals import Spaces
-from counterpoint.envs.goal_config import EnvConfig
+from counterpoint.data.draws import Spaces
+from counterpoint.envs.goal.config import EnvConfig
 from counterpoint.errors import BadInputError
 
 STEPS = 10
@@ -30,9 +30,7 @@ class PointEnv(gymnasium.Env[dict[str, Any], NDArray[Any]]):
 
     def __init__(self, lose: str = "") -> None:
         box = spaces.Box(-1, 1, (2,), np.float32)
-        self.observation_space = spaces.Dict(
-            dict.fromkeys(("observation", "achieved_goal", "desired_goal"), box)
-        )
+        self.observation_space = spaces.Dict(dict.fromkeys(("observation", "achieved_goal", "desired_goal"), box))
         self.action_space = spaces.Box(-1, 1, (2,), np.float32)
         self._lose = lose
 
@@ -51,7 +49,7 @@ class PointEnv(gymnasium.Env[dict[str, Any], NDArray[Any]]):
             if self._lose == "speechless":
                 raise SpeechlessError
             if self._lose == "refuse":
-                raise BadInputError("action", found="NaN", expected="finite numbers", mend="look at it")
+                raise BadInputError("action", "NaN", "finite numbers", "look at it")
             time.sleep(60)
         moved = self._position + 0.3 * np.asarray(action, np.float32)
         self._position = np.clip(moved, -1, 1).astype(np.float32)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from counterpoint.agents.base import Spaces
 from counterpoint.agents.c_learning import CLearning, CLearningConfig
-from counterpoint.agents.contrastive_agent import ContrastiveAgent
+from counterpoint.agents.contrastive import ContrastiveAgent
 from counterpoint.agents.contrastive_rl import (
     ContrastiveRLConfig,
     ContrastiveRLInfoNCE,

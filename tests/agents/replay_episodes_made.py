@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from counterpoint.agents.replay import ReplayBuffer
-from counterpoint.data.goals import BATCH_KEYS, GoalSpec, Spaces, Tail
+from counterpoint.data.draws import BATCH_KEYS, GoalSpec, Spaces, Tail
+from counterpoint.data.replay import ReplayBuffer
 
 SPACES = Spaces(observation=(3,), goal=(2,), action=2)
 GENEROUS = GoalSpec(frozenset(BATCH_KEYS), discount=0.7)
@@ -46,14 +46,10 @@ def add(buffer: ReplayBuffer, number: int, T: int) -> None:
 
 def batches(buffer: ReplayBuffer, count: int = 5, **kind: Any) -> list[dict[str, NDArray[Any]]]:
     rng = np.random.default_rng(7)
-    return [
-        {key: value.numpy() for key, value in buffer.sample(64, rng, spec(**kind)).items()}
-        for _ in range(count)
-    ]
+    return [{key: value.numpy() for key, value in buffer.sample(64, rng, spec(**kind)).items()} for _ in range(count)]
 
 
 def same(a: list[dict[str, NDArray[Any]]], b: list[dict[str, NDArray[Any]]]) -> bool:
     return all(
-        x.keys() == y.keys() and all(np.array_equal(x[key], y[key]) for key in x)
-        for x, y in zip(a, b, strict=True)
+        x.keys() == y.keys() and all(np.array_equal(x[key], y[key]) for key in x) for x, y in zip(a, b, strict=True)
     )

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from counterpoint.agents import make_agent
-from counterpoint.agents.baseline import descend, follow, kept, seeded
+from counterpoint.agents.base import descend, follow, kept, seeded
 from tests.agents.baseline_batches import STATE, batch_of
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -22,15 +22,9 @@ SMALL: dict[str, dict[str, Any]] = {
 
 def test_a_step_takes_every_gradient_before_it_changes_anything() -> None:
     one, other = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
-    optimizers = {
-        "one": torch.optim.SGD(one.parameters(), 0.1),
-        "other": torch.optim.SGD(other.parameters(), 0.1),
-    }
+    optimizers = {"one": torch.optim.SGD(one.parameters(), 0.1), "other": torch.optim.SGD(other.parameters(), 0.1)}
     before = one.weight.item(), other.weight.item()
-    losses = {
-        "one": (one.weight * other.weight.detach()).sum(),
-        "other": (other.weight * one.weight.detach()).sum(),
-    }
+    losses = {"one": (one.weight * other.weight.detach()).sum(), "other": (other.weight * one.weight.detach()).sum()}
     descend(losses, optimizers)
     assert one.weight.item() == pytest.approx(before[0] - 0.1 * before[1])
     assert other.weight.item() == pytest.approx(before[1] - 0.1 * before[0])

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from counterpoint.agents import make_agent
 from counterpoint.agents.base import Agent, Spaces
-from counterpoint.agents.replay import ReplayBuffer, batch_rng
+from counterpoint.data.replay import ReplayBuffer, batch_rng
 
 pytestmark = pytest.mark.slow
 

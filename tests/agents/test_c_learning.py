@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from counterpoint.agents.c_learning import CLearning
-from counterpoint.agents.contrastive_critic import Seen
+from counterpoint.agents.critics import Seen
 from counterpoint.agents.networks import GaussianActor
 from tests.agents.point_world import point_batch, small_agent
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from counterpoint.agents.base import Spaces
-from counterpoint.agents.contrastive_agent import ContrastiveAgent
-from counterpoint.agents.contrastive_critic import Seen
+from counterpoint.agents.contrastive import ContrastiveAgent
+from counterpoint.agents.critics import Seen
 from counterpoint.agents.networks import CategoricalActor
 from counterpoint.errors import BadInputError
 from counterpoint.training.checkpoint import load_checkpoint, save_checkpoint
@@ -115,9 +115,7 @@ def test_asks_for_the_keys_it_reads_and_no_others(name: str, goals: str) -> None
     wanted = agent.sampling()
     batch = {key: value for key, value in point_batch(0).items() if key in wanted.keys}
     metrics = agent.update(batch, 0)
-    assert {"loss", "critic/loss", "actor/loss", "categorical_accuracy", "logits_pos", "logits_neg"} == set(
-        metrics
-    )
+    assert {"loss", "critic/loss", "actor/loss", "categorical_accuracy", "logits_pos", "logits_neg"} == set(metrics)
     assert all(value.shape == () and not value.requires_grad for value in metrics.values())
     assert (wanted.tail, wanted.discount) == ("clip", 0.9)
     for key in wanted.keys:
@@ -182,9 +180,7 @@ def test_discrete_actor_loss_is_the_expectation_over_actions(name: str) -> None:
         for a in range(4):
             one_hot = torch.eye(4)[a][None]
             parts = [state[i : i + 1], one_hot] + ([goal[i : i + 1]] if agent.commanded else [])
-            logits = torch.einsum("tid,tjd->ijt", agent.critic.encode_actions(*parts).detach(), psi)[0].amin(
-                -1
-            )
+            logits = torch.einsum("tid,tjd->ijt", agent.critic.encode_actions(*parts).detach(), psi)[0].amin(-1)
             badness = logits.logsumexp(0) - logits[i] if name == "td_infonce" else -logits[i]
             expected += 0.7 * float(policy[i, a]) * float(badness) / 6
         expected -= 0.3 * float(policy[i, batch["action"][i]].log()) / 6

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from counterpoint.agents.contrastive_critic import Seen
+from counterpoint.agents.critics import Seen
 from counterpoint.objectives.contrastive_rl import contrastive_nce_loss, scaled_inner_product
 from tests.agents.point_world import point_batch, small_agent
 from tests.golden.load import golden

@@ -7,13 +7,7 @@ import pytest
 import torch
 
 from counterpoint.agents.base import Spaces
-from counterpoint.agents.ddpg_her import (
-    DDPGHER,
-    DDPGHERConfig,
-    clipped_target,
-    hindsight_goals,
-    hindsight_reward,
-)
+from counterpoint.agents.ddpg_her import DDPGHER, DDPGHERConfig, clipped_target, hindsight_goals, hindsight_reward
 from counterpoint.errors import BadInputError
 from tests.agents.baseline_batches import (
     CHOICE,
@@ -47,10 +41,7 @@ def test_reward_and_target_equal_the_loop() -> None:
 
 
 def test_the_border_of_success_counts_as_success() -> None:
-    assert hindsight_reward(torch.tensor([[0.0], [0.0]]), torch.tensor([[0.5], [0.6]]), 0.5).tolist() == [
-        0,
-        -1,
-    ]
+    assert hindsight_reward(torch.tensor([[0.0], [0.0]]), torch.tensor([[0.5], [0.6]]), 0.5).tolist() == [0, -1]
 
 
 def test_pictures_are_reached_when_equal() -> None:

@@ -73,9 +73,7 @@ def test_the_losses_equal_their_equations() -> None:
         goes_on = 0.0 if batch["terminated"][row] else 1.0
         target = batch["reward"][row].item() - 1 + 0.9 * goes_on * following[row]
         critic += sum((q - target) ** 2 for q in twins[row]) / 20
-        for m, s, a in zip(
-            loc[row].tolist(), scale[row].tolist(), batch["action"][row].tolist(), strict=True
-        ):
+        for m, s, a in zip(loc[row].tolist(), scale[row].tolist(), batch["action"][row].tolist(), strict=True):
             spread = s + 0.01
             density = math.exp(-((a - math.tanh(m)) ** 2) / (2 * spread**2))
             actor -= weights[row] * math.log(density / (spread * math.sqrt(2 * math.pi))) / 10

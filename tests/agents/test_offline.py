@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from counterpoint.agents import offline
-from counterpoint.agents.offline import recorded_evaluation
 from counterpoint.errors import BadInputError
+from counterpoint.training import train_agent
+from counterpoint.training.train_agent import recorded_evaluation
 
 
 def _recorded(folder: Path, note: bytes, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(offline, "is_minari", lambda path: path == folder / "train")
+    monkeypatch.setattr(train_agent, "is_minari", lambda path: path == folder / "train")
     (folder / "collect.json").write_bytes(note)
     return str(folder)
 
@@ -23,8 +23,7 @@ def test_the_recorder_s_environment_as_dotted_keys(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    "note",
-    [b"", b'{"evaluat', b"\xff\xfe", b"{}", b"[]", b"null", b'{"evaluation": 3}', b'{"evaluation": "x"}'],
+    "note", [b"", b'{"evaluat', b"\xff\xfe", b"{}", b"[]", b"null", b'{"evaluation": 3}', b'{"evaluation": "x"}']
 )
 def test_a_damaged_note_is_one_message(note: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = _recorded(tmp_path, note, monkeypatch)

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from counterpoint.agents import Agent, make_agent
-from counterpoint.agents.online import OnlineConfig, OnlineLoop
-from counterpoint.agents.replay import ReplayBuffer
-from counterpoint.envs.workers import EnvWorkers
+from counterpoint.data.replay import ReplayBuffer
+from counterpoint.envs.vector import EnvWorkers
 from counterpoint.errors import BadInputError
+from counterpoint.training.online import OnlineConfig, OnlineLoop
 from tests.agents.point_env import CONFIG, SPACES, STEPS, make_dying, make_point, make_refusing
 
 ONLINE = OnlineConfig(
@@ -35,9 +35,7 @@ def _agent(name: str = "td_infonce") -> Agent:
     return make_agent({"name": name, "hidden": [16, 16]}, SPACES)
 
 
-def _loop(
-    run: Path, agent: Agent, config: OnlineConfig = ONLINE, make: Callable[..., Any] = make_point
-) -> OnlineLoop:
+def _loop(run: Path, agent: Agent, config: OnlineConfig = ONLINE, make: Callable[..., Any] = make_point) -> OnlineLoop:
     run.mkdir(parents=True, exist_ok=True)
     return OnlineLoop(
         agent,
@@ -122,9 +120,7 @@ def test_a_run_killed_after_more_steps_forgets_them(tmp_path: Path) -> None:
         torch.testing.assert_close(found[key], value, rtol=0, atol=0, msg=key)
 
 
-def test_workers_that_keep_dying_end_a_run_that_is_saved(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_workers_that_keep_dying_end_a_run_that_is_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     loop = _loop(tmp_path, _agent(), make=make_dying)
     with pytest.raises(BadInputError, match="the run is saved"):
         _train(loop)

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from counterpoint.agents.networks import EnsembleMLP
-from counterpoint.agents.perceptron import perceptrons
+from counterpoint.agents.networks import EnsembleMLP, perceptrons
 
 
 def parameters(sizes: tuple[int, ...], members: int = 2) -> tuple[list[Tensor], list[Tensor]]:

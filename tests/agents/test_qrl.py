@@ -124,10 +124,7 @@ def test_a_chain_of_states_is_measured_in_steps(G: int) -> None:
         }
         agent.update(batch, step)
     with torch.no_grad():
-        latents = [
-            agent.critic.states(states).repeat_interleave(5, dim=1),
-            agent.critic.goals(goals).repeat(1, 5, 1),
-        ]
+        latents = [agent.critic.states(states).repeat_interleave(5, dim=1), agent.critic.goals(goals).repeat(1, 5, 1)]
         found = agent.critic.distances((0, 1), latents=latents)[0].mean(0)
     truth = (place[:, None] - place).abs().float().flatten()
     assert torch.corrcoef(torch.stack([found, truth]))[0, 1] > 0.97

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from counterpoint.agents.quasimetric import IntervalQuasimetric, interval_union
+from counterpoint.agents.qrl import IntervalQuasimetric, interval_union
 from tests.reference import goal_baselines as reference
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from counterpoint.agents import AGENTS, agent_config, make_agent
-from counterpoint.data.goals import Spaces
+from counterpoint.data.draws import Spaces
 from counterpoint.errors import BadInputError
 
 
@@ -27,9 +27,7 @@ def test_hidden_layers_must_exist(name: str, hidden: list[int]) -> None:
         ({"observation": (4,), "goal": ()}, r"goals: found shape \(\)"),
     ],
 )
-def test_what_is_seen_must_be_a_state_or_a_picture_of_some_size(
-    name: str, shapes: dict[str, Any], told: str
-) -> None:
+def test_what_is_seen_must_be_a_state_or_a_picture_of_some_size(name: str, shapes: dict[str, Any], told: str) -> None:
     with pytest.raises(BadInputError, match=told):
         make_agent({"name": name, "hidden": [8]}, Spaces(**shapes, action=2, success_distance=0.1))
 

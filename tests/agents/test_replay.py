@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterpoint.agents.replay import ReplayBuffer, ReplaySource, batch_rng
-from counterpoint.data.goals import BATCH_KEYS, GoalSpec, Spaces, Tail
+from counterpoint.data.draws import BATCH_KEYS, GoalSpec, Spaces, Tail
+from counterpoint.data.replay import ReplayBuffer, ReplaySource, batch_rng
 from counterpoint.errors import BadInputError
 from tests.agents.replay_episodes_made import GENEROUS, SPACES, add, arrays, batches, same, spec
 
@@ -50,12 +50,7 @@ def test_only_what_is_asked_for_is_gathered() -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(
-    st.lists(st.integers(1, 12), min_size=1, max_size=25),
-    st.integers(12, 30),
-    st.integers(0, 9),
-    st.integers(1, 4),
-)
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=25), st.integers(12, 30), st.integers(0, 9), st.integers(1, 4))
 def test_whole_episodes_are_evicted_and_all_that_stay_are_reached(
     lengths: list[int], capacity: int, slack: int, shortest: int
 ) -> None:
@@ -122,9 +117,7 @@ def test_a_restored_buffer_samples_bit_by_bit_the_same(tmp_path: Path, in_files:
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(2, 9), max_size=12), st.lists(st.integers(2, 9), max_size=12), st.integers(0, 30))
-def test_slack_transitions_later_a_cursor_still_holds(
-    before: list[int], after: list[int], slack: int
-) -> None:
+def test_slack_transitions_later_a_cursor_still_holds(before: list[int], after: list[int], slack: int) -> None:
     buffer = ReplayBuffer(SPACES, capacity=20, slack=slack, shortest=2)
     for number, T in enumerate([5, *before]):
         add(buffer, number, T)
@@ -169,10 +162,7 @@ def test_pictures(tmp_path: Path, in_files: bool) -> None:
     spaces = Spaces(observation=shape, goal=shape, action=3, discrete=True)
     kept, shared = (
         ReplayBuffer(
-            spaces,
-            capacity=30,
-            folder=tmp_path / name if in_files else None,
-            goal_is_observation=name == "shared",
+            spaces, capacity=30, folder=tmp_path / name if in_files else None, goal_is_observation=name == "shared"
         )
         for name in ("kept", "shared")
     )
@@ -192,10 +182,7 @@ def test_pictures(tmp_path: Path, in_files: bool) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            {"observations": np.zeros((1, 3)), "goals": np.zeros((1, 2)), "actions": np.zeros((0, 2))},
-            "1 states",
-        ),
+        ({"observations": np.zeros((1, 3)), "goals": np.zeros((1, 2)), "actions": np.zeros((0, 2))}, "1 states"),
         ({"observations": np.zeros((5, 4))}, r"observations: found shape \(5, 4\)"),
         ({"observations": np.full((5, 3), np.nan)}, r"observations: found NaN or infinity at \(0, 0\)"),
         ({"observations": np.full((5, 3), 1e39)}, "observations: found NaN or infinity"),
@@ -226,9 +213,7 @@ def _named(made: dict[str, Any]) -> dict[str, Any]:
 
 def test_actions_beyond_the_box_by_rounding_are_clipped() -> None:
     buffer, made = ReplayBuffer(SPACES, capacity=12), arrays(0, 4)
-    buffer.add_episode(
-        made["observations"], np.full((4, 2), 1 + 1e-7), made["goals"], commanded=made["commanded"]
-    )
+    buffer.add_episode(made["observations"], np.full((4, 2), 1 + 1e-7), made["goals"], commanded=made["commanded"])
     assert batches(buffer, 1)[0]["action"].max() == 1
 
 
@@ -260,9 +245,7 @@ def test_a_buffer_larger_than_what_is_free_is_refused_at_once(tmp_path: Path, in
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    "change", [{"capacity": 0}, {"capacity": 5, "slack": -1}, {"capacity": 5, "shortest": 0}]
-)
+@pytest.mark.parametrize("change", [{"capacity": 0}, {"capacity": 5, "slack": -1}, {"capacity": 5, "shortest": 0}])
 def test_impossible_sizes_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(BadInputError, match="expected at least"):
         ReplayBuffer(SPACES, **change)

@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoint.agents.replay_episodes import EpisodeTable
+from counterpoint.data.replay import EpisodeTable
 
 
 @given(st.lists(st.integers(0, 3), max_size=300))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoint.agents import replay_storage
-from counterpoint.agents.replay_storage import Column, Rows
+from counterpoint.data import replay
+from counterpoint.data.replay import Column, Rows
 from counterpoint.errors import BadInputError
 
 COLUMNS = {"vector": Column((2,), "float32"), "number": Column((), "int64")}
@@ -48,9 +48,7 @@ def test_files_are_there_again_and_sparse(tmp_path: Path) -> None:
     assert Rows(COLUMNS, count, tmp_path).gather("number", np.array([5])) == 42
 
 
-def test_what_the_files_hold_already_is_not_asked_for_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_files_hold_already_is_not_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = Rows(COLUMNS, 100_000, tmp_path)
     for name, shape in (("vector", (100_000, 2)), ("number", (100_000,))):
         rows.write(name, 0, np.ones(shape))
@@ -64,14 +62,14 @@ def test_what_the_files_hold_already_is_not_asked_for_again(
 
 
 def test_memory_is_asked_for_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay_storage, "_free_memory", lambda: 15_999)
+    monkeypatch.setattr(replay, "_free_memory", lambda: 15_999)
     Rows(COLUMNS, 999, None)
     with pytest.raises(BadInputError, match="memory free"):
         Rows(COLUMNS, 1000, None)
 
 
 def test_memory_of_outputs_is_used_again_only_when_nobody_holds_it() -> None:
-    size = replay_storage.LARGE
+    size = replay.LARGE
     rows = Rows({"picture": Column((size,), "uint8")}, 3, None)
     for row in range(3):
         rows.write("picture", row, np.full((1, size), row, np.uint8))

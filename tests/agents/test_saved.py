@@ -8,7 +8,7 @@ import pytest
 
 from counterpoint.agents import AGENTS, make_agent
 from counterpoint.agents.saved import load_agent, save_agent
-from counterpoint.data.goals import Spaces
+from counterpoint.data.draws import Spaces
 from counterpoint.errors import BadInputError
 
 SPACES = Spaces(observation=(4,), goal=(2,), action=3, success_distance=0.1)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from counterpoint.agents import AGENTS
-from counterpoint.agents.contrastive_agent import ContrastiveAgent
+from counterpoint.agents.contrastive import ContrastiveAgent
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "methods" / "contrastive_agents.md"
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from counterpoint.agents.base import Spaces
-from counterpoint.agents.contrastive_critic import Seen
+from counterpoint.agents.critics import Seen
 from counterpoint.agents.networks import GaussianActor
 from counterpoint.agents.td_infonce import TDInfoNCE, TDInfoNCEConfig
 from tests.agents.point_world import point_batch, small_agent
@@ -102,8 +102,7 @@ def test_networks_equal_the_authors() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "goals", "cloning"),
-    [("randomgoals0.0_bc0.2", "future", 0.2), ("randomgoals0.5_bc0.0", "half", 0.0)],
+    ("name", "goals", "cloning"), [("randomgoals0.0_bc0.2", "future", 0.2), ("randomgoals0.5_bc0.0", "half", 0.0)]
 )
 def test_other_actor_losses_equal_the_authors(
     name: str, goals: str, cloning: float, monkeypatch: pytest.MonkeyPatch
@@ -133,17 +132,14 @@ def test_critic_loss_is_the_papers_sum_over_rows_and_columns() -> None:
         psi, psi_target = agent.critic.encode_futures(g), agent.target.encode_futures(g)
     total = 0.0
     for i in range(5):
-        weights = [
-            math.exp(min(float(phi_after[q, i] @ psi_target[q, j]) for q in range(2))) for j in range(5)
-        ]
+        weights = [math.exp(min(float(phi_after[q, i] @ psi_target[q, j]) for q in range(2))) for j in range(5)]
         for q in range(2):
             near = [float(phi[q, i] @ psi_next[q, j]) for j in range(5)]
             far = [float(phi[q, i] @ psi[q, j]) for j in range(5)]
             near_total, far_total = (sum(math.exp(x) for x in row) for row in (near, far))
             first = -math.log(math.exp(near[i]) / near_total)
             second = -sum(
-                w / sum(weights) * math.log(math.exp(x) / far_total)
-                for w, x in zip(weights, far, strict=True)
+                w / sum(weights) * math.log(math.exp(x) / far_total) for w, x in zip(weights, far, strict=True)
             )
             total += (0.1 * first + 0.9 * second) / 10
     assert float(found.detach()) == pytest.approx(total, rel=1e-5)

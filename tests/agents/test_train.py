@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from counterpoint.agents import AGENTS
-from counterpoint.agents.evaluate import evaluate_run
 from counterpoint.agents.saved import load_agent
-from counterpoint.agents.train import load_agent_config, train_agent
 from counterpoint.cli import main
 from counterpoint.data.episode import Episode
-from counterpoint.data.formats.minari import replay_from_store
+from counterpoint.data.formats.minari.reader import replay_from_store
 from counterpoint.data.store import MemoryStore
-from counterpoint.envs.collect_mazes import PointMazeCollect, collect_pointmaze
+from counterpoint.envs.goal.collect import PointMazeCollect, collect_pointmaze
 from counterpoint.errors import BadInputError
+from counterpoint.evaluation.evaluate_agent import evaluate_run
+from counterpoint.training.train_agent import load_agent_config, train_agent
 
 pytestmark = pytest.mark.sim
 
@@ -86,9 +86,7 @@ def test_pictures_and_whole_states_train_online(form: dict[str, Any], tmp_path: 
 def test_the_final_evaluation_does_not_depend_on_the_number_of_environments(tmp_path: Path) -> None:
     out = tmp_path / "run"
     train_agent("gcbc", out, ONLINE, env="PointMaze_UMaze-v3")
-    found = [
-        json.loads(evaluate_run(out, env=None, episodes=3, envs=envs, seed=5).read_text()) for envs in (1, 2)
-    ]
+    found = [json.loads(evaluate_run(out, env=None, episodes=3, envs=envs, seed=5).read_text()) for envs in (1, 2)]
     assert found[0]["closest_distance"] == found[1]["closest_distance"]
 
 

@@ -5,12 +5,12 @@ import torch
 from torch import Tensor
 
 from counterpoint.agents.base import Spaces
-from counterpoint.agents.contrastive_agent import ContrastiveAgent
+from counterpoint.agents.contrastive import ContrastiveAgent
 from counterpoint.agents.networks import EnsembleMLP
-from counterpoint.agents.replay import ReplayBuffer, batch_rng
 from counterpoint.agents.td_infonce import TDInfoNCE, TDInfoNCEConfig
 from counterpoint.agents.value import value_of, values_from_logits
-from counterpoint.data.goals import GoalSpec
+from counterpoint.data.draws import GoalSpec
+from counterpoint.data.replay import ReplayBuffer, batch_rng
 from tests.agents.point_world import point_batch, small_agent
 
 S, A, GAMMA = 4, 2, 0.8
@@ -52,19 +52,14 @@ def exact_agent(P: Tensor, policy: Tensor, r: Tensor) -> ContrastiveAgent:
     for module in agent.modules.values():
         module.double()
     eye_s, eye_a = torch.eye(S, dtype=torch.float64), torch.eye(A, dtype=torch.float64)
-    combinations = [
-        torch.cat([eye_s[s], eye_a[a], eye_s[g]]) for g in range(S) for s in range(S) for a in range(A)
-    ]
+    combinations = [torch.cat([eye_s[s], eye_a[a], eye_s[g]]) for g in range(S) for s in range(S) for a in range(A)]
     ratios = torch.cat([(S * exact(P, policy[g], r)[0]).log() for g in range(S)])
     row_constants = torch.linspace(-2, 3, len(ratios), dtype=torch.float64)[:, None]
     set_tables(agent.critic.phi, torch.stack(combinations, 1), -2.0, ratios + row_constants)
     pad = torch.zeros(S, S * A * S - S, dtype=torch.float64)
     set_tables(agent.critic.psi, torch.cat([eye_s, pad], 1), 0.0, torch.cat([eye_s, pad.T]))
     body = agent.actor.body
-    first, last = (
-        torch.zeros(2 * S, S * A * S, dtype=torch.float64),
-        torch.zeros(S * A * S, A, dtype=torch.float64),
-    )
+    first, last = (torch.zeros(2 * S, S * A * S, dtype=torch.float64), torch.zeros(S * A * S, A, dtype=torch.float64))
     for unit, (g, s) in enumerate((g, s) for g in range(S) for s in range(S)):
         first[s, unit] = first[S + g, unit] = 1.0
         last[unit] = policy[g, s].log()

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from counterpoint.agents import AGENTS, make_agent
+from counterpoint.agents.base import Watch
 from counterpoint.agents.saved import save_agent
-from counterpoint.agents.watch import Watch
-from counterpoint.data.goals import Spaces
+from counterpoint.data.draws import Spaces
 from counterpoint.errors import BadInputError
 from counterpoint.training.learner import NonFiniteError
 
@@ -35,9 +35,7 @@ def test_losses_that_no_update_waited_for_are_told_on_demand() -> None:
 
 
 @pytest.mark.parametrize("name", AGENTS)
-def test_neither_checkpoint_nor_agent_is_made_of_parameters_that_are_not_finite(
-    name: str, tmp_path: Path
-) -> None:
+def test_neither_checkpoint_nor_agent_is_made_of_parameters_that_are_not_finite(name: str, tmp_path: Path) -> None:
     agent = make_agent({"name": name, "hidden": [8, 8]}, SPACES)
     agent.state()
     first = next(iter(agent.modules["actor"].parameters()))
@@ -45,7 +43,7 @@ def test_neither_checkpoint_nor_agent_is_made_of_parameters_that_are_not_finite(
         first.view(-1)[0] = torch.nan
     with pytest.raises(NonFiniteError, match=f"the actor of {name}"):
         agent.state()
-    with pytest.raises(BadInputError, match=r"not finite.*Mend: lower the learning rates"):
+    with pytest.raises(BadInputError, match=r"not finite.*Hint: lower the learning rates"):
         save_agent(agent, tmp_path / "agent")
     assert not (tmp_path / "agent").exists()
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from counterpoint.config import FrozenConfig
 from counterpoint.data.episode import Episode
-from counterpoint.data.loader import Loader
-from counterpoint.data.sampling import Spec
+from counterpoint.data.sampler import Loader
+from counterpoint.data.spec import Spec
 from counterpoint.data.store import MemoryStore
 from counterpoint.errors import BadInputError
 from counterpoint.objectives import OBJECTIVES
@@ -133,9 +133,7 @@ def test_training_lowers_the_loss_on_a_fixed_batch(name: str) -> None:
         losses.append(float(loss.detach()))
         optimizer.zero_grad()
         for p, grad in zip(
-            (p for p in objective.parameters() if p.requires_grad),
-            _gradients(objective, loss).values(),
-            strict=True,
+            (p for p in objective.parameters() if p.requires_grad), _gradients(objective, loss).values(), strict=True
         ):
             p.grad = grad
         optimizer.step()

@@ -18,9 +18,7 @@ class TinyEncoder(DualEncoder):
         self.embed_dim, self.image_size = embed_dim, 8
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.image = nn.Sequential(
-                nn.Flatten(), nn.Linear(3 * 8 * 8, 16), nn.Tanh(), nn.Linear(16, embed_dim)
-            )
+            self.image = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 16), nn.Tanh(), nn.Linear(16, embed_dim))
             self.text = _Bytes(embed_dim)
         self.register_buffer("mean", torch.full((3,), 0.5))
         self.register_buffer("std", torch.full((3,), 0.25))

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from counterpoint.data.episode import Array, Episode
-from counterpoint.data.formats.lerobot_writer import LeRobotWriter
+from counterpoint.data.formats.lerobot.writer import LeRobotWriter
 from counterpoint.data.store import MemoryStore, read_episode
 from counterpoint.data.video import encode_video
 
@@ -44,9 +44,7 @@ def memory_store(
         state = rng.normal(size=(length, 3)).astype(np.float32) if vectors else None
         times = np.arange(length) / 10
         episodes.append(
-            Episode(
-                frames, f"task {number % 2}", times, actions=actions, state=state, success=bool(number % 2)
-            )
+            Episode(frames, f"task {number % 2}", times, actions=actions, state=state, success=bool(number % 2))
         )
     return MemoryStore(episodes)
 
@@ -62,9 +60,7 @@ def epic_row(video: str, number: int, start: int, stop: int, narration: str) -> 
     return f"{begin},{start},{stop},{narration},take,0,plate,2,\"['plate']\",[2]\n"
 
 
-def write_epic(
-    root: Path, *, frames: int = 8, size: tuple[int, int] = (24, 32), split: str = "train"
-) -> Path:
+def write_epic(root: Path, *, frames: int = 8, size: tuple[int, int] = (24, 32), split: str = "train") -> Path:
     """P01_01 as a folder of frames, P02_03 as a tar, P03_01 without frames; returns `root`."""
     (root / f"EPIC_100_{split}.csv").parent.mkdir(parents=True, exist_ok=True)
     (root / f"EPIC_100_{split}.csv").write_text(
@@ -101,9 +97,7 @@ def write_videos(folder: Path, *, count: int = 2, frames: int = 12, fps: float =
     return folder
 
 
-def write_lerobot(
-    root: Path, *, splits: Mapping[str, str] | None = None, image_cameras: Sequence[str] = ()
-) -> Path:
+def write_lerobot(root: Path, *, splits: Mapping[str, str] | None = None, image_cameras: Sequence[str] = ()) -> Path:
     """The episodes of `memory_store()` as LeRobot v3; returns `root`."""
     store = memory_store()
     writer = LeRobotWriter(
@@ -126,11 +120,7 @@ def write_lerobot_v21(root: Path) -> Path:
     store = memory_store()
     tasks = sorted({info.instruction for info in store.episodes})
     features: dict[str, object] = {
-        "observation.images.top": {
-            "dtype": "video",
-            "shape": [24, 32, 3],
-            "names": ["height", "width", "channels"],
-        },
+        "observation.images.top": {"dtype": "video", "shape": [24, 32, 3], "names": ["height", "width", "channels"]},
         "action": {"dtype": "float32", "shape": [4], "names": None},
         "observation.state": {"dtype": "float32", "shape": [3], "names": None},
         "timestamp": {"dtype": "float32", "shape": [1], "names": None},
@@ -157,9 +147,7 @@ def write_lerobot_v21(root: Path) -> Path:
         pq.write_table(pa.table(columns), root / "data" / f"{name}.parquet")
         video = root / "videos" / name.replace("/", "/observation.images.top/")
         encode_video(video.with_suffix(".mp4"), store.frames(number, steps, "top"), 10)
-        lines["episodes"].append(
-            {"episode_index": number, "tasks": [info.instruction], "length": info.length}
-        )
+        lines["episodes"].append({"episode_index": number, "tasks": [info.instruction], "length": info.length})
         stats = {"timestamp": {"min": [0.0], "max": [(info.length - 1) / 10], "count": [info.length]}}
         lines["episodes_stats"].append({"episode_index": number, "stats": stats})
         first += info.length

@@ -14,7 +14,7 @@ from counterpoint.data.augment import (
     resized_crop,
     shifted_views,
 )
-from counterpoint.data.sampling import Augment, sample_rng
+from counterpoint.data.spec import Augment, sample_rng
 from tests.golden.load import golden
 
 
@@ -90,9 +90,7 @@ def test_random_shift_is_the_authors() -> None:
     frames = pictures.round().to(torch.uint8).permute(0, 2, 3, 1)[:, None]  # one frame a stack
     assert (frames[:, 0].permute(0, 3, 1, 2) == pictures).all()
     shifted = random_shift(frames, shift, pad=4)
-    torch.testing.assert_close(
-        shifted[:, 0].permute(0, 3, 1, 2).to(arrays["y"].dtype), arrays["y"], rtol=0, atol=1e-2
-    )
+    torch.testing.assert_close(shifted[:, 0].permute(0, 3, 1, 2).to(arrays["y"].dtype), arrays["y"], rtol=0, atol=1e-2)
 
 
 @pytest.mark.parametrize(("pad", "stack", "height", "width"), [(4, 3, 12, 9), (1, 1, 5, 7), (6, 2, 4, 4)])

@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from counterpoint.data.cache import CachedStore, cache_root, cached
-from counterpoint.data.cache_build import resize
+from counterpoint.data.cache import CachedStore, cache_root, cached, resize
 from counterpoint.data.episode import Array, Episode
 from counterpoint.data.store import EpisodeStore, MemoryStore, read_episode
 from counterpoint.errors import BadInputError
@@ -95,9 +94,7 @@ def test_key_follows_source_size_fit_and_cameras(tmp_path: Path) -> None:
     ]
     assert len({store.fingerprint for store in stores}) == 5
     assert stores[4].cameras == ("wrist",)
-    np.testing.assert_array_equal(
-        stores[4].frames(0, np.arange(5)), stores[0].frames(0, np.arange(5), "wrist")
-    )
+    np.testing.assert_array_equal(stores[4].frames(0, np.arange(5)), stores[0].frames(0, np.arange(5), "wrist"))
 
 
 def test_chunks_of_a_long_episode_join(tmp_path: Path) -> None:
@@ -140,9 +137,7 @@ def test_gathering_finds_a_changed_bit_in_the_episodes_it_touches(tmp_path: Path
         store.gather_frames(np.array([1]), step, None, out)
 
 
-@pytest.mark.parametrize(
-    "name", ["frames-0.bin", "frames-1.bin", "timestamps.bin", "actions.bin", "state.bin"]
-)
+@pytest.mark.parametrize("name", ["frames-0.bin", "frames-1.bin", "timestamps.bin", "actions.bin", "state.bin"])
 def test_one_changed_bit_is_found_at_first_touch(tmp_path: Path, name: str) -> None:
     folder = build(memory_store(), tmp_path).path
     data = bytearray((folder / name).read_bytes())
@@ -170,7 +165,7 @@ def test_damage_seen_at_opening_is_mended_by_cached(tmp_path: Path, name: str, h
 
 
 def test_other_layout_is_refused(tmp_path: Path) -> None:
-    from counterpoint.data.cache_build import digest_line
+    from counterpoint.data.cache import digest_line
 
     folder = build(memory_store(), tmp_path).path
     text = json.dumps({**json.loads((folder / "store.json").read_bytes()), "layout": "older"}).encode()
@@ -184,9 +179,7 @@ def test_digests_are_those_of_sha256sum(tmp_path: Path) -> None:
     folder = build(memory_store(), tmp_path).path
     subprocess.run(["sha256sum", "--check", "store.json.sha256"], cwd=folder, check=True, capture_output=True)
     digest = json.loads((folder / "store.json").read_bytes())["arrays"]["frames-0"]["sha256"]
-    told = subprocess.run(
-        ["sha256sum", "frames-0.bin"], cwd=folder, check=True, capture_output=True, text=True
-    )
+    told = subprocess.run(["sha256sum", "frames-0.bin"], cwd=folder, check=True, capture_output=True, text=True)
     assert told.stdout.split()[0] == digest
 
 
@@ -273,9 +266,7 @@ def test_episodes_that_differ_are_refused(tmp_path: Path) -> None:
     assert built_folders(tmp_path) == []
 
 
-def test_root_and_progress(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_root_and_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.delenv("COUNTERPOINT_CACHE", raising=False)
     assert cache_root() == Path.home() / ".cache" / "counterpoint"
     monkeypatch.setenv("COUNTERPOINT_CACHE", str(tmp_path / "here"))

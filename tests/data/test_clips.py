@@ -5,15 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterpoint.data.clips import (
-    GoalTransition,
-    LastFrame,
-    R3MFrames,
-    SortedFrames,
-    SortedUniform,
-    StartGoal,
-)
-from counterpoint.data.sampling import Draw, sample_rng
+from counterpoint.data.draws import GoalTransition, LastFrame, R3MFrames, SortedFrames, SortedUniform, StartGoal
+from counterpoint.data.spec import Draw, sample_rng
 
 RULES: list[Draw] = [
     StartGoal(),

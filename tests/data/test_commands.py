@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from counterpoint.data.cache import cached
-from counterpoint.data.cache_build import resize
+from counterpoint.data.cache import cached, resize
 from counterpoint.data.commands import convert, doctor, info
 from counterpoint.data.formats import open_dataset, split_names
 from counterpoint.data.video import encode_video
@@ -18,14 +17,7 @@ from tests.data.made import memory_store, smooth_frames, write_epic, write_lerob
 def test_info_of_lerobot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     info(write_lerobot(tmp_path / "data", splits={"train": "0:2", "val": "2:3"}))
     told = capsys.readouterr().out
-    for fact in (
-        "LeRobot",
-        "3, of 3 to 7 frames",
-        "15",
-        "top 32x24, wrist 32x24",
-        "4 dimensions",
-        "3 dimensions",
-    ):
+    for fact in ("LeRobot", "3, of 3 to 7 frames", "15", "top 32x24, wrist 32x24", "4 dimensions", "3 dimensions"):
         assert fact in told
     for fact in ("train 0:2, val 2:3", "33% of 3 episodes", "task 0", "task 1"):
         assert fact in told
@@ -34,13 +26,7 @@ def test_info_of_lerobot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_info_of_other_formats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     info(write_epic(tmp_path / "epic"))
     told = capsys.readouterr().out
-    for fact in (
-        "EPIC-KITCHENS-100",
-        "50, 59.94",
-        "rgb 32x24",
-        "1 segments whose frames are not there",
-        "train 0:3",
-    ):
+    for fact in ("EPIC-KITCHENS-100", "50, 59.94", "rgb 32x24", "1 segments whose frames are not there", "train 0:3"):
         assert fact in told
     folder = write_videos(tmp_path / "videos")
     (folder / "manifest.csv").write_text("video,instruction\nvideos/0.mp4,push the [red] block\n")
@@ -74,9 +60,7 @@ def test_convert_videos(tmp_path: Path) -> None:
     source = write_videos(tmp_path / "videos", fps=10)
     out = convert(source, tmp_path / "out")
     before, after = open_dataset(source), open_dataset(out)
-    assert [(e.length, e.instruction) for e in after.episodes] == [
-        (e.length, e.instruction) for e in before.episodes
-    ]
+    assert [(e.length, e.instruction) for e in after.episodes] == [(e.length, e.instruction) for e in before.episodes]
     for number, episode in enumerate(before.episodes):
         steps = np.arange(episode.length)
         change = after.frames(number, steps).astype(float) - before.frames(number, steps)
@@ -95,9 +79,7 @@ def test_convert_keeps_splits_vectors_success_and_lossless_cameras(tmp_path: Pat
     assert before.episodes == after.episodes
     for number, episode in enumerate(before.episodes):
         steps = np.arange(episode.length)
-        np.testing.assert_array_equal(
-            after.frames(number, steps, "wrist"), before.frames(number, steps, "wrist")
-        )
+        np.testing.assert_array_equal(after.frames(number, steps, "wrist"), before.frames(number, steps, "wrist"))
         np.testing.assert_array_equal(after.actions(number), before.actions(number))
         np.testing.assert_array_equal(after.state(number), before.state(number))
 
@@ -106,9 +88,7 @@ def test_convert_resizes(tmp_path: Path) -> None:
     source = write_lerobot(tmp_path / "data", image_cameras=["top", "wrist"])
     out = convert(source, tmp_path / "out", size=16)
     steps = np.arange(3)
-    np.testing.assert_array_equal(
-        open_dataset(out).frames(2, steps), resize(open_dataset(source).frames(2, steps), 16)
-    )
+    np.testing.assert_array_equal(open_dataset(out).frames(2, steps), resize(open_dataset(source).frames(2, steps), 16))
 
 
 def test_convert_of_videos_that_differ_in_size_needs_one(tmp_path: Path) -> None:

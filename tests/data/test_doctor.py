@@ -14,13 +14,7 @@ from counterpoint.data.doctor import examine
 from counterpoint.data.episode import Array
 from counterpoint.data.store import MemoryStore
 from counterpoint.errors import BadInputError
-from tests.data.made import (
-    memory_store,
-    write_epic,
-    write_lerobot,
-    write_lerobot_v21,
-    write_videos,
-)
+from tests.data.made import memory_store, write_epic, write_lerobot, write_lerobot_v21, write_videos
 
 Edit = Callable[[Any], Any]
 DATA, EPISODES = "data/chunk-000/file-000.parquet", "meta/episodes/chunk-000/file-000.parquet"

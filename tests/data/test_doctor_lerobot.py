@@ -9,8 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from counterpoint.data.doctor import examine
-from counterpoint.data.doctor_lerobot import examine_lerobot
+from counterpoint.data.doctor import examine, examine_lerobot
 from counterpoint.data.video import encode_video
 from tests.data.made import smooth_frames, write_lerobot, write_lerobot_v21
 
@@ -44,11 +43,7 @@ def setting(place: int, value: object) -> Edit:
 
 
 HARM: dict[str, tuple[Callable[[Path], None], str, str]] = {
-    "a timestamp": (
-        lambda r: edit_column(r / DATA, "timestamp", setting(2, 0.2005)),
-        "episode 0",
-        "steps of 1/10 s",
-    ),
+    "a timestamp": (lambda r: edit_column(r / DATA, "timestamp", setting(2, 0.2005)), "episode 0", "steps of 1/10 s"),
     "a timestamp that is no number": (
         lambda r: edit_column(r / DATA, "timestamp", setting(2, float("nan"))),
         "episode 0",
@@ -77,11 +72,7 @@ HARM: dict[str, tuple[Callable[[Path], None], str, str]] = {
         "stats/action/mean",
         "finite",
     ),
-    "instruction": (
-        lambda r: edit_column(r / EPISODES, "tasks", setting(1, [" "])),
-        "meta",
-        "a task in words",
-    ),
+    "instruction": (lambda r: edit_column(r / EPISODES, "tasks", setting(1, [" "])), "meta", "a task in words"),
     "split past the end": (
         lambda r: edit_json(r / "meta/info.json", lambda i: i | {"splits": {"train": "0:9"}}),
         "info.json",
@@ -121,7 +112,7 @@ def test_finding_says_file_and_expectation(tmp_path: Path, harm: str) -> None:
     findings = examine_lerobot(root)
     named = [finding for finding in findings if where in finding.where and expected in finding.expected]
     assert named, findings
-    assert all(finding.found and finding.mend for finding in findings)
+    assert all(finding.found and finding.hint for finding in findings)
 
 
 def test_all_findings_are_told_not_only_the_first(tmp_path: Path) -> None:

@@ -10,13 +10,19 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoint.agents.replay import ReplayBuffer, batch_rng
-from counterpoint.data.clips import GoalTransition, R3MFrames, SortedFrames, SortedUniform, StartGoal
-from counterpoint.data.goals import BATCH_KEYS, GoalSpec, Tail
-from counterpoint.data.loader import Loader
-from counterpoint.data.nstep import NearNegatives, NStepSpec
-from counterpoint.data.nstep_loader import NStepLoader
-from counterpoint.data.sampling import Augment, Draw, Key, Spec
+from counterpoint.data.draws import (
+    BATCH_KEYS,
+    GoalSpec,
+    GoalTransition,
+    R3MFrames,
+    SortedFrames,
+    SortedUniform,
+    StartGoal,
+    Tail,
+)
+from counterpoint.data.replay import ReplayBuffer, batch_rng
+from counterpoint.data.sampler import Loader, NStepLoader
+from counterpoint.data.spec import Augment, Draw, Key, NearNegatives, NStepSpec, Spec
 from tests.agents.replay_episodes_made import SPACES, add
 from tests.data.numbered import numbered_store
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from counterpoint.data.goal_checks import check_episode
-from counterpoint.data.goals import Spaces
+from counterpoint.data.draws import Spaces
+from counterpoint.data.replay import check_episode
 from counterpoint.errors import BadInputError
 
 STATE = Spaces(observation=(3,), goal=(2,), action=2)

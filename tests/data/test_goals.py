@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from counterpoint.data.goals import GoalDraws, GoalSpec, Tail, future_offsets
+from counterpoint.data.draws import GoalDraws, GoalSpec, Tail, future_offsets
 from counterpoint.errors import BadInputError
 
 TAILS: tuple[Tail, ...] = get_args(Tail)
@@ -70,9 +70,7 @@ def test_offsets_have_the_stated_distribution(m: int, discount: float, tail: Tai
     st.sampled_from(TAILS),
     st.integers(0, 2**32),
 )
-def test_offsets_stay_inside_the_episode(
-    remaining: list[int], discount: float, tail: Tail, seed: int
-) -> None:
+def test_offsets_stay_inside_the_episode(remaining: list[int], discount: float, tail: Tail, seed: int) -> None:
     m = np.array(remaining)
     drawn = future_offsets(m, discount, tail, np.random.default_rng(seed))
     assert drawn.dtype == np.int64
@@ -110,14 +108,8 @@ def test_rejection_in_closed_form_is_rejection() -> None:
 
 
 @settings(max_examples=30, deadline=None)
-@given(
-    st.lists(st.sampled_from([1, 2, 3, 8, 9]), min_size=1, max_size=6),
-    st.sampled_from(TAILS),
-    st.integers(0, 99),
-)
-def test_every_transition_and_state_is_reached_and_no_other(
-    lengths: list[int], tail: Tail, seed: int
-) -> None:
+@given(st.lists(st.sampled_from([1, 2, 3, 8, 9]), min_size=1, max_size=6), st.sampled_from(TAILS), st.integers(0, 99))
+def test_every_transition_and_state_is_reached_and_no_other(lengths: list[int], tail: Tail, seed: int) -> None:
     draws, rng = GoalDraws(np.array(lengths)), np.random.default_rng(seed)
     episode, step = draws.transitions(8000, rng, discount=0.8, tail=tail)
     wanted = {(e, t) for e, T in enumerate(lengths) for t in range(T)}

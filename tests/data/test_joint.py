@@ -3,9 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from counterpoint.data.joint import JointLoader
-from counterpoint.data.nstep import NStepSpec
-from counterpoint.data.nstep_loader import NStepLoader
+from counterpoint.data.sampler import JointLoader, NStepLoader
+from counterpoint.data.spec import NStepSpec
 from tests.data.numbered import numbered_store
 
 

@@ -8,10 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterpoint.data.clips import SortedFrames, StartGoal
-from counterpoint.data.loader import Loader
-from counterpoint.data.nstep import NStepSpec
-from counterpoint.data.sampling import Augment, Key, Spec
+from counterpoint.data.draws import SortedFrames, StartGoal
+from counterpoint.data.sampler import Loader
+from counterpoint.data.spec import Augment, Key, NStepSpec, Spec
 from counterpoint.data.store import MemoryStore, SubsetStore
 from counterpoint.errors import BadInputError
 from tests.conftest import moving_square_store
@@ -28,11 +27,7 @@ def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
 def test_batch_holds_what_the_spec_asks_for(store: MemoryStore) -> None:
     spec = Spec(
         {"clip": SortedFrames(10)},
-        {
-            "frames": Key("frames", "clip"),
-            "moves": Key("actions", "clip"),
-            "seconds": Key("timestamps", "clip"),
-        },
+        {"frames": Key("frames", "clip"), "moves": Key("actions", "clip"), "seconds": Key("timestamps", "clip")},
     )
     batch = Loader(store, spec, batch_size=4, seed=0)[0]
     assert batch["frames"].shape == (4, 10, 24, 24, 3)

@@ -9,9 +9,8 @@ import pytest
 
 from counterpoint.data.doctor import examine
 from counterpoint.data.episode import Array, Episode
-from counterpoint.data.formats.lerobot_writer import LeRobotWriter
-from counterpoint.data.mask_checks import constant, examine_masks
-from counterpoint.data.masks import mask_frames
+from counterpoint.data.formats.lerobot.writer import LeRobotWriter
+from counterpoint.data.masks.robot import constant, examine_masks, mask_frames
 from counterpoint.data.store import MemoryStore
 from tests.data.made import smooth_frames
 from tests.data.made_masks import made_masks
@@ -37,9 +36,7 @@ def store_of(mask: Array) -> MemoryStore:
 )
 def test_findings(mask: Array, found: str | None) -> None:
     findings = examine_masks(Path("data"), store_of(mask), 0)
-    assert [finding.found.startswith(found or "") for finding in findings] == (
-        [] if found is None else [True]
-    )
+    assert [finding.found.startswith(found or "") for finding in findings] == ([] if found is None else [True])
     assert all(finding.where == "data, top_mask, episode 0" for finding in findings)
 
 

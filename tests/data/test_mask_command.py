@@ -11,8 +11,8 @@ import pytest
 from counterpoint.data.commands import convert
 from counterpoint.data.doctor import examine
 from counterpoint.data.formats import open_dataset
-from counterpoint.data.mask_command import write_masks as command
-from counterpoint.data.masks import binary_mask, mask_frames
+from counterpoint.data.masks.command import write_masks as command
+from counterpoint.data.masks.robot import binary_mask, mask_frames
 from counterpoint.errors import BadInputError
 from tests.data.made import write_lerobot, write_lerobot_v21, write_videos
 from tests.data.made_masks import made_masks, write_masks
@@ -60,8 +60,7 @@ def test_statistics_of_masks_are_kept_as_those_of_pictures(tmp_path: Path) -> No
 
 def test_a_second_camera_may_be_added_later_but_none_twice(tmp_path: Path) -> None:
     folders = {
-        camera: write_masks(tmp_path / camera, {camera: made_masks()}, packed=True)
-        for camera in ("top", "wrist")
+        camera: write_masks(tmp_path / camera, {camera: made_masks()}, packed=True) for camera in ("top", "wrist")
     }
     add(write_lerobot(tmp_path / "data"), tmp_path / "one", files=folders["top"])
     add(tmp_path / "one", tmp_path / "both", files=folders["wrist"])

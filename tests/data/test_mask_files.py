@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from counterpoint.data.mask_files import MaskFiles
+from counterpoint.data.masks.files import MaskFiles
 from counterpoint.data.store import MemoryStore
 from counterpoint.errors import BadInputError
 from tests.data.made import memory_store
@@ -43,9 +43,7 @@ def test_missing_frames_are_named_and_counted(tmp_path: Path, store: MemoryStore
 def test_every_missing_frame_counts_over_episodes(tmp_path: Path, store: MemoryStore) -> None:
     folder = write_masks(tmp_path / "masks", {"top": made_masks()[:2]})
     (folder / "episode_000000/top/000001.png").unlink()
-    with pytest.raises(
-        BadInputError, match=r"4 frames .*episode_000000/top/000001, episode_000002/top/000000"
-    ):
+    with pytest.raises(BadInputError, match=r"4 frames .*episode_000000/top/000001, episode_000002/top/000000"):
         MaskFiles(folder, store)
 
 
@@ -109,9 +107,7 @@ def test_a_flipped_byte_of_compressed_arrays_is_one_message(tmp_path: Path, stor
 
 
 @pytest.mark.parametrize("shape", [(), (24, 32)])
-def test_an_array_that_is_not_a_mask_a_frame(
-    tmp_path: Path, store: MemoryStore, shape: tuple[int, ...]
-) -> None:
+def test_an_array_that_is_not_a_mask_a_frame(tmp_path: Path, store: MemoryStore, shape: tuple[int, ...]) -> None:
     folder = write_masks(tmp_path / "masks", {"top": made_masks()}, packed=True)
     np.savez(folder / "episode_000001.npz", allow_pickle=False, top=np.zeros(shape, np.uint8))
     with pytest.raises(BadInputError, match=r"an array of shape .*expected \(7, H, W\)"):
@@ -128,9 +124,7 @@ def test_a_camera_that_only_later_episodes_have_lacks_frames(tmp_path: Path, sto
 @pytest.mark.parametrize("packed", [False, True])
 def test_an_episode_that_the_data_set_has_not(tmp_path: Path, store: MemoryStore, packed: bool) -> None:
     folder = write_masks(tmp_path / "masks", {"top": made_masks((5, 7, 3, 4))}, packed=packed)
-    with pytest.raises(
-        BadInputError, match=r"found episode_000003.*; expected episode_000000 to episode_000002"
-    ):
+    with pytest.raises(BadInputError, match=r"found episode_000003.*; expected episode_000000 to episode_000002"):
         MaskFiles(folder, store)
 
 

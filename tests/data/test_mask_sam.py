@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from counterpoint.data.formats import open_dataset
-from counterpoint.data.mask_command import write_masks
-from counterpoint.data.mask_sam import SamMasks
-from counterpoint.data.masks import binary_mask
+from counterpoint.data.masks.command import write_masks
+from counterpoint.data.masks.robot import binary_mask
+from counterpoint.data.masks.sam import SamMasks
 from counterpoint.errors import BadInputError, MissingExtraError
 from tests.data.made import memory_store, write_lerobot
 
@@ -55,9 +55,9 @@ def test_masks_of_the_pictures_size_whatever_the_batch(
 ) -> None:
     store = memory_store()
     masks = [
-        SamMasks(
-            str(model), store, camera="wrist", points=POINTS, box=box, batch_size=size, device="cpu"
-        ).masks(1, "wrist")
+        SamMasks(str(model), store, camera="wrist", points=POINTS, box=box, batch_size=size, device="cpu").masks(
+            1, "wrist"
+        )
         for size in (2, 7)
     ]
     assert masks[0].shape == (7, 24, 32)
@@ -71,9 +71,7 @@ def test_a_box_alone_is_a_prompt(model: Path) -> None:
     assert sam.about == {"sam": str(model), "points": [], "box": [2, 3, 30, 20]}
 
 
-def test_the_proposal_of_the_highest_predicted_overlap_is_taken(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_proposal_of_the_highest_predicted_overlap_is_taken(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sam = SamMasks(str(model), memory_store(), camera="top", points=POINTS, device="cpu")
     seen: list[dict[str, torch.Tensor]] = []
 
@@ -110,9 +108,7 @@ def test_the_command_writes_what_the_model_sees(model: Path, tmp_path: Path) -> 
     )
     store = open_dataset(tmp_path / "out")
     assert store.cameras == ("top", "wrist", "top_mask")
-    expected = SamMasks(
-        str(model), open_dataset(source), camera="top", points=POINTS, batch_size=4, device="cpu"
-    )
+    expected = SamMasks(str(model), open_dataset(source), camera="top", points=POINTS, batch_size=4, device="cpu")
     kept = binary_mask(store.frames(1, np.arange(7), "top_mask"))
     np.testing.assert_array_equal(kept, expected.masks(1, "top"))
 

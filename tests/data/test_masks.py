@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoint.data.cache_build import resize
-from counterpoint.data.masks import (
+from counterpoint.data.cache import resize
+from counterpoint.data.masks.robot import (
     as_mask,
     binary_mask,
     mask_camera,

@@ -7,10 +7,18 @@ import pytest
 import torch
 
 from counterpoint.data.cache import cached
-from counterpoint.data.multitask import MultiTaskStore, action_mask, task_numbers, task_table
-from counterpoint.data.nstep import NearNegatives, NStepSpec
-from counterpoint.data.nstep_loader import NStepLoader
-from counterpoint.data.store import EpisodeStore, MemoryStore, SubsetStore, read_episode
+from counterpoint.data.sampler import NStepLoader
+from counterpoint.data.spec import NearNegatives, NStepSpec
+from counterpoint.data.store import (
+    EpisodeStore,
+    MemoryStore,
+    MultiTaskStore,
+    SubsetStore,
+    action_mask,
+    read_episode,
+    task_numbers,
+    task_table,
+)
 from counterpoint.errors import BadInputError
 from tests.data.numbered import numbered_store
 from tests.data.test_loader import same
@@ -85,9 +93,7 @@ def test_batches_pad_actions_and_say_which_are_the_tasks_own() -> None:
 def test_memory_mapped_domains_give_the_same_batches(tmp_path: Path) -> None:
     mapped = joined(*(cached(store, size=4, root=tmp_path, progress=False) for store in (ARM, WALKER)))
     for camera in (None, "back"):
-        loaders = [
-            NStepLoader(store, SPEC, batch_size=64, seed=0, camera=camera) for store in (joined(), mapped)
-        ]
+        loaders = [NStepLoader(store, SPEC, batch_size=64, seed=0, camera=camera) for store in (joined(), mapped)]
         assert all(same(loaders[0][step], loaders[1][step]) for step in range(3))
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoint.data.nstep import NearNegatives, NStepSpec
+from counterpoint.data.spec import NearNegatives, NStepSpec
 from counterpoint.errors import BadInputError
 
 

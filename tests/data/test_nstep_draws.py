@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterpoint.data.nstep import NearNegatives, NStepSpec
-from counterpoint.data.nstep_draws import AnchorTable, Balance, draw_near
+from counterpoint.data.draws import AnchorTable, Balance, draw_near
+from counterpoint.data.spec import NearNegatives, NStepSpec
 from tests.golden.load import golden
 
 K, W = 3, 5

@@ -14,10 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from counterpoint.data.cache import cached
-from counterpoint.data.multitask import MultiTaskStore
-from counterpoint.data.nstep import NearNegatives, NStepSpec
-from counterpoint.data.nstep_loader import NStepLoader
-from counterpoint.data.store import EpisodeStore, MemoryStore, SubsetStore, read_episode
+from counterpoint.data.sampler import NStepLoader
+from counterpoint.data.spec import NearNegatives, NStepSpec
+from counterpoint.data.store import EpisodeStore, MemoryStore, MultiTaskStore, SubsetStore, read_episode
 from counterpoint.errors import BadInputError
 from tests.data.numbered import numbered_store
 from tests.data.test_loader import same
@@ -41,9 +40,7 @@ def check(batch: dict[str, Any], spec: NStepSpec, store: EpisodeStore) -> None:
             assert seen[view] == [max(0, at - s) for s in reversed(range(spec.stack))]
             assert bool(batch["frames_valid"][row, view]) == (t + offset >= 0)
             if spec.state:
-                assert batch["state"][row, view].tolist() == pytest.approx(
-                    [100 * e + at + d for d in (0, 0.1, 0.2)]
-                )
+                assert batch["state"][row, view].tolist() == pytest.approx([100 * e + at + d for d in (0, 0.1, 0.2)])
         assert (batch["frames"][row, ..., 0] == e).all()
         if spec.near is not None:
             for column, valid in enumerate(batch["near_valid"][row].tolist()):
@@ -144,9 +141,7 @@ def test_ranks_share_the_same_global_batches(ranks: int) -> None:
 
 def test_other_negatives_leave_anchors_and_shifts_alone() -> None:
     store = numbered_store([20, 30, 15])
-    one, other = (
-        load(store, NStepSpec((0, K), K, near, shift=4))[5] for near in (NearNegatives(5), NearNegatives(2))
-    )
+    one, other = (load(store, NStepSpec((0, K), K, near, shift=4))[5] for near in (NearNegatives(5), NearNegatives(2)))
     for name in ("episode", "step", "shift"):
         assert torch.equal(one[name], other[name])
     assert not torch.equal(load(store, seed=4)[5]["step"], load(store)[5]["step"])

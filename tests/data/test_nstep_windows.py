@@ -12,9 +12,9 @@ import torch
 from counterpoint.data.augment import centre_corner, cropped_views
 from counterpoint.data.cache import cached
 from counterpoint.data.episode import Episode
-from counterpoint.data.masks import binary_mask, mask_camera, masked_cameras, picture_cameras
-from counterpoint.data.nstep import NStepSpec
-from counterpoint.data.nstep_loader import NStepLoader
+from counterpoint.data.masks.robot import binary_mask, mask_camera, masked_cameras, picture_cameras
+from counterpoint.data.sampler import NStepLoader
+from counterpoint.data.spec import NStepSpec
 from counterpoint.data.store import MemoryStore
 from counterpoint.errors import BadInputError
 from tests.data.numbered import numbered_store
@@ -54,9 +54,7 @@ def test_a_window_of_actions_is_padded_as_diffusion_policy_s(length: int) -> Non
             wanted = [t - 1 + k for k in range(16)]
             inside = [min(max(0, k), length - 1) for k in wanted]
             torch.testing.assert_close(batch["actions"][row], torch.from_numpy(actions[inside]))
-            assert batch["actions_valid"][row].tolist() == [
-                k == i for k, i in zip(wanted, inside, strict=True)
-            ]
+            assert batch["actions_valid"][row].tolist() == [k == i for k, i in zip(wanted, inside, strict=True)]
             assert batch["frames_valid"][row].tolist() == [t > 0, True]
 
 
@@ -85,9 +83,7 @@ def test_pictures_and_masks_are_cut_alike() -> None:
 
 def test_crops_leave_the_other_draws_alone() -> None:
     store, spec = masked_store([20, 30]), NStepSpec((0,), 2, stack=1)
-    plain, both = (
-        NStepLoader(store, s, batch_size=8, seed=3)[5] for s in (spec, replace(spec, crop=8, masks=True))
-    )
+    plain, both = (NStepLoader(store, s, batch_size=8, seed=3)[5] for s in (spec, replace(spec, crop=8, masks=True)))
     for key in plain:
         assert key == "instruction" or torch.equal(plain[key], both[key])
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterpoint.data.clips import LastFrame, SortedFrames, StartGoal
-from counterpoint.data.sampling import Augment, Key, Spec, epoch_order, sample_rng
+from counterpoint.data.draws import LastFrame, SortedFrames, StartGoal
+from counterpoint.data.spec import Augment, Key, Spec, epoch_order, sample_rng
 from counterpoint.errors import BadInputError
 
 words = st.text(min_size=1, max_size=12)
@@ -21,12 +21,7 @@ def test_sample_rng_is_pure(seed: int, sample: int, name: str) -> None:
 
 
 def test_streams_of_other_keys_differ() -> None:
-    keys = [
-        (seed, sample, name)
-        for seed in range(4)
-        for sample in range(50)
-        for name in ("clip", "frames augment")
-    ]
+    keys = [(seed, sample, name) for seed in range(4) for sample in range(50) for name in ("clip", "frames augment")]
     starts = {tuple(sample_rng(*key).integers(0, 2**62, 2).tolist()) for key in keys}
     assert len(starts) == len(keys)
 

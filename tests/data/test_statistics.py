@@ -3,9 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from counterpoint.data.multitask import MultiTaskStore
 from counterpoint.data.statistics import Statistics, action_statistics
-from counterpoint.data.store import MemoryStore, SubsetStore, read_episode
+from counterpoint.data.store import MemoryStore, MultiTaskStore, SubsetStore, read_episode
 from counterpoint.errors import BadInputError
 from tests.data.numbered import numbered_store
 

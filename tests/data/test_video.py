@@ -43,17 +43,9 @@ def decoded_in_order(path: Path) -> list[Array]:
 
 @pytest.mark.parametrize(
     ("codec", "height", "width"),
-    [
-        ("libx264", 32, 48),
-        ("libx264", 33, 47),
-        ("libx264", 1, 1),
-        ("libsvtav1", 64, 80),
-        ("libsvtav1", 65, 71),
-    ],
+    [("libx264", 32, 48), ("libx264", 33, 47), ("libx264", 1, 1), ("libsvtav1", 64, 80), ("libsvtav1", 65, 71)],
 )
-def test_frames_come_back_with_their_size_and_number(
-    tmp_path: Path, codec: Codec, height: int, width: int
-) -> None:
+def test_frames_come_back_with_their_size_and_number(tmp_path: Path, codec: Codec, height: int, width: int) -> None:
     frames = smooth_frames(9, height, width)
     encode_video(tmp_path / "v.mp4", frames, 10, codec=codec)
     info = probe_video(tmp_path / "v.mp4")

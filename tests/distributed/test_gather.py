@@ -14,7 +14,7 @@ from torch import Tensor, distributed, nn
 from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
-from counterpoint.data.loader import Loader
+from counterpoint.data.sampler import Loader
 from counterpoint.objectives import OBJECTIVES
 from counterpoint.objectives.base import Features, Objective
 from counterpoint.objectives.decisionnce import decisionnce_t_loss
@@ -65,9 +65,7 @@ def _objective(name: str) -> Objective:
 
 
 def _batch(objective: Objective, number: int = 0, world: int = 1) -> dict[str, Any]:
-    loader = Loader(
-        moving_square_store(), objective.sampling(), batch_size=B, seed=0, rank=number, world_size=world
-    )
+    loader = Loader(moving_square_store(), objective.sampling(), batch_size=B, seed=0, rank=number, world_size=world)
     return loader[3]
 
 
@@ -79,11 +77,7 @@ def _gradients(module: nn.Module, loss: Tensor) -> Gradients:
 def _work(number: int, folder: Path) -> None:
     torch.set_num_threads(1)
     distributed.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/rendezvous",
-        rank=number,
-        world_size=WORLD,
-        timeout=timedelta(minutes=30),
+        "gloo", init_method=f"file://{folder}/rendezvous", rank=number, world_size=WORLD, timeout=timedelta(minutes=30)
     )
     found: Gradients = {"rank": torch.tensor([rank(), world_size()])}
     share = slice(number * B // WORLD, (number + 1) * B // WORLD)

@@ -144,7 +144,7 @@ def test_bad_input_is_one_message_and_leaves_what_was_there(
     assert len(message) == 1, error
     assert words in message[0]
     assert "expected" in message[0]
-    assert "Mend:" in message[0]
+    assert "Hint:" in message[0]
     assert all(path.read_bytes() == content for path, content in before.items())
     assert not (place / "run" / "pretrained").exists()
     assert not (place / "new").exists()

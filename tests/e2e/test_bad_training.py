@@ -1,4 +1,4 @@
-"""Bad input to `counterpoint train`, `evaluate` and `bench` through the command line: one message, exit code 2."""
+"""Bad input to `counterpoint train`, `evaluate` through the command line: one message, exit code 2."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ pytestmark = pytest.mark.sim
         (["train", "gcbc", "--data", ".", "--out", "run", "--train.precision=bf16"], "train.precision"),
         (["evaluate", "nowhere"], "no such file"),
         (["evaluate", "nowhere", "--episodes", "0"], "episodes"),
-        (["bench", "occupancy", "--out", "study", "--processes", "0"], "processes"),
         (["collect", "pointmaze", "--out", "data", "--steps", "1"], "steps"),
     ],
 )

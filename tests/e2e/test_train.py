@@ -42,9 +42,7 @@ def test_kill_9_with_two_simulators_and_a_full_ring_then_resume_gives_the_same_b
     _, error = whole.communicate()
     assert whole.returncode == 0, error
     killed = start(tmp_path, "cut", unfinished(1200))
-    while not any(
-        path.name >= "step-00000600" for path in list_checkpoints(tmp_path / "cut" / "checkpoints")
-    ):
+    while not any(path.name >= "step-00000600" for path in list_checkpoints(tmp_path / "cut" / "checkpoints")):
         assert killed.poll() is None, killed.communicate()[1]
         time.sleep(0.02)
     killed.send_signal(signal.SIGKILL)

@@ -6,18 +6,18 @@ import sys
 
 PROGRAM = """
 import sys, time
-from counterpoint.agents import online
+from counterpoint.training import fit, online
 from counterpoint.cli import main
-from counterpoint.training import trainer
 
-last, whole_save = int(sys.argv.pop(1)), trainer.save_checkpoint
+
+last, whole_save = int(sys.argv.pop(1)), fit.save_checkpoint
 
 def save_but_the_last(folder, step, *arguments, **more):
     while step >= last:
         time.sleep(1)
     return whole_save(folder, step, *arguments, **more)
 
-online.save_checkpoint = trainer.save_checkpoint = save_but_the_last
+online.save_checkpoint = fit.save_checkpoint = save_but_the_last
 main()
 """
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from counterpoint.encoders.attention import attention_maps
-from counterpoint.encoders.tokens import vit_parts
+from counterpoint.encoders.tokens import attention_maps, vit_parts
 from counterpoint.errors import BadInputError
 from tests.encoders.vits import PREFIX, open_clip_vit, timm_vit
 

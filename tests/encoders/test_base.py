@@ -64,8 +64,7 @@ def test_bytes_and_unit_floats_agree_at_any_size() -> None:
     encoder = built(CONVNET)
     for size in (32, 50):
         assert torch.equal(
-            encoder.encode_image(frames(2, size=size)),
-            encoder.encode_image(frames(2, size=size).float() / 255),
+            encoder.encode_image(frames(2, size=size)), encoder.encode_image(frames(2, size=size).float() / 255)
         )
 
 
@@ -73,17 +72,13 @@ def test_preprocessing_can_be_set() -> None:
     encoder = built(EncoderConfig(image_size=32, embed_dim=16, mean=(0.0, 0.0, 0.0), std=(0.5, 0.5, 0.5)))
     scaled = built(EncoderConfig(image_size=32, embed_dim=16, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0)))
     dark = frames(2) // 4 * 2
-    torch.testing.assert_close(
-        encoder.encode_image(dark // 2), scaled.encode_image(dark), rtol=1e-4, atol=1e-5
-    )
+    torch.testing.assert_close(encoder.encode_image(dark // 2), scaled.encode_image(dark), rtol=1e-4, atol=1e-5)
 
 
 @OWN
 def test_gradient_reaches_the_whole_image_tower_and_the_text_projection(config: EncoderConfig) -> None:
     encoder = built(config)
-    loss = (
-        encoder.encode_image(frames(2)).square().sum() + encoder.encode_text(["open the door"]).square().sum()
-    )
+    loss = encoder.encode_image(frames(2)).square().sum() + encoder.encode_text(["open the door"]).square().sum()
     loss.backward()  # type: ignore[no-untyped-call]
     for name, parameter in encoder.named_parameters():
         assert parameter.requires_grad, name

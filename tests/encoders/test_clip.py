@@ -30,9 +30,7 @@ def test_both_towers_are_open_clips_own(encoder: DualEncoder) -> None:
     state = model.state_dict()
     state = {name: value for name, value in state.items() if name != "logit_scale"}
     ours = {
-        name.replace("text.tower.", "text.", 1)
-        if name.startswith("text.")
-        else f"visual.{name.removeprefix('image.')}"
+        name.replace("text.tower.", "text.", 1) if name.startswith("text.") else f"visual.{name.removeprefix('image.')}"
         for name in encoder.state_dict()
     }
     assert ours == state.keys()
@@ -43,9 +41,7 @@ def test_both_towers_are_open_clips_own(encoder: DualEncoder) -> None:
     square = FRAMES.repeat_interleave(2, dim=1).repeat_interleave(2, dim=2)[:, :64, :64]
     images = ((square.float() / 255 - mean) / std).permute(0, 3, 1, 2)
     with torch.no_grad():
-        torch.testing.assert_close(
-            encoder.encode_image(square), model.encode_image(images), rtol=1e-5, atol=1e-5
-        )
+        torch.testing.assert_close(encoder.encode_image(square), model.encode_image(images), rtol=1e-5, atol=1e-5)
         assert torch.equal(encoder.encode_text(TEXTS), model.encode_text(tokens))
 
 
@@ -62,11 +58,7 @@ def test_long_texts_are_cut(encoder: DualEncoder) -> None:
 
 def test_save_copy_and_pickle_round_trips(encoder: DualEncoder, tmp_path: Path) -> None:
     encoder.save_pretrained(tmp_path)
-    for twin in (
-        DualEncoder.from_pretrained(tmp_path),
-        copy.deepcopy(encoder),
-        pickle.loads(pickle.dumps(encoder)),
-    ):
+    for twin in (DualEncoder.from_pretrained(tmp_path), copy.deepcopy(encoder), pickle.loads(pickle.dumps(encoder))):
         assert torch.equal(twin.encode_image(FRAMES), encoder.encode_image(FRAMES))
         assert torch.equal(twin.encode_text(TEXTS), encoder.encode_text(TEXTS))
     assert "**not** part" not in (tmp_path / "README.md").read_text()
@@ -113,9 +105,7 @@ def test_a_local_checkpoint_of_open_clip_is_loaded(tmp_path: Path, suffix: str) 
     model = open_clip.create_model("ViT-S-32-alt", force_image_size=64)
     path = tmp_path / f"clip.{suffix}"
     if suffix == "pt":
-        torch.save(
-            {"epoch": 3, "state_dict": {f"module.{k}": v for k, v in model.state_dict().items()}}, path
-        )
+        torch.save({"epoch": 3, "state_dict": {f"module.{k}": v for k, v in model.state_dict().items()}}, path)
     else:
         save_file(model.state_dict(), path)
     encoder = DualEncoder(VIT.model_copy(update={"pretrained": str(path)}))

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from counterpoint.encoders.build import IMAGE_TOWERS
-from counterpoint.encoders.config import EncoderConfig
+from counterpoint.encoders.base import IMAGE_TOWERS
+from counterpoint.encoders.towers import EncoderConfig
 
 
 @pytest.mark.parametrize(
@@ -13,10 +13,7 @@ from counterpoint.encoders.config import EncoderConfig
         ({"image": "convnet", "image_model": "RN50"}, "no meaning for image 'convnet'"),
         ({"image": "timm"}, "needs image_model"),
         ({"image": "open_clip"}, "needs image_model"),
-        (
-            {"image": "timm", "image_model": "test_vit", "text": "open_clip"},
-            "text half of an open_clip model",
-        ),
+        ({"image": "timm", "image_model": "test_vit", "text": "open_clip"}, "text half of an open_clip model"),
         (
             {"image": "open_clip", "image_model": "RN50", "text": "open_clip", "text_model": "x"},
             "text_model has no meaning",

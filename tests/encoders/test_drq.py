@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from counterpoint.encoders.drq import DrQConvNet
+from counterpoint.encoders.observation import DrQConvNet
 
 
 def test_the_papers_size_has_the_papers_number_of_parameters() -> None:

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from counterpoint.encoders.film import FilmResNet18, SpatialSoftmax
-from counterpoint.encoders.resnet import ResNet18
+from counterpoint.encoders.observation import FilmResNet18, SpatialSoftmax
+from counterpoint.encoders.towers import ResNet18
 from counterpoint.errors import BadInputError, MissingExtraError
 
 IMAGES = torch.randn(4, 6, 32, 32, generator=torch.Generator().manual_seed(0))

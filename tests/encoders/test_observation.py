@@ -10,10 +10,8 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from counterpoint.encoders.drq import DrQConvNet
-from counterpoint.encoders.film import FilmResNet18
-from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
-from counterpoint.encoders.resnet import ResNet18
+from counterpoint.encoders.observation import DrQConvNet, FilmResNet18, ObservationConfig, ObservationEncoder
+from counterpoint.encoders.towers import ResNet18
 from counterpoint.errors import BadInputError
 
 DRQ = ObservationConfig(size=24, stack=2, embed_dim=10, width=8)
@@ -51,9 +49,7 @@ def test_drq_is_listing_1_on_bytes_over_255_less_one_half() -> None:
     plain = DrQConvNet(6, 24, 10, width=8)
     plain.load_state_dict(encoder.body.state_dict())
     batch = frames(5, DRQ)
-    stacked = torch.cat([batch[:, 0], batch[:, 1]], -1).permute(
-        0, 3, 1, 2
-    )  # the oldest frame's colours first
+    stacked = torch.cat([batch[:, 0], batch[:, 1]], -1).permute(0, 3, 1, 2)  # the oldest frame's colours first
     torch.testing.assert_close(encoder(batch), plain(stacked / 255 - 0.5), rtol=1e-5, atol=1e-5)
 
 
@@ -71,9 +67,7 @@ def test_libero_gets_the_instruction() -> None:
     assert isinstance(encoder.body, FilmResNet18)
     batch, told = frames(2, FILM), torch.randn(2, 384)
     stacked = torch.cat([batch[:, 0], batch[:, 1]], -1).permute(0, 3, 1, 2)
-    torch.testing.assert_close(
-        encoder(batch, told), encoder.body(stacked / 255 - 0.5, told), rtol=1e-4, atol=1e-4
-    )
+    torch.testing.assert_close(encoder(batch, told), encoder.body(stacked / 255 - 0.5, told), rtol=1e-4, atol=1e-4)
 
 
 @KINDS
@@ -151,15 +145,9 @@ def test_pictures_of_another_size_cannot_centre(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(
     ("observations", "message"),
     [
-        (
-            torch.zeros(2, 3, 24, 24, 3, dtype=torch.uint8),
-            r"stacks of 3 frames of 24 x 24.*stacks of 2 frames",
-        ),
+        (torch.zeros(2, 3, 24, 24, 3, dtype=torch.uint8), r"stacks of 3 frames of 24 x 24.*stacks of 2 frames"),
         (torch.zeros(2, 2, 32, 32, 3, dtype=torch.uint8), r"of 32 x 32 pixels.*of 24 x 24 pixels"),
-        (
-            torch.zeros(2, 24, 24, 3, dtype=torch.uint8),
-            r"shape \[2, 24, 24, 3\]; expected \[N, 2, 24, 24, 3\]",
-        ),
+        (torch.zeros(2, 24, 24, 3, dtype=torch.uint8), r"shape \[2, 24, 24, 3\]; expected \[N, 2, 24, 24, 3\]"),
         (torch.zeros(2, 2, 3, 24, 24, dtype=torch.uint8), "channels last"),
         (torch.zeros(2, 2, 24, 24, 3, dtype=torch.int64), "torch.int64"),
         (torch.full((2, 2, 24, 24, 3), 7.0), r"in \[7, 7\]"),

@@ -12,19 +12,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from counterpoint.encoders import pretrained_backbone
+from counterpoint.encoders import pretrained
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
-from counterpoint.encoders.pretrained import PretrainedEncoder, released_pixels
-from counterpoint.encoders.pretrained_models import PRETRAINED
+from counterpoint.encoders.pretrained import PRETRAINED, PretrainedEncoder, released_pixels
 from counterpoint.errors import BadInputError
 
 torchvision = pytest.importorskip("torchvision", reason="needs the extra `clip`")
 timm = pytest.importorskip("timm", reason="needs the extra `clip`")
 
 State = dict[str, Any]
-FRAMES = torch.randint(
-    0, 256, (2, 1, 84, 84, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
-)
+FRAMES = torch.randint(0, 256, (2, 1, 84, 84, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -62,12 +59,7 @@ def compressed(stage: str, channels: int, narrow: int) -> nn.Module:
 def tiny_vit() -> nn.Module:
     torch.manual_seed(0)
     vit: nn.Module = timm.models.vision_transformer.VisionTransformer(
-        patch_size=16,
-        embed_dim=24,
-        depth=2,
-        num_heads=3,
-        num_classes=0,
-        norm_layer=partial(nn.LayerNorm, eps=1e-6),
+        patch_size=16, embed_dim=24, depth=2, num_heads=3, num_classes=0, norm_layer=partial(nn.LayerNorm, eps=1e-6)
     )
     return stirred(vit)
 
@@ -117,7 +109,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = partial(resnet.ResNet, resnet.Bottleneck, [1, 1, 1, 1], width_per_group=2)
     monkeypatch.setattr(resnet, "resnet50", lambda weights: tiny())
     for name in ("vit_s_12heads", "vit_b"):
-        monkeypatch.setitem(pretrained_backbone._VITS, name, (24, 2, 3))
+        monkeypatch.setitem(pretrained._VITS, name, (24, 2, 3))
     for name in ("vc1", "mvp"):
         monkeypatch.setitem(PRETRAINED, name, replace(PRETRAINED[name], width=24))
 
@@ -177,9 +169,7 @@ def test_a_file_of_another_model_is_refused(case: Case, tmp_path: Path, small: N
     path = tmp_path / "model.pt"
     state = build().state_dict()
     torch.save({"weights": state}, path)
-    with pytest.raises(
-        BadInputError, match=r"model\.pt: found the entries weights; expected a state dict under"
-    ):
+    with pytest.raises(BadInputError, match=r"model\.pt: found the entries weights; expected a state dict under"):
         PretrainedEncoder(name, str(path))
     first = next(iter(state))
     torch.save(layout({key: value for key, value in state.items() if key != first}), path)
@@ -201,9 +191,7 @@ def test_clip_takes_the_image_half_of_the_state_dict(tmp_path: Path, monkeypatch
     assert {name.split(".")[0] for name in state} >= {"visual", "transformer", "text_projection"}
     torch.save(state, tmp_path / "clip.pt")
     encoder = PretrainedEncoder("clip", str(tmp_path / "clip.pt")).eval()
-    model.visual.load_state_dict(
-        {name: value.half().float() for name, value in model.visual.state_dict().items()}
-    )
+    model.visual.load_state_dict({name: value.half().float() for name, value in model.visual.state_dict().items()})
     v = torchvision.transforms
     images = v.Resize(224, v.InterpolationMode.BICUBIC)(FRAMES[:, 0].permute(0, 3, 1, 2) / 255).clamp(0, 1)
     normal = v.Normalize((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
@@ -216,13 +204,8 @@ class _Code:
         return print, ("this must not run",)
 
 
-def test_damage_code_absence_and_tags_are_told(
-    tmp_path: Path, small: None, capfd: pytest.CaptureFixture[str]
-) -> None:
-    for name, content in {
-        "code.pt": pickle.dumps({"r3m": _Code()}, protocol=2),
-        "short.pt": b"PK\x03\x04 cut",
-    }.items():
+def test_damage_code_absence_and_tags_are_told(tmp_path: Path, small: None, capfd: pytest.CaptureFixture[str]) -> None:
+    for name, content in {"code.pt": pickle.dumps({"r3m": _Code()}, protocol=2), "short.pt": b"PK\x03\x04 cut"}.items():
         (tmp_path / name).write_bytes(content)
         with pytest.raises(BadInputError, match=rf"{name}: found .* cannot be read"):
             PretrainedEncoder("r3m", str(tmp_path / name))

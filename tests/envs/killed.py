@@ -10,7 +10,7 @@ from pathlib import Path
 
 UNFINISHED = """
 import time
-from counterpoint.envs.staging import Staging
+from counterpoint.envs.collect import Staging
 
 whole_add = Staging.add
 

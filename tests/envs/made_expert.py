@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from counterpoint.data.episode import Array
-from counterpoint.envs.control import Outcome
+from counterpoint.envs.base import Outcome
 
 ROBOT, FLOOR = 240, 40
 

@@ -91,11 +91,7 @@ class TaskEnvironment:
             seen[f"{name}_rgb"] = np.full((height, width, 3), number, np.uint8) if camera.rgb else None
             # RLBench gets there by fractions of 255, which leave the whole number by a little.
             seen[f"{name}_mask"] = (handles / 255 * 255 + 1e-5) if camera.mask else None
-        low = {
-            "joint_positions": np.arange(7.0),
-            "gripper_pose": self.pose.copy(),
-            "gripper_open": self.opened,
-        }
+        low = {"joint_positions": np.arange(7.0), "gripper_pose": self.pose.copy(), "gripper_open": self.opened}
         for name, value in low.items():
             seen[name] = value if getattr(self.config, name) else None
         return SimpleNamespace(**seen)

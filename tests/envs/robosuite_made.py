@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from counterpoint.data.episode import Array
-from counterpoint.envs.libero_instructions import LIBERO_10
+from counterpoint.data.formats.hdf5.instructions import LIBERO_10
 
 CAMERAS = ("frontview", "agentview", "robot0_eye_in_hand")
 
@@ -127,8 +127,7 @@ def make_libero(monkeypatch: pytest.MonkeyPatch, folder: Path) -> list[MadeLiber
         return made[-1]
 
     modules: dict[str, Any] = {
-        name: ModuleType(name)
-        for name in ("libero", "libero.libero", "libero.libero.benchmark", "libero.libero.envs")
+        name: ModuleType(name) for name in ("libero", "libero.libero", "libero.libero.benchmark", "libero.libero.envs")
     }
     modules["libero.libero"].get_libero_path = lambda kind: str(folder / kind)
     modules["libero.libero.benchmark"].get_benchmark_dict = lambda: {"libero_10": Benchmark}

@@ -5,19 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from counterpoint.envs.control import make_task
+from counterpoint.envs.make import make_task
 
 pytestmark = pytest.mark.sim
 
 
 @pytest.mark.parametrize(
-    ("name", "cameras"),
-    [("metaworld/drawer-open", ("corner2", "gripperPOV")), ("dmc/walker-walk", ("back", "side"))],
+    ("name", "cameras"), [("metaworld/drawer-open", ("corner2", "gripperPOV")), ("dmc/walker-walk", ("back", "side"))]
 )
 @pytest.mark.parametrize("render", [None, 64])
-def test_several_cameras_stand_in_the_order_asked_for(
-    name: str, cameras: tuple[str, ...], render: int | None
-) -> None:
+def test_several_cameras_stand_in_the_order_asked_for(name: str, cameras: tuple[str, ...], render: int | None) -> None:
     drawn = []
     for camera in (cameras, *cameras, cameras[:1]):
         task = make_task(name, camera=camera, size=32, render=render)

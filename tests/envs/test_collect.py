@@ -17,12 +17,20 @@ from hypothesis import strategies as st
 
 from counterpoint.data.formats import open_dataset
 from counterpoint.data.store import EpisodeStore
-from counterpoint.envs import collect, collect_run
-from counterpoint.envs.collect import CollectConfig, collect_metaworld
-from counterpoint.envs.collect_plan import checked, plan_jobs, slots, split_ranges
-from counterpoint.envs.metaworld import MetaWorldTask
-from counterpoint.envs.recording import Recording, episode_seed, record
-from counterpoint.envs.staging import first_difference
+from counterpoint.envs import collect as collection
+from counterpoint.envs.collect import (
+    Recording,
+    checked,
+    episode_seed,
+    first_difference,
+    plan_jobs,
+    record,
+    slots,
+    split_ranges,
+)
+from counterpoint.envs.metaworld import collect
+from counterpoint.envs.metaworld.collect import CollectConfig, collect_metaworld
+from counterpoint.envs.metaworld.env import MetaWorldTask
 from counterpoint.errors import BadInputError
 from tests.envs.killed import UNFINISHED, kill
 
@@ -37,7 +45,7 @@ def config(out: Path, **changes: Any) -> CollectConfig:
 PROGRAM = """
 import sys
 from pathlib import Path
-from counterpoint.envs.collect import CollectConfig, collect_metaworld
+from counterpoint.envs.metaworld.collect import CollectConfig, collect_metaworld
 if __name__ == "__main__":
     collect_metaworld(CollectConfig.model_validate_json(sys.argv[1]))
 """
@@ -313,7 +321,7 @@ def test_the_death_of_a_worker_is_told_with_its_mend(tmp_path: Path, monkeypatch
             return future
 
     pretend(monkeypatch, [])
-    monkeypatch.setattr(collect_run, "worker_processes", lambda *_, **__: nullcontext(DeadPool()))
+    monkeypatch.setattr(collection, "worker_processes", lambda *_, **__: nullcontext(DeadPool()))
     with pytest.raises(BadInputError, match="run the same again to go on"):
         collect_metaworld(config(tmp_path / "set", tasks=("reach",), workers=2))
     assert (tmp_path / "set.partial" / "collect.json").exists()

@@ -7,20 +7,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from counterpoint.envs import collect_mazes
-from counterpoint.envs.collect_mazes import PointMazeCollect, collect_pointmaze, evaluation_env
-from counterpoint.envs.goal_env import EnvConfig, make_goal_env
-from counterpoint.envs.stitching import joining_episodes, plan_stitching
-from counterpoint.envs.waypoints import MazeGrid
+from counterpoint.envs.goal import collect
+from counterpoint.envs.goal.collect import (
+    PointMazeCollect,
+    collect_pointmaze,
+    evaluation_env,
+    joining_episodes,
+    plan_stitching,
+)
+from counterpoint.envs.goal.env import EnvConfig, make_goal_env
+from counterpoint.envs.goal.waypoints import MazeGrid
 from counterpoint.errors import BadInputError
 
 pytestmark = pytest.mark.sim
 
 
 def small(out: Path, **settings: Any) -> PointMazeCollect:
-    return PointMazeCollect.model_validate(
-        {"out": out, "episodes": 6, "val_episodes": 2, "steps": 150, **settings}
-    )
+    return PointMazeCollect.model_validate({"out": out, "episodes": 6, "val_episodes": 2, "steps": 150, **settings})
 
 
 def read(folder: Path) -> list[Any]:
@@ -82,13 +85,9 @@ def test_stitching_data_join_nothing_and_are_evaluated_across(tmp_path: Path, ma
     plan = plan_stitching(grid)
     sides: list[set[tuple[int, int]]] = [set(), set()]
     for number, episode in enumerate(read(config.out / "train")):
-        cells = {
-            (int(row), int(column)) for row, column in grid.cells_of(episode.observations["achieved_goal"])
-        }
+        cells = {(int(row), int(column)) for row, column in grid.cells_of(episode.observations["achieved_goal"])}
         assert cells <= set(plan.far if number % 2 else plan.near)
-        assert grid.cell_of(episode.observations["desired_goal"][0]) in (
-            plan.far if number % 2 else plan.near
-        )
+        assert grid.cell_of(episode.observations["desired_goal"][0]) in (plan.far if number % 2 else plan.near)
         sides[number % 2] |= cells
     assert sides[0] & sides[1]  # they meet
     evaluated = EnvConfig.model_validate(json.loads((config.out / "collect.json").read_text())["evaluation"])
@@ -104,7 +103,7 @@ def test_the_other_suite_does_join(tmp_path: Path) -> None:
     config = small(tmp_path / "data", episodes=12)
     env = make_goal_env(EnvConfig(name=config.env_id, max_episode_steps=config.steps))
     grid = MazeGrid.of(env)
-    splits, strayed = collect_mazes._record(config, env, grid, None)
+    splits, strayed = collect._record(config, env, grid, None)
     assert joining_episodes(splits["train"], grid, plan_stitching(grid))
     assert strayed == 0
     assert evaluation_env(config) == EnvConfig(name="PointMaze_UMaze-v3")
@@ -115,7 +114,7 @@ def test_episodes_that_stray_are_recorded_anew(tmp_path: Path) -> None:
     env = make_goal_env(EnvConfig(name=config.env_id, max_episode_steps=config.steps))
     grid = MazeGrid.of(env)
     plan = plan_stitching(grid, overlap=0)
-    splits, strayed = collect_mazes._record(config, env, grid, plan)
+    splits, strayed = collect._record(config, env, grid, plan)
     assert strayed > 0
     assert joining_episodes(splits["train"], grid, plan) == []
 
@@ -137,7 +136,7 @@ def test_nothing_half_written_is_left(tmp_path: Path, monkeypatch: pytest.Monkey
     def full(*_: Any, **__: Any) -> None:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(collect_mazes, "write_minari", full)
+    monkeypatch.setattr(collect, "write_minari", full)
     with pytest.raises(OSError, match="No space"):
         collect_pointmaze(small(tmp_path / "data", episodes=1, steps=5))
     assert list(tmp_path.iterdir()) == []

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from counterpoint.data.cache_build import resize
+from counterpoint.data.cache import resize
 from counterpoint.data.episode import Array
-from counterpoint.envs import control
-from counterpoint.envs.control import ControlTask, MetaWorldControl, Outcome, make_task
-from counterpoint.envs.metaworld import MetaWorldTask
+from counterpoint.envs.base import ControlTask, Outcome
+from counterpoint.envs.make import make_task
+from counterpoint.envs.metaworld import env
+from counterpoint.envs.metaworld.env import MetaWorldControl, MetaWorldTask
 from counterpoint.errors import BadInputError
 
 SIZE = 32
@@ -64,7 +65,7 @@ def test_what_cannot_be_had_is_one_message(name: str, settings: dict[str, int], 
 def test_pictures_are_drawn_large_and_resized_as_training_stores_are(
     size: int, render: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control, "MetaWorldControl", Painting)
+    monkeypatch.setattr(env, "MetaWorldControl", Painting)
     task = make_task("metaworld/any", camera="corner", size=size, render=render, repeat=2)
     plain = Painting("any", camera="corner", size=render or size, repeat=2)
     seen = task.draw()
@@ -82,7 +83,7 @@ def test_a_resized_task_is_otherwise_the_task(monkeypatch: pytest.MonkeyPatch) -
         made.append(Painting(task, camera=camera, size=size, repeat=repeat))
         return made[-1]
 
-    monkeypatch.setattr(control, "MetaWorldControl", paint)
+    monkeypatch.setattr(env, "MetaWorldControl", paint)
     task = make_task("metaworld/any", size=8, render=20, repeat=3)
     assert made[0].told == ("any", None, 20, 3)
     for name in ("name", "instruction", "action_dim", "state_dim", "horizon"):

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from counterpoint.envs.corruption import CorruptedObservations
-from counterpoint.envs.goal_env import EnvConfig, GoalEnv, make_goal_env, spaces_of
-from counterpoint.envs.idle import IdleAfterEnd
+from counterpoint.envs.goal.env import CorruptedObservations, EnvConfig, GoalEnv, IdleAfterEnd, make_goal_env, spaces_of
 
 pytestmark = pytest.mark.sim
 

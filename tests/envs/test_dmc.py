@@ -6,9 +6,9 @@ import sys
 import numpy as np
 import pytest
 
-from counterpoint.envs.control import make_task
-from counterpoint.envs.dmc import DMCTask, import_suite
-from counterpoint.envs.dmc_tasks import EVALUATION, INSTRUCTIONS, PRETRAINING, TASKS, resolve_dmc_tasks
+from counterpoint.envs.dmc.env import DMCTask, import_suite
+from counterpoint.envs.dmc.tasks import EVALUATION, INSTRUCTIONS, PRETRAINING, TASKS, resolve_dmc_tasks
+from counterpoint.envs.make import make_task
 from counterpoint.errors import BadInputError, MissingExtraError
 
 
@@ -164,7 +164,7 @@ def test_bad_input_is_told() -> None:
 @pytest.mark.sim
 def test_both_renderers_never_meet_in_one_process() -> None:
     program = (
-        "from counterpoint.envs.dmc import DMCTask\n"
+        "from counterpoint.envs.dmc.env import DMCTask\n"
         "from counterpoint.envs.rendering import render_settings\n"
         "task = DMCTask('reacher-hard', size=16)\n"
         "task.draw()\n"

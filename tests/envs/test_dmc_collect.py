@@ -10,29 +10,23 @@ import numpy as np
 import pytest
 
 from counterpoint.data.formats import open_dataset, split_names
-from counterpoint.envs.dmc import DMCTask
-from counterpoint.envs.dmc_collect import DMCCollectConfig, collect_dmc
-from counterpoint.envs.dmc_planner import PlannerConfig
-from counterpoint.envs.dmc_record import Actor, skill
+from counterpoint.envs.dmc.collect import Actor, DMCCollectConfig, collect_dmc, skill
+from counterpoint.envs.dmc.env import DMCTask
+from counterpoint.envs.dmc.planner import PlannerConfig
 from counterpoint.errors import BadInputError
 from tests.envs.killed import UNFINISHED, kill
 
 PLANNER = PlannerConfig(horizon=6, samples=6, knots=3)
 PROGRAM = """
 import sys
-from counterpoint.envs.dmc_collect import DMCCollectConfig, collect_dmc
+from counterpoint.envs.dmc.collect import DMCCollectConfig, collect_dmc
 if __name__ == "__main__":
     collect_dmc(DMCCollectConfig.model_validate_json(sys.argv[1]))
 """
 
 
 def config(out: Path, **changes: Any) -> DMCCollectConfig:
-    settings: dict[str, Any] = {
-        "tasks": ("reacher-hard",),
-        "kind": "random",
-        "episodes": 2,
-        "val_episodes": 1,
-    }
+    settings: dict[str, Any] = {"tasks": ("reacher-hard",), "kind": "random", "episodes": 2, "val_episodes": 1}
     settings |= {"steps": 8, "size": 32, "workers": 1}
     return DMCCollectConfig(out=out, **{**settings, **changes})
 

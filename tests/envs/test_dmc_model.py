@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from counterpoint.data.episode import Array
-from counterpoint.envs.dmc import ACTION_REPEAT, DMCTask
-from counterpoint.envs.dmc_model import TrueModel
-from counterpoint.envs.dmc_rewards import GUIDES, REWARDS, SENSORS
-from counterpoint.envs.dmc_tasks import TASKS
+from counterpoint.envs.dmc.env import ACTION_REPEAT, DMCTask
+from counterpoint.envs.dmc.planner import TrueModel
+from counterpoint.envs.dmc.rewards import GUIDES, REWARDS, SENSORS
+from counterpoint.envs.dmc.tasks import TASKS
 
 pytestmark = pytest.mark.sim
 
@@ -30,8 +30,7 @@ def test_every_task_has_a_reward_and_its_domain_sensors() -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.slow] if name == "dog-walk" else []) for name in sorted(TASKS)],
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name == "dog-walk" else []) for name in sorted(TASKS)]
 )
 def test_plans_earn_in_the_environment_what_the_model_says(name: str) -> None:
     task = DMCTask(name)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from counterpoint.data.episode import Array
-from counterpoint.envs.dmc import DMCTask
-from counterpoint.envs.dmc_planner import SETTINGS, Planner, PlannerConfig, planner_config
-from counterpoint.envs.dmc_tasks import TASKS
+from counterpoint.envs.dmc.env import DMCTask
+from counterpoint.envs.dmc.planner import SETTINGS, Planner, PlannerConfig, planner_config
+from counterpoint.envs.dmc.tasks import TASKS
 
 QUICK = PlannerConfig(horizon=12, samples=16, knots=4)
 

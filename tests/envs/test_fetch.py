@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from counterpoint.envs.fetch import FETCH_TASKS
-from counterpoint.envs.goal_env import EnvConfig, GoalEnv, make_goal_env
-from counterpoint.envs.idle import IdleAfterEnd
+from counterpoint.envs.goal.env import EnvConfig, GoalEnv, IdleAfterEnd, make_goal_env
+from counterpoint.envs.goal.sources import FETCH_TASKS
 from counterpoint.envs.rendering import View
 
 pytestmark = pytest.mark.sim

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from counterpoint.envs.goal_config import EnvConfig
-from counterpoint.envs.goal_env import make_goal_env
+from counterpoint.envs.goal.config import EnvConfig
+from counterpoint.envs.goal.env import make_goal_env
 from counterpoint.errors import BadInputError
 
 pytestmark = [pytest.mark.sim, pytest.mark.usefixtures("slider")]

@@ -14,8 +14,8 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from numpy.typing import NDArray
 
-from counterpoint.envs.goal_env import EnvConfig, make_goal_env, spaces_of
-from counterpoint.envs.workers import EnvWorkers
+from counterpoint.envs.goal.env import EnvConfig, make_goal_env, spaces_of
+from counterpoint.envs.vector import EnvWorkers
 from counterpoint.errors import BadInputError
 from tests.envs.toy_goals import Slider
 
@@ -180,10 +180,7 @@ def test_a_module_before_the_name_is_imported_here_and_in_workers(
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        (
-            EnvConfig(name="CartPole-v1"),
-            ["env CartPole-v1", "observations without goals (Box)", "desired_goal"],
-        ),
+        (EnvConfig(name="CartPole-v1"), ["env CartPole-v1", "observations without goals (Box)", "desired_goal"]),
         (EnvConfig(name="FetchRech-v4"), ["'FetchRech-v4'", "no such environment", "FetchReach-v4"]),
         (EnvConfig(name="UnboundedSlider-v0", success_distance=1), ["actions Box", "bounds"]),
         (EnvConfig(name="LongGoalSlider-v0"), ["achieved_goal (1,), desired_goal (2,)", "of one length"]),
@@ -203,9 +200,7 @@ def test_what_cannot_be_is_said_in_one_message(config: EnvConfig, words: list[st
 
 
 @pytest.mark.parametrize(
-    "action",
-    [np.array([1.5, 0, 0, 0]), np.array([np.nan, 0, 0, 0]), np.zeros(3)],
-    ids=["out", "NaN", "short"],
+    "action", [np.array([1.5, 0, 0, 0]), np.array([np.nan, 0, 0, 0]), np.zeros(3)], ids=["out", "NaN", "short"]
 )
 def test_actions_outside_the_box_are_refused(action: NDArray[np.float64]) -> None:
     env = make_goal_env(EnvConfig(name="FetchReach-v4"))
@@ -230,22 +225,16 @@ def test_pictures_without_a_backend_are_told_of(tmp_path: Path) -> None:
     script = tmp_path / "late.py"
     script.write_text(
         "import mujoco\n"
-        "from counterpoint.envs.goal_env import EnvConfig, make_goal_env\n"
+        "from counterpoint.envs.goal.env import EnvConfig, make_goal_env\n"
         "make_goal_env(EnvConfig(name='FetchReach-v4'))\n"
         "make_goal_env(EnvConfig(name='FetchReach-v4', observations='image'))\n"
     )
     environment = {"PATH": "", "PYTHONPATH": ":".join(sys.path)}
-    told = subprocess.run(
-        [sys.executable, str(script)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    told = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, check=False)
     assert "MUJOCO_GL: found not set when mujoco was imported" in told.stderr
     assert "Adroit" not in told.stderr + told.stdout  # gymnasium-robotics' note at its import
 
 
 def test_nothing_here_loads_torch_into_a_worker() -> None:
-    script = "import sys, counterpoint.envs.goal_env; assert 'torch' not in sys.modules"
+    script = "import sys, counterpoint.envs.goal.env; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterpoint.envs.gridworld import ACTIONS, GridWorld
+from counterpoint.envs.goal.gridworld import ACTIONS, GridWorld
 from counterpoint.errors import BadInputError
 
 grids = st.builds(GridWorld, st.integers(1, 6), st.integers(1, 6))

@@ -6,9 +6,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from counterpoint.envs.goal_env import EnvConfig, make_goal_env, spaces_of
-from counterpoint.envs.idle import IdleAfterEnd
-from counterpoint.envs.workers import EnvWorkers
+from counterpoint.envs.goal.env import EnvConfig, IdleAfterEnd, make_goal_env, spaces_of
+from counterpoint.envs.vector import EnvWorkers
 from tests.envs.toy_goals import Slider
 
 
@@ -36,9 +35,7 @@ def test_a_time_limit_is_an_end_too() -> None:
 
 def make_ending(config: EnvConfig) -> gymnasium.Env[Any, Any]:
     if config.name not in gymnasium.registry:
-        gymnasium.register(
-            config.name, "tests.envs.toy_goals:Slider", max_episode_steps=5, kwargs={"end": 3.0}
-        )
+        gymnasium.register(config.name, "tests.envs.toy_goals:Slider", max_episode_steps=5, kwargs={"end": 3.0})
     return make_goal_env(config)
 
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from counterpoint.envs.metaworld_instructions import (
+from counterpoint.envs.metaworld.instructions import (
     DEFAULT_TASKS,
     INSTRUCTIONS,
     PARAPHRASES,
@@ -41,10 +41,7 @@ def test_paraphrases_are_unseen_and_belong_to_one_task() -> None:
 
 
 def test_task_names_are_written_out() -> None:
-    assert resolve_tasks(["drawer-open", "door-close-v3", "drawer-open-v3"]) == (
-        "drawer-open-v3",
-        "door-close-v3",
-    )
+    assert resolve_tasks(["drawer-open", "door-close-v3", "drawer-open-v3"]) == ("drawer-open-v3", "door-close-v3")
     assert resolve_tasks(["default"]) == DEFAULT_TASKS
     assert set(resolve_tasks(["all"])) == set(INSTRUCTIONS)
 

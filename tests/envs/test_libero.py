@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from counterpoint.data.formats import open_dataset
-from counterpoint.envs.control import make_task
+from counterpoint.data.formats.hdf5.instructions import LIBERO_10
 from counterpoint.envs.libero import CAMERAS, LiberoTask, read_init_states
-from counterpoint.envs.libero_instructions import LIBERO_10
+from counterpoint.envs.make import make_task
 from counterpoint.errors import BadInputError, MissingExtraError
 from tests.data.formats.hdf5_made import write_libero
 from tests.envs.robosuite_made import MadeLiberoEnv, make_libero
@@ -28,10 +28,7 @@ def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[MadeLiberoEnv]
 def test_tasks_by_number_and_by_name(tmp_path: Path, made: list[MadeLiberoEnv]) -> None:
     task = make_task("libero/libero_10/2")
     assert isinstance(task, LiberoTask)
-    assert (task.name, task.instruction) == (
-        "libero/libero_10/2",
-        "turn on the stove and put the moka pot on it",
-    )
+    assert (task.name, task.instruction) == ("libero/libero_10/2", "turn on the stove and put the moka pot on it")
     assert (task.action_dim, task.state_dim, task.horizon) == (7, 9, 600)
     assert make_task(f"libero/libero_10/{LIBERO_10[5].name}").name == "libero/libero_10/5"
     told = made[0].arguments
@@ -112,18 +109,14 @@ class _Harm:
         return print, ("harm",)
 
 
-def test_initial_states_are_numbers_and_nothing_else(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_initial_states_are_numbers_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "states"
     states = np.arange(12.0).reshape(3, 4)
     torch.save(states, path)
     np.testing.assert_array_equal(read_init_states(path), states)
     with zipfile.ZipFile(path) as archive:
         parts = {name: archive.read(name) for name in archive.namelist()}
-    with zipfile.ZipFile(
-        path, "w"
-    ) as archive:  # as numpy 1, with which LIBERO's were written, named its module
+    with zipfile.ZipFile(path, "w") as archive:  # as numpy 1, with which LIBERO's were written, named its module
         for name, part in parts.items():
             archive.writestr(name, part.replace(b"numpy._core.multiarray", b"numpy.core.multiarray"))
     assert b"cnumpy.core.multiarray" in path.read_bytes()

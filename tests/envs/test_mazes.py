@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from counterpoint.envs.goal_env import EnvConfig, GoalEnv, make_goal_env
-from counterpoint.envs.idle import IdleAfterEnd
-from counterpoint.envs.waypoints import MazeGrid
+from counterpoint.envs.goal.env import EnvConfig, GoalEnv, IdleAfterEnd, make_goal_env
+from counterpoint.envs.goal.waypoints import MazeGrid
 
 pytestmark = pytest.mark.sim
 
@@ -38,9 +37,7 @@ def inside(env: GoalEnv) -> Any:
         ("AntMaze_Medium-v5", 29, 1000),
         ("AntMaze_Large-v5", 29, 1000),
         ("AntMaze_Large_Diverse_GR-v5", 29, 1000),
-        pytest.param(
-            "AntMaze_UMaze-v4", 29, 700, marks=pytest.mark.filterwarnings("ignore::DeprecationWarning")
-        ),
+        pytest.param("AntMaze_UMaze-v4", 29, 700, marks=pytest.mark.filterwarnings("ignore::DeprecationWarning")),
     ],
 )
 def test_observations_begin_with_the_position(name: str, width: int, steps: int) -> None:
@@ -109,10 +106,7 @@ def test_pictures_show_the_ball_where_it_is_and_not_where_it_was() -> None:
     env = made("PointMaze_UMaze-v3", observations="image")
     for seed in range(3):
         seen, _ = env.reset(seed=seed)
-        for picture, point in (
-            (seen["observation"], inside(env).data.qpos),
-            (seen["desired_goal"], inside(env).goal),
-        ):
+        for picture, point in ((seen["observation"], inside(env).data.qpos), (seen["desired_goal"], inside(env).goal)):
             assert np.linalg.norm(_green(env, picture) - point) < 0.1
         for _ in range(6):
             seen, *_ = env.step(np.array([0.5, 0.3], np.float32))

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from counterpoint.data.episode import Array
-from counterpoint.envs.metaworld import CAMERAS, CONTROL_HZ, MetaWorldTask, describe_rendering, versions
-from counterpoint.envs.metaworld_instructions import DEFAULT_TASKS
+from counterpoint.envs.metaworld.env import CAMERAS, CONTROL_HZ, MetaWorldTask, describe_rendering, versions
+from counterpoint.envs.metaworld.instructions import DEFAULT_TASKS
 from counterpoint.envs.rendering import FastRenderer, choose_backend, import_mujoco, simplify_meshes
 from counterpoint.errors import BadInputError, MissingExtraError
 
@@ -101,9 +101,7 @@ def test_pictures_of_several_cameras(drawer: MetaWorldTask) -> None:
 
 @pytest.mark.sim
 @pytest.mark.usefixtures("simulator")
-def test_every_camera_of_the_model_is_known_and_none_in_the_world_hangs_upside_down(
-    drawer: MetaWorldTask,
-) -> None:
+def test_every_camera_of_the_model_is_known_and_none_in_the_world_hangs_upside_down(drawer: MetaWorldTask) -> None:
     model, data = drawer._env.model, drawer._env.data
     drawer.reset(0)
     assert {model.camera(number).name for number in range(model.ncam)} == set(CAMERAS)
@@ -121,9 +119,7 @@ def test_up_is_up_and_left_is_not_mirrored(drawer: MetaWorldTask) -> None:
     red = (picture[..., 0] - picture[..., 1:].max(axis=-1)) > 60
     green = (picture[..., 1] - np.delete(picture, 1, axis=-1).max(axis=-1)) > 30
     assert np.nonzero(red)[1].mean() < np.nonzero(green)[1].mean()
-    assert (
-        np.abs(picture[:4].mean(axis=(0, 1)) - [127, 126, 122]).max() < 40
-    )  # the wall behind, not the table
+    assert np.abs(picture[:4].mean(axis=(0, 1)) - [127, 126, 122]).max() < 40  # the wall behind, not the table
     assert picture[-4:, :, 0].mean() - picture[-4:, :, 2].mean() > 10  # the wooden table
 
 
@@ -214,11 +210,7 @@ def test_a_missing_simulator_names_the_extra(monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_the_backend_is_chosen_only_on_linux_without_a_display(
-    monkeypatch: pytest.MonkeyPatch,
-    platform: str,
-    display: str | None,
-    given: str | None,
-    expected: str | None,
+    monkeypatch: pytest.MonkeyPatch, platform: str, display: str | None, given: str | None, expected: str | None
 ) -> None:
     monkeypatch.delitem(sys.modules, "mujoco", raising=False)
     pretend_machine(monkeypatch, platform, display, given)
@@ -233,9 +225,7 @@ def test_a_backend_cannot_be_chosen_any_more_when_mujoco_is_there(monkeypatch: p
         choose_backend()
 
 
-def pretend_machine(
-    monkeypatch: pytest.MonkeyPatch, platform: str, display: str | None, backend: str | None
-) -> None:
+def pretend_machine(monkeypatch: pytest.MonkeyPatch, platform: str, display: str | None, backend: str | None) -> None:
     monkeypatch.setattr(sys, "platform", platform)
     for name, value in (("DISPLAY", display), ("WAYLAND_DISPLAY", None), ("MUJOCO_GL", backend)):
         monkeypatch.setenv(name, "")  # so that what is set here is undone
@@ -262,7 +252,7 @@ def test_a_broken_graphics_library_is_told_in_one_message(monkeypatch: pytest.Mo
 def test_the_gymnasium_face() -> None:
     from gymnasium.utils.env_checker import check_env
 
-    from counterpoint.envs.metaworld_gym import MetaWorldEnv
+    from counterpoint.envs.metaworld.env import MetaWorldEnv
 
     env = MetaWorldEnv("handle-press", cameras=("corner2", "gripperPOV"), size=24, max_episode_steps=60)
     check_env(env, skip_render_check=True)

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 PROGRAM = """
-from counterpoint.envs.metaworld import MetaWorldTask
+from counterpoint.envs.metaworld.env import MetaWorldTask
 
 task = MetaWorldTask("handle-press", size=16)
 task.reset(0)

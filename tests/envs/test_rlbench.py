@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from counterpoint.data.episode import Array
-from counterpoint.data.formats.rlbench_poses import from_action, to_action
-from counterpoint.envs.control import make_task
+from counterpoint.data.formats.rlbench.unpickle import from_action, to_action
+from counterpoint.envs.make import make_task
 from counterpoint.envs.rlbench import TASKS, RLBenchTask
 from counterpoint.errors import BadInputError, MissingExtraError
 from tests.envs.rlbench_made import HOME, Environment, rlbench_simulated

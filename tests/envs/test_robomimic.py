@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from counterpoint.data.formats import open_dataset
-from counterpoint.envs.control import make_task
+from counterpoint.envs.make import make_task
 from counterpoint.envs.robomimic import RobomimicTask
 from counterpoint.errors import BadInputError, MissingExtraError
 from tests.data.formats.hdf5_made import ENV_ARGS, write_libero, write_robomimic
@@ -87,11 +87,7 @@ def test_a_data_set_tells_its_environment(tmp_path: Path, made: list[MadeEnv]) -
     assert task.versions == {"installed": "1.5.1", "recorded": "1.5.1"}
     told = made[0].arguments
     assert told["control_freq"] == 10
-    assert (told["has_renderer"], told["has_offscreen_renderer"], told["use_camera_obs"]) == (
-        False,
-        True,
-        False,
-    )
+    assert (told["has_renderer"], told["has_offscreen_renderer"], told["use_camera_obs"]) == (False, True, False)
     assert not {"camera_names", "render_gpu_device_id"} & told.keys()
     state = open_dataset(path).state(0)
     assert state is not None

@@ -9,10 +9,17 @@ import numpy as np
 import pytest
 
 from counterpoint.data.episode import Array
-from counterpoint.envs.control import SUITES, make_task
-from counterpoint.envs.robosuite import CAMERAS, RobosuiteTask, describe_rendering, versions
-from counterpoint.envs.robosuite_masks import MASK_PARTS, check_parts, robot_geoms
-from counterpoint.envs.robosuite_tasks import ROBOTS, TASKS, resolve_robosuite, robosuite_name
+from counterpoint.envs.make import SUITES, make_task
+from counterpoint.envs.robosuite.env import (
+    CAMERAS,
+    MASK_PARTS,
+    RobosuiteTask,
+    check_parts,
+    describe_rendering,
+    robot_geoms,
+    versions,
+)
+from counterpoint.envs.robosuite.tasks import ROBOTS, TASKS, resolve_robosuite, robosuite_name
 from counterpoint.errors import BadInputError, MissingExtraError
 
 needs_robosuite = pytest.mark.skipif(

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from counterpoint.envs.robosuite import RobosuiteTask
+from counterpoint.envs.robosuite.env import RobosuiteTask
 
 pytestmark = pytest.mark.sim
 pytest.importorskip("robosuite", reason="needs the extra `robosuite`")

@@ -15,12 +15,16 @@ from counterpoint.config import validate
 from counterpoint.data.cache import cached
 from counterpoint.data.doctor import examine
 from counterpoint.data.formats import open_dataset, split_names
-from counterpoint.data.masks import binary_mask, mask_camera, masked_cameras
-from counterpoint.envs import robosuite_collect
-from counterpoint.envs.recording import episode_seed
-from counterpoint.envs.robosuite_collect import RobosuiteCollectConfig, collect_robosuite, summary
-from counterpoint.envs.robosuite_plan import checked
-from counterpoint.envs.robosuite_record import record_robosuite
+from counterpoint.data.masks.robot import binary_mask, mask_camera, masked_cameras
+from counterpoint.envs.collect import episode_seed
+from counterpoint.envs.robosuite import collect
+from counterpoint.envs.robosuite.collect import (
+    RobosuiteCollectConfig,
+    checked,
+    collect_robosuite,
+    record_robosuite,
+    summary,
+)
 from counterpoint.errors import BadInputError
 from tests.envs.killed import UNFINISHED, kill
 from tests.envs.made_expert import FLOOR, ROBOT, MadeTask
@@ -29,7 +33,7 @@ CAMERAS = ("agentview", "robot0_eye_in_hand")
 PROGRAM = """
 import sys
 from counterpoint.envs import robosuite_collect
-from counterpoint.envs.robosuite_collect import RobosuiteCollectConfig, collect_robosuite
+from counterpoint.envs.robosuite.collect import RobosuiteCollectConfig, collect_robosuite
 from tests.envs.made_expert import MadeTask
 
 class Troubled(MadeTask):
@@ -55,9 +59,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> type[MadeTask]:
     class Made(MadeTask):
         pass
 
-    monkeypatch.setattr(robosuite_collect, "RobosuiteTask", Made)
-    monkeypatch.setattr(robosuite_collect, "describe_rendering", lambda *_, **__: {"canary": "made"})
-    monkeypatch.setattr(robosuite_collect, "versions", lambda: {"robosuite": "made"})
+    monkeypatch.setattr(collect, "RobosuiteTask", Made)
+    monkeypatch.setattr(collect, "describe_rendering", lambda *_, **__: {"canary": "made"})
+    monkeypatch.setattr(collect, "versions", lambda: {"robosuite": "made"})
     return Made
 
 
@@ -97,9 +101,7 @@ def test_what_is_written(made: type[MadeTask], tmp_path: Path) -> None:
     assert [path.name for path in out.parent.iterdir()] == ["set"]
 
 
-def test_masks_are_exact_and_lie_on_their_pictures_also_when_resized(
-    made: type[MadeTask], tmp_path: Path
-) -> None:
+def test_masks_are_exact_and_lie_on_their_pictures_also_when_resized(made: type[MadeTask], tmp_path: Path) -> None:
     store = open_dataset(collect_robosuite(config(tmp_path / "set")))
     task = made("Lift", cameras=CAMERAS, size=32)
     steps = np.arange(9)
@@ -199,9 +201,7 @@ def test_a_task_that_is_never_solved_is_an_error(
         ({"format": "robomimic", "tasks": ("Lift", "Stack")}, "one environment"),
     ],
 )
-def test_bad_configurations(
-    made: type[MadeTask], tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
+def test_bad_configurations(made: type[MadeTask], tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInputError, match=message):
         collect_robosuite(config(tmp_path / "set", **changes))
     assert not list(tmp_path.iterdir())
@@ -213,17 +213,14 @@ def test_a_robot_may_be_told_with_the_task() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
-    [({"size": 8}, "size"), ({"noise": -1.0}, "noise"), ({"mask_parts": ("leg",)}, "'leg'")],
+    ("changes", "message"), [({"size": 8}, "size"), ({"noise": -1.0}, "noise"), ({"mask_parts": ("leg",)}, "'leg'")]
 )
 def test_values_out_of_range(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInputError, match=message):
         validate(RobosuiteCollectConfig, {"out": Path("set"), **changes}, "collect robosuite")
 
 
-def test_asking_again_changes_nothing_and_asking_otherwise_is_an_error(
-    made: type[MadeTask], tmp_path: Path
-) -> None:
+def test_asking_again_changes_nothing_and_asking_otherwise_is_an_error(made: type[MadeTask], tmp_path: Path) -> None:
     for out, kind in ((tmp_path / "set", "lerobot"), (tmp_path / "set.hdf5", "robomimic")):
         collect_robosuite(config(out, format=kind))
         before = out.stat().st_mtime_ns
@@ -263,9 +260,7 @@ def test_a_robomimic_file_holds_the_same_without_loss(made: type[MadeTask], tmp_
     assert sorted(path.name for path in tmp_path.iterdir()) == ["set", "set.hdf5"]
 
 
-def test_noise_is_on_the_hand_alone_and_recorded_actions_are_those_carried_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_noise_is_on_the_hand_alone_and_recorded_actions_are_those_carried_out(monkeypatch: pytest.MonkeyPatch) -> None:
     task = MadeTask("Lift", cameras=CAMERAS, size=16)
     carried: list[Any] = []
     step = task.step
@@ -292,18 +287,14 @@ def same_data(one: Path, two: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_collection_goes_on_with_two_workers_and_ends_as_an_undisturbed_one_with_one(
-    tmp_path: Path,
-) -> None:
+def test_a_killed_collection_goes_on_with_two_workers_and_ends_as_an_undisturbed_one_with_one(tmp_path: Path) -> None:
     script, unfinished = tmp_path / "program.py", tmp_path / "unfinished.py"
     script.write_text(PROGRAM)
     unfinished.write_text(UNFINISHED + PROGRAM)
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
 
     def start(wanted: RobosuiteCollectConfig, script: Path = script) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, str(script), wanted.model_dump_json()], env=environment, cwd=tmp_path
-        )
+        return subprocess.Popen([sys.executable, str(script), wanted.model_dump_json()], env=environment, cwd=tmp_path)
 
     whole, out = tmp_path / "whole" / "set", tmp_path / "killed" / "set"
     assert start(config(whole, episodes=6)).wait() == 0

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from counterpoint.envs.robosuite import RobosuiteTask
+from counterpoint.envs.robosuite.env import RobosuiteTask
 
 pytestmark = pytest.mark.sim
 pytest.importorskip("robosuite", reason="needs the extra `robosuite`")
@@ -72,7 +72,5 @@ def test_the_picture_shows_the_drawer_shut(task: RobosuiteTask) -> None:
     task.env.sim.forward()
     changed = (task.draw()[0] != before[0]).any(-1)
     assert 0.002 < changed.mean() < 0.2
-    assert (
-        0.01 < masks[0].mean() < 0.5
-    )  # the robot is in the third person's picture, and the cabinet is none of it
+    assert 0.01 < masks[0].mean() < 0.5  # the robot is in the third person's picture, and the cabinet is none of it
     assert (masks == task.draw_masks()).mean() > 0.97

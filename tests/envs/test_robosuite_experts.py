@@ -5,7 +5,7 @@ import importlib.util
 import numpy as np
 import pytest
 
-from counterpoint.envs.robosuite import RobosuiteTask
+from counterpoint.envs.robosuite.env import RobosuiteTask
 
 needs_robosuite = pytest.mark.skipif(
     importlib.util.find_spec("robosuite") is None, reason="needs the extra `robosuite`"
@@ -39,9 +39,7 @@ def test_the_cube_is_lifted_even_when_the_hand_is_shaken() -> None:
 @needs_robosuite
 @pytest.mark.sim
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["Lift-IIWA", "Door", "Door-Kinova3", "Stack", "Stack-Kinova3", "Stack-IIWA"]
-)
+@pytest.mark.parametrize("name", ["Lift-IIWA", "Door", "Door-Kinova3", "Stack", "Stack-Kinova3", "Stack-IIWA"])
 def test_experts_solve_their_tasks(name: str) -> None:
     task = RobosuiteTask(name)
     solved = [solved_after(task, seed) is not None for seed in range(100, 105)]

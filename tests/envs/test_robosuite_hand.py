@@ -5,8 +5,8 @@ import importlib.util
 import numpy as np
 import pytest
 
-from counterpoint.envs.robosuite import RobosuiteTask
-from counterpoint.envs.robosuite_hand import bounded, pointing_down, rotation_vector
+from counterpoint.envs.robosuite.env import RobosuiteTask
+from counterpoint.envs.robosuite.hand import bounded, pointing_down, rotation_vector
 
 needs_robosuite = pytest.mark.skipif(
     importlib.util.find_spec("robosuite") is None, reason="needs the extra `robosuite`"
@@ -34,8 +34,6 @@ def test_fingers_close_along_the_first_axis_of_the_hand() -> None:
     task = RobosuiteTask("Lift")
     task.reset(0)
     hand = task._expert._picker.hand
-    pads = [
-        task.env.sim.data.get_geom_xpos(hand._pads[side][0]) for side in ("left_fingerpad", "right_fingerpad")
-    ]
+    pads = [task.env.sim.data.get_geom_xpos(hand._pads[side][0]) for side in ("left_fingerpad", "right_fingerpad")]
     apart = (pads[0] - pads[1]) / np.linalg.norm(pads[0] - pads[1])
     assert abs(apart @ hand.rotation[:, 0]) > 0.99

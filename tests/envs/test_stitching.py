@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterpoint.data.goals import GoalEpisode
-from counterpoint.envs.stitching import joining_episodes, plan_stitching, refuse_joined
-from counterpoint.envs.waypoints import Cell, MazeGrid
+from counterpoint.data.draws import GoalEpisode
+from counterpoint.envs.goal.collect import joining_episodes, plan_stitching, refuse_joined
+from counterpoint.envs.goal.waypoints import Cell, MazeGrid
 from counterpoint.errors import BadInputError
 from tests.envs.test_waypoints import U, mazes
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterpoint.envs.goal_env import EnvConfig, make_goal_env
-from counterpoint.envs.waypoints import Cell, MazeGrid, WaypointController
+from counterpoint.envs.goal.env import EnvConfig, make_goal_env
+from counterpoint.envs.goal.waypoints import Cell, MazeGrid, WaypointController
 from counterpoint.errors import BadInputError
 
 U = MazeGrid(((1, 1, 1, 1, 1), (1, 0, 0, 0, 1), (1, 1, 1, 0, 1), (1, "g", 0, "r", 1), (1, 1, 1, 1, 1)))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from counterpoint.envs.workers import EnvWorkers, WorkerLostError
+from counterpoint.envs.vector import EnvWorkers, WorkerLostError
 from counterpoint.errors import BadInputError
 from tests.agents.point_env import (
     CONFIG,

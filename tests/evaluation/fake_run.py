@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from counterpoint.data.formats.lerobot_writer import LeRobotWriter
+from counterpoint.data.formats.lerobot.writer import LeRobotWriter
 from counterpoint.encoders.base import DualEncoder, EncoderConfig
 from tests.evaluation.fake import INSTRUCTIONS, episode
 
@@ -44,29 +44,15 @@ def write_run(run: Path, data: Path, **changes: Any) -> Path:
     DualEncoder(EncoderConfig(image_size=32, embed_dim=8)).save_pretrained(run / "pretrained")
     config = {
         "objective": {"name": "decisionnce_t"},
-        "data": {
-            "path": str(data),
-            "size": 32,
-            "camera": None,
-            "train_split": "train",
-            "cache": str(run / "cache"),
-        },
+        "data": {"path": str(data), "size": 32, "camera": None, "train_split": "train", "cache": str(run / "cache")},
         "segment_score": "direction",
         **changes,
     }
     (run / "config.json").write_text(json.dumps(config))
     lines = [
-        {
-            "step": step,
-            "split": name,
-            "loss": 3.0 - step / 100,
-            "categorical_accuracy": step / 100,
-            "lr": 1e-3,
-        }
+        {"step": step, "split": name, "loss": 3.0 - step / 100, "categorical_accuracy": step / 100, "lr": 1e-3}
         for step in range(10, 60, 10)
         for name in ("train", "val")
     ]
-    (run / "metrics.jsonl").write_text(
-        "".join(json.dumps(line) + "\n" for line in lines) + '{"step": 60, "spl'
-    )
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"step": 60, "spl')
     return run

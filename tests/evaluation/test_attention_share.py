@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counterpoint.errors import BadInputError
-from counterpoint.evaluation.attention_share import attention_share, episode_means
+from counterpoint.evaluation.attention import attention_share, episode_means
 
 ROBOT = np.array([[True, True, False, False], [False, False, False, True]])
 
@@ -50,9 +50,7 @@ def test_images_without_a_robot_or_full_of_it_say_nothing() -> None:
         (np.zeros((2, 4)), "zero throughout"),
     ],
 )
-def test_bad_attention_is_told(
-    attention: np.ndarray[tuple[int, int], np.dtype[np.float64]], message: str
-) -> None:
+def test_bad_attention_is_told(attention: np.ndarray[tuple[int, int], np.dtype[np.float64]], message: str) -> None:
     with pytest.raises(BadInputError, match=message):
         attention_share(attention, ROBOT)
 

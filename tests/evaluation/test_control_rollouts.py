@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from counterpoint.data.episode import Array
-from counterpoint.envs.control import Outcome
+from counterpoint.envs.base import Outcome
 from counterpoint.errors import BadInputError, MissingExtraError
-from counterpoint.evaluation.control_rollouts import ControlRollouts, EpisodeResult, roll_out
+from counterpoint.evaluation.rollout import ControlRollouts, EpisodeResult, roll_out
 
 
 class CountingTask:
@@ -48,7 +48,7 @@ class BrokenTask(CountingTask):
     """Refuses its actions."""
 
     def step(self, action: Array) -> Outcome:
-        raise BadInputError("action", found="any", expected="none", mend="rest")
+        raise BadInputError("action", "any", "none", "rest")
 
 
 class Recorder:
@@ -134,10 +134,7 @@ def test_simulations_stay_open_between_evaluations_and_are_closed_at_the_end() -
 
 def test_processes_give_the_same_episodes() -> None:
     expected = [by_hand(seed, True) for seed in SEEDS[:5]]
-    assert (
-        roll_out(Recorder(), CountingTask, SEEDS[:5], envs=2, stop_at_success=True, processes=True)
-        == expected
-    )
+    assert roll_out(Recorder(), CountingTask, SEEDS[:5], envs=2, stop_at_success=True, processes=True) == expected
 
 
 @pytest.mark.parametrize("apart", [False, True])
@@ -247,7 +244,7 @@ class AbsentTask(CountingTask):
     """Cannot be built."""
 
     def __init__(self) -> None:
-        raise BadInputError("camera", found="nobody", expected="somebody", mend="look")
+        raise BadInputError("camera", "nobody", "somebody", "look")
 
 
 class UninstalledTask(CountingTask):
@@ -273,7 +270,7 @@ def test_what_cannot_be_built_is_no_failed_episode(
         roll_out(Recorder(), task, [1], stop_at_success=True, processes=apart)
 
 
-@pytest.mark.parametrize(("task", "message"), [(DyingTask, "process died"), (BrokenTask, "Mend: rest")])
+@pytest.mark.parametrize(("task", "message"), [(DyingTask, "process died"), (BrokenTask, "Hint: rest")])
 def test_what_goes_wrong_in_a_process_is_told(task: type[CountingTask], message: str) -> None:
     with pytest.raises(BadInputError, match=message):
         roll_out(Recorder(), task, [1], envs=1, stop_at_success=True, processes=True)
@@ -286,7 +283,7 @@ def test_no_environment_is_refused() -> None:
 
 @pytest.mark.sim
 def test_meta_world_episodes_do_not_depend_on_their_neighbours() -> None:
-    from counterpoint.envs.control import make_task
+    from counterpoint.envs.make import make_task
 
     class ByPicture:
         stack = 2

@@ -19,8 +19,7 @@ curves = arrays(np.float64, st.integers(2, 12), elements=st.integers(-5, 5).map(
 def ranks_by_hand(values: list[float]) -> list[float]:
     """Ranks from 1; equal values share the mean of theirs."""
     return [
-        sum(other < value for other in values) + (sum(other == value for other in values) + 1) / 2
-        for value in values
+        sum(other < value for other in values) + (sum(other == value for other in values) + 1) / 2 for value in values
     ]
 
 
@@ -116,9 +115,7 @@ def test_hard_negatives_differ_in_one_word() -> None:
         [False, True, True, False, False],
     ]
     scores = np.array([[1.0, 2.0, 0.0, 9.0, 9.0], [0.0, 0.0, 0.0, 1.0, 0.0]])
-    assert metrics.triples(scores, np.array([0, 3]), apart).tolist() == pytest.approx(
-        [0.5, math.nan], nan_ok=True
-    )
+    assert metrics.triples(scores, np.array([0, 3]), apart).tolist() == pytest.approx([0.5, math.nan], nan_ok=True)
 
 
 def test_steps_and_jumps() -> None:

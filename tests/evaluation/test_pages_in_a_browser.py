@@ -13,10 +13,7 @@ from tests.evaluation.browser import CHROMIUM, Browser
 from tests.evaluation.fake import INSTRUCTIONS, SeeingEncoder, episode
 from tests.evaluation.fake_run import quick_words, write_data, write_run
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine"),
-]
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]
 
 
 @pytest.fixture
@@ -57,9 +54,7 @@ def test_the_cursor_follows_pointer_keys_and_slider(browser: Browser, curve_page
     browser.press("ArrowLeft")
     assert browser.run(frame) == 6
     assert "frame 6 of 20" in browser.run("document.querySelector('output').textContent")
-    browser.run(
-        "(s => { s.value = 11; s.dispatchEvent(new Event('input')) })(document.querySelector('input'))"
-    )
+    browser.run("(s => { s.value = 11; s.dispatchEvent(new Event('input')) })(document.querySelector('input'))")
     assert browser.run(frame) == 11
     assert float(browser.run("document.querySelector('.end.c0 .now').textContent")) > 0.3
     assert browser.complaints == []

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from counterpoint.errors import BadInputError
-from counterpoint.evaluation.held_out import open_held_out
+from counterpoint.evaluation.embedded import open_held_out
 from counterpoint.evaluation.report import write_report
-from counterpoint.evaluation.result import Evaluation
+from counterpoint.evaluation.reward_eval import Evaluation
 from tests.evaluation.fake import INSTRUCTIONS
 from tests.evaluation.fake_run import quick_words, write_data, write_run
 
@@ -90,9 +90,7 @@ def test_a_run_without_a_log_has_a_report_without_curves(run: Path) -> None:
 
 
 def test_a_broken_log_is_named(run: Path) -> None:
-    (run / "metrics.jsonl").write_text(
-        '{"step": 1, "split": "train"}\nnonsense\n{"step": 2, "split": "train"}\n'
-    )
+    (run / "metrics.jsonl").write_text('{"step": 1, "split": "train"}\nnonsense\n{"step": 2, "split": "train"}\n')
     with pytest.raises(BadInputError, match=r"metrics\.jsonl, line 2"):
         write_report(run)
 

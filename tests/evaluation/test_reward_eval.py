@@ -11,8 +11,7 @@ from counterpoint.data.episode import Episode
 from counterpoint.data.store import MemoryStore
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.embedded import EmbeddedVideos, embed_store, spread
-from counterpoint.evaluation.result import Evaluation
-from counterpoint.evaluation.reward_eval import evaluate_embedded, evaluate_encoder, segment_scores
+from counterpoint.evaluation.reward_eval import Evaluation, evaluate_embedded, evaluate_encoder, segment_scores
 from counterpoint.rewards import scores
 from tests.evaluation.fake import INSTRUCTIONS, RandomEncoder, SeeingEncoder, store
 
@@ -21,9 +20,7 @@ PARAPHRASES = {text: [f"please {text}", f"{text} now"] for text in INSTRUCTIONS}
 
 @pytest.fixture(scope="module")
 def seeing() -> Evaluation:
-    return evaluate_encoder(
-        SeeingEncoder(), store(), form="potential", segments="direction", paraphrases=PARAPHRASES
-    )
+    return evaluate_encoder(SeeingEncoder(), store(), form="potential", segments="direction", paraphrases=PARAPHRASES)
 
 
 @pytest.fixture(scope="module")
@@ -32,12 +29,7 @@ def blind() -> Evaluation:
 
 
 def test_an_encoder_that_understands_scores_high(seeing: Evaluation) -> None:
-    for name in (
-        "accuracy_whole_video",
-        "triples_whole_video",
-        "triples_one_word_apart",
-        "accuracy_paraphrases",
-    ):
+    for name in ("accuracy_whole_video", "triples_whole_video", "triples_one_word_apart", "accuracy_paraphrases"):
         assert seeing[name].value == 1.0
     assert seeing["accuracy_random_segments"].value > 0.9
     assert seeing["voc"].value > 0.99
@@ -109,9 +101,7 @@ def test_random_segments_follow_the_papers_rule(embedded: EmbeddedVideos) -> Non
     """Goals of every length occur, starts never reach the last frame, and the draws are keyed on the video."""
     drawn: list[tuple[int, int]] = []
 
-    def record(
-        start: object, goal: object, text: object
-    ) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    def record(start: object, goal: object, text: object) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
         assert isinstance(start, np.ndarray)
         assert isinstance(goal, np.ndarray)
         drawn.extend(zip(start[:, 0].astype(int), goal[:, 0].astype(int), strict=True))
@@ -119,9 +109,7 @@ def test_random_segments_follow_the_papers_rule(embedded: EmbeddedVideos) -> Non
 
     numbered = replace(
         embedded,
-        videos=tuple(
-            np.arange(len(video), dtype=float)[:, None] + 100 * n for n, video in enumerate(embedded.videos)
-        ),
+        videos=tuple(np.arange(len(video), dtype=float)[:, None] + 100 * n for n, video in enumerate(embedded.videos)),
     )
     segment_scores(numbered, record, None, seed=0, count=64)
     first = [(start, goal) for start, goal in drawn if goal < 100]
@@ -158,9 +146,7 @@ def test_long_videos_are_thinned_and_keep_their_ends() -> None:
     assert spread(100, 4).tolist() == [0, 33, 66, 99]
     thin = embed_store(SeeingEncoder(), store(each=1), max_frames=5)
     assert all(len(video) == 5 for video in thin.videos)
-    assert all(
-        steps[-1] == info.length - 1 for steps, info in zip(thin.steps, store(1).episodes, strict=True)
-    )
+    assert all(steps[-1] == info.length - 1 for steps, info in zip(thin.steps, store(1).episodes, strict=True))
 
 
 def test_videos_of_two_frames_leave_some_numbers_undefined() -> None:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from counterpoint.envs.workers import EnvWorkers
-from counterpoint.evaluation.rollouts import Rollouts, episode_seed, roll_out
+from counterpoint.envs.vector import EnvWorkers
+from counterpoint.evaluation.goal_rollout import Rollouts, episode_seed, roll_out
 from tests.agents.point_env import CONFIG, STEPS, Straight, make_point
 
 

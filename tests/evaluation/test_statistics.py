@@ -57,9 +57,7 @@ def test_strata_take_differences_between_instructions_out_of_the_interval() -> N
     assert apart.low < apart.value < apart.high
 
 
-@pytest.mark.parametrize(
-    "labels", [["a", "b", "c", "d"], ["a", "a", "a", "b"], ["a", "a", "b", "c"], ["a"] * 4]
-)
+@pytest.mark.parametrize("labels", [["a", "b", "c", "d"], ["a", "a", "a", "b"], ["a", "a", "b", "c"], ["a"] * 4])
 def test_lonely_strata_are_resampled_too(labels: list[str]) -> None:
     found = mean_percentile(np.array([1.0, 2.0, 3.0, 9.0]), labels)
     assert found.value == 3.75

@@ -19,7 +19,7 @@ from lerobot.policies.act.modeling_act import ACTTemporalEnsembler  # noqa: E402
 from lerobot.policies.diffusion.modeling_diffusion import DiffusionConditionalUnet1d  # noqa: E402
 
 from counterpoint.policies.chunking import TemporalEnsemble  # noqa: E402
-from counterpoint.policies.unet import ConditionalUnet1d  # noqa: E402
+from counterpoint.policies.networks import ConditionalUnet1d  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

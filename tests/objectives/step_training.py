@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from counterpoint.data.nstep import NStepSpec
+from counterpoint.data.spec import NStepSpec
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
-from counterpoint.objectives.step import StepObjective
+from counterpoint.objectives.steps import StepObjective
 from tests.objectives.steps import step_batch
 
 __all__ = ["SIZE", "fitted", "small_encoder", "two_spaces"]

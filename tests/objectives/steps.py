@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from counterpoint.data.nstep import NStepSpec
+from counterpoint.data.spec import NStepSpec
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.objectives.base import Features, LossOutput
-from counterpoint.objectives.step import StepObjective
+from counterpoint.objectives.steps import StepObjective
 
 __all__ = ["assert_ranks_agree", "small_encoder", "step_batch", "train"]
 
@@ -89,13 +89,7 @@ def small_encoder(
 
 
 def train(
-    objective: StepObjective,
-    *,
-    steps: int,
-    batch: int = 32,
-    lr: float = 1e-3,
-    size: int = 32,
-    batches: int = 8,
+    objective: StepObjective, *, steps: int, batch: int = 32, lr: float = 1e-3, size: int = 32, batches: int = 8
 ) -> list[LossOutput]:
     """Adam steps over a few batches in turn; what every step gave."""
     made = [step_batch(objective.sampling(), batch=batch, size=size, seed=seed) for seed in range(batches)]
@@ -115,9 +109,7 @@ def assert_ranks_agree(objective: StepObjective, batch: dict[str, Any]) -> None:
     """Rows of two halves encoded apart and gathered give the loss of the whole batch."""
     whole = objective(batch)
     half = len(batch["sample"]) // 2
-    parts = [
-        {name: value[rows] for name, value in batch.items()} for rows in (slice(half), slice(half, None))
-    ]
+    parts = [{name: value[rows] for name, value in batch.items()} for rows in (slice(half), slice(half, None))]
     encoded = [objective.encode(part).rows for part in parts]
     gathered = Features({name: torch.cat([rows[name] for rows in encoded]) for name in encoded[0]})
     apart = objective.loss(gathered, {name: v for name, v in batch.items() if isinstance(v, Tensor)})
@@ -138,9 +130,7 @@ def _draw(places: NDArray[np.float64], size: int) -> NDArray[np.uint8]:
     """Pictures of the square, orange on grey: [..., size, size, 3]."""
     pixel = np.arange(size)
     # [..., size]: how much of each column or row of pixels the square covers
-    covered = np.clip(
-        np.minimum(pixel + 1, places[..., None] + SIDE) - np.maximum(pixel, places[..., None]), 0, 1
-    )
+    covered = np.clip(np.minimum(pixel + 1, places[..., None] + SIDE) - np.maximum(pixel, places[..., None]), 0, 1)
     square = (covered[..., 1, :, None] * covered[..., 0, None, :])[..., None]
     colour, ground = np.array([255.0, 128.0, 0.0]), np.array([60.0, 60.0, 60.0])
     picture: NDArray[np.uint8] = (ground + square * (colour - ground)).astype(np.uint8)

@@ -37,8 +37,7 @@ def test_plain_loop_of_sequences() -> None:
     torch.testing.assert_close(*(torch.autograd.grad(x, predicted)[0] for x in (ours, oracle)))
     everything = torch.ones(5, 4, dtype=torch.bool)
     torch.testing.assert_close(
-        action_error(predicted, actions, mask=mask),
-        action_error(predicted, actions, mask=mask, scored=everything),
+        action_error(predicted, actions, mask=mask), action_error(predicted, actions, mask=mask, scored=everything)
     )
 
 
@@ -62,12 +61,8 @@ def test_gradcheck() -> None:
 def test_padding_has_no_part() -> None:
     predicted, actions, mask = drawn(5, 3)
     wild = torch.where(mask, actions, 1e6)
-    torch.testing.assert_close(
-        action_error(predicted, wild, mask=mask), action_error(predicted, actions, mask=mask)
-    )
-    torch.testing.assert_close(
-        constant_action_error(wild, mask=mask), constant_action_error(actions, mask=mask)
-    )
+    torch.testing.assert_close(action_error(predicted, wild, mask=mask), action_error(predicted, actions, mask=mask))
+    torch.testing.assert_close(constant_action_error(wild, mask=mask), constant_action_error(actions, mask=mask))
     (gradient,) = torch.autograd.grad(action_error(predicted, actions, mask=mask), predicted)
     assert not gradient[~mask].any()
     assert gradient[mask].all()

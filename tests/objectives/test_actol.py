@@ -6,18 +6,23 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from counterpoint.data.clips import SortedFrames
-from counterpoint.data.sampling import Augment
-from counterpoint.objectives.actol import AcTOL, AcTOLConfig, DirectedAcTOL, actol_loss
-from counterpoint.objectives.base import Features
-from counterpoint.objectives.brownian_bridge import (
+from counterpoint.data.draws import SortedFrames
+from counterpoint.data.spec import Augment
+from counterpoint.objectives.actol import (
+    AcTOL,
+    AcTOLConfig,
+    DirectedAcTOL,
+    actol_loss,
     brownian_bridge_log_loss,
     brownian_bridge_log_loss_as_trained,
     brownian_bridge_loss,
     brownian_bridge_loss_as_trained,
+    directed_vlo_loss,
     random_intervals,
+    vlo_loss,
+    vlo_lower_bound,
 )
-from counterpoint.objectives.vlo import directed_vlo_loss, vlo_loss, vlo_lower_bound
+from counterpoint.objectives.base import Features
 from tests.objectives.test_vlo import TIMES, VALID, videos
 
 ENDS = torch.tensor([[1, 4], [0, 5], [0, 1], [2, 2]])
@@ -26,9 +31,7 @@ ENDS = torch.tensor([[1, 4], [0, 5], [0, 1], [2, 2]])
 @pytest.mark.parametrize("interval", [None, ENDS])
 def test_sum_of_its_two_losses(interval: Tensor | None) -> None:
     frames, text = videos()
-    whole = actol_loss(
-        frames, text, TIMES, temperature=0.1, bridge_weight=3.0, valid=VALID, interval=interval
-    )
+    whole = actol_loss(frames, text, TIMES, temperature=0.1, bridge_weight=3.0, valid=VALID, interval=interval)
     order = vlo_loss(frames, text, TIMES, temperature=0.1, valid=VALID)
     parts = order + 3 * brownian_bridge_log_loss(frames, TIMES, valid=VALID, interval=interval)
     torch.testing.assert_close(whole, parts)
@@ -53,9 +56,7 @@ def test_second_backward_pass() -> None:
 def test_single_precision() -> None:
     frames, text = (x.detach().float() for x in videos())
     expected = actol_loss(*videos(), TIMES, valid=VALID)
-    torch.testing.assert_close(
-        actol_loss(frames, text, TIMES, valid=VALID).double(), expected, rtol=1e-5, atol=0
-    )
+    torch.testing.assert_close(actol_loss(frames, text, TIMES, valid=VALID).double(), expected, rtol=1e-5, atol=0)
 
 
 def test_makes_nothing_on_another_device() -> None:
@@ -127,13 +128,9 @@ def test_random_interval_is_a_function_of_the_sample() -> None:
     frames, text = videos()
     given = batch()
     out = objective.loss(Features({"frames": frames, "text": text}), given)
-    expected = brownian_bridge_log_loss(
-        frames, TIMES, valid=VALID, interval=random_intervals(given["sample"], VALID)
-    )
+    expected = brownian_bridge_log_loss(frames, TIMES, valid=VALID, interval=random_intervals(given["sample"], VALID))
     torch.testing.assert_close(out.metrics["bridge"], expected.detach())
-    later = objective.loss(
-        Features({"frames": frames, "text": text}), given | {"sample": given["sample"] + 100}
-    )
+    later = objective.loss(Features({"frames": frames, "text": text}), given | {"sample": given["sample"] + 100})
     assert later.metrics["bridge"] != out.metrics["bridge"]
 
 

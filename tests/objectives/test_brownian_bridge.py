@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from counterpoint.errors import BadInputError
-from counterpoint.objectives.brownian_bridge import (
+from counterpoint.objectives.actol import (
     brownian_bridge_log_loss,
     brownian_bridge_log_loss_as_trained,
     brownian_bridge_loss,
@@ -35,10 +35,7 @@ def test_plain_loop(loss: Loss, interval: list[tuple[int, int]] | None) -> None:
     ours = loss(frames, SORTED, interval=ends)
     log = loss is brownian_bridge_log_loss
     plain = torch.stack(
-        [
-            bridge_video(frames[b], SORTED[b].tolist(), log, None if interval is None else interval[b])
-            for b in range(3)
-        ]
+        [bridge_video(frames[b], SORTED[b].tolist(), log, None if interval is None else interval[b]) for b in range(3)]
     ).mean()
     torch.testing.assert_close(ours, plain, rtol=1e-12, atol=1e-12)
     mine, theirs = (torch.autograd.grad(value, frames)[0] for value in (ours, plain))
@@ -50,9 +47,7 @@ def test_plain_loop_as_trained(loss: Loss) -> None:
     frames, _ = videos(B=2)
     ours = loss(frames, SORTED[:2])
     log = loss is brownian_bridge_log_loss_as_trained
-    plain = torch.stack(
-        [bridge_as_trained_video(frames[b], SORTED[b].tolist(), log) for b in range(2)]
-    ).mean()
+    plain = torch.stack([bridge_as_trained_video(frames[b], SORTED[b].tolist(), log) for b in range(2)]).mean()
     torch.testing.assert_close(ours, plain, rtol=1e-10, atol=1e-12)
     mine, theirs = (torch.autograd.grad(value, frames)[0] for value in (ours, plain))
     torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
@@ -151,9 +146,7 @@ def test_zero_on_the_line_and_only_there(loss: Loss) -> None:
     assert loss(off, SORTED) > 0
 
 
-@pytest.mark.parametrize(
-    ("loss", "on_line"), [(brownian_bridge_loss, True), (brownian_bridge_loss_as_trained, False)]
-)
+@pytest.mark.parametrize(("loss", "on_line"), [(brownian_bridge_loss, True), (brownian_bridge_loss_as_trained, False)])
 def test_where_free_frames_land(loss: Loss, on_line: bool) -> None:
     times = torch.tensor([[0, 1, 4, 6, 10]])
     ends = torch.tensor([[[0.0, 0.0], [1.0, 2.0]]])
@@ -195,9 +188,7 @@ def test_symmetries(loss: Loss, seed: int, scale: float) -> None:
 
 def test_variance_grows_with_the_unit_of_time() -> None:
     frames, _ = videos(B=3)
-    torch.testing.assert_close(
-        brownian_bridge_loss(frames, 4 * SORTED), brownian_bridge_loss(frames, SORTED) / 4
-    )
+    torch.testing.assert_close(brownian_bridge_loss(frames, 4 * SORTED), brownian_bridge_loss(frames, SORTED) / 4)
 
 
 @pytest.mark.parametrize("loss", [*DOCUMENTED, *AS_TRAINED])

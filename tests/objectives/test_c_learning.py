@@ -60,9 +60,7 @@ def test_plain_loop(loss: Loss, twins: int, self_normalised: bool) -> None:
 @TWINS
 def test_gradcheck_and_no_gradient_through_the_weights(loss: Loss, twins: int) -> None:
     following, future, weight = logits(loss, 3, twins)
-    assert torch.autograd.gradcheck(
-        lambda a, b: loss(a, b, weight.detach(), discount=GAMMA), (following, future)
-    )
+    assert torch.autograd.gradcheck(lambda a, b: loss(a, b, weight.detach(), discount=GAMMA), (following, future))
     value = loss(following, future, weight, discount=GAMMA)
     (gradient,) = torch.autograd.grad(value, weight, allow_unused=True)
     assert gradient is None
@@ -96,9 +94,7 @@ def test_pairs_average_what_single_states_give() -> None:
     for shift in range(4):
         columns = (rows + shift) % 4
         singles.append(
-            c_learning_loss(
-                following.diagonal().T, future[rows, columns], weight[rows, columns], discount=GAMMA
-            )
+            c_learning_loss(following.diagonal().T, future[rows, columns], weight[rows, columns], discount=GAMMA)
         )
     pairwise = c_learning_pairwise_loss(following, future, weight, discount=GAMMA)
     torch.testing.assert_close(pairwise, torch.stack(singles).mean())

@@ -116,9 +116,7 @@ def test_jaxgcrl_infonce(name: str, short: str) -> None:
     torch.testing.assert_close(loss, arrays[f"{name}_{short}_infonce_loss"], **EXACT)
     # They add 1e-6 to the logits before the penalty.
     penalty = logsumexp_penalty(logits + 1e-6, meta["hyper"]["logsumexp_penalty_coeff"])
-    torch.testing.assert_close(
-        loss + penalty, arrays[f"{name}_{short}_infonce_loss_with_lse_penalty0.1"], **EXACT
-    )
+    torch.testing.assert_close(loss + penalty, arrays[f"{name}_{short}_infonce_loss_with_lse_penalty0.1"], **EXACT)
     gradients = torch.autograd.grad(loss + penalty, (phi, psi))
     for gradient, side in zip(gradients, ("sa", "g"), strict=True):
         torch.testing.assert_close(gradient, arrays[f"{name}_{short}_infonce_grad_{side}"], **EXACT)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from counterpoint.objectives.control_transformer import ControlTransformer, causal_mask, inverse_mask
+from counterpoint.objectives.smart import ControlTransformer, causal_mask, inverse_mask
 from tests.reference import smart as plain
 
 B, L, D, A = 3, 5, 6, 2
@@ -112,9 +112,7 @@ def test_masks_are_each_sample_s_own() -> None:
     hidden = {"masked_observations": masked[0], "masked_actions": masked[1]}
     whole = made.hindsight(observations, actions, **hidden)
     wild = made.hindsight(
-        torch.where(masked[0][..., None], 1e3, observations),
-        torch.where(masked[1][..., None], 1e3, actions),
-        **hidden,
+        torch.where(masked[0][..., None], 1e3, observations), torch.where(masked[1][..., None], 1e3, actions), **hidden
     )
     torch.testing.assert_close(whole, wild)
     alone = torch.cat(

@@ -18,9 +18,7 @@ def test_rows_one_at_a_time() -> None:
     views = objective.views(batch)
     assert (views[:, 0] != views[:, 1]).any()  # two shifts of one observation
     query, key = (torch.cat([objective.encoder(views[row, v : v + 1]) for row in range(4)]) for v in (0, 1))
-    torch.testing.assert_close(
-        objective(batch).loss, bilinear.infonce(query, objective.W, key), rtol=1e-4, atol=1e-5
-    )
+    torch.testing.assert_close(objective(batch).loss, bilinear.infonce(query, objective.W, key), rtol=1e-4, atol=1e-5)
     assert_ranks_agree(objective, batch)
 
 

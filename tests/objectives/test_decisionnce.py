@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from counterpoint.data.clips import SortedUniform, StartGoal
-from counterpoint.data.sampling import Augment
+from counterpoint.data.draws import SortedUniform, StartGoal
+from counterpoint.data.spec import Augment
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import Features
 from counterpoint.objectives.decisionnce import (
@@ -32,9 +32,7 @@ LOSSES: list[Loss] = [decisionnce_p_loss, decisionnce_t_loss]
 ORACLES = {decisionnce_p_loss: potential_reward, decisionnce_t_loss: transition_reward}
 
 
-def clips(
-    B: int = 5, F: int = 2, D: int = 7, seed: int = 0, dtype: torch.dtype = torch.float64
-) -> list[Tensor]:
+def clips(B: int = 5, F: int = 2, D: int = 7, seed: int = 0, dtype: torch.dtype = torch.float64) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)
     shapes = ((B, F, D), (B, D))
     return [torch.randn(shape, dtype=dtype, generator=generator).requires_grad_() for shape in shapes]
@@ -76,9 +74,7 @@ def test_authors_numbers(name: str, loss: Loss, scale: int, dtype: torch.dtype) 
     torch.testing.assert_close(ours.double(), expected, rtol=1e-9 if wide else 1e-5, atol=0 if wide else 1e-5)
     for mine, which in zip(gradients(ours, frames, text), ("visual", "text"), strict=True):
         theirs = arrays[f"{name}_s{scale}_grad_{which}"]
-        torch.testing.assert_close(
-            mine.double(), theirs, rtol=1e-7 if wide else 1e-3, atol=1e-10 if wide else 1e-4
-        )
+        torch.testing.assert_close(mine.double(), theirs, rtol=1e-7 if wide else 1e-3, atol=1e-10 if wide else 1e-4)
 
 
 @pytest.mark.parametrize("F", [2, 3, 4, 5])
@@ -122,9 +118,7 @@ def test_symmetries(loss: Loss, seed: int, B: int, F: int) -> None:
     # nor does a rotation of the space; and a segment played backwards earns the opposite reward.
     rotation = torch.linalg.qr(torch.randn(7, 7, dtype=torch.float64)).Q
     torch.testing.assert_close(loss(frames @ rotation, text @ rotation, temperature=0.2), value)
-    torch.testing.assert_close(
-        loss(frames.flip(1), -text, temperature=0.2), value, msg="time and instruction reversed"
-    )
+    torch.testing.assert_close(loss(frames.flip(1), -text, temperature=0.2), value, msg="time and instruction reversed")
     assert value >= 0
     if B == 1:
         assert value == 0
@@ -230,9 +224,7 @@ def batch() -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(
-    ("kind", "loss"), [(DecisionNCEP, decisionnce_p_loss), (DecisionNCET, decisionnce_t_loss)]
-)
+@pytest.mark.parametrize(("kind", "loss"), [(DecisionNCEP, decisionnce_p_loss), (DecisionNCET, decisionnce_t_loss)])
 @pytest.mark.parametrize("multi_positive", [False, True])
 def test_objective(kind: type[DecisionNCEP | DecisionNCET], loss: Loss, multi_positive: bool) -> None:
     encoder: Any = Pixels()

@@ -7,11 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from counterpoint.errors import BadInputError
-from counterpoint.objectives.farthest_points import (
-    farthest_point_sampling,
-    grid_positions,
-    random_point_sampling,
-)
+from counterpoint.objectives.icon import farthest_point_sampling, grid_positions, random_point_sampling
 from tests.golden.load import golden
 from tests.reference.icon import farthest_points
 
@@ -51,9 +47,7 @@ def test_plain_loop(seed: int, height: int, width: int, share: float) -> None:
     order = torch.randperm(P, generator=torch.Generator().manual_seed(seed))
     positions = grid_positions(height, width)[order]
     count = int(mask.sum(1).min())
-    picks = farthest_point_sampling(
-        mask, count, positions=positions, generator=torch.Generator().manual_seed(seed)
-    )
+    picks = farthest_point_sampling(mask, count, positions=positions, generator=torch.Generator().manual_seed(seed))
     places = [(int(k), int(j)) for k, j in positions.tolist()]
     for inside, row in zip(mask.tolist(), picks.tolist(), strict=True):
         assert row == farthest_points(inside, places, count, row[0])

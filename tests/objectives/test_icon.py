@@ -11,8 +11,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from counterpoint.errors import BadInputError
-from counterpoint.objectives.farthest_points import farthest_point_sampling, grid_positions
-from counterpoint.objectives.icon import LOOK_EVERY, ICon, IConConfig, icon_loss_batch_sum, patch_mask
+from counterpoint.objectives.icon import (
+    LOOK_EVERY,
+    ICon,
+    IConConfig,
+    farthest_point_sampling,
+    grid_positions,
+    icon_loss_batch_sum,
+    patch_mask,
+)
 from tests.encoders.vits import open_clip_vit, small_vit, timm_vit
 from tests.golden.load import golden
 
@@ -82,13 +89,7 @@ def test_five_lines() -> None:
     out = icon(masks())
     loss = features.square().mean() + icon.config.weight * out.loss
     torch.autograd.backward([loss])
-    assert set(out.metrics) == {
-        "qualifying",
-        "last_layer_loss",
-        "categorical_accuracy",
-        "logits_pos",
-        "logits_neg",
-    }
+    assert set(out.metrics) == {"qualifying", "last_layer_loss", "categorical_accuracy", "logits_pos", "logits_neg"}
     assert out.metrics["qualifying"] == 1
     assert 0 <= out.metrics["categorical_accuracy"] <= 1
     assert not list(icon.parameters())
@@ -98,13 +99,7 @@ def test_five_lines() -> None:
 
 @pytest.mark.parametrize(
     "settings_of",
-    [
-        {},
-        {"keys": "random"},
-        {"keys_per_layer": True},
-        {"keys": "random", "keys_per_layer": True},
-        {"levels": "last"},
-    ],
+    [{}, {"keys": "random"}, {"keys_per_layer": True}, {"keys": "random", "keys_per_layer": True}, {"levels": "last"}],
 )
 def test_training_smoke(settings_of: dict[str, Any]) -> None:
     torch.manual_seed(0)

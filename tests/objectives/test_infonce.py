@@ -5,13 +5,7 @@ import torch
 from torch.nn import functional
 
 from counterpoint.errors import BadInputError
-from counterpoint.objectives.infonce import (
-    check_clips,
-    contrast_metrics,
-    in_full_precision,
-    symmetric_infonce,
-    unit,
-)
+from counterpoint.objectives.infonce import check_clips, contrast_metrics, in_full_precision, symmetric_infonce, unit
 
 
 def logits(B: int = 6, seed: int = 0) -> torch.Tensor:

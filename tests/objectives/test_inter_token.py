@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from counterpoint.errors import BadInputError
-from counterpoint.objectives.farthest_points import farthest_point_sampling, grid_positions
-from counterpoint.objectives.inter_token import (
+from counterpoint.objectives.icon import (
+    farthest_point_sampling,
+    grid_positions,
     icon_image_losses,
     icon_logits,
     icon_loss,
@@ -46,9 +47,7 @@ def case(
     mask[-1] = False
     positions = grid_positions(SIDE, SIDE)
     agent, environment = (
-        farthest_point_sampling(side.repeat(L, 1), count, positions=positions, generator=generator).view(
-            L, n, -1
-        )
+        farthest_point_sampling(side.repeat(L, 1), count, positions=positions, generator=generator).view(L, n, -1)
         for side, count in ((mask, Na), (~mask, Ne))
     )
     return tokens, mask, agent, environment
@@ -94,8 +93,7 @@ def test_masks_that_are_not_binary_are_refused(value: float) -> None:
 def test_info_nce_plain_loop(batch: tuple[int, ...]) -> None:
     generator = torch.Generator().manual_seed(0)
     query, positive, negative = (
-        torch.randn(*batch, *shape, dtype=torch.float64, generator=generator)
-        for shape in ((5,), (3, 5), (7, 5))
+        torch.randn(*batch, *shape, dtype=torch.float64, generator=generator) for shape in ((5,), (3, 5), (7, 5))
     )
     ours = info_nce(query, positive, negative, temperature=0.7)
     rows = zip(query.view(-1, 5), positive.view(-1, 3, 5), negative.view(-1, 7, 5), strict=True)
@@ -125,10 +123,7 @@ def authors_case() -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, Tensor]:
         for layer, start in enumerate(starts):
             order = arrays["perms"][2 * layer + offset]
             picks = farthest_point_sampling(
-                side[:, order],
-                count,
-                positions=grid_positions(7, 7)[order],
-                start=order.argsort()[torch.tensor(start)],
+                side[:, order], count, positions=grid_positions(7, 7)[order], start=order.argsort()[torch.tensor(start)]
             )
             layers.append(order[picks])
         keys.append(torch.stack(layers))
@@ -203,9 +198,7 @@ def test_symmetries_and_bounds(seed: int, n: int, temperature: float) -> None:
     tokens, mask, agent, environment = case(n=n, seed=seed)
     value = icon_loss(tokens, mask, agent, environment, temperature=temperature)
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
-    shuffled = icon_loss(
-        tokens[:, order], mask[order], agent[:, order], environment[:, order], temperature=temperature
-    )
+    shuffled = icon_loss(tokens[:, order], mask[order], agent[:, order], environment[:, order], temperature=temperature)
     torch.testing.assert_close(shuffled, value)
     # Cosines: neither the unit of length nor a rotation of the space matters,
     rotation = torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64)).Q
@@ -222,9 +215,7 @@ def test_symmetries_and_bounds(seed: int, n: int, temperature: float) -> None:
 def test_chance() -> None:
     tokens, mask, agent, environment = case()
     equal = torch.ones_like(tokens)
-    torch.testing.assert_close(
-        icon_loss(equal, mask, agent, environment).item(), math.log(1 + 5) + math.log(1 + 3)
-    )
+    torch.testing.assert_close(icon_loss(equal, mask, agent, environment).item(), math.log(1 + 5) + math.log(1 + 3))
 
 
 def test_as_many_tokens_as_keys_are_enough() -> None:

@@ -4,11 +4,7 @@ import pytest
 import torch
 
 from counterpoint.errors import BadInputError
-from counterpoint.objectives.inverse_dynamics import (
-    InverseDynamics,
-    InverseDynamicsConfig,
-    inverse_dynamics_loss,
-)
+from counterpoint.objectives.inverse_dynamics import InverseDynamics, InverseDynamicsConfig, inverse_dynamics_loss
 from tests.objectives.step_training import SIZE, fitted, small_encoder, two_spaces
 from tests.objectives.steps import step_batch
 from tests.reference import action_error as plain

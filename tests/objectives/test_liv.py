@@ -34,31 +34,21 @@ def test_liv_loss_equals_the_loop(N: int) -> None:
 
 @pytest.mark.parametrize("N", [0, 3])
 @pytest.mark.parametrize(("name", "similarity"), [("cos", cosine), ("l2", negative_distance)])
-def test_liv_loss_equals_the_authors(
-    name: str, similarity: Callable[[Tensor, Tensor], Tensor], N: int
-) -> None:
+def test_liv_loss_equals_the_authors(name: str, similarity: Callable[[Tensor, Tensor], Tensor], N: int) -> None:
     arrays, _ = golden("liv_a")
     stored = {key.removeprefix(f"{name}_neg{N}_"): value for key, value in arrays.items()}
     frames = (arrays["emb"] * stored["input_scale"]).requires_grad_()
     text = (arrays["lang"] * stored["input_scale"]).requires_grad_()
     rewards, rows = arrays["reward"], stored["perms"].long()
     loss = liv_loss(
-        frames,
-        text,
-        rewards,
-        image_negatives=rows[:N],
-        text_negatives=rows[N:],
-        similarity=similarity,
-        epsilon=1e-8,
+        frames, text, rewards, image_negatives=rows[:N], text_negatives=rows[N:], similarity=similarity, epsilon=1e-8
     )
     torch.testing.assert_close(loss, stored["full_loss"], rtol=1e-9, atol=0)
     grad_frames, grad_text = torch.autograd.grad(loss, [frames, text])
     torch.testing.assert_close(grad_frames, stored["grad_emb"], rtol=1e-7, atol=1e-12)
     torch.testing.assert_close(grad_text, stored["grad_lang"], rtol=1e-7, atol=1e-12)
     for goal, negatives, term in ((frames[:, 1], rows[:N], "visual"), (text, rows[N:], "lang")):
-        value = liv_value_loss(
-            frames, goal, rewards, negatives=negatives, similarity=similarity, epsilon=1e-8
-        )
+        value = liv_value_loss(frames, goal, rewards, negatives=negatives, similarity=similarity, epsilon=1e-8)
         torch.testing.assert_close(value, stored[f"vip_loss_{term}"], rtol=1e-9, atol=0)
 
 

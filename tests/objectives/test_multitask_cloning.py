@@ -4,11 +4,7 @@ import pytest
 import torch
 
 from counterpoint.errors import BadInputError
-from counterpoint.objectives.multitask_cloning import (
-    MultitaskCloning,
-    MultitaskCloningConfig,
-    multitask_cloning_loss,
-)
+from counterpoint.objectives.multitask_cloning import MultitaskCloning, MultitaskCloningConfig, multitask_cloning_loss
 from tests.objectives.step_training import SIZE, fitted, small_encoder, two_spaces
 from tests.objectives.steps import step_batch
 from tests.reference import action_error as plain

@@ -249,8 +249,7 @@ def test_chance_and_limits() -> None:
     # What the two have in common pushes the binary form, and leaves the softmax alone.
     shift = torch.randn(5, 4, dtype=torch.float64)
     torch.testing.assert_close(
-        premier_taco_softmax_loss(g, h + shift, near[:, 0] + shift),
-        premier_taco_softmax_loss(g, h, near[:, 0]),
+        premier_taco_softmax_loss(g, h + shift, near[:, 0] + shift), premier_taco_softmax_loss(g, h, near[:, 0])
     )
 
 
@@ -307,9 +306,7 @@ def test_asks_for_what_the_paper_samples() -> None:
 
 def test_paper_s_heads() -> None:
     heads = PremierTACO(small_encoder(embed_dim=32), 4).heads
-    shapes = [
-        list(p.shape) for part in (heads.psi, heads.G, heads.H) for p in part.parameters() if p.ndim == 2
-    ]
+    shapes = [list(p.shape) for part in (heads.psi, heads.G, heads.H) for p in part.parameters() if p.ndim == 2]
     assert shapes == [[64, 4], [4, 64], [1024, 44], [32, 1024], [1024, 32], [32, 1024]]
 
 
@@ -326,9 +323,7 @@ def test_where_gradients_stop(heads: str, stop: bool) -> None:
     else:
         reached = torch.autograd.grad(targets, encoder, retain_graph=True, allow_unused=True)
         assert all((gradient is None) == stop for gradient in reached)
-        assert all(
-            g.abs().sum() > 0 for g in torch.autograd.grad(targets, list(objective.heads.H.parameters()))
-        )
+        assert all(g.abs().sum() > 0 for g in torch.autograd.grad(targets, list(objective.heads.H.parameters())))
     # Every parameter learns from the loss, so that data-parallel training has none it waits for in vain.
     torch.autograd.backward([objective(step_batch(objective.sampling())).loss])
     assert all(p.grad is not None for p in objective.parameters())
@@ -348,9 +343,7 @@ def test_one_pass_or_two_give_one_loss(heads: str) -> None:
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_objective_is_its_loss_of_its_rows(number: int, every: bool) -> None:
     kind = ("binary", "softmax", "mixed")[number]
-    config = PremierTACOConfig.model_validate(
-        {**SMALL, "loss": kind, "every": every, "exclude_anchor": every}
-    )
+    config = PremierTACOConfig.model_validate({**SMALL, "loss": kind, "every": every, "exclude_anchor": every})
     objective = PremierTACO(small_encoder(), 3, config)
     batch = step_batch(objective.sampling())
     f = objective.encode(batch).rows

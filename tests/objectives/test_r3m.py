@@ -54,9 +54,7 @@ def test_language_contrast_equals_the_loop(N: int) -> None:
         parts = (torch.tensor(x, dtype=torch.float64) for x in (first, current, words))
         return float(reward(*parts).detach())
 
-    expected = reference.language_loss(
-        scalar, frames.tolist(), text.tolist(), rows.tolist(), has_text.tolist()
-    )
+    expected = reference.language_loss(scalar, frames.tolist(), text.tolist(), rows.tolist(), has_text.tolist())
     loss = r3m_language_loss(reward, frames, text, negatives=rows, has_text=has_text)
     assert loss.item() == pytest.approx(expected, rel=1e-12)
 
@@ -99,9 +97,7 @@ def test_r3m_loss_equals_the_authors(name: str, similarity: Callable[[Tensor, Te
 
     time = r3m_time_contrastive_loss(frames[:, 2:], negatives=time_rows, similarity=similarity, epsilon=1e-8)
     torch.testing.assert_close(time, stored["tcnloss"], rtol=1e-9, atol=0)
-    language = r3m_language_loss(
-        reward.logit, frames, text, negatives=language_rows, has_text=has_text, epsilon=1e-8
-    )
+    language = r3m_language_loss(reward.logit, frames, text, negatives=language_rows, has_text=has_text, epsilon=1e-8)
     torch.testing.assert_close(language, stored["rewloss"], rtol=1e-9, atol=0)
     candidates = language_candidates(reward.logit, frames, text, language_rows)
     torch.testing.assert_close(candidates.permute(2, 0, 1).flatten(0, 1), stored["reward_calls"])
@@ -114,9 +110,7 @@ def test_r3m_loss_equals_the_authors(name: str, similarity: Callable[[Tensor, Te
 
 def _authors_reward(arrays: dict[str, Tensor]) -> LanguageReward:
     reward = LanguageReward(12, 8, hidden=16).double()
-    stored = {
-        key[2:].replace("pred", "layers"): value for key, value in arrays.items() if key.startswith("W.")
-    }
+    stored = {key[2:].replace("pred", "layers"): value for key, value in arrays.items() if key.startswith("W.")}
     reward.load_state_dict(stored)
     return reward
 
@@ -180,9 +174,7 @@ def test_weights_pick_the_terms() -> None:
     reward = _reward()
 
     def only(time: float, language: float, l1: float, l2: float) -> Tensor:
-        return r3m_loss(
-            reward, frames, text, time_weight=time, language_weight=language, l1_weight=l1, l2_weight=l2
-        )
+        return r3m_loss(reward, frames, text, time_weight=time, language_weight=language, l1_weight=l1, l2_weight=l2)
 
     torch.testing.assert_close(only(1, 0, 0, 0), r3m_time_contrastive_loss(frames[:, 2:]))
     torch.testing.assert_close(only(0, 1, 0, 0), r3m_language_loss(reward, frames, text))
@@ -196,9 +188,7 @@ def test_gradient_is_the_numerical_one() -> None:
     reward = _reward()
 
     def loss(f: Tensor, t: Tensor) -> Tensor:
-        return r3m_loss(
-            reward, f, t, language_negatives=_rows(3, 1, 3), time_negatives=_rows(3, 1, 2), epsilon=1e-8
-        )
+        return r3m_loss(reward, f, t, language_negatives=_rows(3, 1, 3), time_negatives=_rows(3, 1, 2), epsilon=1e-8)
 
     assert torch.autograd.gradcheck(loss, (frames, text.requires_grad_()))
 

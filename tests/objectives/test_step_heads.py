@@ -5,14 +5,7 @@ import torch
 from torch import nn
 
 from counterpoint.errors import BadInputError
-from counterpoint.objectives.step_heads import (
-    ActionEncoder,
-    FutureHeads,
-    check_actions,
-    follow,
-    frozen_copy,
-    two_layer,
-)
+from counterpoint.objectives.steps import ActionEncoder, FutureHeads, check_actions, follow, frozen_copy, two_layer
 
 
 def test_two_layers() -> None:

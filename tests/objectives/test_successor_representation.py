@@ -13,9 +13,7 @@ from tests.reference.occupancy import operator, random_chain
 GAMMA = 0.9
 
 
-def table_and_batch(
-    B: int = 7, S: int = 5, A: int = 2, seed: int = 0
-) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+def table_and_batch(B: int = 7, S: int = 5, A: int = 2, seed: int = 0) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
     """M with rows that are distributions, and pairs, next states, next pairs."""
     generator = torch.Generator().manual_seed(seed)
     M = torch.rand(S * A, S, dtype=torch.float64, generator=generator)

@@ -24,9 +24,7 @@ def test_plain_loop() -> None:
     q, W, k = (torch.randn(n, 4, dtype=torch.float64).requires_grad_() for n in (5, 4, 5))
     ours, oracle = taco_loss(q @ W @ k.T), bilinear.infonce(q, W, k)
     torch.testing.assert_close(ours, oracle, rtol=1e-12, atol=1e-14)
-    for mine, theirs in zip(
-        torch.autograd.grad(ours, (q, W, k)), torch.autograd.grad(oracle, (q, W, k)), strict=True
-    ):
+    for mine, theirs in zip(torch.autograd.grad(ours, (q, W, k)), torch.autograd.grad(oracle, (q, W, k)), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-14)
 
 
@@ -103,10 +101,7 @@ def test_where_gradients_stop(heads: str, stop: bool) -> None:
             assert not features[name].requires_grad
         else:
             reached = torch.autograd.grad(
-                features[name].sum(),
-                list(objective.encoder.parameters()),
-                retain_graph=True,
-                allow_unused=True,
+                features[name].sum(), list(objective.encoder.parameters()), retain_graph=True, allow_unused=True
             )
             assert all((gradient is None) == stop for gradient in reached)
     torch.autograd.backward([objective(batch).loss])

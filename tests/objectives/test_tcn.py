@@ -34,9 +34,7 @@ def test_equal_distances_score_log_candidates() -> None:
 
 def test_a_motion_of_the_whole_space_changes_nothing() -> None:
     anchor, positive, negatives = _batch()
-    turn, _ = torch.linalg.qr(
-        torch.randn(5, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    )
+    turn, _ = torch.linalg.qr(torch.randn(5, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64))
     moved = [part @ turn + 3 for part in (anchor, positive, negatives)]
     torch.testing.assert_close(tcn_loss(*moved), tcn_loss(anchor, positive, negatives))
 
@@ -56,16 +54,9 @@ def test_equal_frames_give_finite_gradients() -> None:
     assert torch.isfinite(grad).all()
 
 
-@given(
-    length=st.integers(3, 40),
-    window=st.integers(1, 50),
-    negatives=st.integers(1, 6),
-    seed=st.integers(0, 999),
-)
+@given(length=st.integers(3, 40), window=st.integers(1, 50), negatives=st.integers(1, 6), seed=st.integers(0, 999))
 @settings(max_examples=200, deadline=None)
-def test_the_positive_is_nearer_than_every_negative(
-    length: int, window: int, negatives: int, seed: int
-) -> None:
+def test_the_positive_is_nearer_than_every_negative(length: int, window: int, negatives: int, seed: int) -> None:
     draw = NearAndFar(window, negatives)
     drawn = draw(length, np.random.default_rng(seed))
     assert drawn.indices.shape == (draw.count,)

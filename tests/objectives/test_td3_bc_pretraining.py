@@ -91,9 +91,7 @@ def test_actor_plain_loop() -> None:
     ours = td3_bc_actor_loss(*inputs, x["data_action"], alpha=2.5, mask=x["mask"])
     oracle = plain.actor_loss(*inputs, x["data_action"], 2.5, x["mask"])
     torch.testing.assert_close(ours, oracle)
-    for mine, theirs in zip(
-        torch.autograd.grad(ours, inputs), torch.autograd.grad(oracle, inputs), strict=True
-    ):
+    for mine, theirs in zip(torch.autograd.grad(ours, inputs), torch.autograd.grad(oracle, inputs), strict=True):
         torch.testing.assert_close(mine, theirs)
 
 
@@ -111,8 +109,7 @@ def test_gradcheck() -> None:
     assert torch.autograd.gradcheck(lambda q: td3_critic_loss(q, targets), (x["values"],))
     # lambda has no gradient, so that the loss is checked in the action alone.
     assert torch.autograd.gradcheck(
-        lambda a: td3_bc_actor_loss(x["value"].detach(), a, x["data_action"], alpha=2.5, mask=x["mask"]),
-        (x["action"],),
+        lambda a: td3_bc_actor_loss(x["value"].detach(), a, x["data_action"], alpha=2.5, mask=x["mask"]), (x["action"],)
     )
 
 
@@ -208,9 +205,7 @@ def test_the_policy_takes_every_second_step() -> None:
         before = copy.deepcopy(made.state_dict())
         fitted(made, batch, steps=1)
         after = made.state_dict()
-        moved.append(
-            {name.split(".")[0] for name in after if not torch.equal(before[name], after[name])} - {"updates"}
-        )
+        moved.append({name.split(".")[0] for name in after if not torch.equal(before[name], after[name])} - {"updates"})
     resting, acting = {"encoder", "critic"}, {"encoder", "critic", "actor", "target_actor", "target_critic"}
     assert moved == [resting, acting, resting, acting]
     assert int(made.updates) == 4

@@ -52,9 +52,7 @@ def test_plain_loop(B: int, twins: int) -> None:
     oracle = torch.stack([plain.td_infonce(a, b, W, GAMMA) for a, b in pairs]).mean()
     torch.testing.assert_close(ours, oracle, rtol=1e-12, atol=1e-14)
     for mine, theirs in zip(
-        torch.autograd.grad(ours, (F_next, F_future)),
-        torch.autograd.grad(oracle, (F_next, F_future)),
-        strict=True,
+        torch.autograd.grad(ours, (F_next, F_future)), torch.autograd.grad(oracle, (F_next, F_future)), strict=True
     ):
         torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-14)
     torch.testing.assert_close(td_infonce_weights(F_w), W.detach())
@@ -72,10 +70,7 @@ def test_authors_numbers(dtype: torch.dtype) -> None:
     close: dict[str, Any] = (
         {"rtol": 1e-10, "atol": 1e-14} if wide else {"rtol": 1e-5, "atol": 1e-7, "check_dtype": False}
     )
-    F = {
-        name: arrays[f"logits_{name}"].to(dtype).requires_grad_()
-        for name in ("next", "future", "goal", "target_w")
-    }
+    F = {name: arrays[f"logits_{name}"].to(dtype).requires_grad_() for name in ("next", "future", "goal", "target_w")}
     discount = meta["hyper"]["discount"]
     critic = td_infonce_loss(F["next"], F["future"], F["target_w"], discount=discount)
     torch.testing.assert_close(critic, arrays["critic_loss"].to(dtype), **close)
@@ -119,8 +114,7 @@ def test_authors_cloned_actor() -> None:
     goal = arrays["future_goal"]
     body = layers(arrays, "pi/mlp/~/linear_", torch.cat([arrays["obs"], goal], 1), 2, last=True)
     loc, spread = (
-        body @ arrays[f"pi/Normal/~/{name}/w"] + arrays[f"pi/Normal/~/{name}/b"]
-        for name in ("linear", "linear_1")
+        body @ arrays[f"pi/Normal/~/{name}/w"] + arrays[f"pi/Normal/~/{name}/b"] for name in ("linear", "linear_1")
     )
     action = torch.tanh(loc + (functional.softplus(spread) + 1e-6) * arrays["eps_actor"])
     rows = goal_reaching_rows(authors_logits(arrays, action, goal, goal))
@@ -189,11 +183,7 @@ def test_symmetries(seed: int, B: int, twins: int) -> None:
 def test_constant_logits_cost_the_logarithm_of_the_batch(B: int, twins: int) -> None:
     (F,) = logits(B, twins)
     flat = torch.full_like(F, 1.7)
-    for value in (
-        mc_infonce_loss(flat),
-        goal_reaching_loss(flat),
-        td_infonce_loss(flat, flat, F, discount=GAMMA),
-    ):
+    for value in (mc_infonce_loss(flat), goal_reaching_loss(flat), td_infonce_loss(flat, flat, F, discount=GAMMA)):
         torch.testing.assert_close(value, torch.tensor(math.log(B), dtype=torch.float64))
 
 
@@ -215,8 +205,7 @@ def test_rolling_the_drawn_states_as_the_authors_do_changes_nothing() -> None:
     F_next, F_future, F_w = (x.detach() for x in logits(count=3))
     rolled = F_future.roll(-1, dims=1), F_w.roll(-1, dims=1)
     torch.testing.assert_close(
-        td_infonce_loss(F_next, *rolled, discount=GAMMA),
-        td_infonce_loss(F_next, F_future, F_w, discount=GAMMA),
+        td_infonce_loss(F_next, *rolled, discount=GAMMA), td_infonce_loss(F_next, F_future, F_w, discount=GAMMA)
     )
 
 

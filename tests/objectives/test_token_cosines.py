@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from counterpoint.objectives.token_cosines import token_cosines
+from counterpoint.objectives.icon import token_cosines
 
 
 def case(
@@ -13,8 +13,7 @@ def case(
 ) -> tuple[list[Tensor], Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     tokens = [
-        torch.randn(n, prefix + P, D, dtype=torch.float64, generator=generator).requires_grad_()
-        for _ in range(L)
+        torch.randn(n, prefix + P, D, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(L)
     ]
     mask = torch.rand(n, P, generator=generator) < 0.5
     keys = torch.randint(P, (L, n, K), generator=generator)

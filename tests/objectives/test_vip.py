@@ -40,9 +40,7 @@ def test_vip_loss_equals_the_authors(N: int) -> None:
     torch.testing.assert_close(plain, arrays[f"neg{N}_vip_loss"], rtol=1e-9, atol=0)
     torch.testing.assert_close(grad, arrays[f"neg{N}_grad_emb"], rtol=1e-7, atol=1e-12)
     for order in (1, 2):
-        torch.testing.assert_close(
-            embedding_norm(frames, order), arrays[f"neg{N}_l{order}loss"], rtol=1e-9, atol=0
-        )
+        torch.testing.assert_close(embedding_norm(frames, order), arrays[f"neg{N}_l{order}loss"], rtol=1e-9, atol=0)
 
 
 def test_too_few_frames_are_refused() -> None:
@@ -91,9 +89,7 @@ def test_gradient_is_the_numerical_one() -> None:
     frames, rewards = _batch(3)
     negatives = other_rows(torch.arange(3), 2)
     frames.requires_grad_()
-    assert torch.autograd.gradcheck(
-        lambda f: vip_loss(f, rewards, negatives=negatives, epsilon=1e-8), (frames,)
-    )
+    assert torch.autograd.gradcheck(lambda f: vip_loss(f, rewards, negatives=negatives, epsilon=1e-8), (frames,))
 
 
 def test_a_common_shift_of_all_values_changes_nothing() -> None:
@@ -114,9 +110,7 @@ def test_goal_rewards_are_zero_at_the_goal_alone() -> None:
 
 @given(B=st.integers(2, 12), N=st.integers(0, 15), start=st.integers(0, 10**9), seed=st.integers(0, 99))
 @settings(max_examples=60, deadline=None)
-def test_other_rows_are_other_and_distinct_and_follow_the_samples(
-    B: int, N: int, start: int, seed: int
-) -> None:
+def test_other_rows_are_other_and_distinct_and_follow_the_samples(B: int, N: int, start: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     sample = start + torch.randperm(3 * B, generator=generator)[:B]
     rows = other_rows(sample, N)

@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from counterpoint.errors import BadInputError
-from counterpoint.objectives.frame_geometry import frame_similarity
-from counterpoint.objectives.vlo import (
+from counterpoint.objectives.actol import (
     Direction,
     Neighbours,
     directed_vlo_loss,
     either_way,
+    frame_similarity,
     ordering_loss,
     ordering_metrics,
     time_forward,
@@ -38,9 +38,7 @@ def videos(B: int = 4, T: int = 6, D: int = 5, seed: int = 0) -> tuple[Tensor, T
     return frames.requires_grad_(), text.requires_grad_()
 
 
-def cropped(
-    frames: Tensor, text: Tensor, times: Tensor, valid: Tensor
-) -> Iterator[tuple[Tensor, Tensor, list[int]]]:
+def cropped(frames: Tensor, text: Tensor, times: Tensor, valid: Tensor) -> Iterator[tuple[Tensor, Tensor, list[int]]]:
     for b in range(len(frames)):
         yield frames[b][valid[b]], text[b], times[b][valid[b]].tolist()
 
@@ -53,9 +51,7 @@ def test_plain_loop(loss: Loss, temperature: float, padded: bool) -> None:
     valid = VALID if padded else torch.ones_like(VALID)
     ours = loss(frames, text, TIMES, temperature=temperature, valid=valid if padded else None)
     directed = loss is directed_vlo_loss
-    plain = torch.stack(
-        [vlo_video(*v, temperature, directed) for v in cropped(frames, text, TIMES, valid)]
-    ).mean()
+    plain = torch.stack([vlo_video(*v, temperature, directed) for v in cropped(frames, text, TIMES, valid)]).mean()
     torch.testing.assert_close(ours, plain, rtol=1e-10, atol=1e-12)
     mine, theirs = (torch.autograd.grad(value, (frames, text)) for value in (ours, plain))
     for a, b in zip(mine, theirs, strict=True):
@@ -136,9 +132,7 @@ def steady(times: Tensor, falling: bool = False) -> tuple[Tensor, Tensor]:
 def test_bound_is_reached_as_the_temperature_falls(loss: Loss) -> None:
     times = torch.arange(10)[None]
     frames, text = steady(times)
-    excess = [
-        float(loss(frames, text, times, temperature=t) - vlo_lower_bound(times)) for t in (1, 0.1, 0.03, 0.01)
-    ]
+    excess = [float(loss(frames, text, times, temperature=t) - vlo_lower_bound(times)) for t in (1, 0.1, 0.03, 0.01)]
     assert excess[0] > 0.5
     assert excess == sorted(excess, reverse=True)
     assert abs(excess[-1]) < 1e-9
@@ -173,9 +167,7 @@ def test_direction() -> None:
     torch.testing.assert_close(vlo_loss(falling, text, times), vlo_loss(frames, text, times))
     assert directed_vlo_loss(falling, text, times) > directed_vlo_loss(frames, text, times) + 10
     # To run time backwards is to let similarity fall.
-    torch.testing.assert_close(
-        directed_vlo_loss(frames, text, -times), directed_vlo_loss(falling, text, times)
-    )
+    torch.testing.assert_close(directed_vlo_loss(frames, text, -times), directed_vlo_loss(falling, text, times))
 
 
 @settings(max_examples=25, deadline=None)
@@ -227,9 +219,7 @@ def test_videos_and_frames_in_any_order(loss: Loss) -> None:
     rows, columns = torch.tensor([2, 0, 3, 1]), torch.tensor([4, 1, 5, 0, 2, 3])
     shuffled = [x[rows] for x in (frames, text, TIMES, VALID)]
     torch.testing.assert_close(loss(*shuffled[:3], valid=shuffled[3]), value)
-    torch.testing.assert_close(
-        loss(frames[:, columns], text, TIMES[:, columns], valid=VALID[:, columns]), value
-    )
+    torch.testing.assert_close(loss(frames[:, columns], text, TIMES[:, columns], valid=VALID[:, columns]), value)
 
 
 @pytest.mark.parametrize("loss", LOSSES)

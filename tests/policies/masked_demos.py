@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from counterpoint.data.episode import Episode
-from counterpoint.data.masks import mask_camera
+from counterpoint.data.masks.robot import mask_camera
 from counterpoint.data.store import MemoryStore
 from counterpoint.encoders.observation import ObservationConfig
 from counterpoint.encoders.vit import ViTConfig
 from counterpoint.policies.diffusion import DiffusionConfig
-from counterpoint.policies.imitation_config import ImitationConfig
-from counterpoint.training.trainer import TrainConfig
+from counterpoint.training.fit import TrainConfig
+from counterpoint.training.imitate import ImitationConfig
 
 __all__ = ["CAMERAS", "SMALL_VIT", "masked_demos", "small_imitation"]
 

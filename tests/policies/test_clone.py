@@ -11,10 +11,10 @@ import torch
 from counterpoint.data.store import EpisodeStore, read_episode
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError
-from counterpoint.policies.clone import CloneConfig, clone
+from counterpoint.objectives.cloning import CloningConfig
 from counterpoint.policies.cloned import ClonedPolicy
-from counterpoint.policies.cloning import CloningConfig
 from counterpoint.training.checkpoint import list_checkpoints
+from counterpoint.training.clone import CloneConfig, clone
 from tests.policies.demos import demonstrations
 
 
@@ -27,9 +27,7 @@ def encoder(size: int = 24) -> ObservationEncoder:
 
 def config(steps: int, *, lr: float = 2e-3, seed: int = 0, **settings: Any) -> CloneConfig:
     small = {"hidden": 48, "token": 16, "layers": 1, "heads": 2, "dropout": 0.0, "shift": 0}
-    return CloneConfig(
-        steps=steps, batch_size=16, lr=lr, seed=seed, cloning=CloningConfig(**{**small, **settings})
-    )
+    return CloneConfig(steps=steps, batch_size=16, lr=lr, seed=seed, cloning=CloningConfig(**{**small, **settings}))
 
 
 def weights(policy: ClonedPolicy) -> dict[str, torch.Tensor]:

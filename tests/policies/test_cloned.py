@@ -126,9 +126,7 @@ def test_acting_leaves_no_graph_and_no_dropout() -> None:
     np.testing.assert_array_equal(made.act(frames[0], state[0], [0, 1]), first)
 
 
-@pytest.mark.parametrize(
-    "settings", [{}, {"use_state": True}, {"history": 3, "use_state": True, "language": True}]
-)
+@pytest.mark.parametrize("settings", [{}, {"use_state": True}, {"history": 3, "use_state": True, "language": True}])
 def test_saved_and_loaded(settings: dict[str, Any], tmp_path: Path) -> None:
     made = policy(**settings)
     folder = made.save_pretrained(tmp_path / "policy")

@@ -10,7 +10,7 @@ from counterpoint.encoders.observation import ObservationConfig, ObservationEnco
 from counterpoint.encoders.text import SentenceTower
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import Features
-from counterpoint.policies.cloning import FEATURES, Cloning, CloningConfig
+from counterpoint.objectives.cloning import FEATURES, Cloning, CloningConfig
 from tests.objectives.steps import step_batch
 from tests.policies.demos import spelled
 
@@ -158,9 +158,7 @@ def test_features_stand_in_for_frames() -> None:
 
 
 @pytest.mark.parametrize("freeze", [False, True])
-def test_the_instruction_reaches_an_encoder_that_takes_one(
-    freeze: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_instruction_reaches_an_encoder_that_takes_one(freeze: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SentenceTower, "embed", spelled)
     torch.manual_seed(0)
     film = ObservationEncoder(ObservationConfig(kind="resnet18_film", size=32, stack=1, embed_dim=8))
@@ -185,8 +183,7 @@ def test_a_camera_each_has_its_token() -> None:
     other[:, :, 1] = 0
     valid = torch.ones(3, 2, dtype=torch.bool)
     first, second = (
-        objective.encode({"frames": seen, "frames_valid": valid}).rows["predicted"]
-        for seen in (frames, other)
+        objective.encode({"frames": seen, "frames_valid": valid}).rows["predicted"] for seen in (frames, other)
     )
     assert len(objective.head.camera_tokens) == 2
     assert not torch.allclose(first, second)

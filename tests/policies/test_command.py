@@ -11,7 +11,7 @@ import torch
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.policies.cloned import ClonedPolicy
-from counterpoint.policies.command import is_cloning, train_policy
+from counterpoint.training.clone_command import is_cloning, train_policy
 from tests.training.step_data import SIZE, control_store, write_control_set
 
 TINY = {
@@ -114,9 +114,7 @@ def test_the_encoder_starts_from_a_pretrained_one(data: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("centre", [False, True])
-def test_an_encoder_from_scratch_is_centred_where_that_is_asked_for(
-    data: Path, tmp_path: Path, centre: bool
-) -> None:
+def test_an_encoder_from_scratch_is_centred_where_that_is_asked_for(data: Path, tmp_path: Path, centre: bool) -> None:
     """On the demonstrations it is trained on, and no others."""
     policy = trained(data, tmp_path / "run", encoder__centre=centre, data__episodes=3)
     store = control_store(5)
@@ -148,9 +146,7 @@ def test_seeds_decide_the_encoder_from_scratch(data: Path, tmp_path: Path) -> No
         ({"data.episodes": 0}, "data.episodes = 0"),
     ],
 )
-def test_bad_demonstrations_are_one_message(
-    data: Path, tmp_path: Path, overrides: dict[str, Any], words: str
-) -> None:
+def test_bad_demonstrations_are_one_message(data: Path, tmp_path: Path, overrides: dict[str, Any], words: str) -> None:
     with pytest.raises(BadInputError) as refused:
         train_policy("cloning", str(data), tmp_path / "run", TINY | overrides)
     assert words in str(refused.value)

@@ -62,9 +62,7 @@ def test_a_camera_of_no_weight_teaches_nothing() -> None:
     bottleneck, frames, state = inputs()
     changed = frames.clone()
     changed[:, 1] = 255 - changed[:, 1]
-    torch.testing.assert_close(
-        decoder(bottleneck, changed, state).loss, decoder(bottleneck, frames, state).loss
-    )
+    torch.testing.assert_close(decoder(bottleneck, changed, state).loss, decoder(bottleneck, frames, state).loss)
 
 
 def test_the_gradient_reaches_the_bottleneck_first_step() -> None:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from counterpoint.policies.decoder import CausalDecoder
+from counterpoint.policies.heads import CausalDecoder
 from tests.reference.resnet_t import decode
 
 H, M, E = 5, 2, 8

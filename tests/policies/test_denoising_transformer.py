@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from counterpoint.policies.denoising_transformer import DenoisingTransformer, decay_groups
+from counterpoint.policies.networks import DenoisingTransformer, decay_groups
 from tests.reference import diffusion_networks as reference
 
 A, TO, O, K = 3, 2, 5, 6  # noqa: E741
@@ -56,17 +56,15 @@ def test_one_number_at_a_time() -> None:
     output = run(made, noisy, steps, condition)
     weights = {name: value.detach() for name, value in made.state_dict().items()}
     for row in range(len(noisy)):
-        wanted = reference.transformer(
-            noisy[row], int(steps[row]), condition[row], weights, layers=2, heads=2
-        )
+        wanted = reference.transformer(noisy[row], int(steps[row]), condition[row], weights, layers=2, heads=2)
         torch.testing.assert_close(output[row], wanted, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("training", [False, True])
 def test_nobody_sees_later_actions_or_observations(training: bool) -> None:
-    made = DenoisingTransformer(
-        A, O, obs_steps=TO, horizon=K, layers=2, heads=2, width=8, attention_dropout=0.0
-    ).train(training)
+    made = DenoisingTransformer(A, O, obs_steps=TO, horizon=K, layers=2, heads=2, width=8, attention_dropout=0.0).train(
+        training
+    )
     noisy, steps, condition = inputs()
     before = run(made, noisy, steps, condition)
     changed = noisy.clone()

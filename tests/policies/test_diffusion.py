@@ -11,8 +11,7 @@ from torch import Tensor
 
 from counterpoint.data.statistics import Statistics
 from counterpoint.errors import BadInputError
-from counterpoint.policies.diffusion import DiffusionConfig, DiffusionHead
-from counterpoint.policies.noise_schedule import Sampler
+from counterpoint.policies.diffusion import DiffusionConfig, DiffusionHead, Sampler
 
 A, TO, O, K, B = 2, 2, 4, 8, 4  # noqa: E741
 NETWORKS = ["unet", "transformer"]

@@ -12,9 +12,9 @@ import torch
 
 from counterpoint.data.episode import Array
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
-from counterpoint.envs.control import Outcome
+from counterpoint.envs.base import Outcome
 from counterpoint.errors import BadInputError
-from counterpoint.evaluation.control_rollouts import roll_out
+from counterpoint.evaluation.rollout import roll_out
 from counterpoint.policies.base import Policy
 from counterpoint.policies.diffusion import DiffusionConfig, DiffusionHead
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
@@ -212,10 +212,7 @@ class Reaching(gymnasium.Env[dict[str, Array], Array]):
     def __init__(self, length: int) -> None:
         box = gymnasium.spaces.Box
         self.observation_space: gymnasium.Space[Any] = gymnasium.spaces.Dict(
-            {
-                "pixels": box(0, 255, (C, FRAME, FRAME, 3), np.uint8),
-                "state": box(-np.inf, np.inf, (P,), np.float32),
-            }
+            {"pixels": box(0, 255, (C, FRAME, FRAME, 3), np.uint8), "state": box(-np.inf, np.inf, (P,), np.float32)}
         )
         self.action_space = box(-1, 1, (A,), np.float32)
         self._length = length
@@ -240,8 +237,7 @@ class Reaching(gymnasium.Env[dict[str, Array], Array]):
 def test_gymnasium_s_vectorised_environments_are_acted_in() -> None:
     lengths = [4, 7]
     envs = gymnasium.vector.SyncVectorEnv(
-        [partial(Reaching, length) for length in lengths],
-        autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP,
+        [partial(Reaching, length) for length in lengths], autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP
     )
     made: Policy = policy()
     rows: Sequence[int] = range(envs.num_envs)
@@ -272,11 +268,7 @@ def test_what_it_cannot_act_on_is_one_message() -> None:
     made, (frames, state) = policy(), sights(1, 2)
     for seen, numbers, message in (
         (frames[0, :, :1], state[0], r"frames: found shape \[1, 21, 21, 3\]"),
-        (
-            frames[0, :, :, :SIZE, :SIZE],
-            state[0],
-            r"frames: found shape \[2, 16, 16, 3\] of a row; expected \[2, 21",
-        ),
+        (frames[0, :, :, :SIZE, :SIZE], state[0], r"frames: found shape \[2, 16, 16, 3\] of a row; expected \[2, 21"),
         (frames[0], state[0, :, :2], r"state: found shape \[2\]"),
         (frames[0], np.full_like(state[0], np.nan), "a plan that is not finite"),
     ):

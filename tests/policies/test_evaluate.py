@@ -11,14 +11,14 @@ import torch
 from counterpoint.data.episode import Array
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.encoders.text import SentenceTower
-from counterpoint.envs.control import ControlTask, Outcome
+from counterpoint.envs.base import ControlTask, Outcome
 from counterpoint.errors import BadInputError
+from counterpoint.evaluation import evaluate_policy as evaluation
+from counterpoint.evaluation.evaluate_policy import evaluate_policy
 from counterpoint.evaluation.statistics import mean_bca, wilson
-from counterpoint.policies import evaluate
 from counterpoint.policies.demonstrations import Demonstrations
 from counterpoint.policies.diffusion import DiffusionConfig, DiffusionHead
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
-from counterpoint.policies.evaluate import evaluate_policy
 from tests.policies.demos import demonstrations, spelled
 from tests.policies.test_command import trained
 from tests.training.step_data import SIZE, control_store, write_control_set
@@ -89,7 +89,7 @@ def stubbed(monkeypatch: pytest.MonkeyPatch, kind: type[Stub] = Stub) -> type[St
         task: ControlTask = own(name, **settings)
         return task
 
-    monkeypatch.setattr(evaluate, "make_task", make)
+    monkeypatch.setattr(evaluation, "make_task", make)
     return own
 
 
@@ -130,9 +130,7 @@ def test_an_evaluation_counts_successes_and_rewards(
     assert task.closed == 3
 
 
-def test_seeds_alone_decide_which_episodes(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_seeds_alone_decide_which_episodes(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained(data, tmp_path / "run")
     stubbed(monkeypatch)
 
@@ -170,7 +168,7 @@ def test_actions_last_as_they_did(data: Path, tmp_path: Path, monkeypatch: pytes
         assert task.made[-1][1]["repeat"] == repeat
     made = len(task.made)
     for changes, words in (
-        ({"fps": 10}, "10 actions a second; expected 20. Mend"),
+        ({"fps": 10}, "10 actions a second; expected 20. Hint"),
         ({"fps": 30}, "30 actions a second; expected 80 divided by a whole number"),
         ({"frame": [SIZE, 24]}, f"frames of {SIZE} x 24; expected square ones"),
     ):
@@ -180,9 +178,7 @@ def test_actions_last_as_they_did(data: Path, tmp_path: Path, monkeypatch: pytes
     assert len(task.made) == made
 
 
-def test_numbers_that_are_not_known_are_null(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_numbers_that_are_not_known_are_null(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained(data, tmp_path / "run")
     stubbed(monkeypatch)
     path = evaluate_policy(tmp_path / "run", env="dmc/walker-walk", episodes=1, envs=1, seed=0)
@@ -193,9 +189,7 @@ def test_numbers_that_are_not_known_are_null(
     assert found["return"]["value"] == found["episodes"][0]["return"]
 
 
-def test_a_policy_of_several_instructions_is_told_the_task_s(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_policy_of_several_instructions_is_told_the_task_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
 
     def embed(tower: SentenceTower, text: str) -> torch.Tensor:
@@ -217,9 +211,7 @@ def diffused(run: Path, cameras: tuple[str, ...] = ("agentview", "robot0_eye_in_
     """A saved diffusion policy that sees through two cameras at 20 pixels, recorded at 32, and crops to 16."""
     torch.manual_seed(0)
     encoder = ObservationEncoder(ObservationConfig(size=16, width=4, embed_dim=4, stack=1, cameras=2))
-    config = DiffusionConfig(
-        down_dims=(8, 16), step_dim=8, train_steps=10, inference_steps=2, horizon=4, executed=2
-    )
+    config = DiffusionConfig(down_dims=(8, 16), step_dim=8, train_steps=10, inference_steps=2, horizon=4, executed=2)
     store = demonstrations(2, size=32, action_dim=2, state_dim=2)
     policy = DiffusionPolicy(
         encoder,
@@ -233,9 +225,7 @@ def diffused(run: Path, cameras: tuple[str, ...] = ("agentview", "robot0_eye_in_
     return policy
 
 
-def test_a_diffusion_policy_is_evaluated_with_its_own_cameras(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_diffusion_policy_is_evaluated_with_its_own_cameras(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = diffused(tmp_path / "run").cameras
     task = stubbed(monkeypatch)
     run: dict[str, Any] = {"run": tmp_path / "run", "episodes": 4, "envs": 2, "seed": 0}
@@ -248,9 +238,7 @@ def test_a_diffusion_policy_is_evaluated_with_its_own_cameras(
             assert episode["steps"] == (2 if episode["success"] else 3)
     made = len(task.made)
     for cameras in ("agentview,frontview", "robot0_eye_in_hand,agentview", "agentview"):
-        with pytest.raises(
-            BadInputError, match="expected agentview, robot0_eye_in_hand, which the policy was"
-        ):
+        with pytest.raises(BadInputError, match="expected agentview, robot0_eye_in_hand, which the policy was"):
             evaluate_policy(**run, env=f"robosuite/stub@{cameras}")
     recorded(tmp_path / "run", fps=50)
     with pytest.raises(BadInputError, match="50 actions a second; expected 20"):
@@ -258,9 +246,7 @@ def test_a_diffusion_policy_is_evaluated_with_its_own_cameras(
     assert len(task.made) == made
 
 
-def test_robomimic_s_names_of_pictures_are_its_cameras(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_robomimic_s_names_of_pictures_are_its_cameras(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     diffused(tmp_path / "run", ("agentview_image", "robot0_eye_in_hand_image"))
     task = stubbed(monkeypatch)
     run: dict[str, Any] = {"run": tmp_path / "run", "episodes": 1, "envs": 1, "seed": 0}
@@ -300,12 +286,7 @@ def test_episodes_that_raise_are_counted_as_failed(tmp_path: Path, monkeypatch: 
     ],
 )
 def test_another_robot_is_refused(
-    data: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    kind: type[Stub],
-    overrides: dict[str, Any],
-    words: str,
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Stub], overrides: dict[str, Any], words: str
 ) -> None:
     trained(data, tmp_path / "run", **overrides)
     task = stubbed(monkeypatch, kind)

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoint.data.multitask import MultiTaskStore
-from counterpoint.data.nstep import NearNegatives, NStepSpec
-from counterpoint.data.nstep_loader import NStepLoader
-from counterpoint.data.store import EpisodeStore
+from counterpoint.data.sampler import NStepLoader
+from counterpoint.data.spec import NearNegatives, NStepSpec
+from counterpoint.data.store import EpisodeStore, MultiTaskStore
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError
-from counterpoint.policies.cloning import FEATURES, Cloning, CloningConfig
-from counterpoint.policies.feature_cache import FeatureSource, embed_store
+from counterpoint.objectives.cloning import FEATURES, Cloning, CloningConfig
+from counterpoint.training.clone import FeatureSource, embed_store
 from tests.policies.demos import demonstrations
 
 
@@ -76,7 +75,7 @@ def test_the_same_losses_as_through_the_encoder(history: int) -> None:
 
 def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = embed_store(encoder(), two_domains())
-    monkeypatch.setattr("counterpoint.policies.feature_cache.CHUNK", 5)
+    monkeypatch.setattr("counterpoint.training.clone.CHUNK", 5)
     torch.testing.assert_close(embed_store(encoder(), two_domains()), whole)
     assert whole.shape == (2 * 12 + 3 * 7, 16)
 

@@ -14,9 +14,8 @@ from counterpoint.errors import BadInputError
 from counterpoint.objectives.icon import IConConfig
 from counterpoint.policies.crossway import CrosswayConfig
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
-from counterpoint.policies.imitate import imitate
-from counterpoint.policies.imitation_config import AuxiliaryConfig, ImitationConfig
-from counterpoint.training.trainer import TrainConfig
+from counterpoint.training.fit import TrainConfig
+from counterpoint.training.imitate import AuxiliaryConfig, ImitationConfig, imitate
 from tests.policies.masked_demos import CAMERAS, masked_demos, small_imitation
 
 ICON = IConConfig(agent_keys=2, environment_keys=6)
@@ -38,12 +37,7 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 def test_from_demonstrations_to_a_saved_policy(tmp_path: Path) -> None:
     store, told = masked_demos(), []
     policy = imitate(
-        train(),
-        store,
-        run=tmp_path,
-        camera=CAMERAS,
-        validation=store,
-        on_checkpoint=lambda n, p: told.append(n),
+        train(), store, run=tmp_path, camera=CAMERAS, validation=store, on_checkpoint=lambda n, p: told.append(n)
     )
     assert told == [2, 4]
     again = DiffusionPolicy.from_pretrained(tmp_path)
@@ -131,9 +125,7 @@ def test_a_policy_is_fine_tuned(tmp_path: Path) -> None:
 def test_fine_tuning_another_network_is_one_message(tmp_path: Path) -> None:
     first = imitate(train(), masked_demos(), run=tmp_path / "first", camera=CAMERAS)
     with pytest.raises(BadInputError, match="start_from: found a policy whose"):
-        imitate(
-            train(use_state=False), masked_demos(), run=tmp_path / "other", camera=CAMERAS, start_from=first
-        )
+        imitate(train(use_state=False), masked_demos(), run=tmp_path / "other", camera=CAMERAS, start_from=first)
 
 
 def changed(**parts: Any) -> MemoryStore:

@@ -6,18 +6,15 @@ from typing import Any
 import pytest
 import torch
 
-from counterpoint.data.joint import JointLoader
-from counterpoint.data.nstep import NStepSpec
-from counterpoint.data.nstep_loader import NStepLoader
+from counterpoint.data.sampler import JointLoader, NStepLoader
+from counterpoint.data.spec import NStepSpec
 from counterpoint.encoders.tokens import TokenTap
 from counterpoint.errors import BadInputError
-from counterpoint.objectives.icon import IConConfig
-from counterpoint.objectives.inter_token import patch_mask
+from counterpoint.objectives.icon import IConConfig, patch_mask
+from counterpoint.objectives.imitation import Imitation
 from counterpoint.policies.crossway import CrosswayConfig
 from counterpoint.policies.diffusion import DiffusionConfig
-from counterpoint.policies.imitate import build_imitation
-from counterpoint.policies.imitation import Imitation
-from counterpoint.policies.imitation_config import AuxiliaryConfig
+from counterpoint.training.imitate import AuxiliaryConfig, build_imitation
 from tests.policies.masked_demos import CAMERAS, masked_demos, small_imitation
 
 ICON = IConConfig(agent_keys=2, environment_keys=6)
@@ -38,9 +35,7 @@ def made(masks: tuple[str, ...] = ("top",), **changes: object) -> tuple[Imitatio
 
 def test_it_asks_for_the_original_s_windows() -> None:
     objective, _ = made()
-    assert objective.sampling() == NStepSpec(
-        (-1, 0), 16, stack=1, crop=32, first_action=-1, past_end=7, state=True
-    )
+    assert objective.sampling() == NStepSpec((-1, 0), 16, stack=1, crop=32, first_action=-1, past_end=7, state=True)
     objective, _ = made(icon=ICON, frame=36)
     assert objective.sampling().masks
 
@@ -50,10 +45,7 @@ def test_the_loss_is_the_squared_error_of_the_noise() -> None:
     features = objective.encode(batch)
     predicted, target = (features.rows[name].detach() for name in ("predicted", "target"))
     expected = sum(
-        float((predicted[b, k, a] - target[b, k, a]) ** 2)
-        for b in range(8)
-        for k in range(16)
-        for a in range(2)
+        float((predicted[b, k, a] - target[b, k, a]) ** 2) for b in range(8) for k in range(16) for a in range(2)
     ) / (8 * 16 * 2)
     output = objective.loss(features, batch)
     assert float(output.loss.detach()) == pytest.approx(expected, rel=1e-5)
@@ -88,9 +80,7 @@ def test_a_camera_without_masks_is_left_alone() -> None:
     taps = [m for m in objective.terms["icon"].modules() if isinstance(getattr(m, "tap", None), TokenTap)]
     assert len(taps) == 1
     torch.autograd.backward([objective(batch).loss])
-    assert all(
-        p.grad is not None and torch.isfinite(p.grad).all() for p in objective.policy.encoder.parameters()
-    )
+    assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in objective.policy.encoder.parameters())
 
 
 def test_any_objective_on_transitions_can_stand_there() -> None:
@@ -106,12 +96,7 @@ def test_any_objective_on_transitions_can_stand_there() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {},
-        {"icon": ICON},
-        {"crossway": CrosswayConfig(widths=(16,))},
-        {"icon": ICON, "diffusion": TRANSFORMER},
-    ],
+    [{}, {"icon": ICON}, {"crossway": CrosswayConfig(widths=(16,))}, {"icon": ICON, "diffusion": TRANSFORMER}],
 )
 def test_it_learns(changes: dict[str, Any]) -> None:
     objective, batch = made(**changes)

@@ -11,7 +11,7 @@ from diffusers.schedulers.scheduling_ddpm import DDPMScheduler
 from torch import Tensor
 
 from counterpoint.errors import MissingExtraError
-from counterpoint.policies.noise_schedule import NoiseSchedule, Prediction, Sampler, gaussian
+from counterpoint.policies.diffusion import NoiseSchedule, Prediction, Sampler, gaussian
 
 SAMPLERS: list[tuple[Sampler, int]] = [("ddim", 8), ("ddim", 100), ("ddpm", 100), ("ddpm", 10)]
 PREDICTIONS: list[Prediction] = ["epsilon", "sample"]
@@ -61,17 +61,13 @@ def test_steps_are_those_of_the_library(sampler: Sampler, steps: int, prediction
         output = sample + torch.sin(5 * sample)  # any network will do
         wanted = theirs.step(output, step, sample, generator=own).prev_sample
         # float32 coefficients of the noisiest steps are known to three digits.
-        torch.testing.assert_close(
-            schedule.update(number, sample, output, ours), wanted, rtol=1e-3, atol=1e-4
-        )
+        torch.testing.assert_close(schedule.update(number, sample, output, ours), wanted, rtol=1e-3, atol=1e-4)
         sample = wanted
 
 
 @pytest.mark.parametrize("prediction", PREDICTIONS)
 @pytest.mark.parametrize(("sampler", "steps"), SAMPLERS)
-def test_who_knows_the_clean_sample_arrives_there(
-    sampler: Sampler, steps: int, prediction: Prediction
-) -> None:
+def test_who_knows_the_clean_sample_arrives_there(sampler: Sampler, steps: int, prediction: Prediction) -> None:
     clean = torch.linspace(-1, 1, 12).reshape(1, 4, 3)
     schedule = NoiseSchedule(100, steps, sampler, prediction)
     sample = torch.randn(1, 4, 3, generator=torch.Generator().manual_seed(0))

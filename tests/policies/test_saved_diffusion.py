@@ -20,8 +20,7 @@ from tests.policies.small_diffusion import SIZE, A, P, policy, sights
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [{}, {"use_state": False}, {"ensemble": 0.2}, {"network": "transformer", "width": 8, "heads": 2}],
+    "settings", [{}, {"use_state": False}, {"ensemble": 0.2}, {"network": "transformer", "width": 8, "heads": 2}]
 )
 def test_saved_and_loaded(settings: dict[str, Any], tmp_path: Path) -> None:
     made = policy(**settings)

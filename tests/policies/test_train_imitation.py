@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from counterpoint.cli import main
-from counterpoint.data.formats.lerobot_writer import LeRobotWriter
+from counterpoint.data.formats.lerobot.writer import LeRobotWriter
 from counterpoint.data.store import read_episode
 from counterpoint.errors import BadInputError
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
-from counterpoint.policies.train_imitation import is_imitation, train_imitation
+from counterpoint.training.imitate import is_imitation, train_imitation
 from tests.policies.masked_demos import masked_demos
 
 SMALL = """

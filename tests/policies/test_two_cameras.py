@@ -12,28 +12,27 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoint.bench import fewshot_cells, fewshot_data
-from counterpoint.bench.fewshot_cells import Adaptation, PretrainingRun, adapt, pretrain
-from counterpoint.bench.fewshot_config import Evaluations
-from counterpoint.bench.fewshot_presets import preset
 from counterpoint.data.cache import CachedStore, cached
 from counterpoint.data.episode import Array
 from counterpoint.data.formats import open_dataset
-from counterpoint.data.nstep import NearNegatives, NStepSpec
-from counterpoint.data.nstep_loader import NStepLoader
+from counterpoint.data.sampler import NStepLoader
+from counterpoint.data.spec import NearNegatives, NStepSpec
 from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.encoders.text import SentenceTower
 from counterpoint.errors import BadInputError
-from counterpoint.evaluation.control_rollouts import roll_out
-from counterpoint.policies import evaluate
-from counterpoint.policies.clone import CloneConfig, clone
+from counterpoint.evaluation import evaluate_policy as evaluation
+from counterpoint.evaluation.evaluate_policy import evaluate_policy
+from counterpoint.evaluation.rollout import roll_out
+from counterpoint.objectives.cloning import CloningConfig
 from counterpoint.policies.cloned import ClonedPolicy
-from counterpoint.policies.cloning import CloningConfig
-from counterpoint.policies.command import train_policy
-from counterpoint.policies.evaluate import evaluate_policy
-from counterpoint.policies.feature_cache import embed_store
+from counterpoint.training.clone import CloneConfig, clone, embed_store
+from counterpoint.training.clone_command import train_policy
 from counterpoint.training.pretrain_steps import evenly_spaced_frames, load_step_config, pretrain_recipe
+from studies.fewshot import cells, data
+from studies.fewshot.cells import Adaptation, PretrainingRun, adapt, pretrain
+from studies.fewshot.config import Evaluations
+from studies.fewshot.presets import preset
 from tests.policies.demos import spelled
 from tests.policies.two_cameras import INSTRUCTIONS, OUTER, SIZE, WRIST, PairTask, record_pairs, write_pairs
 
@@ -204,7 +203,7 @@ def test_training_and_evaluation_from_the_command_line(
         asked.append((name, camera, size))
         return PairTask(name, camera=camera)
 
-    monkeypatch.setattr(evaluate, "make_task", make)
+    monkeypatch.setattr(evaluation, "make_task", make)
     for env in ("stub/right", f"stub/right@{OUTER}"):
         with pytest.raises(BadInputError, match="expected 2, as many as the policy sees through"):
             evaluate_policy(out, env=env, episodes=3, envs=2, seed=0)
@@ -222,7 +221,7 @@ def test_the_benchmark_pretrains_clones_and_rolls_out(
         asked.append(camera)
         return PairTask(name.replace("libero/", "stub/"), camera=camera)
 
-    for module in (fewshot_cells, fewshot_data):
+    for module in (cells, data):
         monkeypatch.setattr(module, "make_task", make)
     config = preset(
         "libero",
@@ -246,6 +245,6 @@ def test_the_benchmark_pretrains_clones_and_rolls_out(
     adapt(config, tmp_path, cell, lambda _: None)
     assert [one["step"] for one in json.loads(cell.path(tmp_path).read_text())["curve"]] == [2]
     assert set(asked) == {(OUTER, WRIST)}
-    stores: list[EpisodeStore] = [fewshot_data.open_demonstrations(config, tmp_path, SIZE, "right")]
+    stores: list[EpisodeStore] = [data.open_demonstrations(config, tmp_path, SIZE, "right")]
     assert stores[0].cameras == (OUTER, WRIST)
     assert cached(stores[0], size=SIZE, cameras=(OUTER, WRIST)) is stores[0]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from counterpoint.policies.unet import ConditionalUnet1d, step_waves
+from counterpoint.policies.networks import ConditionalUnet1d, step_waves
 from tests.reference import diffusion_networks as reference
 
 A, TO, O, K = 3, 2, 5, 8  # noqa: E741
@@ -93,13 +93,7 @@ def test_one_number_at_a_time(widths: tuple[int, ...]) -> None:
     weights = {name: value.detach() for name, value in made.state_dict().items()}
     for row in range(len(noisy)):
         wanted, inner = reference.unet(
-            noisy[row],
-            int(steps[row]),
-            condition[row],
-            weights,
-            levels=len(widths),
-            groups=4,
-            step_dim=6,
+            noisy[row], int(steps[row]), condition[row], weights, levels=len(widths), groups=4, step_dim=6
         )
         torch.testing.assert_close(output[row], wanted, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(bottleneck[row], inner, rtol=1e-4, atol=1e-5)

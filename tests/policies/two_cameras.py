@@ -9,7 +9,7 @@ import numpy as np
 
 from counterpoint.data.episode import Array, Episode
 from counterpoint.data.store import MemoryStore
-from counterpoint.envs.control import Outcome, draw_each, named_cameras
+from counterpoint.envs.base import Outcome, draw_each, named_cameras
 from tests.data.formats.hdf5_made import write_libero
 
 __all__ = ["INSTRUCTIONS", "OUTER", "SIZE", "WRIST", "PairTask", "record_pairs", "write_pairs"]
@@ -61,9 +61,7 @@ class PairTask:
         """Nothing to free."""
 
 
-def record_pairs(
-    count: int, *, names: tuple[str, ...] = ("stub/right", "stub/left"), seed: int = 0
-) -> MemoryStore:
+def record_pairs(count: int, *, names: tuple[str, ...] = ("stub/right", "stub/left"), seed: int = 0) -> MemoryStore:
     """`count` demonstrations of each task, through both cameras."""
     made = []
     for number in range(count):

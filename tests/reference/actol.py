@@ -10,9 +10,7 @@ from torch import Tensor
 from tests.reference.decisionnce import cosine
 
 
-def vlo_video(
-    frames: Tensor, text: Tensor, times: Sequence[int], temperature: float, directed: bool = False
-) -> Tensor:
+def vlo_video(frames: Tensor, text: Tensor, times: Sequence[int], temperature: float, directed: bool = False) -> Tensor:
     T = len(frames)
     sim = [cosine(frame, text) for frame in frames]
 

@@ -23,8 +23,7 @@ def temporal_ensemble(plans: Sequence[Plan], decay: float) -> list[list[float]]:
         weights = [math.exp(-decay * i) for i in range(len(predictions))]
         actions.append(
             [
-                sum(w * prediction[a] for w, prediction in zip(weights, predictions, strict=True))
-                / sum(weights)
+                sum(w * prediction[a] for w, prediction in zip(weights, predictions, strict=True)) / sum(weights)
                 for a in range(len(plans[0][0]))
             ]
         )

@@ -29,9 +29,7 @@ def state_error(predicted: Tensor, state: Tensor) -> float:
     return sum(parts) / len(parts)
 
 
-def reconstruction(
-    pictures: Tensor, frames: Tensor, weights: Sequence[float], numbers: Tensor, state: Tensor
-) -> float:
+def reconstruction(pictures: Tensor, frames: Tensor, weights: Sequence[float], numbers: Tensor, state: Tensor) -> float:
     """Weighted errors of pictures [B, C, 3, h, w] of frames [B, C, h, w, 3], and that of the state [B, P]."""
     errors = [picture_error(pictures[:, camera], frames[:, camera]) for camera in range(frames.shape[1])]
     return sum(w * e for w, e in zip(weights, errors, strict=True)) + state_error(numbers, state)

@@ -126,9 +126,7 @@ def norm(tokens: Tensor, weights: Weights, name: str) -> Tensor:
     return normal * weights[f"{name}.weight"] + weights[f"{name}.bias"]
 
 
-def transformer(
-    noisy: Tensor, step: int, condition: Tensor, weights: Weights, *, layers: int, heads: int
-) -> Tensor:
+def transformer(noisy: Tensor, step: int, condition: Tensor, weights: Weights, *, layers: int, heads: int) -> Tensor:
     """Of one sample [K, A] and its observations [To, O]: the output [K, A], without dropout."""
     width = weights["action_place"].shape[1]
     memory = [step_waves(step, width), *(linear(seen, weights, "condition_token") for seen in condition)]

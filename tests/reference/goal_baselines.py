@@ -25,8 +25,7 @@ def interval_union(start: list[float], end: list[float]) -> float:
 def quasimetric(start: list[float], end: list[float], components: int, share: float) -> float:
     width = len(start) // components
     lengths = [
-        interval_union(start[c * width : (c + 1) * width], end[c * width : (c + 1) * width])
-        for c in range(components)
+        interval_union(start[c * width : (c + 1) * width], end[c * width : (c + 1) * width]) for c in range(components)
     ]
     return share * max(lengths) + (1 - share) * sum(lengths) / components
 
@@ -39,23 +38,15 @@ def excess(distances: list[float], cost: float) -> float:
     return sum(max(d - cost, 0.0) ** 2 for d in distances) / len(distances)
 
 
-def hindsight_rewards(
-    next_goals: list[list[float]], goals: list[list[float]], success_distance: float
-) -> list[float]:
-    return [
-        0.0 if math.dist(a, b) <= success_distance else -1.0 for a, b in zip(next_goals, goals, strict=True)
-    ]
+def hindsight_rewards(next_goals: list[list[float]], goals: list[list[float]], success_distance: float) -> list[float]:
+    return [0.0 if math.dist(a, b) <= success_distance else -1.0 for a, b in zip(next_goals, goals, strict=True)]
 
 
 def clipped_targets(rewards: list[float], values: list[float], discount: float) -> list[float]:
-    return [
-        min(0.0, max(-1 / (1 - discount), r + discount * v)) for r, v in zip(rewards, values, strict=True)
-    ]
+    return [min(0.0, max(-1 / (1 - discount), r + discount * v)) for r, v in zip(rewards, values, strict=True)]
 
 
-def td3_bc_actor_loss(
-    values: list[float], actions: list[list[float]], data: list[list[float]], alpha: float
-) -> float:
+def td3_bc_actor_loss(values: list[float], actions: list[list[float]], data: list[list[float]], alpha: float) -> float:
     B, A = len(values), len(actions[0])
     weight = alpha / (sum(abs(value) for value in values) / B)
     total = 0.0

@@ -19,9 +19,7 @@ def patch_mask(mask: Tensor, patch: int) -> list[bool]:
     return found
 
 
-def farthest_points(
-    mask: Sequence[bool], positions: Sequence[tuple[int, int]], count: int, start: int
-) -> list[int]:
+def farthest_points(mask: Sequence[bool], positions: Sequence[tuple[int, int]], count: int, start: int) -> list[int]:
     """Algorithm 1 of one image; ties to the first in the order given."""
     chosen = [start]
     while len(chosen) < count:
@@ -30,8 +28,7 @@ def farthest_points(
             if not inside:
                 continue
             distance = min(
-                abs(positions[v][0] - positions[k][0]) + abs(positions[v][1] - positions[k][1])
-                for k in chosen
+                abs(positions[v][0] - positions[k][0]) + abs(positions[v][1] - positions[k][1]) for k in chosen
             )
             if distance > farthest:
                 best, farthest = v, distance
@@ -49,9 +46,7 @@ def cosine(a: Tensor, b: Tensor) -> Tensor:
 
 def info_nce(query: Tensor, positive: Tensor, negative: Tensor, temperature: float) -> Tensor:
     """Eq. 1."""
-    return _contrast(
-        [dot(query, k) / temperature for k in positive], [dot(query, k) / temperature for k in negative]
-    )
+    return _contrast([dot(query, k) / temperature for k in positive], [dot(query, k) / temperature for k in negative])
 
 
 def _contrast(right: list[Tensor], wrong: list[Tensor]) -> Tensor:

@@ -62,9 +62,7 @@ class AttentionPool(nn.Module):
 
 
 class ModifiedResNet(nn.Module):
-    def __init__(
-        self, layers: tuple[int, int, int, int], width: int, heads: int, size: int, out: int
-    ) -> None:
+    def __init__(self, layers: tuple[int, int, int, int], width: int, heads: int, size: int, out: int) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(3, width // 2, 3, stride=2, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(width // 2)

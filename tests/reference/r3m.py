@@ -15,12 +15,8 @@ def time_contrastive_loss(ordered: Clips, negatives: Rows) -> float:
     """`negatives[n][0][b]` lends its s_0 and `negatives[n][1][b]` its s_2 to row b."""
     total = 0.0
     for b, (s0, s1, s2) in enumerate(ordered):
-        late = [-distance(s2, s1), -distance(s2, s0)] + [
-            -distance(s2, ordered[n[1][b]][2]) for n in negatives
-        ]
-        early = [-distance(s0, s1), -distance(s0, s2)] + [
-            -distance(s0, ordered[n[0][b]][0]) for n in negatives
-        ]
+        late = [-distance(s2, s1), -distance(s2, s0)] + [-distance(s2, ordered[n[1][b]][2]) for n in negatives]
+        early = [-distance(s0, s1), -distance(s0, s2)] + [-distance(s0, ordered[n[0][b]][0]) for n in negatives]
         total += (_minus_log_share(late) + _minus_log_share(early)) / 2
     return total / len(ordered)
 
@@ -46,9 +42,7 @@ def language_loss(
 
 def norms(frames: Clips, order: int) -> float:
     values = [
-        sum(abs(x) for x in v) if order == 1 else math.sqrt(sum(x * x for x in v))
-        for clip in frames
-        for v in clip
+        sum(abs(x) for x in v) if order == 1 else math.sqrt(sum(x * x for x in v)) for clip in frames for v in clip
     ]
     return sum(values) / len(values)
 

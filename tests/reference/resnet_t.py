@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from counterpoint.policies.decoder import CausalDecoder
+from counterpoint.policies.heads import CausalDecoder
 
 __all__ = ["decode"]
 
@@ -32,9 +32,7 @@ def decode(decoder: CausalDecoder, tokens: Tensor, valid: list[bool]) -> Tensor:
         )
         attended = torch.zeros(steps, count, heads * width, dtype=x.dtype)
         for h in here:
-            seen = torch.cat(
-                [normal[g] for g in here if g <= h]
-            )  # every token of this step and of earlier ones
+            seen = torch.cat([normal[g] for g in here if g <= h])  # every token of this step and of earlier ones
             for m in range(count):
                 for head in range(heads):
                     query, key, value = (weight[(part * heads + head) * width :][:width] for part in range(3))
@@ -47,7 +45,5 @@ def decode(decoder: CausalDecoder, tokens: Tensor, valid: list[bool]) -> Tensor:
         hidden = functional.gelu(
             functional.linear(normal, parameters["feedforward.0.weight"], parameters["feedforward.0.bias"])
         )
-        x = x + functional.linear(
-            hidden, parameters["feedforward.3.weight"], parameters["feedforward.3.bias"]
-        )
+        x = x + functional.linear(hidden, parameters["feedforward.3.weight"], parameters["feedforward.3.bias"])
     return torch.where(torch.tensor(valid)[:, None, None], x, 0)

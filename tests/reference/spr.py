@@ -14,8 +14,6 @@ def spr(predicted: Tensor, target: Tensor) -> Tensor:
     for guesses, truths in zip(predicted, target, strict=True):
         total = torch.zeros((), dtype=predicted.dtype)
         for guess, truth in zip(guesses, truths, strict=True):
-            total = total - (guess * truth).sum() / (
-                guess.square().sum().sqrt() * truth.square().sum().sqrt()
-            )
+            total = total - (guess * truth).sum() / (guess.square().sum().sqrt() * truth.square().sum().sqrt())
         rows.append(total)
     return torch.stack(rows).mean()

@@ -8,9 +8,7 @@ from collections.abc import Sequence
 from tests.reference.vip import Vector, distance
 
 
-def tcn_loss(
-    anchor: Sequence[Vector], positive: Sequence[Vector], negatives: Sequence[Sequence[Vector]]
-) -> float:
+def tcn_loss(anchor: Sequence[Vector], positive: Sequence[Vector], negatives: Sequence[Sequence[Vector]]) -> float:
     total = 0.0
     for a, p, others in zip(anchor, positive, negatives, strict=True):
         near = math.exp(-distance(a, p))

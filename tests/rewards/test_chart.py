@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterpoint.rewards.chart import Line, Point, line_chart, nice_ticks, padded, signed
+from counterpoint.rewards.page import Line, Point, line_chart, nice_ticks, padded, signed
 
 
 @given(st.floats(-1e3, 1e3), st.floats(1e-3, 1e3))
@@ -23,9 +23,7 @@ def test_ticks_are_inside_round_and_few(low: float, span: float) -> None:
 
 
 def test_a_line_goes_from_corner_to_corner() -> None:
-    chart = line_chart(
-        [Line([0, 10], [0.0, 1.0], "c0")], x_label="s", y_label="r", summary="up", y_range=(0, 1)
-    )
+    chart = line_chart([Line([0, 10], [0.0, 1.0], "c0")], x_label="s", y_label="r", summary="up", y_range=(0, 1))
     assert 'd="M0.0 1000.0L1000.0 0.0"' in chart.html
     assert chart.x_range == (0, 10)
 
@@ -40,9 +38,7 @@ def test_a_missing_value_breaks_the_line() -> None:
 
 @pytest.mark.parametrize("values", [[0.3], [0.3, 0.3], [0.0, 0.0, 0.0], [1e-3] * 4])
 def test_short_and_flat_lines_are_drawn(values: list[float]) -> None:
-    chart = line_chart(
-        [Line(range(len(values)), values, "c0", "flat")], x_label="s", y_label="r", summary="flat"
-    )
+    chart = line_chart([Line(range(len(values)), values, "c0", "flat")], x_label="s", y_label="r", summary="flat")
     assert chart.y_range[0] < values[0] < chart.y_range[1]
     assert "nan" not in chart.html
 

@@ -99,8 +99,7 @@ def test_a_run_that_names_no_form_rewards_by_the_potential(saved: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "word"),
-    [('{"reward_form": "up"}', "up"), ("{", "broken JSON"), ("[]", "list"), (None, "no such")],
+    ("content", "word"), [('{"reward_form": "up"}', "up"), ("{", "broken JSON"), ("[]", "list"), (None, "no such")]
 )
 def test_a_run_with_a_bad_configuration_is_refused(saved: Path, content: str | None, word: str) -> None:
     if content is not None:

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from counterpoint.rewards.chart import Line
-from counterpoint.rewards.page import jpeg, make_player, write_whole
+from counterpoint.rewards.page import Line, jpeg, make_player, write_whole
 
 
 def test_pictures_are_small_and_keep_their_shape() -> None:
@@ -21,10 +20,7 @@ def test_pictures_are_small_and_keep_their_shape() -> None:
 
 def test_a_player_carries_every_value_and_every_picture() -> None:
     pictures = {0: jpeg(np.zeros((8, 8, 3), np.uint8)), 3: jpeg(np.full((8, 8, 3), 255, np.uint8))}
-    lines = [
-        Line([0, 1, 2, 3], [1, 2, 3, 4], "rest"),
-        Line([0, 1, 2, 3], [0.1, 0.2, 0.3, 0.4], "c0", "up", live=True),
-    ]
+    lines = [Line([0, 1, 2, 3], [1, 2, 3, 4], "rest"), Line([0, 1, 2, 3], [0.1, 0.2, 0.3, 0.4], "c0", "up", live=True)]
     view = make_player(lines, [0, 1, 2, 3], [0, 5, 10, 15], pictures, y_label="r", summary="s")
     assert view.data["shown"] == [0, 3]
     assert view.data["steps"] == [0, 5, 10, 15]

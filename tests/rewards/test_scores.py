@@ -43,9 +43,7 @@ def test_segment_scores_agree_with_the_curves(frames: Array, text: Array) -> Non
     start, goal = frames[:1], frames[-1:]
     curve = scores.potential(frames, text)
     np.testing.assert_allclose(scores.potential_gain(start, goal, text)[0], curve[:, -1] - curve[:, 0])
-    np.testing.assert_allclose(
-        scores.transition_direction(start, goal, text)[0], scores.direction(frames, text)[:, -1]
-    )
+    np.testing.assert_allclose(scores.transition_direction(start, goal, text)[0], scores.direction(frames, text)[:, -1])
 
 
 def test_a_still_video_has_no_direction_even_with_rounding(text: Array) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from counterpoint.data.episode import Episode
-from counterpoint.data.formats.lerobot_writer import LeRobotWriter
+from counterpoint.data.formats.lerobot.writer import LeRobotWriter
 from counterpoint.data.store import MemoryStore, read_episode
 
 __all__ = ["SIZE", "control_store", "write_control_set", "write_recipe"]

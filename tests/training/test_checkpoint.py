@@ -13,10 +13,7 @@ from counterpoint.training.checkpoint import list_checkpoints, load_checkpoint, 
 def state() -> dict[str, Any]:
     return {
         "weights": {"a": torch.randn(3, 4), "b": torch.tensor(3)},
-        "optimizer": {
-            "state": {0: {"step": torch.tensor(2.0)}},
-            "groups": [{"lr": 1e-3, "betas": (0.9, 0.999)}],
-        },
+        "optimizer": {"state": {0: {"step": torch.tensor(2.0)}}, "groups": [{"lr": 1e-3, "betas": (0.9, 0.999)}]},
         "nothing": None,
         "flag": True,
         "text": "word",

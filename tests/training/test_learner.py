@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from counterpoint.data.loader import Loader
+from counterpoint.data.sampler import Loader
 from counterpoint.data.store import MemoryStore
 from counterpoint.training.learner import NonFiniteError, OptimizerConfig, learning_rate
 from tests.training.toy import learner, toy
@@ -52,9 +52,7 @@ def test_clipping_bounds_the_step_of_each_group(store: MemoryStore) -> None:
     steps: list[float] = []
     trained.optimizer.optimizer.register_step_pre_hook(
         lambda *_: steps.append(
-            math.sqrt(
-                sum(float((p.grad**2).sum()) for p in trained.objective.parameters() if p.grad is not None)
-            )
+            math.sqrt(sum(float((p.grad**2).sum()) for p in trained.objective.parameters() if p.grad is not None))
         )
     )
     trained.update(batch, 0)
@@ -94,9 +92,7 @@ def test_half_precision_computes_the_loss_in_full(store: MemoryStore) -> None:
     AcceleratorState._reset_state(True)
     try:
         accelerator = Accelerator(cpu=True, mixed_precision="bf16")
-        trained = ObjectiveLearner(
-            NameTheColour(), OptimizerConfig(lr=1e-2), total_steps=5, accelerator=accelerator
-        )
+        trained = ObjectiveLearner(NameTheColour(), OptimizerConfig(lr=1e-2), total_steps=5, accelerator=accelerator)
         batch = Loader(store, trained.objective.sampling(), batch_size=6, seed=0)[0]
         losses = [trained.update(batch, step)["loss"] for step in range(5)]
         assert losses[-1] < losses[0]
@@ -135,7 +131,5 @@ def test_the_count_of_a_moving_average_survives(store: MemoryStore) -> None:
         (first if step < 2 else second).update(loader[step], step)
         if step == 1:
             second.load_state(first.state())
-    for a, b in zip(
-        whole.exports()["first"].parameters(), second.exports()["first"].parameters(), strict=True
-    ):
+    for a, b in zip(whole.exports()["first"].parameters(), second.exports()["first"].parameters(), strict=True):
         assert torch.equal(a, b)

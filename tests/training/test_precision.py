@@ -8,10 +8,10 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, PartialState
 
-from counterpoint.policies import clone as cloning
-from counterpoint.policies.clone import CloneConfig, clone
-from counterpoint.policies.cloning import CloningConfig
-from counterpoint.training.precision import accelerator_of
+from counterpoint.objectives.cloning import CloningConfig
+from counterpoint.training import clone as cloning
+from counterpoint.training.clone import CloneConfig, clone
+from counterpoint.training.distributed import accelerator_of
 from counterpoint.training.pretrain_steps import load_step_config, pretrain_steps
 from tests.policies.demos import demonstrations
 from tests.policies.test_clone import encoder

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from counterpoint.data.formats import open_dataset
-from counterpoint.data.nstep_loader import NStepLoader
+from counterpoint.data.sampler import NStepLoader
 from counterpoint.data.store import EpisodeStore, MemoryStore, SubsetStore, read_episode
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import BadInputError
@@ -100,9 +100,7 @@ def test_only_training_frames_centre_the_encoder(tmp_path: Path) -> None:
     assert torch.equal(found[0].deviation, found[1].deviation)
 
 
-@pytest.mark.parametrize(
-    ("lengths", "count"), [([5, 7, 3], 4), ([5, 7, 3], 100), ([1, 1, 2, 9], 5), ([4], 1)]
-)
+@pytest.mark.parametrize(("lengths", "count"), [([5, 7, 3], 4), ([5, 7, 3], 100), ([1, 1, 2, 9], 5), ([4], 1)])
 def test_frames_for_centring_are_evenly_spaced_over_all_episodes(lengths: list[int], count: int) -> None:
     places = [(episode, step) for episode, length in enumerate(lengths) for step in range(length)]
     frames = evenly_spaced_frames(numbered_store(lengths), count)
@@ -211,9 +209,7 @@ def test_frames_of_another_size_than_the_given_encoder_s_are_refused(tmp_path: P
     config = load_step_config(recipe(tmp_path), {})
     ObservationEncoder(config.encoder.model_copy(update={"size": 20})).save_pretrained(tmp_path / "larger")
     with pytest.raises(BadInputError, match="expected size = 20"):
-        pretrain(
-            recipe(tmp_path), data(tmp_path), tmp_path / "run", {"initialize_from": str(tmp_path / "larger")}
-        )
+        pretrain(recipe(tmp_path), data(tmp_path), tmp_path / "run", {"initialize_from": str(tmp_path / "larger")})
 
 
 def test_every_objective_has_small_settings_here() -> None:
@@ -305,9 +301,7 @@ def test_objectives_on_clips_take_one_data_set(tmp_path: Path) -> None:
         load_step_config("decisionnce_t-demo", {"encoder": {}, "data": {}})
 
 
-def test_validation_knows_tasks_by_their_numbers_in_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_validation_knows_tasks_by_their_numbers_in_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first data set has none to validate on, and the second's episodes come in another order there."""
     first = write_control_set(tmp_path / "first", {"train": control_store(2)})
     val = SubsetStore(control_store(4, seed=1), [1, 0])

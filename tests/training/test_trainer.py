@@ -14,8 +14,8 @@ import torch
 from counterpoint.data.store import MemoryStore
 from counterpoint.errors import BadInputError
 from counterpoint.training.checkpoint import list_checkpoints, load_checkpoint
+from counterpoint.training.fit import TrainConfig
 from counterpoint.training.learner import NonFiniteError
-from counterpoint.training.trainer import TrainConfig
 from tests.conftest import moving_square_store
 from tests.training.test_checkpoint import equal
 from tests.training.toy import learner, run, toy
@@ -40,14 +40,10 @@ def train_and_die(folder: Path, workers: int) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_killed_and_resumed_equals_uninterrupted_bit_for_bit(
-    store: MemoryStore, tmp_path: Path, workers: int
-) -> None:
+def test_killed_and_resumed_equals_uninterrupted_bit_for_bit(store: MemoryStore, tmp_path: Path, workers: int) -> None:
     whole = learner(ema=0.9)
     assert run(store, tmp_path / "whole", whole, steps=20, save_every=10, workers=workers) == 0
-    process = multiprocessing.get_context("spawn").Process(
-        target=train_and_die, args=(tmp_path / "cut", workers)
-    )
+    process = multiprocessing.get_context("spawn").Process(target=train_and_die, args=(tmp_path / "cut", workers))
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL
@@ -60,9 +56,7 @@ def test_killed_and_resumed_equals_uninterrupted_bit_for_bit(
     assert logs[0] == logs[1]
 
 
-def test_a_damaged_newest_checkpoint_costs_only_the_steps_since_the_older(
-    store: MemoryStore, tmp_path: Path
-) -> None:
+def test_a_damaged_newest_checkpoint_costs_only_the_steps_since_the_older(store: MemoryStore, tmp_path: Path) -> None:
     run(store, tmp_path / "whole", learner(), steps=20, save_every=10)
     expected = final_state(tmp_path / "whole")
     newest = list_checkpoints(tmp_path / "whole" / "checkpoints")[-1]
@@ -74,12 +68,7 @@ def test_a_damaged_newest_checkpoint_costs_only_the_steps_since_the_older(
 def test_numbers_are_logged_for_both_splits(store: MemoryStore, tmp_path: Path) -> None:
     run(store, tmp_path, learner(), steps=10)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [(line["step"], line["split"]) for line in lines] == [
-        (5, "train"),
-        (5, "val"),
-        (10, "train"),
-        (10, "val"),
-    ]
+    assert [(line["step"], line["split"]) for line in lines] == [(5, "train"), (5, "val"), (10, "train"), (10, "val")]
     assert all(math.isfinite(line["loss"]) for line in lines)
     assert lines[2]["loss"] < lines[0]["loss"]
 
@@ -89,9 +78,7 @@ def test_tensorboard_files_are_written(store: MemoryStore, tmp_path: Path) -> No
     assert list((tmp_path / "tensorboard").glob("events.*"))
 
 
-def test_divergence_is_one_message_that_names_the_last_good_checkpoint(
-    store: MemoryStore, tmp_path: Path
-) -> None:
+def test_divergence_is_one_message_that_names_the_last_good_checkpoint(store: MemoryStore, tmp_path: Path) -> None:
     trained = learner()
     update = trained.update
 
@@ -117,9 +104,7 @@ def test_divergence_told_only_when_saving_is_the_same_message(store: MemoryStore
         return state()
 
     trained.state = late  # type: ignore[method-assign]
-    told = (
-        r"training step 10.*lower the learning rate, clip gradients.*last good checkpoint is .*step-00000005"
-    )
+    told = r"training step 10.*lower the learning rate, clip gradients.*last good checkpoint is .*step-00000005"
     with pytest.raises(BadInputError, match=told):
         run(store, tmp_path, trained, steps=20, save_every=5)
     assert load_checkpoint(list_checkpoints(tmp_path / "checkpoints")[-1])[0] == 5

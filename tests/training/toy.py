@@ -7,13 +7,13 @@ from accelerate import Accelerator
 from torch import nn
 from torch.nn import functional
 
-from counterpoint.data.clips import StartGoal
-from counterpoint.data.loader import Loader
-from counterpoint.data.sampling import Key, Spec
+from counterpoint.data.draws import StartGoal
+from counterpoint.data.sampler import Loader
+from counterpoint.data.spec import Key, Spec
 from counterpoint.data.store import MemoryStore
 from counterpoint.objectives.base import Batch, Features, LossOutput, Objective
+from counterpoint.training.fit import TrainConfig, train
 from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
-from counterpoint.training.trainer import TrainConfig, train
 
 
 class NameTheColour(Objective):
@@ -54,6 +54,4 @@ def run(store: MemoryStore, folder: Path, trained: ObjectiveLearner, **settings:
     config = TrainConfig(**{"batch_size": 6, "trackers": (), "log_every": 5, "eval_every": 5, **settings})
     loader = Loader(store, trained.objective.sampling(), batch_size=6, seed=0, workers=config.workers)
     folder.mkdir(exist_ok=True)
-    return train(
-        trained, loader, loader, config, run=folder, accelerator=trained.accelerator, settings={"toy": True}
-    )
+    return train(trained, loader, loader, config, run=folder, accelerator=trained.accelerator, settings={"toy": True})

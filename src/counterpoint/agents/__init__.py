@@ -70,19 +70,12 @@ def agent_config(tree: Mapping[str, Any], where: str) -> tuple[str, AgentConfig]
     """
     name = tree.get("name")
     if name not in AGENTS:
-        raise BadInputError(
-            where,
-            found=f"agent {name!r}",
-            expected=f"one of {', '.join(AGENTS)}",
-            mend="choose one of these",
-        )
+        raise BadInputError(where, f"agent {name!r}", f"one of {', '.join(AGENTS)}", "choose one of these")
     settings = {key: value for key, value in tree.items() if key != "name"}
     return name, validate(AGENTS[name].config, settings, f"{where}, [agent]")
 
 
-def make_agent(
-    tree: Mapping[str, Any], spaces: Spaces, *, seed: int = 0, device: torch.device | str = "cpu"
-) -> Agent:
+def make_agent(tree: Mapping[str, Any], spaces: Spaces, *, seed: int = 0, device: torch.device | str = "cpu") -> Agent:
     """An agent with fresh weights.
 
     Args:

@@ -1,6 +1,8 @@
-"""`Agent`: a `Learner` that also acts. Online loop, offline loop, evaluation and checkpoints know only this face.
+"""A watch for losses that blow up, which does not make every update wait for a GPU.
 
-An agent reads a batch of B transitions with these keys (`counterpoint.data.goals.GoalSpec` says which it wants):
+`Agent`: a `Learner` that also acts. Online loop, offline loop, evaluation and checkpoints know only this face.
+
+An agent reads a batch of B transitions with these keys (`counterpoint.data.draws.GoalSpec` says which it wants):
 
     observation        float32 [B, O], or uint8 [B, H, W, C] for pictures
     action             float32 [B, A] in [-1, 1], or int64 [B] where actions are discrete
@@ -12,13 +14,16 @@ An agent reads a batch of B transitions with these keys (`counterpoint.data.goal
     random_goal        goal coordinates of a state drawn uniformly from the buffer
     reward             float32 [B], the data's own
     terminated         bool [B], whether the task ended with this transition
+
+What several agents share: precision, steps, target networks, batches.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -27,13 +32,63 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from counterpoint.agents.watch import Watch
 from counterpoint.config import FrozenConfig
-from counterpoint.data.goals import GoalSpec, Spaces
+from counterpoint.data.draws import GoalSpec, Spaces
 from counterpoint.errors import BadInputError
 from counterpoint.training.learner import NonFiniteError
 
-__all__ = ["Agent", "AgentConfig", "Metrics", "Spaces"]
+__all__ = [
+    "Agent",
+    "AgentConfig",
+    "Metrics",
+    "Spaces",
+    "Watch",
+    "continuous_only",
+    "descend",
+    "follow",
+    "kept",
+    "on_device",
+    "prepared",
+    "seeded",
+]
+
+
+class Watch:
+    """Raises when a loss is not finite: at once on a CPU; on a GPU, where a look must wait, now and then.
+
+    Args:
+        every: Updates between two looks at a GPU.
+    """
+
+    def __init__(self, every: int = 100) -> None:
+        self.every, self._seen, self._sum = every, 0, torch.zeros(())
+        self._latest: dict[str, Tensor] = {}
+
+    def __call__(self, losses: Mapping[str, Tensor]) -> None:
+        """Note the losses of one update, and look when it is time.
+
+        Raises:
+            NonFiniteError: Naming each loss and its value.
+        """
+        self._latest = {name: loss.detach() for name, loss in losses.items()}
+        on_cpu = next(iter(self._latest.values())).device.type == "cpu"
+        # A sum stays NaN or infinite once it is.
+        self._sum = sum(self._latest.values(), torch.zeros(())) + (0 if on_cpu else self._sum)
+        self._seen += 1
+        if on_cpu or self._seen % self.every == 0:
+            self.look()
+
+    def look(self) -> None:
+        """Wait for the losses noted so far.
+
+        Raises:
+            NonFiniteError: When one of them was not finite; naming the latest ones and their values.
+        """
+        if not bool(torch.isfinite(self._sum)):
+            self._sum = torch.zeros(())
+            told = ", ".join(f"{name} = {value.item():g}" for name, value in self._latest.items())
+            raise NonFiniteError(f"a loss is not finite: {told}")
+
 
 Metrics = dict[str, Tensor]
 """Detached scalars, left on their device: reading one waits for the device, so the loop reads them now and then."""
@@ -136,9 +191,9 @@ class Agent(ABC):
         if state.get("agent") != self.name:
             raise BadInputError(
                 "checkpoint",
-                found=f"an agent {state.get('agent')!r}",
-                expected=f"{self.name!r}",
-                mend="train into another folder, or name the agent that the checkpoint is of",
+                f"an agent {state.get('agent')!r}",
+                f"{self.name!r}",
+                "train into another folder, or name the agent that the checkpoint is of",
             )
         try:
             for name, module in self.modules.items():
@@ -148,9 +203,9 @@ class Agent(ABC):
         except (KeyError, RuntimeError, ValueError) as error:
             raise BadInputError(
                 "checkpoint",
-                found=f"networks that do not fit ({str(error).splitlines()[-1].strip()})",
-                expected=f"{self.name} for observations {self.spaces.observation} and goals {self.spaces.goal}",
-                mend="use the environment and the widths of the run that wrote it",
+                f"networks that do not fit ({str(error).splitlines()[-1].strip()})",
+                f"{self.name} for observations {self.spaces.observation} and goals {self.spaces.goal}",
+                "use the environment and the widths of the run that wrote it",
             ) from None
         self.generator.set_state(state["generator"].cpu())
 
@@ -184,19 +239,100 @@ class Agent(ABC):
             if value.shape[1:] != shape:
                 raise BadInputError(
                     name,
-                    found=f"shape {value.shape[1:]}",
-                    expected=f"{shape}, which this agent was made for",
-                    mend="use the environment and the goal mapping the agent was trained with",
+                    f"shape {value.shape[1:]}",
+                    f"{shape}, which this agent was made for",
+                    "use the environment and the goal mapping the agent was trained with",
                 )
             if value.dtype != np.uint8 and not np.isfinite(value).all():
                 raise BadInputError(
-                    name,
-                    found="NaN or infinity",
-                    expected="finite numbers",
-                    mend="look at the environment; a simulation may have blown up",
+                    name, "NaN or infinity", "finite numbers", "look at the environment; a simulation may have blown up"
                 )
         return self._tensor(observation), self._tensor(goal)
 
     def _tensor(self, value: NDArray[Any]) -> Tensor:
         dtype = torch.uint8 if value.dtype == np.uint8 else torch.float32
         return torch.as_tensor(value, dtype=dtype, device=self.device)
+
+
+Out = TypeVar("Out")
+
+
+def prepared(function: Callable[..., Out], config: AgentConfig, device: torch.device) -> Callable[..., Out]:
+    """`function` with its matrix products in bfloat16 and compiled, where the configuration says so.
+
+    On a CPU nothing is compiled: there the networks' passes are written out already (`perceptron.py`).
+    """
+
+    def run(*arguments: object) -> Out:
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=config.bf16):
+            return function(*arguments)
+
+    return torch.compile(run) if config.compile and device.type != "cpu" else run
+
+
+def descend(
+    losses: Mapping[str, Tensor], optimizers: Mapping[str, Optimizer], *, clip_norm: float | None = None
+) -> None:
+    """One step of each named optimiser, after one backward pass through the sum of the losses.
+
+    Each loss must reach the parameters of its own optimiser alone (see `frozen` of the networks).
+
+    Args:
+        losses: Scalars, by the name of their optimiser.
+        optimizers: Those named, and perhaps others, which rest.
+        clip_norm: Greatest norm of an optimiser's gradients; `None` leaves them alone.
+    """
+    groups = {name: [p for group in optimizers[name].param_groups for p in group["params"]] for name in losses}
+    parameters = [parameter for group in groups.values() for parameter in group]
+    gradients = torch.autograd.grad(torch.stack(list(losses.values())).sum(), parameters)
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient
+    for name, group in groups.items():
+        if clip_norm is not None:
+            nn.utils.clip_grad_norm_(group, clip_norm)
+        optimizers[name].step()
+
+
+@torch.no_grad()
+def follow(target: nn.Module, online: nn.Module, rate: float) -> None:
+    """Move a target network: target <- (1 - rate) target + rate online."""
+    torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), rate)
+
+
+def on_device(batch: Mapping[str, Tensor], keys: Iterable[str], device: torch.device) -> dict[str, Tensor]:
+    """The named entries of a batch, on the agent's device."""
+    return {key: batch[key].to(device, non_blocking=True) for key in keys}
+
+
+@contextmanager
+def kept(generator: torch.Generator) -> Iterator[torch.Generator]:
+    """Random numbers may be drawn inside; afterwards the generator is as it was."""
+    state = generator.get_state()
+    try:
+        yield generator
+    finally:
+        generator.set_state(state)
+
+
+@contextmanager
+def seeded(generator: torch.Generator, device: torch.device) -> Iterator[None]:
+    """PyTorch's global random numbers, on which dropout and layers draw, follow `generator` inside and rest outside."""
+    seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+def continuous_only(agent: str, spaces: Spaces) -> None:
+    """Refuse discrete actions.
+
+    Raises:
+        BadInputError: When `spaces` has them.
+    """
+    if spaces.discrete:
+        raise BadInputError(
+            f"agent {agent!r}",
+            f"{spaces.action} discrete actions",
+            "continuous actions in [-1, 1]",
+            "choose an agent for discrete actions, such as gcbc or td_infonce",
+        )

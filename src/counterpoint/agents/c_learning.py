@@ -22,8 +22,8 @@ from pydantic import Field
 from torch import Tensor
 
 from counterpoint.agents.base import Metrics
-from counterpoint.agents.contrastive_agent import ContrastiveAgent, ContrastiveConfig
-from counterpoint.agents.contrastive_critic import Seen, action_vectors
+from counterpoint.agents.contrastive import ContrastiveAgent, ContrastiveConfig
+from counterpoint.agents.critics import Seen, action_vectors
 from counterpoint.objectives.c_learning import c_learning_loss
 
 __all__ = ["CLearning", "CLearningConfig"]

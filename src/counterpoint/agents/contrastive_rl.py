@@ -23,17 +23,12 @@ from pydantic import Field
 from torch import Tensor
 
 from counterpoint.agents.base import Metrics
-from counterpoint.agents.contrastive_agent import ContrastiveAgent, ContrastiveConfig
-from counterpoint.agents.contrastive_critic import Seen, action_vectors, pair_metrics
+from counterpoint.agents.contrastive import ContrastiveAgent, ContrastiveConfig
+from counterpoint.agents.critics import Seen, action_vectors, pair_metrics
 from counterpoint.objectives.contrastive_rl import contrastive_nce_loss
 from counterpoint.objectives.td_infonce import mc_infonce_loss
 
-__all__ = [
-    "ContrastiveRLConfig",
-    "ContrastiveRLInfoNCE",
-    "ContrastiveRLInfoNCEConfig",
-    "ContrastiveRLNCE",
-]
+__all__ = ["ContrastiveRLConfig", "ContrastiveRLInfoNCE", "ContrastiveRLInfoNCEConfig", "ContrastiveRLNCE"]
 
 
 class ContrastiveRLConfig(ContrastiveConfig):

@@ -30,11 +30,21 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from counterpoint.agents.base import Agent, AgentConfig, Metrics, Spaces
-from counterpoint.agents.baseline import continuous_only, descend, follow, kept, on_device, prepared
-from counterpoint.agents.contrastive_critic import Sight
+from counterpoint.agents.base import (
+    Agent,
+    AgentConfig,
+    Metrics,
+    Spaces,
+    continuous_only,
+    descend,
+    follow,
+    kept,
+    on_device,
+    prepared,
+)
+from counterpoint.agents.critics import Sight
 from counterpoint.agents.networks import EnsembleMLP, flat
-from counterpoint.data.goals import GoalSpec
+from counterpoint.data.draws import GoalSpec
 
 __all__ = [
     "DDPGHER",
@@ -98,9 +108,7 @@ class DeterministicPolicy(nn.Module):
         generator: Of the initial weights.
     """
 
-    def __init__(
-        self, spaces: Spaces, hidden: tuple[int, ...], generator: torch.Generator | None = None
-    ) -> None:
+    def __init__(self, spaces: Spaces, hidden: tuple[int, ...], generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.sight = Sight(spaces, generator=generator)
         width = self.sight.observation_width + self.sight.goal_width
@@ -123,11 +131,7 @@ class ActionValue(nn.Module):
     """
 
     def __init__(
-        self,
-        members: int,
-        spaces: Spaces,
-        hidden: tuple[int, ...],
-        generator: torch.Generator | None = None,
+        self, members: int, spaces: Spaces, hidden: tuple[int, ...], generator: torch.Generator | None = None
     ) -> None:
         super().__init__()
         self.sight = Sight(spaces, generator=generator)

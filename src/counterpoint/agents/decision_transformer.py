@@ -27,20 +27,23 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-from counterpoint.agents.base import Agent, AgentConfig, Metrics, Spaces
-from counterpoint.agents.baseline import continuous_only, descend, on_device, prepared, seeded
-from counterpoint.data.goals import GoalSpec
+from counterpoint.agents.base import (
+    Agent,
+    AgentConfig,
+    Metrics,
+    Spaces,
+    continuous_only,
+    descend,
+    on_device,
+    prepared,
+    seeded,
+)
+from counterpoint.data.draws import GoalSpec
 from counterpoint.errors import BadInputError
 
 __all__ = ["DecisionTransformer", "DecisionTransformerConfig", "SequencePolicy", "sequence_loss"]
 
-SEQUENCE = (
-    "sequence_observation",
-    "sequence_action",
-    "sequence_return",
-    "sequence_step",
-    "sequence_valid",
-)
+SEQUENCE = ("sequence_observation", "sequence_action", "sequence_return", "sequence_step", "sequence_valid")
 
 
 class DecisionTransformerConfig(AgentConfig):
@@ -104,17 +107,9 @@ class SequencePolicy(nn.Module):
         self.time = nn.Embedding(config.longest_episode, width)
         self.norm = nn.LayerNorm(width)
         layer = nn.TransformerEncoderLayer(
-            width,
-            config.heads,
-            4 * width,
-            config.dropout,
-            activation="relu",
-            batch_first=True,
-            norm_first=True,
+            width, config.heads, 4 * width, config.dropout, activation="relu", batch_first=True, norm_first=True
         )
-        self.body = nn.TransformerEncoder(
-            layer, config.layers, nn.LayerNorm(width), enable_nested_tensor=False
-        )
+        self.body = nn.TransformerEncoder(layer, config.layers, nn.LayerNorm(width), enable_nested_tensor=False)
         self.head = nn.Linear(width, spaces.action)
 
     def forward(
@@ -130,9 +125,7 @@ class SequencePolicy(nn.Module):
         B, K = returns.shape
         time = self.time(step.clamp(0, self.last_step))
         aim = torch.cat([returns[..., None], goal[:, None].expand(B, K, -1)], dim=-1)
-        tokens = torch.stack(
-            [self.aim(aim) + time, self.state(observation) + time, self.action(action) + time], 2
-        )
+        tokens = torch.stack([self.aim(aim) + time, self.state(observation) + time, self.action(action) + time], 2)
         tokens = self.norm(tokens.flatten(1, 2))
         # A token sees itself and earlier ones that exist; itself also where it does not exist, so that no row of the
         # attention is empty.
@@ -162,20 +155,15 @@ class DecisionTransformer(Agent):
     needs_reward: ClassVar[bool] = True
 
     def __init__(
-        self,
-        config: DecisionTransformerConfig,
-        spaces: Spaces,
-        *,
-        seed: int = 0,
-        device: torch.device | str = "cpu",
+        self, config: DecisionTransformerConfig, spaces: Spaces, *, seed: int = 0, device: torch.device | str = "cpu"
     ) -> None:
         continuous_only(self.name, spaces)
         if len(spaces.observation) != 1 or len(spaces.goal) != 1:
             raise BadInputError(
                 f"agent {self.name!r}",
-                found=f"observations {spaces.observation} and goals {spaces.goal}",
-                expected="states and goal coordinates",
-                mend="choose an agent that sees pictures, such as gcbc or td_infonce",
+                f"observations {spaces.observation} and goals {spaces.goal}",
+                "states and goal coordinates",
+                "choose an agent that sees pictures, such as gcbc or td_infonce",
             )
         super().__init__(config, spaces, seed=seed, device=device)
         self.config = config
@@ -183,9 +171,7 @@ class DecisionTransformer(Agent):
             self.actor = SequencePolicy(config, spaces).to(self.device)
         self.modules = {"actor": self.actor}
         self.optimizers = {
-            "actor": torch.optim.AdamW(
-                self.actor.parameters(), lr=config.lr, weight_decay=config.weight_decay
-            )
+            "actor": torch.optim.AdamW(self.actor.parameters(), lr=config.lr, weight_decay=config.weight_decay)
         }
         self.history: dict[str, Tensor] = {}
         self._losses = prepared(self.losses, config, self.device)
@@ -251,9 +237,9 @@ class DecisionTransformer(Agent):
         if len(self.history["sequence_valid"]) != len(seen):
             raise BadInputError(
                 "observation",
-                found=f"{len(seen)} situations",
-                expected=f"{len(self.history['sequence_valid'])}, one for each episode that was begun",
-                mend="call begin_episodes when episodes begin",
+                f"{len(seen)} situations",
+                f"{len(self.history['sequence_valid'])}, one for each episode that was begun",
+                "call begin_episodes when episodes begin",
             )
         time, config = int(self.history["time"]), self.config
         left = (config.target_return - time * config.step_reward) / config.return_scale

@@ -25,11 +25,10 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from counterpoint.agents.base import Agent, AgentConfig, Metrics, Spaces
-from counterpoint.agents.baseline import descend, on_device, prepared
-from counterpoint.agents.contrastive_critic import Sight
+from counterpoint.agents.base import Agent, AgentConfig, Metrics, Spaces, descend, on_device, prepared
+from counterpoint.agents.critics import Sight
 from counterpoint.agents.networks import CategoricalActor, GaussianActor, flat
-from counterpoint.data.goals import GoalSpec
+from counterpoint.data.draws import GoalSpec
 
 __all__ = ["GCBC", "GCBCConfig", "Policy", "gaussian_cloning_loss", "gaussian_log_likelihood"]
 
@@ -72,9 +71,7 @@ class Policy(nn.Module):
         generator: Of the initial weights.
     """
 
-    def __init__(
-        self, spaces: Spaces, hidden: tuple[int, ...], generator: torch.Generator | None = None
-    ) -> None:
+    def __init__(self, spaces: Spaces, hidden: tuple[int, ...], generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.sight = Sight(spaces, generator=generator)
         width = self.sight.observation_width + self.sight.goal_width
@@ -85,9 +82,7 @@ class Policy(nn.Module):
         """Observation and goal side by side, pictures as features."""
         return flat(self.sight(observation), self.sight(goal))
 
-    def gaussian(
-        self, observation: Tensor, goal: Tensor
-    ) -> tuple[Float[Tensor, "B A"], Float[Tensor, "B A"]]:
+    def gaussian(self, observation: Tensor, goal: Tensor) -> tuple[Float[Tensor, "B A"], Float[Tensor, "B A"]]:
         """Mean before tanh and standard deviation, in float32."""
         loc, scale = self.head(self.inputs(observation, goal))
         return loc.float(), scale.float()
@@ -168,9 +163,7 @@ class GCBC(Agent):
         action = torch.tanh(loc)
         if explore:
             # Two independent Gaussians added are one.
-            spread = torch.hypot(
-                scale + self.config.min_scale, scale.new_tensor(self.config.exploration_noise)
-            )
+            spread = torch.hypot(scale + self.config.min_scale, scale.new_tensor(self.config.exploration_noise))
             noise = torch.randn(action.shape, generator=self.generator, device=self.device)
             action = (action + spread * noise).clamp(-1, 1)
         return action.cpu().numpy().astype(np.float32)

@@ -24,14 +24,23 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-from counterpoint.agents.base import Agent, AgentConfig, Metrics, Spaces
-from counterpoint.agents.baseline import continuous_only, descend, follow, on_device, prepared
-from counterpoint.agents.contrastive_critic import Sight
+from counterpoint.agents.base import (
+    Agent,
+    AgentConfig,
+    Metrics,
+    Spaces,
+    continuous_only,
+    descend,
+    follow,
+    on_device,
+    prepared,
+)
+from counterpoint.agents.critics import Sight
 from counterpoint.agents.ddpg_her import ActionValue
 from counterpoint.agents.gcbc import Policy, gaussian_log_likelihood
 from counterpoint.agents.networks import EnsembleMLP, flat
 from counterpoint.agents.td3_bc import td_target
-from counterpoint.data.goals import GoalSpec
+from counterpoint.data.draws import GoalSpec
 
 __all__ = ["IQL", "IQLConfig", "StateValue", "advantage_weight", "expectile_loss"]
 
@@ -63,9 +72,7 @@ def expectile_loss(gap: Float[Tensor, " B"], expectile: float) -> Float[Tensor, 
     return ((expectile - (gap < 0).to(gap.dtype)).abs() * gap.square()).mean()
 
 
-def advantage_weight(
-    advantage: Float[Tensor, " B"], temperature: float, largest: float
-) -> Float[Tensor, " B"]:
+def advantage_weight(advantage: Float[Tensor, " B"], temperature: float, largest: float) -> Float[Tensor, " B"]:
     """min(exp(beta advantage), largest), detached."""
     return (temperature * advantage).exp().clamp_max(largest).detach()
 
@@ -79,9 +86,7 @@ class StateValue(nn.Module):
         generator: Of the initial weights.
     """
 
-    def __init__(
-        self, spaces: Spaces, hidden: tuple[int, ...], generator: torch.Generator | None = None
-    ) -> None:
+    def __init__(self, spaces: Spaces, hidden: tuple[int, ...], generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.sight = Sight(spaces, generator=generator)
         width = self.sight.observation_width + self.sight.goal_width
@@ -109,9 +114,7 @@ class IQL(Agent):
     name: ClassVar[str] = "iql"
     needs_reward: ClassVar[bool] = True
 
-    def __init__(
-        self, config: IQLConfig, spaces: Spaces, *, seed: int = 0, device: torch.device | str = "cpu"
-    ) -> None:
+    def __init__(self, config: IQLConfig, spaces: Spaces, *, seed: int = 0, device: torch.device | str = "cpu") -> None:
         continuous_only(self.name, spaces)
         super().__init__(config, spaces, seed=seed, device=device)
         self.config = config
@@ -162,11 +165,7 @@ class IQL(Agent):
     def update(self, batch: Mapping[str, Tensor], step: int) -> Metrics:
         """One step each of V, Q, the policy and the moving average."""
         metrics = self._losses(on_device(batch, self.sampling().keys, self.device))
-        losses = {
-            "critic": metrics["loss"],
-            "value": metrics["value/loss"],
-            "actor": metrics["actor/loss"],
-        }
+        losses = {"critic": metrics["loss"], "value": metrics["value/loss"], "actor": metrics["actor/loss"]}
         self._watch(losses)
         descend(losses, self.optimizers)
         follow(self.target_critic, self.critic, self.config.follow_rate)

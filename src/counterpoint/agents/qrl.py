@@ -1,4 +1,22 @@
-"""QRL: quasimetric reinforcement learning. The distance that is as large as possible while no step is longer than 1.
+"""Interval quasimetric embeddings (IQE): a distance with a direction, for any pair of vectors.
+
+Improved Representation of Asymmetrical Distances with Interval Quasimetric Embeddings (Wang & Isola, 2022). A vector
+of C x K numbers is read as C components of K interval ends. For component c
+
+    d_c(u, v) = | union over k of [u_ck, max(u_ck, v_ck)] |        the length of the union on the line
+
+and the distance is their "maxmean" with a learned a in (0, 1):
+
+    d(u, v) = a max_c d_c(u, v) + (1 - a) mean_c d_c(u, v)
+
+Whatever the vectors, d(u, u) = 0, d(u, v) >= 0 and d(u, w) <= d(u, v) + d(v, w), while d(u, v) and d(v, u) may differ:
+going down a slope is shorter than going up.
+
+QRL's critic: states and goals as points of a space, actions as moves in it, and the distance between points.
+
+`qrl.py` has the equations in which phi, psi, T and d stand.
+
+QRL: quasimetric reinforcement learning. The distance that is as large as possible while no step is longer than 1.
 
 Optimal Goal-Reaching Reinforcement Learning via Quasimetric Learning (Wang et al., 2023), TD InfoNCE's strongest
 online baseline (section 4.1). d is an interval quasimetric on latents, z = phi(s); T is a model of latents:
@@ -27,7 +45,7 @@ far from all goals, which L(T) rewards. phi is used for goals of the observation
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -38,13 +56,141 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from counterpoint.agents.base import Agent, AgentConfig, Metrics, Spaces
-from counterpoint.agents.baseline import continuous_only, descend, kept, on_device, prepared
+from counterpoint.agents.base import (
+    Agent,
+    AgentConfig,
+    Metrics,
+    Spaces,
+    continuous_only,
+    descend,
+    kept,
+    on_device,
+    prepared,
+)
+from counterpoint.agents.critics import Sight
 from counterpoint.agents.gcbc import Policy
-from counterpoint.agents.quasimetric_critic import QuasimetricCritic
-from counterpoint.data.goals import GoalSpec
+from counterpoint.agents.networks import EnsembleMLP
+from counterpoint.data.draws import GoalSpec
 
-__all__ = ["QRL", "QRLConfig", "dual_losses", "push_loss", "step_excess", "tanh_entropy"]
+__all__ = [
+    "QRL",
+    "IntervalQuasimetric",
+    "QRLConfig",
+    "QuasimetricCritic",
+    "dual_losses",
+    "interval_union",
+    "push_loss",
+    "step_excess",
+    "tanh_entropy",
+]
+
+
+def interval_union(start: Float[Tensor, "*batch K"], end: Float[Tensor, "*batch K"]) -> Float[Tensor, "*batch"]:
+    """Length of the union over k of the intervals [start_k, max(start_k, end_k)].
+
+    Sorted by start, each interval adds what lies beyond the farthest end so far.
+    """
+    starts, order = start.sort(dim=-1)
+    ends = torch.maximum(start, end).gather(-1, order)
+    reached = ends.cummax(dim=-1).values
+    fresh = torch.relu(ends[..., 1:] - torch.maximum(starts[..., 1:], reached[..., :-1]))
+    return ends[..., 0] - starts[..., 0] + fresh.sum(dim=-1)
+
+
+class IntervalQuasimetric(nn.Module):
+    """d(u, v) of embeddings of E critics, each with its own a.
+
+    Args:
+        members: E.
+        components: C; a vector has C x K numbers.
+    """
+
+    def __init__(self, members: int, components: int) -> None:
+        super().__init__()
+        self.components = components
+        self.mix = nn.Parameter(torch.zeros(members, 1))
+
+    def forward(
+        self, start: Float[Tensor, "E B _"], end: Float[Tensor, "E B _"], *, frozen: bool = False
+    ) -> Float[Tensor, "E B"]:
+        """Distances from `start` to `end`, in float32; `frozen` keeps gradients from a."""
+        shape = (*start.shape[:-1], self.components, -1)
+        lengths = interval_union(start.float().reshape(shape), end.float().reshape(shape))
+        share = torch.sigmoid(self.mix.detach() if frozen else self.mix)
+        return share * lengths.amax(dim=-1) + (1 - share) * lengths.mean(dim=-1)
+
+
+class QuasimetricCritic(nn.Module):
+    """phi, psi, T and d of E critics; convolutions for pictures are shared among them.
+
+    Args:
+        spaces: What is seen and done.
+        hidden: Widths of the hidden layers of phi, psi and T.
+        members: E.
+        latent: D, the width of phi and psi.
+        projector: Width of the hidden layer between latent and quasimetric.
+        components: C of the quasimetric.
+        component_width: K of the quasimetric.
+        generator: Of the initial weights.
+    """
+
+    def __init__(
+        self,
+        spaces: Spaces,
+        hidden: Sequence[int],
+        *,
+        members: int,
+        latent: int,
+        projector: int,
+        components: int,
+        component_width: int,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.whole_state = spaces.goal == spaces.observation
+        self.sight = Sight(spaces, generator=generator)
+        self.state_encoder = EnsembleMLP(members, [self.sight.observation_width, *hidden, latent], generator=generator)
+        self.goal_encoder = (
+            self.state_encoder
+            if self.whole_state
+            else EnsembleMLP(members, [self.sight.goal_width, *hidden, latent], generator=generator)
+        )
+        self.dynamics = EnsembleMLP(members, [latent + spaces.action, *hidden, latent], generator=generator)
+        # T starts as "nothing changes".
+        nn.init.zeros_(self.dynamics.weights[-1])
+        nn.init.zeros_(self.dynamics.biases[-1])
+        width = components * component_width
+        self.projector = EnsembleMLP(members, [latent, projector, width], generator=generator)
+        self.quasimetric = IntervalQuasimetric(members, components)
+
+    def states(self, observation: Tensor) -> Float[Tensor, "E B D"]:
+        """phi."""
+        latents: Tensor = self.state_encoder(self.sight(observation))
+        return latents
+
+    def goals(self, goal: Tensor) -> Float[Tensor, "E B D"]:
+        """phi of a goal that is a state, psi of goal coordinates."""
+        latents: Tensor = self.goal_encoder(self.sight(goal))
+        return latents
+
+    def step(
+        self, latent: Float[Tensor, "E B D"], action: Float[Tensor, "B A"], *, frozen: bool = False
+    ) -> Float[Tensor, "E B D"]:
+        """T(z, a), predicted as a change of z; `frozen` keeps gradients from its parameters."""
+        inputs = torch.cat([latent, action.expand(latent.shape[0], *action.shape)], dim=-1)
+        change: Tensor = self.dynamics(inputs, frozen=frozen)
+        return latent + change
+
+    def distances(
+        self, *pairs: tuple[int, int], latents: list[Tensor], frozen: bool = False
+    ) -> list[Float[Tensor, "E B"]]:
+        """d from latent i to latent j for pairs (i, j), in one call; `frozen` as for `step`."""
+        together = self.projector(torch.cat(latents, dim=1), frozen=frozen)
+        projected = together.chunk(len(latents), dim=1)
+        start = torch.cat([projected[i] for i, _ in pairs], dim=1)
+        end = torch.cat([projected[j] for _, j in pairs], dim=1)
+        found: Tensor = self.quasimetric(start, end, frozen=frozen)
+        return list(found.chunk(len(pairs), dim=1))
 
 
 class QRLConfig(AgentConfig):
@@ -130,9 +276,7 @@ class QRL(Agent):
 
     name: ClassVar[str] = "qrl"
 
-    def __init__(
-        self, config: QRLConfig, spaces: Spaces, *, seed: int = 0, device: torch.device | str = "cpu"
-    ) -> None:
+    def __init__(self, config: QRLConfig, spaces: Spaces, *, seed: int = 0, device: torch.device | str = "cpu") -> None:
         continuous_only(self.name, spaces)
         super().__init__(config, spaces, seed=seed, device=device)
         self.config = config

@@ -48,10 +48,7 @@ class SavedAgent:
 
 
 def save_agent(
-    agent: Agent,
-    folder: Path,
-    env: dict[str, Any] | None = None,
-    action_bounds: NDArray[Any] | None = None,
+    agent: Agent, folder: Path, env: dict[str, Any] | None = None, action_bounds: NDArray[Any] | None = None
 ) -> Path:
     """Write an agent's networks and what is needed to build it again.
 
@@ -72,9 +69,9 @@ def save_agent(
     except NonFiniteError as error:
         raise BadInputError(
             f"agent {agent.name!r}",
-            found=str(error),
-            expected="finite losses and parameters",
-            mend="lower the learning rates and train again, or save the agent of an earlier checkpoint",
+            str(error),
+            "finite losses and parameters",
+            "lower the learning rates and train again, or save the agent of an earlier checkpoint",
         ) from None
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {
@@ -112,22 +109,18 @@ def load_agent(path: str | Path, *, device: torch.device | str = "cpu") -> Saved
         if not (folder / name).is_file():
             raise BadInputError(
                 folder / name,
-                found="no such file",
-                expected=f"a folder with {DESCRIPTION} and {WEIGHTS}, or a run that holds one in agent/",
-                mend="check the path; a run writes agent/ when it ends",
+                "no such file",
+                f"a folder with {DESCRIPTION} and {WEIGHTS}, or a run that holds one in agent/",
+                "check the path; a run writes agent/ when it ends",
             )
     try:
         description = json.loads((folder / DESCRIPTION).read_text())
         shapes = description["spaces"]
-        spaces = Spaces(
-            **shapes | {"observation": tuple(shapes["observation"]), "goal": tuple(shapes["goal"])}
-        )
+        spaces = Spaces(**shapes | {"observation": tuple(shapes["observation"]), "goal": tuple(shapes["goal"])})
         tensors = load_file(folder / WEIGHTS, device=str(device))
         agent = make_agent(description["agent"], spaces, device=device)
         for name, module in agent.exports().items():
-            own = {
-                key.removeprefix(f"{name}/"): t for key, t in tensors.items() if key.startswith(f"{name}/")
-            }
+            own = {key.removeprefix(f"{name}/"): t for key, t in tensors.items() if key.startswith(f"{name}/")}
             module.load_state_dict(own)
         bounds = description.get("action_bounds")
         return SavedAgent(agent, description.get("env"), None if bounds is None else np.array(bounds))
@@ -136,7 +129,7 @@ def load_agent(path: str | Path, *, device: torch.device | str = "cpu") -> Saved
             raise
         raise BadInputError(
             folder,
-            found=f"{type(error).__name__}: {error}",
-            expected=f"an agent among {', '.join(AGENTS)}",
-            mend="copy the folder again, or train the agent again",
+            f"{type(error).__name__}: {error}",
+            f"an agent among {', '.join(AGENTS)}",
+            "copy the folder again, or train the agent again",
         ) from None

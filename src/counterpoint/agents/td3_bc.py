@@ -26,10 +26,20 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from counterpoint.agents.base import Agent, AgentConfig, Metrics, Spaces
-from counterpoint.agents.baseline import continuous_only, descend, follow, kept, on_device, prepared
+from counterpoint.agents.base import (
+    Agent,
+    AgentConfig,
+    Metrics,
+    Spaces,
+    continuous_only,
+    descend,
+    follow,
+    kept,
+    on_device,
+    prepared,
+)
 from counterpoint.agents.ddpg_her import ActionValue, DeterministicPolicy
-from counterpoint.data.goals import GoalSpec
+from counterpoint.data.draws import GoalSpec
 
 __all__ = ["TD3BC", "TD3BCConfig", "smoothed_action", "td3_bc_actor_loss", "td_target"]
 
@@ -64,10 +74,7 @@ def smoothed_action(
 
 
 def td_target(
-    reward: Float[Tensor, " B"],
-    terminated: Bool[Tensor, " B"],
-    next_value: Float[Tensor, " B"],
-    discount: float,
+    reward: Float[Tensor, " B"], terminated: Bool[Tensor, " B"], next_value: Float[Tensor, " B"], discount: float
 ) -> Float[Tensor, " B"]:
     """r + gamma (1 - terminated) V', detached."""
     return (reward + discount * (~terminated).float() * next_value).detach()

@@ -25,8 +25,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from counterpoint.agents.base import Metrics
-from counterpoint.agents.contrastive_agent import ContrastiveAgent, ContrastiveConfig
-from counterpoint.agents.contrastive_critic import Seen, action_vectors, pair_metrics
+from counterpoint.agents.contrastive import ContrastiveAgent, ContrastiveConfig
+from counterpoint.agents.critics import Seen, action_vectors, pair_metrics
 from counterpoint.objectives.td_infonce import goal_reaching_rows, td_infonce_loss
 
 __all__ = ["TDInfoNCE", "TDInfoNCEConfig"]

@@ -24,8 +24,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from counterpoint.agents.contrastive_agent import ContrastiveAgent
-from counterpoint.agents.contrastive_critic import action_vectors
+from counterpoint.agents.contrastive import ContrastiveAgent
+from counterpoint.agents.critics import action_vectors
 from counterpoint.agents.networks import CategoricalActor, flat
 
 __all__ = ["Reward", "ValueFunction", "value_of", "values_from_logits"]
@@ -86,10 +86,7 @@ class ValueFunction:
         phi = critic.encode_actions(*((seen, done, wanted) if agent.commanded else (seen, done)))
         logits = critic.pairs(phi, critic.encode_futures(critic.sight(self._state_goals))).amin(-1)
         return values_from_logits(
-            self._reward(observation, action),
-            logits,
-            self._later_rewards(wanted),
-            discount=agent.config.discount,
+            self._reward(observation, action), logits, self._later_rewards(wanted), discount=agent.config.discount
         )
 
     def _later_rewards(self, wanted: Float[Tensor, "B G"]) -> Float[Tensor, "B N"]:

@@ -9,7 +9,7 @@ import sys
 
 import tyro
 
-from counterpoint.cli.agents import bench, evaluate, train
+from counterpoint.cli.agents import evaluate, train
 from counterpoint.cli.collect import collect
 from counterpoint.cli.data import data
 from counterpoint.cli.encoders import convert, pretrain, recipes, report, reward
@@ -25,7 +25,6 @@ app.command(train)
 app.command(evaluate)
 app.command(report)
 app.command(reward)
-app.command(bench, name="bench", help="Run a study of a paper again.")
 app.command(recipes)
 app.command(convert)
 
@@ -50,20 +49,15 @@ DESCRIPTION = "Learn representations of trajectories by contrast, and put them t
 
 
 def _gather_overrides(arguments: list[str]) -> list[str]:
-    """`train R --a.b=c --out O` with the recipe's keys as positionals: they are free, flags are not.
-
-    A benchmark's keys may also stand without a dot (`--seeds=4`).
-    """
-    benchmark = arguments[:1] == ["bench"] and arguments[1:2] in (["fewshot"], ["icon"])
-    if not arguments or (arguments[0] not in ("pretrain", "train") and not benchmark):
+    """`train R --a.b=c --out O` with the recipe's keys as positionals: they are free, flags are not."""
+    if not arguments or arguments[0] not in ("pretrain", "train"):
         return arguments
     plain, overrides = [], []
     rest = list(arguments)
     while rest:
         argument = rest.pop(0)
         key = argument.partition("=")[0]
-        undotted = benchmark and key not in ("--out", "--preset", "--help")
-        if argument.startswith("--") and ("." in key or undotted):
+        if argument.startswith("--") and "." in key:
             value = "" if "=" in argument or not rest else f"={rest.pop(0)}"
             overrides.append(argument.removeprefix("--") + value)
         else:

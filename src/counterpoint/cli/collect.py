@@ -51,8 +51,8 @@ def collect_metaworld(
         workers: Processes that simulate.
         seed: Of initial states and noise.
     """
-    from counterpoint.envs.collect import CollectConfig
-    from counterpoint.envs.collect import collect_metaworld as record
+    from counterpoint.envs.metaworld.collect import CollectConfig
+    from counterpoint.envs.metaworld.collect import collect_metaworld as record
 
     written = record(
         CollectConfig(
@@ -107,8 +107,8 @@ def collect_pointmaze(
         seed: Of all that is random.
     """
     from counterpoint.config import validate
-    from counterpoint.envs.collect_mazes import PointMazeCollect
-    from counterpoint.envs.collect_mazes import collect_pointmaze as record
+    from counterpoint.envs.goal.collect import PointMazeCollect
+    from counterpoint.envs.goal.collect import collect_pointmaze as record
 
     given = {
         "out": out,
@@ -158,8 +158,8 @@ def collect_dmc(
         seed: Of all that is random.
     """
     from counterpoint.config import validate
-    from counterpoint.envs.dmc_collect import DMCCollectConfig
-    from counterpoint.envs.dmc_collect import collect_dmc as record
+    from counterpoint.envs.dmc.collect import DMCCollectConfig
+    from counterpoint.envs.dmc.collect import collect_dmc as record
 
     given = {
         "out": out,
@@ -220,8 +220,8 @@ def collect_robosuite(
         seed: Of initial states and noise.
     """
     from counterpoint.config import validate
-    from counterpoint.envs.robosuite_collect import RobosuiteCollectConfig, summary
-    from counterpoint.envs.robosuite_collect import collect_robosuite as record
+    from counterpoint.envs.robosuite.collect import RobosuiteCollectConfig, summary
+    from counterpoint.envs.robosuite.collect import collect_robosuite as record
 
     given = {
         "out": out,

@@ -92,16 +92,8 @@ def data_masks(
         batch_size: Frames the model looks at together.
         device: Where the model runs; a GPU by default where there is one.
     """
-    from counterpoint.data.mask_command import write_masks
+    from counterpoint.data.masks.command import write_masks
 
     write_masks(
-        path,
-        out,
-        files=source,
-        sam=sam,
-        camera=camera,
-        points=point,
-        box=box,
-        batch_size=batch_size,
-        device=device,
+        path, out, files=source, sam=sam, camera=camera, points=point, box=box, batch_size=batch_size, device=device
     )

@@ -85,9 +85,7 @@ def report(
     print(f"Wrote {write_report(run, data=data, split=split)}")
 
 
-def convert(
-    method: Positional[Literal["decisionnce", "actol"]], checkpoint: Positional[Path], /, *, out: Path
-) -> None:
+def convert(method: Positional[Literal["decisionnce", "actol"]], checkpoint: Positional[Path], /, *, out: Path) -> None:
     """Turn a checkpoint that a paper's authors released into ours.
 
     Args:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from counterpoint.data.sampling import Augment
+from counterpoint.data.spec import Augment
 
 __all__ = [
     "centre_corner",
@@ -70,9 +70,7 @@ def images(batch: Mapping[str, Any], key: str) -> UInt8[Tensor, "B F H W 3"] | F
     return cropped if jitter is None else color_jitter(cropped, jitter)
 
 
-def resized_crop(
-    frames: Float[Tensor, "B F H W 3"], crop: Float[Tensor, "B 4"]
-) -> Float[Tensor, "B F H W 3"]:
+def resized_crop(frames: Float[Tensor, "B F H W 3"], crop: Float[Tensor, "B 4"]) -> Float[Tensor, "B F H W 3"]:
     """Cut one window a clip and resize it bilinearly to the frame's own size.
 
     Args:
@@ -83,11 +81,7 @@ def resized_crop(
     top, left, height, width = crop.to(frames.dtype).unbind(1)
     zero = torch.zeros_like(top)
     theta = torch.stack(
-        [
-            torch.stack([width, zero, 2 * left + width - 1], 1),
-            torch.stack([zero, height, 2 * top + height - 1], 1),
-        ],
-        1,
+        [torch.stack([width, zero, 2 * left + width - 1], 1), torch.stack([zero, height, 2 * top + height - 1], 1)], 1
     )
     grid = functional.affine_grid(theta, [B, 3 * F, H, W], align_corners=False)
     # All frames of a clip share one window, so they travel as channels of one image.
@@ -96,9 +90,7 @@ def resized_crop(
     return cut.reshape(B, F, 3, H, W).permute(0, 1, 3, 4, 2)
 
 
-def color_jitter(
-    frames: Float[Tensor, "B F H W 3"], jitter: Float[Tensor, "B F 4"]
-) -> Float[Tensor, "B F H W 3"]:
+def color_jitter(frames: Float[Tensor, "B F H W 3"], jitter: Float[Tensor, "B F 4"]) -> Float[Tensor, "B F H W 3"]:
     """Brightness, contrast, saturation, then hue, each frame by its own factors; the result is clamped to [0, 1].
 
     Hue turns the chroma plane of YIQ, a linear stand-in for the turn of HSV.
@@ -190,10 +182,7 @@ def _shifted_rows(frames: Tensor, shift: Tensor, pad: int) -> Tensor:
     padded = np.empty((N, S, H + 2 * pad, W + 2 * pad, C), np.uint8)
     inside = slice(pad, pad + H), slice(pad, pad + W)
     padded[:, :, *inside] = pictures
-    padded[:, :, :pad, inside[1]], padded[:, :, pad + H :, inside[1]] = (
-        pictures[:, :, :1],
-        pictures[:, :, -1:],
-    )
+    padded[:, :, :pad, inside[1]], padded[:, :, pad + H :, inside[1]] = (pictures[:, :, :1], pictures[:, :, -1:])
     padded[..., :pad, :], padded[..., pad + W :, :] = padded[..., [pad], :], padded[..., [pad + W - 1], :]
     n, s, h, w, _ = padded.strides
     crops = np.lib.stride_tricks.as_strided(

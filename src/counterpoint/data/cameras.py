@@ -31,15 +31,13 @@ def camera_names(camera: Cameras, known: Sequence[str], count: int | None = None
     names = (chosen,) if isinstance(chosen, str) else tuple(chosen)
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise BadInputError(
-            "camera", found=repr(unknown[0]), expected=f"one of {list(known)}", mend="name one of these"
-        )
+        raise BadInputError("camera", repr(unknown[0]), f"one of {list(known)}", "name one of these")
     if len(set(names)) < len(names) or not names or len(names) != (count or len(names)):
         raise BadInputError(
             "camera",
-            found=", ".join(names) or "none",
-            expected=f"{count} of {list(known)}, one for each of the encoder's" if count else "each once",
-            mend="name as many cameras as the encoder has (encoder.cameras), each once",
+            ", ".join(names) or "none",
+            f"{count} of {list(known)}, one for each of the encoder's" if count else "each once",
+            "name as many cameras as the encoder has (encoder.cameras), each once",
         )
     return names
 

@@ -12,17 +12,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from counterpoint.data.cache_build import resize
+from counterpoint.data.cache import resize
 from counterpoint.data.doctor import examine
 from counterpoint.data.episode import Array, Episode
 from counterpoint.data.formats import open_dataset, recognise, split_names
-from counterpoint.data.formats.epic_kitchens import EpicKitchensStore
-from counterpoint.data.formats.hdf5_store import Hdf5Store
-from counterpoint.data.formats.lerobot import LeRobotStore
-from counterpoint.data.formats.lerobot_layout import INFO
-from counterpoint.data.formats.lerobot_writer import LeRobotWriter
-from counterpoint.data.formats.minari_files import is_minari
-from counterpoint.data.masks import binary_mask, mask_camera, mask_frames, masked_cameras
+from counterpoint.data.formats.epic import EpicKitchensStore
+from counterpoint.data.formats.hdf5.reader import Hdf5Store
+from counterpoint.data.formats.lerobot.layout import INFO
+from counterpoint.data.formats.lerobot.reader import LeRobotStore
+from counterpoint.data.formats.lerobot.writer import LeRobotWriter
+from counterpoint.data.formats.minari.files import is_minari
+from counterpoint.data.masks.robot import binary_mask, mask_camera, mask_frames, masked_cameras
 from counterpoint.data.store import EpisodeStore, SubsetStore
 from counterpoint.errors import BadInputError
 from counterpoint.progress import ProgressBar
@@ -37,7 +37,7 @@ def info(path: str | Path) -> None:
     """Print what a data set holds: episodes, cameras, sizes, instructions, splits, share of successes."""
     console = Console()
     if is_minari(path):
-        from counterpoint.data.formats.minari_info import describe_minari  # minari is an extra
+        from counterpoint.data.formats.minari.info import describe_minari  # minari is an extra
 
         console.print(_facts(path, describe_minari(Path(path))))
         return
@@ -73,7 +73,7 @@ def info(path: str | Path) -> None:
 def doctor(path: str | Path) -> int:
     """Examine a data set, print what is wrong with it, and return the exit code: 0 clean, 2 with findings."""
     if is_minari(path):
-        from counterpoint.data.formats.minari_info import examine_minari  # minari is an extra
+        from counterpoint.data.formats.minari.info import examine_minari  # minari is an extra
 
         findings = examine_minari(Path(path))
     else:
@@ -83,15 +83,10 @@ def doctor(path: str | Path) -> int:
         console.print(Text(f"{path}: nothing wrong"))
         return 0
     table = Table(
-        "where",
-        "found",
-        "expected",
-        "mend",
-        title=Text(f"{path}: {len(findings)} finding(s)"),
-        show_lines=True,
+        "where", "found", "expected", "hint", title=Text(f"{path}: {len(findings)} finding(s)"), show_lines=True
     )
     for finding in findings[:_SHOWN]:
-        parts = (_relative(finding.where, path), finding.found, finding.expected, finding.mend)
+        parts = (_relative(finding.where, path), finding.found, finding.expected, finding.hint)
         table.add_row(*(Text(part, overflow="fold") for part in parts))
     console.print(table)
     if len(findings) > _SHOWN:
@@ -140,9 +135,9 @@ def convert(path: str | Path, out: str | Path, *, size: int | None = None, fps: 
                 if size is None and frames.shape[1:] != first.frames[camera].shape[1:]:
                     raise BadInputError(
                         f"{path}, episode {number}",
-                        found=f"frames of {frames.shape[1]}x{frames.shape[2]}",
-                        expected=f"{first.frames[camera].shape[1]}x{first.frames[camera].shape[2]}, as in episode 0",
-                        mend="give --size to bring all frames to one size",
+                        f"frames of {frames.shape[1]}x{frames.shape[2]}",
+                        f"{first.frames[camera].shape[1]}x{first.frames[camera].shape[2]}, as in episode 0",
+                        "give --size to bring all frames to one size",
                     )
             writer.add_episode(episode)
             bar.advance()
@@ -216,16 +211,13 @@ def _rate(store: EpisodeStore, fps: int | None) -> int:
     if fps is None and len(rates) > 1:
         raise BadInputError(
             "frames a second",
-            found=", ".join(f"{rate} ({count} episodes)" for rate, count in rates.most_common()),
-            expected="one rate, as LeRobot data sets have",
-            mend=f"give --fps {rates.most_common(1)[0][0]} to take the frames nearest in time",
+            ", ".join(f"{rate} ({count} episodes)" for rate, count in rates.most_common()),
+            "one rate, as LeRobot data sets have",
+            f"give --fps {rates.most_common(1)[0][0]} to take the frames nearest in time",
         )
     if fps is not None and store.actions(0) is not None:
         raise BadInputError(
-            "--fps",
-            found="data with actions",
-            expected="videos alone: an action belongs to its own time step",
-            mend="leave --fps out",
+            "--fps", "data with actions", "videos alone: an action belongs to its own time step", "leave --fps out"
         )
     return fps or next(iter(rates))
 

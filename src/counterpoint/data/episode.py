@@ -81,9 +81,9 @@ class Episode:
         if not self.frames and self.state is None:
             raise BadInputError(
                 "episode",
-                found="neither frames nor state",
-                expected="at least one camera or a state",
-                mend="give frames={'camera': uint8 [T, H, W, 3]}",
+                "neither frames nor state",
+                "at least one camera or a state",
+                "give frames={'camera': uint8 [T, H, W, 3]}",
             )
         length = len(self.timestamps)
         _check_timestamps(self.timestamps)
@@ -100,10 +100,7 @@ class Episode:
         for name, mask in self.masks.items():
             if mask.dtype != np.bool_ or mask.shape != (length,):
                 raise BadInputError(
-                    f"masks[{name!r}]",
-                    found=f"{mask.dtype} {mask.shape}",
-                    expected=f"bool ({length},)",
-                    mend="give one truth value a step",
+                    f"masks[{name!r}]", f"{mask.dtype} {mask.shape}", f"bool ({length},)", "give one truth value a step"
                 )
 
     def __len__(self) -> int:
@@ -112,24 +109,17 @@ class Episode:
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle by fields: frozen mappings do not travel between processes, plain ones do."""
         values = (getattr(self, item.name) for item in fields(self))
-        return Episode, tuple(
-            dict(value) if isinstance(value, MappingProxyType) else value for value in values
-        )
+        return Episode, tuple(dict(value) if isinstance(value, MappingProxyType) else value for value in values)
 
     def __repr__(self) -> str:
-        cameras = ", ".join(
-            f"{name} {frames.shape[1]}x{frames.shape[2]}" for name, frames in self.frames.items()
-        )
+        cameras = ", ".join(f"{name} {frames.shape[1]}x{frames.shape[2]}" for name, frames in self.frames.items())
         return f"Episode(T={len(self)}, {self.instruction!r}, cameras=[{cameras}])"
 
 
 def _check_instruction(instruction: object) -> None:
     if not isinstance(instruction, str):
         raise BadInputError(
-            "instruction",
-            found=f"{type(instruction).__name__} {instruction!r}",
-            expected="text",
-            mend="give the instruction as a string",
+            "instruction", f"{type(instruction).__name__} {instruction!r}", "text", "give the instruction as a string"
         )
 
 
@@ -138,9 +128,9 @@ def _check_timestamps(timestamps: Array) -> None:
     if not good or bool((np.diff(timestamps) <= 0).any()):
         raise BadInputError(
             "timestamps",
-            found=f"{timestamps.dtype} {timestamps.shape}, not strictly increasing and finite",
-            expected="at least one time, in seconds, strictly increasing",
-            mend="sort the frames by time and drop repeats",
+            f"{timestamps.dtype} {timestamps.shape}, not strictly increasing and finite",
+            "at least one time, in seconds, strictly increasing",
+            "sort the frames by time and drop repeats",
         )
 
 
@@ -148,19 +138,16 @@ def _check_frames(where: str, frames: Array, length: int) -> None:
     if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[-1] != 3 or len(frames) != length:
         raise BadInputError(
             where,
-            found=f"{frames.dtype} {frames.shape}",
-            expected=f"uint8 ({length}, H, W, 3)",
-            mend="give RGB frames as uint8 in [0, 255], channels last, one a step",
+            f"{frames.dtype} {frames.shape}",
+            f"uint8 ({length}, H, W, 3)",
+            "give RGB frames as uint8 in [0, 255], channels last, one a step",
         )
 
 
 def _check_vectors(where: str, value: Array, length: int) -> None:
     if value.dtype != np.float32 or value.ndim != 2 or len(value) != length:
         raise BadInputError(
-            where,
-            found=f"{value.dtype} {value.shape}",
-            expected=f"float32 ({length}, n)",
-            mend="give one float32 vector a step",
+            where, f"{value.dtype} {value.shape}", f"float32 ({length}, n)", "give one float32 vector a step"
         )
     _check_finite(where, value)
 
@@ -168,10 +155,7 @@ def _check_vectors(where: str, value: Array, length: int) -> None:
 def _check_rewards(rewards: Array, length: int) -> None:
     if rewards.dtype != np.float32 or rewards.shape != (length,):
         raise BadInputError(
-            "rewards",
-            found=f"{rewards.dtype} {rewards.shape}",
-            expected=f"float32 ({length},)",
-            mend="give one number a step",
+            "rewards", f"{rewards.dtype} {rewards.shape}", f"float32 ({length},)", "give one number a step"
         )
     _check_finite("rewards", rewards)
 
@@ -180,8 +164,5 @@ def _check_finite(where: str, value: Array) -> None:
     if not bool(np.isfinite(value).all()):
         step = int(np.argwhere(~np.isfinite(value))[0][0])
         raise BadInputError(
-            where,
-            found=f"a value that is not finite at step {step}",
-            expected="finite numbers",
-            mend="drop or repair the episode",
+            where, f"a value that is not finite at step {step}", "finite numbers", "drop or repair the episode"
         )

@@ -8,8 +8,7 @@ from pathlib import Path
 from counterpoint.data.cache import cached
 from counterpoint.data.cameras import Cameras, camera_names
 from counterpoint.data.formats import open_dataset, split_names
-from counterpoint.data.multitask import MultiTaskStore
-from counterpoint.data.store import EpisodeStore
+from counterpoint.data.store import EpisodeStore, MultiTaskStore
 
 __all__ = ["open_prepared", "together", "validation_split"]
 

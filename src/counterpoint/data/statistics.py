@@ -8,8 +8,7 @@ import numpy as np
 
 from counterpoint.config import FrozenConfig
 from counterpoint.data.episode import Array
-from counterpoint.data.multitask import action_mask, task_numbers
-from counterpoint.data.store import EpisodeStore
+from counterpoint.data.store import EpisodeStore, action_mask, task_numbers
 from counterpoint.errors import BadInputError
 
 __all__ = ["Statistics", "action_statistics"]
@@ -49,9 +48,9 @@ def action_statistics(store: EpisodeStore) -> list[Statistics]:
             if part.shape[1] != parts[0].shape[1]:
                 raise BadInputError(
                     f"episode {episode}",
-                    found=f"actions of {part.shape[1]} dimensions",
-                    expected=f"{parts[0].shape[1]}, as in episode {episodes[0]} of the same task",
-                    mend="join domains that differ in a MultiTaskStore, one store a domain",
+                    f"actions of {part.shape[1]} dimensions",
+                    f"{parts[0].shape[1]}, as in episode {episodes[0]} of the same task",
+                    "join domains that differ in a MultiTaskStore, one store a domain",
                 )
         own = action_mask(store, parts[0].shape[1])[episodes[0]]
         found.append(Statistics.of(np.concatenate(parts)[:, own]))
@@ -61,7 +60,5 @@ def action_statistics(store: EpisodeStore) -> list[Statistics]:
 def _actions(store: EpisodeStore, episode: int) -> Array:
     actions = store.actions(episode)
     if actions is None:
-        raise BadInputError(
-            f"episode {episode}", found="no actions", expected="actions", mend="leave the episode out"
-        )
+        raise BadInputError(f"episode {episode}", "no actions", "actions", "leave the episode out")
     return actions

@@ -1,6 +1,12 @@
-"""Video files: probe, read by frame number, encode, concatenate, and decode what may crash a decoder.
+"""Exact random access to the frames of video files, by frame number, through a bounded set of open decoders.
 
-Reading lives in `counterpoint.data.video_decoder` and is named here again: this module is all a caller needs.
+A frame's number is its rank in presentation order. The first access to a file walks its packets, decodes the
+first picture alone, and notes every presentation time and keyframe; after that a frame costs one seek to the
+keyframe before it and the pictures between.
+
+Video files: probe, read by frame number, encode, concatenate, and decode what may crash a decoder.
+
+Reading lives in `counterpoint.data.video` and is named here again: this module is all a caller needs.
 Encoding sets a keyframe every second frame, which is what makes random access cheap.
 """
 
@@ -8,8 +14,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from fractions import Fraction
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -17,9 +26,10 @@ from typing import Any, Literal, TypeVar
 
 import av
 import numpy as np
+from numpy.typing import NDArray
 
 from counterpoint.data.episode import Array
-from counterpoint.data.video_decoder import VideoInfo, decoders, probe_video, read_frames, reading
+from counterpoint.data.kept import Kept
 from counterpoint.errors import BadInputError
 
 __all__ = [
@@ -30,8 +40,249 @@ __all__ = [
     "in_worker",
     "probe_video",
     "read_frames",
+    "reading",
     "remux",
 ]
+
+
+# Threads cost more than they save on small pictures, and do not survive a fork. PyAV < 17 used none.
+_CONVERSION: dict[str, Any] = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
+
+
+@dataclass(frozen=True, slots=True)
+class VideoInfo:
+    """What a video file holds: number of frames, frames a second, height and width in pixels as shown."""
+
+    frames: int
+    fps: float
+    height: int
+    width: int
+
+
+def probe_video(path: str | Path) -> VideoInfo:
+    """Count the frames of a video file; one picture is decoded.
+
+    Raises:
+        BadInputError: When the file is missing, is no video, or ends early.
+    """
+    return _index(_file_key(path)).info
+
+
+def read_frames(path: str | Path, indices: Sequence[int] | NDArray[Any]) -> Array:
+    """Decode frames by their number inside the file.
+
+    Args:
+        path: The video file. Up to `decoders.limit` files stay open in this process.
+        indices: N frame numbers in any order; repeats are allowed.
+
+    Returns:
+        uint8 [N, H, W, 3], RGB, turned upright where the file says how.
+
+    Raises:
+        BadInputError: When the file is missing or damaged, or a number is outside it.
+    """
+    key = _file_key(path)
+    info = _index(key).info
+    wanted, where = np.unique(np.asarray(indices, dtype=np.int64).reshape(-1), return_inverse=True)
+    if len(wanted) and (wanted[0] < 0 or wanted[-1] >= info.frames):
+        raise BadInputError(
+            path,
+            f"a request for frame {wanted[0] if wanted[0] < 0 else wanted[-1]}",
+            f"a number from 0 to {info.frames - 1}",
+            "if the file should be longer, it is truncated: copy it again",
+        )
+    pictures = np.empty((len(wanted), info.height, info.width, 3), dtype=np.uint8)
+    with decoders.borrow(key) as decoder:
+        decoder.read(wanted.tolist(), pictures)
+    in_order = len(wanted) == len(where) and bool((np.diff(where) > 0).all())
+    return pictures if in_order else pictures[where]
+
+
+@contextmanager
+def reading(path: str | Path) -> Iterator[None]:
+    """Tell FFmpeg's errors on `path` as `BadInputError`."""
+    try:
+        yield
+    except av.FFmpegError as error:
+        raise _damaged(path, str(error)) from error
+
+
+def _damaged(path: str | Path, found: str) -> BadInputError:
+    return BadInputError(path, found, "a whole, readable video", "copy or encode it again")
+
+
+_FileKey = tuple[str, int, int]
+
+
+def _file_key(path: str | Path) -> _FileKey:
+    """Path, size and time of change: a file written anew is another file."""
+    try:
+        status = Path(path).stat()
+    except OSError as error:
+        found = error.strerror or str(error)
+        raise BadInputError(path, found, "a video file", "check the path") from error
+    return str(path), status.st_size, status.st_mtime_ns
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """Where the pictures of a file are.
+
+    Attributes:
+        info: The file as a whole.
+        times: Presentation time of each frame, ascending.
+        keyframes: Frame number of each keyframe.
+        key_times: Decoding time of each keyframe: what a seek aims at.
+        turns: Quarter turns to the left that set the picture upright.
+    """
+
+    info: VideoInfo
+    times: NDArray[np.int64]
+    keyframes: NDArray[np.int64]
+    key_times: NDArray[np.int64]
+    turns: int
+
+
+_indexes: Kept[_Index] = Kept(limit=64 * 1024**2)
+
+
+def _index(key: _FileKey) -> _Index:
+    return _indexes.get(key, lambda: _walk(key[0]))
+
+
+def _walk(path: str) -> tuple[_Index, int]:
+    """Make a file's index; beside it, its size in bytes."""
+    with reading(path), av.open(path, metadata_errors="replace") as container:
+        if not container.streams.video:
+            raise BadInputError(path, "no video stream", "a video", "give another file")
+        stream = container.streams.video[0]
+        shown: list[int] = []
+        keys: list[tuple[int, int]] = []
+        for packet in container.demux(stream):
+            if packet.size == 0 or packet.is_discard:
+                continue
+            if packet.pts is None or packet.dts is None:
+                raise BadInputError(
+                    path,
+                    "a picture without a presentation time",
+                    "times in the container",
+                    "convert it: ffmpeg -i IN -c:v libx264 OUT.mp4",
+                )
+            shown.append(packet.pts)
+            if packet.is_keyframe:
+                keys.append((packet.pts, packet.dts))
+        if not keys or len(shown) < stream.frames:
+            expected = f"{stream.frames}, as its header says" if stream.frames else "at least one"
+            hint = "the file is truncated or empty: copy it again"
+            raise BadInputError(path, f"{len(shown)} frames", expected, hint)
+        times = np.sort(np.array(shown, dtype=np.int64))
+        keyframes = np.searchsorted(times, np.array([pts for pts, _ in keys], dtype=np.int64))
+        container.seek(keys[0][1], stream=stream)
+        first = next(container.decode(stream), None)
+        if first is None:
+            raise _damaged(path, "no picture that decodes")
+        turns = first.rotation // 90 % 4
+        height, width = (first.width, first.height) if turns % 2 else (first.height, first.width)
+        info = VideoInfo(len(shown), float(stream.average_rate or Fraction(0)), height, width)
+        index = _Index(info, times, keyframes, np.array([dts for _, dts in keys], dtype=np.int64), turns)
+        return index, 1000 + times.nbytes + 2 * keyframes.nbytes
+
+
+class _Decoder:
+    """One open file and the place its decoder has come to."""
+
+    def __init__(self, key: _FileKey) -> None:
+        self.path, self.index, self.lock = key[0], _index(key), threading.Lock()
+        with reading(self.path):
+            self._container = av.open(self.path, metadata_errors="replace")
+        self._stream = self._container.streams.video[0]
+        self._stream.codec_context.thread_count = 1  # a decoding thread would not survive a fork
+        self._reformatter = av.video.reformatter.VideoReformatter()
+        self._pictures: Iterator[av.VideoFrame] = iter(())
+        self._next = self.index.info.frames  # the number the next decoded picture will have
+
+    def read(self, wanted: Sequence[int], out: Array) -> None:
+        """Decode ascending frame numbers into `out`, in as few passes as the keyframes allow."""
+        with reading(self.path):
+            for slot, number in enumerate(wanted):
+                key = max(int(np.searchsorted(self.index.keyframes, number, side="right")) - 1, 0)
+                if not self.index.keyframes[key] <= self._next <= number:
+                    self._seek(int(self.index.key_times[key]))
+                picture = self._forward_to(number)
+                if picture is None:  # some containers' seek overshoots: start from the beginning
+                    self._seek(int(self.index.key_times[0]))
+                    picture = self._forward_to(number)
+                if picture is None or picture.is_corrupt:
+                    raise _damaged(self.path, f"no sound picture for frame {number}")
+                out[slot] = np.rot90(self._as_rgb(picture, out.shape), self.index.turns)
+
+    def _as_rgb(self, picture: av.VideoFrame, shape: tuple[int, ...]) -> Array:
+        if {picture.height, picture.width} != {shape[1], shape[2]}:
+            raise _damaged(self.path, f"a picture of {picture.height} x {picture.width} among {shape[1]} x {shape[2]}")
+        return self._reformatter.reformat(picture, format="rgb24", **_CONVERSION).to_ndarray()
+
+    def _seek(self, time: int) -> None:
+        self._container.seek(time, stream=self._stream)
+        self._pictures = self._container.decode(self._stream)
+
+    def _forward_to(self, number: int) -> av.VideoFrame | None:
+        for picture in self._pictures:
+            if picture.pts is None:
+                continue
+            shown = int(np.searchsorted(self.index.times, picture.pts))
+            self._next = shown + 1
+            if shown >= number:
+                return picture if shown == number else None
+        self._next = self.index.info.frames
+        return None
+
+
+class _DecoderCache:
+    """The open decoders of this process, the longest unused closed first.
+
+    Attributes:
+        limit: How many files may stay open.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._forget()
+
+    def _forget(self) -> None:
+        self._open: OrderedDict[_FileKey, _Decoder] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def after_fork(self) -> None:
+        """Start empty in a child: file positions are shared with the parent, and its locks may be held."""
+        self._inherited = self._open  # kept, so that nothing of the parent's is closed from here
+        self._forget()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @contextmanager
+    def borrow(self, key: _FileKey) -> Iterator[_Decoder]:
+        """The decoder of a file, for one thread at a time; one that failed is not kept."""
+        with self._lock:
+            decoder = self._open.pop(key, None) or _Decoder(key)
+            self._open[key] = decoder
+            while len(self._open) > max(self.limit, 1):
+                self._open.popitem(last=False)  # closed when its last borrower lets go
+        try:
+            with decoder.lock:
+                yield decoder
+        except BaseException:
+            with self._lock:
+                self._open.pop(key, None)
+            raise
+
+
+decoders = _DecoderCache(limit=16)
+"""The process-wide cache of open files behind `read_frames`; set `decoders.limit` for another bound."""
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=decoders.after_fork)
+
 
 Result = TypeVar("Result")
 Codec = Literal["libx264", "libsvtav1"]
@@ -74,14 +325,14 @@ def encode_video(
             if frame.dtype != np.uint8 or frame.shape != shape:
                 raise BadInputError(
                     path,
-                    found=f"frame {number} as {frame.dtype} {frame.shape}",
-                    expected=f"uint8 {shape}",
-                    mend="give RGB frames of one size, channels last",
+                    f"frame {number} as {frame.dtype} {frame.shape}",
+                    f"uint8 {shape}",
+                    "give RGB frames of one size, channels last",
                 )
             picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
             container.mux(stream.encode(picture))
         if shape is None:
-            raise BadInputError(path, found="no frame", expected="at least one", mend="drop empty episodes")
+            raise BadInputError(path, "no frame", "at least one", "drop empty episodes")
         container.mux(stream.encode(None))
 
 
@@ -103,22 +354,15 @@ def remux(parts: Sequence[Path], path: str | Path) -> None:
             with reading(part), av.open(str(part)) as source:
                 stream = source.streams.video[0]
                 codec = stream.codec_context
-                own = (
-                    codec.name,
-                    codec.pix_fmt,
-                    info.height,
-                    info.width,
-                    round(info.fps, 3),
-                    codec.extradata,
-                )
+                own = (codec.name, codec.pix_fmt, info.height, info.width, round(info.fps, 3), codec.extradata)
                 if out is None:
                     out, alike = target.add_stream_from_template(stream, opaque=True), own
                 if own != alike:
                     raise BadInputError(
                         part,
-                        found=f"{own[:4]}",
-                        expected=f"{(alike or own)[:4]} and the same encoder settings, as in {parts[0]}",
-                        mend="encode the parts alike, or give frames instead of files",
+                        f"{own[:4]}",
+                        f"{(alike or own)[:4]} and the same encoder settings, as in {parts[0]}",
+                        "encode the parts alike, or give frames instead of files",
                     )
                 shift = round(start / (_rate(info.fps) * (stream.time_base or 1)))
                 for packet in source.demux(stream):
@@ -160,7 +404,7 @@ def in_worker(function: Callable[..., Result], *args: Any, timeout: float = 60.0
         process.join()
         ours.close()
     where = args[0] if args and isinstance(args[0], str | Path) else getattr(function, "__name__", "worker")
-    raise BadInputError(where, found=found, expected="readable media", mend="replace the file, or remove it")
+    raise BadInputError(where, found, "readable media", "replace the file, or remove it")
 
 
 def _serve(pipe: Connection, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
@@ -195,8 +439,8 @@ def _check_encodable(path: Path, frame: Array, codec: Codec) -> tuple[int, ...]:
     if frame.ndim != 3 or frame.shape[-1] != 3 or small:
         raise BadInputError(
             path,
-            found=f"frames of shape {frame.shape}",
-            expected="(H, W, 3)" + (f" of at least {_SMALLEST_AV1} pixels a side" if small else ""),
-            mend="use codec='libx264' for small pictures" if small else "give RGB frames, channels last",
+            f"frames of shape {frame.shape}",
+            "(H, W, 3)" + (f" of at least {_SMALLEST_AV1} pixels a side" if small else ""),
+            "use codec='libx264' for small pictures" if small else "give RGB frames, channels last",
         )
     return frame.shape

@@ -1,8 +1,11 @@
-"""The dual encoder: camera frames and instructions into one space."""
+"""The one place that turns the names in an `EncoderConfig` into modules.
+
+The dual encoder: camera frames and instructions into one space.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,14 +13,36 @@ from huggingface_hub import ModelCard
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from counterpoint.encoders.build import build_towers
-from counterpoint.encoders.config import EncoderConfig
-from counterpoint.encoders.hub import HubEncoder
-from counterpoint.encoders.model_card import model_card
+from counterpoint.encoders import clip, towers
+from counterpoint.encoders.hub import HubEncoder, model_card
 from counterpoint.encoders.preprocess import preprocess
+from counterpoint.encoders.text import SentenceTower
+from counterpoint.encoders.towers import EncoderConfig, ImageKind, ImageTower, Towers
 from counterpoint.errors import BadInputError
 
-__all__ = ["DualEncoder", "EncoderConfig"]
+__all__ = ["IMAGE_TOWERS", "DualEncoder", "EncoderConfig", "build_towers"]
+
+
+IMAGE_TOWERS: dict[ImageKind, Callable[[EncoderConfig], ImageTower]] = {
+    "convnet": towers.build_convnet,
+    "resnet18": towers.build_resnet,
+    "open_clip": clip.build_image,
+    "timm": towers.build_timm_tower,
+}
+"""Name -> builder of an image tower; optional libraries are imported when one is called."""
+
+
+def build_towers(config: EncoderConfig) -> Towers:
+    """The towers `config` names.
+
+    Raises:
+        BadInputError: An unknown model or tag, or weights that do not fit.
+        MissingExtraError: The library behind a tower is not installed.
+    """
+    if config.text == "open_clip":
+        return clip.build(config)
+    image = IMAGE_TOWERS[config.image](config)
+    return Towers(image, SentenceTower(config.text_model, image.embed_dim))
 
 
 class DualEncoder(HubEncoder):
@@ -84,10 +109,7 @@ class DualEncoder(HubEncoder):
         """
         if isinstance(texts, str) or not texts or not all(isinstance(text, str) for text in texts):
             raise BadInputError(
-                "texts",
-                found=repr(texts)[:80],
-                expected="a sequence of one or more strings",
-                mend="wrap a single instruction in a list",
+                "texts", repr(texts)[:80], "a sequence of one or more strings", "wrap a single instruction in a list"
             )
         return _full(self.text(list(texts)))
 

@@ -16,8 +16,7 @@ from jaxtyping import Float
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from counterpoint.encoders.config import EncoderConfig
-from counterpoint.encoders.towers import ImageTower, Towers
+from counterpoint.encoders.towers import EncoderConfig, ImageTower, Towers
 from counterpoint.encoders.weights import check_file, is_local
 from counterpoint.errors import BadInputError, MissingExtraError
 
@@ -55,9 +54,7 @@ class ClipText(nn.Module):
 def build(config: EncoderConfig) -> Towers:
     """Both towers of `config.image_model`; CLIP's learned temperature is left to the objectives."""
     model = _create(config)
-    return Towers(
-        _image_tower(model, config), ClipText(model.text, config.image_model, frozen=config.freeze_text)
-    )
+    return Towers(_image_tower(model, config), ClipText(model.text, config.image_model, frozen=config.freeze_text))
 
 
 def build_image(config: EncoderConfig) -> ImageTower:
@@ -72,9 +69,9 @@ def _image_tower(model: Any, config: EncoderConfig) -> ImageTower:
     if config.embed_dim not in (None, embed_dim):
         raise BadInputError(
             "embed_dim",
-            found=str(config.embed_dim),
-            expected=f"{embed_dim}, the width in which both halves of {config.image_model} meet",
-            mend="leave embed_dim out",
+            str(config.embed_dim),
+            f"{embed_dim}, the width in which both halves of {config.image_model} meet",
+            "leave embed_dim out",
         )
     expects = open_clip.get_model_preprocess_cfg(model)
     size = expects["size"]
@@ -94,26 +91,22 @@ def _create(config: EncoderConfig) -> Any:
     try:
         with _quiet():
             model = open_clip.create_model(
-                name,
-                pretrained=tag,
-                force_custom_text=True,
-                force_image_size=config.image_size,
-                pretrained_text=False,
+                name, pretrained=tag, force_custom_text=True, force_image_size=config.image_size, pretrained_text=False
             )
     except (OSError, RuntimeError) as error:
         raise BadInputError(
             "pretrained",
-            found=f"{start!r} for {name} at {config.image_size or 'its own'} px: {_first_line(error)}",
-            expected="weights that can be fetched or are in the local cache, and that fit",
-            mend="use the model's own image size; without a network give a local file: "
+            f"{start!r} for {name} at {config.image_size or 'its own'} px: {_first_line(error)}",
+            "weights that can be fetched or are in the local cache, and that fit",
+            "use the model's own image size; without a network give a local file: "
             'pretrained = "./weights.safetensors"',
         ) from error
     if not isinstance(model, open_clip.CustomTextCLIP):
         raise BadInputError(
             "image_model",
-            found=f"{name}, a {type(model).__name__}",
-            expected="an open_clip model of one image and one text tower",
-            mend="choose a CLIP or SigLIP model",
+            f"{name}, a {type(model).__name__}",
+            "an open_clip model of one image and one text tower",
+            "choose a CLIP or SigLIP model",
         )
     if start is not None and tag is None:
         _load_file(model, Path(start).expanduser())
@@ -129,9 +122,9 @@ def _check_names(name: str, start: str | None) -> None:
         near = difflib.get_close_matches(name, open_clip.list_models(), n=3)
         raise BadInputError(
             "image_model",
-            found=repr(name),
-            expected="the name of an open_clip model" + (f", such as {', '.join(near)}" if near else ""),
-            mend="open_clip.list_models() lists them",
+            repr(name),
+            "the name of an open_clip model" + (f", such as {', '.join(near)}" if near else ""),
+            "open_clip.list_models() lists them",
         )
     if start is None or is_local(start):
         return
@@ -139,17 +132,17 @@ def _check_names(name: str, start: str | None) -> None:
     if start not in tags:
         raise BadInputError(
             "pretrained",
-            found=f"tag {start!r}",
-            expected=f"a tag of {name}: {', '.join(tags) or 'it has none'}",
-            mend='choose one of them, or give a local file: pretrained = "./weights.safetensors"',
+            f"tag {start!r}",
+            f"a tag of {name}: {', '.join(tags) or 'it has none'}",
+            'choose one of them, or give a local file: pretrained = "./weights.safetensors"',
         )
     quick = bool(open_clip.get_pretrained_cfg(name, start).get("quick_gelu"))
     if quick != bool(config.get("quick_gelu")):
         raise BadInputError(
             "image_model",
-            found=name,
-            expected=f"a model {'with' if quick else 'without'} QuickGELU, with which {start!r} was trained",
-            mend=f"use {name}-quickgelu" if quick else f"use {name.removesuffix('-quickgelu')}",
+            name,
+            f"a model {'with' if quick else 'without'} QuickGELU, with which {start!r} was trained",
+            f"use {name}-quickgelu" if quick else f"use {name.removesuffix('-quickgelu')}",
         )
 
 
@@ -171,9 +164,9 @@ def _load_file(model: nn.Module, path: Path) -> None:
     ) as error:
         raise BadInputError(
             path,
-            found=_first_line(error),
-            expected="a checkpoint of this open_clip model: safetensors, or torch tensors and no code",
-            mend="check the file and image_model; what the authors of DecisionNCE and AcTOL released goes "
+            _first_line(error),
+            "a checkpoint of this open_clip model: safetensors, or torch tensors and no code",
+            "check the file and image_model; what the authors of DecisionNCE and AcTOL released goes "
             "through `counterpoint convert` first",
         ) from error
 
@@ -187,9 +180,9 @@ def _tokenizer(name: str) -> Any:
     except OSError as error:
         raise BadInputError(
             "image_model",
-            found=f"{name}, whose tokenizer cannot be fetched ({_first_line(error)})",
-            expected="its tokenizer in the local cache, or a way to the Hub",
-            mend="fetch it once where there is a network, or use text = 'minilm'",
+            f"{name}, whose tokenizer cannot be fetched ({_first_line(error)})",
+            "its tokenizer in the local cache, or a way to the Hub",
+            "fetch it once where there is a network, or use text = 'minilm'",
         ) from error
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from counterpoint.encoders.base import DualEncoder
-from counterpoint.encoders.config import EncoderConfig
+from counterpoint.encoders.towers import EncoderConfig
 from counterpoint.encoders.weights import fit_weights, read_torch_file
 from counterpoint.errors import BadInputError
 
@@ -80,9 +80,9 @@ def _state_dict(path: Path) -> dict[str, Tensor]:
     if not any(name.startswith("model.visual.") for name in tensors):
         raise BadInputError(
             path,
-            found=f"{len(tensors)} tensors ({', '.join(sorted(tensors)[:3]) or 'none'}, ...)",
-            expected="OpenAI CLIP tensors such as model.visual.conv1.weight, alone or under the key model",
-            mend="give the checkpoint file the authors released",
+            f"{len(tensors)} tensors ({', '.join(sorted(tensors)[:3]) or 'none'}, ...)",
+            "OpenAI CLIP tensors such as model.visual.conv1.weight, alone or under the key model",
+            "give the checkpoint file the authors released",
         )
     return {name.removeprefix("model."): value for name, value in tensors.items()}
 

@@ -1,7 +1,14 @@
-"""The observation encoder of control: a stack of camera frames into a state vector."""
+"""The shallow ConvNet of DrQ-v2 with Premier-TACO's trunk (Appendix C, Listing 1).
+
+ResNet-18 that an instruction modulates: feature-wise linear modulation (FiLM; Perez et al., AAAI 2018).
+
+The observation encoder of control: a stack of camera frames into a state vector.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, Literal, Self, cast
 
 import torch
@@ -11,19 +18,153 @@ from pydantic import PositiveInt, model_validator
 from torch import Tensor, nn
 
 from counterpoint.config import FrozenConfig
-from counterpoint.encoders.config import MINILM
-from counterpoint.encoders.drq import DrQConvNet
-from counterpoint.encoders.film import FilmResNet18, Instruction
-from counterpoint.encoders.hub import HubEncoder
-from counterpoint.encoders.observation_card import observation_card
+from counterpoint.encoders.hub import HubEncoder, observation_card
 from counterpoint.encoders.preprocess import check_frames
-from counterpoint.encoders.pretrained import PretrainedEncoder
-from counterpoint.encoders.pretrained_models import PRETRAINED
-from counterpoint.encoders.resnet import ResNet18
+from counterpoint.encoders.pretrained import PRETRAINED, PretrainedEncoder
+from counterpoint.encoders.text import SentenceTower
+from counterpoint.encoders.towers import MINILM, ResNet18
 from counterpoint.encoders.vit import ViT, ViTConfig
 from counterpoint.errors import BadInputError
 
-__all__ = ["ObservationConfig", "ObservationEncoder", "ObservationKind"]
+__all__ = [
+    "DrQConvNet",
+    "FilmResNet18",
+    "Instruction",
+    "ObservationConfig",
+    "ObservationEncoder",
+    "ObservationKind",
+    "SpatialSoftmax",
+]
+
+
+class DrQConvNet(nn.Module):
+    """Four 3 x 3 convolutions, the first of stride 2, then linear, layer normalisation and tanh.
+
+    At 9 x 84 x 84, width 32 and D = 100 it has 3.95 million parameters, as the paper says. (Listing 1 writes
+    `Conv2d(84, 32, ...)`: 84 is the picture's side; the channels are nine.)
+
+    Args:
+        channels: Of the input: three a frame of the stack.
+        size: Height and width, in pixels.
+        embed_dim: D.
+        width: Channels of every convolution.
+    """
+
+    def __init__(self, channels: int, size: int, embed_dim: int, *, width: int = 32) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for number in range(4):
+            layers += [nn.Conv2d(channels if number == 0 else width, width, 3, 2 if number == 0 else 1), nn.ReLU()]
+        self.convnet = nn.Sequential(*layers)
+        side = (size - 3) // 2 + 1 - 6
+        self.trunk = nn.Sequential(nn.Linear(width * side * side, embed_dim), nn.LayerNorm(embed_dim), nn.Tanh())
+
+    def forward(self, images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N D"]:
+        """Embed normalised images."""
+        embedded: Tensor = self.trunk(self.convnet(images).flatten(1))
+        return embedded
+
+
+Instruction = Sequence[str] | Tensor
+"""Texts, or their sentence embeddings [B, E]."""
+
+_WIDTHS = (64, 64, 128, 128, 256, 256, 512, 512)
+"""Channels of the eight blocks."""
+
+
+class SpatialSoftmax(nn.Module):
+    """Where a learned map lies, on average, for each of K maps: x and y in [-1, 1] (Levine et al., 2016).
+
+    Args:
+        channels: Of the input.
+        keypoints: K.
+    """
+
+    def __init__(self, channels: int, keypoints: int) -> None:
+        super().__init__()
+        self.maps = nn.Conv2d(channels, keypoints, 1)
+
+    def forward(self, images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N L"]:
+        """L = 2 K: the x of all maps, then the y."""
+        attention = self.maps(images).float().flatten(2).softmax(-1).unflatten(-1, images.shape[-2:])
+        y, x = (torch.linspace(-1, 1, side, device=images.device) for side in images.shape[-2:])
+        return torch.cat([attention.sum(-2) @ x, attention.sum(-1) @ y], 1)
+
+
+class FilmResNet18(nn.Module):
+    """ResNet-18 with FiLM after every block: h <- (1 + gamma) h + beta, gamma and beta linear in the text.
+
+    Modulation and, with `keypoints`, the whole follow LIBERO (Liu et al., 2023): its encoder keeps the first four
+    of the eight blocks, then takes D / 2 keypoints and a linear layer. Unlike LIBERO's, normalisation is by
+    group, so that no frame sees another, and the sentence encoder is MiniLM where LIBERO has BERT (both frozen;
+    another is a name away). Premier-TACO (Appendix C) takes one such encoder a camera.
+
+    Args:
+        channels: Of the input: three a frame of the stack.
+        embed_dim: D.
+        keypoints: LIBERO's form, instead of all eight blocks, average pooling and a linear layer.
+        text_model: Sentence encoder, as in `SentenceTower`.
+    """
+
+    def __init__(self, channels: int, embed_dim: int, *, keypoints: bool = False, text_model: str = MINILM) -> None:
+        super().__init__()
+        plain = ResNet18(embed_dim, channels=channels)
+        self.widths = _WIDTHS[:4] if keypoints else _WIDTHS
+        self.stem = plain.stem
+        self.blocks = nn.ModuleList(list(plain.stages)[: len(self.widths)])
+        if keypoints:
+            count = max(1, embed_dim // 2)
+            self.pool: nn.Module = SpatialSoftmax(self.widths[-1], count)
+            self.head = nn.Linear(2 * count, embed_dim)
+        else:
+            self.pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+            self.head = plain.head
+        # One linear map gives every block's beta and gamma.
+        self.language = SentenceTower(text_model, 2 * sum(self.widths))
+
+    def forward(self, images: Float[Tensor, "N C H W"], instruction: Instruction) -> Float[Tensor, "N D"]:
+        """Embed normalised images under their instructions.
+
+        Args:
+            images: N observations.
+            instruction: B texts or sentence embeddings [B, E]; N is a multiple of B, and each belongs to N / B
+                observations in a row.
+
+        Raises:
+            BadInputError: Numbers that do not fit.
+        """
+        text = self._modulation(instruction, len(images))
+        hidden = self.stem(images)
+        for block, both in zip(self.blocks, text, strict=True):
+            beta, gamma = both[:, :, None, None].chunk(2, 1)
+            hidden = (1 + gamma) * block(hidden) + beta
+        embedded: Tensor = self.head(self.pool(hidden))
+        return embedded
+
+    def _modulation(self, instruction: Instruction, count: int) -> tuple[Tensor, ...]:
+        """Beta and gamma, side by side, of every block: one row an observation."""
+        projection = self.language.projection
+        if isinstance(instruction, Tensor):
+            found, fits = (f"embeddings {list(instruction.shape)}", instruction.shape[1:] == (projection.in_features,))
+        else:
+            # A single string would be taken for its letters.
+            found, fits = f"{len(instruction)} texts", not isinstance(instruction, str)
+        if not fits or len(instruction) == 0 or count % len(instruction):
+            raise BadInputError(
+                "instruction",
+                f"{found} for {count} observations",
+                "a list of texts, or embeddings "
+                f"[B, {projection.in_features}]: one for each observation, or for each of equal runs of them",
+                "pass the instruction of every observation",
+            )
+        rows: Tensor = (
+            projection(instruction.to(projection.weight))
+            if isinstance(instruction, Tensor)
+            else self.language(list(instruction))
+        )
+        ends = list(accumulate(2 * width for width in self.widths))[:-1]
+        return torch.tensor_split(rows.repeat_interleave(count // len(instruction), 0), ends, 1)
+
 
 ObservationKind = Literal["drq", "resnet18", "resnet18_film", "libero", "pretrained", "vit"]
 
@@ -146,9 +287,9 @@ class ObservationEncoder(HubEncoder):
         if self.config.kind != "vit":
             raise BadInputError(
                 "encoder",
-                found=f"kind {self.config.kind!r}, which has no tokens",
-                expected="kind 'vit'",
-                mend='set encoder.kind = "vit", or leave the term that needs tokens out',
+                f"kind {self.config.kind!r}, which has no tokens",
+                "kind 'vit'",
+                'set encoder.kind = "vit", or leave the term that needs tokens out',
             )
         if isinstance(self.body, nn.ModuleList):
             return tuple(vit for encoder in self.body for vit in cast(ObservationEncoder, encoder).vits)
@@ -168,9 +309,9 @@ class ObservationEncoder(HubEncoder):
         if len(frames) == 0 or frames.shape[1:] != expected or self.config.kind in _OWN_NORMALISATION:
             raise BadInputError(
                 "frames",
-                found=f"shape {list(frames.shape)} for kind {self.config.kind!r}",
-                expected=f"[N, {', '.join(map(str, expected))}] for an encoder trained from scratch",
-                mend="give frames of the encoder's size; pretrained models are not centred",
+                f"shape {list(frames.shape)} for kind {self.config.kind!r}",
+                f"[N, {', '.join(map(str, expected))}] for an encoder trained from scratch",
+                "give frames of the encoder's size; pretrained models are not centred",
             )
         if isinstance(self.body, nn.ModuleList):
             for camera, encoder in enumerate(self.body):
@@ -231,19 +372,17 @@ class ObservationEncoder(HubEncoder):
             cameras = f" from each of {self.config.cameras} cameras" if self.config.cameras > 1 else ""
             raise BadInputError(
                 "frames",
-                found=f"shape {list(frames.shape)}" + _depth(frames),
-                expected=f"[N, {F}, {size}, {size}, 3]: stacks of {self.config.stack} frames{cameras} of "
-                f"{size} x {size} pixels",
-                mend="collect or read the frames with the encoder's stack and size, or build the encoder for "
+                f"shape {list(frames.shape)}" + _depth(frames),
+                f"[N, {F}, {size}, {size}, 3]: stacks of {self.config.stack} frames{cameras} of {size} x {size} pixels",
+                "collect or read the frames with the encoder's stack and size, or build the encoder for "
                 "theirs (stack, size)",
             )
         if (instruction is not None) != self.takes_instruction:
             raise BadInputError(
                 "instruction",
-                found="none" if instruction is None else "one",
-                expected=("a text or an embedding" if self.takes_instruction else "none")
-                + f" for kind {self.config.kind!r}",
-                mend="pass the task's instruction" if instruction is None else "leave it out",
+                "none" if instruction is None else "one",
+                ("a text or an embedding" if self.takes_instruction else "none") + f" for kind {self.config.kind!r}",
+                "pass the task's instruction" if instruction is None else "leave it out",
             )
 
 
@@ -276,10 +415,5 @@ def _whole_model(config: ObservationConfig) -> ViT | PretrainedEncoder:
 
 def _its_width(config: ObservationConfig, width: int) -> int:
     if config.embed_dim not in (None, width):
-        raise BadInputError(
-            "embed_dim",
-            found=str(config.embed_dim),
-            expected=f"{width}, what the model gives",
-            mend="leave embed_dim out",
-        )
+        raise BadInputError("embed_dim", str(config.embed_dim), f"{width}, what the model gives", "leave embed_dim out")
     return width

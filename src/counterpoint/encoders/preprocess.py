@@ -59,32 +59,20 @@ def check_frames(frames: Tensor) -> None:
     """
     expected = "a tensor [..., H, W, 3], uint8 in [0, 255] or float in [0, 1]"
     if not isinstance(frames, Tensor):
-        raise BadInputError(
-            "frames", found=type(frames).__name__, expected=expected, mend="wrap it with torch.from_numpy"
-        )
+        raise BadInputError("frames", type(frames).__name__, expected, "wrap it with torch.from_numpy")
     if frames.ndim < 3 or frames.shape[-1] != 3 or 0 in frames.shape[-3:]:
-        raise BadInputError(
-            "frames",
-            found=f"shape {list(frames.shape)}",
-            expected=expected,
-            mend="put channels last: .movedim(-3, -1)",
-        )
+        raise BadInputError("frames", f"shape {list(frames.shape)}", expected, "put channels last: .movedim(-3, -1)")
     if frames.dtype == torch.uint8:
         return
     if not frames.is_floating_point():
-        raise BadInputError(
-            "frames",
-            found=str(frames.dtype),
-            expected=expected,
-            mend="convert pixels in [0, 255] with .to(torch.uint8)",
-        )
+        raise BadInputError("frames", str(frames.dtype), expected, "convert pixels in [0, 255] with .to(torch.uint8)")
     if frames.numel():
         low, high = (float(bound) for bound in frames.detach().aminmax())
         # Written so that a NaN fails it too.
         if not (low >= -_TOLERANCE and high <= 1 + _TOLERANCE):
             raise BadInputError(
                 "frames",
-                found=f"{frames.dtype} in [{low:.4g}, {high:.4g}]",
-                expected=expected,
-                mend="pass pixels in [0, 255] as uint8, or divide by 255; the encoder normalises by itself",
+                f"{frames.dtype} in [{low:.4g}, {high:.4g}]",
+                expected,
+                "pass pixels in [0, 255] as uint8, or divide by 255; the encoder normalises by itself",
             )

@@ -1,22 +1,259 @@
-"""A pretrained visual representation over a stack of frames: each frame by itself, side by side."""
+"""Reading the files that authors of pretrained visual representations released.
+
+Which pretrained visual representations can be loaded, and all that tells one from another.
+
+The image models of pretrained visual representations, built by torchvision, timm and open_clip.
+
+A pretrained visual representation over a stack of frames: each frame by itself, side by side.
+"""
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Literal, Self
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.nn import functional
 
-from counterpoint.encoders import pretrained_backbone
-from counterpoint.encoders.pretrained_models import PRETRAINED, PretrainedModel
-from counterpoint.encoders.pretrained_weights import load_released
-from counterpoint.encoders.weights import is_local
-from counterpoint.errors import BadInputError
+from counterpoint.encoders import clip
+from counterpoint.encoders.towers import IMAGENET_MEAN, IMAGENET_STD, Colour, EncoderConfig
+from counterpoint.encoders.weights import fit_weights, is_local, read_torch_file, read_weights
+from counterpoint.errors import BadInputError, MissingExtraError
 
-__all__ = ["PretrainedEncoder", "released_pixels"]
+__all__ = ["PRETRAINED", "Layout", "PretrainedEncoder", "PretrainedModel", "build", "load_released", "released_pixels"]
+
+
+def load_released(module: nn.Module, path: Path, layout: Layout) -> None:
+    """Load the image model in the file at `path` into `module`.
+
+    The file is read without running code from it. Every name and every shape must agree; what the layout calls
+    ignored is left out. Half-precision weights, as OpenAI ships CLIP's, become single precision.
+
+    Raises:
+        BadInputError: No such file, a damaged one, or one of another layout or architecture.
+    """
+    fit_weights(module, _image_model(_state_dict(path, layout), layout), path)
+
+
+def _state_dict(path: Path, layout: Layout) -> dict[str, Tensor]:
+    """The tensors under the layout's outer key, names without the "module." of `DataParallel`."""
+    found: Mapping[str, object]
+    if path.suffix == ".safetensors":
+        found = {layout.outer: read_weights(path)} if layout.outer else read_weights(path)
+    else:
+        # MAE's training script leaves its arguments in the file: a plain container, that runs nothing.
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            found = read_torch_file(path)
+    inner = found.get(layout.outer) if layout.outer else found
+    if not isinstance(inner, Mapping):
+        raise BadInputError(
+            path,
+            f"the entries {', '.join(sorted(found)[:5]) or '(none)'}",
+            f"a state dict under {layout.outer!r}, as its authors released it",
+            "check that `checkpoint` is the file that belongs to `model`",
+        )
+    return {str(name).removeprefix("module."): value for name, value in inner.items() if isinstance(value, Tensor)}
+
+
+def _image_model(weights: Mapping[str, Tensor], layout: Layout) -> dict[str, Tensor]:
+    """Names as the image model has them; a name the layout does not explain stays, for the check to tell."""
+    return {
+        name.removeprefix(layout.prefix): value.float() if value.is_floating_point() else value
+        for name, value in weights.items()
+        if not name.startswith(layout.ignored)
+    }
+
+
+_CLIP_MEAN: Colour = (0.48145466, 0.4578275, 0.40821073)
+_CLIP_STD: Colour = (0.26862954, 0.26130258, 0.27577711)
+_CLIP_TEXT = (
+    *("transformer.", "token_embedding.", "positional_embedding", "text_projection", "ln_final.", "text."),
+    *("logit_scale", "logit_bias", "input_resolution", "context_length", "vocab_size"),
+)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the weights of the image model lie in the file its authors released.
+
+    A leading "module." (of `DataParallel`) is taken off every name first.
+
+    Attributes:
+        outer: Key of the state dict inside the file; empty where the file is one.
+        prefix: What stands before the names of the image model.
+        ignored: Names that begin so belong to something else: a language head, a decoder, a momentum copy.
+    """
+
+    outer: str
+    prefix: str = ""
+    ignored: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class PretrainedModel:
+    """One pretrained image model.
+
+    Attributes:
+        title: Of the paper.
+        architecture: What `pretrained_backbone.build` makes.
+        width: E, numbers a frame.
+        layout: Of the released file.
+        size: Side in pixels of the square the model sees.
+        resize: Side in pixels the shorter edge of a frame is brought to before the centre is cut out.
+        resample: How.
+        mean: Channel means taken off pixels in [0, 1].
+        std: Channel deviations pixels are then divided by.
+        untouched: Whether frames that have the model's size already are taken as they are.
+    """
+
+    title: str
+    architecture: str
+    width: int
+    layout: Layout
+    size: int = 224
+    resize: int = 256
+    resample: Literal["bilinear", "bicubic"] = "bilinear"
+    mean: Colour = IMAGENET_MEAN
+    std: Colour = IMAGENET_STD
+    untouched: bool = False
+
+
+_PVR = "PVR (Parisi et al., ICML 2022): MoCo v2"
+_R3M = "R3M (Nair et al., CoRL 2022)"
+_VIP = "VIP (Ma et al., ICLR 2023)"
+_VC1 = "VC-1 (Majumdar et al., NeurIPS 2023)"
+_MVP = "MVP (Xiao et al., 2022; Radosavovic et al., CoRL 2022)"
+_CLIP = "CLIP (Radford et al., ICML 2021)"
+
+
+def _moco(*cut: str) -> Layout:
+    """MoCo keeps a momentum copy and a queue beside the encoder; compressed ones no longer use some blocks."""
+    unused = ("fc.", *cut)
+    return Layout("state_dict", "encoder_q.", ("encoder_k.", "queue", *(f"encoder_q.{name}" for name in unused)))
+
+
+def _r3m(depth: int, width: int) -> PretrainedModel:
+    layout = Layout("r3m", "convnet.", ("lang_enc.", "lang_rew."))
+    return PretrainedModel(f"{_R3M}, ResNet-{depth}", f"resnet{depth}", width, layout, untouched=True)
+
+
+_MAE = Layout("model", ignored=("decoder", "mask_token", "head."))
+
+
+def _vc1(size: str, width: int) -> PretrainedModel:
+    return PretrainedModel(f"{_VC1}, ViT-{size}", f"vit_{size.lower()}", width, _MAE, resample="bicubic")
+
+
+def _mvp(architecture: str, width: int, size: int = 224) -> PretrainedModel:
+    # Its frames are rendered at the model's size: nothing is cut off.
+    return PretrainedModel(_MVP, architecture, width, _MAE, size=size, resize=size)
+
+
+def _clip(architecture: str, width: int) -> PretrainedModel:
+    layout = Layout("", "visual.", _CLIP_TEXT)
+    return PretrainedModel(
+        f"{_CLIP}, {architecture}",
+        architecture,
+        width,
+        layout,
+        resize=224,
+        resample="bicubic",
+        mean=_CLIP_MEAN,
+        std=_CLIP_STD,
+    )
+
+
+PRETRAINED: dict[str, PretrainedModel] = {
+    "pvr": PretrainedModel(f"{_PVR}, last layer", "resnet50", 2048, _moco()),
+    "pvr-conv4": PretrainedModel(f"{_PVR}, compressed map of stage 4", "resnet50_conv4", 2058, _moco("layer4.2.")),
+    "pvr-conv3": PretrainedModel(
+        f"{_PVR}, compressed map of stage 3", "resnet50_conv3", 2156, _moco("layer3.2.", "layer4.")
+    ),
+    "r3m": _r3m(50, 2048),
+    "r3m-resnet34": _r3m(34, 512),
+    "r3m-resnet18": _r3m(18, 512),
+    "vip": PretrainedModel(_VIP, "resnet50_fc1024", 1024, Layout("vip", "convnet."), untouched=True),
+    "vc1": _vc1("B", 768),
+    "vc1-vitl": _vc1("L", 1024),
+    "mvp": _mvp("vit_s_12heads", 384),
+    "mvp-vitb": _mvp("vit_b", 768),
+    "mvp-vitl-256": _mvp("vit_l", 1024, 256),
+    "clip": _clip("ViT-B-32-quickgelu", 512),
+    "clip-vitb16": _clip("ViT-B-16-quickgelu", 512),
+    "clip-rn50": _clip("RN50-quickgelu", 1024),
+}
+"""By the name an `ObservationConfig` gives. Files: PVR `moco_*.pth`, R3M and VIP `model.pt`, VC-1 `vc1_vitb.pth` and
+`vc1_vitl.pth`, MVP `*-mae-*.pth`, CLIP the state dict of the whole model or the tag "openai"."""
+
+
+_VITS = {"vit_s_12heads": (384, 12, 12), "vit_b": (768, 12, 12), "vit_l": (1024, 24, 16)}
+"""Width, depth, heads. MVP's ViT-S has twelve heads; timm's has six, and its weights would fit without a word."""
+
+_COMPRESSED = {"conv3": ("layer3", 1024, 11), "conv4": ("layer4", 2048, 42)}
+"""Stage, its channels, and the channels its map is compressed to before it is flattened."""
+
+
+def build(model: PretrainedModel, *, tag: str | None = None) -> nn.Module:
+    """The image model with random weights: normalised images [N, 3, S, S] in, [N, E] out.
+
+    Args:
+        model: Which.
+        tag: Of CLIP: the weights open_clip knows by this name.
+
+    Raises:
+        MissingExtraError: torchvision, timm or open_clip is not installed.
+    """
+    if model.architecture.startswith("resnet"):
+        return _resnet(*model.architecture.split("_"))
+    if model.architecture in _VITS:
+        return _vit(*_VITS[model.architecture], size=model.size)
+    return clip.build_image(EncoderConfig(image="open_clip", image_model=model.architecture, pretrained=tag)).module
+
+
+def _resnet(name: str, end: str = "") -> nn.Module:
+    """torchvision's ResNet that ends in its pooled map, in a linear layer, or in a compressed map."""
+    try:
+        from torchvision.models import resnet
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("torchvision", "clip") from error
+    network: Any = getattr(resnet, name)(weights=None)
+    network.fc = nn.Linear(network.fc.in_features, int(end[2:])) if end.startswith("fc") else nn.Identity()
+    if end in _COMPRESSED:
+        stage, channels, narrow = _COMPRESSED[end]
+        shortcut = nn.Sequential(nn.Conv2d(channels, narrow, 3, padding=1), nn.BatchNorm2d(narrow))
+        squeeze = resnet.BasicBlock(channels, narrow, downsample=shortcut)
+        if end == "conv3":
+            network.layer4 = nn.Identity()
+        # The names in the released files: the stage, then what narrows its map. What widened it again, for training
+        # alone, comes third there and is not built.
+        setattr(network, stage, nn.Sequential(getattr(network, stage), squeeze))
+        network.avgpool = nn.Identity()
+    module: nn.Module = network
+    return module
+
+
+def _vit(width: int, depth: int, heads: int, *, size: int) -> nn.Module:
+    """timm's ViT of 16-pixel patches; its output is the class token after the last normalisation, as in MAE."""
+    try:
+        from timm.models.vision_transformer import VisionTransformer
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("timm", "clip") from error
+    module: nn.Module = VisionTransformer(
+        img_size=size,
+        patch_size=16,
+        embed_dim=width,
+        depth=depth,
+        num_heads=heads,
+        num_classes=0,
+        norm_layer=partial(nn.LayerNorm, eps=1e-6),
+    )
+    return module
 
 
 class PretrainedEncoder(nn.Module):
@@ -52,11 +289,11 @@ class PretrainedEncoder(nn.Module):
         if tag is not None and not name.startswith("clip"):
             raise BadInputError(
                 "checkpoint",
-                found=repr(tag),
-                expected=f"the path of the file released for {name}: {self.model.title}",
-                mend='download it, and write a file beside you as "./name"',
+                repr(tag),
+                f"the path of the file released for {name}: {self.model.title}",
+                'download it, and write a file beside you as "./name"',
             )
-        self.backbone = pretrained_backbone.build(self.model, tag=tag)
+        self.backbone = build(self.model, tag=tag)
         if checkpoint is not None and tag is None:
             load_released(self.backbone, Path(checkpoint).expanduser(), self.model.layout)
         self.backbone.to(memory_format=torch.channels_last)

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from counterpoint.encoders.config import MINILM
+from counterpoint.encoders.towers import MINILM
 from counterpoint.errors import MissingExtraError
 
 __all__ = ["SentenceTower"]

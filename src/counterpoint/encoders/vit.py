@@ -85,9 +85,9 @@ class ViT(nn.Module):
         except (RuntimeError, TypeError, AssertionError, ValueError, OSError) as error:
             raise BadInputError(
                 "vit",
-                found=f"{name} at {size} pixels: {str(error).splitlines()[0]}",
-                expected="a vision transformer of timm's, with patches that divide the picture",
-                mend="choose one of timm.list_models('vit_*') and a size that its patch divides",
+                f"{name} at {size} pixels: {str(error).splitlines()[0]}",
+                "a vision transformer of timm's, with patches that divide the picture",
+                "choose one of timm.list_models('vit_*') and a size that its patch divides",
             ) from error
         if start is not None and tag is None:
             fit_weights(self.vit, read_weights(Path(start).expanduser()), Path(start))

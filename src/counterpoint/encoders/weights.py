@@ -44,9 +44,9 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         if strangers:
             raise BadInputError(
                 path,
-                found=f"entries that are no tensors ({_some(strangers)})",
-                expected="a state dict: name -> tensor",
-                mend="save model.state_dict() itself, without what stands around it",
+                f"entries that are no tensors ({_some(strangers)})",
+                "a state dict: name -> tensor",
+                "save model.state_dict() itself, without what stands around it",
             )
         return {name: value for name, value in found.items() if isinstance(value, Tensor)}
     check_file(path)
@@ -68,9 +68,7 @@ def read_torch_file(path: Path) -> dict[str, object]:
     except (pickle.UnpicklingError, EOFError, RuntimeError, KeyError, ValueError) as error:
         raise _damaged(path, "a whole torch file of tensors and plain containers, no code", error) from error
     if not isinstance(found, Mapping):
-        raise BadInputError(
-            path, found=type(found).__name__, expected="a dict of tensors", mend="save model.state_dict()"
-        )
+        raise BadInputError(path, type(found).__name__, "a dict of tensors", "save model.state_dict()")
     return {str(name): value for name, value in found.items()}
 
 
@@ -104,9 +102,9 @@ def fit_weights(module: nn.Module, weights: Mapping[str, Tensor], where: Path) -
     if any(troubles.values()):
         raise BadInputError(
             where,
-            found="; ".join(f"{how} {_some(names)}" for how, names in troubles.items() if names),
-            expected=f"the {len(own)} tensors of {type(module).__name__}",
-            mend="check that the file belongs to the configured model, and that it was copied whole",
+            "; ".join(f"{how} {_some(names)}" for how, names in troubles.items() if names),
+            f"the {len(own)} tensors of {type(module).__name__}",
+            "check that the file belongs to the configured model, and that it was copied whole",
         )
     module.load_state_dict(weights)
 
@@ -122,9 +120,9 @@ def start_from_file(module: nn.Module, pretrained: str | None) -> None:
     if not is_local(pretrained):
         raise BadInputError(
             "pretrained",
-            found=repr(pretrained),
-            expected=f"nothing or a local path: {type(module).__name__} has no pretrained tags",
-            mend='leave it out, or write a file beside you as "./name"',
+            repr(pretrained),
+            f"nothing or a local path: {type(module).__name__} has no pretrained tags",
+            'leave it out, or write a file beside you as "./name"',
         )
     path = Path(pretrained).expanduser()
     fit_weights(module, read_weights(path), path)
@@ -144,19 +142,19 @@ def check_file(path: Path) -> None:
     if path.is_dir():
         raise BadInputError(
             path,
-            found="a folder",
-            expected="a weight file",
-            mend="load a saved encoder with DualEncoder.from_pretrained, or through `initialize_from`",
+            "a folder",
+            "a weight file",
+            "load a saved encoder with DualEncoder.from_pretrained, or through `initialize_from`",
         )
     if not path.is_file():
-        raise BadInputError(path, found="no such file", expected="a weight file", mend="check the path")
+        raise BadInputError(path, "no such file", "a weight file", "check the path")
 
 
 def _damaged(path: Path, expected: str, error: Exception) -> BadInputError:
     reason = f"{type(error).__name__}: {error}".splitlines()[0]
     return BadInputError(
         path,
-        found=f"{path.stat().st_size} bytes that cannot be read ({reason[:200]})",
-        expected=expected,
-        mend="copy or download the file again; it may have been cut short",
+        f"{path.stat().st_size} bytes that cannot be read ({reason[:200]})",
+        expected,
+        "copy or download the file again; it may have been cut short",
     )

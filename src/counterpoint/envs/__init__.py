@@ -1,14 +1,14 @@
 """Simulators: one adapter each, imported only when used, with scripted experts beside them.
 
-- `counterpoint.envs.metaworld_instructions`: Meta-World's 50 tasks in words; needs no simulator.
-- `counterpoint.envs.metaworld`: simulate a task, ask its scripted expert, draw it.
-- `counterpoint.envs.metaworld_gym`: the same as a gymnasium environment.
-- `counterpoint.envs.collect`: record experts as a LeRobot v3 data set.
-- `counterpoint.envs.control`: tasks with a camera in one form: Meta-World, dm_control, LIBERO, robomimic.
-- `counterpoint.envs.dmc`, `dmc_planner`, `dmc_collect`: dm_control, planners that know its dynamics, data.
+- `counterpoint.envs.metaworld.instructions`: Meta-World's 50 tasks in words; needs no simulator.
+- `counterpoint.envs.metaworld.env`: simulate a task, ask its scripted expert, draw it.
+- `counterpoint.envs.metaworld.env`: the same as a gymnasium environment.
+- `counterpoint.envs.metaworld.collect`: record experts as a LeRobot v3 data set.
+- `counterpoint.envs.make`: tasks with a camera in one form: Meta-World, dm_control, LIBERO, robomimic.
+- `counterpoint.envs.dmc.env`, `dmc_planner`, `dmc_collect`: dm_control, planners that know its dynamics, data.
 - `counterpoint.envs.libero`, `robomimic`: adapters behind extras of their own.
-- `counterpoint.envs.goal_env`: goal-reaching environments in one form; Fetch and mazes, and your own.
-- `counterpoint.envs.corruption`: their stochastic variant.
-- `counterpoint.envs.waypoints`, `stitching`, `collect_mazes`: PointMaze data recorded with a waypoint controller.
+- `counterpoint.envs.goal.env`: goal-reaching environments in one form; Fetch and mazes, and your own.
+- `counterpoint.envs.goal.env`: their stochastic variant.
+- `counterpoint.envs.goal.waypoints`, `stitching`, `collect_mazes`: PointMaze data recorded with a waypoint controller.
 - `counterpoint.envs.rendering`: fast off-screen pictures of any MuJoCo model.
 """

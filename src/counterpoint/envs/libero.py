@@ -16,7 +16,7 @@ import numpy as np
 
 from counterpoint.data.cameras import Cameras
 from counterpoint.data.episode import Array
-from counterpoint.envs.control import Outcome, draw_each, named_cameras
+from counterpoint.envs.base import Outcome, draw_each, named_cameras
 from counterpoint.envs.rendering import choose_backend
 from counterpoint.envs.robomimic import draw_upright
 from counterpoint.errors import BadInputError, MissingExtraError
@@ -58,12 +58,7 @@ class LiberoTask:
         self._cameras, self._size, self.horizon = tuple(_IN_DATA.get(n, n) for n in names), size, horizon
         unknown = [name for name in self._cameras if name not in CAMERAS]
         if unknown:
-            raise BadInputError(
-                "camera",
-                found=repr(unknown[0]),
-                expected=f"one of {', '.join(CAMERAS)}",
-                mend="choose from these",
-            )
+            raise BadInputError("camera", repr(unknown[0]), f"one of {', '.join(CAMERAS)}", "choose from these")
         suite, _, which = task.partition("/")
         if suite not in SUITES:
             raise _unknown(task, f"suite {suite!r}", f"one of {', '.join(SUITES)}")
@@ -72,8 +67,7 @@ class LiberoTask:
         number = _number(task, which, tasks.get_task_names())
         chosen = tasks.get_task(number)
         states, scenes = (
-            Path(libero.get_libero_path(kind)) / chosen.problem_folder
-            for kind in ("init_states", "bddl_files")
+            Path(libero.get_libero_path(kind)) / chosen.problem_folder for kind in ("init_states", "bddl_files")
         )
         self._states = read_init_states(states / chosen.init_states_file)
         self.name, self.instruction = f"libero/{suite}/{number}", str(chosen.language)
@@ -134,14 +128,12 @@ def read_init_states(path: Path) -> Array:
     except (OSError, RuntimeError, ValueError, TypeError, pickle.UnpicklingError) as error:
         raise BadInputError(
             path,
-            found="no file" if not path.is_file() else f"no array of numbers ({type(error).__name__})",
-            expected="LIBERO's initial states",
-            mend="install LIBERO again, with its init_files",
+            "no file" if not path.is_file() else f"no array of numbers ({type(error).__name__})",
+            "LIBERO's initial states",
+            "install LIBERO again, with its init_files",
         ) from None
     if states.ndim != 2 or not len(states):
-        raise BadInputError(
-            path, found=f"{states.shape}", expected="[N, n], N at least 1", mend="install LIBERO again"
-        )
+        raise BadInputError(path, f"{states.shape}", "[N, n], N at least 1", "install LIBERO again")
     return states
 
 
@@ -156,9 +148,9 @@ def _import_libero(task: str) -> tuple[Any, Any, Any]:
     except (EOFError, OSError):
         raise BadInputError(
             f"libero/{task}",
-            found=f"LIBERO without its settings in {config}",
-            expected="the file it writes when first imported",
-            mend="run once: echo n | python -c 'import libero.libero'",
+            f"LIBERO without its settings in {config}",
+            "the file it writes when first imported",
+            "run once: echo n | python -c 'import libero.libero'",
         ) from None
     return libero, benchmark, simulation
 
@@ -172,4 +164,4 @@ def _number(task: str, which: str, names: list[str]) -> int:
 
 
 def _unknown(task: str, found: str, expected: str) -> BadInputError:
-    return BadInputError(f"libero/{task}", found=found, expected=expected, mend="say libero/SUITE/TASK")
+    return BadInputError(f"libero/{task}", found, expected, "say libero/SUITE/TASK")

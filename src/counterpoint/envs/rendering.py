@@ -63,9 +63,9 @@ def choose_backend() -> None:
     if "mujoco" in sys.modules:
         raise BadInputError(
             "MUJOCO_GL",
-            found="not set when mujoco was imported, and no display",
-            expected="a backend that needs no display",
-            mend="set MUJOCO_GL=egl, or call counterpoint.envs.rendering.choose_backend() first",
+            "not set when mujoco was imported, and no display",
+            "a backend that needs no display",
+            "set MUJOCO_GL=egl, or call counterpoint.envs.rendering.choose_backend() first",
         )
     os.environ["MUJOCO_GL"] = "egl"
 
@@ -122,9 +122,7 @@ class FastRenderer:
             self._scene.flags[flag] = False
         self._option = mujoco.MjvOption()
         self._option.geomgroup[list(hidden)] = 0
-        self._geoms = copy.copy(
-            self._option
-        )  # sites hide geoms in a segmentation even where they are transparent
+        self._geoms = copy.copy(self._option)  # sites hide geoms in a segmentation even where they are transparent
         self._geoms.sitegroup[:] = 0
         self._view = mujoco.MjvCamera()
         self._fixed, self._free_moving = mujoco.mjtCamera.mjCAMERA_FIXED, mujoco.mjtCamera.mjCAMERA_FREE
@@ -256,8 +254,8 @@ def _no_backend(error: Exception) -> BadInputError:
     backend = os.environ.get("MUJOCO_GL") or "unset"
     return BadInputError(
         f"MUJOCO_GL={backend}",
-        found=f"no graphics context ({error})",
-        expected="a working OpenGL library; Mesa's software renderer is enough",
-        mend="on Linux without a display set MUJOCO_GL=egl before mujoco is imported and install libegl1 and "
+        f"no graphics context ({error})",
+        "a working OpenGL library; Mesa's software renderer is enough",
+        "on Linux without a display set MUJOCO_GL=egl before mujoco is imported and install libegl1 and "
         "libgl1-mesa-dri; where EGL is not to be had, MUJOCO_GL=osmesa with libosmesa6",
     )

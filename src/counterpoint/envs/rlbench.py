@@ -24,8 +24,8 @@ import numpy as np
 
 from counterpoint.data.cameras import Cameras
 from counterpoint.data.episode import Array
-from counterpoint.data.formats.rlbench_poses import from_action, to_state
-from counterpoint.envs.control import Outcome
+from counterpoint.data.formats.rlbench.unpickle import from_action, to_state
+from counterpoint.envs.base import Outcome
 from counterpoint.errors import BadInputError, MissingExtraError
 
 __all__ = ["CAMERAS", "TASKS", "RLBenchSpec", "RLBenchTask"]
@@ -67,7 +67,7 @@ class RLBenchTask:
 
     What follows `reset(seed)` depends on the seed and the actions, as far as CoppeliaSim's physics repeat themselves.
 
-    An action is where the gripper shall be at its end, seven numbers as `counterpoint.data.formats.rlbench_poses`
+    An action is where the gripper shall be at its end, seven numbers as `counterpoint.data.formats.rlbench.unpickle`
     tells; RLBench moves the arm there by inverse kinematics (`EndEffectorPoseViaIK`), then opens or closes the
     gripper (`Discrete`). A pose that inverse kinematics cannot reach from where the arm is leaves it there: the step
     is spent.
@@ -94,13 +94,7 @@ class RLBenchTask:
     state_dim = 14
 
     def __init__(
-        self,
-        task: str,
-        *,
-        cameras: Cameras = None,
-        size: int = 256,
-        horizon: int | None = None,
-        variation: int = 0,
+        self, task: str, *, cameras: Cameras = None, size: int = 256, horizon: int | None = None, variation: int = 0
     ) -> None:
         spec = _known(task)
         self.cameras = _check_cameras(cameras)
@@ -113,9 +107,9 @@ class RLBenchTask:
             if not 0 <= variation < self._task.variation_count():
                 raise BadInputError(
                     "variation",
-                    found=f"{variation}",
-                    expected=f"0 to {self._task.variation_count() - 1}, of {task}",
-                    mend="choose one of these",
+                    f"{variation}",
+                    f"0 to {self._task.variation_count() - 1}, of {task}",
+                    "choose one of these",
                 )
             self._task.set_variation(variation)
             self.robot_handles = _robot_handles()
@@ -167,12 +161,7 @@ class RLBenchTask:
 
 def _known(task: str) -> RLBenchSpec:
     if task not in TASKS:
-        raise BadInputError(
-            f"rlbench/{task}",
-            found=f"task {task!r}",
-            expected=f"one of {', '.join(TASKS)}",
-            mend="choose from these",
-        )
+        raise BadInputError(f"rlbench/{task}", f"task {task!r}", f"one of {', '.join(TASKS)}", "choose from these")
     return TASKS[task]
 
 
@@ -180,12 +169,7 @@ def _check_cameras(cameras: Cameras) -> tuple[str, ...]:
     names = (cameras,) if isinstance(cameras, str) else tuple(cameras or CAMERAS)
     for name in names:
         if name not in _KNOWN_CAMERAS:
-            raise BadInputError(
-                "camera",
-                found=repr(name),
-                expected=f"one of {', '.join(_KNOWN_CAMERAS)}",
-                mend="choose from these",
-            )
+            raise BadInputError("camera", repr(name), f"one of {', '.join(_KNOWN_CAMERAS)}", "choose from these")
     return names
 
 
@@ -195,9 +179,9 @@ def _check_action(action: Array, where: str) -> Array:
     if checked.shape != (RLBenchTask.action_dim,) or not np.isfinite(checked).all():
         raise BadInputError(
             f"{where}: action",
-            found=np.array2string(checked, precision=3, threshold=16),
-            expected=f"{RLBenchTask.action_dim} finite numbers: position, rotation, gripper",
-            mend="act with a policy that was trained on this suite",
+            np.array2string(checked, precision=3, threshold=16),
+            f"{RLBenchTask.action_dim} finite numbers: position, rotation, gripper",
+            "act with a policy that was trained on this suite",
         )
     return checked
 
@@ -215,9 +199,7 @@ def _environment(cameras: tuple[str, ...], size: int) -> Any:
         camera.rgb = camera.mask = camera.masks_as_one_channel = True
         camera.image_size = (size, size)
     return _import("rlbench.environment").Environment(
-        action_mode=_import(f"{modes}.action_mode").MoveArmThenGripper(arm, gripper),
-        obs_config=seen,
-        headless=True,
+        action_mode=_import(f"{modes}.action_mode").MoveArmThenGripper(arm, gripper), obs_config=seen, headless=True
     )
 
 

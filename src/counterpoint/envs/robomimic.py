@@ -14,11 +14,10 @@ import numpy as np
 
 from counterpoint.data.cameras import Cameras
 from counterpoint.data.episode import Array
-from counterpoint.data.formats.hdf5_files import CONTROL_HZ, env_args
-from counterpoint.data.formats.hdf5_layout import ROBOMIMIC_STATE
-from counterpoint.envs.control import Outcome, draw_each, named_cameras
+from counterpoint.data.formats.hdf5.files import CONTROL_HZ, ROBOMIMIC_STATE, env_args
+from counterpoint.data.formats.hdf5.instructions import HORIZONS, instruction_of
+from counterpoint.envs.base import Outcome, draw_each, named_cameras
 from counterpoint.envs.rendering import choose_backend
-from counterpoint.envs.robomimic_instructions import HORIZONS, instruction_of
 from counterpoint.errors import BadInputError, MissingExtraError
 
 __all__ = ["RobomimicTask", "draw_upright"]
@@ -47,18 +46,16 @@ class RobomimicTask:
         MissingExtraError: When robosuite is not installed.
     """
 
-    def __init__(
-        self, task: str, *, camera: Cameras = None, size: int = 84, horizon: int | None = None
-    ) -> None:
+    def __init__(self, task: str, *, camera: Cameras = None, size: int = 84, horizon: int | None = None) -> None:
         told = _told(task)
         robosuite = _import_robosuite()
         env_name = str(told["env_name"])
         if env_name not in robosuite.ALL_ENVIRONMENTS:
             raise BadInputError(
                 f"robomimic/{task}",
-                found=f"environment {env_name!r}",
-                expected=f"a data set, or one of {', '.join(sorted(robosuite.ALL_ENVIRONMENTS))}",
-                mend="name one of these, or install the package that has it",
+                f"environment {env_name!r}",
+                f"a data set, or one of {', '.join(sorted(robosuite.ALL_ENVIRONMENTS))}",
+                "name one of these, or install the package that has it",
             )
         self._env = robosuite.make(env_name, **_modern(_arguments(told["env_kwargs"]), robosuite.__version__))
         self.name = f"robomimic/{env_name}"
@@ -147,9 +144,7 @@ def _modern(arguments: dict[str, Any], version: str) -> dict[str, Any]:
     arm = {"input_type": "delta" if arm.get("control_delta", True) else "absolute", **arm}
     robots = arguments.get("robots", "Panda")
     robot = robots if isinstance(robots, str) else robots[0]
-    return arguments | {
-        "controller_configs": factory.refactor_composite_controller_config(arm, robot, ["right"])
-    }
+    return arguments | {"controller_configs": factory.refactor_composite_controller_config(arm, robot, ["right"])}
 
 
 def _import_robosuite() -> Any:
@@ -163,16 +158,11 @@ def _import_robosuite() -> Any:
 
 def _usual_camera(env: Any) -> str:
     """robomimic's first camera of the environment."""
-    return next(
-        (name for name in ("agentview", "shouldercamera0") if name in env.sim.model.camera_names), "frontview"
-    )
+    return next((name for name in ("agentview", "shouldercamera0") if name in env.sim.model.camera_names), "frontview")
 
 
 def _check_camera(env: Any, camera: str) -> None:
     if camera not in env.sim.model.camera_names:
         raise BadInputError(
-            "camera",
-            found=repr(camera),
-            expected=f"one of {', '.join(env.sim.model.camera_names)}",
-            mend="choose from these",
+            "camera", repr(camera), f"one of {', '.join(env.sim.model.camera_names)}", "choose from these"
         )

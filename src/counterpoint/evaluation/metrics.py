@@ -50,9 +50,7 @@ def kendall_tau_b(values: Float[Array, " T"]) -> float:
     """Kendall's tau-b between a curve and time: ties leave the denominator; 0 for a constant curve."""
     if np.ptp(values) == 0.0:
         return 0.0
-    return float(
-        report_package("scipy.stats").kendalltau(values, np.arange(len(values)), variant="b").statistic
-    )
+    return float(report_package("scipy.stats").kendalltau(values, np.arange(len(values)), variant="b").statistic)
 
 
 def matched(scores: Float[Array, "V L"], own: Int[NDArray[np.int64], " V"]) -> Bool[NDArray[np.bool_], " V"]:
@@ -106,9 +104,7 @@ def one_word_apart(instructions: Sequence[str]) -> Bool[NDArray[np.bool_], "L L"
 
     Case, punctuation and articles do not count.
     """
-    words = [
-        [w for w in re.findall(r"\w+", text.lower()) if w not in ("a", "an", "the")] for text in instructions
-    ]
+    words = [[w for w in re.findall(r"\w+", text.lower()) if w not in ("a", "an", "the")] for text in instructions]
 
     def apart(left: list[str], right: list[str]) -> bool:
         return len(left) == len(right) and sum(a != b for a, b in zip(left, right, strict=True)) == 1

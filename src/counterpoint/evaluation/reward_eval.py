@@ -1,33 +1,123 @@
-"""`evaluate_encoder`: everything we can say in numbers about an encoder on held-out, instructed videos."""
+"""`Evaluation`: what was measured of an encoder, on what, with intervals; to JSON and back.
+
+`evaluate_encoder`: everything we can say in numbers about an encoder on held-out, instructed videos.
+"""
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from counterpoint.data.clips import StartGoal
-from counterpoint.data.sampling import sample_rng
+from counterpoint.data.draws import StartGoal
+from counterpoint.data.spec import sample_rng
 from counterpoint.data.store import EpisodeStore
+from counterpoint.errors import BadInputError
 from counterpoint.evaluation import metrics
 from counterpoint.evaluation.embedded import EmbeddedVideos, embed_paraphrases, embed_store
-from counterpoint.evaluation.representation import representation_estimates
-from counterpoint.evaluation.result import Evaluation, Heatmap
+from counterpoint.evaluation.probes import representation_estimates
 from counterpoint.evaluation.statistics import Estimate, mean_bca, mean_where_defined, wilson
 from counterpoint.rewards import scores
-from counterpoint.rewards.embedding import Embedder
-from counterpoint.rewards.model import RewardForm, as_form
+from counterpoint.rewards.model import Embedder, RewardForm, as_form
 
-__all__ = [
-    "Evaluation",
-    "Heatmap",
-    "evaluate_embedded",
-    "evaluate_encoder",
-    "reward_curves",
-    "segment_scores",
-]
+__all__ = ["Evaluation", "Heatmap", "evaluate_embedded", "evaluate_encoder", "reward_curves", "segment_scores"]
+
+
+@dataclass(frozen=True)
+class Heatmap:
+    """Mean segment scores: DecisionNCE's Figure 6.
+
+    Attributes:
+        name: Which segments.
+        rows: Instructions that the segments carry out.
+        columns: Instructions they are scored under.
+        values: Mean score, one row a row.
+    """
+
+    name: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    values: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What was measured, and on what.
+
+    Attributes:
+        form: Of the reward curves.
+        segments: Of the scores of segments. Estimates of both forms are kept: `voc.potential`,
+            `voc.direction`.
+        seed: Of segments, shuffles and resamples.
+        videos: How many.
+        frames: How many were embedded.
+        chance: Matched accuracy of a coin: one over the number of instructions.
+        instructions: The candidates.
+        fingerprint: Of the data.
+        estimates: Name -> number with interval; `docs/methods/metrics.md` defines each name.
+        heatmaps: Short segments, then whole videos, scored as `segments` says.
+    """
+
+    form: RewardForm
+    segments: RewardForm
+    seed: int
+    videos: int
+    frames: int
+    chance: float
+    instructions: tuple[str, ...]
+    fingerprint: str
+    estimates: Mapping[str, Estimate]
+    heatmaps: tuple[Heatmap, ...]
+
+    def __getitem__(self, name: str) -> Estimate:
+        """An estimate by name; `voc` means `voc.potential` or `voc.direction`, as `form` says."""
+        form = self.form if name.startswith(("voc", "kendall")) else self.segments
+        return self.estimates[name if name in self.estimates else f"{name}.{form}"]
+
+    def to_json(self) -> str:
+        """Strict JSON: numbers that are not defined are null."""
+        return json.dumps(_nan_to_none(asdict(self)), indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Evaluation:
+        """What `to_json` wrote.
+
+        Raises:
+            BadInputError: When the text is something else.
+        """
+        try:
+            tree = json.loads(text)
+            tree["estimates"] = {name: _estimate(parts) for name, parts in tree["estimates"].items()}
+            tree["heatmaps"] = tuple(Heatmap(**_tuples(parts)) for parts in tree["heatmaps"])
+            return cls(**{**tree, "instructions": tuple(tree["instructions"])})
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadInputError("evaluation", f"{error!r}", "JSON by Evaluation.to_json", "evaluate again") from None
+
+
+def _nan_to_none(tree: Any) -> Any:
+    if isinstance(tree, Mapping):
+        return {name: _nan_to_none(value) for name, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [_nan_to_none(value) for value in tree]
+    return None if isinstance(tree, float) and not math.isfinite(tree) else tree
+
+
+def _estimate(parts: Mapping[str, Any]) -> Estimate:
+    values: dict[str, Any] = {name: math.nan if value is None else value for name, value in parts.items()}
+    return Estimate(**values)
+
+
+def _tuples(tree: Any) -> Any:
+    if isinstance(tree, Mapping):
+        return {name: _tuples(value) for name, value in tree.items()}
+    return tuple(_tuples(value) for value in tree) if isinstance(tree, list) else tree
+
 
 Array = NDArray[np.float64]
 Curve = Callable[[Array, Array], Array]
@@ -118,11 +208,7 @@ def reward_curves(embedded: EmbeddedVideos, form: RewardForm) -> list[Float[Arra
 
 
 def segment_scores(
-    embedded: EmbeddedVideos,
-    score: scores.SegmentScore,
-    share: float | None,
-    seed: int,
-    count: int = 16,
+    embedded: EmbeddedVideos, score: scores.SegmentScore, share: float | None, seed: int, count: int = 16
 ) -> Float[Array, "V K L"]:
     """Scores of K segments of every video under every instruction.
 
@@ -173,8 +259,7 @@ def _time_estimates(embedded: EmbeddedVideos, curve: Curve, seed: int) -> dict[s
         }.items():
             found.setdefault(name, []).append(value)
     return {
-        name: mean_where_defined(np.array(values), embedded.own.tolist(), seed=seed)
-        for name, values in found.items()
+        name: mean_where_defined(np.array(values), embedded.own.tolist(), seed=seed) for name, values in found.items()
     }
 
 
@@ -191,9 +276,7 @@ def _grounding_estimates(
     }
     hard = metrics.one_word_apart(embedded.instructions)
     if hard.any():
-        found["triples_one_word_apart"] = mean_where_defined(
-            metrics.triples(whole, own, hard), strata, seed=seed
-        )
+        found["triples_one_word_apart"] = mean_where_defined(metrics.triples(whole, own, hard), strata, seed=seed)
     for name, share in {"random": None, "short": SHORT}.items():
         by_segment = np.moveaxis(segment_scores(embedded, score, share, seed), 1, 0)
         hits = np.mean([metrics.matched(row, own) for row in by_segment], axis=0)

@@ -94,9 +94,7 @@ def mean_where_defined(
     return mean_percentile(values[defined], kept, seed=seed)
 
 
-def mean_bca(
-    values: Float[Array, " N"], *, seed: int = 0, level: float = 0.95, resamples: int = 2000
-) -> Estimate:
+def mean_bca(values: Float[Array, " N"], *, seed: int = 0, level: float = 0.95, resamples: int = 2000) -> Estimate:
     """The mean with a bias-corrected and accelerated bootstrap interval (Efron, 1987): for skewed values.
 
     Raises:
@@ -152,10 +150,7 @@ def wilson(successes: int, count: int, *, level: float = 0.95) -> Estimate:
     """
     if not 0 <= successes <= count or count == 0:
         raise BadInputError(
-            "successes",
-            found=f"{successes} of {count}",
-            expected="0 <= successes <= count, count >= 1",
-            mend="count again",
+            "successes", f"{successes} of {count}", "0 <= successes <= count, count >= 1", "count again"
         )
     test = report_package("scipy.stats").binomtest(successes, count)
     interval = test.proportion_ci(confidence_level=level, method="wilson")
@@ -182,9 +177,9 @@ def _checked(values: Array) -> Array:
     if array.ndim != 1 or len(array) == 0 or not np.isfinite(array).all():
         raise BadInputError(
             "values",
-            found=f"shape {array.shape}, finite {bool(np.isfinite(array).all())}",
-            expected="one finite number a video, at least one",
-            mend="evaluate at least one video, and drop those on which the number is not defined",
+            f"shape {array.shape}, finite {bool(np.isfinite(array).all())}",
+            "one finite number a video, at least one",
+            "evaluate at least one video, and drop those on which the number is not defined",
         )
     return array
 

@@ -11,15 +11,21 @@ from typing import Any, Literal
 
 from counterpoint.config import FrozenConfig, validate
 from counterpoint.errors import BadInputError
-from counterpoint.objectives.actol import AcTOL, AcTOLConfig, DirectedAcTOL, actol_loss
-from counterpoint.objectives.atc import ATC, ATCConfig
-from counterpoint.objectives.base import Batch, ClipObjective, Features, LossOutput, Objective
-from counterpoint.objectives.brownian_bridge import (
+from counterpoint.objectives.actol import (
+    AcTOL,
+    AcTOLConfig,
+    DirectedAcTOL,
+    actol_loss,
     brownian_bridge_log_loss,
     brownian_bridge_log_loss_as_trained,
     brownian_bridge_loss,
     brownian_bridge_loss_as_trained,
+    directed_vlo_loss,
+    vlo_loss,
+    vlo_lower_bound,
 )
+from counterpoint.objectives.atc import ATC, ATCConfig
+from counterpoint.objectives.base import Batch, ClipObjective, Features, LossOutput, Objective
 from counterpoint.objectives.c_learning import c_learning_loss, c_learning_pairwise_loss
 from counterpoint.objectives.clip_goal import CLIPGoal, CLIPGoalConfig, clip_goal_loss
 from counterpoint.objectives.contrastive_rl import (
@@ -43,26 +49,19 @@ from counterpoint.objectives.decisionnce import (
     potential_rewards,
     transition_rewards,
 )
-from counterpoint.objectives.farthest_points import farthest_point_sampling
-from counterpoint.objectives.icon import ICon, IConConfig
-from counterpoint.objectives.inter_token import (
+from counterpoint.objectives.icon import (
+    ICon,
+    IConConfig,
+    farthest_point_sampling,
     icon_loss,
     icon_loss_batch_sum,
     info_nce,
     multi_level_weights,
     patch_mask,
 )
-from counterpoint.objectives.inverse_dynamics import (
-    InverseDynamics,
-    InverseDynamicsConfig,
-    inverse_dynamics_loss,
-)
+from counterpoint.objectives.inverse_dynamics import InverseDynamics, InverseDynamicsConfig, inverse_dynamics_loss
 from counterpoint.objectives.liv import LIV, LIVConfig, liv_loss
-from counterpoint.objectives.multitask_cloning import (
-    MultitaskCloning,
-    MultitaskCloningConfig,
-    multitask_cloning_loss,
-)
+from counterpoint.objectives.multitask_cloning import MultitaskCloning, MultitaskCloningConfig, multitask_cloning_loss
 from counterpoint.objectives.premier_taco import (
     PremierTACO,
     PremierTACOConfig,
@@ -82,7 +81,7 @@ from counterpoint.objectives.smart import (
     inverse_prediction_loss,
 )
 from counterpoint.objectives.spr import SPR, SPRConfig, spr_loss
-from counterpoint.objectives.step import StepConfig, StepObjective
+from counterpoint.objectives.steps import StepConfig, StepObjective
 from counterpoint.objectives.successor_representation import successor_loss, successor_targets
 from counterpoint.objectives.taco import TACO, TACOConfig, taco_loss
 from counterpoint.objectives.tcn import TCN, TCNConfig, tcn_loss
@@ -101,7 +100,6 @@ from counterpoint.objectives.td_infonce import (
     td_infonce_weights,
 )
 from counterpoint.objectives.vip import VIP, VIPConfig, vip_loss
-from counterpoint.objectives.vlo import directed_vlo_loss, vlo_loss, vlo_lower_bound
 
 __all__ = [
     "ATC",
@@ -282,11 +280,6 @@ def objective_config(
     """
     name = section.get("name")
     if not isinstance(name, str) or name not in among:
-        raise BadInputError(
-            where,
-            found=f"objective.name = {name!r}",
-            expected=f"one of {', '.join(among)}",
-            mend="choose one of these",
-        )
+        raise BadInputError(where, f"objective.name = {name!r}", f"one of {', '.join(among)}", "choose one of these")
     settings = {key: value for key, value in section.items() if key != "name"}
     return name, validate(among[name].config, settings, f"{where} [objective]")

@@ -62,10 +62,7 @@ def absolute_action_error(
 
 @torch.no_grad()
 def constant_action_error(
-    actions: Float[Tensor, "B *steps A"],
-    *,
-    mask: Bool[Tensor, "B A"],
-    scored: Bool[Tensor, "B ..."] | None = None,
+    actions: Float[Tensor, "B *steps A"], *, mask: Bool[Tensor, "B A"], scored: Bool[Tensor, "B ..."] | None = None
 ) -> Float[Tensor, ""]:
     """`action_error` of the batch's mean action: what a prediction that ignores its input can reach.
 
@@ -91,9 +88,9 @@ def _difference(predicted: Tensor, actions: Tensor) -> Tensor:
     if predicted.shape != actions.shape:
         raise BadInputError(
             "predicted",
-            found=f"shape {tuple(predicted.shape)}",
-            expected=f"{tuple(actions.shape)}, as `actions` has it",
-            mend="predict every action of the batch, padding included",
+            f"shape {tuple(predicted.shape)}",
+            f"{tuple(actions.shape)}, as `actions` has it",
+            "predict every action of the batch, padding included",
         )
     return predicted - actions
 
@@ -104,9 +101,9 @@ def _counted(actions: Tensor, mask: Tensor, scored: Tensor | None) -> Tensor:
     if mask.shape != (B, A) or (scored is not None and scored.shape != (B, *steps)):
         raise BadInputError(
             "mask, scored",
-            found=f"shapes {tuple(mask.shape)}, {None if scored is None else tuple(scored.shape)}",
-            expected=f"{(B, A)} and {(B, *steps)}",
-            mend="pass `action_mask` of the batch the actions are of",
+            f"shapes {tuple(mask.shape)}, {None if scored is None else tuple(scored.shape)}",
+            f"{(B, A)} and {(B, *steps)}",
+            "pass `action_mask` of the batch the actions are of",
         )
     own = mask.bool().reshape(B, *(1 for _ in steps), A).expand_as(actions)
     return own if scored is None else own & scored[..., None]

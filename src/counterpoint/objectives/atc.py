@@ -19,12 +19,11 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import nn
 
-from counterpoint.data.nstep import NStepSpec
+from counterpoint.data.spec import NStepSpec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.objectives.base import Batch, Features, LossOutput
 from counterpoint.objectives.infonce import contrast_metrics
-from counterpoint.objectives.step import StepConfig, StepObjective, embed_views
-from counterpoint.objectives.step_heads import follow, frozen_copy, two_layer
+from counterpoint.objectives.steps import StepConfig, StepObjective, embed_views, follow, frozen_copy, two_layer
 from counterpoint.objectives.taco import taco_loss
 
 __all__ = ["ATC", "ATCConfig"]
@@ -68,9 +67,7 @@ class ATC(StepObjective):
         """`predicted` (W^T p) and `future` (cbar), both [B, `compressed`]."""
         views = self.views(batch)
         with torch.no_grad():
-            future = self.target[1](
-                embed_views(cast(ObservationEncoder, self.target[0]), views[:, 1:], batch)[:, 0]
-            )
+            future = self.target[1](embed_views(cast(ObservationEncoder, self.target[0]), views[:, 1:], batch)[:, 0])
         c = self.compress(self.embed(views[:, :1], batch)[:, 0])
         return Features(rows={"predicted": self.W(c + self.predictor(c)), "future": future})
 

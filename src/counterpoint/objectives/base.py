@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from counterpoint.config import FrozenConfig
 from counterpoint.data.augment import images
-from counterpoint.data.nstep import NStepSpec
-from counterpoint.data.sampling import Augment, Draw, Key, Spec
+from counterpoint.data.spec import Augment, Draw, Key, NStepSpec, Spec
 from counterpoint.encoders.base import DualEncoder
 
 __all__ = ["Batch", "ClipConfig", "ClipObjective", "Features", "LossOutput", "Objective"]
@@ -142,12 +141,7 @@ class ClipObjective(Objective):
     """
 
     def __init__(
-        self,
-        encoder: DualEncoder,
-        draw: Draw,
-        *,
-        unique_instructions: bool = False,
-        augment: Augment | None = None,
+        self, encoder: DualEncoder, draw: Draw, *, unique_instructions: bool = False, augment: Augment | None = None
     ) -> None:
         super().__init__()
         self.encoder = encoder

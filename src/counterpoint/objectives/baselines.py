@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from counterpoint.data.sampling import sample_rng
+from counterpoint.data.spec import sample_rng
 from counterpoint.errors import BadInputError
 
 __all__ = [
@@ -57,9 +57,9 @@ def check_frames(frames: Float[Tensor, "B F D"], order: str) -> None:
     if frames.ndim != 3 or frames.shape[1] < least:
         raise BadInputError(
             "frames",
-            found=f"shape {tuple(frames.shape)}",
-            expected=f"[B, F, D] with F >= {least}",
-            mend=f"pass the embeddings of ({order}) of each clip, in this order",
+            f"shape {tuple(frames.shape)}",
+            f"[B, F, D] with F >= {least}",
+            f"pass the embeddings of ({order}) of each clip, in this order",
         )
 
 
@@ -81,9 +81,9 @@ def other_rows(sample: Int[Tensor, " B"], count: int) -> Int[Tensor, "N B"]:
     if B < 2 and count:
         raise BadInputError(
             "batch",
-            found=f"{B} sample",
-            expected="at least 2, since negatives are other rows of the batch",
-            mend="raise batch_size or set num_negatives to 0",
+            f"{B} sample",
+            "at least 2, since negatives are other rows of the batch",
+            "raise batch_size or set num_negatives to 0",
         )
     if not count:
         return sample.new_empty((0, B))

@@ -62,9 +62,9 @@ def c_learning_loss(
     if len(set(shapes)) > 1 or next_logits.ndim not in (1, 2):
         raise BadInputError(
             "next_logits, future_logits, weight_logits",
-            found=f"shapes {', '.join(map(str, shapes))}",
-            expected="[B] each, or [B, 2] of twins",
-            mend="score each situation with its own next state and with one drawn state",
+            f"shapes {', '.join(map(str, shapes))}",
+            "[B] each, or [B, 2] of twins",
+            "score each situation with its own next state and with one drawn state",
         )
     least = weight_logits.amin(1) if weight_logits.ndim == 2 else weight_logits
     w = _weights(least, clip, self_normalised)
@@ -107,10 +107,7 @@ def _weights(logits: Float[Tensor, "*B"], clip: float, self_normalised: bool) ->
 
 
 def _loss(
-    next_logits: Float[Tensor, "*P"],
-    future_logits: Float[Tensor, "*B"],
-    w: Float[Tensor, "*B"],
-    discount: float,
+    next_logits: Float[Tensor, "*P"], future_logits: Float[Tensor, "*B"], w: Float[Tensor, "*B"], discount: float
 ) -> Float[Tensor, ""]:
     """The three terms; -log C = softplus(-f) and -log(1 - C) = softplus(f)."""
     if future_logits.ndim > w.ndim:

@@ -14,16 +14,10 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
 
-from counterpoint.data.clips import LastFrame
+from counterpoint.data.draws import LastFrame
 from counterpoint.encoders.base import DualEncoder
 from counterpoint.objectives.base import Batch, ClipConfig, ClipObjective, Features, LossOutput
-from counterpoint.objectives.infonce import (
-    check_clips,
-    contrast_metrics,
-    in_full_precision,
-    symmetric_infonce,
-    unit,
-)
+from counterpoint.objectives.infonce import check_clips, contrast_metrics, in_full_precision, symmetric_infonce, unit
 
 __all__ = ["CLIPGoal", "CLIPGoalConfig", "clip_goal_logits", "clip_goal_loss"]
 

@@ -152,9 +152,7 @@ def logsumexp_penalty(logits: Float[Tensor, "B B *twins"], weight: float) -> Flo
 
 
 @in_full_precision
-def ddpgbc_loss(
-    q: Float[Tensor, " B *twins"], log_prob: Float[Tensor, " B"], *, alpha: float
-) -> Float[Tensor, ""]:
+def ddpgbc_loss(q: Float[Tensor, " B *twins"], log_prob: Float[Tensor, " B"], *, alpha: float) -> Float[Tensor, ""]:
     """The DDPG+BC actor: climb q, in units of its mean size, and stay likely to do what the data did.
 
     Args:
@@ -193,9 +191,9 @@ def _least(q: Float[Tensor, " B *twins"], *others: Float[Tensor, " B"]) -> Float
     if q.ndim not in (1, 2) or any(x.shape != q.shape[:1] for x in others):
         raise BadInputError(
             "q",
-            found=f"shapes {', '.join(str(tuple(x.shape)) for x in (q, *others))}",
-            expected="[B] or [B, 2], and [B] for the others",
-            mend="pass one value of each situation",
+            f"shapes {', '.join(str(tuple(x.shape)) for x in (q, *others))}",
+            "[B] or [B, 2], and [B] for the others",
+            "pass one value of each situation",
         )
     return q if q.ndim == 1 else q.amin(1)
 
@@ -208,7 +206,7 @@ def _check_representations(phi: Float[Tensor, "*twins B D"], psi: Float[Tensor, 
     if phi.ndim not in (2, 3) or phi.shape != psi.shape:
         raise BadInputError(
             "phi, psi",
-            found=f"shapes {tuple(phi.shape)} and {tuple(psi.shape)}",
-            expected="[B, D] or [2, B, D], one shape for both",
-            mend="pass one representation of each situation and of each future state, twins on the first axis",
+            f"shapes {tuple(phi.shape)} and {tuple(psi.shape)}",
+            "[B, D] or [2, B, D], one shape for both",
+            "pass one representation of each situation and of each future state, twins on the first axis",
         )

@@ -18,12 +18,11 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from counterpoint.data.nstep import NStepSpec
+from counterpoint.data.spec import NStepSpec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.objectives.base import Batch, Features, LossOutput
 from counterpoint.objectives.infonce import contrast_metrics
-from counterpoint.objectives.step import StepConfig, StepObjective, embed_views
-from counterpoint.objectives.step_heads import follow, frozen_copy
+from counterpoint.objectives.steps import StepConfig, StepObjective, embed_views, follow, frozen_copy
 from counterpoint.objectives.taco import taco_loss
 
 __all__ = ["CURL", "CURLConfig"]
@@ -50,9 +49,7 @@ class CURL(StepObjective):
     def __init__(self, encoder: ObservationEncoder, config: CURLConfig | None = None) -> None:
         config = config or CURLConfig()
         # One step twice: each gets a shift of its own.
-        super().__init__(
-            encoder, NStepSpec(offsets=(0, 0), actions=0, stack=encoder.config.stack, shift=config.shift)
-        )
+        super().__init__(encoder, NStepSpec(offsets=(0, 0), actions=0, stack=encoder.config.stack, shift=config.shift))
         self.config = config
         self.target = frozen_copy(encoder)
         self.W = nn.Parameter(torch.rand(encoder.embed_dim, encoder.embed_dim))

@@ -31,17 +31,11 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
 
-from counterpoint.data.clips import SortedUniform, StartGoal
+from counterpoint.data.draws import SortedUniform, StartGoal
 from counterpoint.encoders.base import DualEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import Batch, ClipConfig, ClipObjective, Features, LossOutput
-from counterpoint.objectives.infonce import (
-    check_clips,
-    contrast_metrics,
-    in_full_precision,
-    symmetric_infonce,
-    unit,
-)
+from counterpoint.objectives.infonce import check_clips, contrast_metrics, in_full_precision, symmetric_infonce, unit
 
 __all__ = [
     "DecisionNCEConfig",
@@ -171,12 +165,7 @@ def decisionnce_p_loss_halves(
     check_clips(frames, text, least=2)
     F = frames.shape[1]
     if F % 2:
-        raise BadInputError(
-            "frames",
-            found=f"{F} frames a clip",
-            expected="an even number",
-            mend="drop a frame, or use decisionnce_p_loss",
-        )
+        raise BadInputError("frames", f"{F} frames a clip", "an even number", "drop a frame, or use decisionnce_p_loss")
     directions = unit(frames)
     later_less_earlier = directions[:, F // 2 :].sum(1) - directions[:, : F // 2].sum(1)
     return symmetric_infonce(later_less_earlier @ unit(text).T / temperature, labels=labels)
@@ -208,9 +197,7 @@ class _DecisionNCE(ClipObjective):
     def __init__(self, encoder: DualEncoder, config: DecisionNCEConfig | None = None) -> None:
         config = config or DecisionNCEConfig()
         draw = StartGoal(config.frames) if config.draw == "start_goal" else SortedUniform(config.frames)
-        super().__init__(
-            encoder, draw, unique_instructions=config.unique_instructions, augment=config.augmentation
-        )
+        super().__init__(encoder, draw, unique_instructions=config.unique_instructions, augment=config.augmentation)
         self.config = config
 
     def rewards(self, frames: Float[Tensor, "B F D"], text: Float[Tensor, "B D"]) -> Float[Tensor, "B B"]:

@@ -24,9 +24,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def symmetric_infonce(
-    logits: Float[Tensor, "B B"], *, labels: Int[Tensor, " B"] | None = None
-) -> Float[Tensor, ""]:
+def symmetric_infonce(logits: Float[Tensor, "B B"], *, labels: Int[Tensor, " B"] | None = None) -> Float[Tensor, ""]:
     """Symmetric InfoNCE; row i and column i are a pair.
 
     With `labels`, entries whose row and column carry one label are positives too: each is contrasted with the
@@ -114,7 +112,7 @@ def check_clips(frames: Float[Tensor, "B F D"], text: Float[Tensor, "B D"], *, l
     if frames.ndim != 3 or frames.shape[1] < least or text.shape != (frames.shape[0], frames.shape[2]):
         raise BadInputError(
             "frames, text",
-            found=f"shapes {tuple(frames.shape)} and {tuple(text.shape)}",
-            expected=f"[B, F, D] with F >= {least}, and [B, D]",
-            mend="pass the embeddings of F frames of each clip, and one embedding of its instruction",
+            f"shapes {tuple(frames.shape)} and {tuple(text.shape)}",
+            f"[B, F, D] with F >= {least}, and [B, D]",
+            "pass the embeddings of F frames of each clip, and one embedding of its instruction",
         )

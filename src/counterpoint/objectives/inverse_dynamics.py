@@ -13,12 +13,11 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor
 
-from counterpoint.data.nstep import NStepSpec
+from counterpoint.data.spec import NStepSpec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.objectives.action_error import action_error, constant_action_error
 from counterpoint.objectives.base import Batch, Features, LossOutput
-from counterpoint.objectives.step import StepConfig, StepObjective
-from counterpoint.objectives.step_heads import check_actions, two_layer
+from counterpoint.objectives.steps import StepConfig, StepObjective, check_actions, two_layer
 
 __all__ = ["InverseDynamics", "InverseDynamicsConfig", "inverse_dynamics_loss"]
 

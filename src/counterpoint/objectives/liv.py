@@ -27,7 +27,7 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
 
-from counterpoint.data.clips import GoalTransition
+from counterpoint.data.draws import GoalTransition
 from counterpoint.encoders.base import DualEncoder
 from counterpoint.objectives.base import Batch, ClipConfig, ClipObjective, Features, LossOutput
 from counterpoint.objectives.baselines import Similarity, check_frames, cosine, other_rows
@@ -85,13 +85,7 @@ def liv_value_loss(
         return similarity(state, target) / (1 - discount)
 
     return dual_value_loss(
-        frames[:, [0, 2, 3]],
-        goal,
-        rewards,
-        value=value,
-        discount=discount,
-        negatives=negatives,
-        epsilon=epsilon,
+        frames[:, [0, 2, 3]], goal, rewards, value=value, discount=discount, negatives=negatives, epsilon=epsilon
     )
 
 
@@ -133,9 +127,7 @@ def liv_loss(
     """
     check_frames(frames, "o_0, o_g, o_t, o_{t+1}, o_T")
     check_clips(frames, text)
-    values = partial(
-        liv_value_loss, frames, rewards=rewards, discount=discount, similarity=similarity, epsilon=epsilon
-    )
+    values = partial(liv_value_loss, frames, rewards=rewards, discount=discount, similarity=similarity, epsilon=epsilon)
     image = values(frames[:, 1], negatives=image_negatives)
     language = values(text, negatives=text_negatives)
     clip = clip_goal_loss(frames[:, 4], text, temperature=1.0, labels=labels)

@@ -14,13 +14,12 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from counterpoint.data.nstep import NStepSpec
+from counterpoint.data.spec import NStepSpec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.action_error import action_error, constant_action_error
 from counterpoint.objectives.base import Batch, Features, LossOutput
-from counterpoint.objectives.step import StepConfig, StepObjective
-from counterpoint.objectives.step_heads import check_actions, two_layer
+from counterpoint.objectives.steps import StepConfig, StepObjective, check_actions, two_layer
 
 __all__ = ["MultitaskCloning", "MultitaskCloningConfig", "multitask_cloning_loss"]
 
@@ -97,8 +96,8 @@ class MultitaskCloning(StepObjective):
         if int(task.max()) >= self.config.tasks:
             raise BadInputError(
                 "objective.tasks",
-                found=f"{self.config.tasks}, and a batch with task {int(task.max())}",
-                expected="a number above every task's, which count from 0",
-                mend="set it to the number of tasks in the data, or to 0",
+                f"{self.config.tasks}, and a batch with task {int(task.max())}",
+                "a number above every task's, which count from 0",
+                "set it to the number of tasks in the data, or to 0",
             )
         return task

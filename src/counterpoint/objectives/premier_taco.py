@@ -39,12 +39,12 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 from torch.nn import functional
 
-from counterpoint.data.nstep import NearNegatives, NStepSpec
+from counterpoint.data.spec import NearNegatives, NStepSpec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import Batch, Features, LossOutput
 from counterpoint.objectives.infonce import contrast_metrics, in_full_precision
-from counterpoint.objectives.step_heads import FutureConfig, FutureObjective
+from counterpoint.objectives.steps import FutureConfig, FutureObjective
 
 __all__ = [
     "PremierTACO",
@@ -164,9 +164,7 @@ def premier_taco_mixed_loss(
         BadInputError: When the shapes do not pair up, or `weight` is not positive.
     """
     if weight <= 0:
-        raise BadInputError(
-            "weight", found=f"{weight}", expected="more than 0", mend="1 counts it as one of the candidates"
-        )
+        raise BadInputError("weight", f"{weight}", "more than 0", "1 counts it as one of the candidates")
     right, wrong = _scores(predicted, positive, negatives, valid)
     near = (wrong + math.log(weight)).masked_fill(~valid, -torch.inf)
     candidates = torch.cat([predicted @ positive.T, near], 1)
@@ -217,9 +215,7 @@ class PremierTACO(FutureObjective):
         config: Settings; the paper's by default.
     """
 
-    def __init__(
-        self, encoder: ObservationEncoder, action_dim: int, config: PremierTACOConfig | None = None
-    ) -> None:
+    def __init__(self, encoder: ObservationEncoder, action_dim: int, config: PremierTACOConfig | None = None) -> None:
         config = config or PremierTACOConfig()
         spec = NStepSpec(
             offsets=(0, config.steps),
@@ -273,9 +269,9 @@ def _scores(
     if negatives.ndim != 3 or valid.shape != negatives.shape[:2]:
         raise BadInputError(
             "negatives, valid",
-            found=f"shapes {tuple(negatives.shape)} and {tuple(valid.shape)}",
-            expected="[B, N, D] and [B, N]",
-            mend="pass N negatives of each row, and which of them the episode had",
+            f"shapes {tuple(negatives.shape)} and {tuple(valid.shape)}",
+            "[B, N, D] and [B, N]",
+            "pass N negatives of each row, and which of them the episode had",
         )
     _check(predicted, positive, negatives[:, 0])
     return (predicted * positive).sum(1), torch.einsum("bd,bnd->bn", predicted, negatives)
@@ -293,7 +289,7 @@ def _check(predicted: Tensor, positive: Tensor, negative: Tensor) -> None:
         shapes = ", ".join(str(tuple(x.shape)) for x in (predicted, positive, negative))
         raise BadInputError(
             "predicted, positive, negative",
-            found=f"shapes {shapes}",
-            expected="one shape [B, D] for all",
-            mend="pass one prediction, one embedding of its future state and of each near miss, for every row",
+            f"shapes {shapes}",
+            "one shape [B, D] for all",
+            "pass one prediction, one embedding of its future state and of each near miss, for every row",
         )

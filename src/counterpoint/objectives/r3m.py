@@ -1,4 +1,6 @@
-"""R3M: time contrast within clips and a language reward across them (Nair et al., CoRL 2022).
+"""R3M's language reward: how much of an instruction was done since the first frame (Nair et al., 2022).
+
+R3M: time contrast within clips and a language reward across them (Nair et al., CoRL 2022).
 
     L = lambda_1 L_tcn + lambda_2 L_language + lambda_3 mean ||phi||_1 + lambda_4 mean ||phi||_2
 
@@ -33,13 +35,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from counterpoint.data.clips import R3MFrames
+from counterpoint.data.draws import R3MFrames
 from counterpoint.encoders.base import DualEncoder
 from counterpoint.objectives.base import Batch, ClipConfig, ClipObjective, Features, LossOutput
 from counterpoint.objectives.baselines import (
@@ -51,7 +55,6 @@ from counterpoint.objectives.baselines import (
     other_rows,
 )
 from counterpoint.objectives.infonce import in_full_precision
-from counterpoint.objectives.language_reward import LanguageReward
 
 __all__ = [
     "R3M",
@@ -63,6 +66,40 @@ __all__ = [
     "r3m_time_contrastive_loss",
     "time_candidates",
 ]
+
+
+class LanguageReward(nn.Module):
+    """G(o_0, o, l): how far instruction l has been done between o_0 and o, in (0, 1).
+
+    Args:
+        frame_dim: D of the frames' embeddings.
+        text_dim: D of the text's embedding.
+        hidden: Width of the four hidden layers.
+    """
+
+    def __init__(self, frame_dim: int, text_dim: int, hidden: int = 1024) -> None:
+        super().__init__()
+        widths = [2 * frame_dim + text_dim, hidden, hidden, hidden, hidden]
+        layers: list[nn.Module] = []
+        for before, after in pairwise(widths):
+            layers += [nn.Linear(before, after), nn.ReLU()]
+        self.layers = nn.Sequential(*layers, nn.Linear(hidden, 1))
+
+    def forward(
+        self, first: Float[Tensor, "*#batch D"], current: Float[Tensor, "*#batch D"], text: Float[Tensor, "*#batch L"]
+    ) -> Float[Tensor, "*batch"]:
+        """Rewards of raw embeddings, which broadcast against each other in all but the last axis."""
+        return torch.sigmoid(self.logit(first, current, text))
+
+    def logit(
+        self, first: Float[Tensor, "*#batch D"], current: Float[Tensor, "*#batch D"], text: Float[Tensor, "*#batch L"]
+    ) -> Float[Tensor, "*batch"]:
+        """The rewards before the sigmoid."""
+        shape = np.broadcast_shapes(first.shape[:-1], current.shape[:-1], text.shape[:-1])
+        parts = [x.expand(*shape, x.shape[-1]) for x in (first, current, text)]
+        logits: Tensor = self.layers(torch.cat(parts, dim=-1))
+        return logits.squeeze(-1)
+
 
 RewardFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(first [..., D], current [..., D], text [..., L]) -> [...]"""
@@ -211,12 +248,8 @@ def r3m_loss(
         similarity: S.
         epsilon: See the module's docstring.
     """
-    time = r3m_time_contrastive_loss(
-        frames[:, 2:], negatives=time_negatives, similarity=similarity, epsilon=epsilon
-    )
-    language = r3m_language_loss(
-        reward, frames, text, negatives=language_negatives, has_text=has_text, epsilon=epsilon
-    )
+    time = r3m_time_contrastive_loss(frames[:, 2:], negatives=time_negatives, similarity=similarity, epsilon=epsilon)
+    language = r3m_language_loss(reward, frames, text, negatives=language_negatives, has_text=has_text, epsilon=epsilon)
     norms = l1_weight * embedding_norm(frames, 1) + l2_weight * embedding_norm(frames, 2)
     return time_weight * time + language_weight * language + norms
 
@@ -278,10 +311,7 @@ class R3M(ClipObjective):
         return LossOutput(loss, candidate_metrics(time) | {"language_accuracy": ranked})
 
     def language_reward(
-        self,
-        first: Float[Tensor, "*#batch D"],
-        frames: Float[Tensor, "*#batch D"],
-        text: Float[Tensor, "*#batch L"],
+        self, first: Float[Tensor, "*#batch D"], frames: Float[Tensor, "*#batch D"], text: Float[Tensor, "*#batch L"]
     ) -> Float[Tensor, "*batch"]:
         """Rewards in (0, 1) of `frames` for `text`, seen from `first`; raw embeddings that broadcast.
 

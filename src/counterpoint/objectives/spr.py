@@ -26,13 +26,20 @@ from jaxtyping import Float
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from counterpoint.data.nstep import NStepSpec
+from counterpoint.data.spec import NStepSpec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import Batch, Features, LossOutput
 from counterpoint.objectives.infonce import contrast_metrics, in_full_precision, unit
-from counterpoint.objectives.step import StepConfig, StepObjective, embed_views
-from counterpoint.objectives.step_heads import check_actions, follow, frozen_copy, two_layer
+from counterpoint.objectives.steps import (
+    StepConfig,
+    StepObjective,
+    check_actions,
+    embed_views,
+    follow,
+    frozen_copy,
+    two_layer,
+)
 
 __all__ = ["SPR", "SPRConfig", "spr_loss"]
 
@@ -51,9 +58,9 @@ def spr_loss(predicted: Float[Tensor, "B J P"], target: Float[Tensor, "B J P"]) 
     if predicted.ndim != 3 or predicted.shape != target.shape:
         raise BadInputError(
             "predicted, target",
-            found=f"shapes {tuple(predicted.shape)} and {tuple(target.shape)}",
-            expected="one shape [B, J, P]",
-            mend="pass one prediction and one target for every step ahead",
+            f"shapes {tuple(predicted.shape)} and {tuple(target.shape)}",
+            "one shape [B, J, P]",
+            "pass one prediction and one target for every step ahead",
         )
     return -(unit(predicted) * unit(target)).sum((1, 2)).mean()
 
@@ -86,17 +93,12 @@ class SPR(StepObjective):
     def __init__(self, encoder: ObservationEncoder, action_dim: int, config: SPRConfig | None = None) -> None:
         config = config or SPRConfig()
         spec = NStepSpec(
-            offsets=tuple(range(config.steps + 1)),
-            actions=config.steps,
-            stack=encoder.config.stack,
-            shift=config.shift,
+            offsets=tuple(range(config.steps + 1)), actions=config.steps, stack=encoder.config.stack, shift=config.shift
         )
         super().__init__(encoder, spec)
         self.config, self.action_dim = config, action_dim
         D = encoder.embed_dim
-        self.transition = nn.Sequential(
-            two_layer(D + action_dim, config.hidden, D), nn.LayerNorm(D), nn.Tanh()
-        )
+        self.transition = nn.Sequential(two_layer(D + action_dim, config.hidden, D), nn.LayerNorm(D), nn.Tanh())
         self.project = nn.Linear(D, config.projected)
         self.predict = nn.Linear(config.projected, config.projected)
         self.target = frozen_copy(nn.Sequential(encoder, self.project))
@@ -107,9 +109,7 @@ class SPR(StepObjective):
         check_actions(actions, self.config.steps, self.action_dim)
         views = self.views(batch)
         with torch.no_grad():
-            target = self.target[1](
-                embed_views(cast(ObservationEncoder, self.target[0]), views[:, 1:], batch)
-            )
+            target = self.target[1](embed_views(cast(ObservationEncoder, self.target[0]), views[:, 1:], batch))
         z = self.embed(views[:, :1], batch)[:, 0]
         rolled = []
         for action in actions.unbind(1):

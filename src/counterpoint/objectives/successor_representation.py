@@ -20,11 +20,7 @@ __all__ = ["successor_loss", "successor_targets"]
 
 
 def successor_targets(
-    occupancy: Float[Tensor, "P S"],
-    next_states: Int[Tensor, " B"],
-    next_pairs: Int[Tensor, " B"],
-    *,
-    discount: float,
+    occupancy: Float[Tensor, "P S"], next_states: Int[Tensor, " B"], next_pairs: Int[Tensor, " B"], *, discount: float
 ) -> Float[Tensor, "B S"]:
     """What M(s, a) of each transition is moved to (Eq. 16); rows that sum to 1 stay so. No gradient.
 
@@ -77,7 +73,7 @@ def _check(occupancy: Tensor, **numbers: Tensor) -> None:
     if occupancy.ndim != 2 or len(shapes[1]) != 1 or shapes[1] != shapes[2]:
         raise BadInputError(
             ", ".join(("occupancy", *numbers)),
-            found=f"shapes {', '.join(map(str, shapes))}",
-            expected="[P, S], [B] and [B]",
-            mend="pass the whole table, and one number of each transition",
+            f"shapes {', '.join(map(str, shapes))}",
+            "[P, S], [B] and [B]",
+            "pass the whole table, and one number of each transition",
         )

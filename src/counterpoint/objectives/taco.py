@@ -26,12 +26,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from counterpoint.data.nstep import NStepSpec
+from counterpoint.data.spec import NStepSpec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import Batch, Features, LossOutput
 from counterpoint.objectives.infonce import contrast_metrics, in_full_precision
-from counterpoint.objectives.step_heads import FutureConfig, FutureObjective, two_layer
+from counterpoint.objectives.steps import FutureConfig, FutureObjective, two_layer
 
 __all__ = ["TACO", "TACOConfig", "taco_loss"]
 
@@ -50,10 +50,7 @@ def taco_loss(logits: Float[Tensor, "B B"]) -> Float[Tensor, ""]:
     """
     if logits.ndim != 2 or logits.shape[0] != logits.shape[1]:
         raise BadInputError(
-            "logits",
-            found=f"shape {tuple(logits.shape)}",
-            expected="[B, B]",
-            mend="score every row's prediction with every row's target",
+            "logits", f"shape {tuple(logits.shape)}", "[B, B]", "score every row's prediction with every row's target"
         )
     return logits.logsumexp(1).mean() - logits.diagonal().mean()
 
@@ -79,9 +76,7 @@ class TACO(FutureObjective):
         config: Settings.
     """
 
-    def __init__(
-        self, encoder: ObservationEncoder, action_dim: int, config: TACOConfig | None = None
-    ) -> None:
+    def __init__(self, encoder: ObservationEncoder, action_dim: int, config: TACOConfig | None = None) -> None:
         config = config or TACOConfig()
         spec = NStepSpec(
             offsets=(0, 0, config.steps) if config.curl else (0, config.steps),

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from counterpoint.data.augment import images
-from counterpoint.data.sampling import Drawn
+from counterpoint.data.spec import Drawn
 from counterpoint.encoders.base import DualEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import Batch, ClipConfig, ClipObjective, Features, LossOutput
@@ -108,16 +108,12 @@ def tcn_loss(
     Raises:
         BadInputError: When the shapes do not pair up.
     """
-    if (
-        negatives.ndim != 3
-        or not negatives.shape[1]
-        or not anchor.shape == positive.shape == negatives[:, 0].shape
-    ):
+    if negatives.ndim != 3 or not negatives.shape[1] or not anchor.shape == positive.shape == negatives[:, 0].shape:
         raise BadInputError(
             "anchor, positive, negatives",
-            found=f"shapes {tuple(anchor.shape)}, {tuple(positive.shape)} and {tuple(negatives.shape)}",
-            expected="[B, D], [B, D] and [B, N, D] with N >= 1",
-            mend="pass one anchor, one positive and the same number of negatives a clip",
+            f"shapes {tuple(anchor.shape)}, {tuple(positive.shape)} and {tuple(negatives.shape)}",
+            "[B, D], [B, D] and [B, N, D] with N >= 1",
+            "pass one anchor, one positive and the same number of negatives a clip",
         )
     candidates = tcn_candidates(anchor, positive, negatives, similarity=similarity)
     return functional.cross_entropy(candidates, candidates.new_zeros(len(candidates), dtype=torch.long))
@@ -133,9 +129,7 @@ class TCN(ClipObjective):
 
     def __init__(self, encoder: DualEncoder, config: TCNConfig | None = None) -> None:
         config = config or TCNConfig()
-        super().__init__(
-            encoder, NearAndFar(config.window, config.num_negatives), augment=config.augmentation
-        )
+        super().__init__(encoder, NearAndFar(config.window, config.num_negatives), augment=config.augmentation)
         self.config = config
         encoder.text.requires_grad_(False)
 

@@ -33,14 +33,13 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from counterpoint.data.nstep import NStepSpec
+from counterpoint.data.spec import NStepSpec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.action_error import action_error, constant_action_error
 from counterpoint.objectives.base import Batch, Features, LossOutput
 from counterpoint.objectives.infonce import in_full_precision
-from counterpoint.objectives.step import StepConfig, StepObjective
-from counterpoint.objectives.step_heads import check_actions, follow, frozen_copy
+from counterpoint.objectives.steps import StepConfig, StepObjective, check_actions, follow, frozen_copy
 from counterpoint.training.distributed import world_size
 
 __all__ = [
@@ -120,9 +119,9 @@ def td3_critic_loss(values: Float[Tensor, "B 2"], targets: Float[Tensor, " B"]) 
     if values.ndim != 2 or values.shape[:1] != targets.shape:
         raise BadInputError(
             "values, targets",
-            found=f"shapes {tuple(values.shape)} and {tuple(targets.shape)}",
-            expected="[B, 2] and [B]",
-            mend="pass both Q of each transition, and its one target",
+            f"shapes {tuple(values.shape)} and {tuple(targets.shape)}",
+            "[B, 2] and [B]",
+            "pass both Q of each transition, and its one target",
         )
     return (values - targets.detach()[:, None]).square().mean(0).sum()
 
@@ -223,9 +222,7 @@ class TD3BCPretraining(StepObjective):
         """Both losses; metrics set each error beside the one of the batch's mean target or mean action."""
         rows, mask, actions = features.rows, batch["action_mask"], batch["actions"][:, 0]
         critic = td3_critic_loss(rows["values"], rows["targets"])
-        actor = td3_bc_actor_loss(
-            rows["policy_value"], rows["policy"], actions, alpha=self.config.alpha, mask=mask
-        )
+        actor = td3_bc_actor_loss(rows["policy_value"], rows["policy"], actions, alpha=self.config.alpha, mask=mask)
         metrics = {
             "critic_loss": critic,
             "critic_loss_constant": 2 * rows["targets"].var(correction=0),
@@ -249,9 +246,9 @@ class TD3BCPretraining(StepObjective):
         if every > 1 and world_size() > 1:
             raise BadInputError(
                 "objective.actor_every",
-                found=f"{every} under {world_size()} ranks",
-                expected="1: ranks wait for every parameter's gradient at every step",
-                mend="set it to 1, or train in one process",
+                f"{every} under {world_size()} ranks",
+                "1: ranks wait for every parameter's gradient at every step",
+                "set it to 1, or train in one process",
             )
         return (int(self.updates) + 1) % every == 0
 
@@ -269,9 +266,7 @@ class TD3BCPretraining(StepObjective):
         action = self.target_actor(after)
         generator = None if self.training else torch.Generator(action.device).manual_seed(0)
         noise = torch.randn(action.shape, generator=generator, device=action.device, dtype=action.dtype)
-        action = smoothed_action(
-            action, noise, scale=self.config.target_noise, limit=self.config.target_noise_clip
-        )
+        action = smoothed_action(action, noise, scale=self.config.target_noise, limit=self.config.target_noise_clip)
         values = self.target_critic(after, action * batch["action_mask"])
         return td3_target(batch["rewards"][:, 0], values, discount=self.config.discount)
 
@@ -279,9 +274,5 @@ class TD3BCPretraining(StepObjective):
 def _three_layers(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
     """TD3's networks: two hidden layers."""
     return nn.Sequential(
-        nn.Linear(inputs, hidden),
-        nn.ReLU(),
-        nn.Linear(hidden, hidden),
-        nn.ReLU(),
-        nn.Linear(hidden, outputs),
+        nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, outputs)
     )

@@ -106,9 +106,9 @@ def td_infonce_loss(
     if len(W) != len(future_logits):
         raise BadInputError(
             "weight_logits",
-            found=f"{len(W)} rows",
-            expected=f"{len(future_logits)}, as many as `future_logits` has",
-            mend="pair the next situations with the same states as the situations",
+            f"{len(W)} rows",
+            f"{len(future_logits)}, as many as `future_logits` has",
+            "pair the next situations with the same states as the situations",
         )
     chosen = W * _log_softmax(future_logits)
     future = -chosen.sum() * len(W) / chosen.numel()  # the mean over rows and twins
@@ -164,9 +164,9 @@ def cloned_actor_loss(
     if actions.ndim != 2 or actions.shape != data_actions.shape or goal_rows.shape != actions.shape[:1]:
         raise BadInputError(
             "goal_rows, actions, data_actions",
-            found=f"shapes {', '.join(str(tuple(x.shape)) for x in (goal_rows, actions, data_actions))}",
-            expected="[B], [B, A] and [B, A]",
-            mend="pass one row loss, one action of the policy and one of the data for each situation",
+            f"shapes {', '.join(str(tuple(x.shape)) for x in (goal_rows, actions, data_actions))}",
+            "[B], [B, A] and [B, A]",
+            "pass one row loss, one action of the policy and one of the data for each situation",
         )
     apart = (actions - data_actions).square().mean(1)
     if mask is not None:
@@ -188,9 +188,9 @@ def check_square(**logits: Tensor) -> None:
         if value.ndim not in (2, 3) or value.shape[0] != value.shape[1] or value.shape != first:
             raise BadInputError(
                 name,
-                found=f"shape {tuple(value.shape)}",
-                expected=f"{tuple(first)}" if value.shape != first else "[B, B], or [B, B, 2] of twins",
-                mend="score every row's situation with every column's state, and stack twins on the last axis",
+                f"shape {tuple(value.shape)}",
+                f"{tuple(first)}" if value.shape != first else "[B, B], or [B, B, 2] of twins",
+                "score every row's situation with every column's state, and stack twins on the last axis",
             )
 
 

@@ -24,16 +24,10 @@ from pydantic import Field
 from torch import Tensor
 
 from counterpoint.data.augment import images
-from counterpoint.data.clips import GoalTransition
+from counterpoint.data.draws import GoalTransition
 from counterpoint.encoders.base import DualEncoder
 from counterpoint.objectives.base import Batch, ClipConfig, ClipObjective, Features, LossOutput
-from counterpoint.objectives.baselines import (
-    Similarity,
-    check_frames,
-    embedding_norm,
-    negative_distance,
-    other_rows,
-)
+from counterpoint.objectives.baselines import Similarity, check_frames, embedding_norm, negative_distance, other_rows
 from counterpoint.objectives.infonce import in_full_precision
 
 __all__ = ["VIP", "VIPConfig", "dual_value_loss", "goal_rewards", "vip_loss"]

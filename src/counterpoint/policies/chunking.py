@@ -57,7 +57,7 @@ class RecedingHorizon:
 
     def __init__(self, executed: int = 8) -> None:
         if executed < 1:
-            raise BadInputError("executed", found=f"{executed}", expected="1 or more", mend="8 is usual")
+            raise BadInputError("executed", f"{executed}", "1 or more", "8 is usual")
         self.executed = executed
         self._plans = np.zeros((0, 0, 0), np.float32)  # [R, executed, A]
         self._left = np.zeros(0, np.int64)
@@ -82,9 +82,9 @@ class RecedingHorizon:
         if plans.shape[1] < self.executed:
             raise BadInputError(
                 "executed",
-                found=f"{self.executed} of plans of {plans.shape[1]} actions",
-                expected="no more than a plan holds",
-                mend="execute fewer, or plan further ahead",
+                f"{self.executed} of plans of {plans.shape[1]} actions",
+                "no more than a plan holds",
+                "execute fewer, or plan further ahead",
             )
         if self._plans.shape[2] != plans.shape[2]:
             self._plans = np.zeros((0, self.executed, plans.shape[2]), np.float32)
@@ -118,7 +118,7 @@ class TemporalEnsemble:
 
     def __init__(self, decay: float = 0.01) -> None:
         if not 0 <= decay < float("inf"):
-            raise BadInputError("decay", found=f"{decay}", expected="0 or more", mend="0.01 is ACT's")
+            raise BadInputError("decay", f"{decay}", "0 or more", "0.01 is ACT's")
         self.decay = decay
         # For the K steps from the next one on: sum of weighted predictions, of weights, and their count.
         self._sum = np.zeros((0, 0, 0))  # [R, K, A]
@@ -178,7 +178,7 @@ def _check_planned(planned: NDArray[np.bool_], rows: Sequence[int]) -> None:
     if not planned.all():
         raise BadInputError(
             f"row {rows[int(np.argmin(planned))]}",
-            found="no plan for this step",
-            expected="one, wherever left(rows) is 0",
-            mend="give(rows, plans) first",
+            "no plan for this step",
+            "one, wherever left(rows) is 0",
+            "give(rows, plans) first",
         )

@@ -15,13 +15,7 @@ from counterpoint.data.episode import Array
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.policies.demonstrations import Demonstrations
-from counterpoint.policies.folder import (
-    fill_from,
-    policy_folder,
-    read_config,
-    rebuilt_encoder,
-    write_policy,
-)
+from counterpoint.policies.folder import fill_from, policy_folder, read_config, rebuilt_encoder, write_policy
 from counterpoint.policies.heads import ActionHead, HeadConfig
 
 __all__ = ["ClonedPolicy", "PolicyConfig"]
@@ -60,10 +54,7 @@ class ClonedPolicy(nn.Module):
     """
 
     def __init__(
-        self,
-        encoder: ObservationEncoder,
-        head: ActionHead,
-        demonstrations: Demonstrations | None = None,
+        self, encoder: ObservationEncoder, head: ActionHead, demonstrations: Demonstrations | None = None
     ) -> None:
         super().__init__()
         self.encoder, self.head, self.demonstrations = encoder, head, demonstrations
@@ -119,9 +110,7 @@ class ClonedPolicy(nn.Module):
         actions = self.head(embedded, valid, numbers, told)
         return np.asarray(actions.clamp(-1, 1).float().cpu().numpy(), np.float32)
 
-    def _remember(
-        self, embedded: Tensor, state: Tensor, rows: Sequence[int]
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _remember(self, embedded: Tensor, state: Tensor, rows: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
         """The rows' histories with what they see now: [n, H, D], [n, H, P], and what of it is real [n, H]."""
         made: list[tuple[Tensor, Tensor]] = []
         for row, *newest in zip(rows, embedded, state, strict=True):
@@ -133,9 +122,7 @@ class ClonedPolicy(nn.Module):
         lengths = torch.tensor([len(seen) for seen, _ in made], device=embedded.device)
         places = torch.arange(self.history, device=embedded.device)
         valid = places >= self.history - lengths[:, None]
-        parts = (
-            nn.utils.rnn.pad_sequence(list(p), True, padding_side="left") for p in zip(*made, strict=True)
-        )
+        parts = (nn.utils.rnn.pad_sequence(list(p), True, padding_side="left") for p in zip(*made, strict=True))
         whole = [nn.functional.pad(part, (0, 0, self.history - part.shape[1], 0)) for part in parts]
         return whole[0], whole[1], valid
 
@@ -143,9 +130,9 @@ class ClonedPolicy(nn.Module):
         if not self.instruction:
             raise BadInputError(
                 "instruction",
-                found="none, and demonstrations of several or of none",
-                expected="what the policy shall do, in words",
-                mend='set policy.instruction = "..."',
+                "none, and demonstrations of several or of none",
+                "what the policy shall do, in words",
+                'set policy.instruction = "..."',
             )
         return self.instruction
 
@@ -180,11 +167,7 @@ class ClonedPolicy(nn.Module):
         config = read_config(source, PolicyConfig)
         encoder = rebuilt_encoder(config.encoder)
         head = ActionHead(
-            encoder.embed_dim,
-            config.action_dim,
-            config.state_dim,
-            config.head,
-            cameras=config.encoder.cameras,
+            encoder.embed_dim, config.action_dim, config.state_dim, config.head, cameras=config.encoder.cameras
         )
         policy = cls(encoder, head, config.demonstrations)
         policy.instruction = config.instruction

@@ -68,17 +68,12 @@ class CrosswayDecoder(nn.Module):
 
     camera_weights: Tensor
 
-    def __init__(
-        self, bottleneck_dim: int, cameras: int, size: int, state_dim: int, config: CrosswayConfig
-    ) -> None:
+    def __init__(self, bottleneck_dim: int, cameras: int, size: int, state_dim: int, config: CrosswayConfig) -> None:
         super().__init__()
         weights = config.camera_weights
         if weights is not None and len(weights) != cameras:
             raise BadInputError(
-                "camera_weights",
-                found=f"{len(weights)} of them",
-                expected=f"{cameras}, one for each camera",
-                mend="correct camera_weights",
+                "camera_weights", f"{len(weights)} of them", f"{cameras}, one for each camera", "correct camera_weights"
             )
         self.config, self.size, self.state_dim = config, size, state_dim
         each = torch.ones(cameras) if weights is None else torch.tensor(weights)
@@ -137,17 +132,17 @@ class CrosswayDecoder(nn.Module):
         if tuple(frames.shape[1:]) != wanted:
             raise BadInputError(
                 "frames",
-                found=f"shape {tuple(frames.shape)}",
-                expected=f"[B, {', '.join(str(part) for part in wanted)}]",
-                mend="give every camera's frames as the encoder sees them",
+                f"shape {tuple(frames.shape)}",
+                f"[B, {', '.join(str(part) for part in wanted)}]",
+                "give every camera's frames as the encoder sees them",
             )
         found = 0 if state is None else state.shape[-1]
         if self.state_dim and found != self.state_dim:
             raise BadInputError(
                 "state",
-                found=f"{found} numbers" if found else "none",
-                expected=f"{self.state_dim} numbers",
-                mend="train with the state, or make the decoder for state_dim=0",
+                f"{found} numbers" if found else "none",
+                f"{self.state_dim} numbers",
+                "train with the state, or make the decoder for state_dim=0",
             )
 
 
@@ -161,9 +156,9 @@ class _PictureDecoder(nn.Module):
         if bottleneck_dim % 4:
             raise BadInputError(
                 "bottleneck_dim",
-                found=str(bottleneck_dim),
-                expected="a multiple of 4: it is cut into 2 by 2 places",
-                mend="change the last of down_dims",
+                str(bottleneck_dim),
+                "a multiple of 4: it is cut into 2 by 2 places",
+                "change the last of down_dims",
             )
         side, doublings = size, 0
         while side > SMALLEST_MAP and side % 2 == 0:
@@ -183,11 +178,7 @@ class _PictureDecoder(nn.Module):
         repeats = math.ceil(self.side / 2)
         tiled = first.reshape(len(first), -1, 2, 2).repeat(1, 1, repeats, repeats)
         x = torch.cat(
-            [
-                tiled[:, :, : self.side, : self.side],
-                self.places.to(tiled.dtype).expand(len(first), -1, -1, -1),
-            ],
-            dim=1,
+            [tiled[:, :, : self.side, : self.side], self.places.to(tiled.dtype).expand(len(first), -1, -1, -1)], dim=1
         )
         made: Tensor = self.layers(x)
         return made
@@ -198,11 +189,7 @@ class _Residual2d(nn.Module):
         super().__init__()
         layers: list[nn.Module] = []
         for width in (inputs, outputs):
-            layers += [
-                nn.Conv2d(width, outputs, 3, padding=1),
-                nn.GroupNorm(groups, outputs),
-                nn.Mish(),
-            ]
+            layers += [nn.Conv2d(width, outputs, 3, padding=1), nn.GroupNorm(groups, outputs), nn.Mish()]
         self.layers = nn.Sequential(*layers)
         self.shortcut = nn.Conv2d(inputs, outputs, 1) if inputs != outputs else nn.Identity()
 

@@ -60,9 +60,9 @@ class Demonstrations(FrozenConfig):
         if np.abs(actions).max() > 1 + ROUNDING:
             raise BadInputError(
                 "demonstrations",
-                found=f"actions in [{actions.min():.3g}, {actions.max():.3g}]",
-                expected="actions in [-1, 1], which is where policies act",
-                mend="scale them to the bounds of the action space, or clip them as the simulator does",
+                f"actions in [{actions.min():.3g}, {actions.max():.3g}]",
+                "actions in [-1, 1], which is where policies act",
+                "scale them to the bounds of the action space, or clip them as the simulator does",
             )
         state = _whole(store, "state")
         instructions = {info.instruction for info in store.episodes}
@@ -87,8 +87,8 @@ def _whole(store: EpisodeStore, source: str) -> Array | None:
         if part is None or part.shape[1] != first:
             raise BadInputError(
                 f"demonstration {episode}",
-                found=f"no {source}" if part is None else f"{source} of {part.shape[1]} dimensions",
-                expected=f"{source}" + (f" of {first} dimensions, as in the others" if first else ""),
-                mend="leave it out, or use demonstrations with logged actions of one robot",
+                f"no {source}" if part is None else f"{source} of {part.shape[1]} dimensions",
+                f"{source}" + (f" of {first} dimensions, as in the others" if first else ""),
+                "leave it out, or use demonstrations with logged actions of one robot",
             )
     return np.concatenate([part for part in found if part is not None])

@@ -1,4 +1,6 @@
-"""Diffusion Policy: a window of observations becomes a plan of actions, of which the first few are executed.
+"""What a policy that plans remembers of an episode: the newest observations it looked at, and how often it planned.
+
+Diffusion Policy: a window of observations becomes a plan of actions, of which the first few are executed.
 
 Chi et al., "Diffusion Policy: Visuomotor Policy Learning via Action Diffusion", RSS 2023. Each camera has an encoder,
 their embeddings and the normalised proprioception of To observations condition the denoising of K actions, and those
@@ -7,7 +9,9 @@ from the newest observation's step on are executed (or averaged with earlier pla
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
@@ -26,9 +30,50 @@ from counterpoint.policies.demonstrations import Demonstrations
 from counterpoint.policies.diffusion import DiffusionConfig, DiffusionHead
 from counterpoint.policies.folder import fill_from, policy_folder, read_config, rebuilt_encoder, write_policy
 from counterpoint.policies.normalizer import LinearNormalizer
-from counterpoint.policies.observed import Episode, Moment
 
-__all__ = ["DiffusionPolicy", "DiffusionPolicyConfig"]
+__all__ = ["DiffusionPolicy", "DiffusionPolicyConfig", "Episode", "Moment"]
+
+
+@dataclass(slots=True)
+class Moment:
+    """An observation that was looked at; encoded when the first plan needs it.
+
+    Attributes:
+        frames: uint8 [C, h, w, 3], cropped.
+        state: float32 [P].
+        condition: [O], once it is encoded.
+    """
+
+    frames: Array
+    state: Array
+    condition: Tensor | None = None
+
+
+class Episode:
+    """The newest To moments, and the noise of plans.
+
+    Args:
+        seed: Of the episode.
+        steps: To.
+    """
+
+    def __init__(self, seed: int, steps: int) -> None:
+        self._seed, self._steps, self._plans = seed, steps, 0
+        self.moments: deque[Moment] = deque(maxlen=steps)
+
+    def see(self, moment: Moment) -> None:
+        """The newest; before the first of an episode lies the first itself."""
+        self.moments.extend([moment] * (1 if self.moments else self._steps))
+
+    def condition(self) -> Float[Tensor, "To O"]:
+        """All moments, encoded, the oldest first."""
+        return torch.stack([moment.condition for moment in self.moments if moment.condition is not None])
+
+    def next_generator(self) -> torch.Generator:
+        """Of the next plan's noise: a function of the episode's seed and the plan's number."""
+        mixed = np.random.SeedSequence([self._seed % 2**64, self._plans]).generate_state(1, np.uint64)
+        self._plans += 1
+        return torch.Generator().manual_seed(int(mixed[0]))
 
 
 class DiffusionPolicyConfig(FrozenConfig):
@@ -132,9 +177,9 @@ class DiffusionPolicy(nn.Module):
         if state is None:
             raise BadInputError(
                 "state",
-                found="none",
-                expected=f"{self.state_dim} numbers of proprioception an observation",
-                mend="give them, or train with use_state = false",
+                "none",
+                f"{self.state_dim} numbers of proprioception an observation",
+                "give them, or train with use_state = false",
             )
         return torch.cat([embedded, self.normal_state(state)], -1)
 
@@ -198,9 +243,9 @@ class DiffusionPolicy(nn.Module):
         if not np.isfinite(plans).all():
             raise BadInputError(
                 "policy",
-                found="a plan that is not finite",
-                expected="finite actions",
-                mend="look for weights, pictures or proprioception that are not finite",
+                "a plan that is not finite",
+                "finite actions",
+                "look for weights, pictures or proprioception that are not finite",
             )
         return np.asarray(plans)
 
@@ -225,9 +270,9 @@ class DiffusionPolicy(nn.Module):
             if found != expected:
                 raise BadInputError(
                     what,
-                    found=f"shape {list(found)} of a row",
-                    expected=f"{list(expected)}, as in training",
-                    mend="draw the policy's cameras at its frame size, and give the same robot's state",
+                    f"shape {list(found)} of a row",
+                    f"{list(expected)}, as in training",
+                    "draw the policy's cameras at its frame size, and give the same robot's state",
                 )
 
     def _check_parts(self) -> None:
@@ -244,9 +289,9 @@ class DiffusionPolicy(nn.Module):
             if found != expected:
                 raise BadInputError(
                     what,
-                    found=f"{found}",
-                    expected=f"{expected}",
-                    mend="build encoder and head for each other: single frames, one picture a camera, and "
+                    f"{found}",
+                    f"{expected}",
+                    "build encoder and head for each other: single frames, one picture a camera, and "
                     "embeddings with proprioception beside them where it is used",
                 )
 

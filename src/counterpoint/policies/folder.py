@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from torch import nn
 
 from counterpoint.config import FrozenConfig
+from counterpoint.encoders.hub import CONFIG, WEIGHTS
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
-from counterpoint.encoders.saved import CONFIG, WEIGHTS
 from counterpoint.encoders.weights import fit_weights, read_weights, write_weights
 from counterpoint.errors import BadInputError
 
@@ -47,9 +47,9 @@ def read_tree(folder: Path) -> dict[str, Any]:
     if not where.is_file():
         raise BadInputError(
             where,
-            found="no such file",
-            expected="a policy written by save_pretrained, or a run that holds one in policy/",
-            mend="check the path; a run writes policy/ when it ends",
+            "no such file",
+            "a policy written by save_pretrained, or a run that holds one in policy/",
+            "check the path; a run writes policy/ when it ends",
         )
     try:
         found = json.loads(where.read_text(encoding="utf-8"))
@@ -93,7 +93,7 @@ def fill_from(policy: Module, folder: Path) -> Module:
 def _damaged(where: Path, error: ValueError) -> BadInputError:
     return BadInputError(
         where,
-        found=str(error).splitlines()[0],
-        expected="a policy's configuration",
-        mend="copy the folder again, or train the policy again",
+        str(error).splitlines()[0],
+        "a policy's configuration",
+        "copy the folder again, or train the policy again",
     )

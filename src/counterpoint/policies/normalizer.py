@@ -47,18 +47,15 @@ class LinearNormalizer(nn.Module):
         low, high = (torch.tensor(part, dtype=torch.float64) for part in (statistics.low, statistics.high))
         if low.shape != self.low.shape:
             raise BadInputError(
-                "statistics",
-                found=f"{len(low)} dimensions",
-                expected=f"{len(self.low)}",
-                mend="give the statistics of the same numbers",
+                "statistics", f"{len(low)} dimensions", f"{len(self.low)}", "give the statistics of the same numbers"
             )
         spread = high - low
         if not bool(torch.isfinite(spread).all()):
             raise BadInputError(
                 "statistics",
-                found=f"a range that is not finite in dimension {int((~torch.isfinite(spread)).nonzero()[0])}",
-                expected="finite numbers",
-                mend="look at the data: some of it is NaN or infinite",
+                f"a range that is not finite in dimension {int((~torch.isfinite(spread)).nonzero()[0])}",
+                "finite numbers",
+                "look at the data: some of it is NaN or infinite",
             )
         still = spread < STILL
         self.low.copy_(low)

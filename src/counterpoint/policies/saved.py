@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypeAlias
 
-from counterpoint.encoders.saved import CONFIG
+from counterpoint.encoders.hub import CONFIG
 from counterpoint.errors import BadInputError
 from counterpoint.policies.cloned import ClonedPolicy
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
@@ -15,10 +15,7 @@ __all__ = ["SavedPolicy", "load_policy"]
 
 SavedPolicy: TypeAlias = ClonedPolicy | DiffusionPolicy
 
-_KINDS: dict[str, type[ClonedPolicy] | type[DiffusionPolicy]] = {
-    "cloned": ClonedPolicy,
-    "diffusion": DiffusionPolicy,
-}
+_KINDS: dict[str, type[ClonedPolicy] | type[DiffusionPolicy]] = {"cloned": ClonedPolicy, "diffusion": DiffusionPolicy}
 
 
 def load_policy(folder: str | Path, *, map_location: str = "cpu") -> SavedPolicy:
@@ -35,9 +32,6 @@ def load_policy(folder: str | Path, *, map_location: str = "cpu") -> SavedPolicy
     kind = read_tree(source).get("kind", "cloned")  # policies that tell no kind are cloned
     if kind not in _KINDS:
         raise BadInputError(
-            source / CONFIG,
-            found=f"kind {kind!r}",
-            expected=f"one of {', '.join(_KINDS)}",
-            mend="load it with the version that wrote it",
+            source / CONFIG, f"kind {kind!r}", f"one of {', '.join(_KINDS)}", "load it with the version that wrote it"
         )
     return _KINDS[kind].from_pretrained(source, map_location=map_location)

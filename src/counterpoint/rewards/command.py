@@ -8,8 +8,7 @@ from pathlib import Path
 from counterpoint.errors import BadInputError
 from counterpoint.progress import ProgressBar
 from counterpoint.rewards.curves import curve_csv, curve_page, curve_png, score_video
-from counterpoint.rewards.embedding import check_instructions
-from counterpoint.rewards.model import RewardModel
+from counterpoint.rewards.model import RewardModel, check_instructions
 from counterpoint.rewards.page import write_whole
 
 __all__ = ["reward_command"]
@@ -45,13 +44,11 @@ def reward_command(
     """
     texts = check_instructions([instruction, *against])
     if len(set(texts)) < len(texts):
-        raise BadInputError(
-            "--against", found="the same instruction twice", expected="different ones", mend="drop one"
-        )
+        raise BadInputError("--against", "the same instruction twice", "different ones", "drop one")
     if not videos:
-        raise BadInputError("videos", found="none", expected="one or more files", mend="name a video")
+        raise BadInputError("videos", "none", "one or more files", "name a video")
     if out.exists() and not out.is_dir():
-        raise BadInputError(out, found="a file", expected="a folder", mend="choose another --out")
+        raise BadInputError(out, "a file", "a folder", "choose another --out")
     rewards = RewardModel.from_pretrained(model, device=device)
     written: list[Path] = []
     troubles: list[BadInputError] = []
@@ -74,9 +71,9 @@ def reward_command(
     if troubles:
         raise BadInputError(
             "; ".join(error.where for error in troubles),
-            found="; ".join(error.found for error in troubles),
-            expected="videos that can be read",
-            mend=f"replace or leave out {len(troubles)} of {len(videos)}; the others are done, in {out}",
+            "; ".join(error.found for error in troubles),
+            "videos that can be read",
+            f"replace or leave out {len(troubles)} of {len(videos)}; the others are done, in {out}",
         )
     return written
 

@@ -15,11 +15,9 @@ from numpy.typing import NDArray
 from counterpoint.data.video import in_worker, probe_video, read_frames
 from counterpoint.errors import BadInputError
 from counterpoint.rewards import scores
-from counterpoint.rewards.chart import Line, signed
-from counterpoint.rewards.embedding import embed_frames, embed_text
 from counterpoint.rewards.extras import report_package
-from counterpoint.rewards.model import RewardForm, RewardModel
-from counterpoint.rewards.page import jpeg, make_player, render
+from counterpoint.rewards.model import RewardForm, RewardModel, embed_frames, embed_text
+from counterpoint.rewards.page import Line, jpeg, make_player, render, signed
 
 __all__ = ["RewardCurve", "curve_csv", "curve_page", "curve_png", "score_video"]
 
@@ -69,7 +67,7 @@ def score_video(rewards: RewardModel, video: Path, instructions: Sequence[str]) 
         BadInputError: When the video cannot be read.
     """
     if not video.is_file():
-        raise BadInputError(video, found="no such file", expected="a video", mend="check the path")
+        raise BadInputError(video, "no such file", "a video", "check the path")
     info = in_worker(probe_video, video)
     chunk = max(1, CHUNK_BYTES // (info.height * info.width * 3))
     wanted = set(np.linspace(0, info.frames - 1, min(PICTURES, info.frames)).round().astype(int).tolist())

@@ -26,14 +26,7 @@ from torch import Tensor
 
 from counterpoint.errors import BadInputError
 
-__all__ = [
-    "last_good",
-    "list_checkpoints",
-    "load_checkpoint",
-    "newest_valid",
-    "save_checkpoint",
-    "write_atomically",
-]
+__all__ = ["last_good", "list_checkpoints", "load_checkpoint", "newest_valid", "save_checkpoint", "write_atomically"]
 
 PREFIX = "step-"
 
@@ -84,9 +77,7 @@ def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:
         for name, content in read.items():
             found = hashlib.sha256(content).hexdigest()
             if found != manifest[name]:
-                raise _damaged(
-                    path / name, f"sha256 {found[:12]}", f"{manifest[name][:12]}, as in manifest.json"
-                )
+                raise _damaged(path / name, f"sha256 {found[:12]}", f"{manifest[name][:12]}, as in manifest.json")
         tensors = load(read["state.safetensors"])
         skeleton = json.loads(read["state.json"])
         return skeleton["step"], _put_tensors(skeleton["state"], tensors)
@@ -133,12 +124,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def _damaged(path: Path, found: str, expected: str) -> BadInputError:
-    return BadInputError(
-        path,
-        found=found,
-        expected=expected,
-        mend="delete this checkpoint; training resumes from an older one",
-    )
+    return BadInputError(path, found, expected, "delete this checkpoint; training resumes from an older one")
 
 
 def _take_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:

@@ -1,4 +1,6 @@
-"""Rows of all ranks as one batch, so that every rank's samples are negatives of every other's.
+"""Accelerators of their own precision, one after the other in one process.
+
+Rows of all ranks as one batch, so that every rank's samples are negatives of every other's.
 
 Each rank gathers embeddings, evaluates the loss over the whole global batch, and sends the gradient of each
 row back to the rank that encoded it. With W ranks, a row's gradient arrives W times, once from each rank's
@@ -14,12 +16,29 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from torch import Tensor, distributed
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from counterpoint.objectives.base import Batch, Features
 
-__all__ = ["gather_batch", "gather_features", "is_distributed", "rank", "world_size"]
+__all__ = ["accelerator_of", "gather_batch", "gather_features", "is_distributed", "rank", "world_size"]
+
+
+def accelerator_of(precision: str) -> Accelerator:
+    """An accelerator that computes in the precision asked for, whatever was trained before in this process.
+
+    accelerate keeps one precision a process: a second accelerator without one takes over the first one's, and one with
+    another is refused. That part of its state is forgotten here. Devices and the process group, kept elsewhere, stay,
+    so that all processes of a distributed run may call this alike. Accelerators made before are not to be used again.
+
+    Args:
+        precision: `no` (float32), `fp16` or `bf16`.
+    """
+    if AcceleratorState._shared_state and AcceleratorState().mixed_precision != precision:
+        AcceleratorState._reset_state()
+    return Accelerator(mixed_precision=precision)
 
 
 def is_distributed() -> bool:
@@ -58,16 +77,12 @@ def gather_batch(batch: Batch) -> dict[str, Any]:
     of strings are left out, since encoders have read them by then: `instruction_id` stands for the
     instruction, and what a loss needs to know of the text beyond that is put into `Features.rows`.
     """
-    kept = {
-        name: value for name, value in batch.items() if isinstance(value, Tensor) and not _is_image(value)
-    }
+    kept = {name: value for name, value in batch.items() if isinstance(value, Tensor) and not _is_image(value)}
     return {name: _gather(value) for name, value in kept.items()} if world_size() > 1 else kept
 
 
 def _is_image(value: Tensor) -> bool:
-    return value.dtype == torch.uint8 or (
-        value.is_floating_point() and value.ndim >= 4 and value.shape[-1] == 3
-    )
+    return value.dtype == torch.uint8 or (value.is_floating_point() and value.ndim >= 4 and value.shape[-1] == 3)
 
 
 def _gather(rows: Tensor) -> Tensor:

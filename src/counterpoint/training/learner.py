@@ -236,6 +236,4 @@ def _split(batch: dict[str, Any], parts: int) -> Iterator[dict[str, Any]]:
 def _mean(outputs: list[LossOutput]) -> dict[str, float]:
     losses = {"loss": sum(float(output.loss.detach()) for output in outputs) / len(outputs)}
     names = outputs[0].metrics
-    return losses | {
-        name: sum(float(output.metrics[name]) for output in outputs) / len(outputs) for name in names
-    }
+    return losses | {name: sum(float(output.metrics[name]) for output in outputs) / len(outputs) for name in names}

@@ -14,8 +14,8 @@ from pydantic import Field
 from counterpoint.config import FrozenConfig, override, read_recipe, validate
 from counterpoint.data.cache import cached
 from counterpoint.data.formats import open_dataset, split_names
-from counterpoint.data.loader import Loader
 from counterpoint.data.prepared import validation_split
+from counterpoint.data.sampler import Loader
 from counterpoint.data.store import EpisodeStore, SubsetStore
 from counterpoint.encoders.base import DualEncoder, EncoderConfig
 from counterpoint.errors import BadInputError
@@ -23,11 +23,11 @@ from counterpoint.objectives import OBJECTIVES, STEP_OBJECTIVES, objective_confi
 from counterpoint.objectives.base import Objective
 from counterpoint.provenance import provenance
 from counterpoint.training.checkpoint import write_atomically
+from counterpoint.training.distributed import accelerator_of
+from counterpoint.training.fit import TrainConfig, train
 from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
-from counterpoint.training.precision import accelerator_of
 from counterpoint.training.pretrain_steps import pretrain_recipe
-from counterpoint.training.run_folder import FREE, claim_run
-from counterpoint.training.trainer import TrainConfig, train
+from counterpoint.training.run import FREE, claim_run
 
 __all__ = ["DataConfig", "PretrainConfig", "build_objective", "load_config", "open_training_data", "pretrain"]
 
@@ -79,9 +79,7 @@ def load_config(recipe: str, overrides: Mapping[str, Any]) -> PretrainConfig:
 def build_objective(config: PretrainConfig) -> Objective:
     """The encoder and the objective around it, with fresh or given weights."""
     encoder = (
-        DualEncoder.from_pretrained(config.initialize_from)
-        if config.initialize_from
-        else DualEncoder(config.encoder)
+        DualEncoder.from_pretrained(config.initialize_from) if config.initialize_from else DualEncoder(config.encoder)
     )
     name, settings = objective_config(config.objective, "objective")
     objective: Objective = OBJECTIVES[name].objective(encoder, settings)
@@ -120,9 +118,9 @@ def pretrain(recipe: str, data: Path | Sequence[Path], out: Path, overrides: Map
     if len(paths) != 1:
         raise BadInputError(
             "data",
-            found=f"{len(paths)} data sets",
-            expected="one: this objective is on instructed clips",
-            mend="join them into one data set, or choose an objective on transitions",
+            f"{len(paths)} data sets",
+            "one: this objective is on instructed clips",
+            "join them into one data set, or choose an objective on transitions",
         )
     (data,) = paths
     config = load_config(recipe, overrides)
@@ -144,10 +142,7 @@ def pretrain(recipe: str, data: Path | Sequence[Path], out: Path, overrides: Map
     loader = Loader(train_store, spec, workers=config.train.workers, **common)
     validation = Loader(val_store, spec, **common) if val_store is not None else None
     learner = ObjectiveLearner(
-        objective,
-        config.optimizer,
-        total_steps=config.train.total_steps(loader.epoch_size),
-        accelerator=accelerator,
+        objective, config.optimizer, total_steps=config.train.total_steps(loader.epoch_size), accelerator=accelerator
     )
     if accelerator.is_main_process:
         record = settings | {
@@ -161,9 +156,7 @@ def pretrain(recipe: str, data: Path | Sequence[Path], out: Path, overrides: Map
     if accelerator.is_main_process:
         for name, module in learner.exports().items():
             if isinstance(module, DualEncoder):
-                module.save_pretrained(
-                    out / "pretrained", model_card_kwargs=_card(recipe, config, train_store, loader)
-                )
+                module.save_pretrained(out / "pretrained", model_card_kwargs=_card(recipe, config, train_store, loader))
             else:
                 _save_module(module, out / "pretrained", name)
     accelerator.wait_for_everyone()
@@ -178,10 +171,7 @@ def _open(path: Path, split: str | None, config: DataConfig) -> EpisodeStore:
     long_enough = [e for e, info in enumerate(store.episodes) if info.length >= config.min_length]
     if not long_enough:
         raise BadInputError(
-            path,
-            found=f"no episode of {config.min_length} frames or more",
-            expected="at least one",
-            mend="lower data.min_length",
+            path, f"no episode of {config.min_length} frames or more", "at least one", "lower data.min_length"
         )
     return store if len(long_enough) == len(store.episodes) else SubsetStore(store, long_enough)
 
@@ -203,7 +193,4 @@ def _card(recipe: str, config: PretrainConfig, store: EpisodeStore, loader: Load
 def _save_module(module: torch.nn.Module, folder: Path, name: str) -> None:
     from safetensors.torch import save_file
 
-    save_file(
-        {key: value.contiguous() for key, value in module.state_dict().items()},
-        folder / f"{name}.safetensors",
-    )
+    save_file({key: value.contiguous() for key, value in module.state_dict().items()}, folder / f"{name}.safetensors")

@@ -13,23 +13,21 @@ from accelerate.utils import set_seed
 
 from counterpoint.config import FrozenConfig, override, read_recipe, validate
 from counterpoint.data.cameras import Cameras, camera_names, pictures
-from counterpoint.data.gather import other_size
-from counterpoint.data.multitask import MultiTaskStore, task_table
-from counterpoint.data.nstep import NStepSpec
-from counterpoint.data.nstep_loader import NStepLoader
 from counterpoint.data.prepared import open_prepared, together, validation_split
+from counterpoint.data.sampler import NStepLoader
+from counterpoint.data.spec import NStepSpec
 from counterpoint.data.statistics import action_statistics
-from counterpoint.data.store import EpisodeStore
+from counterpoint.data.store import EpisodeStore, MultiTaskStore, other_size, task_table
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.objectives import STEP_OBJECTIVES, objective_config
-from counterpoint.objectives.step import StepObjective
+from counterpoint.objectives.steps import StepObjective
 from counterpoint.provenance import provenance
 from counterpoint.training.checkpoint import write_atomically
+from counterpoint.training.distributed import accelerator_of
+from counterpoint.training.fit import TrainConfig, train
 from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
-from counterpoint.training.precision import accelerator_of
-from counterpoint.training.run_folder import FREE, claim_run
-from counterpoint.training.trainer import TrainConfig, train
+from counterpoint.training.run import FREE, claim_run
 
 __all__ = ["StepDataConfig", "StepPretrainConfig", "load_step_config", "pretrain_recipe", "pretrain_steps"]
 
@@ -156,10 +154,7 @@ def pretrain_steps(
     loader = NStepLoader(store, spec, workers=config.train.workers, **common)
     scored = NStepLoader(validation, spec, **common) if validation is not None else None
     learner = ObjectiveLearner(
-        objective,
-        config.optimizer,
-        total_steps=config.train.total_steps(loader.epoch_size),
-        accelerator=accelerator,
+        objective, config.optimizer, total_steps=config.train.total_steps(loader.epoch_size), accelerator=accelerator
     )
     if accelerator.is_main_process:
         found = {"fingerprint": fingerprint, "tasks": _tasks(store, spec), "provenance": provenance()}
@@ -208,9 +203,9 @@ def load_encoder(source: str, expected: ObservationConfig, where: str) -> Observ
     if different:
         raise BadInputError(
             where,
-            found=", ".join(f"{key} = {asked[key]!r}" for key in different),
-            expected=", ".join(f"{key} = {held[key]!r}" for key in different) + f", as in {source}",
-            mend="configure the encoder as the one that is loaded",
+            ", ".join(f"{key} = {asked[key]!r}" for key in different),
+            ", ".join(f"{key} = {held[key]!r}" for key in different) + f", as in {source}",
+            "configure the encoder as the one that is loaded",
         )
     return encoder
 
@@ -223,12 +218,7 @@ def action_dim(store: EpisodeStore) -> int:
     """
     actions = store.actions(0)
     if actions is None:
-        raise BadInputError(
-            "episode 0",
-            found="no actions",
-            expected="logged actions",
-            mend="use data of control, not videos alone",
-        )
+        raise BadInputError("episode 0", "no actions", "logged actions", "use data of control, not videos alone")
     return int(actions.shape[1])
 
 
@@ -252,12 +242,7 @@ def evenly_spaced_frames(store: EpisodeStore, count: int, camera: Cameras = None
 def _open(path: Path, split: str | None, config: StepPretrainConfig) -> EpisodeStore:
     root = Path(config.data.cache) if config.data.cache else None
     return open_prepared(
-        path,
-        split,
-        size=config.encoder.size,
-        camera=config.data.camera,
-        cameras=config.encoder.cameras,
-        root=root,
+        path, split, size=config.encoder.size, camera=config.data.camera, cameras=config.encoder.cameras, root=root
     )
 
 

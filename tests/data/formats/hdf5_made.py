@@ -17,12 +17,7 @@ ENV_ARGS = {
     "env_name": "Lift",
     "env_version": "1.5.1",
     "type": 1,
-    "env_kwargs": {
-        "robots": ["Panda"],
-        "control_freq": 20,
-        "reward_shaping": False,
-        "camera_names": ["agentview"],
-    },
+    "env_kwargs": {"robots": ["Panda"], "control_freq": 20, "reward_shaping": False, "camera_names": ["agentview"]},
 }
 
 
@@ -113,11 +108,7 @@ def write_libero(
         data.attrs["env_name"] = "Libero_Kitchen_Tabletop_Manipulation"
         data.attrs["bddl_file_name"] = f"chiliocosm/bddl_files/{path.stem}.bddl"
         data.attrs["env_args"] = json.dumps(
-            {
-                "type": 1,
-                "env_name": "Libero_Kitchen_Tabletop_Manipulation",
-                "env_kwargs": {"control_freq": 20},
-            }
+            {"type": 1, "env_name": "Libero_Kitchen_Tabletop_Manipulation", "env_kwargs": {"control_freq": 20}}
         )
         problem = {"problem_name": "libero_kitchen_tabletop_manipulation", "domain_name": "robosuite"}
         if words is not None:

@@ -12,9 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from counterpoint.data.episode import Episode
-from counterpoint.data.formats.lerobot_stats import vector_stats
-from counterpoint.data.formats.lerobot_tables import as_column, as_png
-from counterpoint.data.formats.lerobot_writer import LeRobotWriter
+from counterpoint.data.formats.lerobot.tables import as_column, as_png
+from counterpoint.data.formats.lerobot.writer import LeRobotWriter, vector_stats
 from counterpoint.data.video import encode_video
 from tests.data.made import smooth_frames
 

@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from counterpoint.data.goals import GoalEpisode
+from counterpoint.data.draws import GoalEpisode
 
 
-def goal_episodes(
-    lengths: tuple[int, ...] = (4, 1, 7), *, seed: int = 0, success: bool = True
-) -> list[GoalEpisode]:
+def goal_episodes(lengths: tuple[int, ...] = (4, 1, 7), *, seed: int = 0, success: bool = True) -> list[GoalEpisode]:
     """States (x, y, vx, vy) with goals (x, y); odd ones are terminated."""
     rng = np.random.default_rng(seed)
     made = []
@@ -33,12 +31,7 @@ def goal_episodes(
 
 
 def raw_dataset(
-    out: Path,
-    observations: Any,
-    actions: Any,
-    episodes: list[dict[str, Any]],
-    *,
-    data_format: str = "hdf5",
+    out: Path, observations: Any, actions: Any, episodes: list[dict[str, Any]], *, data_format: str = "hdf5"
 ) -> Path:
     """What minari itself writes of raw episodes: observations, actions, rewards, terminations, truncations, infos."""
     import minari

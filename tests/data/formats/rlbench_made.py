@@ -103,9 +103,7 @@ def write_episode(
     return folder
 
 
-def write_task(
-    root: Path, task: str = "close_microwave", *, variations: int = 1, episodes: int = 2, **of: Any
-) -> Path:
+def write_task(root: Path, task: str = "close_microwave", *, variations: int = 1, episodes: int = 2, **of: Any) -> Path:
     """`root/TASK/variationN/episodes/episodeM` with descriptions, and returns `root/TASK`."""
     for variation in range(variations):
         folder = root / task / f"variation{variation}"

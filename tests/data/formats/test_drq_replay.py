@@ -10,7 +10,7 @@ import pytest
 from counterpoint.data.commands import convert, doctor, info
 from counterpoint.data.episode import Array
 from counterpoint.data.formats import Format, open_dataset, recognise
-from counterpoint.data.formats.drq_replay import DrqReplayStore
+from counterpoint.data.formats.drq import DrqReplayStore
 from counterpoint.data.store import EpisodeStore, read_episode
 from counterpoint.errors import BadInputError
 
@@ -23,10 +23,7 @@ def write_replay(
     episodes = []
     for number, length in enumerate(lengths):
         grey = [np.full((3, size, size), 10 * t + number, np.uint8) for t in range(length + 1)]
-        rows = [
-            np.concatenate([grey[max(t - back, 0)] for back in reversed(range(stack))])
-            for t in range(length + 1)
-        ]
+        rows = [np.concatenate([grey[max(t - back, 0)] for back in reversed(range(stack))]) for t in range(length + 1)]
         episode = {
             "observation": np.stack(rows),
             "action": np.arange(length + 1, dtype=np.float32)[:, None] * [1, 0.1],  # row 0 is the dummy
@@ -55,9 +52,7 @@ def test_steps_stand_beside_what_led_on(tmp_path: Path, stack: int) -> None:
     assert episode.frames["camera"].shape == (3, 8, 8, 3)
     assert episode.frames["camera"][:, 0, 0, 0].tolist() == [1, 11, 21]  # the newest picture of each row
     assert episode.actions is not None
-    np.testing.assert_allclose(
-        episode.actions, np.array([[1, 0.1], [2, 0.2], [3, 0.3]]), rtol=1e-6
-    )  # no dummy
+    np.testing.assert_allclose(episode.actions, np.array([[1, 0.1], [2, 0.2], [3, 0.3]]), rtol=1e-6)  # no dummy
     np.testing.assert_array_equal(store.rewards(1), [101, 102, 103])
     assert store.state(1) is None
     assert store.frames(0, np.array([3, 0, 0]))[:, 0, 0, 0].tolist() == [30, 0, 0]

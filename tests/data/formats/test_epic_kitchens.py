@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from counterpoint.data.formats.epic_kitchens import EpicKitchensStore
+from counterpoint.data.formats.epic import EpicKitchensStore
 from counterpoint.data.store import EpisodeStore, read_episode
 from counterpoint.errors import BadInputError
 from tests.data.made import EPIC_HEADER, epic_row, smooth_frames, write_epic
@@ -171,9 +171,7 @@ def test_real_sample_in_the_official_layout(tmp_path: Path, as_tar: bool) -> Non
             tar.add(folder, arcname=".")
         folder.rename(tmp_path / "elsewhere")
     (tmp_path / "EPIC_100_train.csv").write_text(
-        EPIC_HEADER
-        + epic_row("P01_14", 0, 33545, 33601, "open microwave")
-        + epic_row("P01_14", 1, 1, 9, "walk")
+        EPIC_HEADER + epic_row("P01_14", 0, 33545, 33601, "open microwave") + epic_row("P01_14", 1, 1, 9, "walk")
     )
     store = EpicKitchensStore(
         tmp_path / "EPIC_100_train.csv", tmp_path, video_info_csv=SAMPLE / "EPIC_100_video_info.csv"

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 from counterpoint.data.commands import convert, doctor, info
 from counterpoint.data.doctor import examine
 from counterpoint.data.formats import Format, open_dataset, recognise, split_names
-from counterpoint.data.formats.hdf5_store import Hdf5Store
+from counterpoint.data.formats.hdf5.reader import Hdf5Store
 from counterpoint.data.store import EpisodeStore, read_episode
 from counterpoint.errors import BadInputError, MissingExtraError
 from tests.data.formats.hdf5_made import ENV_ARGS, made_demo, write_libero, write_robomimic
@@ -63,9 +63,7 @@ def test_libero_is_turned_upright(tmp_path: Path) -> None:
         for number, recorded in enumerate(upright):
             pictures, steps = recorded[:-1], np.arange(len(recorded) - 1)
             np.testing.assert_array_equal(store.frames(number, steps), pictures)
-            np.testing.assert_array_equal(
-                store.frames(number, steps, "eye_in_hand_rgb"), pictures[:, :, ::-1]
-            )
+            np.testing.assert_array_equal(store.frames(number, steps, "eye_in_hand_rgb"), pictures[:, :, ::-1])
             torch.from_numpy(store.frames(number, steps))  # which takes no reversed view
         with h5py.File(path) as file:
             obs = file["data/demo_0/obs"]
@@ -119,9 +117,7 @@ def test_a_folder_of_tasks(tmp_path: Path) -> None:
     told = [(e.length, e.instruction) for e in store.episodes]
     assert told == [(5, "turn on the stove"), (3, "turn on the stove"), (2, "open the top drawer")]
     one = open_dataset(tmp_path, camera="eye_in_hand_rgb")
-    np.testing.assert_array_equal(
-        one.frames(2, np.arange(2)), store.frames(2, np.arange(2), "eye_in_hand_rgb")
-    )
+    np.testing.assert_array_equal(one.frames(2, np.arange(2)), store.frames(2, np.arange(2), "eye_in_hand_rgb"))
 
 
 @pytest.mark.parametrize(
@@ -214,7 +210,7 @@ def test_workers_read_what_the_parent_has_read_before(tmp_path: Path) -> None:
 
 
 def test_more_files_than_are_held_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("counterpoint.data.formats.hdf5_store._OPEN", 2)
+    monkeypatch.setattr("counterpoint.data.formats.hdf5.reader._OPEN", 2)
     pictures = [write_libero(tmp_path / f"{n}_demo.hdf5", (3,), seed=n)[1][0] for n in range(4)]
     store = Hdf5Store(tmp_path)
     for number in (0, 1, 2, 3, 0, 2):
@@ -276,10 +272,7 @@ def test_doctor_tells_of_every_damaged_demonstration(tmp_path: Path) -> None:
     write_robomimic(tmp_path / "b.hdf5")
     _damage(path, "no actions")
     _damage(tmp_path / "b.hdf5", "num_samples 99")
-    assert [finding.where for finding in examine(tmp_path)] == [
-        f"{path}, demo_1",
-        f"{tmp_path / 'b.hdf5'}, demo_1",
-    ]
+    assert [finding.where for finding in examine(tmp_path)] == [f"{path}, demo_1", f"{tmp_path / 'b.hdf5'}, demo_1"]
 
 
 def test_the_rest_of_a_damaged_file_is_of_use(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from counterpoint.data.episode import Array
-from counterpoint.data.formats.lerobot import LeRobotStore
-from counterpoint.data.formats.lerobot_tables import as_column
+from counterpoint.data.formats.lerobot.reader import LeRobotStore
+from counterpoint.data.formats.lerobot.tables import as_column
 from counterpoint.data.store import EpisodeStore
 from counterpoint.data.video import encode_video
 from counterpoint.errors import BadInputError
@@ -31,9 +31,7 @@ VIDEO = "videos/observation.images.top/chunk-000/file-000.mp4"
 @pytest.fixture(scope="module")
 def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     splits = {"train": "0:3", "val": "3:4"}
-    return write_v30(
-        tmp_path_factory.mktemp("lerobot") / "set", EPISODES, image_cameras=["wrist"], splits=splits
-    )
+    return write_v30(tmp_path_factory.mktemp("lerobot") / "set", EPISODES, image_cameras=["wrist"], splits=splits)
 
 
 @pytest.fixture
@@ -165,14 +163,10 @@ def test_metadata_in_several_files(root: Path) -> None:
     store = LeRobotStore(root)
     for number, each in enumerate(EPISODES):
         np.testing.assert_array_equal(store.actions(number), each.actions)
-        np.testing.assert_array_equal(
-            store.frames(number, np.array([3]), "wrist")[0], each.frames["wrist"][3]
-        )
+        np.testing.assert_array_equal(store.frames(number, np.array([3]), "wrist")[0], each.frames["wrist"][3])
 
 
-def test_of_several_tasks_of_an_episode_the_first_counts(
-    root: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_of_several_tasks_of_an_episode_the_first_counts(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     edit_column(root / META, "tasks", [["first", "second"], ["b"], ["c"], []])
     with caplog.at_level(logging.WARNING):
         store = LeRobotStore(root)
@@ -257,7 +251,7 @@ def test_missing_and_truncated_files_are_refused(root: Path, path: str, keep: fl
     (root / path).unlink()
     if keep is not None:
         (root / path).write_bytes(content[: int(len(content) * keep)])
-    with pytest.raises(BadInputError, match="Mend:") as caught:
+    with pytest.raises(BadInputError, match="Hint:") as caught:
         _read_all(LeRobotStore(root))
     assert caught.value.where.startswith(str(root))
     assert Path(path).name in str(caught.value) or "found 0 episodes" in str(caught.value)
@@ -306,18 +300,9 @@ def _ragged(root: Path) -> None:
         (lambda root: _replace_video(root, 27), r"file-000\.mp4: found 27 frames; expected 26"),
         (lambda root: _drop_rows(root, 25), r"file-000\.parquet: found 25 rows; expected 26"),
         (lambda root: edit_column(root / DATA, "action", None), "no column 'action'"),
-        (
-            lambda root: edit_column(root / DATA, "episode_index", [0] * 26),
-            "other rows where episode 1 should be",
-        ),
-        (
-            lambda root: edit_column(root / DATA, "frame_index", [1] * 26),
-            "other rows where episode 0 should be",
-        ),
-        (
-            lambda root: edit_column(root / META, "length", [5, 6, 7, 9]),
-            "episode 3 of length 9 in rows 18 to 26",
-        ),
+        (lambda root: edit_column(root / DATA, "episode_index", [0] * 26), "other rows where episode 1 should be"),
+        (lambda root: edit_column(root / DATA, "frame_index", [1] * 26), "other rows where episode 0 should be"),
+        (lambda root: edit_column(root / META, "length", [5, 6, 7, 9]), "episode 3 of length 9 in rows 18 to 26"),
         (lambda root: edit_column(root / META, "length", None), "no sound column 'length'"),
         (
             lambda root: edit_column(root / META, "data/file_index", [0, 0, None, 0]),
@@ -335,17 +320,13 @@ def _ragged(root: Path) -> None:
             "no sound column 'videos/observation.images.top/from_timestamp'",
         ),
         (
-            lambda root: edit_column(
-                root / META, "videos/observation.images.top/from_timestamp", [0, 0.5, 1.0, 1.8]
-            ),
+            lambda root: edit_column(root / META, "videos/observation.images.top/from_timestamp", [0, 0.5, 1.0, 1.8]),
             r"file-000\.mp4: found an episode from 10, inside another that ends at 11",
         ),
         (_ragged, "lists of several lengths in 'action'"),
     ],
 )
-def test_files_that_contradict_the_metadata_are_refused(
-    root: Path, damage: Callable[[Path], None], match: str
-) -> None:
+def test_files_that_contradict_the_metadata_are_refused(root: Path, damage: Callable[[Path], None], match: str) -> None:
     damage(root)
     with pytest.raises(BadInputError, match=match):
         _read_all(LeRobotStore(root))
@@ -356,9 +337,7 @@ def test_damaged_pictures_are_refused(root: Path, content: bytes | None) -> None
     entries = pq.read_table(root / DATA)["observation.images.wrist"].to_pylist()
     entries[9]["bytes"] = content
     edit_column(root / DATA, "observation.images.wrist", entries)
-    with pytest.raises(
-        BadInputError, match=r"file-000\.parquet: found (a picture without bytes|cannot identify)"
-    ):
+    with pytest.raises(BadInputError, match=r"file-000\.parquet: found (a picture without bytes|cannot identify)"):
         _read_all(LeRobotStore(root))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from counterpoint.data.episode import Array
 from counterpoint.data.formats import open_dataset
-from counterpoint.data.formats.lerobot_images import copy_with_images
+from counterpoint.data.formats.lerobot.images import copy_with_images
 from counterpoint.errors import BadInputError
 from tests.data.made import write_lerobot
 
@@ -27,9 +27,7 @@ def test_everything_that_was_there_stays(tmp_path: Path) -> None:
     out = copy_with_images(root, tmp_path / "deep" / "out", {"depth": (8, 6)}, depth, about={"by": "a test"})
     store = open_dataset(out)
     for number, info in enumerate(store.episodes):
-        np.testing.assert_array_equal(
-            store.frames(number, np.arange(info.length), "depth"), depth(number)["depth"]
-        )
+        np.testing.assert_array_equal(store.frames(number, np.arange(info.length), "depth"), depth(number)["depth"])
     before, after = pq.read_table(root / TABLE), pq.read_table(out / TABLE)
     assert after.select(before.column_names).equals(before)
     video = "videos/observation.images.top/chunk-000/file-000.mp4"

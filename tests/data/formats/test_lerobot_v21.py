@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from counterpoint.data.formats.lerobot import LeRobotStore
+from counterpoint.data.formats.lerobot.reader import LeRobotStore
 from counterpoint.data.store import read_episode
 from counterpoint.data.video import encode_video
 from counterpoint.errors import BadInputError
@@ -69,9 +69,7 @@ def _other_length(root: Path) -> None:
         (lambda root: (root / "meta/episodes.jsonl").write_text("[1]\n"), r"line 1: \[1\]"),
         (lambda root: (root / "meta/episodes.jsonl").write_text("{\n"), r"episodes\.jsonl"),
         (
-            lambda root: (root / "meta/episodes_stats.jsonl").write_text(
-                '{"stats": {"next.success": {"max": []}}}'
-            ),
+            lambda root: (root / "meta/episodes_stats.jsonl").write_text('{"stats": {"next.success": {"max": []}}}'),
             "KeyError|IndexError",
         ),
         (lambda root: _shorten(root / "data/chunk-000/episode_000001.parquet"), r"episode_000001\.parquet"),
@@ -82,20 +80,12 @@ def _other_length(root: Path) -> None:
         (_other_length, r"episode_000002\.\w+: found 6 (rows|frames); expected 5"),
         (
             lambda root: encode_video(
-                root / "videos/chunk-000/observation.images.top/episode_000000.mp4",
-                EPISODES[0].frames["top"][:3],
-                FPS,
+                root / "videos/chunk-000/observation.images.top/episode_000000.mp4", EPISODES[0].frames["top"][:3], FPS
             ),
             r"episode_000000\.mp4: found 3 frames; expected 4",
         ),
-        (
-            lambda root: edit_info(root, data_path="/tmp/{episode_index}.parquet"),
-            "inside the data set's folder",
-        ),
-        (
-            lambda root: edit_info(root, video_path="a/../../{episode_index}.mp4"),
-            "inside the data set's folder",
-        ),
+        (lambda root: edit_info(root, data_path="/tmp/{episode_index}.parquet"), "inside the data set's folder"),
+        (lambda root: edit_info(root, video_path="a/../../{episode_index}.mp4"), "inside the data set's folder"),
     ],
 )
 def test_damage_is_refused(root: Path, damage: Callable[[Path], None], match: str) -> None:

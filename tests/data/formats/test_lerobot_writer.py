@@ -13,9 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from counterpoint.data.episode import Episode
-from counterpoint.data.formats.lerobot import LeRobotStore
-from counterpoint.data.formats.lerobot_stats import PixelCounts, sampled_steps, vector_stats
-from counterpoint.data.formats.lerobot_writer import LeRobotWriter
+from counterpoint.data.formats.lerobot.reader import LeRobotStore
+from counterpoint.data.formats.lerobot.writer import LeRobotWriter, PixelCounts, sampled_steps, vector_stats
 from counterpoint.data.store import read_episode
 from counterpoint.data.video import encode_video, read_frames
 from counterpoint.errors import BadInputError
@@ -80,12 +79,8 @@ def test_what_is_written_is_read_back(data: st.DataObject, tmp_path_factory: pyt
 
 def test_files_and_chunks_roll_over_at_their_size(tmp_path: Path) -> None:
     episodes = [episode(number, 4) for number in range(5)]
-    write_v30(
-        tmp_path / "set", episodes, data_files_size_in_mb=0, video_files_size_in_mb=0.004, chunks_size=2
-    )
-    data = sorted(
-        p.relative_to(tmp_path / "set/data").as_posix() for p in (tmp_path / "set/data").rglob("*.parquet")
-    )
+    write_v30(tmp_path / "set", episodes, data_files_size_in_mb=0, video_files_size_in_mb=0.004, chunks_size=2)
+    data = sorted(p.relative_to(tmp_path / "set/data").as_posix() for p in (tmp_path / "set/data").rglob("*.parquet"))
     assert data == [f"chunk-{n // 2:03d}/file-{n % 2:03d}.parquet" for n in range(5)]
     rows = pq.read_table(tmp_path / "set/meta/episodes/chunk-000/file-000.parquet").to_pylist()
     key = "videos/observation.images.top"
@@ -102,11 +97,7 @@ def test_files_and_chunks_roll_over_at_their_size(tmp_path: Path) -> None:
 def test_metadata_describe_the_data(tmp_path: Path) -> None:
     episodes = [episode(0, 4, success=True), episode(1, 6, success=False), episode(2, 5, success=True)]
     root = write_v30(
-        tmp_path / "set",
-        episodes,
-        image_cameras=["wrist"],
-        info={"seed": 3},
-        splits={"train": "0:2", "val": "2:3"},
+        tmp_path / "set", episodes, image_cameras=["wrist"], info={"seed": 3}, splits={"train": "0:2", "val": "2:3"}
     )
     info = json.loads((root / "meta/info.json").read_text())
     assert info["codebase_version"] == "v3.0"
@@ -166,9 +157,7 @@ def test_statistics_are_those_of_the_data(tmp_path: Path) -> None:
     wrist = stats["observation.images.wrist"]
     np.testing.assert_allclose(np.ravel(wrist["mean"]), pictures.mean((0, 1, 2)))
     np.testing.assert_allclose(np.ravel(wrist["std"]), pictures.std((0, 1, 2)))
-    np.testing.assert_allclose(
-        np.ravel(wrist["q50"]), np.quantile(pictures, 0.5, axis=(0, 1, 2)), atol=1 / 255
-    )
+    np.testing.assert_allclose(np.ravel(wrist["q50"]), np.quantile(pictures, 0.5, axis=(0, 1, 2)), atol=1 / 255)
     assert np.shape(wrist["min"]) == (3, 1, 1)
     every = {"min", "max", "mean", "std", "count", "q01", "q10", "q50", "q90", "q99"}
     assert all(entry.keys() == every for entry in stats.values())
@@ -201,17 +190,13 @@ def test_vector_statistics_of_one_row() -> None:
 
 def test_encoded_videos_are_taken_as_they_are(tmp_path: Path) -> None:
     episodes = [episode(number, 4 + number) for number in range(3)]
-    writer = LeRobotWriter(
-        tmp_path / "set", fps=FPS, cameras=SIZES, action_dim=4, state_dim=3, robot_type="made"
-    )
+    writer = LeRobotWriter(tmp_path / "set", fps=FPS, cameras=SIZES, action_dim=4, state_dim=3, robot_type="made")
     expected = []
     for number, each in enumerate(episodes):
         part = tmp_path / f"{number}.mp4"
         encode_video(part, each.frames["top"], FPS)
         expected.append(read_frames(part, range(len(each))))
-        bare = Episode(
-            {"wrist": each.frames["wrist"]}, each.instruction, each.timestamps, each.actions, each.state
-        )
+        bare = Episode({"wrist": each.frames["wrist"]}, each.instruction, each.timestamps, each.actions, each.state)
         writer.add_episode(bare, {"top": part})
         part.unlink()  # what was given may go
     writer.finalize()
@@ -221,9 +206,7 @@ def test_encoded_videos_are_taken_as_they_are(tmp_path: Path) -> None:
 
 
 def test_nothing_is_there_before_finalize_and_nothing_is_left_behind(tmp_path: Path) -> None:
-    writer = LeRobotWriter(
-        tmp_path / "set", fps=FPS, cameras=SIZES, action_dim=4, state_dim=3, robot_type="made"
-    )
+    writer = LeRobotWriter(tmp_path / "set", fps=FPS, cameras=SIZES, action_dim=4, state_dim=3, robot_type="made")
     writer.add_episode(episode(0))
     assert not (tmp_path / "set").exists()
     del writer
@@ -245,12 +228,8 @@ def test_nothing_is_there_before_finalize_and_nothing_is_left_behind(tmp_path: P
         (Episode(episode(1).frames, "", np.arange(5) / 9, episode(1).actions, episode(1).state), "0.111111"),
     ],
 )
-def test_an_episode_that_does_not_fit_is_refused_and_harms_nothing(
-    tmp_path: Path, bad: Episode, found: str
-) -> None:
-    writer = LeRobotWriter(
-        tmp_path / "set", fps=FPS, cameras=SIZES, action_dim=4, state_dim=3, robot_type="made"
-    )
+def test_an_episode_that_does_not_fit_is_refused_and_harms_nothing(tmp_path: Path, bad: Episode, found: str) -> None:
+    writer = LeRobotWriter(tmp_path / "set", fps=FPS, cameras=SIZES, action_dim=4, state_dim=3, robot_type="made")
     writer.add_episode(episode(0))
     with pytest.raises(BadInputError, match=found):
         writer.add_episode(bad)
@@ -262,16 +241,12 @@ def test_an_episode_that_does_not_fit_is_refused_and_harms_nothing(
 
 def test_an_encoded_video_of_another_length_is_refused(tmp_path: Path) -> None:
     encode_video(tmp_path / "short.mp4", episode(0).frames["top"][:3], FPS)
-    writer = LeRobotWriter(
-        tmp_path / "set", fps=FPS, cameras=SIZES, action_dim=4, state_dim=3, robot_type="made"
-    )
+    writer = LeRobotWriter(tmp_path / "set", fps=FPS, cameras=SIZES, action_dim=4, state_dim=3, robot_type="made")
     with pytest.raises(BadInputError, match=r"short\.mp4: found \(3, 24, 32\)"):
         writer.add_episode(episode(0), {"top": tmp_path / "short.mp4"})
 
 
-@pytest.mark.parametrize(
-    ("options", "match"), [({"fps": 29.97}, "fps: found 29.97"), ({"fps": 0}, "fps: found 0")]
-)
+@pytest.mark.parametrize(("options", "match"), [({"fps": 29.97}, "fps: found 29.97"), ({"fps": 0}, "fps: found 0")])
 def test_a_fractional_rate_is_refused(tmp_path: Path, options: dict[str, Any], match: str) -> None:
     with pytest.raises(BadInputError, match=match):
         LeRobotWriter(tmp_path / "set", cameras={}, action_dim=1, state_dim=1, robot_type="made", **options)
@@ -287,8 +262,6 @@ def test_a_malformed_split_is_refused(tmp_path: Path, split: str) -> None:
 def test_an_existing_folder_and_an_empty_set_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="existing path"):
         write_v30(tmp_path, [episode(0)])
-    writer = LeRobotWriter(
-        tmp_path / "set", fps=FPS, cameras={}, action_dim=1, state_dim=1, robot_type="made"
-    )
+    writer = LeRobotWriter(tmp_path / "set", fps=FPS, cameras={}, action_dim=1, state_dim=1, robot_type="made")
     with pytest.raises(BadInputError, match="no episode"):
         writer.finalize()

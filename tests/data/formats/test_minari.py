@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from counterpoint.agents.replay import ReplayBuffer
+from counterpoint.data.draws import BATCH_KEYS, GoalSpec
 from counterpoint.data.episode import Episode
-from counterpoint.data.formats.minari import (
+from counterpoint.data.formats.minari.reader import (
     episode_success,
     is_minari,
     load_minari,
     read_minari,
     replay_from_store,
 )
-from counterpoint.data.formats.minari_writer import write_minari
-from counterpoint.data.goals import BATCH_KEYS, GoalSpec
+from counterpoint.data.formats.minari.writer import write_minari
+from counterpoint.data.replay import ReplayBuffer
 from counterpoint.data.store import MemoryStore
 from counterpoint.errors import BadInputError, MissingExtraError
 from tests.data.formats.minari_made import goal_episodes, raw_dataset, raw_episode
@@ -85,17 +85,13 @@ def test_whole_states_as_goals(tmp_path: Path) -> None:
     batch = drawn(buffer)
     np.testing.assert_array_equal(batch["next_goal"], batch["next_observation"])
     np.testing.assert_allclose(batch["goal"], np.tile(states[-1], (400, 1)), rtol=1e-6)
-    assert load_minari(
-        write_minari(tmp_path / "maze", goal_episodes(), **ABOUT), goals="state"
-    ).spaces.goal == (4,)
+    assert load_minari(write_minari(tmp_path / "maze", goal_episodes(), **ABOUT), goals="state").spaces.goal == (4,)
 
 
 def test_actions_are_scaled_by_the_bounds_of_their_space(tmp_path: Path) -> None:
     box = spaces.Box(np.array([0, -2], np.float32), np.array([4, 2], np.float32))
     actions = np.array([[0, -2], [2, 0], [4, 2]], np.float32)
-    out = raw_dataset(
-        tmp_path / "set", goal_space(), box, [raw_episode(goal_observations(3, inside=True), actions)]
-    )
+    out = raw_dataset(tmp_path / "set", goal_space(), box, [raw_episode(goal_observations(3, inside=True), actions)])
     buffer = load_minari(out)
     assert {tuple(action) for action in drawn(buffer)["action"].tolist()} == {(-1, -1), (0, 0), (1, 1)}
     assert buffer.action_bounds is not None
@@ -130,9 +126,7 @@ def test_a_data_set_without_success_says_so_when_asked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("data_format", ["hdf5", "parquet"])
 def test_an_episode_with_nan_is_named(tmp_path: Path, data_format: str) -> None:
-    good, bad = (
-        raw_episode(goal_observations(4, inside=True), np.zeros((4, 2), np.float32)) for _ in range(2)
-    )
+    good, bad = (raw_episode(goal_observations(4, inside=True), np.zeros((4, 2), np.float32)) for _ in range(2))
     bad["observations"]["observation"][2, 1] = np.nan
     out = raw_dataset(tmp_path / "set", goal_space(), UNIT, [good, bad], data_format=data_format)
     with pytest.raises(BadInputError, match=r"episode 1, observations: found NaN or infinity at \(2, 1\)"):
@@ -197,17 +191,13 @@ def test_an_id_is_looked_for_below_the_local_root_and_then_downloaded(
     assert load_minari("D4RL/maze/made-v1").episodes == 3
 
 
-def test_without_a_network_the_message_says_how_to_get_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_network_the_message_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def download(name: str) -> None:
         raise ConnectionError("no route to host")
 
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     monkeypatch.setattr(minari, "download_dataset", download)
-    with pytest.raises(
-        BadInputError, match=r"no route to host.*minari download D4RL/antmaze/umaze-v1"
-    ) as caught:
+    with pytest.raises(BadInputError, match=r"no route to host.*minari download D4RL/antmaze/umaze-v1") as caught:
         load_minari("D4RL/antmaze/umaze-v1")
     assert str(tmp_path) in str(caught.value)
 

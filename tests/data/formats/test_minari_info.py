@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from counterpoint.data.commands import doctor, info
-from counterpoint.data.formats.minari_info import describe_minari, examine_minari
-from counterpoint.data.formats.minari_writer import write_minari
+from counterpoint.data.formats.minari.info import describe_minari, examine_minari
+from counterpoint.data.formats.minari.writer import write_minari
 from tests.data.formats.minari_made import goal_episodes, raw_dataset, raw_episode
 
 pytest.importorskip("minari")
@@ -16,10 +16,7 @@ pytest.importorskip("h5py")
 
 def _written(out: Path, *, success: bool = True) -> Path:
     return write_minari(
-        out,
-        goal_episodes((4, 2, 7), success=success),
-        env_id="PointMaze_UMaze-v3",
-        description="Made by a test.",
+        out, goal_episodes((4, 2, 7), success=success), env_id="PointMaze_UMaze-v3", description="Made by a test."
     )
 
 

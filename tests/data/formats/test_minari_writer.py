@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from counterpoint.data.formats.minari import episode_success, is_minari, load_minari, read_minari
-from counterpoint.data.formats.minari_writer import write_minari
-from counterpoint.data.goals import GoalEpisode
+from counterpoint.data.draws import GoalEpisode
+from counterpoint.data.formats.minari.reader import episode_success, is_minari, load_minari, read_minari
+from counterpoint.data.formats.minari.writer import write_minari
 from counterpoint.errors import BadInputError
 from tests.data.formats.minari_made import goal_episodes
 
@@ -40,9 +40,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 def test_minari_itself_opens_it_by_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     episodes = goal_episodes()
-    write_minari(
-        tmp_path / "maze" / "made-v3", episodes, dataset_id="maze/made-v3", algorithm="waypoints", **ABOUT
-    )
+    write_minari(tmp_path / "maze" / "made-v3", episodes, dataset_id="maze/made-v3", algorithm="waypoints", **ABOUT)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     data = minari.load_dataset("maze/made-v3")
     assert (data.total_episodes, data.total_steps) == (3, 12)

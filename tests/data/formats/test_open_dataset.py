@@ -8,8 +8,8 @@ import pytest
 import counterpoint
 from counterpoint.data.cache import CachedStore, cached
 from counterpoint.data.formats import Format, open_dataset, recognise, split_names
-from counterpoint.data.formats.epic_kitchens import EpicKitchensStore
-from counterpoint.data.formats.lerobot import LeRobotStore
+from counterpoint.data.formats.epic import EpicKitchensStore
+from counterpoint.data.formats.lerobot.reader import LeRobotStore
 from counterpoint.data.formats.video_folder import VideoFolderStore
 from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError

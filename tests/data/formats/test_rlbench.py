@@ -12,18 +12,12 @@ from PIL import Image
 
 from counterpoint.data.cache import cached
 from counterpoint.data.formats import Format, open_dataset, recognise
-from counterpoint.data.formats.rlbench import RLBenchStore
-from counterpoint.data.formats.rlbench_poses import from_action
-from counterpoint.data.masks import binary_mask, masked_cameras
+from counterpoint.data.formats.rlbench.reader import RLBenchStore
+from counterpoint.data.formats.rlbench.unpickle import from_action
+from counterpoint.data.masks.robot import binary_mask, masked_cameras
 from counterpoint.data.store import EpisodeStore, read_episode
 from counterpoint.errors import BadInputError
-from tests.data.formats.rlbench_made import (
-    mask_picture,
-    picture,
-    rlbench_installed,
-    write_episode,
-    write_task,
-)
+from tests.data.formats.rlbench_made import mask_picture, picture, rlbench_installed, write_episode, write_task
 
 
 def test_a_task_is_recognised_from_every_folder_above_its_episodes(tmp_path: Path) -> None:
@@ -79,11 +73,7 @@ def test_masks_are_the_robot_s_pixels(tmp_path: Path) -> None:
 
 
 def test_cameras_without_the_robot_have_no_masks(tmp_path: Path) -> None:
-    assert RLBenchStore(write_task(tmp_path / "a", masks=("front",))).cameras == (
-        "front",
-        "wrist",
-        "front_mask",
-    )
+    assert RLBenchStore(write_task(tmp_path / "a", masks=("front",))).cameras == ("front", "wrist", "front_mask")
     assert RLBenchStore(write_task(tmp_path / "b"), robot_handles=[1]).cameras == ("front", "wrist")
 
 
@@ -128,9 +118,7 @@ class Runs:
 def test_a_pickle_that_runs_something_is_refused_and_named(tmp_path: Path) -> None:
     task, trace = write_task(tmp_path / "data", episodes=1), tmp_path / "trace"
     with rlbench_installed():
-        (task / "variation0" / "episodes" / "episode0" / "low_dim_obs.pkl").write_bytes(
-            pickle.dumps(Runs(trace))
-        )
+        (task / "variation0" / "episodes" / "episode0" / "low_dim_obs.pkl").write_bytes(pickle.dumps(Runs(trace)))
     with pytest.raises(BadInputError, match=r"needs pathlib[\w.]*\.\w+"):
         RLBenchStore(task)
     assert not trace.exists()
@@ -183,12 +171,7 @@ def test_damage_is_told_and_may_be_left_out(tmp_path: Path) -> None:
     told: list[str] = []
     store = RLBenchStore(task, on_bad_row=lambda error: told.append(str(error)))
     assert [episode.length for episode in store.episodes] == [7, 9]
-    assert [text.split("/episodes/")[1][:8] for text in told] == [
-        "episode0",
-        "episode1",
-        "episode2",
-        "episode4",
-    ]
+    assert [text.split("/episodes/")[1][:8] for text in told] == ["episode0", "episode1", "episode2", "episode4"]
     with pytest.raises(BadInputError):
         RLBenchStore(task)
 
@@ -213,6 +196,5 @@ def test_a_training_store_is_made_of_it_with_its_masks(tmp_path: Path) -> None:
     assert store.cameras == source.cameras
     wanted = np.arange(3)
     np.testing.assert_array_equal(
-        binary_mask(store.frames(0, wanted, "front_mask")),
-        binary_mask(source.frames(0, wanted, "front_mask")),
+        binary_mask(store.frames(0, wanted, "front_mask")), binary_mask(source.frames(0, wanted, "front_mask"))
     )

@@ -6,13 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from counterpoint.data.formats.rlbench_poses import (
-    from_action,
-    rotation_vector,
-    to_action,
-    to_quaternion,
-    to_state,
-)
+from counterpoint.data.formats.rlbench.unpickle import from_action, rotation_vector, to_action, to_quaternion, to_state
 
 DOWN = np.array((0.0, 1.0, 0.0, 0.0))
 
@@ -23,9 +17,7 @@ def unit(numbers: list[float]) -> NDArray[np.float64]:
     return values
 
 
-quaternions = (
-    st.lists(st.floats(-1, 1), min_size=4, max_size=4).filter(lambda q: np.linalg.norm(q) > 0.1).map(unit)
-)
+quaternions = st.lists(st.floats(-1, 1), min_size=4, max_size=4).filter(lambda q: np.linalg.norm(q) > 0.1).map(unit)
 
 
 def matrix(q: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -12,9 +12,9 @@ from counterpoint.data.commands import convert
 from counterpoint.data.doctor import examine
 from counterpoint.data.episode import Episode
 from counterpoint.data.formats import open_dataset, split_names
-from counterpoint.data.formats.hdf5_files import env_args
-from counterpoint.data.formats.robomimic_writer import RobomimicWriter, robomimic_about
-from counterpoint.data.masks import mask_frames
+from counterpoint.data.formats.hdf5.files import env_args
+from counterpoint.data.formats.hdf5.writer import RobomimicWriter, robomimic_about
+from counterpoint.data.masks.robot import mask_frames
 from counterpoint.data.store import read_episode
 from counterpoint.errors import BadInputError
 from tests.data.made import smooth_frames
@@ -90,11 +90,7 @@ def test_the_schema_is_robomimics(tmp_path: Path) -> None:
         assert set(demo["obs"]) == set(demo["next_obs"])
         assert demo["obs/agentview_mask"].shape == (7, 24, 32, 1)
         assert demo["obs/agentview_image"].dtype == np.uint8
-        assert [demo[f"obs/robot0_{part}"].shape[1] for part in ("eef_pos", "eef_quat", "gripper_qpos")] == [
-            3,
-            4,
-            2,
-        ]
+        assert [demo[f"obs/robot0_{part}"].shape[1] for part in ("eef_pos", "eef_quat", "gripper_qpos")] == [3, 4, 2]
         for key, values in demo["obs"].items():
             np.testing.assert_array_equal(demo[f"next_obs/{key}"][:-1], values[1:])
         assert file["mask/valid"][()].tolist() == [b"demo_2"]

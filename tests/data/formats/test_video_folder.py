@@ -29,10 +29,7 @@ def manifest(folder: Path, text: str) -> Path:
 def test_reads_whole_videos(folder: Path) -> None:
     store = VideoFolderStore(folder)
     assert isinstance(store, EpisodeStore)
-    assert [(e.length, e.instruction, e.fps) for e in store.episodes] == [
-        (12, "task 0", 10),
-        (12, "task 1", 10),
-    ]
+    assert [(e.length, e.instruction, e.fps) for e in store.episodes] == [(12, "task 0", 10), (12, "task 1", 10)]
     episode = read_episode(store, 1)
     assert episode.actions is None
     np.testing.assert_allclose(episode.timestamps, np.arange(12) / 10)
@@ -104,7 +101,7 @@ def test_bad_row_is_named(folder: Path, row: str) -> None:
         VideoFolderStore(folder)
     assert f"{folder / 'manifest.csv'}, row 3" in caught.value.where
     assert caught.value.expected
-    assert caught.value.mend
+    assert caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -158,9 +155,7 @@ def test_no_manifest_or_two(folder: Path) -> None:
 
 
 def test_byte_order_mark_and_quotes_of_a_spreadsheet(folder: Path) -> None:
-    (folder / "manifest.csv").write_bytes(
-        '\ufeffvideo,instruction\r\nvideos/0.mp4,"first, then ""that"""\r\n'.encode()
-    )
+    (folder / "manifest.csv").write_bytes('\ufeffvideo,instruction\r\nvideos/0.mp4,"first, then ""that"""\r\n'.encode())
     assert VideoFolderStore(folder).episodes[0].instruction == 'first, then "that"'
 
 

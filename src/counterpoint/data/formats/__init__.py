@@ -7,16 +7,14 @@ from enum import Enum
 from pathlib import Path
 
 from counterpoint.data.cache import CachedStore
-from counterpoint.data.formats.drq_replay import DrqReplayStore, drq_files
-from counterpoint.data.formats.epic_kitchens import EpicKitchensStore
-from counterpoint.data.formats.hdf5_store import Hdf5Store, hdf5_files, hdf5_splits
-from counterpoint.data.formats.lerobot import LeRobotStore
-from counterpoint.data.formats.one_camera import OneCameraStore
-from counterpoint.data.formats.rlbench import RLBenchStore
-from counterpoint.data.formats.rlbench_files import first_rlbench_episode
+from counterpoint.data.formats.drq import DrqReplayStore, drq_files
+from counterpoint.data.formats.epic import EpicKitchensStore
+from counterpoint.data.formats.hdf5.reader import Hdf5Store, hdf5_files, hdf5_splits
+from counterpoint.data.formats.lerobot.reader import LeRobotStore
+from counterpoint.data.formats.rlbench.reader import RLBenchStore, first_rlbench_episode
 from counterpoint.data.formats.table import OnBadRow, raise_error
 from counterpoint.data.formats.video_folder import MANIFESTS, VideoFolderStore
-from counterpoint.data.store import EpisodeStore
+from counterpoint.data.store import EpisodeStore, OneCameraStore
 from counterpoint.errors import BadInputError
 
 __all__ = ["Format", "open_dataset", "recognise", "split_names"]
@@ -60,20 +58,16 @@ def recognise(path: str | Path) -> Format:
         return Format.RLBENCH
     raise BadInputError(
         path,
-        found="a folder of another kind" if path.is_dir() else "a file" if path.exists() else "nothing there",
-        expected="a LeRobot data set (meta/info.json), a video folder (manifest.csv or manifest.jsonl), "
+        "a folder of another kind" if path.is_dir() else "a file" if path.exists() else "nothing there",
+        "a LeRobot data set (meta/info.json), a video folder (manifest.csv or manifest.jsonl), "
         "EPIC-KITCHENS-100 (EPIC_100_train.csv beside or above the PXX folders), robomimic's or LIBERO's .hdf5 files, "
         "a DrQ-v2 replay (TIME_NUMBER_LENGTH.npz) or an RLBench data set (episodes/episode0/low_dim_obs.pkl)",
-        mend="check the path; videos of your own need a manifest.csv with the columns video,instruction",
+        "check the path; videos of your own need a manifest.csv with the columns video,instruction",
     )
 
 
 def open_dataset(
-    path: str | Path,
-    *,
-    split: str | None = None,
-    camera: str | None = None,
-    on_bad_row: OnBadRow = raise_error,
+    path: str | Path, *, split: str | None = None, camera: str | None = None, on_bad_row: OnBadRow = raise_error
 ) -> EpisodeStore:
     """Open a data set of any format this library reads.
 
@@ -93,11 +87,9 @@ def open_dataset(
     if split is not None and kind is not Format.LEROBOT and split not in split_names(path):
         raise BadInputError(
             f"split of {path}",
-            found=repr(split),
-            expected=f"one of {list(split_names(path))}"
-            if split_names(path)
-            else f"none: a {kind.value} has no splits",
-            mend="name a split the data set has, or leave it out for every episode",
+            repr(split),
+            f"one of {list(split_names(path))}" if split_names(path) else f"none: a {kind.value} has no splits",
+            "name a split the data set has, or leave it out for every episode",
         )
     store: EpisodeStore
     if kind is Format.LEROBOT:

@@ -68,9 +68,7 @@ class Row:
     def error(self, column: str, value: object, expected: str) -> BadInputError:
         """What to raise about one field."""
         found = f"nothing in column {column!r}" if value in (None, "") else f"{column} = {str(value)[:80]!r}"
-        return BadInputError(
-            self.where, found=found, expected=expected, mend="correct this row, or remove it"
-        )
+        return BadInputError(self.where, found, expected, "correct this row, or remove it")
 
 
 OnBadRow = Callable[[BadInputError], None]
@@ -101,9 +99,7 @@ def read_table(path: str | Path, columns: Sequence[str], *, on_bad_row: OnBadRow
     read = _json_rows if path.suffix == ".jsonl" else _csv_rows
     rows = list(read(path, text, columns, on_bad_row))
     if not rows:
-        raise BadInputError(
-            path, found="no rows to read", expected="at least one", mend="add a row for each episode"
-        )
+        raise BadInputError(path, "no rows to read", "at least one", "add a row for each episode")
     return rows
 
 
@@ -111,18 +107,16 @@ def _read_text(path: Path) -> str:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise BadInputError(
-            path, found=error.strerror or str(error), expected="a readable table", mend="check the path"
-        ) from error
+        raise BadInputError(path, error.strerror or str(error), "a readable table", "check the path") from error
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         row = data.count(b"\n", 0, error.start) + 1
         raise BadInputError(
             f"{path}, row {row}",
-            found=f"byte 0x{data[error.start]:02x} at {error.start}, which is not UTF-8",
-            expected="UTF-8 text",
-            mend="save the file as UTF-8",
+            f"byte 0x{data[error.start]:02x} at {error.start}, which is not UTF-8",
+            "UTF-8 text",
+            "save the file as UTF-8",
         ) from error
 
 
@@ -134,9 +128,9 @@ def _csv_rows(path: Path, text: str, columns: Sequence[str], on_bad_row: OnBadRo
         if missing:
             raise BadInputError(
                 f"{path}, row 1",
-                found=f"columns {', '.join(header)[:200] or '(none)'}",
-                expected=f"column {missing[0]!r}, once",
-                mend=f"begin the file with a header that names {', '.join(columns)}",
+                f"columns {', '.join(header)[:200] or '(none)'}",
+                f"column {missing[0]!r}, once",
+                f"begin the file with a header that names {', '.join(columns)}",
             )
         for values in reader:
             if len(values) == len(header):
@@ -145,17 +139,17 @@ def _csv_rows(path: Path, text: str, columns: Sequence[str], on_bad_row: OnBadRo
                 on_bad_row(
                     BadInputError(
                         f"{path}, row {reader.line_num}",
-                        found=f"{len(values)} fields",
-                        expected=f"{len(header)}, as in the header",
-                        mend="put text with commas in double quotes",
+                        f"{len(values)} fields",
+                        f"{len(header)}, as in the header",
+                        "put text with commas in double quotes",
                     )
                 )
     except csv.Error as error:
         raise BadInputError(
             f"{path}, row {reader.line_num}",
-            found=str(error),
-            expected="comma-separated values",
-            mend="close every double quote, and write one inside text twice",
+            str(error),
+            "comma-separated values",
+            "close every double quote, and write one inside text twice",
         ) from error
 
 
@@ -175,8 +169,8 @@ def _json_rows(path: Path, text: str, columns: Sequence[str], on_bad_row: OnBadR
             on_bad_row(
                 BadInputError(
                     f"{path}, row {number}",
-                    found=found,
-                    expected=f"a JSON object with {' and '.join(columns)}",
-                    mend="correct this row, or remove it",
+                    found,
+                    f"a JSON object with {' and '.join(columns)}",
+                    "correct this row, or remove it",
                 )
             )

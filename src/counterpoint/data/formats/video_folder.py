@@ -1,4 +1,6 @@
-"""A folder of videos and a manifest that says what each shows: the least effort to bring data of one's own.
+"""What stores of instructed videos share: one camera, a constant frame rate, no actions, state or rewards.
+
+A folder of videos and a manifest that says what each shows: the least effort to bring data of one's own.
 
 `manifest.csv` or `manifest.jsonl` has the columns `video` (a path inside the folder) and `instruction`;
 `start` and `end`, in seconds, are added where an episode is only a part of its video.
@@ -10,13 +12,60 @@ import hashlib
 import math
 from pathlib import Path, PurePosixPath
 
+import numpy as np
+
 from counterpoint.data.episode import Array, EpisodeInfo
-from counterpoint.data.formats.clip_store import ClipStore
 from counterpoint.data.formats.table import OnBadRow, Row, raise_error, read_table
 from counterpoint.data.video import VideoInfo, probe_video, read_frames
 from counterpoint.errors import BadInputError
 
-__all__ = ["MANIFESTS", "VideoFolderStore"]
+__all__ = ["MANIFESTS", "ClipStore", "VideoFolderStore"]
+
+
+class ClipStore:
+    """An `EpisodeStore` of videos of people; a format says where the frames of an episode are.
+
+    Attributes:
+        cameras: The one camera's name.
+        episodes: What is known of each episode.
+    """
+
+    cameras: tuple[str, ...]
+    episodes: tuple[EpisodeInfo, ...]
+
+    @property
+    def fingerprint(self) -> str:
+        """Hex digest that changes whenever the content behind the store does."""
+        raise NotImplementedError
+
+    def read(self, episode: int, steps: Array) -> Array:
+        """uint8 [N, H, W, 3] at N steps of an episode."""
+        raise NotImplementedError
+
+    def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
+        """uint8 [N, H, W, 3].
+
+        Raises:
+            BadInputError: When the camera is unknown, or a frame cannot be decoded.
+        """
+        if camera is not None and camera not in self.cameras:
+            raise BadInputError("camera", repr(camera), f"{self.cameras[0]!r}", "leave the camera out")
+        return self.read(episode, np.asarray(indices, dtype=np.int64))
+
+    def timestamps(self, episode: int) -> Array:
+        """float64 [T], seconds since the episode's first frame."""
+        info = self.episodes[episode]
+        return np.arange(info.length) / info.fps
+
+    def actions(self, episode: int) -> None:
+        """Videos of people have none."""
+
+    def state(self, episode: int) -> None:
+        """Videos of people have none."""
+
+    def rewards(self, episode: int) -> None:
+        """Videos of people have none."""
+
 
 MANIFESTS = ("manifest.csv", "manifest.jsonl")
 """The names a manifest may have."""
@@ -78,9 +127,9 @@ def _find_manifest(path: Path) -> Path:
     if len(here) != 1:
         raise BadInputError(
             path,
-            found="both manifest.csv and manifest.jsonl" if here else "no manifest",
-            expected="manifest.csv or manifest.jsonl",
-            mend="keep one manifest, with the columns video, instruction and, if wanted, start, end",
+            "both manifest.csv and manifest.jsonl" if here else "no manifest",
+            "manifest.csv or manifest.jsonl",
+            "keep one manifest, with the columns video, instruction and, if wanted, start, end",
         )
     return here[0]
 
@@ -98,16 +147,13 @@ def _inside(folder: Path, row: Row) -> Path:
     if video is None or not inside:
         raise BadInputError(
             row.where,
-            found=f"video = {name!r}, which leaves the folder",
-            expected=f"a path inside {folder}",
-            mend="copy the video into the folder and name it relative to the manifest",
+            f"video = {name!r}, which leaves the folder",
+            f"a path inside {folder}",
+            "copy the video into the folder and name it relative to the manifest",
         )
     if not there:
         raise BadInputError(
-            row.where,
-            found=f"no file {name!r}",
-            expected=f"a video in {folder}",
-            mend="copy the video there, or remove this row",
+            row.where, f"no file {name!r}", f"a video in {folder}", "copy the video there, or remove this row"
         )
     return video
 
@@ -116,15 +162,13 @@ def _probe(video: Path, row: Row) -> VideoInfo:
     try:
         info = probe_video(video)
     except BadInputError as error:
-        raise BadInputError(
-            f"{row.where}, {video}", found=error.found, expected=error.expected, mend=error.mend
-        ) from error
+        raise BadInputError(f"{row.where}, {video}", error.found, error.expected, error.hint) from error
     if not info.fps > 0:
         raise BadInputError(
             f"{row.where}, {video}",
-            found=f"a frame rate of {info.fps}",
-            expected="frames a second above 0",
-            mend="encode the video again with a frame rate",
+            f"a frame rate of {info.fps}",
+            "frames a second above 0",
+            "encode the video again with a frame rate",
         )
     return info
 
@@ -139,8 +183,8 @@ def _segment(row: Row, video: VideoInfo) -> tuple[int, int]:
     if first >= last or last > video.frames:
         raise BadInputError(
             row.where,
-            found=f"start = {start:g}, end = {'the end' if end is None else f'{end:g}'}",
-            expected=f"at least one frame in start <= t < end <= {duration:.3f}, the video's end in seconds",
-            mend="correct start and end, or leave them empty for the whole video",
+            f"start = {start:g}, end = {'the end' if end is None else f'{end:g}'}",
+            f"at least one frame in start <= t < end <= {duration:.3f}, the video's end in seconds",
+            "correct start and end, or leave them empty for the whole video",
         )
     return first, last - first

@@ -1,1 +1,0 @@
-"""Studies a user can run again with one command: `counterpoint bench`."""

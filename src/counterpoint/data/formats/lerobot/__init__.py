@@ -1,0 +1,1 @@
+"""LeRobot data sets, v2.1 and v3."""

@@ -1,0 +1,177 @@
+"""Columns of LeRobot's parquet tables as arrays and pictures, and back.
+
+Tables are read a row group at a time; the last groups and open files are kept within a bound, however large the
+data set.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from PIL import Image
+
+from counterpoint.data.episode import Array
+from counterpoint.data.kept import Kept
+from counterpoint.errors import BadInputError
+
+__all__ = [
+    "as_column",
+    "as_matrix",
+    "as_png",
+    "count_rows",
+    "damaged",
+    "file_key",
+    "from_png",
+    "read_rows",
+    "read_table",
+    "reading",
+]
+
+_IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+
+
+def damaged(where: str | Path, found: str, expected: str) -> BadInputError:
+    """The error for files that contradict themselves or each other."""
+    return BadInputError(where, found, expected, "copy or download the data set again")
+
+
+def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """A whole parquet file, or those of `columns` it has."""
+    with reading(path):
+        present = None if columns is None else [c for c in columns if c in pq.read_schema(path).names]
+        return pq.read_table(path, columns=present, use_threads=False)
+
+
+def count_rows(path: Path) -> int:
+    """Rows of a parquet file, from its footer."""
+    return int(_opened(file_key(path)).starts[-1])
+
+
+def read_rows(path: Path, first: int, count: int, columns: Sequence[str]) -> pa.Table:
+    """Rows `first` to `first + count - 1` of some columns.
+
+    Raises:
+        BadInputError: When the file is missing, damaged, or has no such rows or columns.
+    """
+    key = file_key(path)
+    opened = _opened(key)
+    if first + count > opened.starts[-1]:
+        raise damaged(path, f"{opened.starts[-1]} rows", f"at least {first + count}, as the metadata say")
+    missing = sorted(set(columns) - opened.columns)
+    if missing:
+        raise damaged(path, f"no column {missing[0]!r}", "the features of meta/info.json")
+    start, stop = np.searchsorted(opened.starts, [first, first + count - 1], side="right") - 1
+    groups = [_group(key, group, tuple(columns)) for group in range(start, stop + 1)]
+    return pa.concat_tables(groups).slice(first - int(opened.starts[start]), count)
+
+
+FileKey = tuple[str, int, int]
+
+
+def file_key(path: Path) -> FileKey:
+    """Path, size and time of change: a file written anew is another file."""
+    with reading(path):
+        status = path.stat()
+    return str(path), status.st_size, status.st_mtime_ns
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """An open file, its columns, and the number of rows before each row group and in all."""
+
+    file: pq.ParquetFile
+    columns: frozenset[str]
+    starts: Array
+
+
+@lru_cache(maxsize=16)
+def _opened(key: FileKey) -> _Opened:
+    with reading(Path(key[0])):
+        file = pq.ParquetFile(key[0])
+        sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+        return _Opened(file, frozenset(file.schema_arrow.names), np.cumsum([0, *sizes]))
+
+
+def _group(key: FileKey, group: int, columns: tuple[str, ...]) -> pa.Table:
+    def read() -> tuple[pa.Table, int]:
+        with reading(Path(key[0])):
+            table = _opened(key).file.read_row_group(group, columns=list(columns), use_threads=False)
+        return table, table.nbytes
+
+    return _groups.get((key, group, columns), read)
+
+
+_groups: Kept[pa.Table] = Kept(limit=256 * 1024**2)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Tell pyarrow's and the system's errors on `path` as `BadInputError`."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise damaged(path, str(error).strip().split("\n")[0], "a whole parquet file") from error
+
+
+def as_column(values: Array) -> pa.Array:
+    """[T, n] as LeRobot keeps it: a list of fixed length, or plain numbers where n is 1."""
+    if values.shape[1] == 1:
+        return pa.array(values[:, 0])
+    return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
+
+
+def as_matrix(where: Path, table: pa.Table, name: str) -> Array:
+    """The reverse of `as_column`, for (nested) lists of fixed or varying type: [T, n].
+
+    Raises:
+        BadInputError: When the lists are not all of one length, or a value is no number.
+    """
+    values = table[name].combine_chunks()
+    while pa.types.is_nested(values.type):
+        lengths = pc.list_value_length(values)
+        if values.null_count or len(pc.unique(lengths)) > 1:
+            raise damaged(where, f"lists of several lengths in {name!r}", "one length")
+        values = values.flatten()
+    kind = values.type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        raise damaged(where, f"{kind} in {name!r}", "numbers")
+    matrix: Array = values.to_numpy(zero_copy_only=False).reshape(len(table), -1)
+    return matrix
+
+
+def as_png(frames: Array) -> pa.Array:
+    """uint8 [T, H, W, 3] as the struct of bytes and path that `datasets` reads as an image."""
+    rows = []
+    for number, frame in enumerate(frames):
+        png = io.BytesIO()
+        Image.fromarray(np.ascontiguousarray(frame)).save(png, format="png", compress_level=1)
+        rows.append({"bytes": png.getvalue(), "path": f"frame-{number:06d}.png"})
+    return pa.array(rows, type=_IMAGE)
+
+
+def from_png(where: Path, images: pa.ChunkedArray) -> list[Array]:
+    """The reverse of `as_png`: pictures uint8 [H, W, 3] of structs with encoded bytes."""
+    with reading(where):
+        entries = images.to_pylist()
+    return [_decoded(where, entry) for entry in entries]
+
+
+def _decoded(where: Path, entry: object) -> Array:
+    content = entry.get("bytes") if isinstance(entry, dict) else None
+    if not isinstance(content, bytes):
+        raise damaged(where, "a picture without bytes", "encoded pictures inside the parquet file")
+    try:
+        with Image.open(io.BytesIO(content)) as picture:
+            return np.asarray(picture.convert("RGB"))
+    except (OSError, ValueError, SyntaxError, struct.error, Image.DecompressionBombError) as error:
+        raise damaged(where, str(error), "readable pictures") from error

@@ -1,0 +1,164 @@
+"""Goal-reaching episodes as a Minari data set that `minari.load_dataset` opens."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from counterpoint.data.draws import GoalEpisode, Spaces
+from counterpoint.data.formats.minari.files import ID, import_minari
+from counterpoint.data.replay import check_episode
+from counterpoint.errors import BadInputError, MissingExtraError
+
+__all__ = ["write_minari"]
+
+
+def write_minari(
+    out: Path,
+    episodes: Sequence[GoalEpisode],
+    *,
+    env_id: str,
+    description: str,
+    algorithm: str = "",
+    author: str = "",
+    dataset_id: str | None = None,
+    discrete: int | None = None,
+    about: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write a data set, whole or not at all. Pictures are kept as they are, not as JPEG.
+
+    Args:
+        out: Its folder, which must not exist. Below `MINARI_DATASETS_PATH` it can be loaded by id.
+        episodes: At least one; all of the same sizes.
+        env_id: The environment they were recorded in. It is noted under `env_id`, not as Minari's `env_spec`: goal
+            environments of this library have a form of their own, which gymnasium's registry does not know.
+        description: What is in it, for readers.
+        algorithm: What acted.
+        author: Who recorded it.
+        dataset_id: Its id; by default the folder's name, with `-v0` where it names no version.
+        discrete: The number of actions, where they are discrete.
+        about: More to note in the metadata, as JSON values.
+
+    Returns:
+        `out`.
+
+    Raises:
+        BadInputError: When the folder exists, there is no episode, or an episode is malformed or unlike the first.
+        MissingExtraError: When `minari` is not installed.
+    """
+    minari = import_minari()
+    out = Path(out).absolute()  # minari joins a relative path twice
+    name = dataset_id if dataset_id is not None else _id_of(out)
+    _refuse(out, name, episodes)
+    spaces = _spaces(episodes[0], discrete)
+    made = out.with_name(f".{out.name}.{os.getpid()}")
+    made.mkdir(parents=True)
+    try:
+        observations, actions = _gymnasium(spaces)
+        storage = minari.dataset.minari_storage.MinariStorage.new(
+            made / "data", observation_space=observations, action_space=actions, jpeg_encoding=False
+        )
+        storage.update_metadata(
+            {
+                "dataset_id": name,
+                "minari_version": minari.__version__,
+                "env_id": env_id,
+                "description": description,
+                **({"algorithm_name": algorithm} if algorithm else {}),
+                **({"author": {author}} if author else {}),
+                **(about or {}),
+            }
+        )
+        storage.update_episodes(_buffers(episodes, spaces))
+        made.rename(out)
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(error.name or "h5py", "minari") from None
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    return out
+
+
+def _refuse(out: Path, name: str, episodes: Sequence[GoalEpisode]) -> None:
+    if out.exists():
+        raise BadInputError(out, "something there", "a new folder", "name another, or remove it")
+    if not ID.fullmatch(name):
+        raise BadInputError(
+            "dataset_id",
+            repr(name),
+            "an id such as pointmaze/stitching-v0: letters, digits, '-' and '_', and a version",
+            "name it so",
+        )
+    if not episodes:
+        raise BadInputError(out, "no episode to write", "at least one", "record some")
+    said = {episode.success is not None for episode in episodes}
+    if len(said) > 1:
+        raise BadInputError(
+            out,
+            "episodes with and without success",
+            "success of all of them or of none",
+            "judge every episode, or none",
+        )
+
+
+def _id_of(out: Path) -> str:
+    cleaned = re.sub(r"[^-\w]", "-", out.name)
+    return cleaned if re.search(r"-v\d+$", cleaned) else f"{cleaned}-v0"
+
+
+def _spaces(episode: GoalEpisode, discrete: int | None) -> Spaces:
+    actions = np.asarray(episode.actions)
+    return Spaces(
+        observation=np.asarray(episode.observations).shape[1:],
+        goal=np.asarray(episode.achieved).shape[1:],
+        action=discrete if discrete is not None else int(np.prod(actions.shape[1:])),
+        discrete=discrete is not None,
+    )
+
+
+def _gymnasium(spaces: Spaces) -> tuple[Any, Any]:
+    """The spaces in gymnasium's words: of observations, of actions."""
+    from gymnasium.spaces import Box, Dict, Discrete
+
+    def box(shape: tuple[int, ...]) -> Box:
+        return Box(0, 255, shape, np.uint8) if len(shape) == 3 else Box(-np.inf, np.inf, shape, np.float32)
+
+    goal = {"achieved_goal": box(spaces.goal), "desired_goal": box(spaces.goal)}
+    actions = Discrete(spaces.action) if spaces.discrete else Box(-1, 1, (spaces.action,), np.float32)
+    return Dict({"observation": box(spaces.observation), **goal}), actions
+
+
+def _buffers(episodes: Sequence[GoalEpisode], spaces: Spaces) -> Iterator[Any]:
+    from minari.data_collector.episode_buffer import EpisodeBuffer
+
+    for number, episode in enumerate(episodes):
+        try:
+            checked = check_episode(
+                spaces, episode.observations, episode.actions, episode.achieved, episode.commanded, episode.rewards
+            )
+        except BadInputError as error:
+            where = f"episode {number}, {error.where}"
+            raise BadInputError(where, error.found, error.expected, error.hint) from None
+        T = len(checked.actions)
+        last = np.arange(T) == T - 1
+        infos = None
+        if episode.success is not None:
+            # Minari keeps the reset's info too, so infos are as many as states.
+            infos = {"success": np.concatenate([[False], np.asarray(episode.success, dtype=np.bool_)])}
+        yield EpisodeBuffer(
+            observations={
+                "observation": checked.observations,
+                "achieved_goal": checked.goals,
+                "desired_goal": np.repeat(checked.commanded[None], T + 1, axis=0),
+            },
+            actions=checked.actions,
+            rewards=checked.rewards,
+            terminations=last & episode.terminated,
+            truncations=last & (not episode.terminated),
+            infos=infos,
+        )

@@ -1,0 +1,1 @@
+"""RLBench demonstrations."""

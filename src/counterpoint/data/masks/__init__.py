@@ -1,0 +1,1 @@
+"""Masks of the robot in camera images."""

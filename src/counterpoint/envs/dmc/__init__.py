@@ -1,0 +1,1 @@
+"""The DeepMind Control Suite: tasks, expert planners and collection."""

@@ -1,0 +1,223 @@
+"""The true dynamics of a suite task for a planner: what rewards do plans bring, many at once.
+
+A copy of the task's model with a few more sensors is rolled out by `mujoco.rollout`. Sensors do not act on the
+simulation, so that a plan brings in the environment what it brought here.
+
+An expert that needs no training: it plans with the true dynamics, anew before every action.
+
+Model predictive path integral control (Williams et al. 2017, arXiv 1707.02342) over `mujoco.rollout`. Plans of H
+actions are drawn about the last plan, shifted by the action that was carried out; the new plan is their mean, weighted
+by what they bring::
+
+    w_i = softmax_i( (R_i - mean R) / (temperature * std R) )        plan = sum_i w_i plan_i
+
+R is the sum of rewards over the horizon, plus the task's guide where the reward is sparse. Dividing by the spread of R
+makes one temperature do for all tasks. Disturbances are smooth: drawn at a few knots, linear in between, each plan with
+a size of its own between a twentieth and all of `noise`, so that one round searches near and far.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from counterpoint.config import FrozenConfig
+from counterpoint.data.episode import Array
+from counterpoint.envs.dmc.env import ACTION_REPEAT, DMCTask
+from counterpoint.envs.dmc.rewards import GUIDES, REWARDS, SENSORS, Readings
+from counterpoint.envs.rendering import import_mujoco
+
+__all__ = ["SETTINGS", "Planner", "PlannerConfig", "TrueModel", "planner_config"]
+
+
+_PREFIX = "planner_"
+# What tasks change in their model when an episode begins: targets, their sizes, one joint's damping.
+_CHANGING = ("site_pos", "site_size", "geom_pos", "geom_size", "dof_damping")
+
+
+class TrueModel:
+    """Rolls plans out from where a task stands.
+
+    Args:
+        task: The task; it is not moved.
+        threads: That simulate; 1 uses the calling thread.
+    """
+
+    def __init__(self, task: DMCTask, *, threads: int = 1) -> None:
+        self._mujoco = import_mujoco()
+        from mujoco import rollout
+
+        self._task = task
+        self._reward = REWARDS[task.task.name]
+        self._guide = GUIDES.get(task.task.name)
+        self.model = _with_sensors(self._mujoco, task)
+        self._steps = int(task.environment._n_sub_steps)  # simulation steps a control step
+        self._pool = rollout.Rollout(nthread=0 if threads == 1 else threads)
+        self._data = [self._mujoco.MjData(self.model) for _ in range(threads)]
+        self._places = {
+            self.model.sensor(number).name: slice(first, first + dim)
+            for number, (first, dim) in enumerate(zip(self.model.sensor_adr, self.model.sensor_dim, strict=True))
+        }
+
+    def rewards(self, plans: Array) -> tuple[Array, Array]:
+        """What plans would bring from where the task stands now.
+
+        Args:
+            plans: float [B, H, A] in [-1, 1]: H actions, each held for two control steps.
+
+        Returns:
+            The suite's rewards and the planner's guide, float64 [B, H] each, summed over an action's control steps.
+        """
+        controls = np.repeat(np.asarray(plans, np.float64), ACTION_REPEAT, axis=1)
+        seen = self._roll(controls)
+        reward = self._reward(seen)
+        guide = self._guide(seen) if self._guide is not None else np.zeros_like(reward)
+        shape = (len(plans), plans.shape[1], ACTION_REPEAT)
+        return reward.reshape(shape).sum(axis=2), guide.reshape(shape).sum(axis=2)
+
+    def close(self) -> None:
+        """Stop the threads."""
+        self._pool.close()
+
+    def _roll(self, controls: Array) -> Readings:
+        mujoco, physics, steps = self._mujoco, self._task.physics, self._steps
+        true = physics.model.ptr
+        for name in _CHANGING:
+            getattr(self.model, name)[:] = getattr(true, name)
+        kind = mujoco.mjtState.mjSTATE_FULLPHYSICS
+        state = np.empty(mujoco.mj_stateSize(true, kind))
+        mujoco.mj_getState(true, physics.data.ptr, state, kind)
+        # Sensors of positions lag one simulation step behind the state: one more shows the last control step's end.
+        held = np.repeat(controls, steps, axis=1)
+        held = np.concatenate([held, held[:, -1:]], axis=1)
+        warm = np.array(physics.data.ptr.qacc_warmstart)
+        _, sensors = self._pool.rollout(self.model, self._data, state[None], held, initial_warmstart=warm[None])
+        after, last = sensors[:, steps::steps], sensors[:, steps - 1 : -1 : steps]
+
+        def positions(name: str) -> Array:
+            place = self._places.get(_PREFIX + name) or self._places[name]
+            found: Array = after[..., place]
+            return found
+
+        def forces(name: str) -> Array:
+            found: Array = last[..., self._places[name]]
+            return found
+
+        return Readings(positions, forces, controls, self.model, self._task.environment.task)
+
+
+def _with_sensors(mujoco: Any, task: DMCTask) -> Any:
+    """The task's model, compiled anew with the sensors that its reward needs."""
+    domain = task.task.domain
+    suite = importlib.import_module(f"dm_control.suite.{domain}")
+    if domain == "quadruped":  # without the terrain and ball of other tasks
+        text, assets = suite.make_model(), suite.common.ASSETS
+    else:
+        text, assets = suite.get_model_and_assets()
+    text = text if isinstance(text, str) else text.decode()
+    spec = mujoco.MjSpec.from_string(text, include=assets, assets=assets)
+    for name, (kind, object_kind, target) in SENSORS[domain].items():
+        sensor = spec.add_sensor()
+        sensor.name = _PREFIX + name
+        sensor.type = getattr(mujoco.mjtSensor, f"mjSENS_{kind}")
+        sensor.objtype = getattr(mujoco.mjtObj, f"mjOBJ_{object_kind}")
+        sensor.objname = target
+    return spec.compile()
+
+
+_SMALLEST = 0.05
+
+
+class PlannerConfig(FrozenConfig):
+    """How much a planner looks for, and how far ahead.
+
+    Attributes:
+        horizon: H, actions ahead.
+        samples: Plans a round.
+        rounds: Of drawing and averaging before each action.
+        knots: Of the disturbances; the more, the jerkier.
+        noise: Largest standard deviation of the disturbances, in action units.
+        temperature: Of the weights, in standard deviations of R; 0.1 follows the best plan or two.
+    """
+
+    horizon: int = Field(default=20, ge=1)
+    samples: int = Field(default=32, ge=2)
+    rounds: int = Field(default=1, ge=1)
+    knots: int = Field(default=6, ge=1)
+    noise: float = Field(default=1.0, gt=0)
+    temperature: float = Field(default=0.1, gt=0)
+
+
+SETTINGS: dict[str, PlannerConfig] = {
+    "acrobot-swingup": PlannerConfig(horizon=75, samples=64, knots=12),
+    "cheetah-run": PlannerConfig(horizon=30),
+    "walker-stand": PlannerConfig(horizon=16),
+    "walker-walk": PlannerConfig(horizon=16),
+    "walker-run": PlannerConfig(horizon=16),
+}
+"""Task -> settings that differ from the defaults: swinging up takes seconds, a cheetah's action a fiftieth of one."""
+
+
+def planner_config(task: str) -> PlannerConfig:
+    """The settings of a task's expert."""
+    return SETTINGS.get(task, PlannerConfig())
+
+
+class Planner:
+    """Chooses actions for a task by looking ahead.
+
+    Args:
+        task: The task; planning does not move it.
+        config: Its own by default.
+        threads: That simulate.
+    """
+
+    def __init__(self, task: DMCTask, config: PlannerConfig | None = None, *, threads: int = 1) -> None:
+        self.config = config or planner_config(task.task.name)
+        self._model = TrueModel(task, threads=threads)
+        self._shape = (self.config.horizon, task.action_dim)
+        self._basis = _linear(self.config.horizon, self.config.knots)
+        self.reset(0)
+
+    def reset(self, seed: int) -> None:
+        """Forget the plan; what follows depends on the seed and the task's states alone."""
+        self._rng = np.random.default_rng([seed, 2])
+        self._plan = np.zeros(self._shape)
+
+    def act(self) -> Array:
+        """The action for where the task stands: float32 [A] in [-1, 1]."""
+        for _ in range(self.config.rounds):
+            self._plan = self._improve(self._plan)
+        action: Array = self._plan[0].astype(np.float32)
+        self._plan = np.concatenate([self._plan[1:], self._plan[-1:]])
+        return action
+
+    def close(self) -> None:
+        """Stop the simulating threads."""
+        self._model.close()
+
+    def _improve(self, plan: Array) -> Array:
+        settings = self.config
+        sizes = settings.noise * np.exp(self._rng.uniform(np.log(_SMALLEST), 0, settings.samples))
+        knots = self._rng.standard_normal((settings.samples, len(self._basis[0]), self._shape[1]))
+        disturbances = sizes[:, None, None] * (self._basis @ knots)
+        disturbances[0] = 0  # the plan as it stands
+        plans = np.clip(plan + disturbances, -1.0, 1.0)
+        rewards, guides = self._model.rewards(plans)
+        value = (rewards + guides).sum(axis=1)
+        score = (value - value.max()) / (settings.temperature * max(float(value.std()), 1e-9))
+        weights = np.exp(score)
+        better: Array = np.tensordot(weights / weights.sum(), plans, axes=1)
+        return better
+
+
+def _linear(steps: int, knots: int) -> Array:
+    """Float64 [steps, knots]: weights of evenly spaced knots, linear in between."""
+    if knots == 1:
+        return np.ones((steps, 1))
+    places = np.linspace(0, knots - 1, steps)
+    weights: Array = np.maximum(0, 1 - np.abs(places[:, None] - np.arange(knots)))
+    return weights

@@ -1,0 +1,127 @@
+"""The tasks of the DeepMind Control Suite that Premier-TACO uses, by the names people give them.
+
+Premier-TACO pretrains on six tasks (section 4; its Appendix C counts episodes of "Humanoid Stand and Dog Walk", which
+are not among them) and adapts to ten others (Table 1; it lists Humanoid Walk, a pretraining task, as unseen too).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from counterpoint.errors import BadInputError
+
+__all__ = ["EVALUATION", "HARD_DOMAINS", "INSTRUCTIONS", "PRETRAINING", "TASKS", "SuiteTask", "resolve_dmc_tasks"]
+
+PRETRAINING = ("acrobot-swingup", "finger-turn_hard", "hopper-stand", "walker-run", "humanoid-walk", "dog-stand")
+"""DMC-6, the pretraining tasks (Premier-TACO section 4)."""
+EVALUATION = (
+    "finger-spin",
+    "hopper-hop",
+    "walker-walk",
+    "humanoid-walk",
+    "dog-trot",
+    "cup-catch",
+    "reacher-hard",
+    "cheetah-run",
+    "quadruped-walk",
+    "quadruped-run",
+)
+"""The ten tasks of Premier-TACO's Table 1."""
+HARD_DOMAINS = ("humanoid", "dog")
+"""Where the paper takes 100 demonstrations in place of 20."""
+
+INSTRUCTIONS = {
+    "acrobot-swingup": "swing the two-link pendulum up and balance it",
+    "finger-turn_hard": "turn the spinner with the finger until its tip is on the small target",
+    "finger-spin": "spin the body with the finger",
+    "hopper-stand": "stand upright on one leg",
+    "hopper-hop": "hop forward on one leg",
+    "walker-stand": "stand upright on two legs",
+    "walker-walk": "walk forward on two legs",
+    "walker-run": "run forward on two legs",
+    "humanoid-stand": "stand up and keep standing",
+    "humanoid-walk": "stand up and walk",
+    "dog-stand": "stand as a dog",
+    "dog-walk": "walk as a dog",
+    "dog-trot": "trot as a dog",
+    "cup-catch": "swing the ball up and catch it in the cup",
+    "reacher-hard": "reach the small target with the tip of the arm",
+    "cheetah-run": "run forward as a cheetah",
+    "quadruped-walk": "walk forward on four legs",
+    "quadruped-run": "run forward on four legs",
+}
+"""Name -> the task in words."""
+
+_SUITE_NAMES = {"cup": "ball_in_cup"}
+_CAMERAS = {"quadruped": 2}  # as in DrQ-v2's dmc.py; everywhere else camera 0, the dog's too
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteTask:
+    """A task as the suite knows it.
+
+    Attributes:
+        name: Ours, such as `cup-catch`.
+        domain: The suite's domain, such as `ball_in_cup`.
+        task: The suite's task, such as `catch`.
+        camera: Number of the usual camera.
+        instruction: The task in words.
+    """
+
+    name: str
+    domain: str
+    task: str
+    camera: int
+    instruction: str
+
+
+def _known() -> dict[str, SuiteTask]:
+    found = {}
+    for name, instruction in INSTRUCTIONS.items():
+        domain, _, task = name.partition("-")
+        domain = _SUITE_NAMES.get(domain, domain)
+        found[name] = SuiteTask(name, domain, task, _CAMERAS.get(domain, 0), instruction)
+    return found
+
+
+TASKS = _known()
+"""Name -> task."""
+
+
+def resolve_dmc_tasks(names: Sequence[str]) -> tuple[str, ...]:
+    """Task names written out, each once.
+
+    Args:
+        names: Of tasks, `pretraining` (DMC-6) or `evaluation` (Table 1). The suite's spelling (`ball_in_cup-catch`)
+            and underscores or spaces for hyphens (`walker_walk`, `Finger Turn Hard`) are understood.
+
+    Raises:
+        BadInputError: When a name is unknown.
+    """
+    groups = {"pretraining": PRETRAINING, "evaluation": EVALUATION}
+    found: list[str] = []
+    for name in names:
+        found += groups.get(name) or (_resolve(name),)
+    if not found:
+        raise BadInputError("tasks", "none", "at least one task", "name some")
+    return tuple(dict.fromkeys(found))
+
+
+def _resolve(name: str) -> str:
+    spellings = {_spelling(known): known for known in TASKS}
+    spellings |= {_spelling(f"{task.domain}-{task.task}"): task.name for task in TASKS.values()}
+    if _spelling(name) in spellings:
+        return spellings[_spelling(name)]
+    close = difflib.get_close_matches(_spelling(name), list(spellings), n=1)
+    raise BadInputError(
+        f"task {name!r}",
+        "no such task of dm_control",
+        f"one of {', '.join(TASKS)}, pretraining or evaluation",
+        f"did you mean {spellings[close[0]]}?" if close else "choose one of these",
+    )
+
+
+def _spelling(name: str) -> str:
+    return name.strip().lower().replace("-", "_").replace(" ", "_")

@@ -1,0 +1,1 @@
+"""Meta-World: tasks, instructions and collection."""

@@ -1,0 +1,160 @@
+"""Meta-World's 50 tasks in words: an instruction each, and paraphrases that only evaluation ever sees.
+
+Left, right, forward and back are the arm's own, as in Meta-World's task names: the arm reaches forward over
+the table.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from counterpoint.errors import BadInputError
+
+__all__ = ["DEFAULT_TASKS", "INSTRUCTIONS", "PARAPHRASES", "help_me", "please", "resolve_tasks"]
+
+INSTRUCTIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "assembly-v3": "put the ring on the peg",
+        "basketball-v3": "put the ball in the basket",
+        "bin-picking-v3": "move the block from one bin to the other",
+        "box-close-v3": "put the lid on the box",
+        "button-press-topdown-v3": "press the button from above",
+        "button-press-topdown-wall-v3": "press the button behind the wall from above",
+        "button-press-v3": "press the button",
+        "button-press-wall-v3": "reach around the wall and press the button",
+        "coffee-button-v3": "start the coffee machine",
+        "coffee-pull-v3": "take the mug away from the coffee machine",
+        "coffee-push-v3": "put the mug under the coffee machine",
+        "dial-turn-v3": "turn the dial",
+        "disassemble-v3": "take the ring off the peg",
+        "door-close-v3": "close the door",
+        "door-lock-v3": "lock the door",
+        "door-open-v3": "open the door",
+        "door-unlock-v3": "unlock the door",
+        "drawer-close-v3": "close the drawer",
+        "drawer-open-v3": "open the drawer",
+        "faucet-close-v3": "turn off the faucet",
+        "faucet-open-v3": "turn on the faucet",
+        "hammer-v3": "hammer in the nail",
+        "hand-insert-v3": "put the gripper into the hole",
+        "handle-press-side-v3": "press the handle down from the side",
+        "handle-press-v3": "press the handle down",
+        "handle-pull-side-v3": "pull the handle up from the side",
+        "handle-pull-v3": "pull the handle up",
+        "lever-pull-v3": "pull the lever up",
+        "peg-insert-side-v3": "insert the peg into the hole in the side of the box",
+        "peg-unplug-side-v3": "unplug the peg",
+        "pick-out-of-hole-v3": "take the puck out of the hole",
+        "pick-place-v3": "pick up the puck and hold it at the goal",
+        "pick-place-wall-v3": "pick up the puck and carry it over the wall to the goal",
+        "plate-slide-back-side-v3": "slide the plate sideways out of the net",
+        "plate-slide-back-v3": "slide the plate back out of the net",
+        "plate-slide-side-v3": "slide the plate sideways into the net",
+        "plate-slide-v3": "slide the plate into the net",
+        "push-back-v3": "pull the puck back to the goal",
+        "push-v3": "push the puck to the goal",
+        "push-wall-v3": "push the puck around the wall to the goal",
+        "reach-v3": "move the gripper to the goal",
+        "reach-wall-v3": "move the gripper over the wall to the goal",
+        "shelf-place-v3": "place the block on the shelf",
+        "soccer-v3": "kick the ball into the goal",
+        "stick-pull-v3": "pull the thermos with the stick",
+        "stick-push-v3": "push the thermos with the stick",
+        "sweep-into-v3": "sweep the block into the hole",
+        "sweep-v3": "sweep the block off the table",
+        "window-close-v3": "close the window",
+        "window-open-v3": "open the window",
+    }
+)
+
+PARAPHRASES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "assembly-v3": (
+            "slip the ring over the peg",
+            "fit the round nut onto the post",
+            "set the loop down around the stick",
+        ),
+        "basketball-v3": ("drop the ball through the hoop", "score a basket", "dunk the basketball"),
+        "button-press-topdown-v3": (
+            "push the button down",
+            "come from above and hit the button",
+            "press down on the red button",
+        ),
+        "coffee-push-v3": (
+            "slide the cup to the coffee maker",
+            "move the coffee cup below the spout",
+            "bring the mug to the espresso machine",
+        ),
+        "dial-turn-v3": ("rotate the knob", "twist the dial round", "give the round knob a turn"),
+        "door-close-v3": ("shut the door", "push the door until it is closed", "swing the door shut"),
+        "drawer-open-v3": ("pull the drawer out", "slide the drawer open", "get the drawer open by its handle"),
+        "faucet-open-v3": ("open the tap", "turn the faucet handle to let the water run", "switch the tap on"),
+        "hammer-v3": (
+            "hit the nail with the hammer",
+            "pick up the hammer and drive the nail into the wall",
+            "pound the nail into the wood",
+        ),
+        "handle-press-side-v3": (
+            "push the handle downwards",
+            "lower the handle",
+            "from the side, push down on the lever",
+        ),
+        "lever-pull-v3": ("lift the lever", "raise the lever arm", "flip the lever upwards"),
+        "plate-slide-v3": (
+            "push the dish into the goal",
+            "shove the disc under the net",
+            "move the plate forward into the cage",
+        ),
+        "shelf-place-v3": (
+            "put the cube on the rack",
+            "lift the blue block and set it on the shelf board",
+            "store the block in the bookcase",
+        ),
+        "stick-push-v3": (
+            "use the stick to shove the bottle away",
+            "take the stick and move the flask with it",
+            "nudge the thermos along using the blue rod",
+        ),
+        "window-open-v3": ("slide the window open", "push the window to the side", "let some air in by the window"),
+    }
+)
+
+DEFAULT_TASKS: tuple[str, ...] = tuple(PARAPHRASES)
+"""Fifteen scenes that look different, which the scripted experts solve in about 30 to 110 steps."""
+
+_NAMED = {"default": DEFAULT_TASKS, "all": tuple(INSTRUCTIONS)}
+
+
+def please(instruction: str) -> str:
+    """`Please {action} for me.`, the first conversational style of AcTOL, section 5.6."""
+    return f"Please {instruction} for me."
+
+
+def help_me(instruction: str) -> str:
+    """`Help me {action}.`, the second conversational style of AcTOL, section 5.6."""
+    return f"Help me {instruction}."
+
+
+def resolve_tasks(names: Iterable[str]) -> tuple[str, ...]:
+    """Task names written out: `default` and `all` stand for their lists, `-v3` may be left away, repeats go.
+
+    Raises:
+        BadInputError: When a name is unknown or there is none.
+    """
+    tasks: dict[str, None] = {}
+    for name in names:
+        full = name if name in _NAMED or name.endswith("-v3") else f"{name}-v3"
+        if full not in _NAMED and full not in INSTRUCTIONS:
+            close = difflib.get_close_matches(full, INSTRUCTIONS, n=3)
+            raise BadInputError(
+                "tasks",
+                f"{name!r}",
+                "default, all, or Meta-World v3 tasks",
+                f"did you mean {' or '.join(close)}?" if close else f"one of {', '.join(INSTRUCTIONS)}",
+            )
+        tasks.update(dict.fromkeys(_NAMED.get(full, (full,))))
+    if not tasks:
+        raise BadInputError("tasks", "none", "at least one", "name a task, or say default")
+    return tuple(tasks)

@@ -1,0 +1,1 @@
+"""robosuite: tasks, scripted experts and collection."""

@@ -1,0 +1,75 @@
+"""`counterpoint evaluate`: how often a trained agent reaches its goals, with an interval."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pydantic import Field
+
+from counterpoint.agents.saved import load_agent
+from counterpoint.config import FrozenConfig, validate
+from counterpoint.envs.goal.config import EnvConfig
+from counterpoint.envs.vector import EnvWorkers
+from counterpoint.errors import BadInputError
+from counterpoint.evaluation.goal_rollout import roll_out_patiently
+from counterpoint.progress import ProgressBar
+from counterpoint.provenance import provenance
+from counterpoint.training.checkpoint import write_atomically
+from counterpoint.training.train_agent import env_spaces, in_another_env, matched
+
+__all__ = ["evaluate_run"]
+
+
+class EvaluationConfig(FrozenConfig):
+    """How an agent is evaluated: episodes, environments side by side, and the seed of the episodes."""
+
+    episodes: int = Field(ge=1)
+    envs: int = Field(ge=1)
+    seed: int = Field(ge=0)
+
+
+def evaluate_run(run: Path, *, env: str | None, episodes: int, envs: int, seed: int) -> Path:
+    """Roll a trained agent out and write `run/evaluation.json`.
+
+    Args:
+        run: The run's folder, with `agent/` in it.
+        env: Another environment than the one the agent was trained for.
+        episodes: How many.
+        envs: Environments side by side; the result does not depend on it.
+        seed: Of the episodes.
+
+    Returns:
+        The file written.
+
+    Raises:
+        BadInputError: When there is no agent, no environment, or one with other spaces.
+    """
+    asked = validate(EvaluationConfig, {"episodes": episodes, "envs": envs, "seed": seed}, "evaluate")
+    saved = load_agent(run)
+    agent = saved.agent
+    tree = dict(saved.env or {}) if env is None else in_another_env(saved.env or {}, env)
+    if "name" not in tree:
+        raise BadInputError(
+            run, "an agent trained on data alone", "an environment to evaluate in", "name one with --env"
+        )
+    config = validate(EnvConfig, tree, f"{run}, [env]")
+    matched(env_spaces(config), agent.spaces, str(run))
+    with EnvWorkers(config, asked.envs) as workers, ProgressBar("Evaluating", episodes, "episodes") as progress:
+        done = 0
+
+        def advance(now: int) -> None:
+            nonlocal done
+            progress.advance(now - done)
+            done = now
+
+        rollouts = roll_out_patiently(agent, workers, episodes=asked.episodes, seed=asked.seed, on_round=advance)
+    record = {
+        "agent": agent.name,
+        "env": config.model_dump(mode="json"),
+        "seed": seed,
+        **rollouts.report(),
+        "provenance": provenance(),
+    }
+    write_atomically(run / "evaluation.json", json.dumps(record, indent=1))
+    return run / "evaluation.json"

@@ -1,0 +1,124 @@
+"""Few-shot behaviour cloning (Premier-TACO, section 4 and Appendix C): a head, perhaps with its encoder.
+
+    L = mean over batch and action dimensions of (pi(Phi(s_t)) - a_t)^2,    pi = tanh of the head
+
+The paper names no loss; its authors' code has the squared error of a tanh policy, as here. ConvNets are fine-tuned
+under DrQ-v2's random shift, large pretrained encoders stay frozen; batches of 128 (64 for LIBERO), Adam at 1e-4.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from pydantic import Field, model_validator
+from torch import nn
+
+from counterpoint.data.spec import NStepSpec
+from counterpoint.encoders.observation import ObservationEncoder
+from counterpoint.errors import BadInputError
+from counterpoint.objectives.action_error import absolute_action_error, action_error
+from counterpoint.objectives.base import Batch, Features, LossOutput
+from counterpoint.objectives.steps import StepConfig, StepObjective
+from counterpoint.policies.cloned import ClonedPolicy
+from counterpoint.policies.demonstrations import Demonstrations
+from counterpoint.policies.heads import ActionHead, HeadConfig
+
+__all__ = ["FEATURES", "Cloning", "CloningConfig"]
+
+FEATURES = "features"
+"""Batch key of observations that are embedded already: float32 [B, H, D]."""
+
+
+class CloningConfig(HeadConfig, StepConfig):
+    """Settings of behaviour cloning: those of the head, and what becomes of the encoder.
+
+    Attributes:
+        freeze: Keep the encoder as it is, its buffers too.
+        shift: Random shift in pixels; by default 4 (DrQ-v2's) where the encoder trains and none where it is frozen.
+    """
+
+    freeze: bool = False
+    shift: int = Field(default=4, ge=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _shift_what_trains(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("freeze") and "shift" not in given:
+            return {**given, "shift": 0}
+        return given
+
+
+class Cloning(StepObjective):
+    """Behaviour cloning on transitions, or on features where the encoder is frozen (`FeatureSource`).
+
+    Metrics: `action_error`, the mean absolute error, and `action_error_constant`, what predicting the batch's mean
+    action would have: a policy that has learned nothing has them alike.
+
+    Args:
+        encoder: Observations into D dimensions. It is trained itself, not a copy, unless `freeze`.
+        action_dim: A.
+        state_dim: P.
+        config: Which head, and how.
+        demonstrations: What it is trained on: normalises proprioception, and goes with the exported policy.
+    """
+
+    def __init__(
+        self,
+        encoder: ObservationEncoder,
+        action_dim: int,
+        state_dim: int,
+        config: CloningConfig,
+        demonstrations: Demonstrations | None = None,
+    ) -> None:
+        spec = NStepSpec(
+            offsets=tuple(range(1 - config.history, 1)),
+            actions=1,
+            stack=encoder.config.stack,
+            shift=config.shift,
+            state=config.use_state,
+        )
+        super().__init__(encoder, spec)
+        self.config, self._demonstrations = config, demonstrations
+        self.head = ActionHead(encoder.embed_dim, action_dim, state_dim, config, cameras=encoder.config.cameras)
+        if config.use_state and demonstrations is not None and demonstrations.state is not None:
+            self.head.normalise_by(demonstrations.state)
+        if config.freeze:
+            encoder.requires_grad_(False).eval()
+
+    def train(self, mode: bool = True) -> Cloning:
+        """Training mode for the head, and for the encoder unless it is frozen."""
+        super().train(mode)
+        if self.config.freeze:
+            self.encoder.eval()
+        return self
+
+    def encode(self, batch: Batch) -> Features:
+        """`predicted` [B, A]."""
+        if FEATURES in batch:
+            embedded = batch[FEATURES]
+        else:
+            with torch.set_grad_enabled(torch.is_grad_enabled() and not self.config.freeze):
+                embedded = self.embed(self.views(batch), batch)
+        valid = batch["frames_valid"]
+        predicted = self.head(embedded, valid, batch.get("state"), batch.get("instruction"))
+        return Features({"predicted": predicted})
+
+    def loss(self, features: Features, batch: Batch) -> LossOutput:
+        """Masked squared error of a_t."""
+        if batch.get("actions") is None:
+            raise BadInputError(
+                "batch",
+                "no actions",
+                "`actions` [B, 1, A], which cloning imitates",
+                "use demonstrations with logged actions",
+            )
+        predicted, actions, mask = features.rows["predicted"], batch["actions"][:, 0], batch["action_mask"]
+        error, constant = absolute_action_error(predicted, actions, mask=mask)
+        return LossOutput(
+            action_error(predicted, actions, mask=mask), {"action_error": error, "action_error_constant": constant}
+        )
+
+    def exports(self) -> dict[str, nn.Module]:
+        """The policy; it shares its parameters with this objective."""
+        return {"policy": ClonedPolicy(self.encoder, self.head, self._demonstrations)}

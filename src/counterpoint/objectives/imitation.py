@@ -1,0 +1,318 @@
+"""Losses beside imitation: what shapes a policy's representation while the policy is learned.
+
+    L = L_pred + sum over terms of lambda L_term          (ICon, Eq. 6)
+
+`IConTerm` and `CrosswayTerm` look at what the policy's own pass over a batch left behind (`Seen`); `ObjectiveTerm` puts
+any objective on transitions there (Premier-TACO, TACO, CURL, ...), which shares the policy's encoder and gets
+batches of its own.
+
+Imitation with auxiliary terms: a diffusion policy learns from demonstrations, and its encoder from more.
+
+    L = L_pred + lambda L_ICon          (ICon, Eq. 6)
+
+L_pred is the squared error of the noise that was added to a window of actions (Diffusion Policy, Chi et al. 2023,
+Eq. 5), means over window and action dimensions; windows that reach beyond an episode repeat its first and last
+action and count like any other, as in the original. The encoder runs once: auxiliary terms look at that pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float, UInt8
+from torch import Tensor, nn
+from torch.nn import functional
+
+from counterpoint.data.augment import centre_corner, cropped, cropped_views
+from counterpoint.data.spec import NStepSpec
+from counterpoint.encoders.observation import ObservationEncoder
+from counterpoint.errors import BadInputError
+from counterpoint.objectives.base import Batch, Features, LossOutput, Objective
+from counterpoint.objectives.icon import ICon, IConConfig
+from counterpoint.objectives.steps import StepObjective
+from counterpoint.policies.crossway import CrosswayDecoder
+from counterpoint.policies.diffusion_policy import DiffusionPolicy
+from counterpoint.policies.networks import DenoisingTransformer, decay_groups
+
+__all__ = ["AuxiliaryTerm", "CrosswayTerm", "IConTerm", "Imitation", "ImitationFeatures", "ObjectiveTerm", "Seen"]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a policy's pass over a batch leaves to auxiliary terms.
+
+    Attributes:
+        frames: uint8 [B, To, C, h, w, 3], cropped to the encoder's size.
+        masks: bool [B, To, C, h, w], the robot in them, where the batch has masks.
+        state: float [B, To, P], normalised, where the policy reads proprioception.
+        bottleneck: [B, M, k], the U-Net's innermost features; `None` of another network.
+        batch: All of it.
+    """
+
+    frames: UInt8[Tensor, "B To C h w 3"]
+    masks: Bool[Tensor, "B To C h w"] | None
+    state: Float[Tensor, "B To P"] | None
+    bottleneck: Float[Tensor, "B M k"] | None
+    batch: Batch
+
+
+class AuxiliaryTerm(nn.Module):
+    """One loss beside imitation.
+
+    Args:
+        weight: lambda.
+    """
+
+    def __init__(self, weight: float) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def demand(self, spec: NStepSpec) -> NStepSpec:
+        """What the policy's batches must hold for this term, given what they hold without it."""
+        return spec
+
+    def own_sampling(self) -> NStepSpec | None:
+        """Batches of its own, whose keys then begin with the term's name and a dot. Default: none."""
+        return None
+
+    def forward(self, seen: Seen, name: str) -> LossOutput:
+        """The loss, without its weight. Called in training, after the policy's networks have seen the batch."""
+        raise NotImplementedError
+
+    def after_step(self) -> None:
+        """Run after each optimiser step. Default: nothing."""
+
+
+class IConTerm(AuxiliaryTerm):
+    """Inter-token contrast in the encoder's vision transformers (ICon, Eq. 4 to 6), the mean over cameras.
+
+    Args:
+        encoder: The policy's, of kind `vit`.
+        masked: Of each camera, whether it has masks; the others are left alone.
+        config: Keys, temperature, layers and weight.
+
+    Raises:
+        BadInputError: An encoder without tokens, or more keys than a picture has tokens.
+    """
+
+    def __init__(self, encoder: ObservationEncoder, masked: Sequence[bool], config: IConConfig) -> None:
+        super().__init__(config.weight)
+        self._cameras = [camera for camera, has in enumerate(masked) if has]
+        self.each = nn.ModuleList(ICon(encoder.vits[camera], config) for camera in self._cameras)
+
+    def demand(self, spec: NStepSpec) -> NStepSpec:
+        """Masks."""
+        return replace(spec, masks=True)
+
+    def forward(self, seen: Seen, name: str) -> LossOutput:
+        """Of the tokens that the encoder has just made."""
+        assert seen.masks is not None
+        outputs: list[LossOutput] = [
+            icon(seen.masks[:, :, camera].flatten(0, 1)) for icon, camera in zip(self.each, self._cameras, strict=True)
+        ]
+        means = {key: torch.stack([o.metrics[key] for o in outputs]).mean() for key in outputs[0].metrics}
+        return LossOutput(torch.stack([output.loss for output in outputs]).mean(), means)
+
+    def after_step(self) -> None:
+        """Terms with batches of their own may have passed them through the tapped encoder."""
+        for icon in self.each:
+            assert isinstance(icon, ICon)
+            icon.tap.forget()
+
+
+class CrosswayTerm(AuxiliaryTerm):
+    """Crossway Diffusion's reconstruction of the newest observation from the U-Net's bottleneck.
+
+    Args:
+        decoder: Of pictures and proprioception.
+        weight: 0.1 in the paper.
+    """
+
+    def __init__(self, decoder: CrosswayDecoder, weight: float) -> None:
+        super().__init__(weight)
+        self.decoder = decoder
+
+    def forward(self, seen: Seen, name: str) -> LossOutput:
+        """The decoder's error."""
+        assert seen.bottleneck is not None
+        state = None if seen.state is None else seen.state[:, -1]
+        output: LossOutput = self.decoder(seen.bottleneck, seen.frames[:, -1], state)
+        return output
+
+
+class ObjectiveTerm(AuxiliaryTerm):
+    """Any objective on transitions, on batches of its own, through the policy's encoder.
+
+    Args:
+        objective: Built around the policy's encoder.
+        weight: lambda.
+        crop: Side of random windows, where the policy's pictures are cropped; 0 where they are not.
+    """
+
+    def __init__(self, objective: StepObjective, weight: float, *, crop: int = 0) -> None:
+        super().__init__(weight)
+        objective.crop_to(crop)
+        self.objective = objective
+
+    def own_sampling(self) -> NStepSpec:
+        """The objective's."""
+        return self.objective.sampling()
+
+    def forward(self, seen: Seen, name: str) -> LossOutput:
+        """The objective's loss on the part of the batch that is this term's."""
+        prefix = f"{name}."
+        own = {key.removeprefix(prefix): value for key, value in seen.batch.items() if key.startswith(prefix)}
+        features = self.objective.encode(own)
+        with torch.autocast(seen.frames.device.type, enabled=False):
+            return self.objective.loss(features.float(), own)
+
+    def after_step(self) -> None:
+        """Targets follow."""
+        self.objective.after_step()
+
+
+TRANSFORMER_DECAY = 1e-3
+"""Of the denoising transformer's matrices (the original's configuration); its other parameters do not decay."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImitationFeatures(Features):
+    """What the policy's networks give.
+
+    Attributes:
+        terms: Name of a term -> its loss, without its weight; empty where nothing is trained.
+    """
+
+    terms: dict[str, LossOutput]
+
+
+class Imitation(Objective):
+    """A diffusion policy's objective.
+
+    The pass over a batch leaves what auxiliary terms look at, so `encode` asks them for their losses too. Nothing is
+    gathered across processes: no sample is another one's negative, so each process has a loss of its own
+    and gradients are averaged.
+
+    Metrics: `imitation`, the error of the noise; of each term `NAME/loss` and its own metrics.
+
+    Args:
+        policy: Encoder, denoising network and what normalises; trained itself, not a copy.
+        terms: Name -> auxiliary term.
+    """
+
+    def __init__(self, policy: DiffusionPolicy, terms: Mapping[str, AuxiliaryTerm] | None = None) -> None:
+        super().__init__()
+        self.policy = policy
+        # Batches of their own come last: their pass through the encoder takes the place of the policy's.
+        ordered = sorted((terms or {}).items(), key=lambda one: one[1].own_sampling() is not None)
+        self.terms = nn.ModuleDict(dict(ordered))
+        size, frame = policy.encoder.config.size, policy.frame
+        config = policy.head.config
+        spec = NStepSpec(
+            offsets=tuple(range(1 - config.obs_steps, 1)),
+            actions=config.horizon,
+            first_action=1 - config.obs_steps,
+            past_end=config.executed - 1,
+            stack=1,
+            crop=size if frame > size else 0,
+            state=policy.use_state,
+        )
+        for term in self._terms().values():
+            spec = term.demand(spec)
+        self._spec = spec
+
+    def sampling(self) -> NStepSpec:
+        """Observations o_{t-To+1} ... o_t and the actions from a_{t-To+1} on."""
+        return self._spec
+
+    def own_samplings(self) -> dict[str, NStepSpec]:
+        """Term -> what its own batches hold, of the terms that have any."""
+        found = {name: term.own_sampling() for name, term in self._terms().items()}
+        return {name: spec for name, spec in found.items() if spec is not None}
+
+    def encode(self, batch: Batch) -> ImitationFeatures:
+        """`predicted` and `target` [B, K, A], and what each term finds in the pass over the batch."""
+        if batch.get("actions") is None:
+            raise BadInputError(
+                "batch",
+                "no actions",
+                "`actions` [B, K, A], which a policy imitates",
+                "use demonstrations with logged actions",
+            )
+        frames, masks = self._windows(batch)
+        state = batch.get("state") if self.policy.use_state else None
+        condition = self.policy.condition(frames, state)
+        noise, steps = self._fixed_noise(batch) if not self.training else (None, None)
+        denoised = self.policy.head.denoise(condition, batch["actions"], noise=noise, steps=steps)
+        normal = None if state is None else self.policy.normal_state(state)
+        seen = Seen(frames, masks, normal, denoised.bottleneck, batch)
+        return ImitationFeatures(
+            {"predicted": denoised.predicted, "target": denoised.target},
+            # Terms shape a representation in training; a validation is of the policy alone.
+            terms={name: term(seen, name) for name, term in self._terms().items() if self.training},
+        )
+
+    def loss(self, features: Features, batch: Batch) -> LossOutput:
+        """Squared error of the noise, and the terms by their weights."""
+        assert isinstance(features, ImitationFeatures)
+        rows = features.rows
+        imitation = functional.mse_loss(rows["predicted"].float(), rows["target"].float())
+        total, metrics = imitation, {"imitation": imitation}
+        for name, output in features.terms.items():
+            total = total + self._terms()[name].weight * output.loss
+            metrics |= {f"{name}/loss": output.loss}
+            metrics |= {f"{name}/{key}": value for key, value in output.metrics.items()}
+        return LossOutput(total, metrics)
+
+    def forward(self, batch: Batch) -> LossOutput:
+        """`loss(encode(batch), batch)` of this process's rows."""
+        features = self.encode(batch)
+        with torch.autocast(batch["frames"].device.type, enabled=False):
+            return self.loss(features, batch)
+
+    def param_groups(self) -> dict[str, list[nn.Parameter]]:
+        """A denoising transformer in two groups (`decay_groups`), and `model`, everything else that trains."""
+        network = self.policy.head.network
+        apart = decay_groups(network) if isinstance(network, DenoisingTransformer) else {}
+        known = {id(parameter) for group in apart.values() for parameter in group}
+        rest = [p for p in self.parameters() if p.requires_grad and id(p) not in known]
+        return {"model": rest, **apart}
+
+    def weight_decays(self) -> dict[str, float]:
+        """The transformer's, as the original's configuration has them."""
+        return {"decayed": TRANSFORMER_DECAY, "plain": 0.0}
+
+    def after_step(self) -> None:
+        """Of every term."""
+        for term in self._terms().values():
+            term.after_step()
+
+    def exports(self) -> dict[str, nn.Module]:
+        """The policy; it shares its parameters with this objective."""
+        return {"policy": self.policy}
+
+    def _terms(self) -> dict[str, AuxiliaryTerm]:
+        return {name: term for name, term in self.terms.items() if isinstance(term, AuxiliaryTerm)}
+
+    def _fixed_noise(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Of a validation: the same for the same batch each time, and nothing taken from training's random stream."""
+        actions, generator = batch["actions"], torch.Generator().manual_seed(int(batch["sample"][0]))
+        noise = torch.randn(actions.shape, generator=generator).to(actions.device)
+        steps = torch.randint(self.policy.head.config.train_steps, (len(actions),), generator=generator)
+        return noise, steps.to(actions.device)
+
+    def _windows(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        """Pictures uint8 [B, To, C, h, w, 3] and masks [B, To, C, h, w], cut alike: a validation's in the middle."""
+        size, crop = self._spec.crop, batch.get("crop")
+        frames, masks = batch["frames"], batch.get("masks")
+        if crop is not None and not self.training:
+            middle = centre_corner(frames.shape[-3], frames.shape[-2], size)
+            crop = crop.new_tensor(middle).expand_as(crop)
+        views = cropped_views(frames, crop, size=size)
+        if masks is None or crop is None:
+            return views, masks
+        corners = crop.flatten(0, 2)
+        cut = cropped(masks.flatten(0, 2)[..., None], corners, size)[..., 0]
+        return views, cut.view(*masks.shape[:3], size, size)

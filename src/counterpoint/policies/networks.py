@@ -1,0 +1,246 @@
+"""Diffusion Policy's convolutional network: a U-Net over the action window, modulated by what is seen (FiLM).
+
+Diffusion Policy's transformer: actions as tokens that attend to the diffusion step and what is seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+__all__ = ["ConditionalUnet1d", "DenoisingTransformer", "decay_groups", "step_waves"]
+
+
+def step_waves(steps: Int[Tensor, " B"], width: int) -> Float[Tensor, "B width"]:
+    """Sines, then cosines, of diffusion steps at `width / 2` frequencies from 1 to 1/10000, evenly in the log."""
+    half = width // 2
+    rates = torch.exp(torch.arange(half, device=steps.device) * (-math.log(10000) / (half - 1)))
+    angles = steps[:, None] * rates
+    return torch.cat([angles.sin(), angles.cos()], dim=-1)
+
+
+class ConditionalUnet1d(nn.Module):
+    """The CNN form of Diffusion Policy (Chi et al., 2023, section 3.1).
+
+    The window's steps are convolved. There are as many levels as widths; each has two residual blocks, and all but
+    the last halve the steps. Two blocks stand at the bottom. On the way up each level but the first is joined
+    to its twin. Every residual block scales and shifts its channels by a linear map of the diffusion step's
+    embedding beside the flattened observations. Defaults are of the original's image configurations.
+
+    Args:
+        action_dim: A.
+        condition_dim: To O, the flattened observations.
+        widths: Channels of each level. The original's `down_dims`; for its image policies 512, 1024, 2048.
+        kernel_size: Of the convolutions.
+        groups: Of group normalisation.
+        step_dim: Of the diffusion step's embedding.
+    """
+
+    def __init__(
+        self,
+        action_dim: int,
+        condition_dim: int,
+        *,
+        widths: tuple[int, ...] = (512, 1024, 2048),
+        kernel_size: int = 5,
+        groups: int = 8,
+        step_dim: int = 128,
+    ) -> None:
+        super().__init__()
+        self.step_dim = step_dim
+        self.step_encoder = nn.Sequential(
+            nn.Linear(step_dim, 4 * step_dim), nn.Mish(), nn.Linear(4 * step_dim, step_dim)
+        )
+
+        def pair(inputs: int, outputs: int) -> _Pair:
+            return _Pair(inputs, outputs, step_dim + condition_dim, kernel_size, groups)
+
+        before = (action_dim, *widths[:-1])
+        self.down = nn.ModuleList(pair(*both) for both in zip(before, widths, strict=True))
+        self.shrink = nn.ModuleList(nn.Conv1d(width, width, 3, stride=2, padding=1) for width in widths[:-1])
+        self.bottom = pair(widths[-1], widths[-1])
+        upward = list(zip(widths[:0:-1], widths[-2::-1], strict=True))
+        self.up = nn.ModuleList(pair(2 * width, after) for width, after in upward)
+        self.grow = nn.ModuleList(nn.ConvTranspose1d(after, after, 4, stride=2, padding=1) for _, after in upward)
+        self.last = nn.Sequential(
+            _convolution(widths[0], widths[0], kernel_size, groups), nn.Conv1d(widths[0], action_dim, 1)
+        )
+
+    def conditioning(self, steps: Int[Tensor, " n"], condition: Float[Tensor, "n To O"]) -> tuple[Tensor, ...]:
+        """What the blocks are modulated by: [n, 2 channels] for each, in the order in which they are used.
+
+        It depends on no noisy sample, so sampling computes it for all its steps in one go.
+        """
+        embedded = self.step_encoder(step_waves(steps, self.step_dim).to(condition.dtype))
+        features = nn.functional.mish(torch.cat([embedded, condition.flatten(1)], dim=-1))
+        return tuple(block.film(features) for block in self._blocks())
+
+    def forward(
+        self, noisy: Float[Tensor, "n K A"], conditioning: tuple[Tensor, ...]
+    ) -> tuple[Float[Tensor, "n K A"], Float[Tensor, "n M k"]]:
+        """The network's output, and its innermost features: M channels of k = K / 2^(levels - 1) steps."""
+        films = iter(conditioning)
+        x, twins = noisy.transpose(1, 2), []
+        for level, pair in enumerate(self.down):
+            x = pair(x, films)
+            twins.append(x)
+            if level < len(self.shrink):
+                x = self.shrink[level](x)
+        x = bottleneck = self.bottom(x, films)
+        for pair, grow in zip(self.up, self.grow, strict=True):
+            x = grow(pair(torch.cat([x, twins.pop()], dim=1), films))
+        return self.last(x).transpose(1, 2), bottleneck
+
+    def _blocks(self) -> list[_ResidualBlock]:
+        pairs = (*self.down, self.bottom, *self.up)
+        return [module for pair in pairs for module in pair.modules() if isinstance(module, _ResidualBlock)]
+
+
+class _Pair(nn.Module):
+    def __init__(self, inputs: int, outputs: int, features: int, kernel_size: int, groups: int) -> None:
+        super().__init__()
+        self.first = _ResidualBlock(inputs, outputs, features, kernel_size, groups)
+        self.second = _ResidualBlock(outputs, outputs, features, kernel_size, groups)
+
+    def forward(self, x: Tensor, films: Iterator[Tensor]) -> Tensor:
+        made: Tensor = self.second(self.first(x, next(films)), next(films))
+        return made
+
+
+class _ResidualBlock(nn.Module):
+    def __init__(self, inputs: int, outputs: int, features: int, kernel_size: int, groups: int) -> None:
+        super().__init__()
+        self.first = _convolution(inputs, outputs, kernel_size, groups)
+        self.film = nn.Linear(features, 2 * outputs)
+        self.second = _convolution(outputs, outputs, kernel_size, groups)
+        self.shortcut = nn.Conv1d(inputs, outputs, 1) if inputs != outputs else nn.Identity()
+
+    def forward(self, x: Tensor, film: Tensor) -> Tensor:
+        scale, bias = film[:, :, None].chunk(2, dim=1)
+        made: Tensor = self.second(scale * self.first(x) + bias) + self.shortcut(x)
+        return made
+
+
+def _convolution(inputs: int, outputs: int, kernel_size: int, groups: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv1d(inputs, outputs, kernel_size, padding=kernel_size // 2), nn.GroupNorm(groups, outputs), nn.Mish()
+    )
+
+
+class DenoisingTransformer(nn.Module):
+    """The transformer form of Diffusion Policy (Chi et al., 2023, section 3.1).
+
+    The diffusion step and each observation are one token of memory, with learned places, through a two-layer MLP or
+    layers of self-attention. Noisy actions are the tokens of a decoder that attends to earlier actions and, at the
+    window's step t, to observations up to step t. Layers normalise first. Weights begin as N(0, .02). Defaults are of
+    the original's image configuration.
+
+    Args:
+        action_dim: A.
+        condition_dim: O, of one observation.
+        obs_steps: To.
+        horizon: K.
+        layers: Of the decoder.
+        heads: Of attention.
+        width: Of a token.
+        condition_layers: Of self-attention over the memory; 0 is the MLP.
+        embedding_dropout: Of tokens before the layers.
+        attention_dropout: Within the layers.
+    """
+
+    unseen: Tensor
+    later: Tensor
+
+    def __init__(
+        self,
+        action_dim: int,
+        condition_dim: int,
+        *,
+        obs_steps: int,
+        horizon: int,
+        layers: int = 8,
+        heads: int = 4,
+        width: int = 256,
+        condition_layers: int = 0,
+        embedding_dropout: float = 0.0,
+        attention_dropout: float = 0.3,
+    ) -> None:
+        super().__init__()
+        shape = {"d_model": width, "nhead": heads, "dim_feedforward": 4 * width, "dropout": attention_dropout}
+        manner = {"activation": "gelu", "batch_first": True, "norm_first": True}
+        self.width = width
+        self.action_token = nn.Linear(action_dim, width)
+        self.action_place = nn.Parameter(torch.zeros(horizon, width))
+        self.condition_token = nn.Linear(condition_dim, width)
+        self.condition_place = nn.Parameter(torch.zeros(1 + obs_steps, width))
+        self.dropout = nn.Dropout(embedding_dropout)
+        self.memory = (
+            nn.Sequential(
+                *(nn.TransformerEncoderLayer(**shape, **manner) for _ in range(condition_layers))  # type: ignore[arg-type]
+            )
+            if condition_layers
+            else nn.Sequential(nn.Linear(width, 4 * width), nn.Mish(), nn.Linear(4 * width, width))
+        )
+        self.decoder = nn.ModuleList(
+            nn.TransformerDecoderLayer(**shape, **manner)  # type: ignore[arg-type]
+            for _ in range(layers)
+        )
+        self.norm, self.last = nn.LayerNorm(width), nn.Linear(width, action_dim)
+        step, seen = torch.arange(horizon)[:, None], torch.arange(1 + obs_steps)
+        # [K, K] and [K, 1 + To]: what an action must not look at. The diffusion step stands before the observations.
+        self.register_buffer("later", torch.arange(horizon) > step, persistent=False)
+        self.register_buffer("unseen", seen - 1 > step, persistent=False)
+        self.apply(_begin)
+        for place in (self.action_place, self.condition_place):
+            nn.init.normal_(place, std=0.02)
+
+    def conditioning(self, steps: Int[Tensor, " n"], condition: Float[Tensor, "n To O"]) -> tuple[Tensor, ...]:
+        """The memory [n, 1 + To, width], alone in a tuple.
+
+        It depends on no noisy sample, so sampling computes it for all its steps in one go.
+        """
+        step = step_waves(steps, self.width).to(condition.dtype)[:, None]
+        tokens = torch.cat([step, self.condition_token(condition)], dim=1) + self.condition_place
+        return (self.memory(self.dropout(tokens)),)
+
+    def forward(
+        self, noisy: Float[Tensor, "n K A"], conditioning: tuple[Tensor, ...]
+    ) -> tuple[Float[Tensor, "n K A"], None]:
+        """The network's output; there is no bottleneck."""
+        (memory,) = conditioning
+        x = self.dropout(self.action_token(noisy) + self.action_place)
+        for layer in self.decoder:
+            # Told that its mask is the causal one, a layer takes the fused kernel and need not look.
+            x = layer(x, memory, tgt_mask=self.later, memory_mask=self.unseen, tgt_is_causal=True)
+        return self.last(self.norm(x)), None
+
+
+def decay_groups(module: nn.Module) -> dict[str, list[nn.Parameter]]:
+    """Trainable parameters in two groups: `decayed`, the weights of linear maps and attention, and `plain`, the rest.
+
+    Biases, norms and learned places are not decayed; the original decays the others by 1e-3, and its U-Net and
+    encoders whole by 1e-6. A parameter that modules share is listed once, where it is met first.
+    """
+    groups: dict[str, list[nn.Parameter]] = {"decayed": [], "plain": []}
+    met: set[nn.Parameter] = set()
+    for part in module.modules():
+        for name, parameter in part.named_parameters(recurse=False):
+            if parameter in met or not parameter.requires_grad:
+                continue
+            met.add(parameter)
+            weight = isinstance(part, nn.Linear | nn.MultiheadAttention) and name.endswith("weight")
+            groups["decayed" if weight else "plain"].append(parameter)
+    return groups
+
+
+def _begin(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear):
+        nn.init.normal_(module.weight, std=0.02)
+        nn.init.zeros_(module.bias)
+    elif isinstance(module, nn.MultiheadAttention):
+        nn.init.normal_(module.in_proj_weight, std=0.02)
+        nn.init.zeros_(module.in_proj_bias)

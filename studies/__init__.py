@@ -1,0 +1,1 @@
+"""Studies of the papers: each is a command, `python -m studies.NAME`."""

@@ -1,0 +1,1 @@
+"""Few-shot policies on pretrained encoders (Premier-TACO)."""

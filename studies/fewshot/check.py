@@ -1,0 +1,126 @@
+"""What can be told to be wrong with a few-shot benchmark's tasks and cameras before a simulator is started."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from counterpoint.data.cameras import Cameras
+from counterpoint.data.formats.hdf5.instructions import LIBERO_10
+from counterpoint.envs.dmc.tasks import resolve_dmc_tasks
+from counterpoint.envs.metaworld.instructions import resolve_tasks
+from counterpoint.errors import BadInputError
+from studies.fewshot.config import FewshotConfig, FewshotData
+
+__all__ = ["cameras_of", "check_data", "known_task"]
+
+LIBERO_TASKS = {"libero_spatial": 10, "libero_object": 10, "libero_goal": 10, "libero_90": 90, "libero_10": 10}
+"""Suite -> how many tasks it has."""
+
+
+def check_data(config: FewshotConfig) -> None:
+    """Refuse tasks, cameras and ways of recording that a suite does not have.
+
+    Raises:
+        BadInputError: Naming the first.
+    """
+    data, tasks = config.data, [known_task(config.data.suite, task) for task in config.data.unseen_tasks]
+    twice = [name for name, known in zip(data.unseen_tasks, tasks, strict=True) if tasks.count(known) > 1]
+    if twice:
+        raise BadInputError("data.unseen_tasks", " and ".join(twice), "every task once", "leave one out")
+    if data.repeat != 1 and data.suite != "metaworld":
+        raise BadInputError(
+            "data.repeat", f"{data.repeat} on {data.suite}", "1: only Meta-World has a choice", "leave it out"
+        )
+    if config.used_pretrainings and data.pretraining_path is None:
+        _check_recorded(data, "pretraining", data.camera)
+        for task in data.pretraining_tasks:
+            if not (data.suite == "metaworld" and task in ("default", "all")):
+                known_task(data.suite, task)
+        if data.behaviour == "random" and data.suite == "metaworld":
+            raise BadInputError(
+                "data.behaviour",
+                "random on Meta-World",
+                "expert",
+                "raise data.noise, or use dm_control, as the paper does (Figure 7)",
+            )
+    if data.demonstrations_path is None:
+        _check_recorded(data, "demonstrations", data.seen_camera)
+    for camera in (data.camera, data.seen_camera):
+        _check_cameras(data.suite, cameras_of(camera))
+
+
+def known_task(suite: str, task: str) -> str:
+    """A task by the one name that tells whether two are the same.
+
+    Raises:
+        BadInputError: When the suite has no such task, or the name stands for several.
+    """
+    known: tuple[str, ...] = (task,)
+    expected = "a task's own name, which folders have"
+    if suite == "metaworld":
+        known = resolve_tasks([task])
+    elif suite == "dmc":
+        known = resolve_dmc_tasks([task])
+        if len(known) == 1 and known != (task,):
+            raise BadInputError("data", f"task {task!r}", expected, f"say {known[0]}")
+    elif suite == "libero":
+        known = (_libero_task(task),)
+    elif ("/" in task or task.endswith((".hdf5", ".h5"))) and not Path(task).expanduser().is_file():
+        raise BadInputError(
+            "data",
+            f"task {task!r}, which is no file",
+            "an environment of robosuite, or one of robomimic's HDF5 files",
+            "check the path",
+        )
+    if len(known) != 1:
+        raise BadInputError("data", f"{task!r}, which is several tasks", expected, "name them one by one")
+    return known[0]
+
+
+def cameras_of(camera: Cameras) -> tuple[str, ...]:
+    """Those named."""
+    return (camera,) if isinstance(camera, str) else tuple(camera or ())
+
+
+def _libero_task(task: str) -> str:
+    suite, _, which = task.partition("/")
+    if suite in LIBERO_TASKS and which:
+        if suite == "libero_10" and which in (names := [one.name for one in LIBERO_10]):
+            return f"{suite}/{names.index(which)}"
+        if which.isdecimal() and int(which) < LIBERO_TASKS[suite]:
+            return f"{suite}/{int(which)}"
+        if re.fullmatch(r"[A-Za-z]\w*", which) and suite != "libero_10":
+            return task  # the other suites' names are known to LIBERO alone
+    raise BadInputError(
+        "data",
+        f"task {task!r}",
+        "SUITE/NUMBER or SUITE/NAME, such as libero_10/0",
+        f"suites are {', '.join(LIBERO_TASKS)}; numbers begin with 0",
+    )
+
+
+def _check_recorded(data: FewshotData, what: str, camera: Cameras) -> None:
+    if data.suite not in ("metaworld", "dmc"):
+        raise BadInputError(
+            "data",
+            f"{data.suite}, whose demonstrations are people's",
+            "data.demonstrations_path (and data.pretraining_path, to pretrain)",
+            "download the suite's data and name their folders",
+        )
+    if data.suite == "dmc" and len(cameras_of(camera)) > 1:
+        raise BadInputError(
+            f"camera of {what}",
+            ", ".join(cameras_of(camera)),
+            "one camera: dm_control's data are recorded from one",
+            "name one",
+        )
+
+
+def _check_cameras(suite: str, cameras: tuple[str, ...]) -> None:
+    if len(set(cameras)) < len(cameras):
+        raise BadInputError("data.camera", ", ".join(cameras), "each camera once", "leave one out")
+    if suite == "metaworld" and cameras:
+        from counterpoint.envs.metaworld.env import check_cameras
+
+        check_cameras(cameras)

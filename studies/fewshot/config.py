@@ -1,0 +1,262 @@
+"""What a few-shot benchmark consists of: data, pretrainings, rows of the table, and how policies are evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field, PositiveInt, model_validator
+
+from counterpoint.config import FrozenConfig
+from counterpoint.encoders.observation import ObservationConfig
+from counterpoint.training.fit import TrainConfig
+from counterpoint.training.learner import OptimizerConfig
+
+__all__ = ["Evaluations", "FewshotConfig", "FewshotData", "Pretraining", "Row", "file_name"]
+
+STEPS = {"metaworld": 200, "dmc": 500}
+"""Suite -> control steps (dm_control: actions) of an episode in the paper's data (Appendix C)."""
+
+
+def file_name(*parts: str | int) -> str:
+    """What the files of a part of the benchmark are called, such as one row's on one task with one seed."""
+    return "-".join(str(part).replace("/", "-") for part in parts)
+
+
+class FewshotData(FrozenConfig):
+    """Tasks, and how much is recorded of them.
+
+    Attributes:
+        suite: Which simulator.
+        pretraining_tasks: Names without the suite.
+        unseen_tasks: The columns of the table.
+        episodes: Pretraining episodes a task.
+        validation_episodes: Episodes a task kept back to score pretraining with; 0 for none.
+        behaviour: Of the pretraining data: `expert` is the scripted expert or planner with noise, `random` acts
+            uniformly (Figure 7).
+        noise: Standard deviation of the Gaussian noise on the expert's actions; 0.3 in the paper (Appendix C).
+        repeat: Control steps an action lasts on Meta-World (the paper does not say; 1 records and acts at 80 Hz).
+        steps: Control steps (dm_control: actions) of a pretraining episode, which goes on when the task is solved, and
+            limit of demonstrations and rollouts; by default 200 on Meta-World, 500 on dm_control, and what the
+            simulator has on the others.
+        demonstrations: N, a task; recorded without noise, successful ones only. Each seed of the benchmark has N of
+            its own, the same for all methods.
+        more_demonstrations: Unseen task -> N where it is another, as the paper's 100 of humanoid and dog.
+        camera: Of pretraining, as many as `encoder.cameras`; the suite's usual one by default. Where data are not
+            recorded but opened, the name that they have; LIBERO's and robomimic's simulators know it too.
+        demonstration_camera: Of demonstrations and rollouts, where it is another (Figure 6, right).
+        pretraining_path: A data set to pretrain on instead of recording one.
+        demonstrations_path: A data set that holds demonstrations of the unseen tasks, told apart by instruction.
+        render: Pixels a side that are drawn and recorded, where that is more than the encoder sees: small pictures
+            drawn directly are jagged. Rollouts draw and resize in the same way.
+        seed: Of everything recorded.
+        workers: Processes that record.
+    """
+
+    suite: Literal["metaworld", "dmc", "libero", "robomimic"] = "metaworld"
+    pretraining_tasks: tuple[str, ...] = Field(default=())
+    unseen_tasks: tuple[str, ...] = Field(min_length=1)
+    episodes: PositiveInt = 100
+    validation_episodes: int = Field(default=0, ge=0)
+    behaviour: Literal["expert", "random"] = "expert"
+    noise: float = Field(default=0.3, ge=0)
+    repeat: PositiveInt = 1
+    steps: PositiveInt | None = None
+    demonstrations: PositiveInt = 5
+    more_demonstrations: dict[str, PositiveInt] = Field(default={})
+    camera: str | tuple[str, ...] | None = None
+    demonstration_camera: str | tuple[str, ...] | None = None
+    pretraining_path: str | None = None
+    demonstrations_path: str | None = None
+    render: PositiveInt | None = None
+    seed: int = Field(default=0, ge=0)
+    workers: PositiveInt = 2
+
+    @model_validator(mode="after")
+    def _known_tasks(self) -> FewshotData:
+        strange = sorted(set(self.more_demonstrations) - set(self.unseen_tasks))
+        if strange:
+            raise ValueError(f"more_demonstrations of unseen_tasks only, not of {', '.join(strange)}")
+        return self
+
+    @property
+    def limit(self) -> int | None:
+        """Steps after which demonstrations and rollouts end; `None` for the simulator's own."""
+        return self.steps or STEPS.get(self.suite)
+
+    def demonstrations_for(self, task: str) -> int:
+        """N of a task."""
+        return self.more_demonstrations.get(task, self.demonstrations)
+
+    @property
+    def seen_camera(self) -> str | tuple[str, ...] | None:
+        """The camera or cameras of demonstrations and rollouts."""
+        return self.demonstration_camera or self.camera
+
+
+class Pretraining(FrozenConfig):
+    """One way to pretrain an encoder; every seed has a run of its own.
+
+    Attributes:
+        objective: Its name and settings.
+        encoder: Settings that differ from the benchmark's, by dotted key.
+        optimizer: The same.
+        train: The same; `batch_size`, mostly.
+        data: How episodes are drawn: `balance` of `StepDataConfig`. Which episodes is for the benchmark to say.
+        initialize_from: An encoder to start from, instead of random weights (Figures 8, 10, 11).
+    """
+
+    objective: dict[str, Any]
+    encoder: dict[str, Any] = Field(default={})
+    optimizer: dict[str, Any] = Field(default={})
+    train: dict[str, Any] = Field(default={})
+    data: dict[str, Any] = Field(default={})
+    initialize_from: str | None = None
+
+    @model_validator(mode="after")
+    def _nothing_ignored(self) -> Pretraining:
+        if set(self.data) - {"balance"}:
+            raise ValueError(f"data may say balance alone, not {', '.join(sorted(self.data))}")
+        if "seed" in self.train:
+            raise ValueError("train cannot say a seed: seeds counts them")
+        return self
+
+
+class Row(FrozenConfig):
+    """A method: where the encoder comes from, and whether cloning changes it.
+
+    Attributes:
+        name: In the table.
+        pretraining: Name of a pretraining; random weights without.
+        frozen: Clone a head on the encoder as it is; otherwise both are trained.
+        encoder: Settings that differ from the benchmark's, where there is no pretraining.
+        initialize_from: A folder or Hub id of an encoder, where there is no pretraining.
+        clone: Settings of cloning that differ from the benchmark's, by dotted key (`cloning.shift`).
+    """
+
+    name: str
+    pretraining: str | None = None
+    frozen: bool = True
+    encoder: dict[str, Any] = Field(default={})
+    initialize_from: str | None = None
+    clone: dict[str, Any] = Field(default={})
+
+    @model_validator(mode="after")
+    def _nothing_ignored(self) -> Row:
+        if self.pretraining is not None and (self.encoder or self.initialize_from):
+            raise ValueError(
+                f"encoder and initialize_from of {self.name} belong to its pretraining, {self.pretraining}"
+            )
+        _refuse_set_elsewhere(self.clone)
+        return self
+
+
+def _refuse_set_elsewhere(clone: Mapping[str, Any]) -> None:
+    """Settings of cloning that the benchmark fills in itself would be ignored."""
+    section = clone.get("cloning")
+    if "cloning.freeze" in clone or (isinstance(section, Mapping) and "freeze" in section):
+        raise ValueError("clone cannot say cloning.freeze: a row says it, by frozen")
+    if "seed" in clone:
+        raise ValueError("clone cannot say a seed: seeds counts them")
+
+
+class Evaluations(FrozenConfig):
+    """How policies are evaluated while they are cloned.
+
+    Attributes:
+        every: Gradient steps between evaluations; 1000 in the paper.
+        episodes: Of each evaluation; the paper's 40 (20 on dm_control). Each seed of the benchmark has episodes of its
+            own, the same for all methods and evaluations.
+        envs: Simulations side by side in each process.
+        processes: Give each simulation a process of its own.
+        seed: Which episodes.
+    """
+
+    every: PositiveInt = 1000
+    episodes: PositiveInt = 40
+    envs: PositiveInt = 8
+    processes: bool = False
+    seed: int = Field(default=0, ge=0)
+
+
+class FewshotConfig(FrozenConfig):
+    """A whole benchmark.
+
+    Attributes:
+        title: What it is, in a line.
+        data: Tasks and data.
+        encoder: Of every row that does not say otherwise.
+        optimizer: Of pretraining.
+        train: Of pretraining.
+        pretrainings: By name.
+        rows: The methods.
+        clone: Settings of `counterpoint.training.clone.CloneConfig`.
+        evaluation: How policies are evaluated.
+        seeds: How many; seed s pretrains, draws demonstrations and clones with s.
+        reference: The row that others are compared with.
+        resamples: Of the bootstraps over seeds.
+        processes: How many policies are cloned at once.
+        pretraining_processes: How many pretrainings run at once.
+    """
+
+    title: str = "few-shot benchmark"
+    data: FewshotData
+    encoder: ObservationConfig = ObservationConfig()
+    optimizer: OptimizerConfig = OptimizerConfig(lr=1e-4)
+    train: TrainConfig = TrainConfig(steps=20_000, batch_size=256, trackers=())
+    pretrainings: dict[str, Pretraining] = Field(default={})
+    rows: tuple[Row, ...] = Field(min_length=1)
+    clone: dict[str, Any] = Field(default={})
+    evaluation: Evaluations = Evaluations()
+    seeds: PositiveInt = 2
+    reference: str
+    resamples: PositiveInt = 2000
+    processes: PositiveInt = 2
+    pretraining_processes: PositiveInt = 2
+
+    @model_validator(mode="after")
+    def _consistent(self) -> FewshotConfig:
+        names = [row.name for row in self.rows]
+        if len(set(names)) < len(names):
+            raise ValueError(f"rows need names of their own, not {names}")
+        if self.reference not in names:
+            raise ValueError(f"reference must be one of the rows, {names}")
+        for row in self.rows:
+            if row.pretraining is not None and row.pretraining not in self.pretrainings:
+                raise ValueError(f"pretraining of {row.name} must be one of {sorted(self.pretrainings)}")
+        if self.pretrainings and not (self.data.pretraining_tasks or self.data.pretraining_path):
+            raise ValueError("pretraining_tasks must name at least one task")
+        for camera in (self.data.camera, self.data.seen_camera):
+            if self.encoder.cameras != (len(camera) if isinstance(camera, tuple) else 1):
+                raise ValueError(f"camera must name encoder.cameras = {self.encoder.cameras} of them")
+        for name in (*names, *self.pretrainings):
+            if not name or set(name) - set(ALLOWED):
+                raise ValueError(f"names may hold letters, digits and -_./ only, not {name!r}")
+        _refuse_set_elsewhere(self.clone)
+        return self
+
+    @model_validator(mode="after")
+    def _files_apart(self) -> FewshotConfig:
+        """Two parts with one file would be taken for each other."""
+        parts = [(row.name, task) for row in self.rows for task in self.data.unseen_tasks]
+        for group in (parts, [(name,) for name in self.pretrainings]):
+            taken: dict[str, tuple[str, ...]] = {}
+            for part in group:
+                other = taken.setdefault(file_name(*part), part)
+                if other is not part:
+                    pair = f"{' on '.join(other)} and {' on '.join(part)}"
+                    raise ValueError(f"names that differ as files: {pair} would both be {file_name(*part)}")
+        return self
+
+    @property
+    def used_pretrainings(self) -> dict[str, Pretraining]:
+        """Those that a row asks for."""
+        asked = {row.pretraining for row in self.rows}
+        return {name: one for name, one in self.pretrainings.items() if name in asked}
+
+    def row(self, name: str) -> Row:
+        """By name."""
+        return next(row for row in self.rows if row.name == name)
+
+
+ALLOWED = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./"

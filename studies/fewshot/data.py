@@ -1,0 +1,289 @@
+"""What a few-shot benchmark learns from: recorded once into its folder, or opened where it lies."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from counterpoint.data.cache import cached
+from counterpoint.data.cameras import Cameras, camera_names
+from counterpoint.data.formats import open_dataset, split_names
+from counterpoint.data.store import EpisodeStore, MultiTaskStore, SubsetStore
+from counterpoint.envs.base import named_cameras
+from counterpoint.envs.make import make_task
+from counterpoint.errors import BadInputError
+from studies.fewshot.check import cameras_of
+from studies.fewshot.config import FewshotConfig, FewshotData
+
+__all__ = [
+    "demonstration_seeds",
+    "demonstrations_of",
+    "evaluation_seeds",
+    "expert_returns",
+    "open_demonstrations",
+    "open_pretraining",
+    "record_data",
+    "start_simulations",
+    "task_instruction",
+]
+
+
+def record_data(config: FewshotConfig, out: Path) -> None:
+    """Record what is missing of pretraining data and demonstrations; an interrupted recording goes on."""
+    data = config.data
+    if config.used_pretrainings and data.pretraining_path is None:
+        _RECORDERS[data.suite](config, _pretraining_path(data, out), False)
+    if data.demonstrations_path is None:
+        _RECORDERS[data.suite](config, _demonstrations_path(data, out), True)
+
+
+def open_pretraining(config: FewshotConfig, out: Path, size: int) -> tuple[EpisodeStore, EpisodeStore | None]:
+    """Training and validation episodes at `size` pixels; the second is `None` where none were kept back."""
+    data = config.data
+    folders = _folders(_pretraining_path(data, out), data.pretraining_tasks)
+    names = [folder.name for folder in folders]
+    train = [_open(data, folder, "train", data.camera, size, out) for folder in folders]
+    if not all("val" in split_names(folder) for folder in folders):
+        return _together(train, names), None
+    validation = [_open(data, folder, "val", data.camera, size, out) for folder in folders]
+    return _together(train, names), _together(validation, names)
+
+
+def open_demonstrations(config: FewshotConfig, out: Path, size: int, task: str) -> EpisodeStore:
+    """Those of a task, or of all where they lie in one data set."""
+    folder = _demonstrations_folder(config.data, out, task)
+    return _open(config.data, folder, "train", config.data.seen_camera, size, out)
+
+
+def demonstrations_of(store: EpisodeStore, instruction: str, seed: int, count: int) -> EpisodeStore:
+    """The `count` demonstrations of a task that belong to seed number `seed`.
+
+    Where there are not enough for every seed to have its own, seeds begin again with the first ones.
+
+    Raises:
+        BadInputError: When there are fewer than `count` in all.
+    """
+    own = [number for number, info in enumerate(store.episodes) if info.instruction == instruction]
+    if len(own) < count:
+        raise BadInputError(
+            f"demonstrations of {instruction!r}",
+            f"{len(own)}",
+            f"{count}, as many as data.demonstrations",
+            "give a data set with more, or ask for fewer",
+        )
+    share = seed % (len(own) // count)
+    return SubsetStore(store, own[share * count : (share + 1) * count])
+
+
+def evaluation_seeds(config: FewshotConfig, task: str, taken: Sequence[int], number: int) -> list[int]:
+    """Seeds of the evaluation episodes that belong to seed number `number`, the same for every method.
+
+    None is another number's, so that episodes pooled over numbers begin differently, and none a demonstration's.
+    LIBERO has a few initial states a task, which seeds count through: none comes again before all were taken.
+
+    Args:
+        config: The benchmark.
+        task: `SUITE/TASK`.
+        taken: Seeds of the demonstrations.
+        number: Of the benchmark's seed.
+    """
+    episodes, seed = config.evaluation.episodes, config.evaluation.seed
+    if config.data.suite == "libero":
+        first = (seed * config.seeds + number) * episodes
+        return list(range(first, first + episodes))
+    generator = np.random.default_rng([seed, zlib.crc32(task.encode())])
+    found: dict[int, None] = {}
+    while len(found) < (number + 1) * episodes:
+        drawn = int(generator.integers(2**31))
+        if drawn not in taken:
+            found[drawn] = None
+    return list(found)[number * episodes :]
+
+
+def demonstration_seeds(config: FewshotConfig, out: Path, task: str) -> list[int]:
+    """Seeds the demonstrations were recorded with; empty for a data set that does not say."""
+    folder = _demonstrations_folder(config.data, out, task)
+    try:
+        info = json.loads((folder / "meta" / "info.json").read_text())
+        return [int(seed) for seed in info["counterpoint"]["episodes"]["seed"]]
+    except (OSError, KeyError, ValueError):
+        return []
+
+
+def expert_returns(config: FewshotConfig, out: Path) -> dict[str, float]:
+    """Task -> mean return of its demonstrations over as many steps as rollouts take, which scores are shares of.
+
+    Raises:
+        BadInputError: When it is not positive, or demonstrations are shorter or hold no rewards.
+    """
+    found = {}
+    for task in config.data.unseen_tasks:
+        store = open_demonstrations(config, out, config.encoder.size, task)
+        instruction = task_instruction(config, task)
+        own = [number for number, info in enumerate(store.episodes) if info.instruction == instruction]
+        shortest, limit = min((store.episodes[number].length for number in own), default=0), config.data.limit
+        if limit is not None and shortest < limit:
+            raise BadInputError(
+                f"expert of {task}",
+                f"demonstrations of {shortest} steps",
+                f"{limit}, as long as the rollouts that are compared with them",
+                f"record longer ones, or say data.steps={shortest}",
+            )
+        rewards = [store.rewards(number) for number in own]
+        known = [float(each[:limit].sum()) for each in rewards if each is not None]
+        mean = float(np.mean(known)) if known else 0.0
+        if mean <= 0:
+            raise BadInputError(
+                f"expert of {task}",
+                f"a return of {mean:g}" if known else "no rewards",
+                "demonstrations that earn something, which returns can be compared with",
+                "record better ones, or leave the task out",
+            )
+        found[task] = mean
+    return found
+
+
+def start_simulations(config: FewshotConfig) -> None:
+    """Make every task once that rollouts or a recording will need, so that what is wrong with one is told early.
+
+    Raises:
+        BadInputError: When the simulator does not know a task, or not the camera.
+        MissingExtraError: When it is not installed.
+    """
+    for task in config.data.unseen_tasks:
+        task_instruction(config, task)
+    data = config.data
+    if data.suite == "dmc" and config.used_pretrainings and data.pretraining_path is None:
+        for task in data.pretraining_tasks:  # their models have cameras of their own
+            make_task(f"dmc/{task}", camera=data.camera, size=config.encoder.size).close()
+
+
+def task_instruction(config: FewshotConfig, task: str) -> str:
+    """What a task's episodes are called in data sets.
+
+    Raises:
+        BadInputError: When the simulator does not know the task, or not the camera.
+        MissingExtraError: When it is not installed.
+    """
+    data = config.data
+    simulation = make_task(
+        f"{data.suite}/{task}", camera=data.seen_camera, size=config.encoder.size, repeat=data.repeat, steps=data.limit
+    )
+    try:
+        return simulation.instruction
+    finally:
+        simulation.close()
+
+
+def _pretraining_path(data: FewshotData, out: Path) -> Path:
+    return Path(data.pretraining_path) if data.pretraining_path else out / "data" / "pretraining"
+
+
+def _demonstrations_path(data: FewshotData, out: Path) -> Path:
+    return Path(data.demonstrations_path) if data.demonstrations_path else out / "data" / "demonstrations"
+
+
+def _demonstrations_folder(data: FewshotData, out: Path, task: str) -> Path:
+    folders = _folders(_demonstrations_path(data, out), data.unseen_tasks)
+    return folders[0] if len(folders) == 1 else folders[data.unseen_tasks.index(task)]
+
+
+def _open(data: FewshotData, path: Path, split: str, camera: Cameras, size: int, out: Path) -> EpisodeStore:
+    names = split_names(path)
+    source = open_dataset(path, split=split if split in names else None)
+    if data.suite == "dmc" and len(source.cameras) == 1:
+        camera = None  # dm_control's recorder gives its pictures one name, whichever camera took them
+    cameras = camera_names(camera, source.cameras)
+    return cached(source, size=size, root=out / "data" / "cache", cameras=cameras)
+
+
+def _folders(path: Path, tasks: Sequence[str]) -> list[Path]:
+    """A data set of all tasks, or one a task in a folder of its name.
+
+    Raises:
+        BadInputError: When some tasks have a folder and others have none.
+    """
+    missing = [task for task in tasks if not (path / task).is_dir()]
+    if len(missing) == len(tasks):
+        return [path]
+    if missing:
+        raise BadInputError(
+            path,
+            f"no folder of {', '.join(missing)}",
+            f"one for each of {', '.join(tasks)}, or a single data set of all",
+            "record or copy what is missing, or leave the task out",
+        )
+    return [path / task for task in tasks]
+
+
+def _together(stores: Sequence[EpisodeStore], names: Sequence[str]) -> EpisodeStore:
+    return stores[0] if len(stores) == 1 else MultiTaskStore(stores, names)
+
+
+def _record_metaworld(config: FewshotConfig, path: Path, demonstrations: bool) -> None:
+    from counterpoint.envs.metaworld.collect import CollectConfig, collect_metaworld
+    from counterpoint.envs.metaworld.env import HORIZON
+
+    data = config.data
+    camera = data.seen_camera if demonstrations else data.camera
+    shared = CollectConfig(
+        out=path,
+        cameras=named_cameras(camera, "corner2"),
+        size=data.render or config.encoder.size,
+        max_steps=data.limit or HORIZON,
+        stride=data.repeat,
+        workers=data.workers,
+        seed=data.seed,
+    )
+    if demonstrations:
+        own = {
+            "tasks": data.unseen_tasks,
+            "episodes": max(map(data.demonstrations_for, data.unseen_tasks)) * config.seeds,
+            "successful_only": True,
+            "seed": data.seed + 1,
+        }
+    else:
+        own = {
+            "tasks": data.pretraining_tasks,
+            "episodes": data.episodes,
+            "val_episodes": data.validation_episodes,
+            "noise": data.noise,
+            "after_success": data.limit,  # episodes of one length, as in the paper
+        }
+    collect_metaworld(shared.model_copy(update=own))
+
+
+def _record_dmc(config: FewshotConfig, path: Path, demonstrations: bool) -> None:
+    from counterpoint.envs.dmc.collect import DMCCollectConfig, collect_dmc
+    from counterpoint.envs.dmc.env import HORIZON
+
+    data = config.data
+    (camera,) = cameras_of(data.seen_camera if demonstrations else data.camera) or (None,)
+    shared = DMCCollectConfig(
+        out=path,
+        size=data.render or config.encoder.size,
+        camera=camera,
+        steps=data.limit or HORIZON,
+        workers=data.workers,
+    )
+    if demonstrations:
+        for task in data.unseen_tasks:
+            count = data.demonstrations_for(task) * config.seeds
+            own = {"tasks": (task,), "kind": "expert", "episodes": count, "seed": data.seed + 1}
+            collect_dmc(shared.model_copy(update=own))
+    else:
+        own = {
+            "tasks": data.pretraining_tasks,
+            "kind": "random" if data.behaviour == "random" else "exploratory",
+            "episodes": data.episodes,
+            "val_episodes": data.validation_episodes,
+            "seed": data.seed,
+        }
+        collect_dmc(shared.model_copy(update=own))
+
+
+_RECORDERS = {"metaworld": _record_metaworld, "dmc": _record_dmc}

@@ -1,0 +1,1 @@
+"""Diffusion policies with and without ICon."""

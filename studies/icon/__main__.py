@@ -1,0 +1,27 @@
+"""`python -m studies.icon`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tyro
+
+from counterpoint.config import parse_overrides
+from studies.icon.presets import preset as named
+from studies.icon.run import icon_benchmark
+
+
+def main(*overrides: str, out: Path, preset: str = "cpu") -> None:
+    """Run the study; an interrupted one continues.
+
+    Args:
+        overrides: Any key of the preset: data.demonstrations=10 evaluation.episodes=40
+        out: Where results (JSON), tables and figures go.
+        preset: The preset's name.
+    """
+    icon_benchmark(named(preset, parse_overrides(overrides)), out)
+    print(f"Wrote {out}")
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

@@ -1,0 +1,91 @@
+"""The cells of a comparison with ICon: one policy each, how it is trained, and what it came to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from counterpoint.config import validate
+from counterpoint.errors import BadInputError
+from counterpoint.training.imitate import ImitationConfig
+from studies.fewshot.config import file_name
+from studies.icon.config import ComparisonConfig, nested
+from studies.parts import read_result
+
+__all__ = ["TRAINED", "UNTRAINED", "Cell", "Start", "imitation_config", "read_cell"]
+
+Start = Literal["scratch", "alone", "transferred"]
+TRAINED, UNTRAINED = "trained", "untrained"
+"""What was looked into: the encoder after training, and of the reference also before."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One method on one task with one seed.
+
+    Attributes:
+        start: From random weights on the demonstrations of a task (`scratch`) or on the few of another robot
+            (`alone`), or from the policy of the first robot (`transferred`).
+    """
+
+    method: str
+    task: str
+    seed: int
+    start: Start = "scratch"
+
+    keys: ClassVar = frozenset({"curve", "evaluation_seeds", "inside", "steps", "seconds", "processor_seconds"})
+    """Of its result."""
+
+    @property
+    def name(self) -> str:
+        """Of its files."""
+        return file_name(self.method, self.task, *(() if self.start == "scratch" else (self.start,)), self.seed)
+
+    @property
+    def column(self) -> str:
+        """Of the table."""
+        return self.task if self.start == "scratch" else f"{self.task} ({self.start})"
+
+    def path(self, out: Path) -> Path:
+        """Where its result lies."""
+        return out / "cells" / f"{self.name}.json"
+
+    def run(self, out: Path) -> Path:
+        """Where it is trained."""
+        return out / "runs" / self.name
+
+
+def imitation_config(config: ComparisonConfig, cell: Cell) -> ImitationConfig:
+    """What `imitate` is given, but for the number of steps where `minutes` decide it.
+
+    Raises:
+        BadInputError: When a setting is unknown.
+    """
+    defaults = ImitationConfig().model_dump(mode="json", exclude={"diffusion"})
+    defaults["train"]["epochs"] = None  # the benchmark says how long, in epochs or in steps
+    tree = nested(config.training, defaults)
+    tree = nested(config.method(cell.method).training, tree)
+    if cell.start != "scratch" and config.transfer is not None:
+        tree = nested(config.transfer.training, tree)
+    tree = nested({"frame": config.data.frame, "train.seed": cell.seed, "train.trackers": ()}, tree)
+    found = validate(ImitationConfig, tree, f"training of {cell.method}")
+    if config.minutes is None:
+        found.train.total_steps(1)
+    if found.encoder.cameras != len(config.data.cameras):
+        raise BadInputError(
+            f"training of {cell.method}",
+            f"encoder.cameras = {found.encoder.cameras}",
+            f"{len(config.data.cameras)}, as many as data.cameras",
+            "correct one of the two",
+        )
+    return found
+
+
+def read_cell(cell: Cell, out: Path) -> dict[str, Any]:
+    """What a finished cell came to.
+
+    Raises:
+        BadInputError: When its file is damaged.
+    """
+    return read_result(cell.path(out), cell.keys)

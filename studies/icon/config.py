@@ -1,0 +1,224 @@
+"""What a comparison of diffusion policies with and without ICon consists of: tasks, methods, seeds, and measures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from counterpoint.config import FrozenConfig
+from studies.fewshot.config import ALLOWED, file_name
+
+__all__ = ["ComparisonConfig", "Evaluations", "IconData", "Measures", "Method", "Transfer", "nested"]
+
+SET_ELSEWHERE = {
+    "frame": "data.frame is that",
+    "train.seed": "seeds names them",
+    "train.eval_every": "evaluation.checkpoints is that",
+}
+"""Settings of training that the benchmark fills in itself."""
+
+
+class IconData(FrozenConfig):
+    """Tasks, and how much is recorded of them.
+
+    Attributes:
+        tasks: `SUITE/TASK` each, the columns of the table.
+        demonstrations: Training episodes a task; 50 in the paper. All methods and seeds train on the same ones.
+        validation: Episodes a task kept back, which attention and separability are measured on.
+        cameras: The policy's views, in order.
+        frame: Side of recorded and drawn pictures, in pixels; 256 in the paper. What the encoder sees is cropped from
+            them.
+        path: A folder of data sets, one a task in a folder of its name, to open instead of recording any.
+        seed: Of what is recorded.
+        workers: Processes that record.
+    """
+
+    tasks: tuple[str, ...] = Field(min_length=1)
+    demonstrations: PositiveInt = 50
+    validation: PositiveInt = 5
+    cameras: tuple[str, ...] = Field(default=("agentview", "robot0_eye_in_hand"), min_length=1)
+    frame: PositiveInt = 256
+    path: str | None = None
+    seed: int = Field(default=0, ge=0)
+    workers: PositiveInt = 2
+
+
+class Method(FrozenConfig):
+    """A row of the table.
+
+    Attributes:
+        name: In the table; the paper's where it has the method.
+        training: Settings that differ from the benchmark's.
+    """
+
+    name: str
+    training: dict[str, Any] = Field(default={})
+
+    @model_validator(mode="after")
+    def _nothing_ignored(self) -> Method:
+        _refuse_set_elsewhere(self.training)
+        return self
+
+
+class Transfer(FrozenConfig):
+    """Table 3: policies of one robot fine-tuned on a few demonstrations of another, beside training on these alone.
+
+    Attributes:
+        targets: Source task -> the same task with other robots.
+        demonstrations: Of each target.
+        training: Settings of fine-tuning, and of training alone, that differ from the benchmark's.
+    """
+
+    targets: dict[str, tuple[str, ...]] = Field(min_length=1)
+    demonstrations: PositiveInt = 5
+    training: dict[str, Any] = Field(default={})
+
+    @model_validator(mode="after")
+    def _nothing_ignored(self) -> Transfer:
+        _refuse_set_elsewhere(self.training)
+        return self
+
+
+class Evaluations(FrozenConfig):
+    """How checkpoints are rolled out. Every method, seed and checkpoint meets the same initial conditions.
+
+    Attributes:
+        checkpoints: How many, equally far apart, the last after the last step; every 50 of 600 epochs in the paper.
+        episodes: Initial conditions the last checkpoint meets; 50 in the paper.
+        between: How many of them, the first ones, the other checkpoints meet.
+        steps: After which an episode has failed; the task's own (Table 4) by default.
+        envs: Simulations side by side in each process.
+        processes: Give each simulation a process of its own.
+        ensemble: Decay of ACT's temporal ensemble, which the paper found crucial and gives no number of; policies then
+            plan at every step. `None` executes eight actions of each plan.
+        seed: Which initial conditions.
+    """
+
+    checkpoints: PositiveInt = 12
+    episodes: PositiveInt = 50
+    between: PositiveInt = 50
+    steps: PositiveInt | None = None
+    envs: PositiveInt = 8
+    processes: bool = False
+    ensemble: float | None = Field(default=None, ge=0)
+    seed: int = Field(default=0, ge=0)
+
+
+class Measures(FrozenConfig):
+    """What is looked at inside the encoder.
+
+    Attributes:
+        camera: Which view, one that has masks.
+        frames: Of each held-out episode, evenly spread over it.
+        probe_frames: Of all training episodes together, whose tokens linear probes are fitted on.
+        pictures: Held-out frames whose attention the report shows.
+    """
+
+    camera: str = "agentview"
+    frames: PositiveInt = 10
+    probe_frames: PositiveInt = 100
+    pictures: PositiveInt = 4
+
+
+class ComparisonConfig(FrozenConfig):
+    """A whole comparison.
+
+    Attributes:
+        title: What it is, in a line.
+        data: Tasks and data.
+        training: Settings of `counterpoint.training.imitate.ImitationConfig` that all methods share.
+        methods: The rows of the table.
+        reference: The row that others are compared with.
+        seeds: Of initial weights and training; the paper's three.
+        evaluation: Success.
+        measures: Attention and separability.
+        transfer: Table 3.
+        minutes: Of each training. As many gradient steps as the slowest method makes in that time are then what every
+            method makes; without, `training` says how many.
+        processes: How many policies are trained at once.
+        notes: What to say beside the table.
+    """
+
+    title: str = "diffusion policies with and without ICon"
+    data: IconData
+    training: dict[str, Any] = Field(default={})
+    methods: tuple[Method, ...] = Field(min_length=1)
+    reference: str = "Diff-C"
+    seeds: tuple[int, ...] = Field(default=(0, 42, 100), min_length=1)
+    evaluation: Evaluations = Evaluations()
+    measures: Measures = Measures()
+    transfer: Transfer | None = None
+    minutes: PositiveFloat | None = None
+    processes: PositiveInt = 2
+    notes: tuple[str, ...] = Field(default=())
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ComparisonConfig:
+        _refuse_set_elsewhere(self.training)
+        names = [method.name for method in self.methods]
+        for what, values in (("methods", names), ("seeds", self.seeds), ("tasks", self.all_tasks)):
+            if len(set(values)) < len(values):
+                raise ValueError(f"{what} must differ from one another, not {', '.join(map(str, values))}")
+        if self.reference not in names:
+            raise ValueError(f"reference must be one of the methods, {', '.join(names)}")
+        if self.measures.camera not in self.data.cameras:
+            raise ValueError(f"measures.camera must be one of data.cameras, not {self.measures.camera}")
+        for task in self.all_tasks:
+            if not all(task.partition("/")) or set(task) - set(ALLOWED):
+                raise ValueError(f"tasks are written SUITE/TASK, not {task!r}")
+        for name in names:
+            if not name or set(name) - set(ALLOWED):
+                raise ValueError(f"names may hold letters, digits and -_./ only, not {name!r}")
+        if len({file_name(name) for name in names}) < len(names):
+            raise ValueError(f"names must differ as files: {', '.join(names)}")
+        if self.transfer is not None:
+            strange = sorted(set(self.transfer.targets) - set(self.data.tasks))
+            if strange:
+                raise ValueError(f"transfer.targets begins at tasks of data.tasks, not at {', '.join(strange)}")
+        return self
+
+    @property
+    def all_tasks(self) -> tuple[str, ...]:
+        """The tasks, and those of other robots."""
+        more = self.transfer.targets.values() if self.transfer is not None else ()
+        return (*self.data.tasks, *(target for targets in more for target in targets))
+
+    def method(self, name: str) -> Method:
+        """By name."""
+        return next(method for method in self.methods if method.name == name)
+
+    def demonstrations_for(self, task: str) -> int:
+        """Training episodes of a task."""
+        if task in self.data.tasks or self.transfer is None:
+            return self.data.demonstrations
+        return self.transfer.demonstrations
+
+
+def nested(changes: Mapping[str, Any], into: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Settings with others in their place: sections key by key; a key may be dotted.
+
+    Args:
+        changes: What is set.
+        into: Settings as they were; none by default.
+    """
+    found = dict(into or {})
+    for dotted, value in changes.items():
+        key, _, rest = dotted.partition(".")
+        own = {rest: value} if rest else value
+        old = found.get(key)
+        found[key] = nested(own, old if isinstance(old, Mapping) else None) if isinstance(own, Mapping) else own
+    return found
+
+
+def _refuse_set_elsewhere(training: Mapping[str, Any]) -> None:
+    """Settings that the benchmark fills in itself would be ignored."""
+    tree = nested(training)
+    for dotted, why in SET_ELSEWHERE.items():
+        *sections, last = dotted.split(".")
+        node: Any = tree
+        for section in sections:
+            node = node.get(section) if isinstance(node, Mapping) else None
+        if isinstance(node, Mapping) and last in node:
+            raise ValueError(f"training cannot say {dotted}: {why}")

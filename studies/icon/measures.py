@@ -1,0 +1,164 @@
+"""What is measured inside the encoders that a comparison with ICon trained: attention and separability.
+
+Held-out episodes are seen as a policy sees them when it acts: cropped from the middle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from counterpoint.data.augment import centre_corner, cropped
+from counterpoint.data.episode import Array
+from counterpoint.data.masks.robot import binary_mask, mask_camera
+from counterpoint.data.store import EpisodeStore
+from counterpoint.encoders.observation import ObservationEncoder
+from counterpoint.encoders.tokens import TokenTap, attention_maps, vit_parts
+from counterpoint.evaluation.attention import attention_share, episode_means, layer_separability
+from counterpoint.objectives.icon import patch_mask
+
+__all__ = ["Views", "evenly_spread", "look_inside", "views_of"]
+
+BATCH = 32
+
+
+@dataclass(frozen=True)
+class Views:
+    """Frames of one camera with their robot masks, as an encoder of that size sees them.
+
+    Attributes:
+        frames: uint8 [n, size, size, 3].
+        masks: bool [n, size, size].
+        episodes: int64 [n], which episode each frame is of.
+    """
+
+    frames: Array
+    masks: NDArray[np.bool_]
+    episodes: NDArray[np.int64]
+
+    def tokens(self, patch: tuple[int, int]) -> NDArray[np.bool_]:
+        """Which patches the robot fills: bool [n, P]."""
+        found: NDArray[np.bool_] = patch_mask(torch.from_numpy(self.masks), patch).numpy()
+        return found
+
+
+def views_of(store: EpisodeStore, camera: str, *, a_episode: int, size: int) -> Views:
+    """Frames evenly spread over every episode, cropped from the middle.
+
+    Args:
+        store: Episodes with masks of the camera.
+        camera: Which.
+        a_episode: Frames of each episode; all of a shorter one.
+        size: Of the crop.
+    """
+    frames, masks, episodes = [], [], []
+    for episode, info in enumerate(store.episodes):
+        steps = evenly_spread(info.length, a_episode)
+        frames.append(store.frames(episode, steps, camera))
+        masks.append(binary_mask(store.frames(episode, steps, mask_camera(camera))))
+        episodes += [episode] * len(steps)
+    seen, robot = np.concatenate(frames), np.concatenate(masks)
+    corner = centre_corner(seen.shape[1], seen.shape[2], size)
+    corners = torch.tensor([tuple(corner)] * len(seen))
+    return Views(
+        cropped(torch.from_numpy(seen), corners, size).numpy(),
+        cropped(torch.from_numpy(robot)[..., None], corners, size)[..., 0].numpy(),
+        np.asarray(episodes),
+    )
+
+
+def look_inside(
+    encoder: ObservationEncoder, place: int, fit: Views, held_out: Views, *, pictures: int, seed: int
+) -> dict[str, Any]:
+    """Attention on the robot, and how separable its tokens are in each block, on held-out frames.
+
+    Args:
+        encoder: Of kind `vit`; left as it was.
+        place: Of the measured camera among the encoder's.
+        fit: Frames of training episodes, for linear probes.
+        held_out: Frames of episodes that nothing was trained on.
+        pictures: How many frames' attention to keep for showing.
+        seed: Of the probes' draw of tokens.
+
+    Returns:
+        `share` and `area` (one number a held-out episode; `None` where the robot fills all of its frames or nothing),
+        `separability` (one a block, balanced accuracy), and the `attention` [pictures, P] of frames `evenly_spread`
+        over the held-out ones.
+    """
+    one = _of_camera(encoder, place)
+    (vit,) = one.vits
+    patch = vit_parts(vit).patch
+    robot = held_out.tokens(patch)
+    attention = np.concatenate(
+        [attention_maps(vit, images).mean(1).double().cpu().numpy() for images in _images(one, held_out)]
+    )
+    found = attention_share(attention, robot)
+    blocks = layer_separability(_tokens(one, fit), fit.tokens(patch), _tokens(one, held_out), robot, seed=seed)
+    shown = evenly_spread(len(attention), pictures)
+    return {
+        "share": _told(episode_means(found.share, held_out.episodes)),
+        "area": _told(episode_means(found.area, held_out.episodes)),
+        "separability": blocks,
+        "attention": np.round(attention[shown], 6).tolist(),
+    }
+
+
+def evenly_spread(count: int, most: int) -> NDArray[np.int64]:
+    """At most `most` places among `count`, none at an end where there is a choice."""
+    chosen = min(count, most)
+    return ((np.arange(chosen) + 0.5) * count / chosen).astype(np.int64)
+
+
+def _told(values: NDArray[np.float64]) -> list[float | None]:
+    """As JSON: null where a number is not defined."""
+    return [float(value) if np.isfinite(value) else None for value in values]
+
+
+def _of_camera(encoder: ObservationEncoder, place: int) -> ObservationEncoder:
+    """A copy of one camera's part, without gradients and without what hangs on the original."""
+    part = encoder.body[place] if isinstance(encoder.body, nn.ModuleList) else encoder
+    assert isinstance(part, ObservationEncoder)
+    copy = ObservationEncoder(part.config.model_copy(update={"checkpoint": None}))
+    copy.load_state_dict(part.state_dict())
+    device = next(part.parameters()).device
+    return copy.to(device).eval().requires_grad_(False)
+
+
+def _images(encoder: ObservationEncoder, views: Views) -> Iterator[Tensor]:
+    """What the vision transformer is given, batch by batch."""
+    given: list[Tensor] = []
+    (vit,) = encoder.vits
+    hook = vit.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0]))
+    try:
+        for frames in _batches(encoder, views):
+            encoder(frames)
+            yield given.pop()
+    finally:
+        hook.remove()
+
+
+def _tokens(encoder: ObservationEncoder, views: Views) -> list[NDArray[np.float32]]:
+    """Patch tokens of every block: L of [n, P, D]."""
+    (vit,) = encoder.vits
+    tap = TokenTap(vit)
+    batches: list[tuple[Tensor, ...]] = []
+    try:
+        for frames in _batches(encoder, views):
+            with torch.enable_grad():  # a tap keeps nothing without; no parameter asks for a gradient
+                encoder(frames)
+            batches.append(tuple(layer.float().cpu() for layer in tap.take()))
+    finally:
+        tap.close()
+    return [torch.cat(layer).numpy() for layer in zip(*batches, strict=True)]
+
+
+def _batches(encoder: ObservationEncoder, views: Views) -> Iterator[Tensor]:
+    device = next(encoder.parameters()).device
+    for start in range(0, len(views.frames), BATCH):
+        yield torch.from_numpy(views.frames[start : start + BATCH])[:, None].to(device)

@@ -1,0 +1,84 @@
+"""How many gradient steps each policy of a comparison with ICon takes: some epochs, or as many as fit into the time."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from counterpoint.data.store import EpisodeStore
+from counterpoint.policies.diffusion_policy import DiffusionPolicy
+from counterpoint.training.checkpoint import write_atomically
+from counterpoint.training.imitate import ImitationConfig, imitate
+from studies.fewshot.config import file_name
+from studies.icon.cells import Cell, imitation_config
+from studies.icon.config import ComparisonConfig
+from studies.icon.data import open_episodes
+from studies.parts import logged, read_result
+
+__all__ = ["measure_pace", "paced", "read_pace", "steps_of"]
+
+WARM, TIMED = 10, 30
+"""Gradient steps before and under the clock when the pace is measured."""
+
+
+def measure_pace(config: ComparisonConfig, out: Path, methods: list[Cell]) -> None:
+    """Time each method's gradient steps, and write down how many of the slowest fit into `config.minutes`."""
+    if config.minutes is None or _pace_path(out).exists():
+        return
+    seconds = {}
+    for cell in methods:
+        with logged(out, f"pace-{cell.method}"):
+            train, _ = open_episodes(config, out, cell.task)
+            settings = imitation_config(config, cell)
+            own = {"steps": WARM + TIMED, "epochs": None, "eval_every": WARM, "save_every": 10**9, "log_every": WARM}
+            settings = settings.model_copy(update={"train": settings.train.model_copy(update=own)})
+            clock: list[float] = []
+            run = out / "runs" / f"pace-{file_name(cell.method)}"
+            shutil.rmtree(run, ignore_errors=True)
+            imitate(settings, train, run=run, camera=config.data.cameras, on_checkpoint=_clock(clock))
+            shutil.rmtree(run)
+        seconds[cell.method] = (clock[-1] - clock[0]) / TIMED
+    steps = max(1, int(60 * config.minutes / max(seconds.values())))
+    write_atomically(_pace_path(out), json.dumps({"steps": steps, "seconds_a_step": seconds}))
+
+
+def read_pace(out: Path) -> dict[str, Any] | None:
+    """`steps`, and the `seconds_a_step` of each method; `None` where no time was limited."""
+    path = _pace_path(out)
+    return read_result(path, {"steps", "seconds_a_step"}) if path.exists() else None
+
+
+def paced(config: ComparisonConfig, out: Path, cell: Cell, train: EpisodeStore) -> ImitationConfig:
+    """The settings with the number of steps, and checkpoints equally far apart."""
+    settings = imitation_config(config, cell)
+    pace = read_pace(out)
+    steps = pace["steps"] if pace is not None else steps_of(settings, train)
+    own = {"steps": steps, "epochs": None, "eval_every": -(-steps // config.evaluation.checkpoints), "keep": 1}
+    return settings.model_copy(update={"train": settings.train.model_copy(update=own)})
+
+
+def steps_of(settings: ImitationConfig, train: EpisodeStore) -> int:
+    """Gradient steps of a training on these demonstrations."""
+    past_end = settings.diffusion.executed - 1
+    reach = settings.diffusion.horizon - settings.diffusion.obs_steps - past_end
+    windows = sum(max(0, info.length - max(0, reach)) for info in train.episodes)
+    return settings.train.total_steps(windows)
+
+
+def _clock(readings: list[float]) -> Callable[[int, DiffusionPolicy], None]:
+    def read(_: int, policy: DiffusionPolicy) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        readings.append(time.perf_counter())
+
+    return read
+
+
+def _pace_path(out: Path) -> Path:
+    return out / "pace.json"

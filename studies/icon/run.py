@@ -1,0 +1,160 @@
+"""`python -m studies.icon`: train diffusion policies with and without ICon, roll them out, look into their encoders.
+
+The experiments of ICon (Wang and Lin, "Grounding Bodily Awareness in Visual Representations for Efficient Policy
+Learning", 2025). Demonstrations are recorded and policies trained in parts; each is written when it is finished, so
+that an interrupted benchmark goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from counterpoint.progress import ProgressBar
+from counterpoint.provenance import provenance
+from counterpoint.rewards.extras import report_package
+from counterpoint.training.checkpoint import write_atomically
+from studies.icon.cells import Cell, imitation_config, read_cell
+from studies.icon.config import ComparisonConfig
+from studies.icon.data import check_tasks, open_episodes, record_data
+from studies.icon.measures import Views, evenly_spread
+from studies.icon.pace import measure_pace, read_pace, steps_of
+from studies.icon.summary import summarise
+from studies.icon.table import markdown
+from studies.icon.training import open_views, train_cell
+from studies.parts import claim_folder, dump
+from studies.pool import Part, run_side_by_side
+
+__all__ = ["icon_benchmark", "parts"]
+
+REPORT = ("scipy.stats", "sklearn.linear_model", "rliable.library", "matplotlib.figure", "jinja2")
+"""What probes, tables, figures and the page are made with."""
+
+
+def icon_benchmark(config: ComparisonConfig, out: Path) -> dict[str, Any]:
+    """Run a comparison, or what is left of it, and write `icon.json`, `icon.md`, `icon.html` and the figures.
+
+    Args:
+        config: What to run.
+        out: A folder for this benchmark alone; one that an interrupted run left is finished.
+
+    Returns:
+        What `icon.json` holds.
+
+    Raises:
+        BadInputError: When the folder holds a benchmark of another configuration, a setting is unknown, data are
+            missing, or a worker process was killed.
+        MissingExtraError: When the simulator or what the report is made with is not installed.
+    """
+    from studies.icon.page import write_report  # needs extras, as what it draws with does
+
+    for module in REPORT:  # missing ones are told now, not after hours of training
+        report_package(module)
+    first, transferred = parts(config)
+    for cell in (*first, *transferred):
+        imitation_config(config, cell)
+    check_tasks(config)
+    own = config.model_dump(mode="json", exclude={"processes"})
+    del own["data"]["workers"], own["evaluation"]["envs"], own["evaluation"]["processes"]
+    claim_folder(out, own)
+    for cell in (*first, *transferred):
+        if cell.path(out).exists():
+            read_cell(cell, out)
+    record_data(config, out)
+    views = _views(config, out)  # decodes every frame before workers ask for them
+    measure_pace(config, out, [cell for cell in first if cell.seed == first[0].seed and cell.task == first[0].task])
+    _run(config, out, first, transferred)
+    result = _result(config, out, [*first, *transferred])
+    write_atomically(out / "icon.json", dump(result))
+    write_atomically(out / "icon.md", markdown(result))
+    write_report(result, views, out)
+    return result
+
+
+def parts(config: ComparisonConfig) -> tuple[list[Cell], list[Cell]]:
+    """Policies trained from random weights, and those that begin with one of these.
+
+    Seed after seed, the methods side by side: a benchmark cut short has whole columns of the first seeds.
+    """
+    first, transferred = [], []
+    targets = config.transfer.targets if config.transfer is not None else {}
+    for seed in config.seeds:
+        for task in config.data.tasks:
+            first += [Cell(method.name, task, seed) for method in config.methods]
+            for target in targets.get(task, ()):
+                first += [Cell(method.name, target, seed, "alone") for method in config.methods]
+                transferred += [Cell(method.name, target, seed, "transferred") for method in config.methods]
+    return first, transferred
+
+
+def _run(config: ComparisonConfig, out: Path, first: Sequence[Cell], transferred: Sequence[Cell]) -> None:
+    """First what waits for nothing, then the policies that begin with others."""
+    pace = read_pace(out)
+
+    def steps(cell: Cell) -> int:
+        if pace is not None:
+            return int(pace["steps"])
+        return steps_of(imitation_config(config, cell), open_episodes(config, out, cell.task)[0])
+
+    waiting = [cell for cell in (*first, *transferred) if not cell.path(out).exists()]
+    total = sum(map(steps, (*first, *transferred)))
+    done = total - sum(map(steps, waiting))
+    with ProgressBar(config.title, total, "gradient steps", done=done) as bar:
+        for group in (first, transferred):
+            left: list[Part] = [
+                partial(train_cell, config, out, cell, _source_of(config, cell)) for cell in group if cell in waiting
+            ]
+            run_side_by_side(config.title, left, config.processes, bar)
+
+
+def _source_of(config: ComparisonConfig, cell: Cell) -> Cell | None:
+    """The finished part whose policy this one starts from."""
+    if cell.start != "transferred" or config.transfer is None:
+        return None
+    (task,) = (task for task, targets in config.transfer.targets.items() if cell.task in targets)
+    return Cell(cell.method, task, cell.seed)
+
+
+def _views(config: ComparisonConfig, out: Path) -> dict[str, Views]:
+    """Task -> the held-out frames whose attention the report shows."""
+    found = {}
+    size = imitation_config(config, parts(config)[0][0]).encoder.size
+    for task in config.all_tasks:
+        _, held_out = open_views(config, *open_episodes(config, out, task), size)
+        places = evenly_spread(len(held_out.frames), config.measures.pictures)
+        found[task] = Views(held_out.frames[places], held_out.masks[places], held_out.episodes[places])
+    return found
+
+
+def _result(config: ComparisonConfig, out: Path, cells: Sequence[Cell]) -> dict[str, Any]:
+    """Everything the parts found, and what follows from it."""
+    found = {cell: read_cell(cell, out) for cell in cells}
+    errors = {
+        cell.name: told
+        for cell, one in found.items()
+        if (told := {seed: error for point in one["curve"] for seed, error in point["raised"].items()})
+    }
+    return {
+        "config": config.model_dump(mode="json"),
+        **summarise(config, found),
+        "pace": read_pace(out),
+        "simulator_errors": errors,
+        "raw": {
+            cell.name: {
+                "method": cell.method,
+                "column": cell.column,
+                "seed": cell.seed,
+                "curve": one["curve"],
+                "inside": one["inside"],
+            }
+            for cell, one in found.items()
+        },
+        "evaluation_seeds": {cell.column: one["evaluation_seeds"] for cell, one in found.items()},
+        "steps": {cell.name: one["steps"] for cell, one in found.items()},
+        "parameters": {cell.method: one["parameters"] for cell, one in found.items()},
+        "seconds": {cell.name: one["seconds"] for cell, one in found.items()},
+        "processor_seconds": round(sum(one["processor_seconds"] for one in found.values())),
+        "provenance": provenance(),
+    }

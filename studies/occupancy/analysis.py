@@ -1,0 +1,241 @@
+"""From the cells of the occupancy study to its tables: best learning rates, intervals, how much data for one error.
+
+A method's learning rate is chosen for each amount of data and schedule by the error itself, averaged over seeds. That
+takes knowing the answer, so it says what a method can reach and not what a user would get; it is done for every method
+alike. A cell here is what `occupancy_training.train` returns, with the settings it was given.
+
+**How many times less data.** A baseline has some error at the largest amount of data, n_max. TD InfoNCE's curve against
+data is followed, straight between its points on logarithmic axes, to the n where it first has that error; the ratio is
+n_max / n. Where the baseline ends below TD InfoNCE the two change places and the ratio is n / n_max, below 1. It is
+taken for each seed, and seeds are summarised on the logarithmic scale. Where a curve begins below the error asked for,
+n is at most n_min and the ratio only a bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterpoint.evaluation.statistics import Estimate, seeds_interval
+
+__all__ = ["advantage", "best_setting", "data_needed", "summarise"]
+
+OURS = "td_infonce"
+KEYS = {"": "error", "_rows_normalised": "error_normalised"}
+
+Reals = NDArray[np.float64]
+Tree = dict[str, Any]
+
+
+def data_needed(sizes: Sequence[int], errors: Sequence[float], target: float) -> float:
+    """Data at which a falling curve first reaches `target`, straight lines on logarithmic axes between its points.
+
+    Args:
+        sizes: Growing.
+        errors: At each size.
+        target: The error wanted.
+
+    Returns:
+        The amount; 0 where the smallest size already has a smaller error, infinity where no size has.
+    """
+    if errors[0] <= target:
+        return float(sizes[0]) if errors[0] == target else 0.0
+    for i in range(1, len(sizes)):
+        if errors[i] <= target:
+            high, low = np.log(errors[i - 1]), np.log(errors[i])
+            share = (high - np.log(target)) / (high - low)
+            return float(sizes[i - 1] * (sizes[i] / sizes[i - 1]) ** share)
+    return float("inf")
+
+
+def advantage(sizes: Sequence[int], ours: Reals, baseline: Reals) -> Tree:
+    """How many times less data `ours` needs than the baseline, for the larger of their errors at the largest size.
+
+    Args:
+        sizes: Growing, n of them.
+        ours: [seeds, n] errors.
+        baseline: [seeds, n] errors.
+
+    Returns:
+        The ratio as a geometric mean over seeds with its interval, each seed's, and "bound": "" or, where some seed's
+        curve begins below the error asked for, "at least" (or "at most", where it is the baseline's).
+    """
+    ratios, bounds = [], set()
+    for own, other in zip(ours.tolist(), baseline.tolist(), strict=True):
+        better = own[-1] <= other[-1]
+        curve, target = (own, other[-1]) if better else (other, own[-1])
+        needed = data_needed(sizes, curve, target)
+        if needed == 0:
+            bounds.add("at least" if better else "at most")
+        ratio = sizes[-1] / max(needed, sizes[0])
+        ratios.append(ratio if better else 1 / ratio)
+    logs = seeds_interval(np.log(ratios))
+    return {
+        "ratio": float(np.exp(logs.value)),
+        "low": float(np.exp(logs.low)),
+        "high": float(np.exp(logs.high)),
+        "n": logs.n,
+        "per_seed": ratios,
+        "bound": bounds.pop() if len(bounds) == 1 else "mixed" if bounds else "",
+    }
+
+
+def best_setting(cell: Mapping[str, Any], schedule: str, key: str = "error") -> int:
+    """The setting with the smallest final error, mean over seeds, of one schedule."""
+    final = np.array(cell[key][-1]).mean(axis=0)
+    own = [i for i, setting in enumerate(cell["settings"]) if setting["schedule"] == schedule]
+    return min(own, key=lambda i: float(final[i]))
+
+
+def summarise(
+    cells: Mapping[str, Mapping[str, Any]],
+    floors: Mapping[str, Mapping[str, float]],
+    known: Mapping[str, Any],
+    *,
+    sizes: Sequence[int],
+    curve_size: int,
+) -> Tree:
+    """The study's tables.
+
+    Args:
+        cells: By name, cut-size-method.
+        floors: By name, cut-size-seed.
+        known: What `train_known` returned.
+        sizes: Growing.
+        curve_size: Of the learning curves.
+    """
+    methods: dict[str, list[str]] = {}
+    for name in cells:
+        cut, _, method = name.split("-")
+        if method not in methods.setdefault(cut, []):
+            methods[cut].append(method)
+    schedules = sorted({setting["schedule"] for cell in cells.values() for setting in cell["settings"]})
+    errors: Tree = {}
+    curves: Tree = {}
+    for cut, own in methods.items():
+        for method in own:
+            for schedule in schedules:
+                for suffix, key in KEYS.items():
+                    if suffix and not method.startswith("c_learning"):
+                        continue
+                    of_sizes = {n: cells[f"{cut}-{n}-{method}"] for n in sizes}
+                    place = errors.setdefault(cut, {}).setdefault(schedule, {})
+                    place[method + suffix] = {str(n): _final(c, schedule, key) for n, c in of_sizes.items()}
+                curve = _curve(cells[f"{cut}-{curve_size}-{method}"], schedule)
+                curves.setdefault(cut, {}).setdefault(schedule, {})[method] = curve
+    floor_table = _floor_table(floors)
+    return {
+        "errors": errors,
+        "advantages": {
+            cut: {schedule: _advantages(sizes, table) for schedule, table in by_schedule.items()}
+            for cut, by_schedule in errors.items()
+        },
+        "advantages_at_one_rate": {cut: _at_one_rate(sizes, by["constant"]) for cut, by in errors.items()},
+        "advantages_over_sr_by_rate": {cut: _over_sr(sizes, by["constant"]) for cut, by in errors.items()},
+        "floors": floor_table,
+        "floor_advantages": {cut: _floor_advantages(sizes, table) for cut, table in floor_table.items()},
+        "curves": curves,
+        "known_model": {name: _known(cell) for name, cell in known.items()},
+        "intervals": "95 %: Student's t over seeds, of logarithms for ratios",
+        "selection": "learning rate with the smallest error, mean over seeds, at each size and schedule",
+    }
+
+
+def _final(cell: Mapping[str, Any], schedule: str, key: str) -> Tree:
+    """The best setting's final errors, and every rate's mean."""
+    best = best_setting(cell, schedule, key)
+    final = np.array(cell[key][-1])
+    by_rate = {
+        str(setting["learning_rate"]): final[:, i].tolist()
+        for i, setting in enumerate(cell["settings"])
+        if setting["schedule"] == schedule
+    }
+    return {
+        "learning_rate": cell["settings"][best]["learning_rate"],
+        "per_seed": final[:, best].tolist(),
+        **_interval(seeds_interval(final[:, best])),
+        "per_seed_by_rate": by_rate,
+    }
+
+
+def _curve(cell: Mapping[str, Any], schedule: str) -> Tree:
+    """Error against gradient step of the setting that ends best."""
+    best = best_setting(cell, schedule)
+    over_seeds = [seeds_interval(np.array(at)[:, best]) for at in cell["error"]]
+    return {
+        "learning_rate": cell["settings"][best]["learning_rate"],
+        "steps": cell["steps"],
+        **{part: [getattr(e, part) for e in over_seeds] for part in ("value", "low", "high")},
+    }
+
+
+def _by_size(by_size: Tree, sizes: Sequence[int], rate: str | None = None) -> Reals:
+    """[seeds, sizes], of each size's best rate or of one."""
+    own = [by_size[str(n)] for n in sizes]
+    return np.array([at["per_seed"] if rate is None else at["per_seed_by_rate"][rate] for at in own]).T
+
+
+def _advantages(sizes: Sequence[int], table: Tree) -> Tree:
+    ours = _by_size(table[OURS], sizes)
+    return {
+        method: advantage(sizes, ours, _by_size(by_size, sizes)) for method, by_size in table.items() if method != OURS
+    }
+
+
+def _at_one_rate(sizes: Sequence[int], table: Tree) -> Tree:
+    """The same ratios with one constant learning rate for both methods at every size, for each rate both have."""
+    found: Tree = {}
+    last = str(sizes[-1])
+    for rate in table[OURS][last]["per_seed_by_rate"]:
+        ours = _by_size(table[OURS], sizes, rate)
+        found[rate] = {
+            method: advantage(sizes, ours, _by_size(by_size, sizes, rate))
+            for method, by_size in table.items()
+            if method != OURS and rate in by_size[last]["per_seed_by_rate"]
+        }
+    return found
+
+
+def _over_sr(sizes: Sequence[int], table: Tree) -> Tree:
+    """The ratio to the successor representation at each of its own rates, TD InfoNCE at its best ones."""
+    ours = _by_size(table[OURS], sizes)
+    rates = table["sr"][str(sizes[-1])]["per_seed_by_rate"]
+    return {rate: advantage(sizes, ours, _by_size(table["sr"], sizes, rate)) for rate in rates}
+
+
+def _floor_table(floors: Mapping[str, Mapping[str, float]]) -> Tree:
+    """cut -> floor -> size -> seeds and interval."""
+    gathered: dict[tuple[str, str, str], list[float]] = {}
+    for name, of_data in floors.items():
+        cut, size, _ = name.split("-")
+        for floor, error in of_data.items():
+            gathered.setdefault((cut, floor, size), []).append(error)
+    table: Tree = {}
+    for (cut, floor, size), errors in gathered.items():
+        place = table.setdefault(cut, {}).setdefault(floor, {})
+        place[size] = {"per_seed": errors, **_interval(seeds_interval(np.array(errors)))}
+    return table
+
+
+def _floor_advantages(sizes: Sequence[int], table: Tree) -> Tree:
+    """How many times less data the temporal difference floor needs for each Monte Carlo floor."""
+    ours = _by_size(table["temporal_difference"], sizes)
+    return {
+        floor: advantage(sizes, ours, _by_size(by_size, sizes))
+        for floor, by_size in table.items()
+        if floor != "temporal_difference"
+    }
+
+
+def _known(cell: Mapping[str, Any]) -> Tree:
+    """The setting with the smallest final error, its whole curve."""
+    errors = np.array(cell["error"])[:, 0]
+    best = int(errors[-1].argmin())
+    return {"setting": best, "steps": cell["steps"], "error": errors[:, best].tolist()}
+
+
+def _interval(estimate: Estimate) -> Tree:
+    return {"mean": estimate.value, "low": estimate.low, "high": estimate.high, "n": estimate.n}

@@ -1,0 +1,195 @@
+"""What a data set of grid transitions says about the future, in tables small enough to draw batches from.
+
+A method of the occupancy study sees its data in independent draws: (s, a, s', a') for temporal differences,
+(s, a, s+) for Monte Carlo. On a grid there are few such tuples, so that counting each once and drawing from the
+counts gives exactly the batches that indexing ten million transitions would, and needs no transitions in memory.
+
+**The end of an episode.** A Monte Carlo positive lies k ~ Geometric(1 - gamma) steps ahead, k >= 1, which may be past
+the last state of a truncated episode. Three rules (`TAILS`) say what happens then:
+
+- `clip`: the last state is taken in place of the ones never seen;
+- `renormalise`: k is drawn anew until it fits, so that every transition counts the same;
+- `reject`: transition and k are both drawn anew, so that late transitions count less.
+
+None is free of bias: what lies beyond the end is not in the data. A temporal difference needs the action taken at s'
+(SARSA), which no episode has for its last transition; that one is left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from counterpoint.envs.goal.gridworld import GridWorld, Rollouts
+from counterpoint.errors import BadInputError
+
+__all__ = ["TAILS", "Counted", "count_data", "future_tables", "successor_counts"]
+
+TAILS = ("clip", "renormalise", "reject")
+BLOCK = 1 << 20
+NEGLIGIBLE = 1e-8
+
+Reals = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Counted:
+    """One data set, counted; P = S * A state-action pairs, numbered `s * A + a`.
+
+    Attributes:
+        successors: [P, P] times (s', a') followed (s, a).
+        futures: Under each rule of `TAILS`, [P, S] how much of the Monte Carlo draws falls on (s, a) with s+; sums
+            to 1 over everything.
+        next_state: [S, A] of the grid.
+    """
+
+    successors: Integers
+    futures: dict[str, Reals]
+    next_state: Integers
+
+    @property
+    def pairs(self) -> int:
+        """P."""
+        return len(self.successors)
+
+    @property
+    def states(self) -> int:
+        """S."""
+        return len(self.next_state)
+
+    @property
+    def pair_states(self) -> Integers:
+        """[P] the state of each pair."""
+        found: Integers = np.arange(self.pairs) // self.next_state.shape[1]
+        return found
+
+    def marginal(self) -> Reals:
+        """[S] p(s+): how often each state is a next state of the transitions temporal differences use."""
+        arrived = np.bincount(self.pair_states, weights=self.successors.sum(axis=0), minlength=self.states)
+        found: Reals = arrived / arrived.sum()
+        return found
+
+    def save(self, path: Path) -> None:
+        """Write to an .npz, whole or not at all."""
+        partial = path.with_suffix(".partial.npz")
+        np.savez_compressed(
+            partial, successors=self.successors, next_state=self.next_state, allow_pickle=False, **self.futures
+        )
+        partial.replace(path)
+
+    @classmethod
+    def load(cls, path: Path) -> Counted:
+        """Read what `save` wrote."""
+        with np.load(path) as found:
+            return cls(found["successors"], {rule: found[rule] for rule in TAILS}, found["next_state"])
+
+
+def count_data(grid: GridWorld, transitions: int, *, episode_length: int | None, discount: float, seed: int) -> Counted:
+    """Record the uniform policy and count.
+
+    Args:
+        grid: Where.
+        transitions: How many are recorded.
+        episode_length: Transitions an episode; `None` for one trajectory, cut nowhere.
+        discount: gamma.
+        seed: Of the recording.
+    """
+    rollouts = grid.uniform_transitions(transitions, seed=seed, episode_length=episode_length)
+    return Counted(successor_counts(grid, rollouts), future_tables(grid, rollouts, discount=discount), grid.next_state)
+
+
+def successor_counts(grid: GridWorld, rollouts: Rollouts) -> Integers:
+    """[P, P]: times each (s', a') followed each (s, a) within an episode.
+
+    Raises:
+        BadInputError: When episodes have a single transition, which is followed by no action.
+    """
+    if rollouts.length < 2:
+        raise BadInputError(
+            "rollouts",
+            "episodes of one transition",
+            "at least two, since the action at s' is needed",
+            "record longer episodes",
+        )
+    pairs = _pairs(grid, rollouts)
+    P = grid.states * grid.actions
+    return _count(pairs[:, :-1], pairs[:, 1:], P, P)
+
+
+def future_tables(grid: GridWorld, rollouts: Rollouts, *, discount: float) -> dict[str, Reals]:
+    """The exact distribution of Monte Carlo draws under each rule of `TAILS`.
+
+    Sums over the lag k of how often each state lies k steps after each pair; lags whose whole weight is below 1e-8
+    are left out.
+
+    Args:
+        grid: Where the rollouts were recorded.
+        rollouts: Episodes.
+        discount: gamma.
+
+    Returns:
+        [P, S] for each rule, summing to 1.
+    """
+    pairs, states = _pairs(grid, rollouts), rollouts.states
+    T, P, S = rollouts.length, grid.states * grid.actions, grid.states
+    horizon = T if discount == 0 else min(T, int(np.ceil(np.log(NEGLIGIBLE) / np.log(discount))))
+    late = T - horizon  # before this position every lag fits
+    left = np.arange(horizon, 0, -1)  # steps from each position after it to the end
+    beyond: Reals = np.power(discount, left, dtype=np.float64)  # the weight of what lies past the end
+    whole = 1 / (1 - beyond)  # what makes the lags that fit sum to 1
+    reject, renormalise = np.zeros((P, S)), np.zeros((P, S))
+    for lag in range(1, horizon + 1):
+        weight = (1 - discount) * discount ** (lag - 1)
+        stop = T - lag + 1
+        early = _count(pairs[:, :late], states[:, lag : late + lag], P, S)
+        tail = pairs[:, late:stop], states[:, late + lag :]
+        reject += weight * (early + _count(*tail, P, S))
+        renormalise += weight * (early + _weigh(*tail, P, S, whole[: stop - late]))
+    last = np.broadcast_to(states[:, -1:], (len(states), horizon))
+    clip = reject + _weigh(pairs[:, late:], last, P, S, beyond)
+    return {rule: table / table.sum() for rule, table in zip(TAILS, (clip, renormalise, reject), strict=True)}
+
+
+def conditional(joint: Float[Reals, "P S"], fallback: Float[Reals, " S"]) -> Float[Reals, "P S"]:
+    """Rows of a joint table divided by their sums; rows that were never seen are `fallback`."""
+    total = joint.sum(axis=1, keepdims=True)
+    return np.where(total > 0, joint / np.where(total > 0, total, 1.0), fallback)
+
+
+def _pairs(grid: GridWorld, rollouts: Rollouts) -> NDArray[np.int16]:
+    """[E, T] number of each (s, a)."""
+    return rollouts.states[:, :-1] * np.int16(grid.actions) + rollouts.actions
+
+
+def _count(rows: NDArray[np.int16], columns: NDArray[np.int16], R: int, C: int) -> Integers:
+    """[R, C]: how often each row number stands beside each column number."""
+    return _add(rows, columns, R, C, None).astype(np.int64)
+
+
+def _weigh(rows: NDArray[np.int16], columns: NDArray[np.int16], R: int, C: int, weights: Float[Reals, " T"]) -> Reals:
+    """The same with a weight for each position in an episode."""
+    return _add(rows, columns, R, C, weights)
+
+
+def _add(rows: NDArray[np.int16], columns: NDArray[np.int16], R: int, C: int, weights: Reals | None) -> Reals:
+    """In blocks that stay in the cache, along the longer of the two axes."""
+    total = np.zeros(R * C)
+    E, T = rows.shape
+    if T == 0:
+        return total.reshape(R, C)
+    high, wide = (max(1, BLOCK // max(1, T)), T) if T <= BLOCK else (1, BLOCK)
+    for i in range(0, E, high):
+        for j in range(0, T, wide):
+            block = (slice(i, i + high), slice(j, j + wide))
+            codes = rows[block].astype(np.int64) * C + columns[block]
+            if weights is None:
+                total += np.bincount(codes.ravel(), minlength=R * C)
+            else:
+                beside = np.broadcast_to(weights[block[1]], codes.shape)
+                total += np.bincount(codes.ravel(), weights=beside.ravel(), minlength=R * C)
+    return total.reshape(R, C)

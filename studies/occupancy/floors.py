@@ -1,0 +1,65 @@
+"""What the data allow, in closed form: the error that is left when a method's optimisation is perfect.
+
+- Monte Carlo's best table is the empirical share of each s+ among the draws that start at (s, a), under the rule for
+  the end of an episode (`studies.occupancy.data`).
+- Every temporal difference method, the successor representation included, has the fixed point of the empirical chain:
+  M = (1 - gamma) T' + gamma T M, with T[(s, a), (s', a')] the empirical share of each (s', a') after (s, a) and T' its
+  sum over a'. It is SARSA's: with the known policy in the place of the data's actions, a deterministic grid would
+  leave no error.
+
+A pair (s, a) that was never seen gets the marginal of states.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from studies.occupancy.data import TAILS, Counted, conditional
+
+__all__ = ["FLOORS", "floors", "monte_carlo_floor", "temporal_difference_floor"]
+
+FLOORS = ("temporal_difference", *(f"monte_carlo_{tail}" for tail in TAILS))
+
+Reals = NDArray[np.float64]
+
+
+def monte_carlo_floor(data: Counted, tail: str) -> Float[Reals, "P S"]:
+    """The occupancy all Monte Carlo draws of a data set amount to.
+
+    Args:
+        data: Counted.
+        tail: Rule at the end of an episode.
+    """
+    return conditional(data.futures[tail], data.marginal())
+
+
+def temporal_difference_floor(data: Counted, discount: float) -> Float[Reals, "P S"]:
+    """The fixed point of the empirical chain of pairs.
+
+    Args:
+        data: Counted.
+        discount: gamma.
+    """
+    P = data.pairs
+    seen = data.successors.sum(axis=1) > 0
+    T = conditional(data.successors.astype(np.float64), np.zeros(P))
+    reached = T @ np.eye(data.states)[data.pair_states]
+    # A pair never seen is no step of the chain: its row is held at the marginal instead.
+    constant = np.where(seen[:, None], (1 - discount) * reached, data.marginal())
+    return np.asarray(np.linalg.solve(np.eye(P) - discount * T, constant), dtype=np.float64)
+
+
+def floors(data: Counted, truth: Float[Reals, "P S"], discount: float) -> dict[str, float]:
+    """Mean |p_hat - p| of each floor, by the names in `FLOORS`.
+
+    Args:
+        data: Counted.
+        truth: p(s+ | s, a).
+        discount: gamma.
+    """
+    found = {"temporal_difference": temporal_difference_floor(data, discount)}
+    for tail in TAILS:
+        found[f"monte_carlo_{tail}"] = monte_carlo_floor(data, tail)
+    return {name: float(np.abs(table - truth).mean()) for name, table in found.items()}

@@ -1,0 +1,120 @@
+"""The study with a known model: expected gradients in the place of sampled ones, so that no error should be left.
+
+Every sum over a batch is replaced by its expectation under the true chain, N to infinity. What error remains is the
+optimiser's. TD InfoNCE stands twice: with weights whose rows sum to 1, and with the factor N the paper prints in
+Algorithm 1 (W = N softmax), which overweights the future: its fixed point is the occupancy under the discount
+gamma N / (1 - gamma + gamma N) instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from counterpoint.envs.goal.gridworld import GridWorld
+from studies.occupancy.draws import Batch
+from studies.occupancy.methods import Gradients
+from studies.occupancy.training import Setting, checkpoints, train_on
+
+__all__ = ["KNOWN", "Expected", "expected_batch", "printed_discount", "train_known"]
+
+KNOWN = {
+    "td_infonce": "TD InfoNCE",
+    "sr": "successor representation",
+    "mc_infonce_clip": "MC InfoNCE",
+    "c_learning_pairs": "C-learning",
+    "td_infonce_printed": "TD InfoNCE, rows of W sum to N",
+}
+
+Reals = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Expected(Batch):
+    """A batch of every possible draw, weighted by its probability.
+
+    Attributes:
+        carried: [P, K] expected number of draws from each pair that carry each row, divided by N.
+    """
+
+    carried: Float[Tensor, "P K"]
+
+    def collect(self, rows: Float[Tensor, "K C"]) -> Float[Tensor, "1 P C"]:
+        """The expectation of `Batch.collect`."""
+        return (self.carried @ rows)[None]
+
+
+def expected_batch(grid: GridWorld, discount: float, *, futures: bool) -> Expected:
+    """The expectation of a batch under the uniform policy, pairs and states uniform.
+
+    Args:
+        grid: Where.
+        discount: gamma.
+        futures: Draws are (s, a, s+), as Monte Carlo wants them, and not (s, a, s', a').
+    """
+    S, A = grid.states, grid.actions
+    P = S * A
+    policy = grid.uniform_policy()
+    if futures:
+        rows = grid.exact_occupancy(policy, discount).reshape(P, S)
+    else:
+        rows = np.einsum("pt,ta->pta", grid.transition_matrix.reshape(P, S), policy).reshape(P, P)
+    states = torch.full((1, S), 1 / S, dtype=torch.float64)  # the uniform policy's stationary distribution
+    none = torch.empty(0, dtype=torch.int64)
+    return Expected(
+        size=1,
+        visits=torch.full((1, P), 1 / P, dtype=torch.float64),
+        pairs=none,
+        sources=none,
+        offsets=none,
+        arrived=states,
+        futures=none,
+        drawn=states,
+        carried=torch.from_numpy(rows / P),
+    )
+
+
+def printed_discount(discount: float, size: int) -> float:
+    """The discount that weights of row sum N really estimate: gamma N / (1 - gamma + gamma N)."""
+    return discount * size / (1 - discount + discount * size)
+
+
+def train_known(
+    grid: GridWorld, settings: Sequence[Setting], *, discount: float, steps: int, size: int
+) -> dict[str, dict[str, list[object]]]:
+    """Errors of every method in `KNOWN` on expected gradients, in double precision; as `train` gives them.
+
+    Args:
+        grid: Where.
+        settings: Of the optimiser.
+        discount: gamma.
+        steps: Gradient steps.
+        size: N, for the printed factor only.
+    """
+    P, S = grid.states * grid.actions, grid.states
+    truth = grid.exact_occupancy(grid.uniform_policy(), discount).reshape(P, S)
+    found = {}
+    for name in KNOWN:
+        method = name.removesuffix("_printed")
+        batch = expected_batch(grid, discount, futures=method.startswith("mc"))
+        gradients = Gradients(
+            discount=discount,
+            settings=len(settings),
+            pair_states=torch.arange(P) // grid.actions,
+            states=S,
+            dtype=torch.float64,
+            row_sum=float(size) if name.endswith("_printed") else 1.0,
+        )
+        batches: Iterator[Batch] = repeat(batch, steps)
+        found[name] = train_on(
+            batches, method, gradients.of(method), batch.drawn, truth, settings, steps,
+            dtype=torch.float64, every=checkpoints(steps, 40),
+        )  # fmt: skip
+    return found

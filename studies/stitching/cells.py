@@ -1,0 +1,138 @@
+"""Cells of the off-policy study: one method under one rule on one experiment, trained and walked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from studies.occupancy.tabular import Rule, TabularConfig, allowed_actions, greedy, mc_limit, mc_scores, td_scores
+from studies.stitching.data import Paths
+
+__all__ = ["CELLS", "TIES", "Case", "Method", "run_cell", "walk_greedily"]
+
+Method = Literal["td_infonce", "mc_infonce", "mc_limit", "untrained"]
+"""`mc_limit` is MC InfoNCE after infinitely many steps; `untrained` knows nothing but the rule."""
+
+CELLS: tuple[tuple[Method, tuple[Rule, ...]], ...] = (
+    ("td_infonce", ("seen",)),
+    ("td_infonce", ("all",)),
+    ("mc_infonce", ("seen", "all")),
+    ("mc_limit", ("seen", "all")),
+    ("untrained", ("seen", "all")),
+)
+"""TD's rule takes part in training and MC's does not, so one table of MC serves both."""
+
+TIES = 200
+"""How often the ties of tables that are full of them are broken anew; trained tables are walked once."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One data set and what is asked of a policy learned from it.
+
+    Attributes:
+        name: Of the layout, or of the kind of staircase.
+        seed: Of the data.
+        data: The trajectories.
+        pairs: (start, goal), as states.
+    """
+
+    name: str
+    seed: int
+    data: Paths
+    pairs: tuple[tuple[int, int], ...]
+
+    @property
+    def goals(self) -> tuple[int, ...]:
+        """Each goal once."""
+        return tuple(sorted({goal for _, goal in self.pairs}))
+
+
+def run_cell(
+    cases: Sequence[Case],
+    method: Method,
+    rules: Sequence[Rule],
+    config: TabularConfig,
+    *,
+    seed: int,
+    tick: Callable[[int], None] = lambda steps: None,
+) -> dict[str, Any]:
+    """Train on all cases side by side, then walk from every start to its goal under every rule.
+
+    Args:
+        cases: Data sets; all ask for equally many goals.
+        method: How the scores of actions are made.
+        rules: Which actions are allowed, each in turn. TD takes one.
+        config: Of the tables.
+        seed: Of batches and ties.
+        tick: Told now and then how many more steps are done.
+
+    Returns:
+        `records`, one a case, pair and rule: whether the goal was reached (a share, where ties were broken several
+        times), mean steps of those that arrived (`None` if none did), and the states of the first walk; and
+        `processor_seconds`.
+    """
+    began = time.process_time()
+    data, goals = [case.data for case in cases], np.array([case.goals for case in cases])
+    if method == "td_infonce":
+        (rule,) = rules
+        scores = td_scores(data, goals, rule, config, seed=seed, tick=tick)
+    elif method == "mc_infonce":
+        scores = mc_scores(data, goals, config, seed=seed, tick=tick)
+    else:
+        scores = mc_limit(data, goals, config)
+        if method == "untrained":
+            scores = torch.zeros_like(scores)
+    ties = 1 if method in ("td_infonce", "mc_infonce") else TIES
+    records = [
+        record for rule in rules for record in _walk_all(cases, rule, scores, allowed_actions(data, rule), ties, seed)
+    ]
+    return {"records": records, "processor_seconds": round(time.process_time() - began, 2)}
+
+
+def _walk_all(
+    cases: Sequence[Case],
+    rule: Rule,
+    scores: Float[Tensor, "R G S A"],
+    allowed: Bool[Tensor, "R S A"],
+    ties: int,
+    seed: int,
+) -> list[dict[str, Any]]:
+    policies = [greedy(scores, allowed, seed=seed + tie) for tie in range(ties)]
+    records = []
+    for number, case in enumerate(cases):
+        for start, goal in case.pairs:
+            at = case.goals.index(goal)
+            walks = [walk_greedily(case.data.grid.next_state, policy[number, at], start, goal) for policy in policies]
+            arrived = [len(states) - 1 for states in walks if states[-1] == goal]
+            records.append(
+                {
+                    "rule": rule,
+                    "case": case.name,
+                    "seed": case.seed,
+                    "start": start,
+                    "goal": goal,
+                    "reached": len(arrived) / ties,
+                    "steps": float(np.mean(arrived)) if arrived else None,
+                    "states": walks[0],
+                }
+            )
+    return records
+
+
+def walk_greedily(
+    next_state: Int[NDArray[np.int64], "S A"], policy: Int[NDArray[np.int64], " S"], start: int, goal: int
+) -> list[int]:
+    """The states from start on, up to the goal or for S steps: who has not arrived by then walks in a circle."""
+    states = [start]
+    while states[-1] != goal and len(states) <= len(next_state):
+        states.append(int(next_state[states[-1], policy[states[-1]]]))
+    return states

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import pytest
+
+from counterpoint.errors import BadInputError
+from studies.icon.cells import Cell, imitation_config
+from studies.icon.config import nested
+from studies.icon.paper import PAPER, paper_number
+from studies.icon.presets import PRESETS, preset
+from studies.icon.run import parts
+
+
+def test_settings_are_merged_section_by_section() -> None:
+    before = {"a": {"b": 1, "c": 2}, "icon": None, "x": 5}
+    assert nested({"a.b": 3, "icon": {}, "x": 6}, before) == {"a": {"b": 3, "c": 2}, "icon": {}, "x": 6}
+    assert nested({"icon": {"keys.n": 4}}, before)["icon"] == {"keys": {"n": 4}}
+    assert before == {"a": {"b": 1, "c": 2}, "icon": None, "x": 5}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_are_whole(name: str) -> None:
+    config = preset(name)
+    for cells in parts(config):
+        for cell in cells:
+            imitation_config(config, cell)
+    assert preset(name, {"seeds": [7]}).seeds == (7,)
+
+
+def test_presets_are_the_paper_s_where_they_say_so() -> None:
+    config = preset("transfer")
+    source = imitation_config(config, Cell("ICon-Diff-C", "robosuite/Lift", 42))
+    target = imitation_config(config, Cell("ICon-Diff-C", "robosuite/Lift-IIWA", 42, "transferred"))
+    assert (source.train.epochs, target.train.epochs) == (600, 300)
+    assert (source.train.batch_size, source.frame, source.encoder.size) == (64, 256, 224)
+    assert (config.demonstrations_for("robosuite/Lift"), config.demonstrations_for("robosuite/Lift-IIWA")) == (50, 5)
+    assert source.icon is not None
+    assert imitation_config(config, Cell("Diff-C", "robosuite/Lift", 0)).icon is None
+    assert (
+        imitation_config(preset("paper"), Cell("ICon-Diff-T", "robosuite/Lift", 0)).diffusion.network == "transformer"
+    )
+    assert config.seeds == (0, 42, 100)
+    assert config.evaluation.checkpoints == 600 // 50
+
+
+def test_an_unknown_preset_is_told() -> None:
+    with pytest.raises(BadInputError, match="no such preset"):
+        preset("huge")
+
+
+def test_the_paper_s_numbers_and_what_it_has_none_of() -> None:
+    assert str(paper_number("robosuite/Stack", "ICon-Diff-C")) == "0.220 ± 0.016 (Table 2)"
+    assert paper_number("robosuite/Lift-Kinova3", "Diff-C", alone=True) is None
+    assert paper_number("robosuite/Door", "Diff-T") is None
+    assert {task for task in PAPER if task.startswith("rlbench")} <= set(preset("paper").data.tasks)

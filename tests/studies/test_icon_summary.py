@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from counterpoint.evaluation.statistics import seeds_interval, wilson
+from studies.icon.cells import Cell
+from studies.icon.config import ComparisonConfig, IconData, Method
+from studies.icon.summary import stability, success, summarise
+from studies.icon.table import interval, markdown, success_rows
+
+TASK = "robosuite/Lift"
+CONFIG = ComparisonConfig(
+    data=IconData(tasks=(TASK,)), methods=(Method(name="Diff-C"), Method(name="ICon-Diff-C")), seeds=(0, 42)
+)
+
+
+def point(step: int, *solved: int) -> dict[str, Any]:
+    return {"step": step, "success": list(solved), "steps": [9] * len(solved), "raised": {}}
+
+
+def inside(share: list[float | None], *blocks: float) -> dict[str, Any]:
+    area = [0.1, 0.2, None]
+    return {"share": share, "area": area, "separability": list(blocks), "attention": [[0.5, 0.5]]}
+
+
+def cell(method: str, seed: int, curve: list[dict[str, Any]], looks: dict[str, Any]) -> tuple[Cell, dict[str, Any]]:
+    return Cell(method, TASK, seed), {"curve": curve, "inside": looks}
+
+
+FOUND = dict(
+    [
+        cell(
+            "Diff-C",
+            0,
+            [point(5, 1, 0), point(10, 0, 0, 1, 1)],
+            {"trained": inside([0.1, 0.3, None], 0.6, 0.7), "untrained": inside([0.1, 0.1, None], 0.5, 0.5)},
+        ),
+        cell(
+            "Diff-C",
+            42,
+            [point(5, 0, 0), point(10, 0, 1, 0, 0)],
+            {"trained": inside([0.3, 0.1, None], 0.8, 0.7), "untrained": inside([0.3, 0.3, None], 0.5, 0.6)},
+        ),
+        cell(
+            "ICon-Diff-C", 0, [point(5, 1, 1), point(10, 1, 0, 1, 1)], {"trained": inside([0.5, 0.6, None], 0.9, 0.9)}
+        ),
+        cell(
+            "ICon-Diff-C", 42, [point(5, 0, 0), point(10, 1, 1, 1, 0)], {"trained": inside([0.6, 0.5, None], 0.9, 0.8)}
+        ),
+    ]
+)
+
+
+def test_success_pools_the_episodes_and_tells_the_seeds() -> None:
+    found = success([np.array([1.0, 0, 1, 0]), np.array([1.0, 1, 1, 1])])
+    assert found["rate"] == 0.75
+    assert found["by_seed"] == [0.5, 1.0]
+    assert found["deviation"] == 0.25
+    expected = wilson(6, 8)
+    assert (found["episodes"]["low"], found["episodes"]["high"]) == (expected.low, expected.high)
+    assert found["seeds"]["low"] == pytest.approx(0.75 - 12.706 * 0.5 / 2, abs=1e-3)  # t of one degree of freedom
+
+
+def test_one_seed_has_no_interval_over_seeds() -> None:
+    found = success([np.array([1.0, 0.0])])
+    assert found["seeds"]["low"] is None
+    assert interval(found["seeds"]) == "0.50"
+
+
+def test_stability_by_hand_on_the_conditions_that_all_checkpoints_met() -> None:
+    curve = [
+        point(number, *(1 if place < solved else 0 for place in range(4))) for number, solved in enumerate(range(5))
+    ]
+    curve[-1] = point(9, 1, 1, 1, 1, 0, 0)  # of its six conditions the first four count
+    found = stability([curve, [point(number, 0, 0, 0, 0) for number in range(5)]])
+    assert found["conditions"] == 4
+    np.testing.assert_allclose(found["rates"], np.array([[0, 0.25, 0.5, 0.75, 1.0], [0.0] * 5]))
+    assert found["best_of"] == 5
+    assert found["maximum"]["value"] == 0.5
+    assert found["mean_of_best"]["value"] == 0.25
+    assert found["relative_drop"]["value"] == 0.5  # of the seed that ever succeeded
+    assert found["relative_drop"]["n"] == 1
+
+
+def test_of_more_than_ten_checkpoints_the_best_ten_count() -> None:
+    rates = [0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0]
+    found = stability([[point(number, solved) for number, solved in enumerate(rates)]])
+    assert found["mean_of_best"]["value"] == 1.0
+    assert found["best_of"] == 10
+
+
+def test_without_any_success_there_is_no_drop() -> None:
+    found = stability([[point(1, 0), point(2, 0)]])
+    assert found["relative_drop"]["value"] is None
+    assert interval(found["relative_drop"]) == "-"
+
+
+def test_a_summary_by_hand() -> None:
+    found = summarise(CONFIG, FOUND)
+    told = found["success"][TASK]
+    assert told["Diff-C"]["by_seed"] == [0.5, 0.25]
+    assert told["ICon-Diff-C"]["rate"] == 0.75
+    apart = told["ICon-Diff-C"]["difference"]
+    assert apart["by_seed"] == [0.25, 0.5]
+    assert apart["seeds"]["value"] == pytest.approx(0.375)
+    assert apart["episodes"]["n"] == 4  # conditions, each averaged over the seeds
+    assert "difference" not in told["Diff-C"]
+    assert found["stability"][TASK]["Diff-C"]["rates"] == [[0.5, 0.0], [0.0, 0.5]]
+    assert found["aggregate"]["ICon-Diff-C"]["mean"]["value"] == 0.75
+    assert found["improvement"]["ICon-Diff-C"]["probability"] == 0.0  # that the reference is better
+
+
+def test_attention_by_hand() -> None:
+    found = summarise(CONFIG, FOUND)["attention"][TASK]
+    assert found["area"]["value"] == pytest.approx(0.15)
+    assert found["area"]["n"] == 2  # the third episode says nothing
+    own = found["methods"]["ICon-Diff-C"]
+    assert own["by_seed"] == pytest.approx([0.55, 0.55])
+    assert own["episodes"]["n"] == 2
+    assert own["ratio"]["value"] == pytest.approx(np.mean([(5 + 3) / 2, (6 + 2.5) / 2]))
+    np.testing.assert_allclose(own["difference"]["by_seed"], [0.35, 0.35])
+    expected = seeds_interval(np.array([0.35, 0.35]))
+    assert own["difference"]["seeds"]["low"] == pytest.approx(expected.low)
+    assert found["methods"]["untrained"]["seeds"]["value"] == pytest.approx(0.2)
+
+
+def test_separability_by_hand() -> None:
+    found = summarise(CONFIG, FOUND)["separability"][TASK]
+    assert [round(block["value"], 3) for block in found["Diff-C"]] == [0.7, 0.7]
+    assert [round(block["value"], 3) for block in found["untrained"]] == [0.5, 0.55]
+    assert all(block["n"] == 2 for block in found["ICon-Diff-C"])
+
+
+def result() -> dict[str, Any]:
+    tree = CONFIG.model_dump(mode="json")
+    errors = {"Diff-C-robosuite-Lift-0": {"7": "QACC"}}
+    return {"config": tree, **summarise(CONFIG, FOUND), "pace": None, "simulator_errors": errors}
+
+
+def test_the_table_says_what_was_not_run() -> None:
+    head, rows = success_rows(result())
+    assert head == ["task", "Diff-C", "ICon-Diff-C", "Diff-T", "Crossway-Diff-C", "ICon-Diff-T"]
+    assert rows[0][0] == (TASK, "")
+    assert rows[0][1] == ("0.38 [0.14, 0.69] ± 0.12", "paper 0.527 ± 0.104 (Table 2)")
+    assert rows[0][3] == ("not run", "")
+    assert ("not run", "paper 0.993 ± 0.009 (Table 1)") in rows[1]
+
+
+def test_the_page_in_markdown_tells_errors_and_has_whole_tables() -> None:
+    text = markdown(result())
+    assert "counted as failed" in text
+    assert "QACC" in text
+    tables = [block for block in text.split("\n\n") if block.startswith("|")]
+    assert len(tables) == 5
+    for table in tables:
+        assert len({line.count("|") for line in table.splitlines()}) == 1
+    assert "nan" not in text
+    assert not math.isnan(result()["attention"][TASK]["area"]["value"])
