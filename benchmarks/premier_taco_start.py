@@ -23,8 +23,9 @@ from counterpoint.data.sampler import NStepLoader
 from counterpoint.data.spec import NStepSpec
 from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.observation import ObservationConfig
+from counterpoint.files import write_atomically
 from counterpoint.provenance import provenance
-from counterpoint.training.checkpoint import list_checkpoints, load_checkpoint, write_atomically
+from counterpoint.training.checkpoint import list_checkpoints, load_checkpoint
 from counterpoint.training.fit import TrainConfig
 from counterpoint.training.learner import OptimizerConfig
 from counterpoint.training.pretrain_steps import StepPretrainConfig, build_step_objective, pretrain_steps

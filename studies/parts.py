@@ -13,7 +13,7 @@ from typing import Any
 
 from counterpoint.config import Config, override, validate
 from counterpoint.errors import BadInputError
-from counterpoint.training.checkpoint import write_atomically
+from counterpoint.files import write_atomically
 from studies.pool import Tick
 
 __all__ = ["aloud", "claim_folder", "dump", "logged", "named_preset", "read_result", "spent"]

@@ -19,9 +19,9 @@ from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.envs.make import make_task
 from counterpoint.evaluation.rollout import ControlRollouts, EpisodeResult
+from counterpoint.files import write_atomically
 from counterpoint.objectives import STEP_OBJECTIVES, objective_config
 from counterpoint.policies.base import Policy
-from counterpoint.training.checkpoint import write_atomically
 from counterpoint.training.clone import CloneConfig, clone
 from counterpoint.training.pretrain_steps import (
     CENTRE_FRAMES,

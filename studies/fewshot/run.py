@@ -13,10 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from counterpoint.files import write_atomically
 from counterpoint.progress import ProgressBar
 from counterpoint.provenance import provenance
 from counterpoint.rewards.extras import report_package
-from counterpoint.training.checkpoint import write_atomically
 from counterpoint.training.pretrain_steps import load_encoder
 from studies.fewshot.cells import (
     Adaptation,

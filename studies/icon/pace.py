@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from counterpoint.data.store import EpisodeStore
+from counterpoint.files import write_atomically
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
-from counterpoint.training.checkpoint import write_atomically
 from counterpoint.training.imitate import ImitationConfig, imitate
 from studies.fewshot.config import file_name
 from studies.icon.cells import Cell, imitation_config

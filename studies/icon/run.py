@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from counterpoint.files import write_atomically
 from counterpoint.progress import ProgressBar
 from counterpoint.provenance import provenance
 from counterpoint.rewards.extras import report_package
-from counterpoint.training.checkpoint import write_atomically
 from studies.icon.cells import Cell, imitation_config, read_cell
 from studies.icon.config import ComparisonConfig
 from studies.icon.data import check_tasks, open_episodes, record_data

@@ -17,8 +17,8 @@ import torch
 from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.evaluation.rollout import ControlRollouts, EpisodeResult
+from counterpoint.files import write_atomically
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
-from counterpoint.training.checkpoint import write_atomically
 from counterpoint.training.imitate import imitate
 from studies.icon.cells import TRAINED, UNTRAINED, Cell
 from studies.icon.config import ComparisonConfig

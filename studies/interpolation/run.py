@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from counterpoint.agents.contrastive import ContrastiveAgent
 from counterpoint.envs.goal.waypoints import Cell, MazeGrid
 from counterpoint.errors import BadInputError
-from counterpoint.training.checkpoint import write_atomically
+from counterpoint.files import write_atomically
 
 __all__ = [
     "Encoder",

@@ -23,9 +23,9 @@ from pydantic import Field
 from counterpoint.config import FrozenConfig
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.statistics import wilson
+from counterpoint.files import write_atomically
 from counterpoint.progress import ProgressBar
 from counterpoint.provenance import provenance
-from counterpoint.training.checkpoint import write_atomically
 from studies.occupancy.tabular import Rule, TabularConfig
 from studies.pool import Tick, run_side_by_side
 from studies.stitching.cells import CELLS, Case, Method, run_cell

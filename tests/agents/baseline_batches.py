@@ -14,8 +14,8 @@ from torch import Tensor
 
 from counterpoint.agents.base import Agent, Spaces
 from counterpoint.errors import BadInputError
+from counterpoint.objectives.base import NonFiniteError
 from counterpoint.training.checkpoint import load_checkpoint, save_checkpoint
-from counterpoint.training.learner import NonFiniteError
 
 STATE = Spaces(observation=(5,), goal=(2,), action=2, success_distance=0.5)
 WHOLE = Spaces(observation=(4,), goal=(4,), action=2, success_distance=0.5)

@@ -15,8 +15,8 @@ from counterpoint.agents.contrastive import ContrastiveAgent
 from counterpoint.agents.critics import Seen
 from counterpoint.agents.networks import CategoricalActor
 from counterpoint.errors import BadInputError
+from counterpoint.objectives.base import NonFiniteError
 from counterpoint.training.checkpoint import load_checkpoint, save_checkpoint
-from counterpoint.training.learner import NonFiniteError
 from tests.agents.point_world import AGENTS, PICTURES, STATES, point_batch, small_agent
 
 DISCRETE = Spaces(observation=(2,), goal=(2,), action=4, discrete=True)

@@ -10,7 +10,7 @@ from counterpoint.agents.base import Watch
 from counterpoint.agents.saved import save_agent
 from counterpoint.data.draws import Spaces
 from counterpoint.errors import BadInputError
-from counterpoint.training.learner import NonFiniteError
+from counterpoint.objectives.base import NonFiniteError
 
 SPACES = Spaces(observation=(4,), goal=(2,), action=3, success_distance=0.1)
 

@@ -18,7 +18,7 @@ from counterpoint.data.sampler import Loader
 from counterpoint.objectives import OBJECTIVES
 from counterpoint.objectives.base import Features, Objective
 from counterpoint.objectives.decisionnce import decisionnce_t_loss
-from counterpoint.training.distributed import gather_batch, gather_features, rank, world_size
+from counterpoint.training.distributed import gather, gather_batch, gather_features, rank, world_size
 from tests.conftest import moving_square_store
 from tests.contracts.tiny import TinyEncoder
 
@@ -89,7 +89,7 @@ def _work(number: int, folder: Path) -> None:
     for name in OBJECTIVES:
         objective = _objective(name)
         wrapped = DistributedDataParallel(objective)
-        output = wrapped(_batch(objective, number, WORLD))
+        output = wrapped(_batch(objective, number, WORLD), gather)
         found[f"{name}/loss"] = output.loss.detach()
         found |= {f"{name}/metrics/{key}": value for key, value in output.metrics.items()}
         found |= {f"{name}/{key}": grad for key, grad in _gradients(objective, output.loss).items()}

@@ -48,13 +48,13 @@ def test_the_size_of_the_paper_policies() -> None:
 def test_loss_one_number_at_a_time(weights: tuple[float, float] | None) -> None:
     decoder = small(camera_weights=weights)
     bottleneck, frames, state = inputs()
-    out = decoder(bottleneck, frames, state)
+    loss, metrics = decoder(bottleneck, frames, state)
     pictures, numbers = decoder.reconstruct(bottleneck)
     assert numbers is not None
     pictures, numbers = pictures.detach(), numbers.detach()
     wanted = reference.reconstruction(pictures, frames, weights or (1.0, 1.0), numbers, state)
-    assert out.loss.item() == pytest.approx(wanted, rel=1e-5)
-    assert out.metrics["state"].item() == pytest.approx(reference.state_error(numbers, state))
+    assert loss.item() == pytest.approx(wanted, rel=1e-5)
+    assert metrics["state"].item() == pytest.approx(reference.state_error(numbers, state))
 
 
 def test_a_camera_of_no_weight_teaches_nothing() -> None:
@@ -62,14 +62,14 @@ def test_a_camera_of_no_weight_teaches_nothing() -> None:
     bottleneck, frames, state = inputs()
     changed = frames.clone()
     changed[:, 1] = 255 - changed[:, 1]
-    torch.testing.assert_close(decoder(bottleneck, changed, state).loss, decoder(bottleneck, frames, state).loss)
+    torch.testing.assert_close(decoder(bottleneck, changed, state)[0], decoder(bottleneck, frames, state)[0])
 
 
 def test_the_gradient_reaches_the_bottleneck_first_step() -> None:
     decoder = small()
     bottleneck, frames, state = inputs()
     bottleneck.requires_grad_()
-    torch.autograd.backward([decoder(bottleneck, frames, state).loss])
+    torch.autograd.backward([decoder(bottleneck, frames, state)[0]])
     assert bottleneck.grad is not None
     assert bool(bottleneck.grad[:, :, 0].all())
     assert not bool(bottleneck.grad[:, :, 1:].any())
@@ -89,12 +89,12 @@ def test_training_of_both_parts() -> None:
     for _ in range(60):
         made = head.denoise(condition, actions, noise=noise, steps=steps)
         assert made.bottleneck is not None
-        out = decoder(made.bottleneck, frames, state)
+        loss, _ = decoder(made.bottleneck, frames, state)
         diffusion = (made.predicted - made.target).square().mean()
         optimiser.zero_grad()
-        torch.autograd.backward([diffusion + decoder.config.weight * out.loss])
+        torch.autograd.backward([diffusion + decoder.config.weight * loss])
         optimiser.step()
-        found.append((diffusion.item(), out.loss.item()))
+        found.append((diffusion.item(), loss.item()))
     assert found[-1][0] < found[0][0] / 10
     assert found[-1][1] < found[0][1] * 0.7
     assert all(not torch.equal(old, new) for old, new in zip(before, parameters, strict=True))
@@ -102,11 +102,11 @@ def test_training_of_both_parts() -> None:
 
 def test_half_precision_and_compilation() -> None:
     decoder, (bottleneck, frames, state) = small(), inputs()
-    plain = decoder(bottleneck, frames, state).loss
+    plain = decoder(bottleneck, frames, state)[0]
     compiled = torch.compile(decoder.forward, backend="eager", fullgraph=True)
-    torch.testing.assert_close(compiled(bottleneck, frames, state).loss, plain)
+    torch.testing.assert_close(compiled(bottleneck, frames, state)[0], plain)
     with torch.autocast("cpu", torch.bfloat16):
-        half = decoder(bottleneck, frames, state).loss
+        half = decoder(bottleneck, frames, state)[0]
     assert half.dtype == torch.float32
     torch.testing.assert_close(half, plain, rtol=0.02, atol=0.02)
 

@@ -7,7 +7,8 @@ import torch
 
 from counterpoint.data.sampler import Loader
 from counterpoint.data.store import MemoryStore
-from counterpoint.training.learner import NonFiniteError, OptimizerConfig, learning_rate
+from counterpoint.objectives.base import NonFiniteError
+from counterpoint.training.learner import OptimizerConfig, learning_rate
 from tests.training.toy import learner, toy
 
 

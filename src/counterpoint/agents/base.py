@@ -35,7 +35,7 @@ from torch.optim import Optimizer
 from counterpoint.config import FrozenConfig
 from counterpoint.data.draws import GoalSpec, Spaces
 from counterpoint.errors import BadInputError
-from counterpoint.training.learner import NonFiniteError
+from counterpoint.objectives.base import NonFiniteError
 
 __all__ = [
     "Agent",

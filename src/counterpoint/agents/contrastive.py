@@ -31,8 +31,8 @@ from counterpoint.agents.base import Agent, AgentConfig, Metrics, Spaces, follow
 from counterpoint.agents.critics import ContrastiveCritic, Seen, action_vectors
 from counterpoint.agents.networks import CategoricalActor, GaussianActor, flat
 from counterpoint.data.draws import GoalSpec, Tail
+from counterpoint.objectives.base import NonFiniteError
 from counterpoint.objectives.td_infonce import cloned_actor_loss
-from counterpoint.training.learner import NonFiniteError
 
 __all__ = ["CapturedUpdate", "ContrastiveAgent", "ContrastiveConfig"]
 

@@ -16,8 +16,8 @@ from safetensors.torch import load_file, save_file
 from counterpoint.agents import AGENTS, make_agent
 from counterpoint.agents.base import Agent, Spaces
 from counterpoint.errors import BadInputError
-from counterpoint.training.checkpoint import write_atomically
-from counterpoint.training.learner import NonFiniteError
+from counterpoint.files import write_atomically
+from counterpoint.objectives.base import NonFiniteError
 
 __all__ = ["SavedAgent", "load_agent", "save_agent"]
 

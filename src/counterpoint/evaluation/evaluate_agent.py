@@ -10,13 +10,13 @@ from pydantic import Field
 from counterpoint.agents.saved import load_agent
 from counterpoint.config import FrozenConfig, validate
 from counterpoint.envs.goal.config import EnvConfig
+from counterpoint.envs.goal.env import env_spaces, in_another_env, matched
 from counterpoint.envs.vector import EnvWorkers
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.goal_rollout import roll_out_patiently
+from counterpoint.files import write_atomically
 from counterpoint.progress import ProgressBar
 from counterpoint.provenance import provenance
-from counterpoint.training.checkpoint import write_atomically
-from counterpoint.training.train_agent import env_spaces, in_another_env, matched
 
 __all__ = ["evaluate_run"]
 

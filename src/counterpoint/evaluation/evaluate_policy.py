@@ -18,11 +18,11 @@ from counterpoint.envs.metaworld.env import CONTROL_HZ
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.rollout import EpisodeResult, roll_out
 from counterpoint.evaluation.statistics import Estimate, mean_bca, wilson
+from counterpoint.files import write_atomically
 from counterpoint.policies.demonstrations import Demonstrations
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
 from counterpoint.policies.saved import SavedPolicy, load_policy
 from counterpoint.provenance import provenance
-from counterpoint.training.checkpoint import write_atomically
 
 __all__ = ["evaluate_policy"]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import torch
 from pydantic import Field
@@ -15,10 +15,43 @@ from counterpoint.data.augment import images
 from counterpoint.data.spec import Augment, Draw, Key, NStepSpec, Spec
 from counterpoint.encoders.base import DualEncoder
 
-__all__ = ["Batch", "ClipConfig", "ClipObjective", "Features", "LossOutput", "Objective"]
+__all__ = [
+    "Batch",
+    "ClipConfig",
+    "ClipObjective",
+    "Features",
+    "Gather",
+    "Learner",
+    "LossOutput",
+    "NonFiniteError",
+    "Objective",
+]
 
 Batch = Mapping[str, Any]
 """What the loader makes of a `Spec`: tensors with a leading B, and lists of B strings."""
+
+
+class NonFiniteError(ArithmeticError):
+    """A loss or a gradient stopped being finite; parameters are as they were before the step."""
+
+
+class Learner(Protocol):
+    """A thing that trains: one update a batch, a state to save, and modules to keep."""
+
+    def update(self, batch: Batch, step: int) -> Mapping[str, float | Tensor]:
+        """Take optimiser step number `step` (0-based) and return what to log: numbers, or scalars on a device."""
+
+    def evaluate(self, batch: Batch) -> dict[str, float]:
+        """Score a batch and change nothing."""
+
+    def state(self) -> dict[str, Any]:
+        """Return everything the next update depends on."""
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state."""
+
+    def exports(self) -> dict[str, nn.Module]:
+        """Return the modules a user keeps, by name."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +93,20 @@ class LossOutput:
         object.__setattr__(self, "metrics", {name: value.detach() for name, value in self.metrics.items()})
 
 
-class Objective(nn.Module):
-    """What a paper's training criterion is to the rest of the library.
+Gather = Callable[[Features, Batch], tuple[Features, Batch]]
+"""Joins the rows of all ranks, in rank order."""
 
-    The trainer only ever calls `objective(batch)`. `encode` and `loss` stay apart because negatives from other
-    ranks are gathered between them.
+
+class Objective(nn.Module):
+    """A paper's training criterion.
+
+    `encode` and `loss` stay apart because rows of other ranks are gathered between them.
+
+    Attributes:
+        across_ranks: Whether samples of other ranks are negatives, so that rows are gathered.
     """
+
+    across_ranks: ClassVar[bool] = True
 
     def sampling(self) -> Spec | NStepSpec:
         """Which frames, actions and goals a batch must hold, as plain data."""
@@ -79,18 +120,14 @@ class Objective(nn.Module):
         """Score features; pure given its inputs."""
         raise NotImplementedError
 
-    def forward(self, batch: Batch) -> LossOutput:
-        """`loss(encode(batch), batch)`, with rows of all ranks where there are several."""
+    def forward(self, batch: Batch, gather: Gather | None = None) -> LossOutput:
+        """Return `loss(encode(batch), batch)`, between them the rows of all ranks where `gather` is given."""
         features = self.encode(batch)
         device = next(iter(features.rows.values())).device.type
         # Logits over a small temperature lose their order in half precision.
         with torch.autocast(device, enabled=False):
             features = features.float()
-            if torch.distributed.is_available() and torch.distributed.is_initialized():
-                from counterpoint.training.distributed import gather_batch, gather_features
-
-                return self.loss(gather_features(features), gather_batch(batch))
-            return self.loss(features, batch)
+            return self.loss(*(gather(features, batch) if gather is not None else (features, batch)))
 
     def param_groups(self) -> dict[str, list[nn.Parameter]]:
         """Named groups of trainable parameters; each is clipped by itself."""

@@ -29,7 +29,7 @@ from counterpoint.data.augment import centre_corner, cropped, cropped_views
 from counterpoint.data.spec import NStepSpec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import BadInputError
-from counterpoint.objectives.base import Batch, Features, LossOutput, Objective
+from counterpoint.objectives.base import Batch, Features, Gather, LossOutput, Objective
 from counterpoint.objectives.icon import ICon, IConConfig
 from counterpoint.objectives.steps import StepObjective
 from counterpoint.policies.crossway import CrosswayDecoder
@@ -138,8 +138,7 @@ class CrosswayTerm(AuxiliaryTerm):
         """The decoder's error."""
         assert seen.bottleneck is not None
         state = None if seen.state is None else seen.state[:, -1]
-        output: LossOutput = self.decoder(seen.bottleneck, seen.frames[:, -1], state)
-        return output
+        return LossOutput(*self.decoder(seen.bottleneck, seen.frames[:, -1], state))
 
 
 class ObjectiveTerm(AuxiliaryTerm):
@@ -201,6 +200,8 @@ class Imitation(Objective):
         policy: Encoder, denoising network and what normalises; trained itself, not a copy.
         terms: Name -> auxiliary term.
     """
+
+    across_ranks = False
 
     def __init__(self, policy: DiffusionPolicy, terms: Mapping[str, AuxiliaryTerm] | None = None) -> None:
         super().__init__()
@@ -266,8 +267,8 @@ class Imitation(Objective):
             metrics |= {f"{name}/{key}": value for key, value in output.metrics.items()}
         return LossOutput(total, metrics)
 
-    def forward(self, batch: Batch) -> LossOutput:
-        """`loss(encode(batch), batch)` of this process's rows."""
+    def forward(self, batch: Batch, gather: Gather | None = None) -> LossOutput:
+        """Return `loss(encode(batch), batch)` of this process's rows; nothing is gathered."""
         features = self.encode(batch)
         with torch.autocast(batch["frames"].device.type, enabled=False):
             return self.loss(features, batch)

@@ -40,7 +40,6 @@ from counterpoint.objectives.action_error import action_error, constant_action_e
 from counterpoint.objectives.base import Batch, Features, LossOutput
 from counterpoint.objectives.infonce import in_full_precision
 from counterpoint.objectives.steps import StepConfig, StepObjective, check_actions, follow, frozen_copy
-from counterpoint.training.distributed import world_size
 
 __all__ = [
     "TD3BCPretraining",
@@ -243,10 +242,10 @@ class TD3BCPretraining(StepObjective):
     def _is_actors_turn(self) -> bool:
         """Whether the step under way is one of the policy's; the first is not, as in TD3."""
         every = self.config.actor_every
-        if every > 1 and world_size() > 1:
+        if every > 1 and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
             raise BadInputError(
                 "objective.actor_every",
-                f"{every} under {world_size()} ranks",
+                f"{every} under several ranks",
                 "1: ranks wait for every parameter's gradient at every step",
                 "set it to 1, or train in one process",
             )

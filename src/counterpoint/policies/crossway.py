@@ -13,7 +13,6 @@ from torch.nn import functional
 
 from counterpoint.config import FrozenConfig
 from counterpoint.errors import BadInputError
-from counterpoint.objectives.base import LossOutput
 
 __all__ = ["CrosswayConfig", "CrosswayDecoder"]
 
@@ -102,8 +101,8 @@ class CrosswayDecoder(nn.Module):
         bottleneck: Float[Tensor, "B M k"],
         frames: UInt8[Tensor, "B C h w 3"],
         state: Float[Tensor, "B P"] | None = None,
-    ) -> LossOutput:
-        """L_rec of the newest observation, not yet multiplied by `config.weight`.
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return L_rec of the newest observation, not yet multiplied by `config.weight`.
 
         Args:
             bottleneck: `Denoised.bottleneck`.
@@ -111,7 +110,7 @@ class CrosswayDecoder(nn.Module):
             state: Normalised; needed where `state_dim` is not 0.
 
         Returns:
-            The loss. Metrics: `pictures`, the mean error over cameras without their weights, and `state`.
+            The loss, and metrics: `pictures`, the mean error over cameras without their weights, and `state`.
 
         Raises:
             BadInputError: When frames or state are of another shape than the decoders.
@@ -125,7 +124,7 @@ class CrosswayDecoder(nn.Module):
         if numbers is not None and state is not None:
             metrics["state"] = functional.mse_loss(numbers.float(), state.float())
             loss = loss + metrics["state"]
-        return LossOutput(loss, metrics)
+        return loss, metrics
 
     def _check(self, frames: Tensor, state: Tensor | None) -> None:
         wanted = (len(self.pictures), self.size, self.size, 3)

@@ -25,8 +25,9 @@ from safetensors.torch import load, save_file
 from torch import Tensor
 
 from counterpoint.errors import BadInputError
+from counterpoint.files import flush, sha256_of, write_atomically
 
-__all__ = ["last_good", "list_checkpoints", "load_checkpoint", "newest_valid", "save_checkpoint", "write_atomically"]
+__all__ = ["last_good", "list_checkpoints", "load_checkpoint", "newest_valid", "save_checkpoint"]
 
 PREFIX = "step-"
 
@@ -51,13 +52,13 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], *, keep: int
     skeleton = _take_tensors(state, "", tensors)
     save_file(tensors, temporary / "state.safetensors")
     (temporary / "state.json").write_text(json.dumps({"step": step, "state": skeleton}))
-    hashes = {name: _sha256(temporary / name) for name in ("state.safetensors", "state.json")}
+    hashes = {name: sha256_of(temporary / name) for name in ("state.safetensors", "state.json")}
     (temporary / "manifest.json").write_text(json.dumps(hashes, indent=1))
     for path in temporary.iterdir():
-        _flush(path)
+        flush(path)
     shutil.rmtree(final, ignore_errors=True)
     temporary.rename(final)
-    _flush(folder)
+    flush(folder)
     write_atomically(folder / "last", final.name)
     for old in list_checkpoints(folder)[:-keep]:
         shutil.rmtree(old)
@@ -115,14 +116,6 @@ def last_good(folder: Path) -> str:
     return f"the last good checkpoint is {folder / last.read_text()}"
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a small text file so that a reader sees the old or the new content, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text)
-    _flush(temporary)
-    temporary.replace(path)
-
-
 def _damaged(path: Path, found: str, expected: str) -> BadInputError:
     return BadInputError(path, found, expected, "delete this checkpoint; training resumes from an older one")
 
@@ -153,16 +146,3 @@ def _put_tensors(skeleton: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
     if kind == "tuple":
         return tuple(_put_tensors(item, tensors) for item in content)
     return content
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -27,14 +27,15 @@ from counterpoint.data.spec import NStepSpec
 from counterpoint.data.store import EpisodeStore, SubsetStore
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import BadInputError
+from counterpoint.files import write_atomically
+from counterpoint.objectives.base import NonFiniteError
 from counterpoint.objectives.cloning import FEATURES, Cloning, CloningConfig
 from counterpoint.policies.cloned import ClonedPolicy
 from counterpoint.policies.demonstrations import Demonstrations
 from counterpoint.provenance import provenance
-from counterpoint.training.checkpoint import write_atomically
 from counterpoint.training.distributed import accelerator_of
 from counterpoint.training.fit import BatchSource, TrainConfig, train
-from counterpoint.training.learner import NonFiniteError, ObjectiveLearner, OptimizerConfig
+from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
 from counterpoint.training.run import claim_run
 
 __all__ = ["CloneConfig", "FeatureSource", "clone", "embed_store"]

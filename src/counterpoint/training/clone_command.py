@@ -17,7 +17,7 @@ from counterpoint.data.formats import open_dataset, split_names
 from counterpoint.data.store import EpisodeStore, SubsetStore
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError
-from counterpoint.training.checkpoint import write_atomically
+from counterpoint.files import write_atomically
 from counterpoint.training.clone import CloneConfig, clone
 from counterpoint.training.pretrain_steps import CENTRE_FRAMES, evenly_spaced_frames
 

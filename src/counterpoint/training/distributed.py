@@ -23,7 +23,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 
 from counterpoint.objectives.base import Batch, Features
 
-__all__ = ["accelerator_of", "gather_batch", "gather_features", "is_distributed", "rank", "world_size"]
+__all__ = ["accelerator_of", "gather", "gather_batch", "gather_features", "is_distributed", "rank", "world_size"]
 
 
 def accelerator_of(precision: str) -> Accelerator:
@@ -54,6 +54,11 @@ def rank() -> int:
 def world_size() -> int:
     """How many processes train together; 1 without a process group."""
     return distributed.get_world_size() if is_distributed() else 1
+
+
+def gather(features: Features, batch: Batch) -> tuple[Features, Batch]:
+    """Return features and batch of all ranks: what `Objective.forward` takes as `gather`."""
+    return gather_features(features), gather_batch(batch)
 
 
 def gather_features(features: Features) -> Features:

@@ -13,9 +13,9 @@ from pydantic import Field
 
 from counterpoint.config import FrozenConfig
 from counterpoint.errors import BadInputError
+from counterpoint.objectives.base import Learner, NonFiniteError
 from counterpoint.progress import ProgressBar
 from counterpoint.training.checkpoint import last_good, newest_valid, save_checkpoint
-from counterpoint.training.learner import Learner, NonFiniteError
 from counterpoint.training.log import MetricsLog
 
 __all__ = ["BatchSource", "TrainConfig", "train"]

@@ -34,6 +34,7 @@ from counterpoint.data.sampler import JointLoader, NStepLoader
 from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError
+from counterpoint.files import write_atomically
 from counterpoint.objectives import STEP_OBJECTIVES, objective_config
 from counterpoint.objectives.icon import IConConfig
 from counterpoint.objectives.imitation import AuxiliaryTerm, CrosswayTerm, IConTerm, Imitation, ObjectiveTerm
@@ -42,7 +43,6 @@ from counterpoint.policies.demonstrations import Demonstrations
 from counterpoint.policies.diffusion import DiffusionConfig, DiffusionHead
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
 from counterpoint.provenance import provenance
-from counterpoint.training.checkpoint import write_atomically
 from counterpoint.training.clone_command import DEMONSTRATIONS, CloneDataConfig, chosen_demonstrations
 from counterpoint.training.distributed import accelerator_of
 from counterpoint.training.fit import BatchSource, TrainConfig, train

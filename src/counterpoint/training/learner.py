@@ -6,9 +6,9 @@ Trainer, checkpoint and logging know only this face, so that agents which own se
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, cast
 
 import torch
 from accelerate import Accelerator
@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from counterpoint.config import FrozenConfig
-from counterpoint.objectives.base import Batch, LossOutput, Objective
+from counterpoint.objectives.base import Batch, LossOutput, NonFiniteError, Objective
+from counterpoint.training.distributed import gather, world_size
 
-__all__ = ["Learner", "NonFiniteError", "ObjectiveLearner", "OptimizerConfig", "learning_rate"]
+__all__ = ["ObjectiveLearner", "OptimizerConfig", "learning_rate"]
 
 
 class OptimizerConfig(FrozenConfig):
@@ -61,29 +62,6 @@ def learning_rate(config: OptimizerConfig, step: int, total: int) -> float:
     return config.final_lr + (config.lr - config.final_lr) * (1 + math.cos(math.pi * min(1.0, progress))) / 2
 
 
-class NonFiniteError(ArithmeticError):
-    """A loss or a gradient stopped being finite; parameters are as they were before the step."""
-
-
-class Learner(Protocol):
-    """What trains: one update a batch, a state to save, and modules to keep."""
-
-    def update(self, batch: Batch, step: int) -> Mapping[str, float | Tensor]:
-        """Take optimiser step number `step` (0-based) and return what to log: numbers, or scalars on a device."""
-
-    def evaluate(self, batch: Batch) -> dict[str, float]:
-        """Score a batch and change nothing."""
-
-    def state(self) -> dict[str, Any]:
-        """Everything the next update depends on."""
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state."""
-
-    def exports(self) -> dict[str, nn.Module]:
-        """The modules a user keeps."""
-
-
 class ObjectiveLearner:
     """Minimises one `Objective` with one optimiser.
 
@@ -113,6 +91,7 @@ class ObjectiveLearner:
             weight_decay=config.weight_decay,
         )
         self.model, self.optimizer = accelerator.prepare(self.objective, optimizer)
+        self._gather = gather if objective.across_ranks and world_size() > 1 else None
         self._average: AveragedModel | None = None
         if config.ema is not None:
             self._average = AveragedModel(self.objective, multi_avg_fn=_moving_average(config))
@@ -132,7 +111,7 @@ class ObjectiveLearner:
         for number, part in enumerate(parts):
             last = number == len(parts) - 1
             with nullcontext() if last else self.accelerator.no_sync(self.model):
-                output = self.model(part)
+                output = self.model(part, self._gather)
                 if not bool(torch.isfinite(output.loss)):
                     self.optimizer.zero_grad()
                     raise NonFiniteError(f"the loss is {output.loss.item()}")
@@ -151,7 +130,7 @@ class ObjectiveLearner:
         objective = self._exported()
         objective.eval()
         with torch.no_grad(), self.accelerator.autocast():
-            return _mean([objective(self._move(batch))])
+            return _mean([objective(self._move(batch), self._gather)])
 
     def state(self) -> dict[str, Any]:
         """Parameters, optimiser, moving average, gradient scaler and random states."""

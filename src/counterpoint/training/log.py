@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from counterpoint.errors import MissingExtraError
-from counterpoint.training.checkpoint import write_atomically
+from counterpoint.files import write_atomically
 
 __all__ = ["MetricsLog"]
 

@@ -28,9 +28,9 @@ from counterpoint.data.replay import ReplayBuffer, batch_rng
 from counterpoint.envs.vector import EnvWorkers, Observations, Stepped, WorkerLostError
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.goal_rollout import Rollouts, episode_seed, roll_out_patiently
+from counterpoint.objectives.base import NonFiniteError
 from counterpoint.progress import ProgressBar
 from counterpoint.training.checkpoint import last_good, newest_valid, save_checkpoint
-from counterpoint.training.learner import NonFiniteError
 from counterpoint.training.log import MetricsLog
 
 __all__ = ["OnlineConfig", "OnlineLoop", "Recorder"]

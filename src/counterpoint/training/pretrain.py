@@ -19,10 +19,10 @@ from counterpoint.data.sampler import Loader
 from counterpoint.data.store import EpisodeStore, SubsetStore
 from counterpoint.encoders.base import DualEncoder, EncoderConfig
 from counterpoint.errors import BadInputError
+from counterpoint.files import write_atomically
 from counterpoint.objectives import OBJECTIVES, STEP_OBJECTIVES, objective_config
 from counterpoint.objectives.base import Objective
 from counterpoint.provenance import provenance
-from counterpoint.training.checkpoint import write_atomically
 from counterpoint.training.distributed import accelerator_of
 from counterpoint.training.fit import TrainConfig, train
 from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig

@@ -20,10 +20,10 @@ from counterpoint.data.statistics import action_statistics
 from counterpoint.data.store import EpisodeStore, MultiTaskStore, other_size, task_table
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError
+from counterpoint.files import write_atomically
 from counterpoint.objectives import STEP_OBJECTIVES, objective_config
 from counterpoint.objectives.steps import StepObjective
 from counterpoint.provenance import provenance
-from counterpoint.training.checkpoint import write_atomically
 from counterpoint.training.distributed import accelerator_of
 from counterpoint.training.fit import TrainConfig, train
 from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig

@@ -18,17 +18,16 @@ from pydantic import Field
 from counterpoint.agents import AGENTS, Agent, agent_config, make_agent
 from counterpoint.agents.saved import save_agent
 from counterpoint.config import FrozenConfig, override, read_recipe, recipe_names, validate
-from counterpoint.data.draws import Spaces
 from counterpoint.data.formats import open_dataset
 from counterpoint.data.formats.minari.files import is_minari
 from counterpoint.data.formats.minari.reader import load_minari, replay_from_store
 from counterpoint.data.replay import ReplayBuffer, ReplaySource
-from counterpoint.envs.goal.env import EnvConfig, make_goal_env, spaces_of
+from counterpoint.envs.goal.env import EnvConfig, env_facts, env_spaces, in_another_env, matched
 from counterpoint.envs.vector import EnvWorkers
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.goal_rollout import Rollouts, roll_out_patiently
+from counterpoint.files import write_atomically
 from counterpoint.provenance import provenance
-from counterpoint.training.checkpoint import write_atomically
 from counterpoint.training.distributed import accelerator_of
 from counterpoint.training.fit import TrainConfig, train
 from counterpoint.training.online import OnlineConfig, OnlineLoop
@@ -38,9 +37,7 @@ __all__ = [
     "AgentRunConfig",
     "OfflineDataConfig",
     "OfflineTrainConfig",
-    "env_spaces",
     "load_agent_config",
-    "matched",
     "open_replay",
     "recorded_evaluation",
     "train_agent",
@@ -130,24 +127,6 @@ def recorded_evaluation(data: str) -> dict[str, Any]:
                 ) from None
             return {f"env.{key}": value for key, value in found.items()}
     return {}
-
-
-def matched(wanted: Spaces, found: Spaces, data: str) -> Spaces:
-    """The environment's spaces, once the data set or agent is known to have the same.
-
-    Raises:
-        BadInputError: When observations, goals or actions differ.
-    """
-    for name in ("observation", "goal", "action", "discrete"):
-        ours, theirs = getattr(wanted, name), getattr(found, name)
-        if ours != theirs:
-            raise BadInputError(
-                data,
-                f"{name} {theirs}",
-                f"{ours}, as in the environment",
-                "evaluate in the environment it was made for, or set data.goals and env.goals alike",
-            )
-    return wanted
 
 
 class AgentRunConfig(FrozenConfig):
@@ -316,28 +295,6 @@ def _offline(agent: Agent, buffer: ReplayBuffer, config: AgentRunConfig, out: Pa
     finally:
         if workers is not None:
             workers.close()
-
-
-def in_another_env(env: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """An environment's settings for another one: the cells of one maze mean nothing in the next."""
-    kept = {
-        key: value for key, value in env.items() if name == env.get("name") or key not in ("start_cells", "goal_cells")
-    }
-    return kept | {"name": name}
-
-
-def env_spaces(config: EnvConfig) -> Spaces:
-    """What an agent sees and does in an environment."""
-    return env_facts(config)[0]
-
-
-def env_facts(config: EnvConfig) -> tuple[Spaces, int]:
-    """Spaces and the length of an episode of an environment, which is made for a moment to ask it."""
-    env = make_goal_env(config)
-    try:
-        return spaces_of(env), int(env.get_wrapper_attr("episode_steps"))
-    finally:
-        env.close()
 
 
 FREE = {

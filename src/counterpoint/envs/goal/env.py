@@ -24,6 +24,7 @@ Pictures need a graphics context, which is made when the first one is drawn, in 
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -36,7 +37,18 @@ from counterpoint.envs.goal.sources import KEYS, Raw, make_base, task_of
 from counterpoint.envs.rendering import FastRenderer
 from counterpoint.errors import BadInputError, MissingExtraError
 
-__all__ = ["CorruptedObservations", "EnvConfig", "GoalEnv", "IdleAfterEnd", "make_goal_env", "spaces_of"]
+__all__ = [
+    "CorruptedObservations",
+    "EnvConfig",
+    "GoalEnv",
+    "IdleAfterEnd",
+    "env_facts",
+    "env_spaces",
+    "in_another_env",
+    "make_goal_env",
+    "matched",
+    "spaces_of",
+]
 
 
 _REPLACED = ("observation", "achieved_goal")
@@ -169,8 +181,6 @@ def make_goal_env(config: EnvConfig) -> gymnasium.Env[Observation, Any]:
     base = make_base(config.name, max_episode_steps=config.max_episode_steps, pictures=config.observations == "image")
     env: gymnasium.Env[Observation, Any] = GoalEnv(base, config)
     if config.corruption:
-        from counterpoint.envs.goal.env import CorruptedObservations
-
         env = CorruptedObservations(env, config.corruption)
     return IdleAfterEnd(env)
 
@@ -192,6 +202,46 @@ def spaces_of(env: gymnasium.Env[Any, Any]) -> Spaces:
         discrete=discrete,
         success_distance=inner.success_distance if coordinates else 0.0,
     )
+
+
+def env_spaces(config: EnvConfig) -> Spaces:
+    """Return what an agent sees and does in an environment."""
+    return env_facts(config)[0]
+
+
+def env_facts(config: EnvConfig) -> tuple[Spaces, int]:
+    """Return spaces and episode length of an environment, which is made for a moment."""
+    env = make_goal_env(config)
+    try:
+        return spaces_of(env), int(env.get_wrapper_attr("episode_steps"))
+    finally:
+        env.close()
+
+
+def in_another_env(env: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return settings for another environment: the cells of one maze mean nothing in the next."""
+    kept = {
+        key: value for key, value in env.items() if name == env.get("name") or key not in ("start_cells", "goal_cells")
+    }
+    return kept | {"name": name}
+
+
+def matched(wanted: Spaces, found: Spaces, data: str) -> Spaces:
+    """Return the environment's spaces when the data set or agent has the same.
+
+    Raises:
+        BadInputError: When observations, goals or actions differ.
+    """
+    for name in ("observation", "goal", "action", "discrete"):
+        ours, theirs = getattr(wanted, name), getattr(found, name)
+        if ours != theirs:
+            raise BadInputError(
+                data,
+                f"{name} {theirs}",
+                f"{ours}, as in the environment",
+                "evaluate in the environment it was made for, or set data.goals and env.goals alike",
+            )
+    return wanted
 
 
 class GoalEnv(gymnasium.Wrapper[Observation, Any, Any, Any]):

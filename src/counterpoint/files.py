@@ -1,0 +1,32 @@
+"""Files that are written whole: a reader sees the old or the new content, never a part."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+__all__ = ["flush", "sha256_of", "write_atomically"]
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a small text file."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8")
+    flush(temporary)
+    temporary.replace(path)
+
+
+def flush(path: Path) -> None:
+    """Put a file or a folder's entries on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sha256_of(path: Path) -> str:
+    """Return the hexadecimal digest of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
