@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from counterpoint.errors import BadInputError
-from counterpoint.objectives import td3_bc_pretraining
 from counterpoint.objectives.td3_bc_pretraining import (
     TD3BCPretraining,
     TD3BCPretrainingConfig,
@@ -286,7 +285,8 @@ def test_a_resumed_run_repeats() -> None:
 
 
 def test_several_ranks_need_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(td3_bc_pretraining, "world_size", lambda: 2)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
     made = objective(actor_every=2)
     with pytest.raises(BadInputError, match="actor_every"):
         made.encode(two_spaces(made))
