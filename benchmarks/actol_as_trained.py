@@ -12,26 +12,22 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from counterpoint.objectives import (
-    brownian_bridge_log_loss,
-    brownian_bridge_log_loss_as_trained,
-    brownian_bridge_loss,
-    brownian_bridge_loss_as_trained,
-)
+from counterpoint.objectives import brownian_bridge_loss
 from counterpoint.provenance import provenance
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 FORMS: dict[str, Loss] = {
     "Eq. 4": brownian_bridge_loss,
-    "Eq. 4, log variance": brownian_bridge_log_loss,
-    "as trained (b46fa66)": brownian_bridge_loss_as_trained,
-    "as trained, log variance (1aa2a0c)": brownian_bridge_log_loss_as_trained,
+    "Eq. 4, log variance": partial(brownian_bridge_loss, form="log_variance"),
+    "as trained (b46fa66)": partial(brownian_bridge_loss, form="variance_as_trained"),
+    "as trained, log variance (1aa2a0c)": partial(brownian_bridge_loss, form="log_variance_as_trained"),
 }
 
 

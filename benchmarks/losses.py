@@ -32,13 +32,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from counterpoint.objectives import (
-    actol_loss,
-    brownian_bridge_log_loss,
-    decisionnce_p_loss,
-    decisionnce_t_loss,
-    vlo_loss,
-)
+from counterpoint.objectives import actol_loss, brownian_bridge_loss, decisionnce_p_loss, decisionnce_t_loss, vlo_loss
 from counterpoint.provenance import provenance
 
 TEMPERATURE, LAMBDA = 0.01, 1.0
@@ -78,7 +72,7 @@ def unbound_loop(frames: Tensor, text: Tensor, times: Tensor) -> Tensor:
 
 def separate(frames: Tensor, text: Tensor, times: Tensor) -> Tensor:
     order = vlo_loss(frames, text, times, temperature=TEMPERATURE)
-    return order + LAMBDA * brownian_bridge_log_loss(frames, times)
+    return order + LAMBDA * brownian_bridge_loss(frames, times, form="log_variance")
 
 
 def fused(frames: Tensor, text: Tensor, times: Tensor) -> Tensor:

@@ -13,10 +13,7 @@ from counterpoint.objectives.actol import (
     AcTOLConfig,
     DirectedAcTOL,
     actol_loss,
-    brownian_bridge_log_loss,
-    brownian_bridge_log_loss_as_trained,
     brownian_bridge_loss,
-    brownian_bridge_loss_as_trained,
     directed_vlo_loss,
     random_intervals,
     vlo_loss,
@@ -33,7 +30,7 @@ def test_sum_of_its_two_losses(interval: Tensor | None) -> None:
     frames, text = videos()
     whole = actol_loss(frames, text, TIMES, temperature=0.1, bridge_weight=3.0, valid=VALID, interval=interval)
     order = vlo_loss(frames, text, TIMES, temperature=0.1, valid=VALID)
-    parts = order + 3 * brownian_bridge_log_loss(frames, TIMES, valid=VALID, interval=interval)
+    parts = order + 3 * brownian_bridge_loss(frames, TIMES, valid=VALID, interval=interval, form="log_variance")
     torch.testing.assert_close(whole, parts)
     mine, theirs = (torch.autograd.grad(value, (frames, text)) for value in (whole, parts))
     torch.testing.assert_close(mine, theirs)
@@ -65,7 +62,7 @@ def test_makes_nothing_on_another_device() -> None:
     for direction in (vlo_loss, directed_vlo_loss):
         assert direction(frames, text, times, temperature=1e-4, valid=valid).is_meta
     assert actol_loss(frames, text, times, valid=valid, interval=interval).is_meta
-    assert brownian_bridge_log_loss_as_trained(frames, times, valid=valid).is_meta
+    assert brownian_bridge_loss(frames, times, valid=valid, form="log_variance_as_trained").is_meta
     assert vlo_lower_bound(times, valid=valid).is_meta
 
 
@@ -94,12 +91,7 @@ def batch() -> dict[str, Any]:
     }
 
 
-BRIDGES = {
-    "log_variance": brownian_bridge_log_loss,
-    "variance": brownian_bridge_loss,
-    "log_variance_as_trained": brownian_bridge_log_loss_as_trained,
-    "variance_as_trained": brownian_bridge_loss_as_trained,
-}
+BRIDGES = ("log_variance", "variance", "log_variance_as_trained", "variance_as_trained")
 
 
 @pytest.mark.parametrize(("kind", "order"), [(AcTOL, vlo_loss), (DirectedAcTOL, directed_vlo_loss)])
@@ -110,7 +102,7 @@ def test_objective(kind: type[AcTOL], order: Any, bridge: Any) -> None:
     out = objective(batch())
     rows = objective.encode(batch()).rows
     vlo = order(rows["frames"], rows["text"], TIMES, temperature=0.1, valid=VALID)
-    smoothness = BRIDGES[bridge](rows["frames"], TIMES, valid=VALID)
+    smoothness = brownian_bridge_loss(rows["frames"], TIMES, valid=VALID, form=bridge)
     torch.testing.assert_close(out.loss, vlo + 0.01 * smoothness)
     torch.testing.assert_close(out.metrics["vlo"], vlo.detach())
     torch.testing.assert_close(out.metrics["bridge"], smoothness.detach())
@@ -128,7 +120,9 @@ def test_random_interval_is_a_function_of_the_sample() -> None:
     frames, text = videos()
     given = batch()
     out = objective.loss(Features({"frames": frames, "text": text}), given)
-    expected = brownian_bridge_log_loss(frames, TIMES, valid=VALID, interval=random_intervals(given["sample"], VALID))
+    expected = brownian_bridge_loss(
+        frames, TIMES, valid=VALID, interval=random_intervals(given["sample"], VALID), form="log_variance"
+    )
     torch.testing.assert_close(out.metrics["bridge"], expected.detach())
     later = objective.loss(Features({"frames": frames, "text": text}), given | {"sample": given["sample"] + 100})
     assert later.metrics["bridge"] != out.metrics["bridge"]

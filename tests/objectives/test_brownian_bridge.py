@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -9,18 +11,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from counterpoint.errors import BadInputError
-from counterpoint.objectives.actol import (
-    brownian_bridge_log_loss,
-    brownian_bridge_log_loss_as_trained,
-    brownian_bridge_loss,
-    brownian_bridge_loss_as_trained,
-    random_intervals,
-)
+from counterpoint.objectives.actol import brownian_bridge_loss, random_intervals
 from tests.golden.load import golden
 from tests.objectives.test_vlo import TIMES, VALID, Recorder, videos
 from tests.reference.actol import bridge_as_trained_video, bridge_video
 
 Loss = Callable[..., Tensor]
+brownian_bridge_log_loss: Loss = partial(brownian_bridge_loss, form="log_variance")
+brownian_bridge_loss_as_trained: Loss = partial(brownian_bridge_loss, form="variance_as_trained")
+brownian_bridge_log_loss_as_trained: Loss = partial(brownian_bridge_loss, form="log_variance_as_trained")
 DOCUMENTED: list[Loss] = [brownian_bridge_loss, brownian_bridge_log_loss]
 AS_TRAINED: list[Loss] = [brownian_bridge_loss_as_trained, brownian_bridge_log_loss_as_trained]
 
@@ -222,13 +221,14 @@ def test_no_loop_and_no_square(loss: Loss) -> None:
 
 def test_wrong_shapes_are_refused() -> None:
     frames, _ = videos(B=3)
-    for arguments in (
+    wrong: list[dict[str, Any]] = [
         {"times": SORTED[..., None]},
         {"times": SORTED[:, :4]},
         {"times": SORTED, "valid": VALID},
         {"times": SORTED, "interval": torch.zeros(3, 3, dtype=torch.long)},
-    ):
-        with pytest.raises(BadInputError, match=r"frames \[B, T, D\]"):
+    ]
+    for arguments in wrong:
+        with pytest.raises(BadInputError, match=r"for frames \[B, T, D\]"):
             brownian_bridge_loss(frames, **arguments)
 
 
