@@ -6,9 +6,11 @@ import io
 import json
 import tarfile
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,6 +28,21 @@ def smooth_frames(count: int, height: int, width: int, seed: int = 0) -> Array:
     coarse = Image.fromarray(rng.integers(0, 256, (4, 6, 3), dtype=np.uint8))
     wide = np.asarray(coarse.resize((width + 4 * count, height), Image.Resampling.BICUBIC))
     return np.stack([wide[:, 4 * t : 4 * t + width] for t in range(count)])
+
+
+def write_variable_rate(path: Path) -> Array:
+    """Write one second at 30 frames a second, then two at 5; return the presentation times in seconds."""
+    ticks = [*(3000 * frame for frame in range(30)), *(90000 + 18000 * frame for frame in range(10))]
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=30, options={"bf": "0"})
+        stream.height, stream.width, stream.pix_fmt = 32, 48, "yuv420p"
+        stream.time_base = stream.codec_context.time_base = Fraction(1, 90000)
+        for tick, pixels in zip(ticks, smooth_frames(len(ticks), 32, 48), strict=True):
+            frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
+            frame.pts, frame.time_base = tick, Fraction(1, 90000)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    return np.array(ticks) / 90000
 
 
 def memory_store(

@@ -5,6 +5,7 @@ import os
 import pickle
 import threading
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -13,9 +14,18 @@ import numpy as np
 import pytest
 
 from counterpoint.data.episode import Array
-from counterpoint.data.video import Codec, decoders, encode_video, in_worker, probe_video, read_frames, remux
+from counterpoint.data.video import (
+    Codec,
+    decoders,
+    encode_video,
+    frame_times,
+    in_worker,
+    probe_video,
+    read_frames,
+    remux,
+)
 from counterpoint.errors import BadInputError
-from tests.data.made import smooth_frames
+from tests.data.made import smooth_frames, write_variable_rate
 
 
 @pytest.fixture
@@ -96,6 +106,37 @@ def test_a_turned_phone_video_comes_upright(video: Path) -> None:
     os.utime(video, (1, 1))
     assert (probe_video(video).height, probe_video(video).width) == (48, 32)
     np.testing.assert_array_equal(read_frames(video, [3])[0], np.rot90(before, -1))
+
+
+@pytest.mark.parametrize(
+    ("matrix", "shown"),
+    [
+        ((-1, 0, 0, 1), lambda image: image[:, ::-1]),
+        ((1, 0, 0, -1), lambda image: image[::-1]),
+        ((-1, 0, 0, -1), lambda image: np.rot90(image, 2)),
+        ((0, 1, 1, 0), lambda image: image.swapaxes(0, 1)),
+        ((0, -1, -1, 0), lambda image: np.rot90(image, 2).swapaxes(0, 1)),
+        ((0, -1, 1, 0), np.rot90),
+    ],
+    ids=["left-right", "top-bottom", "half turn", "transposed", "anti-transposed", "quarter turn"],
+)
+def test_every_display_matrix_is_applied(video: Path, matrix: tuple[int, ...], shown: Callable[[Array], Array]) -> None:
+    before = read_frames(video, [3])[0]
+    content = bytearray(video.read_bytes())
+    a, b, c, d = (value << 16 & 0xFFFFFFFF for value in matrix)
+    at = content.index(b"tkhd") + 44
+    content[at : at + 36] = b"".join(value.to_bytes(4, "big") for value in (a, b, 0, c, d, 0, 0, 0, 1 << 30))
+    video.write_bytes(content)
+    os.utime(video, (1, 1))
+    np.testing.assert_array_equal(read_frames(video, [3])[0], shown(before))
+
+
+def test_frame_times_of_a_constant_and_of_a_variable_rate(tmp_path: Path, video: Path) -> None:
+    assert not probe_video(video).variable
+    np.testing.assert_allclose(frame_times(video), np.arange(31) / 10)
+    times = write_variable_rate(tmp_path / "variable.mp4")
+    assert probe_video(tmp_path / "variable.mp4").variable
+    np.testing.assert_allclose(frame_times(tmp_path / "variable.mp4")[:-1], times, atol=1e-4)
 
 
 def test_the_same_frames_give_the_same_file(tmp_path: Path, video: Path) -> None:

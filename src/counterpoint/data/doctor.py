@@ -23,9 +23,10 @@ from counterpoint.data.formats import Format, open_dataset, recognise
 from counterpoint.data.formats.lerobot import layout as layout
 from counterpoint.data.formats.lerobot.layout import EpisodePlace, Info, places_v21, places_v30
 from counterpoint.data.formats.lerobot.tables import as_matrix, read_table
+from counterpoint.data.formats.video_folder import VideoFolderStore
 from counterpoint.data.masks.robot import examine_masks
 from counterpoint.data.store import EpisodeStore
-from counterpoint.data.video import in_worker, probe_video
+from counterpoint.data.video import frame_times, in_worker, probe_video
 from counterpoint.errors import BadInputError
 from counterpoint.progress import ProgressBar
 
@@ -248,10 +249,22 @@ def _examine_tables(path: Path) -> tuple[list[BadInputError], EpisodeStore | Non
     """What can be told without decoding, and the store of what can be opened."""
     findings = examine_lerobot(path) if recognise(path) is Format.LEROBOT else []
     try:
-        return findings, open_dataset(path, on_bad_row=findings.append)
+        store = open_dataset(path, on_bad_row=findings.append)
+        videos = store.videos if isinstance(store, VideoFolderStore) else ()
+        return [*findings, *filter(None, map(_rate_finding, videos))], store
     except BadInputError as error:
         known = {finding.where for finding in findings}
         return findings + ([] if error.where in known else [error]), None
+
+
+def _rate_finding(video: Path) -> BadInputError | None:
+    """A constant frame rate is what objectives take steps to have; frames are read at their own times all the same."""
+    if not probe_video(video).variable:
+        return None
+    steps = np.diff(frame_times(video)[:-1])
+    found = f"a variable frame rate: {1 / steps.max():.3g} to {1 / max(steps.min(), 1e-6):.3g} frames a second"
+    hint = "ffmpeg -i IN -vf fps=10 OUT.mp4, or leave it: every frame is used at its own time"
+    return _finding(video, found, "a constant one, as every step counts alike in training", hint)
 
 
 def _decode_all(path: Path, store: EpisodeStore) -> list[BadInputError]:
@@ -299,6 +312,11 @@ def _decode(path: Path, store: EpisodeStore, first: int, stop: int) -> list[BadI
             except BadInputError as error:
                 where = f"{error.where}, episode {episode}"
                 findings.append(BadInputError(where, error.found, error.expected, error.hint))
+        try:
+            for numbers in (store.actions, store.state, store.rewards, store.timestamps):
+                numbers(episode)
+        except BadInputError as error:
+            findings += [error] if recognise(path) is not Format.LEROBOT else []  # examine_lerobot has read the rows
         if len(findings) == before:  # what cannot be read needs no closer look
             findings += examine_masks(path, store, episode)
     return findings

@@ -1,13 +1,8 @@
-"""Exact random access to the frames of video files, by frame number, through a bounded set of open decoders.
+"""Video files: probe, read exactly by frame number, encode, join, and decode in a process that may crash.
 
-A frame's number is its rank in presentation order. The first access to a file walks its packets, decodes the
-first picture alone, and notes every presentation time and keyframe; after that a frame costs one seek to the
-keyframe before it and the pictures between.
-
-Video files: probe, read by frame number, encode, concatenate, and decode what may crash a decoder.
-
-Reading lives in `counterpoint.data.video` and is named here again: this module is all a caller needs.
-Encoding sets a keyframe every second frame, which is what makes random access cheap.
+A frame's number is its rank in presentation order. The first access to a file walks its packets, decodes the first
+frame alone, and notes every presentation time and keyframe; after that a frame costs one seek to the keyframe before
+it and the frames between. Encoding sets a keyframe every second frame, which makes random access cheap.
 """
 
 from __future__ import annotations
@@ -30,13 +25,14 @@ from numpy.typing import NDArray
 
 from counterpoint.data.episode import Array
 from counterpoint.data.kept import Kept
-from counterpoint.errors import BadInputError
+from counterpoint.errors import BadInputError, require
 
 __all__ = [
     "Codec",
     "VideoInfo",
     "decoders",
     "encode_video",
+    "frame_times",
     "in_worker",
     "probe_video",
     "read_frames",
@@ -45,27 +41,49 @@ __all__ = [
 ]
 
 
-# Threads cost more than they save on small pictures, and do not survive a fork. PyAV < 17 used none.
+# Threads cost more than they save on small frames, and do not survive a fork. PyAV < 17 used none.
 _CONVERSION: dict[str, Any] = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
 
 
 @dataclass(frozen=True, slots=True)
 class VideoInfo:
-    """What a video file holds: number of frames, frames a second, height and width in pixels as shown."""
+    """The content of a video file.
+
+    Attributes:
+        frames: Number of frames.
+        fps: Frames a second; the mean where it varies.
+        height: Pixels, as shown.
+        width: Pixels, as shown.
+        variable: True where a frame is shown more than half an interval before or after its turn at a constant rate.
+    """
 
     frames: int
     fps: float
     height: int
     width: int
+    variable: bool = False
 
 
 def probe_video(path: str | Path) -> VideoInfo:
-    """Count the frames of a video file; one picture is decoded.
+    """Return the content of a video file; one frame is decoded.
 
     Raises:
         BadInputError: When the file is missing, is no video, or ends early.
     """
     return _index(_file_key(path)).info
+
+
+def frame_times(path: str | Path) -> NDArray[np.float64]:
+    """Return when each frame is shown, and the end: float64 [frames + 1], seconds from the first frame.
+
+    Raises:
+        BadInputError: When the file has no frame rate, or as `probe_video`.
+    """
+    index = _index(_file_key(path))
+    if not index.info.fps > 0:
+        found, hint = f"a frame rate of {index.info.fps}", "encode the video again with a frame rate"
+        raise BadInputError(path, found, "frames a second above 0", hint)
+    return index.seconds if index.info.variable else np.arange(index.info.frames + 1) / index.info.fps
 
 
 def read_frames(path: str | Path, indices: Sequence[int] | NDArray[Any]) -> Array:
@@ -76,7 +94,7 @@ def read_frames(path: str | Path, indices: Sequence[int] | NDArray[Any]) -> Arra
         indices: N frame numbers in any order; repeats are allowed.
 
     Returns:
-        uint8 [N, H, W, 3], RGB, turned upright where the file says how.
+        uint8 [N, H, W, 3], RGB, turned and mirrored as the file says.
 
     Raises:
         BadInputError: When the file is missing or damaged, or a number is outside it.
@@ -85,22 +103,19 @@ def read_frames(path: str | Path, indices: Sequence[int] | NDArray[Any]) -> Arra
     info = _index(key).info
     wanted, where = np.unique(np.asarray(indices, dtype=np.int64).reshape(-1), return_inverse=True)
     if len(wanted) and (wanted[0] < 0 or wanted[-1] >= info.frames):
-        raise BadInputError(
-            path,
-            f"a request for frame {wanted[0] if wanted[0] < 0 else wanted[-1]}",
-            f"a number from 0 to {info.frames - 1}",
-            "if the file should be longer, it is truncated: copy it again",
-        )
-    pictures = np.empty((len(wanted), info.height, info.width, 3), dtype=np.uint8)
+        found = f"a request for frame {wanted[0] if wanted[0] < 0 else wanted[-1]}"
+        hint = "if the file should be longer, it is truncated: copy it again"
+        raise BadInputError(path, found, f"a number from 0 to {info.frames - 1}", hint)
+    images = np.empty((len(wanted), info.height, info.width, 3), dtype=np.uint8)
     with decoders.borrow(key) as decoder:
-        decoder.read(wanted.tolist(), pictures)
+        decoder.read(wanted.tolist(), images)
     in_order = len(wanted) == len(where) and bool((np.diff(where) > 0).all())
-    return pictures if in_order else pictures[where]
+    return images if in_order else images[where]
 
 
 @contextmanager
 def reading(path: str | Path) -> Iterator[None]:
-    """Tell FFmpeg's errors on `path` as `BadInputError`."""
+    """Turn FFmpeg's errors on `path` into `BadInputError`."""
     try:
         yield
     except av.FFmpegError as error:
@@ -115,32 +130,56 @@ _FileKey = tuple[str, int, int]
 
 
 def _file_key(path: str | Path) -> _FileKey:
-    """Path, size and time of change: a file written anew is another file."""
+    """Return path, size and time of change: a file written anew is another file."""
     try:
         status = Path(path).stat()
     except OSError as error:
-        found = error.strerror or str(error)
-        raise BadInputError(path, found, "a video file", "check the path") from error
+        raise BadInputError(path, error.strerror or str(error), "a video file", "check the path") from error
     return str(path), status.st_size, status.st_mtime_ns
 
 
 @dataclass(frozen=True, slots=True)
+class _Orientation:
+    """How stored rows and columns become those shown: swap the axes, then mirror left-right and top-bottom."""
+
+    swap: bool = False
+    left_right: bool = False
+    top_bottom: bool = False
+
+    def apply(self, image: Array) -> Array:
+        image = image.swapaxes(0, 1) if self.swap else image
+        return image[:: -1 if self.top_bottom else 1, :: -1 if self.left_right else 1]
+
+
+def _orientation(frame: av.VideoFrame) -> _Orientation:
+    """Read the display matrix, 3 x 3 of int32: x' = a x + c y, y' = b x + d y, of multiples of a quarter turn."""
+    matrix: Any = frame.side_data.get("DISPLAYMATRIX")
+    if matrix is None:
+        return _Orientation()
+    a, b, _, c, d = np.frombuffer(bytes(matrix), np.int32)[:5].tolist()
+    swap = abs(b) > abs(a)
+    return _Orientation(swap, (c if swap else a) < 0, (b if swap else d) < 0)
+
+
+@dataclass(frozen=True, slots=True)
 class _Index:
-    """Where the pictures of a file are.
+    """The location of each frame of a file.
 
     Attributes:
         info: The file as a whole.
-        times: Presentation time of each frame, ascending.
+        times: Presentation time of each frame, ascending, in the stream's units.
+        seconds: Presentation time of each frame and the end, from the first frame.
         keyframes: Frame number of each keyframe.
-        key_times: Decoding time of each keyframe: what a seek aims at.
-        turns: Quarter turns to the left that set the picture upright.
+        key_times: Decoding time of each keyframe, the target of a seek.
+        orientation: From stored to shown.
     """
 
     info: VideoInfo
     times: NDArray[np.int64]
+    seconds: NDArray[np.float64]
     keyframes: NDArray[np.int64]
     key_times: NDArray[np.int64]
-    turns: int
+    orientation: _Orientation
 
 
 _indexes: Kept[_Index] = Kept(limit=64 * 1024**2)
@@ -151,45 +190,45 @@ def _index(key: _FileKey) -> _Index:
 
 
 def _walk(path: str) -> tuple[_Index, int]:
-    """Make a file's index; beside it, its size in bytes."""
+    """Return a file's index and the index's size in bytes."""
     with reading(path), av.open(path, metadata_errors="replace") as container:
         if not container.streams.video:
             raise BadInputError(path, "no video stream", "a video", "give another file")
         stream = container.streams.video[0]
-        shown: list[int] = []
+        shown: list[tuple[int, int]] = []
         keys: list[tuple[int, int]] = []
         for packet in container.demux(stream):
             if packet.size == 0 or packet.is_discard:
                 continue
             if packet.pts is None or packet.dts is None:
-                raise BadInputError(
-                    path,
-                    "a picture without a presentation time",
-                    "times in the container",
-                    "convert it: ffmpeg -i IN -c:v libx264 OUT.mp4",
-                )
-            shown.append(packet.pts)
+                hint = "convert it: ffmpeg -i IN -c:v libx264 OUT.mp4"
+                raise BadInputError(path, "a frame without a presentation time", "times in the container", hint)
+            shown.append((packet.pts, packet.duration or 0))
             if packet.is_keyframe:
                 keys.append((packet.pts, packet.dts))
         if not keys or len(shown) < stream.frames:
             expected = f"{stream.frames}, as its header says" if stream.frames else "at least one"
-            hint = "the file is truncated or empty: copy it again"
-            raise BadInputError(path, f"{len(shown)} frames", expected, hint)
-        times = np.sort(np.array(shown, dtype=np.int64))
+            raise BadInputError(path, f"{len(shown)} frames", expected, "the file is truncated or empty: copy it again")
+        times = np.sort(np.array([pts for pts, _ in shown], dtype=np.int64))
         keyframes = np.searchsorted(times, np.array([pts for pts, _ in keys], dtype=np.int64))
         container.seek(keys[0][1], stream=stream)
         first = next(container.decode(stream), None)
         if first is None:
-            raise _damaged(path, "no picture that decodes")
-        turns = first.rotation // 90 % 4
-        height, width = (first.width, first.height) if turns % 2 else (first.height, first.width)
-        info = VideoInfo(len(shown), float(stream.average_rate or Fraction(0)), height, width)
-        index = _Index(info, times, keyframes, np.array([dts for _, dts in keys], dtype=np.int64), turns)
-        return index, 1000 + times.nbytes + 2 * keyframes.nbytes
+            raise _damaged(path, "no frame that decodes")
+        orientation, fps = _orientation(first), float(stream.average_rate or Fraction(0))
+        height, width = (first.width, first.height) if orientation.swap else (first.height, first.width)
+        elapsed = (times - times[0]) * float(stream.time_base or 0)
+        step = elapsed[-1] / max(len(times) - 1, 1)
+        variable = bool((np.abs(elapsed - step * np.arange(len(times))) > step / 2).any())
+        last = max(max(shown)[1] * float(stream.time_base or 0), float(np.diff(elapsed[-2:]).sum()))
+        info = VideoInfo(len(shown), fps, height, width, variable)
+        key_times = np.array([dts for _, dts in keys], dtype=np.int64)
+        index = _Index(info, times, np.append(elapsed, elapsed[-1] + last), keyframes, key_times, orientation)
+        return index, 1000 + 2 * times.nbytes + 2 * keyframes.nbytes
 
 
 class _Decoder:
-    """One open file and the place its decoder has come to."""
+    """One open file and the position of its decoder."""
 
     def __init__(self, key: _FileKey) -> None:
         self.path, self.index, self.lock = key[0], _index(key), threading.Lock()
@@ -198,8 +237,8 @@ class _Decoder:
         self._stream = self._container.streams.video[0]
         self._stream.codec_context.thread_count = 1  # a decoding thread would not survive a fork
         self._reformatter = av.video.reformatter.VideoReformatter()
-        self._pictures: Iterator[av.VideoFrame] = iter(())
-        self._next = self.index.info.frames  # the number the next decoded picture will have
+        self._frames: Iterator[av.VideoFrame] = iter(())
+        self._next = self.index.info.frames  # the number of the next frame to be decoded
 
     def read(self, wanted: Sequence[int], out: Array) -> None:
         """Decode ascending frame numbers into `out`, in as few passes as the keyframes allow."""
@@ -208,40 +247,40 @@ class _Decoder:
                 key = max(int(np.searchsorted(self.index.keyframes, number, side="right")) - 1, 0)
                 if not self.index.keyframes[key] <= self._next <= number:
                     self._seek(int(self.index.key_times[key]))
-                picture = self._forward_to(number)
-                if picture is None:  # some containers' seek overshoots: start from the beginning
+                frame = self._forward_to(number)
+                if frame is None:  # some containers' seek overshoots: start from the beginning
                     self._seek(int(self.index.key_times[0]))
-                    picture = self._forward_to(number)
-                if picture is None or picture.is_corrupt:
-                    raise _damaged(self.path, f"no sound picture for frame {number}")
-                out[slot] = np.rot90(self._as_rgb(picture, out.shape), self.index.turns)
+                    frame = self._forward_to(number)
+                if frame is None or frame.is_corrupt:
+                    raise _damaged(self.path, f"no sound frame {number}")
+                out[slot] = self.index.orientation.apply(self._as_rgb(frame, out.shape))
 
-    def _as_rgb(self, picture: av.VideoFrame, shape: tuple[int, ...]) -> Array:
-        if {picture.height, picture.width} != {shape[1], shape[2]}:
-            raise _damaged(self.path, f"a picture of {picture.height} x {picture.width} among {shape[1]} x {shape[2]}")
-        return self._reformatter.reformat(picture, format="rgb24", **_CONVERSION).to_ndarray()
+    def _as_rgb(self, frame: av.VideoFrame, shape: tuple[int, ...]) -> Array:
+        if {frame.height, frame.width} != {shape[1], shape[2]}:
+            raise _damaged(self.path, f"a frame of {frame.height} x {frame.width} among {shape[1]} x {shape[2]}")
+        return self._reformatter.reformat(frame, format="rgb24", **_CONVERSION).to_ndarray()
 
     def _seek(self, time: int) -> None:
         self._container.seek(time, stream=self._stream)
-        self._pictures = self._container.decode(self._stream)
+        self._frames = self._container.decode(self._stream)
 
     def _forward_to(self, number: int) -> av.VideoFrame | None:
-        for picture in self._pictures:
-            if picture.pts is None:
+        for frame in self._frames:
+            if frame.pts is None:
                 continue
-            shown = int(np.searchsorted(self.index.times, picture.pts))
+            shown = int(np.searchsorted(self.index.times, frame.pts))
             self._next = shown + 1
             if shown >= number:
-                return picture if shown == number else None
+                return frame if shown == number else None
         self._next = self.index.info.frames
         return None
 
 
 class _DecoderCache:
-    """The open decoders of this process, the longest unused closed first.
+    """An LRU cache of this process's open decoders.
 
     Attributes:
-        limit: How many files may stay open.
+        limit: Number of files that may stay open.
     """
 
     def __init__(self, limit: int) -> None:
@@ -254,7 +293,7 @@ class _DecoderCache:
 
     def after_fork(self) -> None:
         """Start empty in a child: file positions are shared with the parent, and its locks may be held."""
-        self._inherited = self._open  # kept, so that nothing of the parent's is closed from here
+        self._inherited = self._open  # referenced, so that the parent's files are not closed here
         self._forget()
 
     def __len__(self) -> int:
@@ -262,7 +301,7 @@ class _DecoderCache:
 
     @contextmanager
     def borrow(self, key: _FileKey) -> Iterator[_Decoder]:
-        """The decoder of a file, for one thread at a time; one that failed is not kept."""
+        """Yield the decoder of a file, to one thread at a time; a decoder that fails is dropped."""
         with self._lock:
             decoder = self._open.pop(key, None) or _Decoder(key)
             self._open[key] = decoder
@@ -287,19 +326,19 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 Result = TypeVar("Result")
 Codec = Literal["libx264", "libsvtav1"]
 
-# Without B-frames the order of packets is the order of pictures, so that remuxed parts join without a gap.
-# A fixed quantiser: the rate control of libx264 has been seen to choose other ones for the same pictures in another
-# process, and a recording that was interrupted shall end in the same pixels as one that was not.
+# Without B-frames the order of packets is the order of frames, so that remuxed parts join without a gap.
+# A fixed quantiser: libx264's rate control may choose another one for the same frames in another process, and an
+# interrupted recording must end in the same pixels as an uninterrupted one.
 _OPTIONS: dict[str, dict[str, str]] = {"libx264": {"qp": "18", "bf": "0"}, "libsvtav1": {"crf": "30"}}
-_SMALLEST_AV1 = 64  # SVT-AV1 crashes the process on smaller pictures.
+_SMALLEST_AV1 = 64  # SVT-AV1 crashes the process on smaller frames.
 
 
 def encode_video(
     path: str | Path, frames: Iterable[Array], fps: float, *, codec: Codec = "libx264", gop: int = 2
 ) -> None:
-    """Encode frames into a file that comes into being whole or not at all.
+    """Encode frames into a file that is written whole or not at all.
 
-    Pictures with an odd side keep their size: libx264 stores them with full-resolution colour (yuv444p).
+    Frames with an odd side keep their size: libx264 stores them with full-resolution colour (yuv444p).
 
     Args:
         path: The file to write; its ending names the container (.mp4).
@@ -323,14 +362,10 @@ def encode_video(
                 odd = any(side % 2 for side in shape[:2])
                 stream.pix_fmt = "yuv444p" if odd and codec == "libx264" else "yuv420p"
             if frame.dtype != np.uint8 or frame.shape != shape:
-                raise BadInputError(
-                    path,
-                    f"frame {number} as {frame.dtype} {frame.shape}",
-                    f"uint8 {shape}",
-                    "give RGB frames of one size, channels last",
-                )
-            picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
-            container.mux(stream.encode(picture))
+                found = f"frame {number} as {frame.dtype} {frame.shape}"
+                raise BadInputError(path, found, f"uint8 {shape}", "give RGB frames of one size, channels last")
+            image = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
+            container.mux(stream.encode(image))
         if shape is None:
             raise BadInputError(path, "no frame", "at least one", "drop empty episodes")
         container.mux(stream.encode(None))
@@ -358,12 +393,8 @@ def remux(parts: Sequence[Path], path: str | Path) -> None:
                 if out is None:
                     out, alike = target.add_stream_from_template(stream, opaque=True), own
                 if own != alike:
-                    raise BadInputError(
-                        part,
-                        f"{own[:4]}",
-                        f"{(alike or own)[:4]} and the same encoder settings, as in {parts[0]}",
-                        "encode the parts alike, or give frames instead of files",
-                    )
+                    expected = f"{(alike or own)[:4]} and the same encoder settings, as in {parts[0]}"
+                    raise BadInputError(part, f"{own[:4]}", expected, "encode the parts alike, or give frames")
                 shift = round(start / (_rate(info.fps) * (stream.time_base or 1)))
                 for packet in source.demux(stream):
                     if packet.pts is not None and packet.dts is not None:
@@ -418,13 +449,13 @@ def _serve(pipe: Connection, function: Callable[..., Any], args: tuple[Any, ...]
 
 
 def _rate(fps: float) -> Fraction:
-    """Frame rates of film and broadcast are fractions over 1001."""
+    """Return a fraction over at most 1001, as film and broadcast use."""
     return Fraction(fps).limit_denominator(1001)
 
 
 @contextmanager
 def _written_whole(path: Path) -> Iterator[Path]:
-    """A temporary name beside `path` that takes its place when the block ends well."""
+    """Yield a temporary path that becomes `path` when the block succeeds."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
     try:
@@ -435,12 +466,8 @@ def _written_whole(path: Path) -> Iterator[Path]:
 
 
 def _check_encodable(path: Path, frame: Array, codec: Codec) -> tuple[int, ...]:
-    small = codec == "libsvtav1" and min(frame.shape[:2]) < _SMALLEST_AV1
-    if frame.ndim != 3 or frame.shape[-1] != 3 or small:
-        raise BadInputError(
-            path,
-            f"frames of shape {frame.shape}",
-            "(H, W, 3)" + (f" of at least {_SMALLEST_AV1} pixels a side" if small else ""),
-            "use codec='libx264' for small pictures" if small else "give RGB frames, channels last",
-        )
+    require(frame.ndim == 3 and frame.shape[-1] == 3, path, f"frames of {frame.shape}", "(H, W, 3)", "give RGB frames")
+    if codec == "libsvtav1" and min(frame.shape[:2]) < _SMALLEST_AV1:
+        expected, hint = f"at least {_SMALLEST_AV1} pixels a side", "use codec='libx264' for small frames"
+        raise BadInputError(path, f"frames of {frame.shape}", expected, hint)
     return frame.shape

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,9 @@ import pytest
 
 from counterpoint.data.commands import convert, doctor, info
 from counterpoint.data.episode import Array
-from counterpoint.data.formats import Format, open_dataset, recognise
+from counterpoint.data.formats import Format, drq, open_dataset, recognise
 from counterpoint.data.formats.drq import DrqReplayStore
+from counterpoint.data.kept import Kept
 from counterpoint.data.store import EpisodeStore, read_episode
 from counterpoint.errors import BadInputError
 
@@ -79,16 +81,49 @@ def test_episodes_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     assert [e.length for e in DrqReplayStore(tmp_path / "task").episodes] == list(range(2, 14))
 
 
-def test_few_episodes_are_kept_unpacked_and_none_travels(tmp_path: Path) -> None:
+def test_unpacked_episodes_are_bounded_and_none_travels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_replay(tmp_path / "task", (2,) * 12, size=4)
     store = DrqReplayStore(tmp_path / "task")
+    kept: Kept[Array] = Kept(limit=8 * 2 * 4 * 4 * 3)
+    monkeypatch.setattr(drq, "_images", kept)
     for _ in range(2):
         for number in range(12):
             assert store.frames(number, np.array([1]))[0, 0, 0, 0] == 10 + number
-    assert len(store._pictures) == 8
+    assert len(kept) == 8
     copied = pickle.loads(pickle.dumps(store))
-    assert not copied._pictures
     np.testing.assert_array_equal(copied.frames(3, np.arange(2)), store.frames(3, np.arange(2)))
+
+
+@pytest.mark.parametrize("name", ["action", "reward"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_not_finite_are_refused_and_found(
+    tmp_path: Path, name: str, value: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_replay(tmp_path / "task")
+    file = tmp_path / "task" / "20230100T000000_0_4.npz"
+    with np.load(file) as arrays:
+        values = arrays[name].copy()
+    values[2] = value
+    _rewrite(file, **{name: values})
+    store = DrqReplayStore(tmp_path / "task")
+    with pytest.raises(BadInputError, match=f"{name}s: found a value that is not finite at step 1"):
+        store.actions(0) if name == "action" else store.rewards(0)
+    assert doctor(tmp_path / "task") == 2
+    assert "not finite" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_small_file_that_claims_gigabytes_is_refused(tmp_path: Path) -> None:
+    write_replay(tmp_path / "task")
+    file = tmp_path / "task" / "20230100T000000_0_4.npz"
+    _rewrite(file, observation=np.broadcast_to(np.uint8(0), (5, 9, 84, 84)))
+    whole = zipfile.ZipFile(file)
+    contents = {name: whole.read(name) for name in whole.namelist()}
+    claimed = contents["observation.npy"].replace(b"(5, 9, 84, 84)", b"(5,9,8400,8400)")
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content in contents.items():
+            archive.writestr(name, claimed if name == "observation.npy" else content)
+    with pytest.raises(BadInputError, match="1 GB"):
+        DrqReplayStore(tmp_path / "task")
 
 
 def _rewrite(file: Path, **changes: Array | None) -> None:

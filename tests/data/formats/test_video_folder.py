@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from counterpoint.data.doctor import examine
 from counterpoint.data.formats.video_folder import VideoFolderStore
 from counterpoint.data.store import EpisodeStore, read_episode
+from counterpoint.data.video import read_frames
 from counterpoint.errors import BadInputError
-from tests.data.made import smooth_frames, write_videos
+from tests.data.made import smooth_frames, write_variable_rate, write_videos
 
 WIDOWX = Path(__file__).resolve().parents[3] / ".." / "shared" / "data" / "widowx"
 
@@ -49,6 +51,31 @@ def test_segments_of_one_video(folder: Path) -> None:
     np.testing.assert_array_equal(store.frames(0, np.arange(5)), whole[:5])
     np.testing.assert_array_equal(store.frames(1, np.arange(7)), whole[5:])
     assert store.timestamps(1)[0] == 0
+
+
+def test_segments_of_a_variable_frame_rate_follow_presentation_times(tmp_path: Path) -> None:
+    times = write_variable_rate(tmp_path / "phone.mp4")
+    manifest(
+        tmp_path,
+        "video,instruction,start,end\nphone.mp4,slow,1.0,\nphone.mp4,fast,,1\nphone.mp4,both,0.9,1.5\nphone.mp4,end,2,3\n",
+    )
+    store = VideoFolderStore(tmp_path)
+    assert [info.length for info in store.episodes] == [10, 30, 6, 5]
+    whole = read_frames(tmp_path / "phone.mp4", range(40))
+    np.testing.assert_array_equal(store.frames(0, np.arange(10)), whole[30:])
+    np.testing.assert_array_equal(store.frames(2, np.arange(6)), whole[27:33])
+    np.testing.assert_allclose(store.timestamps(2), times[27:33] - times[27], atol=1e-4)
+    np.testing.assert_allclose([info.fps for info in store.episodes], [5, 30, 6 / 0.7, 5], rtol=0.02)
+    manifest(tmp_path, "video,instruction,start,end\nphone.mp4,late,2,3.3\n")
+    with pytest.raises(BadInputError, match="the video's end"):
+        VideoFolderStore(tmp_path)
+
+
+def test_doctor_finds_a_variable_frame_rate(tmp_path: Path) -> None:
+    write_variable_rate(tmp_path / "phone.mp4")
+    (finding,) = examine(manifest(tmp_path, "video,instruction\nphone.mp4,open\n"))
+    assert "variable frame rate" in finding.found
+    assert finding.where.endswith("phone.mp4")
 
 
 def test_json_lines_and_a_manifest_named_itself(folder: Path) -> None:

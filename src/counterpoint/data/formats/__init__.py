@@ -7,12 +7,12 @@ from enum import Enum
 from pathlib import Path
 
 from counterpoint.data.cache import CachedStore
+from counterpoint.data.formats.base import OnBadRow, raise_error
 from counterpoint.data.formats.drq import DrqReplayStore, drq_files
 from counterpoint.data.formats.epic import EpicKitchensStore
 from counterpoint.data.formats.hdf5.reader import Hdf5Store, hdf5_files, hdf5_splits
 from counterpoint.data.formats.lerobot.reader import LeRobotStore
 from counterpoint.data.formats.rlbench.reader import RLBenchStore, first_rlbench_episode
-from counterpoint.data.formats.table import OnBadRow, raise_error
 from counterpoint.data.formats.video_folder import MANIFESTS, VideoFolderStore
 from counterpoint.data.store import EpisodeStore, OneCameraStore
 from counterpoint.errors import BadInputError

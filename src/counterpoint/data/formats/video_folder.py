@@ -1,6 +1,4 @@
-"""What stores of instructed videos share: one camera, a constant frame rate, no actions, state or rewards.
-
-A folder of videos and a manifest that says what each shows: the least effort to bring data of one's own.
+"""A folder of videos and a manifest that says what each shows: the least effort to bring data of one's own.
 
 `manifest.csv` or `manifest.jsonl` has the columns `video` (a path inside the folder) and `instruction`;
 `start` and `end`, in seconds, are added where an episode is only a part of its video.
@@ -8,183 +6,113 @@ A folder of videos and a manifest that says what each shows: the least effort to
 
 from __future__ import annotations
 
-import hashlib
-import math
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
 from counterpoint.data.episode import Array, EpisodeInfo
-from counterpoint.data.formats.table import OnBadRow, Row, raise_error, read_table
-from counterpoint.data.video import VideoInfo, probe_video, read_frames
-from counterpoint.errors import BadInputError
+from counterpoint.data.formats.base import OnBadRow, Reader, raise_error, read_each
+from counterpoint.data.formats.table import Row, read_table
+from counterpoint.data.video import frame_times, probe_video, read_frames
+from counterpoint.errors import BadInputError, require
 
-__all__ = ["MANIFESTS", "ClipStore", "VideoFolderStore"]
-
-
-class ClipStore:
-    """An `EpisodeStore` of videos of people; a format says where the frames of an episode are.
-
-    Attributes:
-        cameras: The one camera's name.
-        episodes: What is known of each episode.
-    """
-
-    cameras: tuple[str, ...]
-    episodes: tuple[EpisodeInfo, ...]
-
-    @property
-    def fingerprint(self) -> str:
-        """Hex digest that changes whenever the content behind the store does."""
-        raise NotImplementedError
-
-    def read(self, episode: int, steps: Array) -> Array:
-        """uint8 [N, H, W, 3] at N steps of an episode."""
-        raise NotImplementedError
-
-    def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
-        """uint8 [N, H, W, 3].
-
-        Raises:
-            BadInputError: When the camera is unknown, or a frame cannot be decoded.
-        """
-        if camera is not None and camera not in self.cameras:
-            raise BadInputError("camera", repr(camera), f"{self.cameras[0]!r}", "leave the camera out")
-        return self.read(episode, np.asarray(indices, dtype=np.int64))
-
-    def timestamps(self, episode: int) -> Array:
-        """float64 [T], seconds since the episode's first frame."""
-        info = self.episodes[episode]
-        return np.arange(info.length) / info.fps
-
-    def actions(self, episode: int) -> None:
-        """Videos of people have none."""
-
-    def state(self, episode: int) -> None:
-        """Videos of people have none."""
-
-    def rewards(self, episode: int) -> None:
-        """Videos of people have none."""
-
+__all__ = ["MANIFESTS", "VideoFolderStore"]
 
 MANIFESTS = ("manifest.csv", "manifest.jsonl")
 """The names a manifest may have."""
 
 
-class VideoFolderStore(ClipStore):
+class VideoFolderStore(Reader):
     """Episodes of a folder of videos: one camera, `camera`; neither actions nor state.
+
+    An episode is the frames shown at start <= t < end, by their own presentation times. A video of variable frame rate
+    keeps these as timestamps; `fps` is then the mean rate of the episode.
 
     Args:
         path: The folder that holds the manifest, or the manifest itself.
-        on_bad_row: Told of each row that cannot be used, which is then left out; by default the first raises.
+        on_bad_row: Called for each row that cannot be used, which is then left out; by default the first raises.
 
     Raises:
         BadInputError: When the manifest or a row of it cannot be used: the message names the row.
     """
 
-    cameras = ("camera",)
-
     def __init__(self, path: str | Path, *, on_bad_row: OnBadRow = raise_error) -> None:
         self.manifest = _find_manifest(Path(path))
         folder = self.manifest.parent.resolve()
-        videos: dict[Path, VideoInfo] = {}  # a video of many episodes is probed once
-        episodes: list[EpisodeInfo] = []
-        self._segments: list[tuple[Path, int]] = []  # video, number of the first frame
-        for row in read_table(self.manifest, ("video", "instruction"), on_bad_row=on_bad_row):
-            try:
-                instruction = row.text("instruction")
-                video = _inside(folder, row)
-                if video not in videos:
-                    videos[video] = _probe(video, row)
-                first, length = _segment(row, videos[video])
-            except BadInputError as error:
-                on_bad_row(error)
-                continue
-            episodes.append(EpisodeInfo(length, instruction, videos[video].fps))
-            self._segments.append((video, first))
-        self.episodes = tuple(episodes)
-        self.videos = tuple(videos)
+        rows = read_table(self.manifest, ("video", "instruction"), on_bad_row=on_bad_row)
+        parsed = [result for _, result in read_each(rows, lambda row: _parse(row, folder), on_bad_row)]
+        self.episodes = tuple(episode for episode, _, _ in parsed)
+        self._segments = [(video, first) for _, video, first in parsed]
+        self.videos = tuple(dict.fromkeys(video for _, video, _ in parsed))
 
-    @property
-    def fingerprint(self) -> str:
-        """Digest of the manifest and of each video's name, size and time of change."""
-        digest = hashlib.sha256(self.manifest.read_bytes())
-        for video in self.videos:
-            stat = video.stat()
-            digest.update(f"{video.name}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
-        return digest.hexdigest()
+    def files(self) -> tuple[Path, ...]:
+        """Return the videos."""
+        return self.videos
 
-    def read(self, episode: int, steps: Array) -> Array:
-        """uint8 [N, H, W, 3]."""
+    def identity(self) -> object:
+        """Return each episode's video and first frame."""
+        return [(video.name, first) for video, first in self._segments]
+
+    def where(self, episode: int) -> str:
+        """Return the episode's video."""
+        return f"{self._segments[episode][0]}"
+
+    def read(self, episode: int, steps: Array, camera: str) -> Array:
+        """Return uint8 [N, H, W, 3]."""
         video, first = self._segments[episode]
         return read_frames(video, first + steps)
+
+    def timestamps(self, episode: int) -> Array:
+        """Return float64 [T], seconds since the episode's first frame."""
+        video, first = self._segments[episode]
+        if not probe_video(video).variable:
+            return super().timestamps(episode)
+        times = frame_times(video)[first : first + self.episodes[episode].length]
+        shifted: Array = times - times[0]
+        return shifted
 
 
 def _find_manifest(path: Path) -> Path:
     if path.is_file():
         return path
     here = [path / name for name in MANIFESTS if (path / name).is_file()]
-    if len(here) != 1:
-        raise BadInputError(
-            path,
-            "both manifest.csv and manifest.jsonl" if here else "no manifest",
-            "manifest.csv or manifest.jsonl",
-            "keep one manifest, with the columns video, instruction and, if wanted, start, end",
-        )
+    found = "both manifest.csv and manifest.jsonl" if here else "no manifest"
+    hint = "keep one manifest, with the columns video, instruction and, if wanted, start, end"
+    require(len(here) == 1, path, found, "manifest.csv or manifest.jsonl", hint)
     return here[0]
 
 
+def _parse(row: Row, folder: Path) -> tuple[EpisodeInfo, Path, int]:
+    """Return a row's episode, its video and the number of its first frame."""
+    instruction, video = row.text("instruction"), _inside(folder, row)
+    try:
+        fps, times = probe_video(video).fps, frame_times(video)
+    except BadInputError as error:
+        raise BadInputError(f"{row.where}, {video}", error.found, error.expected, error.hint) from error
+    start, end = row.seconds("start") or 0.0, row.seconds("end")
+    # Times are written with few decimals: a frame within a thousandth of its interval before `start` belongs.
+    slack = 1e-3 / fps
+    first = int(np.searchsorted(times[:-1], start - slack))
+    stop = len(times) - 1 if end is None else int(np.searchsorted(times[:-1], end - slack))
+    if first >= stop or (end is not None and end > times[-1] + slack):
+        found = f"start = {start:g}, end = {'the end' if end is None else f'{end:g}'}"
+        expected = f"at least one frame in start <= t < end <= {times[-1]:.3f}, the video's end in seconds"
+        raise BadInputError(row.where, found, expected, "correct start and end, or leave them empty for all of it")
+    if probe_video(video).variable:
+        fps = float((stop - first) / (times[stop] - times[first]))
+    return EpisodeInfo(stop - first, instruction, fps), video, first
+
+
 def _inside(folder: Path, row: Row) -> Path:
-    """The video of a row, which must lie in the manifest's folder even after following symbolic links."""
+    """Return a row's video, which must lie in the manifest's folder even after following symbolic links."""
     name = row.text("video")
     try:
         plain = not PurePosixPath(name).is_absolute() and ".." not in PurePosixPath(name).parts
-        video = (folder / name).resolve() if plain else None
-        inside = video is not None and video.is_relative_to(folder)
-        there = inside and video is not None and video.is_file()
+        video = (folder / name).resolve()
+        inside, there = plain and video.is_relative_to(folder), video.is_file()
     except (OSError, ValueError, RuntimeError):  # no path at all: too long, a null byte, a loop of links
         raise row.error("video", name, "a path") from None
-    if video is None or not inside:
-        raise BadInputError(
-            row.where,
-            f"video = {name!r}, which leaves the folder",
-            f"a path inside {folder}",
-            "copy the video into the folder and name it relative to the manifest",
-        )
-    if not there:
-        raise BadInputError(
-            row.where, f"no file {name!r}", f"a video in {folder}", "copy the video there, or remove this row"
-        )
+    hint = "copy the video into the folder and name it relative to the manifest, or remove this row"
+    require(inside, row.where, f"video = {name!r}, which leaves the folder", f"a path inside {folder}", hint)
+    require(there, row.where, f"no file {name!r}", f"a video in {folder}", hint)
     return video
-
-
-def _probe(video: Path, row: Row) -> VideoInfo:
-    try:
-        info = probe_video(video)
-    except BadInputError as error:
-        raise BadInputError(f"{row.where}, {video}", error.found, error.expected, error.hint) from error
-    if not info.fps > 0:
-        raise BadInputError(
-            f"{row.where}, {video}",
-            f"a frame rate of {info.fps}",
-            "frames a second above 0",
-            "encode the video again with a frame rate",
-        )
-    return info
-
-
-def _segment(row: Row, video: VideoInfo) -> tuple[int, int]:
-    """First frame and number of frames: those shown at start <= t < end."""
-    duration = video.frames / video.fps
-    start, end = row.seconds("start") or 0.0, row.seconds("end")
-    # Times are written with few decimals: a frame within a thousandth of its interval of `start` belongs.
-    first = max(0, math.ceil(start * video.fps - 1e-3))
-    last = video.frames if end is None else math.ceil(end * video.fps - 1e-3)
-    if first >= last or last > video.frames:
-        raise BadInputError(
-            row.where,
-            f"start = {start:g}, end = {'the end' if end is None else f'{end:g}'}",
-            f"at least one frame in start <= t < end <= {duration:.3f}, the video's end in seconds",
-            "correct start and end, or leave them empty for the whole video",
-        )
-    return first, last - first

@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from counterpoint.data.formats.base import OnBadRow
 from counterpoint.data.formats.hdf5.instructions import instruction_from_name, instruction_of
-from counterpoint.data.formats.table import OnBadRow
 from counterpoint.data.masks.robot import MASK_SUFFIX, mask_camera
 from counterpoint.errors import BadInputError, MissingExtraError
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from counterpoint.data.episode import Array, EpisodeInfo
+from counterpoint.data.formats.base import OnBadRow, raise_error
 from counterpoint.data.formats.hdf5.files import FileLayout, obs_key, open_hdf5, scan
-from counterpoint.data.formats.table import OnBadRow, raise_error
 from counterpoint.errors import BadInputError
 
 __all__ = ["Hdf5Store", "hdf5_files", "hdf5_splits"]

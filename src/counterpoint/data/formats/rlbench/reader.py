@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from counterpoint.data.episode import Array, EpisodeInfo
+from counterpoint.data.formats.base import OnBadRow, raise_error
 from counterpoint.data.formats.rlbench.unpickle import Recorded, load_pickle, to_action, to_state
-from counterpoint.data.formats.table import OnBadRow, raise_error
 from counterpoint.data.masks.robot import mask_camera, mask_frames
 from counterpoint.errors import BadInputError
 

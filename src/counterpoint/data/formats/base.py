@@ -1,0 +1,155 @@
+"""The base class of all readers, the guard around what they parse, and checks that several formats share."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from counterpoint.data.episode import Array, EpisodeInfo
+from counterpoint.errors import BadInputError, MissingExtraError, require
+
+__all__ = ["OnBadRow", "Reader", "first_line", "parsing", "raise_error", "read_each", "require_new"]
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+OnBadRow = Callable[[BadInputError], None]
+"""A function called with the error of each row, file or episode that cannot be used."""
+
+
+def raise_error(error: BadInputError) -> None:
+    """Raise `error`: the default `OnBadRow`."""
+    raise error
+
+
+def read_each(
+    items: Iterable[Item], read: Callable[[Item], Result], on_bad_row: OnBadRow
+) -> Iterator[tuple[Item, Result]]:
+    """Yield each item with `read(item)`; items that raise `BadInputError` are reported and left out."""
+    for item in items:
+        try:
+            result = read(item)
+        except BadInputError as error:
+            on_bad_row(error)
+        else:
+            yield item, result
+
+
+@contextmanager
+def parsing(where: str | Path, expected: str, hint: str = "download or record it again") -> Iterator[None]:
+    """Turn every exception that damaged or malicious content causes into a `BadInputError`."""
+    try:
+        yield
+    except (BadInputError, MissingExtraError):
+        raise
+    except Exception as error:  # parsers raise whatever their parts do
+        found = f"damaged content ({type(error).__name__}: {first_line(error)})"
+        raise BadInputError(where, found, expected, hint) from error
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, shortened."""
+    return next(iter(str(error).strip().splitlines()), "")[:160]
+
+
+def require_new(path: Path) -> None:
+    """Raise a `BadInputError` when something exists at the path to write."""
+    require(not path.exists(), path, "an existing path", "a new one", "give another name, or remove it")
+
+
+class Reader:
+    """An `EpisodeStore` over files; a format overrides what it has.
+
+    Attributes:
+        cameras: Camera names; the first is the default.
+        episodes: Length, instruction, frame rate and success of each episode.
+    """
+
+    cameras: tuple[str, ...] = ("camera",)
+    episodes: tuple[EpisodeInfo, ...] = ()
+
+    def read(self, episode: int, steps: Array, camera: str) -> Array:
+        """Return uint8 [N, H, W, 3] at N steps in range."""
+        raise NotImplementedError
+
+    def vectors(self, episode: int, name: str) -> Array | None:
+        """Return `actions`, `state` or `rewards` as [T, n] or [T] of any numeric type, or `None`."""
+        return None
+
+    def where(self, episode: int) -> str:
+        """Return the name of an episode in errors."""
+        return f"episode {episode}"
+
+    def files(self) -> Iterable[Path]:
+        """Return the files whose name, size and modification time enter the fingerprint."""
+        raise NotImplementedError
+
+    def identity(self) -> object:
+        """Return what else enters the fingerprint, beside `episodes`."""
+        return None
+
+    @property
+    def fingerprint(self) -> str:
+        """Hex digest that changes whenever the content behind the store does."""
+        digest = hashlib.sha256(repr((self.episodes, self.identity())).encode())
+        for path in self.files():
+            stat = path.stat()
+            digest.update(f"{path.name}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
+        return digest.hexdigest()
+
+    def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
+        """Return uint8 [N, H, W, 3] at the N step `indices`, in any order, repeats allowed.
+
+        Raises:
+            BadInputError: When the camera is unknown, a step is outside the episode, or a frame cannot be decoded.
+        """
+        name = camera or next(iter(self.cameras), "")
+        if name not in self.cameras:
+            raise BadInputError("camera", repr(name), f"one of {list(self.cameras)}", "name one of these")
+        steps, length = np.asarray(indices, np.int64).reshape(-1), self.episodes[episode].length
+        if len(steps) and not (steps.min() >= 0 and steps.max() < length):
+            found = f"a request for steps {steps.min()} to {steps.max()}"
+            raise BadInputError(self.where(episode), found, f"steps 0 to {length - 1}", "ask for steps of the episode")
+        return self.read(episode, steps, name)
+
+    def timestamps(self, episode: int) -> Array:
+        """Return float64 [T], seconds since the episode's first frame."""
+        info = self.episodes[episode]
+        return np.arange(info.length) / info.fps
+
+    def actions(self, episode: int) -> Array | None:
+        """Return float32 [T, A], or `None`."""
+        return self._numbers(episode, "actions")
+
+    def state(self, episode: int) -> Array | None:
+        """Return float32 [T, S], or `None`."""
+        return self._numbers(episode, "state")
+
+    def rewards(self, episode: int) -> Array | None:
+        """Return float32 [T], or `None`."""
+        rewards = self._numbers(episode, "rewards")
+        return None if rewards is None else rewards[:, 0]
+
+    def _numbers(self, episode: int, name: str) -> Array | None:
+        """Return finite float32 [T, n]."""
+        where, length = f"{self.where(episode)}, {name}", self.episodes[episode].length
+        with parsing(where, f"numbers for {length} steps"), np.errstate(over="ignore"):
+            values = self.vectors(episode, name)
+            if values is None:
+                return None
+            numbers: Array = np.asarray(values).astype(np.float32).reshape(length, -1)
+        if name == "rewards" and numbers.shape[1] != 1:
+            raise BadInputError(where, f"{numbers.shape[1]} numbers a step", "one", "record the episode again")
+        bad = np.argwhere(~np.isfinite(numbers))
+        if len(bad):
+            found = f"a value that is not finite at step {bad[0][0]}"
+            raise BadInputError(where, found, "finite numbers", "drop or repair the episode")
+        return numbers
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave open files behind."""
+        return {name: value for name, value in self.__dict__.items() if not name.startswith("_open")}
