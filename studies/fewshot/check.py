@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from counterpoint.data.cameras import Cameras
 from counterpoint.data.formats.hdf5.instructions import LIBERO_10
+from counterpoint.data.store import Cameras
 from counterpoint.envs.dmc.tasks import resolve_dmc_tasks
 from counterpoint.envs.metaworld.instructions import resolve_tasks
 from counterpoint.errors import BadInputError

@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from counterpoint.data.cache import cached
-from counterpoint.data.cameras import Cameras, camera_names
 from counterpoint.data.formats import open_dataset, split_names
-from counterpoint.data.store import EpisodeStore, MultiTaskStore, SubsetStore
+from counterpoint.data.store import Cameras, EpisodeStore, MultiTaskStore, SubsetStore, camera_names
 from counterpoint.envs.base import named_cameras
 from counterpoint.envs.make import make_task
 from counterpoint.errors import BadInputError

@@ -117,11 +117,11 @@ def test_frames_of_many_episodes_are_gathered_at_once(tmp_path: Path) -> None:
     episodes, steps = np.array([2, 0, 2, 1]), np.array([[0, 2], [4, 4], [1, 0], [6, 0]])
     for camera in (None, "back"):
         out = np.empty((4, 2, 4, 4, 3), np.uint8)
-        store.gather_frames(episodes, steps, camera, out)
+        store.gather("frames", episodes, steps, camera=camera, out=out)
         for row, (episode, wanted) in enumerate(zip(episodes, steps, strict=True)):
             np.testing.assert_array_equal(out[row], store.frames(episode, wanted, camera))
     with pytest.raises(BadInputError, match="camera"):
-        store.gather_frames(episodes, steps, "side", out)
+        store.gather("frames", episodes, steps, camera="side", out=out)
 
 
 def test_gathering_finds_a_changed_bit_in_the_episodes_it_touches(tmp_path: Path) -> None:
@@ -131,10 +131,10 @@ def test_gathering_finds_a_changed_bit_in_the_episodes_it_touches(tmp_path: Path
     (path / "frames-0.bin").write_bytes(data)
     store, out = CachedStore(path), np.empty((1, 1, 4, 4, 3), np.uint8)
     step = np.zeros((1, 1), np.int64)
-    store.gather_frames(np.array([0]), step, None, out)
-    store.gather_frames(np.array([2]), step, None, out)
+    store.gather("frames", np.array([0]), step, camera=None, out=out)
+    store.gather("frames", np.array([2]), step, camera=None, out=out)
     with pytest.raises(BadInputError, match="of episode 1"):
-        store.gather_frames(np.array([1]), step, None, out)
+        store.gather("frames", np.array([1]), step, camera=None, out=out)
 
 
 @pytest.mark.parametrize("name", ["frames-0.bin", "frames-1.bin", "timestamps.bin", "actions.bin", "state.bin"])

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from counterpoint.data.cameras import Cameras, camera_names, pictures
+from counterpoint.data.store import Cameras, camera_images, camera_names
 from counterpoint.errors import BadInputError
 from tests.policies.two_cameras import OUTER, WRIST, record_pairs
 
@@ -44,6 +44,6 @@ def test_names_that_do_not_fit_are_refused(camera: Cameras, count: int | None, t
 def test_pictures_of_several_cameras_stand_beside_each_other() -> None:
     store = record_pairs(1)
     steps = np.array([3, 0, 3])
-    found = pictures(store, 0, steps, (WRIST, OUTER))
+    found = camera_images(store, 0, steps, (WRIST, OUTER))
     for place, camera in enumerate((WRIST, OUTER)):
         np.testing.assert_array_equal(found[:, place], store.frames(0, steps, camera))

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from counterpoint.data.cache import cached
+from counterpoint.data.memory import OutputPool
 from counterpoint.data.sampler import NStepLoader
 from counterpoint.data.spec import NearNegatives, NStepSpec
 from counterpoint.data.store import EpisodeStore, MemoryStore, MultiTaskStore, SubsetStore, read_episode
@@ -159,7 +160,8 @@ def test_the_training_store_gives_the_same_batches(
         assert same(load(wrap(store), camera=camera)[step], load(wrap(mapped), camera=camera)[step])
 
 
-def test_memory_is_used_again_only_when_its_batch_is_gone() -> None:
+def test_memory_is_used_again_only_when_its_batch_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OutputPool, "large", 1)
     loader = load(numbered_store([20, 30, 15]))
     first = loader[0]
     place, kept = first["frames"].data_ptr(), first["frames"].clone()

@@ -275,7 +275,7 @@ def cached(
     return CachedStore(folder)
 
 
-class CachedStore:
+class CachedStore(EpisodeStore):
     """A training store, read through the memory map.
 
     Args:
@@ -288,21 +288,24 @@ class CachedStore:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         meta = _read_meta(self.path)
-        self.fingerprint: str = meta["key"]
+        self._key: str = meta["key"]
         self.cameras: tuple[str, ...] = tuple(meta["cameras"])
         self.size: int = meta["size"]
         self.fit: Fit = meta["fit"]
         self.episodes = tuple(
             EpisodeInfo(e["length"], e["instruction"], e["fps"], e["success"]) for e in meta["episodes"]
         )
-        self._starts = [0, *np.cumsum([info.length for info in self.episodes]).tolist()]
-        self._firsts = np.array(self._starts[:-1], np.int64)
         self._arrays = {name: self._map(name, about) for name, about in meta["arrays"].items()}
         self._digests = {name: [e["sha256"][name] for e in meta["episodes"]] for name in self._arrays}
         # One byte an episode and array: 1 once its bytes were found equal to their digest.
         self._sound = {name: bytearray(len(self.episodes)) for name in self._arrays}
         self._names: dict[str | None, str] = {camera: f"frames-{number}" for number, camera in enumerate(self.cameras)}
         self._names[None] = "frames-0"
+
+    @property
+    def fingerprint(self) -> str:
+        """The folder's key, which covers the source's fingerprint and how frames were resized."""
+        return self._key
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle by path: a worker process maps the files itself."""
@@ -317,35 +320,28 @@ class CachedStore:
         frames: Array = self._part(self._frames_name(camera), episode)[indices]
         return frames
 
-    def timestamps(self, episode: int) -> Array:
-        """float64 [T]."""
-        return self._part("timestamps", episode).copy()
+    def _values(self, source: str, episode: int) -> Array | None:
+        return self._part(source, episode).copy() if source in self._arrays else None
 
-    def actions(self, episode: int) -> Array | None:
-        """float32 [T, A], or `None`."""
-        return self._part("actions", episode).copy() if "actions" in self._arrays else None
-
-    def state(self, episode: int) -> Array | None:
-        """float32 [T, S], or `None`."""
-        return self._part("state", episode).copy() if "state" in self._arrays else None
-
-    def rewards(self, episode: int) -> Array | None:
-        """float32 [T], or `None`."""
-        return self._part("rewards", episode).copy() if "rewards" in self._arrays else None
-
-    def gather_frames(self, episodes: Array, steps: Array, camera: str | None, out: Array) -> None:
-        """Frames of many episodes, each copied once: see `counterpoint.data.store`.
+    def gather(
+        self, source: str, episodes: Array, steps: Array, *, camera: str | None = None, out: Array | None = None
+    ) -> Array:
+        """Read steps of many episodes, each copied once; see `EpisodeStore`.
 
         Raises:
             BadInputError: When the camera is unknown, or the bytes of one of the episodes are damaged.
         """
+        if source != "frames":
+            return super().gather(source, episodes, steps)
         name = self._frames_name(camera)
         sound = np.frombuffer(self._sound[name], np.uint8)
         for episode in np.unique(episodes[sound[episodes] == 0]).tolist():
             self._compare(name, episode)
-        rows = self._firsts[episodes][:, None] + steps
-        # The rows are in range; told to look, numpy would copy twice.
-        np.take(self._arrays[name], rows, axis=0, out=out, mode="clip")
+        array = self._arrays[name]
+        out = np.empty((*steps.shape, *array.shape[1:]), np.uint8) if out is None else out
+        # The rows are in range; with mode "raise" numpy would copy twice.
+        rows = self._starts[episodes].reshape(-1, *[1] * (steps.ndim - 1)) + steps
+        return np.take(array, rows, axis=0, out=out, mode="clip")
 
     def verify(self) -> None:
         """Compare every byte with its digest, whatever was touched before.

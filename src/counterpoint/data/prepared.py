@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from counterpoint.data.cache import cached
-from counterpoint.data.cameras import Cameras, camera_names
 from counterpoint.data.formats import open_dataset, split_names
-from counterpoint.data.store import EpisodeStore, MultiTaskStore
+from counterpoint.data.store import Cameras, EpisodeStore, MultiTaskStore, camera_names
 
 __all__ = ["open_prepared", "together", "validation_split"]
 

@@ -27,12 +27,12 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from counterpoint.data.augment import draw_crop, draw_jitter
-from counterpoint.data.cameras import Cameras, camera_names
 from counterpoint.data.draws import AnchorTable, Balance, draw_near
 from counterpoint.data.episode import Array
 from counterpoint.data.masks.robot import binary_mask, mask_camera, masked_cameras
+from counterpoint.data.memory import OutputPool
 from counterpoint.data.spec import Drawn, NStepSpec, Spec, epoch_order, sample_rng
-from counterpoint.data.store import Buffers, EpisodeStore, Task, action_mask, gather_frames, task_numbers
+from counterpoint.data.store import Cameras, EpisodeStore, Task, action_mask, camera_names, task_numbers
 from counterpoint.errors import BadInputError
 
 __all__ = ["JointLoader", "Loader", "NStepLoader", "Steps", "check_source"]
@@ -289,13 +289,13 @@ class NStepLoader(Dataset[dict[str, Any]]):
         self.skipped = tuple(np.flatnonzero(spec.anchors(self._lengths) == 0).tolist())
         self._report_skipped()
         if spec.actions:
-            actions = _joined(store, "actions")
+            actions = store.column("actions").astype(np.float32, copy=False)
             self.action_dim = _padded_to(actions, action_dim)
             pad = self.action_dim - actions.shape[1]
             self._actions = np.pad(actions, [(0, 0), (0, pad)])
             self._mask = np.pad(action_mask(store, actions.shape[1]), [(0, 0), (0, pad)])
-        self._rewards = _joined(store, "rewards") if spec.rewards else None
-        self._state = _joined(store, "state") if spec.state else None
+        self._rewards = store.column("rewards").astype(np.float32, copy=False) if spec.rewards else None
+        self._state = store.column("state").astype(np.float32, copy=False) if spec.state else None
         first = int(self._table.episodes[0])
         self._picture = store.frames(first, np.zeros(1, np.int64), self.cameras[0]).shape[1:]
         self._masked = self._cameras_with_masks() if spec.masks else ()
@@ -306,7 +306,7 @@ class NStepLoader(Dataset[dict[str, Any]]):
                 f"at least {spec.crop} x {spec.crop}, the side of a crop",
                 "open the data at a larger size, or crop less",
             )
-        self._buffers, self._of_one_camera = Buffers(), Buffers()
+        self._buffers, self._of_one_camera = OutputPool(), OutputPool()
 
     @property
     def epoch_size(self) -> int:
@@ -380,15 +380,15 @@ class NStepLoader(Dataset[dict[str, Any]]):
         S, C, (b, V) = self.spec.stack, len(self.cameras), views.shape
         steps = np.maximum(views[..., None] - np.arange(S - 1, -1, -1), 0).reshape(-1, S)
         episodes = np.repeat(episode, V)
-        frames = self._buffers.get((b, V, C * S, *self._picture))
+        frames = self._buffers.empty((b, V, C * S, *self._picture))
         rows = frames.reshape(-1, C, S, *self._picture)
         if C == 1:
-            gather_frames(self.store, episodes, steps, self.cameras[0], rows[:, 0])
+            self.store.gather("frames", episodes, steps, camera=self.cameras[0], out=rows[:, 0])
             return frames
         # A camera's frames do not lie together in the batch: they go there by way of an array of their own.
-        own = self._of_one_camera.get((b * V, S, *self._picture))
+        own = self._of_one_camera.empty((b * V, S, *self._picture))
         for number, camera in enumerate(self.cameras):
-            gather_frames(self.store, episodes, steps, camera, own)
+            self.store.gather("frames", episodes, steps, camera=camera, out=own)
             rows[:, number] = own
         return frames
 
@@ -408,10 +408,10 @@ class NStepLoader(Dataset[dict[str, Any]]):
         """Masks of the newest frame of every view."""
         b, V = views.shape
         masks = np.zeros((b, V, len(self.cameras), *self._picture[:2]), np.bool_)
-        own = self._of_one_camera.get((b, V, *self._picture))
+        own = self._of_one_camera.empty((b, V, *self._picture))
         for number, camera in enumerate(self.cameras):
             if self._masked[number]:
-                gather_frames(self.store, episode, views, mask_camera(camera), own)
+                self.store.gather("frames", episode, views, camera=mask_camera(camera), out=own)
                 masks[:, :, number] = binary_mask(own)
         return masks
 
@@ -434,31 +434,6 @@ class NStepLoader(Dataset[dict[str, Any]]):
             self._lengths[self.skipped[0]],
             wanted,
         )
-
-
-def _joined(store: EpisodeStore, source: str) -> Array:
-    """All episodes' actions, rewards or state, end to end."""
-    parts: list[Array] = []
-    for episode in range(len(store.episodes)):
-        values: Array | None = getattr(store, source)(episode)
-        if values is None:
-            raise BadInputError(
-                f"episode {episode}",
-                f"no {source}",
-                f"{source}, which this objective needs",
-                f"use data with {source}, or another objective",
-            )
-        if parts and values.shape[1:] != parts[0].shape[1:]:
-            raise BadInputError(
-                f"episode {episode}",
-                f"{source} of {values.shape[-1]} dimensions",
-                f"{parts[0].shape[-1]}, as in episode 0",
-                "join domains that differ in a MultiTaskStore, one store a domain"
-                if source == "actions"
-                else f"keep to data of one robot, or ask for no {source}: it is not padded as actions are",
-            )
-        parts.append(values)
-    return np.concatenate(parts).astype(np.float32, copy=False)
 
 
 def _padded_to(actions: Array, wanted: int | None) -> int:

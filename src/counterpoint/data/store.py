@@ -1,161 +1,168 @@
-"""Frames of many episodes at once, copied straight into the batch.
-
-A store that can do so has `gather_frames` (the training store, and stores made of others); of any other store the
-frames are read episode by episode.
-
-`EpisodeStore`: random access to many episodes, whatever they are kept in.
-
-Every reader in `counterpoint.data.formats` and the training store in `counterpoint.data.cache` has this face;
-samplers, loaders, rewards and reports know nothing else.
-
-Several stores (domains) as one: actions padded to one width with a mask, tasks numbered.
-
-A store reduced to one of its cameras.
-"""
+"""Random access to many episodes, wherever they are kept, and stores made of other stores."""
 
 from __future__ import annotations
 
 import hashlib
-import sys
 from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from functools import cached_property
+from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int, UInt8
+from jaxtyping import Bool, Int
 from numpy.typing import NDArray
 
 from counterpoint.data.episode import Array, Episode, EpisodeInfo
-from counterpoint.errors import BadInputError
+from counterpoint.errors import BadInputError, require
 
 __all__ = [
-    "Buffers",
+    "Cameras",
     "EpisodeStore",
-    "GatheringStore",
     "MemoryStore",
     "MultiTaskStore",
     "OneCameraStore",
+    "StoreView",
     "SubsetStore",
     "Task",
     "action_mask",
-    "gather_frames",
-    "other_size",
+    "camera_images",
+    "camera_names",
     "read_episode",
     "task_numbers",
     "task_table",
+    "uneven_frames",
 ]
 
+Integers = NDArray[np.int64]
 
-Places = NDArray[np.int64]
-Pixels = NDArray[np.uint8]
+Task = tuple[str, str]
+"""The name of a domain, empty where there is one alone, and an instruction."""
 
-
-@runtime_checkable
-class GatheringStore(Protocol):
-    """A store that reads many episodes in one call."""
-
-    def gather_frames(self, episodes: Places, steps: Places, camera: str | None, out: Pixels) -> None:
-        """See the function `gather_frames`."""
+Cameras = str | Sequence[str] | None
+"""A camera, several in the order wanted, or `None` for the store's first."""
 
 
-def gather_frames(
-    store: EpisodeStore,
-    episodes: Int[Places, " N"],
-    steps: Int[Places, "N S"],
-    camera: str | None,
-    out: UInt8[Pixels, "N S H W 3"],
-) -> None:
-    """Read S frames of each of N episodes.
+class EpisodeStore:
+    """The base of all stores: lengths first, pixels on demand.
 
-    Args:
-        store: Where from.
-        episodes: Which; any order, repeats allowed.
-        steps: Which steps of each, in range.
-        camera: Which camera; the store's first where `None`.
-        out: Where to, contiguous.
+    A store implements `frames` and either `_values` or those of the four methods below it that it has data for.
 
-    Raises:
-        BadInputError: When an episode's frames are of another size than `out`.
-    """
-    if isinstance(store, GatheringStore):
-        store.gather_frames(episodes, steps, camera, out)
-        return
-    order = np.argsort(episodes, kind="stable")
-    firsts = np.flatnonzero(np.diff(episodes[order], prepend=-1))
-    for rows in np.split(order, firsts[1:]):
-        frames = store.frames(int(episodes[rows[0]]), steps[rows].reshape(-1), camera)
-        if frames.shape[1:] != out.shape[2:]:
-            raise other_size(int(episodes[rows[0]]), frames.shape[1:3], out.shape[2:4])
-        out[rows] = frames.reshape(len(rows), *out.shape[1:])
-
-
-def other_size(episode: int, found: tuple[int, ...], expected: tuple[int, ...]) -> BadInputError:
-    """An episode with frames of another height and width than those before it."""
-    return BadInputError(
-        f"episode {episode}",
-        f"frames of {found[0]} x {found[1]}",
-        f"{expected[0]} x {expected[1]}, as in the other episodes",
-        "make a training store of one size (`counterpoint.data.cache.cached`)",
-    )
-
-
-class Buffers:
-    """Arrays for batches, given out again once nobody holds them.
-
-    Fresh memory of a batch's size comes from the system page by page, which takes longer than the copying into it. A
-    tensor made of an array holds it, and so does every view of either: an array without holders is free.
+    Attributes:
+        episodes: One entry an episode, in order, read without decoding anything.
+        cameras: Camera names; the first is the default.
+        version: A number that changes with the episodes of a store that grows.
     """
 
-    def __init__(self) -> None:
-        self._arrays: list[Pixels] = []
-
-    def get(self, shape: tuple[int, ...]) -> Pixels:
-        """An array of this shape with anything in it."""
-        for index in range(len(self._arrays)):
-            # Two references: the list's, and the one `getrefcount` is called with.
-            if sys.getrefcount(self._arrays[index]) == 2:
-                if self._arrays[index].shape == shape:
-                    return self._arrays[index]
-                del self._arrays[index]
-                break
-        self._arrays = [array for array in self._arrays if array.shape == shape][-7:]
-        self._arrays.append(np.empty(shape, np.uint8))
-        return self._arrays[-1]
-
-    def __reduce__(self) -> tuple[type[Buffers], tuple[()]]:
-        """Another process starts with none."""
-        return Buffers, ()
-
-
-@runtime_checkable
-class EpisodeStore(Protocol):
-    """Lengths first, pixels on demand."""
-
-    @property
-    def episodes(self) -> Sequence[EpisodeInfo]:
-        """What is known of each episode, in order, with nothing decoded."""
-
-    @property
-    def cameras(self) -> tuple[str, ...]:
-        """Camera names; the first is the default."""
+    episodes: Sequence[EpisodeInfo]
+    cameras: tuple[str, ...]
+    version = 0
 
     @property
     def fingerprint(self) -> str:
         """Hex digest that changes whenever the content behind the store does."""
+        raise NotImplementedError
+
+    @cached_property
+    def lengths(self) -> Integers:
+        """T of every episode."""
+        return np.array([info.length for info in self.episodes], np.int64)
+
+    @cached_property
+    def _starts(self) -> Integers:
+        return np.concatenate([[0], np.cumsum(self.lengths)])
+
+    @cached_property
+    def _columns(self) -> dict[str, Array]:
+        return {}
 
     def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
-        """uint8 [N, H, W, 3] at the N step `indices` (in range, any order, repeats allowed)."""
+        """Return uint8 [N, H, W, 3] at the N step `indices` (in range, any order, repeats allowed)."""
+        raise NotImplementedError
+
+    def _values(self, source: str, episode: int) -> Any:
+        return None
 
     def timestamps(self, episode: int) -> Array:
-        """float64 [T], seconds since the episode's start."""
+        """Return float64 [T], seconds since the episode's start."""
+        times: Array = self._values("timestamps", episode)
+        return times
 
     def actions(self, episode: int) -> Array | None:
-        """float32 [T, A], or `None`."""
+        """Return float32 [T, A], or `None`."""
+        actions: Array | None = self._values("actions", episode)
+        return actions
 
     def state(self, episode: int) -> Array | None:
-        """float32 [T, S], or `None`."""
+        """Return float32 [T, S], or `None`."""
+        state: Array | None = self._values("state", episode)
+        return state
 
     def rewards(self, episode: int) -> Array | None:
-        """float32 [T], the reward of each step's action, or `None`."""
+        """Return float32 [T], the reward of each step's action, or `None`."""
+        rewards: Array | None = self._values("rewards", episode)
+        return rewards
+
+    def column(self, source: str) -> Array:
+        """Return a vector of all steps of all episodes, end to end; joined once and kept.
+
+        Raises:
+            BadInputError: When an episode has no such vector, or one of other dimensions than episode 0.
+        """
+        if source not in self._columns:
+            parts = [getattr(self, source)(episode) for episode in range(len(self.episodes))]
+            for episode, part in enumerate(parts):
+                if part is None:
+                    raise BadInputError(f"episode {episode}", f"no {source}", source, "use data that have it")
+                if part.shape[1:] != parts[0].shape[1:]:
+                    found, expected = f"{source} of {part.shape[-1]} dimensions", str(parts[0].shape[-1])
+                    hint = "join other robots in a MultiTaskStore" if source == "actions" else "leave it out"
+                    raise BadInputError(f"episode {episode}", found, f"{expected}, as in episode 0", hint)
+            self._columns[source] = np.concatenate(parts)
+        return self._columns[source]
+
+    def gather(
+        self, source: str, episodes: Integers, steps: Integers, *, camera: str | None = None, out: Array | None = None
+    ) -> Array:
+        """Read steps of many episodes at once.
+
+        Args:
+            source: `frames`, `timestamps`, `actions`, `state` or `rewards`.
+            episodes: [B], any order, repeats allowed.
+            steps: [B, ...], in range.
+            camera: Camera of `frames`; the store's first by default.
+            out: Contiguous memory for `frames`.
+
+        Returns:
+            [B, ..., *shape of one step].
+
+        Raises:
+            BadInputError: When the data lack the source, or an episode's frames or vectors have another size.
+        """
+        if source != "frames":
+            rows: Array = self.column(source)[_spread(self._starts[episodes], steps) + steps]
+            return rows
+        order = np.argsort(episodes, kind="stable")
+        groups = np.split(order, np.flatnonzero(np.diff(episodes[order])) + 1)
+        for group in groups:
+            frames = self.frames(int(episodes[group[0]]), steps[group].reshape(-1), camera)
+            out = np.empty((*steps.shape, *frames.shape[1:]), np.uint8) if out is None else out
+            if frames.shape[1:] != out.shape[-3:]:
+                raise uneven_frames(f"episode {episodes[group[0]]}", frames.shape[1:], out.shape[-3:])
+            out[group] = frames.reshape(len(group), *out.shape[1:])
+        assert out is not None
+        return out
+
+
+def _spread(values: Array, steps: Integers) -> Array:
+    """Give `values` [B] as many axes as `steps` [B, ...]."""
+    return values.reshape(-1, *[1] * (steps.ndim - 1))
+
+
+def uneven_frames(
+    where: str, found: Sequence[int], expected: Sequence[int], others: str = "the other episodes"
+) -> BadInputError:
+    """Return the error for frames of another height and width than those before."""
+    sizes = f"frames of {found[0]} x {found[1]}", f"{expected[0]} x {expected[1]}, as in {others}"
+    return BadInputError(where, *sizes, "make training stores of one size (`counterpoint.data.cache.cached`)")
 
 
 def read_episode(store: EpisodeStore, episode: int) -> Episode:
@@ -173,30 +180,53 @@ def read_episode(store: EpisodeStore, episode: int) -> Episode:
     )
 
 
-class MemoryStore:
+def camera_names(camera: Cameras, known: Sequence[str], count: int | None = None) -> tuple[str, ...]:
+    """Return the chosen cameras.
+
+    Args:
+        camera: The user's choice.
+        known: The store's cameras.
+        count: How many an encoder needs, and how many of the first `None` stands for.
+
+    Raises:
+        BadInputError: When one is unknown or named twice, or there are not `count`.
+    """
+    chosen = known[: count or 1] if camera is None else camera
+    names = (chosen,) if isinstance(chosen, str) else tuple(chosen)
+    for name in names:
+        check_camera(name, known)
+    expected = f"{count} of {list(known)}, one for each of the encoder's" if count else "each once"
+    good = names and len(set(names)) == len(names) == (count or len(names))
+    require(good, "camera", ", ".join(names) or "none", expected, "name as many as encoder.cameras, each once")
+    return names
+
+
+def check_camera(camera: str, known: Sequence[str]) -> None:
+    """Refuse an unknown camera."""
+    if camera not in known:
+        raise BadInputError("camera", repr(camera), f"one of {list(known)}", "name a camera the data have")
+
+
+def camera_images(store: EpisodeStore, episode: int, indices: Array, cameras: Sequence[str]) -> Array:
+    """Read the images of several cameras at the same N steps: uint8 [N, C, H, W, 3]."""
+    return np.stack([store.frames(episode, indices, camera) for camera in cameras], 1)
+
+
+class MemoryStore(EpisodeStore):
     """Episodes held in memory.
 
     Args:
-        episodes: At least one episode; all with the same cameras.
-        fps: Frames a second, told to whoever writes the episodes to disk.
-
-    Raises:
-        BadInputError: When there is no episode or the cameras differ.
+        episodes: At least one episode; all with the same cameras in the same order.
+        fps: Frames a second.
     """
 
     def __init__(self, episodes: Sequence[Episode], fps: float = 10.0) -> None:
-        if not episodes:
-            raise BadInputError("episodes", "none", "at least one", "give some episodes")
+        require(episodes, "episodes", "none", "at least one", "give some episodes")
         self._episodes = tuple(episodes)
         self.cameras = tuple(episodes[0].frames)
         for index, episode in enumerate(episodes):
-            if tuple(episode.frames) != self.cameras:
-                raise BadInputError(
-                    f"episode {index}",
-                    f"cameras {tuple(episode.frames)}",
-                    f"{self.cameras}, as in episode 0",
-                    "give every episode the same cameras in the same order",
-                )
+            found, expected = f"cameras {tuple(episode.frames)}", f"{self.cameras}, as in episode 0"
+            require(tuple(episode.frames) == self.cameras, f"episode {index}", found, expected, "use the same cameras")
         self.episodes = tuple(EpisodeInfo(len(e), e.instruction, fps, e.success) for e in episodes)
 
     @property
@@ -213,92 +243,115 @@ class MemoryStore:
         return digest.hexdigest()
 
     def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
-        """uint8 [N, H, W, 3]."""
+        """Return uint8 [N, H, W, 3]."""
         selected: Array = self._episodes[episode].frames[camera or self.cameras[0]][indices]
         return selected
 
-    def timestamps(self, episode: int) -> Array:
-        """float64 [T]."""
-        return self._episodes[episode].timestamps
-
-    def actions(self, episode: int) -> Array | None:
-        """float32 [T, A], or `None`."""
-        return self._episodes[episode].actions
-
-    def state(self, episode: int) -> Array | None:
-        """float32 [T, S], or `None`."""
-        return self._episodes[episode].state
-
-    def rewards(self, episode: int) -> Array | None:
-        """float32 [T], or `None`."""
-        return self._episodes[episode].rewards
+    def _values(self, source: str, episode: int) -> Any:
+        return getattr(self._episodes[episode], source)
 
 
-class SubsetStore:
+_BLOCK = 16  # samples
+
+
+class StoreView(EpisodeStore):
+    """Episodes of other stores under new numbers.
+
+    Args:
+        stores: The stores behind it.
+        owner: int [E], which of `stores` holds each episode.
+        numbers: int [E], its number there.
+    """
+
+    def __init__(self, stores: Sequence[EpisodeStore], owner: Array, numbers: Array) -> None:
+        self.stores = tuple(stores)
+        self._owner, self._numbers = np.asarray(owner, np.int64), np.asarray(numbers, np.int64)
+        self.cameras = stores[0].cameras
+        pairs = zip(self._owner.tolist(), self._numbers.tolist(), strict=True)
+        self.episodes = tuple(stores[store].episodes[number] for store, number in pairs)
+
+    def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
+        """Return uint8 [N, H, W, 3]."""
+        store = self.stores[int(self._owner[episode])]
+        return store.frames(int(self._numbers[episode]), indices, self._camera(camera))
+
+    def _values(self, source: str, episode: int) -> Any:
+        return getattr(self.stores[int(self._owner[episode])], source)(int(self._numbers[episode]))
+
+    def _camera(self, camera: str | None) -> str | None:
+        return camera or self.cameras[0]
+
+    def gather(
+        self, source: str, episodes: Integers, steps: Integers, *, camera: str | None = None, out: Array | None = None
+    ) -> Array:
+        """Read frames from the stores behind it; vectors as every store does."""
+        if source != "frames":
+            return super().gather(source, episodes, steps)
+        camera = self._camera(camera)
+        owner, numbers = self._owner[episodes], self._numbers[episodes]
+        if len(self.stores) == 1:
+            return self.stores[0].gather(source, numbers, steps, camera=camera, out=out)
+        # The samples of one store are scattered in `out`: copy them through a block that fits the processor's cache.
+        for index in np.unique(owner).tolist():
+            rows = np.flatnonzero(owner == index)
+            for some in np.split(rows, range(_BLOCK, len(rows), _BLOCK)):
+                block = self.stores[index].gather(source, numbers[some], steps[some], camera=camera)
+                out = np.empty((*steps.shape, *block.shape[-3:]), np.uint8) if out is None else out
+                out[some] = block
+        assert out is not None
+        return out
+
+
+class SubsetStore(StoreView):
     """Some episodes of another store, renumbered from 0: a split, a task, a leave-one-out fold.
 
     Args:
         store: The whole.
-        indices: Which episodes, in the order wanted.
-
-    Attributes:
-        whole: The whole.
-        indices: Each episode's number in it.
+        indices: Its episodes in the order wanted.
     """
 
     def __init__(self, store: EpisodeStore, indices: Sequence[int]) -> None:
-        self.whole = store
-        self.indices = tuple(int(i) for i in indices)
-        self.cameras = store.cameras
-        self.episodes = tuple(store.episodes[i] for i in self.indices)
+        self.indices = tuple(int(index) for index in indices)
+        super().__init__([store], np.zeros(len(self.indices)), np.array(self.indices, np.int64))
+
+    @property
+    def whole(self) -> EpisodeStore:
+        """The store it was taken from."""
+        return self.stores[0]
 
     @property
     def fingerprint(self) -> str:
         """The whole's digest with the choice of episodes."""
         return hashlib.sha256(f"{self.whole.fingerprint}{self.indices}".encode()).hexdigest()
 
-    def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
-        """uint8 [N, H, W, 3]."""
-        return self.whole.frames(self.indices[episode], indices, camera)
 
-    def timestamps(self, episode: int) -> Array:
-        """float64 [T]."""
-        return self.whole.timestamps(self.indices[episode])
+class OneCameraStore(StoreView):
+    """Another store with `camera` as its only one, and so its default."""
 
-    def actions(self, episode: int) -> Array | None:
-        """float32 [T, A], or `None`."""
-        return self.whole.actions(self.indices[episode])
+    def __init__(self, store: EpisodeStore, camera: str) -> None:
+        check_camera(camera, store.cameras)
+        super().__init__([store], np.zeros(len(store.episodes)), np.arange(len(store.episodes)))
+        self.cameras = (camera,)
 
-    def state(self, episode: int) -> Array | None:
-        """float32 [T, S], or `None`."""
-        return self.whole.state(self.indices[episode])
+    @property
+    def fingerprint(self) -> str:
+        """The whole's digest with the camera's name."""
+        return hashlib.sha256(f"{self.stores[0].fingerprint}{self.cameras}".encode()).hexdigest()
 
-    def rewards(self, episode: int) -> Array | None:
-        """float32 [T], or `None`."""
-        return self.whole.rewards(self.indices[episode])
-
-    def gather_frames(self, episodes: Array, steps: Array, camera: str | None, out: Array) -> None:
-        """See `counterpoint.data.store`."""
-        gather_frames(self.whole, np.array(self.indices)[episodes], steps, camera, out)
+    def _camera(self, camera: str | None) -> str:
+        check_camera(camera or self.cameras[0], self.cameras)
+        return self.cameras[0]
 
 
-_BLOCK = 16  # observations
-
-Task = tuple[str, str]
-"""The name of a domain, empty where there is one alone, and an instruction."""
-
-
-class MultiTaskStore:
-    """Episodes of several domains, one after the other, numbered from 0.
-
-    Actions have the width of the widest domain, with zeros behind a narrower domain's own.
+class MultiTaskStore(StoreView):
+    """Episodes of several domains, one after the other; actions are padded with zeros to the widest domain's.
 
     Args:
         stores: One a domain; frames of one size, and a common camera.
         names: The domains' names, all different.
 
     Attributes:
-        domains: int64, the domain of each episode.
+        domains: int64 [E], the domain of each episode.
         action_dims: Each domain's own number of action dimensions; 0 where it has no actions.
 
     Raises:
@@ -307,28 +360,21 @@ class MultiTaskStore:
     """
 
     def __init__(self, stores: Sequence[EpisodeStore], names: Sequence[str]) -> None:
-        if not stores or len(stores) != len(names) or len(set(names)) != len(names):
-            raise BadInputError(
-                "domains",
-                f"{len(stores)} stores and the names {list(names)}",
-                "at least one store, and a name of its own for each",
-                "name every domain once",
-            )
-        self.stores, self.names = tuple(stores), tuple(names)
-        self.cameras = tuple(c for c in stores[0].cameras if all(c in other.cameras for other in stores))
-        if not self.cameras:
-            raise BadInputError(
-                "cameras",
-                ", ".join(f"{list(s.cameras)} of {name}" for s, name in zip(stores, names, strict=True)),
-                "one that all domains have",
-                "record the same camera names",
-            )
-        _check_sizes(stores, names, self.cameras[0])
-        self.episodes = tuple(info for store in stores for info in store.episodes)
-        counts = [len(store.episodes) for store in stores]
+        found = f"{len(stores)} stores and the names {list(names)}"
+        good = len(stores) == len(names) == len(set(names)) > 0
+        require(good, "domains", found, "at least one store, each with its own name", "name every domain once")
+        self.names, counts = tuple(names), [len(store.episodes) for store in stores]
         self.domains = np.repeat(np.arange(len(stores)), counts)
-        self._firsts = np.cumsum([0, *counts])[:-1]
-        self.action_dims = tuple(_action_dim(s, name) for s, name in zip(stores, names, strict=True))
+        super().__init__(stores, self.domains, np.concatenate([np.arange(count) for count in counts]))
+        self.cameras = tuple(c for c in stores[0].cameras if all(c in other.cameras for other in stores))
+        named = dict(zip(names, stores, strict=True))
+        have = ", ".join(f"{list(store.cameras)} of {name}" for name, store in named.items())
+        require(self.cameras, "cameras", have, "one that all domains have", "record the same camera names")
+        sizes = {n: s.frames(0, np.zeros(1, np.int64), self.cameras[0]).shape[1:] for n, s in named.items()}
+        for name, size in sizes.items():
+            if size != sizes[names[0]]:
+                raise uneven_frames(f"domain {name!r}", size, sizes[names[0]], repr(names[0]))
+        self.action_dims = tuple(_action_dim(store, name) for name, store in named.items())
 
     @property
     def fingerprint(self) -> str:
@@ -336,55 +382,21 @@ class MultiTaskStore:
         parts = [f"{name}={store.fingerprint}" for name, store in zip(self.names, self.stores, strict=True)]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
-    def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
-        """uint8 [N, H, W, 3]."""
-        store, own = self._own(episode)
-        return store.frames(own, indices, camera or self.cameras[0])
+    def _values(self, source: str, episode: int) -> Any:
+        values = super()._values(source, episode)
+        padded = source == "actions" and values is not None
+        return np.pad(values, [(0, 0), (0, max(self.action_dims) - values.shape[1])]) if padded else values
 
-    def timestamps(self, episode: int) -> Array:
-        """float64 [T]."""
-        store, own = self._own(episode)
-        return store.timestamps(own)
 
-    def actions(self, episode: int) -> Array | None:
-        """float32 [T, A] of the widest domain's A, or `None`."""
-        store, own = self._own(episode)
-        actions = store.actions(own)
-        if actions is None:
-            return None
-        padded: Array = np.pad(actions, [(0, 0), (0, max(self.action_dims) - actions.shape[1])])
-        return padded
-
-    def state(self, episode: int) -> Array | None:
-        """float32 [T, S], or `None`."""
-        store, own = self._own(episode)
-        return store.state(own)
-
-    def rewards(self, episode: int) -> Array | None:
-        """float32 [T], or `None`."""
-        store, own = self._own(episode)
-        return store.rewards(own)
-
-    def gather_frames(self, episodes: Places, steps: Places, camera: str | None, out: Pixels) -> None:
-        """See `counterpoint.data.store`."""
-        domains, camera = self.domains[episodes], camera or self.cameras[0]
-        # Rows of a domain lie scattered in `out`: they go there by way of a block small enough for the cache.
-        block = np.empty((min(_BLOCK, len(episodes)), *out.shape[1:]), np.uint8)
-        for domain, store in enumerate(self.stores):
-            rows = np.flatnonzero(domains == domain)
-            for first in range(0, len(rows), _BLOCK):
-                some = rows[first : first + _BLOCK]
-                own = episodes[some] - self._firsts[domain]
-                gather_frames(store, own, steps[some], camera, block[: len(some)])
-                out[some] = block[: len(some)]
-
-    def _own(self, episode: int) -> tuple[EpisodeStore, int]:
-        domain = int(self.domains[episode])
-        return self.stores[domain], int(episode - self._firsts[domain])
+def _action_dim(store: EpisodeStore, name: str) -> int:
+    dims = {0 if actions is None else actions.shape[1] for actions in map(store.actions, range(len(store.episodes)))}
+    found, expected = f"actions of {sorted(dims)} dimensions (0: none)", "one number of dimensions inside a domain"
+    require(len(dims) == 1, f"domain {name!r}", found, expected, "make a domain of each")
+    return dims.pop()
 
 
 def task_table(store: EpisodeStore, known: Mapping[Task, int] | None = None) -> dict[Task, int]:
-    """Task -> its number: the distinct instructions, told apart by domain, in order of appearance.
+    """Number the distinct instructions, told apart by domain, in order of appearance.
 
     Args:
         store: Episodes.
@@ -396,14 +408,14 @@ def task_table(store: EpisodeStore, known: Mapping[Task, int] | None = None) -> 
     return table
 
 
-def task_numbers(store: EpisodeStore, known: Mapping[Task, int] | None = None) -> Int[NDArray[np.int64], " E"]:
-    """Each episode's number in `task_table`, which says what the arguments are."""
+def task_numbers(store: EpisodeStore, known: Mapping[Task, int] | None = None) -> Int[Integers, " E"]:
+    """Return each episode's number in `task_table`."""
     table = task_table(store, known)
     return np.array([table[task] for task in _tasks(store)], np.int64)
 
 
 def action_mask(store: EpisodeStore, width: int) -> Bool[NDArray[np.bool_], "E A"]:
-    """Which of `width` action dimensions are each episode's own."""
+    """Return which of `width` action dimensions are each episode's own."""
     whole, indices = _resolved(store)
     if not isinstance(whole, MultiTaskStore):
         return np.ones((len(indices), width), bool)
@@ -420,87 +432,9 @@ def _tasks(store: EpisodeStore) -> list[Task]:
     return [(domain, info.instruction) for domain, info in zip(domains, store.episodes, strict=True)]
 
 
-def _resolved(store: EpisodeStore) -> tuple[EpisodeStore, Places]:
-    """The store behind any number of `SubsetStore`s, and the places of this store's episodes in it."""
-    if not isinstance(store, SubsetStore):
+def _resolved(store: EpisodeStore) -> tuple[EpisodeStore, Integers]:
+    """Return the store behind any number of views on one store, and the numbers of this store's episodes in it."""
+    if not isinstance(store, StoreView) or isinstance(store, MultiTaskStore):
         return store, np.arange(len(store.episodes))
-    whole, indices = _resolved(store.whole)
-    return whole, indices[np.array(store.indices, np.int64)]
-
-
-def _check_sizes(stores: Sequence[EpisodeStore], names: Sequence[str], camera: str) -> None:
-    sizes = [store.frames(0, np.zeros(1, np.int64), camera).shape[1:3] for store in stores]
-    for size, name in zip(sizes, names, strict=True):
-        if size != sizes[0]:
-            raise BadInputError(
-                f"domain {name!r}",
-                f"frames of {size[0]} x {size[1]}",
-                f"{sizes[0][0]} x {sizes[0][1]}, as in {names[0]!r}",
-                "make training stores of one size (`counterpoint.data.cache.cached`)",
-            )
-
-
-def _action_dim(store: EpisodeStore, name: str) -> int:
-    dims = {0 if actions is None else actions.shape[1] for actions in map(store.actions, range(len(store.episodes)))}
-    if len(dims) != 1:
-        raise BadInputError(
-            f"domain {name!r}",
-            f"actions of {sorted(dims)} dimensions (0: none)",
-            "one number of dimensions inside a domain",
-            "make a domain of each",
-        )
-    return dims.pop()
-
-
-class OneCameraStore:
-    """Another store with `camera` as its only one, and so its default.
-
-    Args:
-        store: The whole.
-        camera: The camera to keep.
-
-    Raises:
-        BadInputError: When the store has no such camera.
-    """
-
-    def __init__(self, store: EpisodeStore, camera: str) -> None:
-        if camera not in store.cameras:
-            raise BadInputError("camera", repr(camera), f"one of {list(store.cameras)}", "name a camera the data has")
-        self._store = store
-        self.cameras = (camera,)
-        self.episodes = store.episodes
-
-    @property
-    def fingerprint(self) -> str:
-        """The whole's digest with the camera's name."""
-        return hashlib.sha256(f"{self._store.fingerprint}{self.cameras}".encode()).hexdigest()
-
-    def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
-        """uint8 [N, H, W, 3]."""
-        self._check(camera)
-        return self._store.frames(episode, indices, self.cameras[0])
-
-    def timestamps(self, episode: int) -> Array:
-        """float64 [T]."""
-        return self._store.timestamps(episode)
-
-    def actions(self, episode: int) -> Array | None:
-        """float32 [T, A], or `None`."""
-        return self._store.actions(episode)
-
-    def state(self, episode: int) -> Array | None:
-        """float32 [T, S], or `None`."""
-        return self._store.state(episode)
-
-    def rewards(self, episode: int) -> Array | None:
-        """float32 [T], or `None`."""
-        return self._store.rewards(episode)
-
-    def gather_frames(self, episodes: Array, steps: Array, camera: str | None, out: Array) -> None:
-        """See `counterpoint.data.store`."""
-        self._check(camera)
-        gather_frames(self._store, episodes, steps, self.cameras[0], out)
-
-    def _check(self, camera: str | None) -> None:
-        if camera not in (None, *self.cameras):
-            raise BadInputError("camera", repr(camera), f"{self.cameras[0]!r}", "leave the camera out")
+    whole, indices = _resolved(store.stores[0])
+    return whole, indices[store._numbers]

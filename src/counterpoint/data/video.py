@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterpoint.data.episode import Array
-from counterpoint.data.kept import Kept
+from counterpoint.data.memory import LRUCache
 from counterpoint.errors import BadInputError, require
 
 __all__ = [
@@ -182,7 +182,7 @@ class _Index:
     orientation: _Orientation
 
 
-_indexes: Kept[_Index] = Kept(limit=64 * 1024**2)
+_indexes: LRUCache[_Index] = LRUCache(limit=64 * 1024**2)
 
 
 def _index(key: _FileKey) -> _Index:

@@ -8,8 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
-from counterpoint.data.cameras import Cameras
 from counterpoint.data.episode import Array
+from counterpoint.data.store import Cameras
 
 __all__ = ["ControlTask", "Outcome", "draw_each", "named_cameras"]
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from counterpoint.data.cameras import Cameras
 from counterpoint.data.episode import Array
+from counterpoint.data.store import Cameras
 from counterpoint.envs.base import Outcome, draw_each, named_cameras
 from counterpoint.envs.rendering import choose_backend
 from counterpoint.envs.robomimic import draw_upright

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from counterpoint.data.cache import resize
-from counterpoint.data.cameras import Cameras
 from counterpoint.data.episode import Array
+from counterpoint.data.store import Cameras
 from counterpoint.envs.base import ControlTask
 from counterpoint.errors import BadInputError
 

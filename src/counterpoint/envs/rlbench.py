@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from counterpoint.data.cameras import Cameras
 from counterpoint.data.episode import Array
 from counterpoint.data.formats.rlbench.unpickle import from_action, to_state
+from counterpoint.data.store import Cameras
 from counterpoint.envs.base import Outcome
 from counterpoint.errors import BadInputError, MissingExtraError
 

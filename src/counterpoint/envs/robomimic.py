@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from counterpoint.data.cameras import Cameras
 from counterpoint.data.episode import Array
 from counterpoint.data.formats.hdf5.files import CONTROL_HZ, ROBOMIMIC_STATE, env_args
 from counterpoint.data.formats.hdf5.instructions import HORIZONS, instruction_of
+from counterpoint.data.store import Cameras
 from counterpoint.envs.base import Outcome, draw_each, named_cameras
 from counterpoint.envs.rendering import choose_backend
 from counterpoint.errors import BadInputError, MissingExtraError

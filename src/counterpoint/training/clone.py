@@ -20,11 +20,10 @@ from pydantic import Field
 from torch import Tensor
 
 from counterpoint.config import FrozenConfig
-from counterpoint.data.cameras import Cameras, camera_names, pictures
 from counterpoint.data.episode import Array
 from counterpoint.data.sampler import NStepLoader
 from counterpoint.data.spec import NStepSpec
-from counterpoint.data.store import EpisodeStore, SubsetStore
+from counterpoint.data.store import Cameras, EpisodeStore, SubsetStore, camera_images, camera_names
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.files import write_atomically
@@ -53,7 +52,7 @@ def embed_store(encoder: ObservationEncoder, store: EpisodeStore, camera: Camera
     device = next(encoder.parameters()).device
     parts: list[Tensor] = []
     for episode, info in enumerate(store.episodes):
-        frames = torch.from_numpy(pictures(store, episode, np.arange(info.length), cameras))
+        frames = torch.from_numpy(camera_images(store, episode, np.arange(info.length), cameras))
         # The steps before the first repeat it, as in the loader.
         behind = torch.arange(1 - encoder.config.stack, 1)
         steps = (torch.arange(info.length)[:, None] + behind).clamp_min(0)
@@ -125,9 +124,11 @@ class _Blind(SubsetStore):
         """uint8 [N, 1, 1, 3]."""
         return np.zeros((len(indices), 1, 1, 3), np.uint8)
 
-    def gather_frames(self, episodes: Array, steps: Array, camera: str | None, out: Array) -> None:
-        """The same of many episodes."""
-        out[...] = 0
+    def gather(
+        self, source: str, episodes: Array, steps: Array, *, camera: str | None = None, out: Array | None = None
+    ) -> Array:
+        """Read black pixels as the frames of many episodes."""
+        return EpisodeStore.gather(self, source, episodes, steps, camera=camera, out=out)
 
 
 SAVE_EVERY = 1000

@@ -12,9 +12,8 @@ from pydantic import Field
 
 from counterpoint.config import FrozenConfig, override, read_recipe, validate
 from counterpoint.data.cache import cached
-from counterpoint.data.cameras import camera_names
 from counterpoint.data.formats import open_dataset, split_names
-from counterpoint.data.store import EpisodeStore, SubsetStore
+from counterpoint.data.store import EpisodeStore, SubsetStore, camera_names
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.files import write_atomically

@@ -26,12 +26,11 @@ from pydantic import Field, model_validator
 
 from counterpoint.config import FrozenConfig, override, read_recipe, recipe_names, validate
 from counterpoint.data.cache import cached
-from counterpoint.data.cameras import Cameras, camera_names
 from counterpoint.data.formats import split_names
 from counterpoint.data.masks.robot import mask_camera, masked_cameras, picture_cameras
 from counterpoint.data.prepared import validation_split
 from counterpoint.data.sampler import JointLoader, NStepLoader
-from counterpoint.data.store import EpisodeStore
+from counterpoint.data.store import Cameras, EpisodeStore, camera_names
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.files import write_atomically

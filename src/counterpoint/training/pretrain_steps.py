@@ -12,12 +12,19 @@ import torch
 from accelerate.utils import set_seed
 
 from counterpoint.config import FrozenConfig, override, read_recipe, validate
-from counterpoint.data.cameras import Cameras, camera_names, pictures
 from counterpoint.data.prepared import open_prepared, together, validation_split
 from counterpoint.data.sampler import NStepLoader
 from counterpoint.data.spec import NStepSpec
 from counterpoint.data.statistics import action_statistics
-from counterpoint.data.store import EpisodeStore, MultiTaskStore, other_size, task_table
+from counterpoint.data.store import (
+    Cameras,
+    EpisodeStore,
+    MultiTaskStore,
+    camera_images,
+    camera_names,
+    task_table,
+    uneven_frames,
+)
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.files import write_atomically
@@ -232,9 +239,9 @@ def evenly_spaced_frames(store: EpisodeStore, count: int, camera: Cameras = None
         steps = np.arange(offset, info.length, every)
         offset = int(offset + len(steps) * every - info.length)
         if len(steps):
-            frames.append(pictures(store, episode, steps, cameras))
+            frames.append(camera_images(store, episode, steps, cameras))
             if frames[-1].shape[1:] != frames[0].shape[1:]:
-                raise other_size(episode, frames[-1].shape[2:4], frames[0].shape[2:4])
+                raise uneven_frames(f"episode {episode}", frames[-1].shape[2:4], frames[0].shape[2:4])
     joined = torch.from_numpy(np.concatenate(frames))
     return joined if len(cameras) > 1 else joined[:, 0]
 

@@ -12,7 +12,7 @@ from counterpoint.data.commands import convert, doctor, info
 from counterpoint.data.episode import Array
 from counterpoint.data.formats import Format, drq, open_dataset, recognise
 from counterpoint.data.formats.drq import DrqReplayStore
-from counterpoint.data.kept import Kept
+from counterpoint.data.memory import LRUCache
 from counterpoint.data.store import EpisodeStore, read_episode
 from counterpoint.errors import BadInputError
 
@@ -84,7 +84,7 @@ def test_episodes_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
 def test_unpacked_episodes_are_bounded_and_none_travels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_replay(tmp_path / "task", (2,) * 12, size=4)
     store = DrqReplayStore(tmp_path / "task")
-    kept: Kept[Array] = Kept(limit=8 * 2 * 4 * 4 * 3)
+    kept: LRUCache[Array] = LRUCache(limit=8 * 2 * 4 * 4 * 3)
     monkeypatch.setattr(drq, "_images", kept)
     for _ in range(2):
         for number in range(12):

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from counterpoint.data.episode import Array, EpisodeInfo
+from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError, MissingExtraError, require
 
 __all__ = ["OnBadRow", "Reader", "first_line", "parsing", "raise_error", "read_each", "require_new"]
@@ -61,7 +62,7 @@ def require_new(path: Path) -> None:
     require(not path.exists(), path, "an existing path", "a new one", "give another name, or remove it")
 
 
-class Reader:
+class Reader(EpisodeStore):
     """An `EpisodeStore` over files; a format overrides what it has.
 
     Attributes:

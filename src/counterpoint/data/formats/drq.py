@@ -24,7 +24,7 @@ import numpy as np
 
 from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.data.formats.base import OnBadRow, Reader, parsing, raise_error, read_each
-from counterpoint.data.kept import Kept
+from counterpoint.data.memory import LRUCache
 from counterpoint.errors import BadInputError
 
 __all__ = ["DrqReplayStore", "drq_files"]
@@ -33,7 +33,7 @@ _NAME = re.compile(r".*_(\d+)_(\d+)\.npz")
 _FPS = 20.0  # the files do not say
 _LARGEST = 1 << 30  # bytes of an episode's images; a packed file of a few MB can claim many GB
 _ARRAYS = {"actions": "action", "rewards": "reward"}
-_images: Kept[Array] = Kept(limit=128 * 1024**2)
+_images: LRUCache[Array] = LRUCache(limit=128 * 1024**2)
 
 
 def drq_files(path: Path) -> list[Path]:

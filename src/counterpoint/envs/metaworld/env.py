@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from counterpoint.data.cameras import Cameras
 from counterpoint.data.episode import Array
+from counterpoint.data.store import Cameras
 from counterpoint.envs.base import Outcome, draw_each, named_cameras
 from counterpoint.envs.metaworld.instructions import INSTRUCTIONS, resolve_tasks
 from counterpoint.envs.rendering import FastRenderer, import_mujoco, render_settings

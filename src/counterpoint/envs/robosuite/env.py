@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from counterpoint.data.cameras import Cameras
 from counterpoint.data.episode import Array
+from counterpoint.data.store import Cameras
 from counterpoint.envs.base import Outcome
 from counterpoint.envs.rendering import FastRenderer, import_mujoco, render_settings
 from counterpoint.envs.robosuite.tasks import CONTROL_HZ, TASKS, resolve_robosuite, robosuite_name

@@ -13,6 +13,7 @@ import numpy as np
 from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.data.formats.base import OnBadRow, raise_error
 from counterpoint.data.formats.hdf5.files import FileLayout, obs_key, open_hdf5, scan
+from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError
 
 __all__ = ["Hdf5Store", "hdf5_files", "hdf5_splits"]
@@ -41,7 +42,7 @@ def hdf5_splits(path: Path) -> tuple[str, ...]:
     return _in_order(names)
 
 
-class Hdf5Store:
+class Hdf5Store(EpisodeStore):
     """Demonstrations of robomimic or LIBERO, read from the disk when asked for.
 
     Pictures come out upright. State is the robot's own: hand position, quaternion and gripper joints

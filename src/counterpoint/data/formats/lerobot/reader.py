@@ -17,17 +17,18 @@ from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.data.formats.lerobot import layout
 from counterpoint.data.formats.lerobot.layout import EpisodePlace, places_v21, places_v30
 from counterpoint.data.formats.lerobot.tables import as_matrix, count_rows, damaged, file_key, from_png, read_rows
-from counterpoint.data.kept import Kept
+from counterpoint.data.memory import LRUCache
+from counterpoint.data.store import EpisodeStore
 from counterpoint.data.video import probe_video, read_frames
 from counterpoint.errors import BadInputError
 
 __all__ = ["LeRobotStore"]
 
-_vectors: Kept[Array] = Kept(limit=64 * 1024**2)
+_vectors: LRUCache[Array] = LRUCache(limit=64 * 1024**2)
 """Actions, states and rewards of the episodes read last, by all stores of this process together."""
 
 
-class LeRobotStore:
+class LeRobotStore(EpisodeStore):
     """An `EpisodeStore` over a LeRobot folder; nothing is decoded before it is asked for.
 
     An episode counts as a success when `next.success` is true at any of its steps. Features this library

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from counterpoint.data.episode import Array
-from counterpoint.data.kept import Kept
+from counterpoint.data.memory import LRUCache
 from counterpoint.errors import BadInputError
 
 __all__ = [
@@ -111,7 +111,7 @@ def _group(key: FileKey, group: int, columns: tuple[str, ...]) -> pa.Table:
     return _groups.get((key, group, columns), read)
 
 
-_groups: Kept[pa.Table] = Kept(limit=256 * 1024**2)
+_groups: LRUCache[pa.Table] = LRUCache(limit=256 * 1024**2)
 
 
 @contextmanager

@@ -32,6 +32,7 @@ from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.data.formats.base import OnBadRow, raise_error
 from counterpoint.data.formats.rlbench.unpickle import Recorded, load_pickle, to_action, to_state
 from counterpoint.data.masks.robot import mask_camera, mask_frames
+from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError
 
 __all__ = [
@@ -109,7 +110,7 @@ class _Demo:
     state: Array
 
 
-class RLBenchStore:
+class RLBenchStore(EpisodeStore):
     """Demonstrations of RLBench, their pictures read from the disk when asked for.
 
     Of the T + 1 observations of a recording come T steps: an action is the pose in which the gripper is found at the

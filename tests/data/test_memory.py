@@ -3,12 +3,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoint.data.kept import Kept
+from counterpoint.data.memory import LRUCache
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 40)), max_size=60), st.integers(1, 100))
 def test_no_more_is_kept_than_the_limit(calls: list[tuple[int, int]], limit: int) -> None:
-    kept: Kept[int] = Kept(limit)
+    kept: LRUCache[int] = LRUCache(limit)
     sizes: dict[int, int] = {}
     for key, size in calls:
         known = sizes.setdefault(key, size)
@@ -17,7 +17,7 @@ def test_no_more_is_kept_than_the_limit(calls: list[tuple[int, int]], limit: int
 
 
 def test_the_longest_unused_goes_first() -> None:
-    kept: Kept[str] = Kept(limit=2)
+    kept: LRUCache[str] = LRUCache(limit=2)
     made: list[str] = []
 
     def get(key: str) -> None:
