@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
+from counterpoint.agents import SavedAgent
 from counterpoint.agents.contrastive import ContrastiveAgent
-from counterpoint.agents.saved import load_agent
 from counterpoint.data.formats.minari.reader import read_minari
 from counterpoint.envs.goal.collect import PointMazeCollect, collect_pointmaze
 from counterpoint.envs.goal.env import EnvConfig, make_goal_env
@@ -47,9 +47,9 @@ def main() -> None:
     arguments = parser.parse_args()
     data = collect_pointmaze(PointMazeCollect(out=arguments.out / "data", maze="Medium", episodes=300, val_episodes=30))
     run = arguments.out / "run"
-    if not (run / "agent").exists():
+    if not (run / "model").exists():
         train_agent("td_infonce", run, SETTINGS, data=str(data))
-    agent = load_agent(run).agent
+    agent = SavedAgent.from_pretrained(run).agent
     assert isinstance(agent, ContrastiveAgent)
     env = make_goal_env(EnvConfig(name="PointMaze_Medium-v3"))
     maze = MazeGrid.of(env)

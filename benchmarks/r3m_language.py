@@ -44,7 +44,7 @@ def of_run(run: Path, data: Path) -> dict[str, float]:
     encoder = DualEncoder.from_pretrained(run)
     videos = embed_store(encoder, split_store(data, "test"))
     reward = LanguageReward(encoder.embed_dim, encoder.embed_dim)
-    reward.load_state_dict(load_file(run / "pretrained" / "language_reward.safetensors"))
+    reward.load_state_dict(load_file(run / "model" / "language_reward.safetensors"))
     text = torch.tensor(videos.text, dtype=torch.float32)[:, None]
     own, others, last = [], [], []
     for video, column in zip(videos.videos, videos.own, strict=True):

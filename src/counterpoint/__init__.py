@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from counterpoint.data.sampler import Loader, NStepLoader
     from counterpoint.data.store import EpisodeStore, MemoryStore
     from counterpoint.encoders.base import DualEncoder, EncoderConfig
+    from counterpoint.encoders.hub import load
     from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
     from counterpoint.errors import BadInputError, MissingExtraError
     from counterpoint.policies.cloned import ClonedPolicy
@@ -41,6 +42,7 @@ __all__ = [
     "RewardModel",
     "clone",
     "imitate",
+    "load",
     "open_dataset",
 ]
 
@@ -63,6 +65,7 @@ _HOMES = {
     "RewardModel": "rewards.model",
     "clone": "training.clone",
     "imitate": "training.imitate",
+    "load": "encoders.hub",
     "open_dataset": "data.formats",
 }
 

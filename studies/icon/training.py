@@ -46,7 +46,7 @@ def train_cell(config: ComparisonConfig, out: Path, cell: Cell, source: Cell | N
         train, held_out = open_episodes(config, out, cell.task)
         settings = paced(config, out, cell, train)
         seeds = evaluation_seeds(config, cell.task, demonstration_seeds(config, out, cell.task))
-        start = None if source is None else DiffusionPolicy.from_pretrained(source.run(out) / "policy")
+        start = None if source is None else DiffusionPolicy.from_pretrained(source.run(out))
         curve = _Curve(cell.run(out), tick)
         options, total = config.evaluation, settings.train.steps
         make = task_maker(config, cell.task)

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from counterpoint.agents import AGENTS, make_agent
-from counterpoint.agents.saved import load_agent, save_agent
+from counterpoint.agents import AGENTS, SavedAgent, make_agent
 from counterpoint.data.draws import Spaces
+from counterpoint.encoders.hub import load, write_digests
 from counterpoint.errors import BadInputError
 
 SPACES = Spaces(observation=(4,), goal=(2,), action=3, success_distance=0.1)
@@ -17,8 +17,8 @@ SPACES = Spaces(observation=(4,), goal=(2,), action=3, success_distance=0.1)
 @pytest.mark.parametrize("name", AGENTS)
 def test_a_saved_agent_acts_as_before(name: str, tmp_path: Path) -> None:
     agent = make_agent({"name": name, "hidden": [8, 8]}, SPACES, seed=3)
-    save_agent(agent, tmp_path / "agent", {"name": "somewhere"}, np.array([[-2.0] * 3, [4.0] * 3]))
-    saved = load_agent(tmp_path)
+    SavedAgent(agent, {"name": "somewhere"}, np.array([[-2.0] * 3, [4.0] * 3])).save_pretrained(tmp_path / "model")
+    saved = load(tmp_path)
     again = saved.agent
     rng = np.random.default_rng(0)
     observation, goal = rng.normal(size=(5, 4)), rng.normal(size=(5, 2))
@@ -33,26 +33,28 @@ def test_a_saved_agent_acts_as_before(name: str, tmp_path: Path) -> None:
 
 
 def test_a_folder_without_an_agent_is_told(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match="a run writes agent/ when it ends"):
-        load_agent(tmp_path)
+    with pytest.raises(BadInputError, match="a run writes model/ when it ends"):
+        load(tmp_path)
 
 
 @pytest.mark.parametrize("damage", ["weights", "name", "json"])
 def test_damage_is_told(tmp_path: Path, damage: str) -> None:
     agent = make_agent({"name": "gcbc", "hidden": [8]}, SPACES)
-    folder = save_agent(agent, tmp_path / "agent")
-    description = folder / "agent.json"
+    folder = SavedAgent(agent).save_pretrained(tmp_path / "model")
+    description = folder / "config.json"
     if damage == "weights":
-        whole = (folder / "agent.safetensors").read_bytes()
-        (folder / "agent.safetensors").write_bytes(whole[: len(whole) // 2])
+        whole = (folder / "model.safetensors").read_bytes()
+        (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
     elif damage == "name":
         found = json.loads(description.read_text())
-        found["agent"]["name"] = "nobody"
+        found["config"]["agent"]["name"] = "nobody"
         description.write_text(json.dumps(found))
     else:
         description.write_text("{")
+    if damage != "weights":
+        write_digests(folder)
     with pytest.raises(BadInputError):
-        load_agent(tmp_path)
+        load(tmp_path)
 
 
 def test_a_wrong_situation_is_told() -> None:

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from counterpoint.agents import AGENTS
-from counterpoint.agents.saved import load_agent
 from counterpoint.cli import main
 from counterpoint.data.episode import Episode
 from counterpoint.data.formats.minari.reader import replay_from_store
 from counterpoint.data.store import MemoryStore
+from counterpoint.encoders.hub import load
 from counterpoint.envs.goal.collect import PointMazeCollect, collect_pointmaze
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.evaluate_agent import evaluate_run
@@ -77,7 +77,7 @@ def test_online_through_the_command_line_then_longer_then_evaluated(
 @pytest.mark.parametrize("form", [{"env.observations": "image"}, {"env.goals": "state"}])
 def test_pictures_and_whole_states_train_online(form: dict[str, Any], tmp_path: Path) -> None:
     train_agent("td_infonce", tmp_path / "run", ONLINE | form, env="FetchPush-v4")
-    saved = load_agent(tmp_path / "run")
+    saved = load(tmp_path / "run")
     assert saved.agent.spaces.goal == saved.agent.spaces.observation
     assert saved.env is not None
     assert saved.env["name"] == "FetchPush-v4"
@@ -96,7 +96,7 @@ def test_every_agent_trains_on_recorded_data(name: str, maze: Path, tmp_path: Pa
     train_agent(name, out, OFFLINE, data=str(maze), env="PointMaze_UMaze-v3")
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if line["split"] == "eval"] == [3, 6]
-    saved = load_agent(out)
+    saved = load(out)
     assert saved.agent.name == name
     assert saved.env is not None
     assert saved.env["name"] == "PointMaze_UMaze-v3"
@@ -106,7 +106,7 @@ def test_an_offline_run_that_was_stopped_ends_like_one_that_was_not(maze: Path, 
     for out, steps in ((tmp_path / "a", (6,)), (tmp_path / "b", (3, 6))):
         for each in steps:
             train_agent("td_infonce", out, OFFLINE | {"train.steps": each}, data=str(maze))
-    a, b = (load_agent(tmp_path / run).agent for run in "ab")
+    a, b = (load(tmp_path / run).agent for run in "ab")
     for name, module in a.modules.items():
         for key, value in module.state_dict().items():
             assert torch.equal(value, b.modules[name].state_dict()[key]), f"{name}/{key}"

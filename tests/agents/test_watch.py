@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from counterpoint.agents import AGENTS, make_agent
+from counterpoint.agents import AGENTS, SavedAgent, make_agent
 from counterpoint.agents.base import Watch
-from counterpoint.agents.saved import save_agent
 from counterpoint.data.draws import Spaces
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import NonFiniteError
@@ -44,8 +43,8 @@ def test_neither_checkpoint_nor_agent_is_made_of_parameters_that_are_not_finite(
     with pytest.raises(NonFiniteError, match=f"the actor of {name}"):
         agent.state()
     with pytest.raises(BadInputError, match=r"not finite.*Hint: lower the learning rates"):
-        save_agent(agent, tmp_path / "agent")
-    assert not (tmp_path / "agent").exists()
+        SavedAgent(agent).save_pretrained(tmp_path / "model")
+    assert not (tmp_path / "model").exists()
 
 
 @pytest.mark.parametrize("name", AGENTS)

@@ -146,5 +146,5 @@ def test_bad_input_is_one_message_and_leaves_what_was_there(
     assert "expected" in message[0]
     assert "Hint:" in message[0]
     assert all(path.read_bytes() == content for path, content in before.items())
-    assert not (place / "run" / "pretrained").exists()
+    assert not (place / "run" / "model").exists()
     assert not (place / "new").exists()

@@ -56,7 +56,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 def test_training_through_the_command_line_learns_and_exports(place: Path) -> None:
     code, out, error = finish(pretrain(place, "learns", "--train.steps=60", "--train.log_every=10"))
     assert code == 0, error
-    assert "learns/pretrained" in out
+    assert "learns/model" in out
     lines = [json.loads(line) for line in (place / "learns" / "metrics.jsonl").read_text().splitlines()]
     training = [line["loss"] for line in lines if line["split"] == "train"]
     assert training[-1] < training[0]
@@ -81,7 +81,7 @@ def test_kill_9_and_resume_gives_the_same_bits(place: Path) -> None:
     states = [load_checkpoint(list_checkpoints(place / run / "checkpoints")[-1]) for run in ("whole", "cut")]
     assert states[0][0] == states[1][0] == 40
     assert equal(states[0][1], states[1][1])
-    weights = [load_file(place / run / "pretrained" / "model.safetensors") for run in ("whole", "cut")]
+    weights = [load_file(place / run / "model" / "model.safetensors") for run in ("whole", "cut")]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 

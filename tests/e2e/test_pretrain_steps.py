@@ -61,7 +61,7 @@ def test_kill_9_and_resume_gives_the_same_bits(place: Path) -> None:
         time.sleep(0.02)
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
-    assert not (place / "cut" / "pretrained").exists()
+    assert not (place / "cut" / "model").exists()
     again = pretrain(place, "cut")
     out, error = again.communicate()
     assert again.returncode == 0, error
@@ -69,7 +69,7 @@ def test_kill_9_and_resume_gives_the_same_bits(place: Path) -> None:
     states = [load_checkpoint(list_checkpoints(place / run / "checkpoints")[-1]) for run in ("whole", "cut")]
     assert states[0][0] == states[1][0] == STEPS
     assert equal(states[0][1], states[1][1])
-    weights = [load_file(place / run / "pretrained" / "model.safetensors") for run in ("whole", "cut")]
+    weights = [load_file(place / run / "model" / "model.safetensors") for run in ("whole", "cut")]
     assert weights[0].keys() == weights[1].keys()
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
@@ -85,4 +85,4 @@ def test_bad_input_ends_in_one_message(place: Path) -> None:
         assert refused.returncode == 2, error
         assert words in error
         assert "Traceback" not in error
-    assert not (place / "bad" / "pretrained").exists()
+    assert not (place / "bad" / "model").exists()

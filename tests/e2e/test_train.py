@@ -51,7 +51,7 @@ def test_kill_9_with_two_simulators_and_a_full_ring_then_resume_gives_the_same_b
     out, error = again.communicate()
     assert again.returncode == 0, error
     assert "Resumed from" in out
-    expected, found = (load_file(tmp_path / run / "agent" / "agent.safetensors") for run in ("whole", "cut"))
+    expected, found = (load_file(tmp_path / run / "model" / "model.safetensors") for run in ("whole", "cut"))
     assert expected.keys() == found.keys()
     for name, value in expected.items():
         assert torch.equal(value, found[name]), name

@@ -10,6 +10,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
+from counterpoint.encoders.hub import write_digests
 from counterpoint.encoders.observation import DrQConvNet, FilmResNet18, ObservationConfig, ObservationEncoder
 from counterpoint.encoders.towers import ResNet18
 from counterpoint.errors import BadInputError
@@ -223,10 +224,10 @@ def test_a_saved_encoder_comes_back_bit_for_bit(config: ObservationConfig, tmp_p
     encoder = built(config)
     if config.kind == "drq":
         encoder.centre_on(frames(20, config)[:, : config.cameras].squeeze(1))
-    encoder.save_pretrained(tmp_path / "pretrained")
-    names = sorted(path.name for path in (tmp_path / "pretrained").iterdir())
-    assert names == ["README.md", "config.json", "model.safetensors"]
-    for source in (tmp_path / "pretrained", tmp_path):  # the folder itself, and a run that holds it
+    encoder.save_pretrained(tmp_path / "model")
+    names = sorted(path.name for path in (tmp_path / "model").iterdir())
+    assert names == ["README.md", "config.json", "digests.json", "model.safetensors"]
+    for source in (tmp_path / "model", tmp_path):  # the folder itself, and a run that holds it
         twin = ObservationEncoder.from_pretrained(source)
         assert not twin.training
         assert twin.config == encoder.config
@@ -250,11 +251,14 @@ def test_the_card_says_what_it_is(tmp_path: Path) -> None:
 def test_weights_and_configuration_that_disagree_are_named(tmp_path: Path) -> None:
     built(DRQ).save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {"stack": 3}))
+    config["config"]["stack"] = 3
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    write_digests(tmp_path)
     with pytest.raises(BadInputError, match=r"model\.safetensors.*convnet\.0\.weight"):
         ObservationEncoder.from_pretrained(tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps({"image": "convnet"}))
-    with pytest.raises(BadInputError, match=r"config\.json: found image: Extra inputs"):
+    (tmp_path / "config.json").write_text(json.dumps(config | {"config": {"image": "convnet"}}))
+    write_digests(tmp_path)
+    with pytest.raises(BadInputError, match=r"config\.json: found unknown key 'image'"):
         ObservationEncoder.from_pretrained(tmp_path)
     with pytest.raises(BadInputError, match="no such file"):
         ObservationEncoder.from_pretrained(tmp_path / "nothing")

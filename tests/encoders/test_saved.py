@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from safetensors.torch import load_file
 
 from counterpoint.encoders import DualEncoder, EncoderConfig
+from counterpoint.encoders.hub import load, write_digests
 from counterpoint.errors import BadInputError
 
 CONFIG = EncoderConfig(image_size=32, embed_dim=16, mean=(0.1, 0.2, 0.3))
@@ -40,8 +42,16 @@ def test_a_saved_encoder_comes_back_bit_for_bit(encoder: DualEncoder, folder: Pa
 
 
 def test_the_folder_is_laid_out_for_the_hub(encoder: DualEncoder, folder: Path) -> None:
-    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "config.json", "model.safetensors"]
-    assert json.loads((folder / "config.json").read_text()) == encoder.config.model_dump(mode="json")
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "README.md",
+        "config.json",
+        "digests.json",
+        "model.safetensors",
+    ]
+    assert json.loads((folder / "config.json").read_text()) == {
+        "kind": "dual_encoder",
+        "config": encoder.config.model_dump(mode="json"),
+    }
     assert load_file(folder / "model.safetensors").keys() == encoder.state_dict().keys()
 
 
@@ -55,7 +65,7 @@ def test_saving_again_replaces_weights_and_configuration(encoder: DualEncoder, f
 
 def test_a_run_is_found_by_its_folder(encoder: DualEncoder, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"objective": "decisionnce_t"}')
-    encoder.save_pretrained(tmp_path / "pretrained")
+    encoder.save_pretrained(tmp_path / "model")
     twin = DualEncoder.from_pretrained(tmp_path)
     assert torch.equal(twin.encode_image(FRAMES), encoder.encode_image(FRAMES))
 
@@ -86,7 +96,7 @@ def test_the_card_says_what_it_is_and_what_is_left_out(encoder: DualEncoder, tmp
     assert f"{sum(x.numel() for x in encoder.state_dict().values()):,} numbers" in card
 
 
-def test_pushing_uploads_the_same_three_files(encoder: DualEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pushing_uploads_the_same_files(encoder: DualEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
     uploaded: dict[str, Any] = {}
 
     class Api:
@@ -104,7 +114,7 @@ def test_pushing_uploads_the_same_three_files(encoder: DualEncoder, monkeypatch:
     monkeypatch.setattr(huggingface_hub.hub_mixin, "HfApi", Api)
     assert encoder.push_to_hub("someone/demo") == "url"
     assert uploaded["repo"] == "someone/demo"
-    assert uploaded["files"] == {"config.json", "model.safetensors", "README.md"}
+    assert uploaded["files"] == {"config.json", "model.safetensors", "digests.json", "README.md"}
     assert all(torch.equal(uploaded["weights"][name], value) for name, value in encoder.state_dict().items())
 
 
@@ -115,18 +125,18 @@ def test_a_hub_id_is_fetched_file_by_file(folder: Path, monkeypatch: pytest.Monk
         asked.append((repo_id, filename, revision))
         return str(folder / filename)
 
-    monkeypatch.setattr(huggingface_hub.hub_mixin, "hf_hub_download", download)
     monkeypatch.setattr("counterpoint.encoders.hub.hf_hub_download", download)
     encoder = DualEncoder.from_pretrained("someone/demo", revision="v1")
-    assert asked == [("someone/demo", "config.json", "v1"), ("someone/demo", "model.safetensors", "v1")]
+    assert set(asked) == {("someone/demo", name, "v1") for name in ("config.json", "digests.json", "model.safetensors")}
+    assert torch.equal(load("someone/demo", revision="v1").encode_image(FRAMES), encoder.encode_image(FRAMES))
     assert encoder.embed_dim == 16
 
 
 def test_an_unreachable_hub_id_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def download(**_: Any) -> str:
+    def download(*_: Any, **__: Any) -> str:
         raise LocalEntryNotFoundError("no connection")
 
-    monkeypatch.setattr(huggingface_hub.hub_mixin, "hf_hub_download", download)
+    monkeypatch.setattr("counterpoint.encoders.hub.hf_hub_download", download)
     with pytest.raises(BadInputError, match=r"someone/demo: found no such folder, and nothing on the Hub"):
         DualEncoder.from_pretrained("someone/demo")
 
@@ -147,7 +157,9 @@ def test_truncated_weights_are_named(folder: Path, keep: int) -> None:
 
 def test_weights_of_another_architecture_are_named(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"embed_dim": 8}))
+    config["config"]["embed_dim"] = 8
+    (folder / "config.json").write_text(json.dumps(config))
+    write_digests(folder)
     with pytest.raises(BadInputError, match=r"model\.safetensors.*head\.weight \[16, 1024\] instead of \[8, 1024\]"):
         DualEncoder.from_pretrained(folder)
 
@@ -157,6 +169,7 @@ def test_missing_weights_pass_only_when_asked(folder: Path, encoder: DualEncoder
 
     partial = {name: value for name, value in encoder.state_dict().items() if not name.startswith("text.")}
     write_weights(partial, folder / "model.safetensors")
+    write_digests(folder)
     with pytest.raises(BadInputError, match=r"lacks text\.projection\.bias"):
         DualEncoder.from_pretrained(folder)
     loose = DualEncoder.from_pretrained(folder, strict=False)
@@ -165,15 +178,33 @@ def test_missing_weights_pass_only_when_asked(folder: Path, encoder: DualEncoder
 
 @pytest.mark.parametrize(
     ("text", "found"),
-    [('{"image": ', "no JSON"), ('{"pooling": "mean"}', "pooling: Extra inputs"), ('{"image": "vit"}', "image: Input")],
+    [
+        ('{"image": ', "no model's configuration"),
+        ("[]", "no model's configuration"),
+        ('{"kind": "oracle", "config": {}}', "kind 'oracle'"),
+        ('{"kind": "agent", "config": {}}', "kind 'agent'; expected 'dual_encoder'"),
+        ('{"kind": "dual_encoder", "config": {"pooling": "mean"}}', "unknown key 'pooling'"),
+        ('{"kind": "dual_encoder", "config": {"image": "vit"}}', "image = 'vit'"),
+    ],
 )
 def test_a_bad_configuration_is_named(folder: Path, text: str, found: str) -> None:
     (folder / "config.json").write_text(text)
+    write_digests(folder)
     with pytest.raises(BadInputError, match=rf"config\.json: found {found}"):
         DualEncoder.from_pretrained(folder)
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+@pytest.mark.parametrize("open_it", [DualEncoder.from_pretrained, load])
+def test_one_flipped_bit_is_named(folder: Path, name: str, open_it: Callable[[Path], object]) -> None:
+    damaged = bytearray((folder / name).read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    (folder / name).write_bytes(damaged)
+    with pytest.raises(BadInputError, match=rf"{name}: found sha256 \w+; expected \w+, as in digests\.json"):
+        open_it(folder)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "digests.json"])
 def test_a_missing_file_is_named(folder: Path, name: str) -> None:
     (folder / name).unlink()
     with pytest.raises(BadInputError, match=f"{name}: found no such file"):

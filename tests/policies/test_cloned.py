@@ -8,6 +8,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from counterpoint.encoders.hub import write_digests
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.encoders.text import SentenceTower
 from counterpoint.errors import BadInputError
@@ -129,8 +130,13 @@ def test_acting_leaves_no_graph_and_no_dropout() -> None:
 @pytest.mark.parametrize("settings", [{}, {"use_state": True}, {"history": 3, "use_state": True, "language": True}])
 def test_saved_and_loaded(settings: dict[str, Any], tmp_path: Path) -> None:
     made = policy(**settings)
-    folder = made.save_pretrained(tmp_path / "policy")
-    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
+    folder = made.save_pretrained(tmp_path / "model")
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "README.md",
+        "config.json",
+        "digests.json",
+        "model.safetensors",
+    ]
     for place in (folder, tmp_path):
         loaded = ClonedPolicy.from_pretrained(place)
         assert loaded.config() == made.config()
@@ -149,9 +155,11 @@ def test_loading_what_is_no_policy(tmp_path: Path) -> None:
     folder = policy().save_pretrained(tmp_path / "saved")
     other = policy(3).save_pretrained(tmp_path / "other")
     (folder / "model.safetensors").write_bytes((other / "model.safetensors").read_bytes())
+    write_digests(folder)
     with pytest.raises(BadInputError, match="lacks"):
         ClonedPolicy.from_pretrained(folder)
     (folder / "config.json").write_text('{"encoder": {"kind": "drq"}}')
+    write_digests(folder)
     with pytest.raises(BadInputError, match="configuration"):
         ClonedPolicy.from_pretrained(folder)
 

@@ -42,7 +42,7 @@ def data(tmp_path: Path) -> Path:
 
 def trained(data: Path, out: Path, **overrides: Any) -> ClonedPolicy:
     dotted = {key.replace("__", "."): value for key, value in overrides.items()}
-    assert train_policy("cloning", str(data), out, TINY | dotted) == out / "policy"
+    assert train_policy("cloning", str(data), out, TINY | dotted) == out / "model"
     return ClonedPolicy.from_pretrained(out)
 
 
@@ -105,8 +105,8 @@ def test_the_encoder_starts_from_a_pretrained_one(data: Path, tmp_path: Path) ->
     torch.manual_seed(3)
     given = ObservationEncoder(ObservationConfig(size=20, stack=1, width=4, embed_dim=6, centre=True))
     given.centre_on(torch.randint(0, 256, (5, 20, 20, 3), dtype=torch.uint8))
-    given.save_pretrained(tmp_path / "pretrained")
-    train_policy("cloning", str(data), tmp_path / "run", TINY, encoder=str(tmp_path / "pretrained"))
+    given.save_pretrained(tmp_path / "model")
+    train_policy("cloning", str(data), tmp_path / "run", TINY, encoder=str(tmp_path / "model"))
     policy = ClonedPolicy.from_pretrained(tmp_path / "run")
     assert (policy.encoder.config.size, policy.stack) == (20, 1)
     for name, value in policy.encoder.state_dict().items():

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from counterpoint.data.episode import Array
+from counterpoint.encoders.hub import write_digests
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.encoders.text import SentenceTower
 from counterpoint.envs.base import ControlTask, Outcome
@@ -95,10 +96,11 @@ def stubbed(monkeypatch: pytest.MonkeyPatch, kind: type[Stub] = Stub) -> type[St
 
 def recorded(run: Path, **changes: Any) -> None:
     """Let a policy's demonstrations have been others."""
-    path = run / "policy" / "config.json"
+    path = run / "model" / "config.json"
     config = json.loads(path.read_text())
-    config["demonstrations"] |= changes
+    config["config"]["demonstrations"] |= changes
     path.write_text(json.dumps(config))
+    write_digests(path.parent)
 
 
 def test_an_evaluation_counts_successes_and_rewards(
@@ -221,7 +223,7 @@ def diffused(run: Path, cameras: tuple[str, ...] = ("agentview", "robot0_eye_in_
         cameras=cameras,
         demonstrations=Demonstrations.of(store, (32, 32)).model_copy(update={"fps": 20.0}),
     )
-    policy.save_pretrained(run / "policy")
+    policy.save_pretrained(run / "model")
     return policy
 
 

@@ -85,7 +85,7 @@ def test_from_the_command_line(recipe: str, data: Path, tmp_path: Path) -> None:
     tuned = tmp_path / "tuned"
     again = ["train", recipe, "--data", str(data), "--out", str(tuned), "--policy", str(run), "--", cache]
     main(again)
-    assert (tuned / "policy" / "model.safetensors").is_file()
+    assert (tuned / "model" / "model.safetensors").is_file()
     assert json.loads((tuned / "config.json").read_text())["start_from"] == str(run.resolve())
     with pytest.raises(BadInputError, match="another \\[start_from\\]"):  # not continued from elsewhere
         train_imitation(recipe, str(data), tuned, {"data.cache": str(tmp_path / "cache")})

@@ -89,7 +89,7 @@ def test_the_recipe_is_appendix_c_s() -> None:
 
 
 def test_pretraining_reads_both_cameras_and_the_instruction(files: Path, run: Path) -> None:
-    encoder = ObservationEncoder.from_pretrained(run / "pretrained")
+    encoder = ObservationEncoder.from_pretrained(run / "model")
     assert (encoder.config.cameras, encoder.embed_dim, encoder.takes_instruction) == (2, 16, True)
     torch.manual_seed(0)
     start = {name: value.clone() for name, value in ObservationEncoder(encoder.config).state_dict().items()}
@@ -182,7 +182,7 @@ def test_a_policy_needs_each_camera_in_its_place(tmp_path: Path) -> None:
     assert np.mean([one.success for one in solved]) >= 0.75
     swapped = roll_out(policy, partial(PairTask, camera=(WRIST, OUTER)), seeds, envs=4, stop_at_success=True)
     assert np.mean([one.total_reward for one in swapped]) < np.mean([one.total_reward for one in solved])
-    loaded = ClonedPolicy.from_pretrained(policy.save_pretrained(tmp_path / "policy"))
+    loaded = ClonedPolicy.from_pretrained(policy.save_pretrained(tmp_path / "model"))
     assert roll_out(loaded, PairTask, seeds, envs=4, stop_at_success=True) == solved
 
 

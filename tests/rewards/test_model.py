@@ -77,7 +77,7 @@ def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     quick_words(monkeypatch)
     torch.manual_seed(0)
     encoder = DualEncoder(EncoderConfig(image_size=32, embed_dim=8))
-    encoder.save_pretrained(tmp_path / "run" / "pretrained")
+    encoder.save_pretrained(tmp_path / "run" / "model")
     return tmp_path / "run"
 
 
@@ -88,7 +88,7 @@ def write_config(run: Path, **keys: Any) -> None:
 def test_a_run_and_its_folder_of_weights_load(saved: Path) -> None:
     write_config(saved, reward_form="direction")
     of_run = RewardModel.from_pretrained(saved)
-    of_folder = RewardModel.from_pretrained(str(saved / "pretrained"))
+    of_folder = RewardModel.from_pretrained(str(saved / "model"))
     assert (of_run.form, of_folder.form) == ("direction", "potential")
     np.testing.assert_array_equal(of_run.potential(FRAMES, "push"), of_folder.potential(FRAMES, "push"))
 
@@ -110,7 +110,7 @@ def test_a_run_with_a_bad_configuration_is_refused(saved: Path, content: str | N
 
 def test_a_run_that_has_not_finished_is_refused(tmp_path: Path) -> None:
     write_config(tmp_path)
-    with pytest.raises(BadInputError, match="pretrained"):
+    with pytest.raises(BadInputError, match="model"):
         RewardModel.from_pretrained(tmp_path)
     with pytest.raises(BadInputError, match="nowhere"):
         RewardModel.from_pretrained(tmp_path / "nowhere" / "at" / "all")

@@ -146,7 +146,7 @@ def test_transferred_policies_begin_with_the_source_s(
         shutil.rmtree(cell.run(tmp_path))
     icon_benchmark(config, tmp_path)
     assert starts[0] is None
-    source = DiffusionPolicy.from_pretrained(Cell("Diff-C", SOURCE, 42).run(tmp_path) / "policy")
+    source = DiffusionPolicy.from_pretrained(Cell("Diff-C", SOURCE, 42).run(tmp_path))
     for own, theirs in zip(starts[1].parameters(), source.parameters(), strict=True):
         assert torch.equal(own, theirs)
 

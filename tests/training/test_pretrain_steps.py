@@ -71,7 +71,7 @@ def last_state(run: Path) -> dict[str, Any]:
 
 def test_the_folder_holds_the_encoder_that_was_trained(tmp_path: Path) -> None:
     folder = pretrain(recipe(tmp_path), data(tmp_path), tmp_path / "run", {})
-    assert folder == tmp_path / "run" / "pretrained"
+    assert folder == tmp_path / "run" / "model"
     config = load_step_config(recipe(tmp_path), {})
     trained = build_step_objective(config, control_store())
     trained.load_state_dict(last_state(tmp_path / "run")["objective"])
@@ -251,7 +251,7 @@ def refusal(store: MemoryStore, folder: Path, objective: str = "premier_taco") -
     with pytest.raises(BadInputError) as refused:
         pretrain_steps(load_step_config(recipe(folder, objective), {}), store, folder / "run")
     assert not (folder / "run" / "config.json").exists()
-    assert not (folder / "run" / "pretrained").exists()
+    assert not (folder / "run" / "model").exists()
     return str(refused.value)
 
 

@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from counterpoint.agents.base import Agent, AgentConfig, Spaces
 from counterpoint.agents.c_learning import CLearning, CLearningConfig
@@ -27,9 +30,11 @@ from counterpoint.agents.qrl import QRL, QRLConfig
 from counterpoint.agents.td3_bc import TD3BC, TD3BCConfig
 from counterpoint.agents.td_infonce import TDInfoNCE, TDInfoNCEConfig
 from counterpoint.config import validate
+from counterpoint.encoders.hub import read_model, write_model
 from counterpoint.errors import BadInputError
+from counterpoint.objectives.base import NonFiniteError
 
-__all__ = ["AGENTS", "Agent", "AgentConfig", "Entry", "Spaces", "agent_config", "make_agent"]
+__all__ = ["AGENTS", "Agent", "AgentConfig", "Entry", "SavedAgent", "Spaces", "agent_config", "make_agent"]
 
 
 @dataclass(frozen=True)
@@ -86,3 +91,62 @@ def make_agent(tree: Mapping[str, Any], spaces: Spaces, *, seed: int = 0, device
     """
     name, config = agent_config(tree, "agent")
     return AGENTS[name].agent(config, spaces, seed=seed, device=device)
+
+
+@dataclass(frozen=True)
+class SavedAgent:
+    """An agent and what is needed to put it to work.
+
+    Attributes:
+        agent: Acts in [-1, 1].
+        env: The configuration of the environment it was trained for; `None` after training on data alone.
+        action_bounds: [2, A], what actions of -1 and 1 stand for in its data; `None` where they were in [-1, 1].
+    """
+
+    agent: Agent
+    env: dict[str, Any] | None = None
+    action_bounds: NDArray[np.float64] | None = None
+
+    def in_units(self, actions: NDArray[Any]) -> NDArray[Any]:
+        """Return the agent's actions [N, A] in the units of its data."""
+        if self.action_bounds is None:
+            return actions
+        low, high = self.action_bounds
+        scaled: NDArray[Any] = low + (actions + 1) / 2 * (high - low)
+        return scaled
+
+    def save_pretrained(self, folder: str | Path) -> Path:
+        """Write the model's folder, made when absent, and return it.
+
+        Raises:
+            BadInputError: When losses or parameters are not finite; nothing is written then.
+        """
+        try:
+            exports = self.agent.exports()
+        except NonFiniteError as error:
+            hint = "lower the learning rates, or save the agent of an earlier checkpoint"
+            raise BadInputError(f"agent {self.agent.name!r}", str(error), "finite parameters", hint) from None
+        config = {
+            "agent": {"name": self.agent.name, **self.agent.settings.model_dump(mode="json")},
+            "spaces": asdict(self.agent.spaces),
+            "env": self.env,
+            "action_bounds": None if self.action_bounds is None else np.asarray(self.action_bounds).tolist(),
+        }
+        return write_model(Path(folder), "agent", config, torch.nn.ModuleDict(exports).state_dict())
+
+    @classmethod
+    def from_pretrained(
+        cls, path_or_hub_id: str | Path, *, map_location: torch.device | str = "cpu", **hub: Any
+    ) -> Self:
+        """Load a saved agent, ready to act; arguments and errors as `counterpoint.load`."""
+        saved = read_model(path_or_hub_id, "agent", **hub)
+        try:
+            shapes = saved.config["spaces"]
+            spaces = Spaces(**shapes | {"observation": tuple(shapes["observation"]), "goal": tuple(shapes["goal"])})
+            agent = make_agent(saved.config["agent"], spaces, device=map_location)
+        except (KeyError, TypeError) as error:
+            found = f"no agent's configuration ({type(error).__name__}: {error})"
+            raise BadInputError(saved.file, found, "agent and spaces", "train the agent again") from None
+        saved.fill(torch.nn.ModuleDict(agent.exports()), str(map_location))
+        bounds = saved.config["action_bounds"]
+        return cls(agent, saved.config["env"], None if bounds is None else np.array(bounds))

@@ -66,7 +66,9 @@ def evaluate(
         envs: Environments side by side; the result does not depend on it.
         seed: Of the episodes, which never meet those of training.
     """
-    if (run / "policy").is_dir():
+    from counterpoint.encoders.hub import saved_kind
+
+    if saved_kind(run).endswith("_policy"):
         from counterpoint.evaluation.evaluate_policy import evaluate_policy
 
         print(f"Wrote {evaluate_policy(run, env=env, episodes=episodes, envs=envs, seed=seed)}")

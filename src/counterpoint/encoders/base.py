@@ -48,8 +48,7 @@ def build_towers(config: EncoderConfig) -> Towers:
 class DualEncoder(HubEncoder):
     """An image tower and a text tower that meet in D dimensions.
 
-    Saved as the Hugging Face Hub expects a model: `config.json` (the `EncoderConfig`), `model.safetensors`
-    and `README.md` (the model card). A frozen sentence encoder is not among the weights; it is loaded from
+    A frozen sentence encoder is not among the weights; it is loaded from
     its package.
 
     Args:
@@ -60,6 +59,7 @@ class DualEncoder(HubEncoder):
         MissingExtraError: The library behind a tower is not installed.
     """
 
+    kind = "dual_encoder"
     config_type = EncoderConfig
     start_field = "pretrained"
     config: EncoderConfig

@@ -1,10 +1,6 @@
-"""The folder an encoder is saved in: where it is and what its configuration says.
+"""The folder every model is saved in: `config.json`, `model.safetensors`, `digests.json` of the two, `README.md`.
 
-The model card written beside saved weights.
-
-The model card written beside a saved observation encoder.
-
-Saving and loading of encoders, as the Hugging Face Hub expects a model.
+`config.json` holds `kind` (one of `KINDS`) and `config`. A run keeps this folder as `RUN/model/`.
 """
 
 from __future__ import annotations
@@ -12,88 +8,204 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
 from huggingface_hub import ModelCard, ModelCardData, PyTorchModelHubMixin, hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
-from pydantic import ValidationError
-from torch import nn
+from torch import Tensor, nn
 
-from counterpoint.config import FrozenConfig
+from counterpoint.config import FrozenConfig, validate
 from counterpoint.encoders.towers import EncoderConfig
 from counterpoint.encoders.weights import fit_weights, read_weights, write_weights
-from counterpoint.errors import BadInputError
+from counterpoint.errors import BadInputError, require
+from counterpoint.files import sha256_of, write_atomically
 
 __all__ = [
-    "CONFIG",
-    "WEIGHTS",
+    "KINDS",
     "HubEncoder",
+    "SavedModel",
+    "load",
     "model_card",
     "observation_card",
-    "parse_config",
-    "read_config",
-    "saved_folder",
+    "read_model",
+    "saved_kind",
+    "write_digests",
+    "write_model",
 ]
 
+CONFIG, WEIGHTS, DIGESTS = "config.json", "model.safetensors", "digests.json"
 
-CONFIG = "config.json"
-WEIGHTS = "model.safetensors"
+KINDS = {
+    "dual_encoder": "counterpoint.encoders.base:DualEncoder.from_pretrained",
+    "observation_encoder": "counterpoint.encoders.observation:ObservationEncoder.from_pretrained",
+    "cloned_policy": "counterpoint.policies.cloned:ClonedPolicy.from_pretrained",
+    "diffusion_policy": "counterpoint.policies.diffusion_policy:DiffusionPolicy.from_pretrained",
+    "agent": "counterpoint.agents:SavedAgent.from_pretrained",
+}
+"""Kind of a saved model -> what loads it."""
 
 Config = TypeVar("Config", bound=FrozenConfig)
+Module = TypeVar("Module", bound=nn.Module)
 
 
-def saved_folder(path: str | Path) -> Path:
-    """The folder of the encoder saved at `path`: `path` itself, or what a run keeps in `pretrained/`.
+def load(path_or_hub_id: str | Path, *, map_location: str = "cpu", **hub: Any) -> Any:
+    """Return the encoder, policy or agent that was saved.
+
+    Args:
+        path_or_hub_id: A run, a folder that `save_pretrained` wrote, or a Hub id.
+        map_location: The device it goes to.
+        hub: Options of `huggingface_hub`: `revision`, `token`, `cache_dir`, `force_download`, `local_files_only`.
 
     Raises:
-        BadInputError: No encoder is saved there.
+        BadInputError: When nothing is saved there, or a file is damaged or of an unknown kind.
     """
-    folder = Path(path).expanduser()
-    if (folder / "pretrained").is_dir():
-        folder = folder / "pretrained"
-    for name in (CONFIG, WEIGHTS):
-        if not (folder / name).is_file():
-            raise BadInputError(
-                folder / name,
-                "no such file",
-                "a folder written by save_pretrained, or a run that holds one",
-                "check the path; a run writes pretrained/ when it ends",
-            )
+    module, _, name = KINDS[saved_kind(path_or_hub_id, **hub)].partition(":")
+    return attrgetter(name)(import_module(module))(path_or_hub_id, map_location=map_location, **hub)
+
+
+def saved_kind(path_or_hub_id: str | Path, **hub: Any) -> str:
+    """Return the kind of the model saved there, one of `KINDS`."""
+    return _read_config(_files(path_or_hub_id, (CONFIG, DIGESTS), **hub))[0]
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """A model's folder as it was read.
+
+    Attributes:
+        file: Its `config.json`, for messages.
+        config: The configuration in it.
+        weights: Name -> tensor.
+        weights_file: Its `model.safetensors`, for messages.
+    """
+
+    file: Path
+    config: dict[str, Any]
+    weights: dict[str, Tensor]
+    weights_file: Path
+
+    def settings(self, kind: type[Config]) -> Config:
+        """Return the configuration as an instance of its class."""
+        return validate(kind, self.config, str(self.file))
+
+    def fill(self, module: Module, map_location: str = "cpu") -> Module:
+        """Return the module with the saved weights, on its device and in evaluation mode."""
+        fit_weights(module, self.weights, self.weights_file)
+        return module.to(map_location).eval()
+
+
+def read_model(path_or_hub_id: str | Path, kind: str, **hub: Any) -> SavedModel:
+    """Read a folder of one kind; digests are checked first.
+
+    Raises:
+        BadInputError: When a file is missing or damaged, or the model is of another kind.
+    """
+    files = _files(path_or_hub_id, (CONFIG, DIGESTS, WEIGHTS), **hub)
+    found, config = _read_config(files)
+    require(found == kind, files[CONFIG], f"kind {found!r}", repr(kind), "load any kind with counterpoint.load")
+    _check_digest(files, WEIGHTS)
+    return SavedModel(files[CONFIG], config, read_weights(files[WEIGHTS]), files[WEIGHTS])
+
+
+def write_model(
+    folder: Path, kind: str, config: Mapping[str, Any], weights: Mapping[str, Tensor], *, card: bool = True
+) -> Path:
+    """Write a model's folder, made when absent; digests come last.
+
+    Args:
+        folder: The folder.
+        kind: One of `KINDS`.
+        config: JSON values; all that is needed to build the model again.
+        weights: Name -> tensor.
+        card: Write a short `README.md` too.
+
+    Returns:
+        The folder.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    write_weights(weights, folder / WEIGHTS)
+    write_atomically(folder / CONFIG, json.dumps({"kind": kind, "config": config}, indent=2) + "\n")
+    if card:
+        write_atomically(folder / "README.md", _SHORT_CARD.format(kind=kind.replace("_", " ")))
+    write_digests(folder)
     return folder
 
 
-def read_config(folder: Path, kind: type[Config]) -> Config:
-    """The configuration of the encoder saved in `folder`, of the class `kind`.
+def write_digests(folder: Path) -> None:
+    """Write `digests.json` of the files that are there."""
+    digests = {name: sha256_of(folder / name) for name in (CONFIG, WEIGHTS)}
+    write_atomically(folder / DIGESTS, json.dumps(digests, indent=1) + "\n")
 
-    Raises:
-        BadInputError: It is damaged, or was written for something else.
-    """
-    where = folder / CONFIG
+
+def _files(
+    source: str | Path,
+    names: tuple[str, ...],
+    *,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    cache_dir: str | Path | None = None,
+    force_download: bool = False,
+    local_files_only: bool = False,
+) -> dict[str, Path]:
+    folder = Path(source).expanduser()
+    if folder.exists() or not _HUB_ID.fullmatch(str(source)):
+        folder = folder / "model" if (folder / "model").is_dir() else folder
+        for name in names:
+            there = (folder / name).is_file()
+            hint = "check the path; a run writes model/ when it ends"
+            require(there, folder / name, "no such file", "a saved model, or a run that holds one", hint)
+        return {name: folder / name for name in names}
+    options: dict[str, Any] = {"revision": revision, "token": token, "cache_dir": cache_dir}
+    options |= {"force_download": force_download, "local_files_only": local_files_only}
     try:
-        found = json.loads(where.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise BadInputError(where, f"no JSON ({error})", "an encoder's configuration", "copy it again") from error
-    return parse_config(found, where, kind)
+        return {name: Path(str(hf_hub_download(str(source), name, **options))) for name in names}
+    except (HfHubHTTPError, EntryNotFoundError, HFValidationError, OfflineModeIsEnabled) as error:
+        found = f"no such folder, and nothing on the Hub ({str(error).splitlines()[0]})"
+        hint = "check the path or the id, and that the Hub can be reached"
+        raise BadInputError(source, found, "a saved model, a run, or a Hub id", hint) from error
 
 
-def parse_config(found: Mapping[str, Any], where: str | Path, kind: type[Config]) -> Config:
-    """The configuration read from `where`, of the class `kind`.
-
-    Raises:
-        BadInputError: An unknown or ill-typed entry.
-    """
+def _read_config(files: Mapping[str, Path]) -> tuple[str, dict[str, Any]]:
+    _check_digest(files, CONFIG)
     try:
-        return kind.model_validate(found)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise BadInputError(
-            where,
-            f"{'.'.join(map(str, first['loc'])) or 'the whole'}: {first['msg']}",
-            "an encoder's configuration",
-            "save the encoder again with this version of the library",
-        ) from error
+        tree = json.loads(files[CONFIG].read_text(encoding="utf-8"))
+        kind, config = tree["kind"], dict(tree["config"])
+    except (ValueError, KeyError, TypeError) as error:
+        found = f"no model's configuration ({type(error).__name__}: {error})"
+        raise BadInputError(files[CONFIG], found, '{"kind": ..., "config": ...}', "save the model again") from None
+    require(kind in KINDS, files[CONFIG], f"kind {kind!r}", f"one of {', '.join(KINDS)}", "save the model again")
+    return kind, config
 
+
+def _check_digest(files: Mapping[str, Path], name: str) -> None:
+    try:
+        expected = str(json.loads(files[DIGESTS].read_text())[name])
+    except (ValueError, KeyError, TypeError) as error:
+        found = f"no digest ({type(error).__name__}: {error})"
+        raise BadInputError(files[DIGESTS], found, f"the sha256 of {name}", "copy the folder again") from None
+    found = sha256_of(files[name])
+    hint = "copy or download the folder again; the file was changed or cut short"
+    require(found == expected, files[name], f"sha256 {found[:12]}", f"{expected[:12]}, as in {DIGESTS}", hint)
+
+
+_SHORT_CARD = """\
+---
+library_name: counterpoint
+pipeline_tag: robotics
+---
+
+# Counterpoint {kind}
+
+```python
+import counterpoint
+
+model = counterpoint.load("path/or/hub-id")
+```
+"""
 
 _TEMPLATE = """\
 ---
@@ -313,93 +425,48 @@ _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 class HubEncoder(nn.Module, PyTorchModelHubMixin):
     """Base of encoders that are built from one configuration.
 
-    A saved one is a folder of `config.json`, `model.safetensors` and `README.md` (the model card).
-
     Attributes:
+        kind: Its name in `KINDS`.
         config_type: Class of `config`.
-        start_field: The field of `config` that says where weights start; a saved encoder remembers it, and
-            needs it no more.
-        config: What it was built from, every open field resolved.
+        start_field: The field of `config` that says where weights start; a saved encoder keeps it as a record.
+        config: The configuration it was built from, every open field resolved.
     """
 
+    kind: ClassVar[str]
     config_type: ClassVar[type[FrozenConfig]]
     start_field: ClassVar[str]
     config: FrozenConfig
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **options: Any) -> Self:
+    def rebuilt(cls, config: FrozenConfig) -> Self:
+        """Return an encoder for saved weights: the starting point is neither fetched nor needed again."""
+        encoder = cls(config.model_copy(update={cls.start_field: None}))
+        start = {cls.start_field: getattr(config, cls.start_field)}
+        encoder.config = encoder.config.model_copy(update=start)
+        return encoder
+
+    @classmethod
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: str | Path, *, map_location: str = "cpu", strict: bool = True, **hub: Any
+    ) -> Self:
         """Load a saved encoder, in evaluation mode.
 
         Args:
-            pretrained_model_name_or_path: A folder written by `save_pretrained`, a run folder, or a Hub id.
-            options: `map_location` ("cpu"), `strict` (True), and what `huggingface_hub` takes: `revision`,
-                `token`, `cache_dir`, `force_download`, `local_files_only`.
+            pretrained_model_name_or_path: A folder written by `save_pretrained`, a run, or a Hub id.
+            map_location: The device it goes to.
+            strict: Whether all weights must be there.
+            hub: Options of `huggingface_hub`, as in `load`.
 
         Raises:
-            BadInputError: Nothing there, or something damaged; the message names the file.
-            MissingExtraError: The library behind a tower is not installed.
+            BadInputError: When nothing is there, or a file is damaged; the message names the file.
+            MissingExtraError: When the library behind a tower is not installed.
         """
-        source = str(pretrained_model_name_or_path)
-        if Path(source).expanduser().exists() or not _HUB_ID.fullmatch(source):
-            folder = saved_folder(source)
-            # The Hub's loader reads it again, but does not say which file is at fault.
-            read_config(folder, cls.config_type)
-            source = str(folder)
-        try:
-            return super().from_pretrained(source, **options)
-        except (HfHubHTTPError, EntryNotFoundError, HFValidationError, OfflineModeIsEnabled) as error:
-            raise BadInputError(
-                source,
-                f"no such folder, and nothing on the Hub ({str(error).splitlines()[0]})",
-                "a saved encoder, a run, or the Hub id of one",
-                "check the path or the id, and that the Hub can be reached",
-            ) from error
-
-    @classmethod
-    def _from_pretrained(
-        cls,
-        *,
-        model_id: str,
-        revision: str | None,
-        cache_dir: str | Path | None,
-        force_download: bool,
-        local_files_only: bool,
-        token: str | bool | None,
-        map_location: str = "cpu",
-        strict: bool = True,
-        config: Mapping[str, Any] | None = None,
-        **unknown: Any,
-    ) -> Self:
-        if unknown:
-            raise TypeError(f"from_pretrained got unknown options: {', '.join(unknown)}")
-        folder = Path(model_id)
-        settings = parse_config(config or {}, folder / CONFIG, cls.config_type)
-        # The saved weights replace the starting point: it is neither fetched nor needed again.
-        encoder = cls(settings.model_copy(update={cls.start_field: None}))
-        start = {cls.start_field: getattr(settings, cls.start_field)}
-        encoder.config = encoder.config.model_copy(update=start)
-        file = folder / WEIGHTS
-        if not folder.is_dir():
-            file = Path(
-                hf_hub_download(
-                    model_id,
-                    WEIGHTS,
-                    revision=revision,
-                    cache_dir=cache_dir,
-                    force_download=force_download,
-                    local_files_only=local_files_only,
-                    token=token,
-                )
-            )
-        weights = read_weights(file)
+        saved = read_model(pretrained_model_name_or_path, cls.kind, **hub)
+        encoder = cls.rebuilt(saved.settings(cls.config_type))
         if strict:
-            fit_weights(encoder, weights, file)
-        else:
-            encoder.load_state_dict(weights, strict=False)
+            return saved.fill(encoder, map_location)
+        encoder.load_state_dict(saved.weights, strict=False)
         return encoder.to(map_location).eval()
 
     def _save_pretrained(self, save_directory: Path) -> None:
-        write_weights(self.state_dict(), save_directory / WEIGHTS)
-        draft = save_directory / f"{CONFIG}.tmp"
-        draft.write_text(self.config.model_dump_json(indent=2) + "\n", encoding="utf-8")
-        draft.replace(save_directory / CONFIG)
+        write_model(save_directory, self.kind, self.config.model_dump(mode="json"), self.state_dict(), card=False)

@@ -250,6 +250,7 @@ class ObservationEncoder(HubEncoder):
         MissingExtraError: The library behind a pretrained model or the sentence encoder is not installed.
     """
 
+    kind = "observation_encoder"
     config_type = ObservationConfig
     start_field = "checkpoint"
     config: ObservationConfig

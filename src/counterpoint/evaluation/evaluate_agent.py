@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from counterpoint.agents.saved import load_agent
+from counterpoint.agents import SavedAgent
 from counterpoint.config import FrozenConfig, validate
 from counterpoint.envs.goal.config import EnvConfig
 from counterpoint.envs.goal.env import env_spaces, in_another_env, matched
@@ -33,7 +33,7 @@ def evaluate_run(run: Path, *, env: str | None, episodes: int, envs: int, seed: 
     """Roll a trained agent out and write `run/evaluation.json`.
 
     Args:
-        run: The run's folder, with `agent/` in it.
+        run: The run's folder, with `model/` in it.
         env: Another environment than the one the agent was trained for.
         episodes: How many.
         envs: Environments side by side; the result does not depend on it.
@@ -46,7 +46,7 @@ def evaluate_run(run: Path, *, env: str | None, episodes: int, envs: int, seed: 
         BadInputError: When there is no agent, no environment, or one with other spaces.
     """
     asked = validate(EvaluationConfig, {"episodes": episodes, "envs": envs, "seed": seed}, "evaluate")
-    saved = load_agent(run)
+    saved = SavedAgent.from_pretrained(run)
     agent = saved.agent
     tree = dict(saved.env or {}) if env is None else in_another_env(saved.env or {}, env)
     if "name" not in tree:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from counterpoint.data.formats.hdf5.files import CONTROL_HZ as ROBOSUITE_HZ
+from counterpoint.encoders.hub import load
 from counterpoint.envs.base import ControlTask
 from counterpoint.envs.make import make_task
 from counterpoint.envs.metaworld.env import CONTROL_HZ
@@ -19,9 +20,9 @@ from counterpoint.errors import BadInputError
 from counterpoint.evaluation.rollout import EpisodeResult, roll_out
 from counterpoint.evaluation.statistics import Estimate, mean_bca, wilson
 from counterpoint.files import write_atomically
+from counterpoint.policies.cloned import ClonedPolicy
 from counterpoint.policies.demonstrations import Demonstrations
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
-from counterpoint.policies.saved import SavedPolicy, load_policy
 from counterpoint.provenance import provenance
 
 __all__ = ["evaluate_policy"]
@@ -51,7 +52,7 @@ def evaluate_policy(run: Path, *, env: str | None, episodes: int, envs: int, see
     whose simulator raised has failed, holds the `error`, and is counted under `raised`.
 
     Args:
-        run: The run's folder, with `policy/` in it.
+        run: The run's folder, with `model/` in it.
         env: SUITE/TASK, such as `metaworld/bin-picking`; a camera, or several with commas, may follow an @. A policy
             that knows the names of its cameras needs none.
         episodes: How many.
@@ -70,7 +71,7 @@ def evaluate_policy(run: Path, *, env: str | None, episodes: int, envs: int, see
         raise BadInputError(run, "no environment", "SUITE/TASK", "say --env metaworld/bin-picking, for one")
     if episodes < 1:
         raise BadInputError("--episodes", f"{episodes}", "1 or more", "50 is a good start")
-    policy = load_policy(run / "policy", map_location="cuda" if torch.cuda.is_available() else "cpu")
+    policy: ClonedPolicy | DiffusionPolicy = load(run, map_location="cuda" if torch.cuda.is_available() else "cpu")
     name, _, named = env.partition("@")
     suite = name.partition("/")[0]
     make = partial(
@@ -101,7 +102,7 @@ def evaluate_policy(run: Path, *, env: str | None, episodes: int, envs: int, see
     return path
 
 
-def _cameras(policy: SavedPolicy, env: str, named: tuple[str, ...]) -> tuple[str, ...] | None:
+def _cameras(policy: ClonedPolicy | DiffusionPolicy, env: str, named: tuple[str, ...]) -> tuple[str, ...] | None:
     """Those to draw; `None` for the suite's usual one."""
     known = policy.cameras if isinstance(policy, DiffusionPolicy) else ()
     if known and named and [_plain(one) for one in named] != [_plain(one) for one in known]:
@@ -161,7 +162,7 @@ def _repeat(name: str, recorded: Demonstrations | None) -> int:
     return repeat
 
 
-def _fitting_task(policy: SavedPolicy, name: str, **settings: Any) -> ControlTask:
+def _fitting_task(policy: ClonedPolicy | DiffusionPolicy, name: str, **settings: Any) -> ControlTask:
     """The task, if the policy can act in it. One cloned under several instructions is told the task's."""
     task = make_task(name, **settings)
     dims = [("action", task.action_dim, policy.head.action_dim)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from counterpoint.config import FrozenConfig
 from counterpoint.data.episode import Array
+from counterpoint.encoders.hub import read_model, write_model
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.policies.demonstrations import Demonstrations
-from counterpoint.policies.folder import fill_from, policy_folder, read_config, rebuilt_encoder, write_policy
 from counterpoint.policies.heads import ActionHead, HeadConfig
 
 __all__ = ["ClonedPolicy", "PolicyConfig"]
@@ -25,7 +25,6 @@ class PolicyConfig(FrozenConfig):
     """Everything needed to build a saved policy again.
 
     Attributes:
-        kind: Tells it from other policies.
         encoder: Of the encoder.
         head: Of the head.
         action_dim: A.
@@ -34,7 +33,6 @@ class PolicyConfig(FrozenConfig):
         demonstrations: What it was cloned from; a record. What normalises proprioception is among the weights.
     """
 
-    kind: Literal["cloned"] = "cloned"
     encoder: ObservationConfig
     head: HeadConfig
     action_dim: int
@@ -149,26 +147,18 @@ class ClonedPolicy(nn.Module):
         )
 
     def save_pretrained(self, folder: str | Path) -> Path:
-        """Write `config.json` and `model.safetensors` into a folder, made when absent; returns it."""
-        return write_policy(self, self.config(), Path(folder))
+        """Write the model's folder, made when absent, and return it."""
+        return write_model(Path(folder), "cloned_policy", self.config().model_dump(mode="json"), self.state_dict())
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path, *, map_location: str = "cpu") -> Self:
-        """A saved policy, ready to act.
-
-        Args:
-            folder: Written by `save_pretrained`, or a run that holds one in `policy/`.
-            map_location: Where it shall live.
-
-        Raises:
-            BadInputError: No policy there, or a damaged one; the message names the file.
-        """
-        source = policy_folder(folder)
-        config = read_config(source, PolicyConfig)
-        encoder = rebuilt_encoder(config.encoder)
+    def from_pretrained(cls, path_or_hub_id: str | Path, *, map_location: str = "cpu", **hub: Any) -> Self:
+        """Load a saved policy, ready to act; arguments and errors as `counterpoint.load`."""
+        saved = read_model(path_or_hub_id, "cloned_policy", **hub)
+        config = saved.settings(PolicyConfig)
+        encoder = ObservationEncoder.rebuilt(config.encoder)
         head = ActionHead(
             encoder.embed_dim, config.action_dim, config.state_dim, config.head, cameras=config.encoder.cameras
         )
         policy = cls(encoder, head, config.demonstrations)
         policy.instruction = config.instruction
-        return fill_from(policy, source).to(map_location).eval()
+        return saved.fill(policy, map_location)

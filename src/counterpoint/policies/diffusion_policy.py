@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -23,12 +23,12 @@ from torch import Tensor, nn
 from counterpoint.config import FrozenConfig
 from counterpoint.data.augment import centre_corner
 from counterpoint.data.episode import Array
+from counterpoint.encoders.hub import read_model, write_model
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.policies.chunking import ActionChunks, RecedingHorizon, TemporalEnsemble
 from counterpoint.policies.demonstrations import Demonstrations
 from counterpoint.policies.diffusion import DiffusionConfig, DiffusionHead
-from counterpoint.policies.folder import fill_from, policy_folder, read_config, rebuilt_encoder, write_policy
 from counterpoint.policies.normalizer import LinearNormalizer
 
 __all__ = ["DiffusionPolicy", "DiffusionPolicyConfig", "Episode", "Moment"]
@@ -80,7 +80,6 @@ class DiffusionPolicyConfig(FrozenConfig):
     """Everything needed to build a saved policy again.
 
     Attributes:
-        kind: Tells it from other policies.
         encoder: Of the encoder.
         diffusion: Of the head.
         action_dim: A.
@@ -92,7 +91,6 @@ class DiffusionPolicyConfig(FrozenConfig):
         demonstrations: What it learned from; a record. What normalises is among the weights.
     """
 
-    kind: Literal["diffusion"] = "diffusion"
     encoder: ObservationConfig
     diffusion: DiffusionConfig
     action_dim: int
@@ -310,23 +308,15 @@ class DiffusionPolicy(nn.Module):
         )
 
     def save_pretrained(self, folder: str | Path) -> Path:
-        """Write `config.json` and `model.safetensors` into a folder, made when absent; returns it."""
-        return write_policy(self, self.config(), Path(folder))
+        """Write the model's folder, made when absent, and return it."""
+        return write_model(Path(folder), "diffusion_policy", self.config().model_dump(mode="json"), self.state_dict())
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path, *, map_location: str = "cpu") -> Self:
-        """A saved policy, ready to act.
-
-        Args:
-            folder: Written by `save_pretrained`, or a run that holds one in `policy/`.
-            map_location: Where it shall live.
-
-        Raises:
-            BadInputError: No policy there, or a damaged one; the message names the file.
-        """
-        source = policy_folder(folder)
-        config = read_config(source, DiffusionPolicyConfig)
-        encoder = rebuilt_encoder(config.encoder)
+    def from_pretrained(cls, path_or_hub_id: str | Path, *, map_location: str = "cpu", **hub: Any) -> Self:
+        """Load a saved policy, ready to act; arguments and errors as `counterpoint.load`."""
+        saved = read_model(path_or_hub_id, "diffusion_policy", **hub)
+        config = saved.settings(DiffusionPolicyConfig)
+        encoder = ObservationEncoder.rebuilt(config.encoder)
         state_dim = config.state_dim if config.use_state else 0
         head = DiffusionHead(config.action_dim, encoder.embed_dim + state_dim, config.diffusion)
         policy = cls(
@@ -339,4 +329,4 @@ class DiffusionPolicy(nn.Module):
             demonstrations=config.demonstrations,
             ensemble=config.ensemble,
         )
-        return fill_from(policy, source).to(map_location).eval()
+        return saved.fill(policy, map_location)

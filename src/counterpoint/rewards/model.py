@@ -184,7 +184,7 @@ class RewardModel:
         """The reward of a run, of a folder written by `save_pretrained`, or of a model on the Hub.
 
         Args:
-            source: A run's folder (its `pretrained/`, and `reward_form` of its `config.json`), a folder with
+            source: A run's folder (its `model/`, and `reward_form` of its `config.json`), a folder with
                 `config.json` and `model.safetensors`, or a Hub id such as `name/model`.
             device: Where to compute.
 
@@ -250,7 +250,7 @@ def read_run_config(run: Path) -> dict[str, Any]:
 
 def _saved_form(source: Path) -> RewardForm:
     """What a run calls its reward; the potential for an encoder outside a run."""
-    if not (source / "pretrained").is_dir():
+    if not (source / "model").is_dir():
         return "potential"
     form = read_run_config(source).get("reward_form") or "potential"
     return as_form(form, f"{source / 'config.json'}: reward_form")

@@ -178,7 +178,7 @@ def clone(
         on_evaluate: Told the steps done and the policy of that moment (its parameters go on changing).
         camera: Which camera, or as many as the encoder has, in its order; the store's first by default.
         frame: Height and width the pictures were recorded at, kept with the policy.
-        run: Folder for checkpoints, numbers and, in `policy/`, the policy. The same call again continues there, from
+        run: Folder for checkpoints, numbers and, in `model/`, the policy. The same call again continues there, from
             the last evaluation.
         accelerator: Placement and precision; by default a GPU where there is one, and float32.
 
@@ -218,7 +218,7 @@ def clone(
     policy = _policy(learner)
     policy.eval()
     if run is not None and accelerator.is_main_process:
-        policy.save_pretrained(run / "policy")
+        policy.save_pretrained(run / "model")
     return policy
 
 

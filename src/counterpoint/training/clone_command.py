@@ -82,7 +82,7 @@ def train_policy(
         encoder: A pretraining run, a folder or a Hub id to start from; random weights without.
 
     Returns:
-        The folder of the policy, `out/policy`.
+        The folder of the policy, `out/model`.
 
     Raises:
         BadInputError: When the configuration, the demonstrations or the run's folder cannot be used.
@@ -102,7 +102,7 @@ def train_policy(
     clone(start, store, config.clone, camera=cameras, frame=(height, width), run=out)
     about = {"path": str(Path(data).resolve()), "cameras": cameras}
     write_atomically(out / DEMONSTRATIONS, json.dumps(about, indent=1) + "\n")
-    return out / "policy"
+    return out / "model"
 
 
 def _fresh(config: ObservationConfig, seed: int) -> ObservationEncoder:

@@ -152,7 +152,7 @@ def imitate(
         about: What else tells this run from others, kept in its `config.json`.
 
     Returns:
-        The averaged policy after the last step, ready to act, as it is saved in `run/policy`.
+        The averaged policy after the last step, ready to act, as it is saved in `run/model`.
 
     Raises:
         BadInputError: Demonstrations without actions, proprioception or masks that are asked for, of another size,
@@ -191,10 +191,10 @@ def imitate(
         evaluation=evaluation,
     )
     if accelerator.is_main_process:
-        _policy(learner).save_pretrained(run / "policy")
+        _policy(learner).save_pretrained(run / "model")
     accelerator.wait_for_everyone()
     # Read back: on the learner's own hang the hooks of auxiliary terms.
-    return DiffusionPolicy.from_pretrained(run / "policy", map_location=str(accelerator.device))
+    return DiffusionPolicy.from_pretrained(run / "model", map_location=str(accelerator.device))
 
 
 def build_imitation(
@@ -357,7 +357,7 @@ def train_imitation(
         start_from: A run whose policy is fine-tuned; random weights without.
 
     Returns:
-        The folder of the policy, `out/policy`.
+        The folder of the policy, `out/model`.
 
     Raises:
         BadInputError: When the configuration, the demonstrations or the run's folder cannot be used.
@@ -387,7 +387,7 @@ def train_imitation(
     )
     about = {"path": str(Path(data).resolve()), "cameras": cameras}
     write_atomically(out / DEMONSTRATIONS, json.dumps(about, indent=1) + "\n")
-    return out / "policy"
+    return out / "model"
 
 
 def prepared_demonstrations(source: EpisodeStore, cameras: tuple[str, ...], config: ImitationRunConfig) -> EpisodeStore:

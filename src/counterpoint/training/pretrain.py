@@ -104,7 +104,7 @@ def pretrain(recipe: str, data: Path | Sequence[Path], out: Path, overrides: Map
         overrides: Dotted keys and their values.
 
     Returns:
-        The folder of the exported encoder, `out/pretrained`.
+        The folder of the exported encoder, `out/model`.
 
     Raises:
         BadInputError: When the configuration, the data or the run's folder cannot be used.
@@ -156,11 +156,11 @@ def pretrain(recipe: str, data: Path | Sequence[Path], out: Path, overrides: Map
     if accelerator.is_main_process:
         for name, module in learner.exports().items():
             if isinstance(module, DualEncoder):
-                module.save_pretrained(out / "pretrained", model_card_kwargs=_card(recipe, config, train_store, loader))
+                module.save_pretrained(out / "model", model_card_kwargs=_card(recipe, config, train_store, loader))
             else:
-                _save_module(module, out / "pretrained", name)
+                _save_module(module, out / "model", name)
     accelerator.wait_for_everyone()
-    return out / "pretrained"
+    return out / "model"
 
 
 def _open(path: Path, split: str | None, config: DataConfig) -> EpisodeStore:

@@ -95,7 +95,7 @@ def pretrain_recipe(recipe: str, data: Sequence[Path], out: Path, overrides: Map
         overrides: Dotted keys and their values.
 
     Returns:
-        The folder of the encoder, `out/pretrained`.
+        The folder of the encoder, `out/model`.
 
     Raises:
         BadInputError: When the configuration, the data or the run's folder cannot be used.
@@ -135,7 +135,7 @@ def pretrain_steps(
         about: What else `config.json` shall tell of the run.
 
     Returns:
-        The folder of the encoder, `out/pretrained`.
+        The folder of the encoder, `out/model`.
 
     Raises:
         BadInputError: When the configuration, the data or the run's folder cannot be used.
@@ -171,9 +171,9 @@ def pretrain_steps(
     if accelerator.is_main_process:
         encoder = learner.exports()["encoder"]
         assert isinstance(encoder, ObservationEncoder)
-        encoder.save_pretrained(out / "pretrained")
+        encoder.save_pretrained(out / "model")
     accelerator.wait_for_everyone()
-    return out / "pretrained"
+    return out / "model"
 
 
 def build_step_objective(config: StepPretrainConfig, store: EpisodeStore) -> StepObjective:

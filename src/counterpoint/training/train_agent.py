@@ -15,8 +15,7 @@ import torch
 from accelerate.utils import set_seed
 from pydantic import Field
 
-from counterpoint.agents import AGENTS, Agent, agent_config, make_agent
-from counterpoint.agents.saved import save_agent
+from counterpoint.agents import AGENTS, Agent, SavedAgent, agent_config, make_agent
 from counterpoint.config import FrozenConfig, override, read_recipe, recipe_names, validate
 from counterpoint.data.formats import open_dataset
 from counterpoint.data.formats.minari.files import is_minari
@@ -190,7 +189,7 @@ def train_agent(
         data: A Minari data set (folder or id) or a LeRobot data set.
 
     Returns:
-        The folder of the trained agent, `out/agent`.
+        The folder of the trained agent, `out/model`.
 
     Raises:
         BadInputError: When the configuration, the environment, the data or the run's folder cannot be used.
@@ -232,7 +231,7 @@ def train_agent(
     else:
         _offline(learner, buffer, config, out, settings)
     env_settings = config.env.model_dump(mode="json") if config.env else None
-    return save_agent(learner, out / "agent", env_settings, buffer.action_bounds if buffer else None)
+    return SavedAgent(learner, env_settings, buffer.action_bounds if buffer else None).save_pretrained(out / "model")
 
 
 def _resolved(config: AgentRunConfig) -> dict[str, Any]:
