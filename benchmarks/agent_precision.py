@@ -68,7 +68,8 @@ def steer(agent: ContrastiveAgent) -> tuple[float, float]:
     draws = np.random.default_rng(0)
     place, goal = draws.uniform(-1, 1, (2, 500, 2)).astype(np.float32)
     for _ in range(20):
-        place = np.clip(place + STRIDE * agent.act(place, goal, explore=False), -1, 1).astype(np.float32)
+        actions = agent.act({"observation": place, "desired_goal": goal}, rows=range(len(place)))
+        place = np.clip(place + STRIDE * actions, -1, 1).astype(np.float32)
     left = np.linalg.norm(place - goal, axis=1)
     return float((left < 0.15).mean()), float(left.mean())
 

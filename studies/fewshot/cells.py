@@ -21,7 +21,7 @@ from counterpoint.envs.make import make_task
 from counterpoint.evaluation.rollout import ControlRollouts, EpisodeResult
 from counterpoint.files import write_atomically
 from counterpoint.objectives import STEP_OBJECTIVES, objective_config
-from counterpoint.policies.base import Policy
+from counterpoint.policies.base import FramePolicy
 from counterpoint.training.clone import CloneConfig, clone
 from counterpoint.training.pretrain_steps import (
     CENTRE_FRAMES,
@@ -176,7 +176,7 @@ def adapt(config: FewshotConfig, out: Path, cell: Adaptation, tick: Tick) -> Non
         options = config.evaluation
         with ControlRollouts(make, options.envs, processes=options.processes) as rollouts:
 
-            def evaluate(step: int, policy: Policy) -> None:
+            def evaluate(step: int, policy: FramePolicy) -> None:
                 nonlocal ticked
                 results = rollouts.run(policy, seeds, stop_at_success=_has_success(config))
                 curve.append({"step": step, **_columns(results)})

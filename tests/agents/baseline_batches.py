@@ -81,6 +81,12 @@ def situations(spaces: Spaces, N: int = 6, seed: int = 3) -> tuple[NDArray[Any],
     return batch["observation"].numpy(), batch["goal"].numpy()
 
 
+def acted(agent: Agent, observation: NDArray[Any], goal: NDArray[Any], *, explore: bool) -> NDArray[Any]:
+    """The agent's actions in as many rows as there are situations."""
+    situation = {"observation": observation, "desired_goal": goal}
+    return agent.act(situation, rows=range(len(observation)), explore=explore)
+
+
 def assert_learns(agent: Agent, metric: str = "loss", steps: int = 40) -> None:
     """Updates on one batch change every trained network and lower `metric`."""
     batch, before = batch_of(agent.spaces, K=agent.sampling().sequence), parameters(agent)
@@ -113,8 +119,8 @@ def assert_resumes(make: Any, folder: Path) -> None:
     def advance(agent: Agent, start: int) -> NDArray[Any]:
         for step in range(start, start + 3):
             agent.update(batch_of(spaces, seed=step, K=agent.sampling().sequence), step)
-            agent.act(*situations(spaces), explore=True)
-        return agent.act(*situations(spaces), explore=True)
+            acted(agent, *situations(spaces), explore=True)
+        return acted(agent, *situations(spaces), explore=True)
 
     whole, half, fresh = make(0), make(0), make(7)
     advance(whole, 0)
@@ -144,21 +150,21 @@ def assert_refuses(agent: Agent) -> None:
     observation, goal = situations(agent.spaces)
     if observation.dtype != np.uint8:
         with pytest.raises(BadInputError, match="NaN"):
-            agent.act(observation * np.nan, goal, explore=False)
+            acted(agent, observation * np.nan, goal, explore=False)
     with pytest.raises(BadInputError, match="shape"):
-        agent.act(observation[:, :1], goal, explore=False)
+        acted(agent, observation[:, :1], goal, explore=False)
 
 
 def assert_acts(agent: Agent) -> None:
     """Actions have the right shape and kind, the mode is deterministic, draws differ, evaluation draws nothing."""
     observation, goal = situations(agent.spaces)
-    mode = agent.act(observation, goal, explore=False)
-    np.testing.assert_array_equal(agent.act(observation, goal, explore=False), mode)
+    mode = acted(agent, observation, goal, explore=False)
+    np.testing.assert_array_equal(acted(agent, observation, goal, explore=False), mode)
     batch = batch_of(agent.spaces, K=agent.sampling().sequence)
     before = agent.generator.get_state()
     assert agent.evaluate(batch) == agent.evaluate(batch)
     assert torch.equal(agent.generator.get_state(), before)
-    drawn = agent.act(observation, goal, explore=True)
+    drawn = acted(agent, observation, goal, explore=True)
     if agent.spaces.discrete:
         assert drawn.shape == (6,)
         assert drawn.dtype == np.int64

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -65,19 +66,19 @@ class PointEnv(gymnasium.Env[dict[str, Any], NDArray[Any]]):
         return {"distance": distance, "is_success": distance < SPACES.success_distance}
 
 
-def make_point(config: EnvConfig) -> PointEnv:
+def make_point() -> PointEnv:
     return PointEnv()
 
 
-def make_dying(config: EnvConfig) -> PointEnv:
+def make_dying() -> PointEnv:
     return PointEnv("die")
 
 
-def make_hanging(config: EnvConfig) -> PointEnv:
+def make_hanging() -> PointEnv:
     return PointEnv("hang")
 
 
-def make_refusing(config: EnvConfig) -> PointEnv:
+def make_refusing() -> PointEnv:
     return PointEnv("refuse")
 
 
@@ -88,12 +89,12 @@ class SpeechlessError(Exception):
         raise TypeError("not to be sent")
 
 
-def make_speechless(config: EnvConfig) -> PointEnv:
+def make_speechless() -> PointEnv:
     return PointEnv("speechless")
 
 
-def make_dead_on_arrival(config: EnvConfig) -> PointEnv:
-    if multiprocessing.parent_process() is not None:  # gymnasium makes one here to look at its spaces
+def make_dead_on_arrival() -> PointEnv:
+    if multiprocessing.parent_process() is not None:  # in a process of its own
         os._exit(1)
     return PointEnv()
 
@@ -101,9 +102,14 @@ def make_dead_on_arrival(config: EnvConfig) -> PointEnv:
 class Straight:
     """Walks straight to the goal."""
 
-    def act(self, observation: NDArray[Any], goal: NDArray[Any], *, explore: bool) -> NDArray[Any]:
-        moved: NDArray[Any] = np.clip((goal - observation) / 0.3, -1, 1).astype(np.float32)
-        return moved
+    def reset(self, rows: Sequence[int], seeds: Sequence[int] | None = None) -> None: ...
 
-    def begin_episodes(self, count: int) -> None:
-        pass
+    def looks(self, rows: Sequence[int]) -> list[bool]:
+        return [True] * len(rows)
+
+    def act(
+        self, observation: Mapping[str, NDArray[Any]], *, rows: Sequence[int], explore: bool = False
+    ) -> NDArray[Any]:
+        offset = observation["desired_goal"] - observation["observation"]
+        moved: NDArray[Any] = np.clip(offset / 0.3, -1, 1).astype(np.float32)
+        return moved

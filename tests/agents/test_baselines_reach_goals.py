@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from counterpoint.agents import make_agent
 from counterpoint.agents.base import Agent, Spaces
 from counterpoint.data.replay import ReplayBuffer, batch_rng
+from tests.agents.baseline_batches import acted
 
 pytestmark = pytest.mark.slow
 
@@ -83,9 +84,9 @@ def recorded(directed: bool) -> ReplayBuffer:
 
 
 def success(agent: Agent) -> float:
-    agent.begin_episodes(100)
+    agent.reset(range(100))
     rng = np.random.default_rng(1)
-    seen, _, goal = episodes(rng, 100, 15, lambda *situation: agent.act(*situation, explore=False))
+    seen, _, goal = episodes(rng, 100, 15, lambda *situation: acted(agent, *situation, explore=False))
     return float((np.linalg.norm(seen[:, -1, :2] - goal, axis=1) < NEAR).mean())
 
 

@@ -14,6 +14,7 @@ from tests.agents.baseline_batches import (
     PICTURE,
     SMALL,
     STATE,
+    acted,
     assert_acts,
     assert_learns,
     assert_losses_are_apart,
@@ -118,8 +119,8 @@ def test_it_acts(spaces: Spaces) -> None:
 def test_it_explores_as_much_as_it_says() -> None:
     agent = make(exploration_noise=0.0)
     observation, goal = np.zeros((4000, 5), np.float32), np.zeros((4000, 2), np.float32)
-    mode = agent.act(observation, goal, explore=False)
-    drawn = agent.act(observation, goal, explore=True)
+    mode = acted(agent, observation, goal, explore=False)
+    drawn = acted(agent, observation, goal, explore=True)
     changed = (drawn != mode).any(axis=1)
     assert changed.mean() == pytest.approx(0.3, abs=0.03)
     assert drawn[changed].std() == pytest.approx(1 / np.sqrt(3), abs=0.03)

@@ -14,6 +14,7 @@ from tests.agents.baseline_batches import (
     CHOICE,
     PICTURE,
     STATE,
+    acted,
     assert_learns,
     assert_refuses,
     assert_resumes,
@@ -77,10 +78,10 @@ def test_acting_step_by_step_is_predicting_the_whole_sequence() -> None:
     batch["sequence_valid"][:] = True
     goal = batch["goal"].numpy()
     for episode in range(2):
-        agent.begin_episodes(6)
+        agent.reset(range(6))
         for time in range(K):
             seen = batch["sequence_observation"][:, time].numpy() + np.float32(episode)
-            batch["sequence_action"][:, time] = torch.as_tensor(agent.act(seen, goal, explore=False))
+            batch["sequence_action"][:, time] = torch.as_tensor(acted(agent, seen, goal, explore=False))
     batch["sequence_observation"] += 1
     batch["sequence_return"] = 0.5 + 0.25 * torch.arange(K).repeat(6, 1)
     torch.testing.assert_close(predictions(agent, batch), batch["sequence_action"], rtol=1e-4, atol=1e-5)
@@ -88,19 +89,26 @@ def test_acting_step_by_step_is_predicting_the_whole_sequence() -> None:
 
 def test_histories_longer_than_the_context_slide() -> None:
     agent, (observation, goal) = make(longest_episode=4), situations(STATE)
-    agent.begin_episodes(len(observation))
+    agent.reset(range(len(observation)))
     for _ in range(3 * K):
-        action = agent.act(observation, goal, explore=True)
+        action = acted(agent, observation, goal, explore=True)
     assert agent.history["sequence_valid"].all()
     assert agent.history["sequence_step"][0].tolist() == list(range(2 * K, 3 * K))
     np.testing.assert_array_equal(agent.history["sequence_action"][:, -1].numpy(), action)
 
 
-def test_more_situations_than_episodes_are_refused() -> None:
-    agent, (observation, goal) = make(), situations(STATE)
-    agent.begin_episodes(2)
-    with pytest.raises(BadInputError, match="begin_episodes"):
-        agent.act(observation, goal, explore=False)
+def test_rows_begin_and_act_alone() -> None:
+    """An episode is the same whatever row it has and whichever episodes are beside it."""
+    together, alone, (observation, goal) = make(), make(), situations(STATE)
+    together.reset([4, 1])
+    acted(together, observation[:1], goal[:1], explore=False)  # row 0, which was never begun, begins
+    for step in range(3):
+        situation = {"observation": observation[[1, 2]] + step, "desired_goal": goal[[1, 2]]}
+        both = together.act(situation, rows=[4, 1])
+        one = acted(alone, observation[2:3] + step, goal[2:3], explore=False)
+        np.testing.assert_allclose(both[1:], one, rtol=1e-5, atol=1e-6)
+    together.reset([4])
+    assert together.history["time"].tolist() == [1, 3, 0, 0, 0]
 
 
 def test_the_asked_return_chooses_the_action() -> None:
@@ -115,8 +123,8 @@ def test_the_asked_return_chooses_the_action() -> None:
     for target in (0.0, 1.0):
         asked = make(target_return=target)
         asked.load_state(agent.state())
-        asked.begin_episodes(6)
-        assert ((2 * target - 1) * asked.act(observation, goal, explore=False) > 0.4).all()
+        asked.reset(range(6))
+        assert ((2 * target - 1) * acted(asked, observation, goal, explore=False) > 0.4).all()
 
 
 def test_it_learns() -> None:
@@ -146,8 +154,8 @@ def test_it_acts() -> None:
     observation, goal = situations(STATE)
     modes = []
     for _ in range(2):
-        agent.begin_episodes(6)
-        modes.append(agent.act(observation, goal, explore=False))
+        agent.reset(range(6))
+        modes.append(acted(agent, observation, goal, explore=False))
     np.testing.assert_array_equal(modes[0], modes[1])
     assert modes[0].shape == (6, 2)
     assert modes[0].dtype == np.float32

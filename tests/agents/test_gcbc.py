@@ -14,6 +14,7 @@ from tests.agents.baseline_batches import (
     PICTURE,
     SMALL,
     STATE,
+    acted,
     assert_acts,
     assert_learns,
     assert_refuses,
@@ -77,9 +78,9 @@ def test_it_clones_a_goal_seeking_rule() -> None:
         batch["action"] = torch.tanh(batch["future_goal"] - batch["observation"][:, :2])
         agent.update(batch, step)
     batch = batch_of(STATE, 64, seed=999)
-    acted = agent.act(batch["observation"].numpy(), batch["future_goal"].numpy(), explore=False)
+    actions = acted(agent, batch["observation"].numpy(), batch["future_goal"].numpy(), explore=False)
     wanted = torch.tanh(batch["future_goal"] - batch["observation"][:, :2]).numpy()
-    assert np.abs(acted - wanted).mean() < 0.1
+    assert np.abs(actions - wanted).mean() < 0.1
 
 
 @pytest.mark.parametrize("spaces", [STATE, CHOICE, PICTURE], ids=["state", "discrete", "picture"])

@@ -11,10 +11,10 @@ import torch
 
 from counterpoint.agents import Agent, make_agent
 from counterpoint.data.replay import ReplayBuffer
-from counterpoint.envs.vector import EnvWorkers
+from counterpoint.envs.vector import VectorEnv
 from counterpoint.errors import BadInputError
 from counterpoint.training.online import OnlineConfig, OnlineLoop
-from tests.agents.point_env import CONFIG, SPACES, STEPS, make_dying, make_point, make_refusing
+from tests.agents.point_env import SPACES, STEPS, make_dying, make_point, make_refusing
 
 ONLINE = OnlineConfig(
     steps=200,
@@ -40,8 +40,8 @@ def _loop(run: Path, agent: Agent, config: OnlineConfig = ONLINE, make: Callable
     return OnlineLoop(
         agent,
         ReplayBuffer(SPACES, capacity=config.capacity, folder=run / "replay", slack=600),
-        EnvWorkers(CONFIG, config.envs, make=make),
-        EnvWorkers(CONFIG, 1, make=make_point),
+        VectorEnv(make, config.envs, processes=config.envs > 1),
+        VectorEnv(make_point, 1),
         config,
         run=run,
         settings={},
@@ -66,7 +66,7 @@ def test_a_run_counts_logs_evaluates_and_learns(tmp_path: Path) -> None:
     before = _parameters(agent)
     loop = _loop(tmp_path, agent)
     told: list[int] = []
-    _train(loop, on_evaluation=lambda steps, rollouts: told.append(steps))
+    _train(loop, on_evaluation=lambda steps, results: told.append(steps))
     assert loop.counters.steps == 200
     # Steps after the warm-up, but for the last vector step, whose updates would come with the next one.
     assert loop.counters.updates == (200 - 40 - 2) / 2
@@ -105,7 +105,7 @@ def test_a_run_killed_after_more_steps_forgets_them(tmp_path: Path) -> None:
     class KilledError(Exception):
         pass
 
-    def kill(steps: int, rollouts: object) -> None:
+    def kill(steps: int, results: object) -> None:
         if steps == 200:
             raise KilledError
 
@@ -139,10 +139,10 @@ def test_one_lost_worker_costs_a_round_and_nothing_more(tmp_path: Path) -> None:
     loop = _loop(tmp_path, _agent())
     told: list[int] = []
 
-    def lose_one(steps: int, rollouts: object) -> None:
+    def lose_one(steps: int, results: object) -> None:
         told.append(steps)
-        vector: Any = loop.workers._vector
-        vector.processes[0].kill()
+        row: Any = loop.workers._rows[0]
+        row.process.kill()
 
     _train(loop, on_evaluation=lose_one)
     assert loop.counters.steps >= 200

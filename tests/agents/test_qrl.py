@@ -16,6 +16,7 @@ from tests.agents.baseline_batches import (
     SMALL,
     STATE,
     WHOLE,
+    acted,
     assert_acts,
     assert_learns,
     assert_losses_are_apart,
@@ -130,9 +131,9 @@ def test_a_chain_of_states_is_measured_in_steps(G: int) -> None:
     assert torch.corrcoef(torch.stack([found, truth]))[0, 1] > 0.97
     # Each step and each membership may miss by epsilon in the root mean square, and training is short.
     assert (found - truth).abs().max() < 1.5
-    acted = agent.act(states[[1, 3]].numpy(), goals[[4, 0]].numpy(), explore=False)[:, 0]
-    assert acted[0] > 0.5
-    assert acted[1] < -0.5
+    actions = acted(agent, states[[1, 3]].numpy(), goals[[4, 0]].numpy(), explore=False)[:, 0]
+    assert actions[0] > 0.5
+    assert actions[1] < -0.5
 
 
 @pytest.mark.parametrize("spaces", [STATE, WHOLE, PICTURE], ids=["coordinates", "whole state", "picture"])

@@ -10,6 +10,7 @@ from counterpoint.agents import AGENTS, SavedAgent, make_agent
 from counterpoint.data.draws import Spaces
 from counterpoint.encoders.hub import load, write_digests
 from counterpoint.errors import BadInputError
+from tests.agents.baseline_batches import acted
 
 SPACES = Spaces(observation=(4,), goal=(2,), action=3, success_distance=0.1)
 
@@ -23,9 +24,9 @@ def test_a_saved_agent_acts_as_before(name: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     observation, goal = rng.normal(size=(5, 4)), rng.normal(size=(5, 2))
     for each in (agent, again):
-        each.begin_episodes(5)
+        each.reset(range(5))
     np.testing.assert_array_equal(
-        agent.act(observation, goal, explore=False), again.act(observation, goal, explore=False)
+        acted(agent, observation, goal, explore=False), acted(again, observation, goal, explore=False)
     )
     assert saved.env == {"name": "somewhere"}
     np.testing.assert_allclose(saved.in_units(np.array([[-1.0, 0.0, 1.0]])), [[-2.0, 1.0, 4.0]])
@@ -60,6 +61,6 @@ def test_damage_is_told(tmp_path: Path, damage: str) -> None:
 def test_a_wrong_situation_is_told() -> None:
     agent = make_agent({"name": "gcbc", "hidden": [8]}, SPACES)
     with pytest.raises(BadInputError, match="goal: found shape"):
-        agent.act(np.zeros((1, 4)), np.zeros((1, 5)), explore=False)
+        acted(agent, np.zeros((1, 4)), np.zeros((1, 5)), explore=False)
     with pytest.raises(BadInputError, match="NaN"):
-        agent.act(np.full((1, 4), np.nan), np.zeros((1, 2)), explore=False)
+        acted(agent, np.full((1, 4), np.nan), np.zeros((1, 2)), explore=False)

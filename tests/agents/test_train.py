@@ -69,8 +69,8 @@ def test_online_through_the_command_line_then_longer_then_evaluated(
     assert json.loads((out / "result.json").read_text())["steps"] == 80
     main(["evaluate", str(out), "--episodes", "2", "--envs", "1"])
     found = json.loads((out / "evaluation.json").read_text())
-    assert found["episodes"] == 2
-    assert found["success"]["interval"][0] <= found["success"]["value"] <= found["success"]["interval"][1]
+    assert len(found["episodes"]) == found["success"]["n"] == 2
+    assert found["success"]["low"] <= found["success"]["value"] <= found["success"]["high"]
     assert found["provenance"]["packages"]["mujoco"]
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from counterpoint.envs.goal.env import CorruptedObservations, EnvConfig, GoalEnv, IdleAfterEnd, make_goal_env, spaces_of
+from counterpoint.envs.goal.env import CorruptedObservations, EnvConfig, GoalEnv, make_goal_env, spaces_of
 
 pytestmark = pytest.mark.sim
 
@@ -15,9 +15,8 @@ PLAIN = EnvConfig(name="PointMaze_UMaze-v3", max_episode_steps=200)
 
 def corrupted(probability: float) -> CorruptedObservations:
     env = make_goal_env(PLAIN.model_copy(update={"corruption": probability}))
-    assert isinstance(env, IdleAfterEnd)
-    assert isinstance(env.env, CorruptedObservations)
-    return env.env
+    assert isinstance(env, CorruptedObservations)
+    return env
 
 
 def play(env: Any, seed: int, steps: int) -> list[tuple[dict[str, NDArray[Any]], dict[str, Any]]]:
@@ -79,8 +78,7 @@ def test_the_seed_decides_which_whatever_went_before() -> None:
 def test_never_and_always(probability: float) -> None:
     env = make_goal_env(PLAIN.model_copy(update={"corruption": probability}))
     if probability == 0:
-        assert isinstance(env, IdleAfterEnd)
-        assert isinstance(env.env, GoalEnv)
+        assert isinstance(env, GoalEnv)
     else:
         assert all(info["corrupted"] for _, info in play(env, 0, 20))
         assert spaces_of(env) == spaces_of(make_goal_env(PLAIN))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from counterpoint.envs.goal.env import EnvConfig, GoalEnv, IdleAfterEnd, make_goal_env
+from counterpoint.envs.goal.env import EnvConfig, GoalEnv, make_goal_env
 from counterpoint.envs.goal.sources import FETCH_TASKS
 from counterpoint.envs.rendering import View
 
@@ -18,9 +18,8 @@ TASKS = list(FETCH_TASKS)
 
 def made(task: str, **form: Any) -> GoalEnv:
     env = make_goal_env(EnvConfig(name=f"{task}-v4", **form))
-    assert isinstance(env, IdleAfterEnd)
-    assert isinstance(env.env, GoalEnv)
-    return env.env
+    assert isinstance(env, GoalEnv)
+    return env
 
 
 def inside(env: gymnasium.Env[Any, Any]) -> Any:

@@ -15,7 +15,7 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from numpy.typing import NDArray
 
 from counterpoint.envs.goal.env import EnvConfig, make_goal_env, spaces_of
-from counterpoint.envs.vector import EnvWorkers
+from counterpoint.envs.vector import Step, VectorEnv
 from counterpoint.errors import BadInputError
 from tests.envs.toy_goals import Slider
 
@@ -168,8 +168,9 @@ def test_a_module_before_the_name_is_imported_here_and_in_workers(
     monkeypatch.setattr(sys, "path", list(sys.path))
     config = EnvConfig(name="own_sliders:OwnSlider-v0", success_distance=1.0)
     assert spaces_of(make_goal_env(config)).observation == (2,)
-    with EnvWorkers(config, 2) as workers:
-        assert workers.reset([0, 1])["observation"].shape == (2, 2)
+    with VectorEnv(partial(make_goal_env, config), 2, processes=True) as envs:
+        envs.reset([0, 1], [0, 1])
+        assert all(isinstance(answer, Step) for answer in envs.receive().values())
     with pytest.raises(BadInputError, match=r"own_sliders:OwnSlider-v1'.*did you mean OwnSlider-v0"):
         make_goal_env(EnvConfig(name="own_sliders:OwnSlider-v1"))
     for name, word in (("no_sliders", "no_sliders"), ("broken_sliders", "a_module_that_is_not_there")):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from counterpoint.envs.goal.env import EnvConfig, GoalEnv, IdleAfterEnd, make_goal_env
+from counterpoint.envs.goal.env import EnvConfig, GoalEnv, make_goal_env
 from counterpoint.envs.goal.waypoints import MazeGrid
 
 pytestmark = pytest.mark.sim
@@ -17,9 +17,8 @@ MAZES = ["PointMaze_UMaze-v3", "AntMaze_UMaze-v5"]
 
 def made(name: str, **form: Any) -> GoalEnv:
     env = make_goal_env(EnvConfig(name=name, **form))
-    assert isinstance(env, IdleAfterEnd)
-    assert isinstance(env.env, GoalEnv)
-    return env.env
+    assert isinstance(env, GoalEnv)
+    return env
 
 
 def inside(env: GoalEnv) -> Any:

@@ -12,7 +12,7 @@ from counterpoint.encoders.hub import write_digests
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.encoders.text import SentenceTower
 from counterpoint.errors import BadInputError
-from counterpoint.policies.base import Policy
+from counterpoint.policies.base import FramePolicy
 from counterpoint.policies.cloned import ClonedPolicy
 from counterpoint.policies.demonstrations import Demonstrations
 from counterpoint.policies.heads import ActionHead, HeadConfig
@@ -61,7 +61,7 @@ def test_an_encoder_that_listens(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("history", [1, 4])
 def test_acts_as_a_policy(history: int) -> None:
-    made: Policy = policy(history)
+    made: FramePolicy = policy(history)
     frames, state = sights(1, 5)
     actions = made.act(frames[0], state[0], range(5))
     assert made.stack == S

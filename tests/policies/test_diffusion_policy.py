@@ -15,7 +15,7 @@ from counterpoint.encoders.observation import ObservationConfig, ObservationEnco
 from counterpoint.envs.base import Outcome
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.rollout import roll_out
-from counterpoint.policies.base import Policy
+from counterpoint.policies.base import FramePolicy
 from counterpoint.policies.diffusion import DiffusionConfig, DiffusionHead
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
 from tests.policies.small_diffusion import DIFFUSION, FRAME, SIZE, A, C, P, policy, sights
@@ -239,7 +239,7 @@ def test_gymnasium_s_vectorised_environments_are_acted_in() -> None:
     envs = gymnasium.vector.SyncVectorEnv(
         [partial(Reaching, length) for length in lengths], autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP
     )
-    made: Policy = policy()
+    made: FramePolicy = policy()
     rows: Sequence[int] = range(envs.num_envs)
     seen, _ = envs.reset(seed=[3, 4])
     made.reset(rows)

@@ -21,7 +21,7 @@ What several agents share: precision, steps, target networks, batches.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, TypeVar
 
@@ -155,17 +155,30 @@ class Agent(ABC):
         """The losses on a batch; changes nothing, random state included."""
 
     @abstractmethod
-    def act(self, observation: NDArray[Any], goal: NDArray[Any], *, explore: bool) -> NDArray[Any]:
-        """Actions for N situations: observation [N, *O] and goal [N, *G] to float32 [N, A] or int64 [N].
+    def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: bool) -> Tensor:
+        """Return the actions of n rows, [n, A] or [n]; the tensors are on the agent's device, without gradients."""
+
+    @torch.no_grad()
+    def act(
+        self, observation: Mapping[str, NDArray[Any]], *, rows: Sequence[int], explore: bool = False
+    ) -> NDArray[Any]:
+        """Return the actions of n rows: float32 [n, A], or int64 [n] where actions are discrete; see `Policy`.
 
         Args:
-            observation: What is seen.
-            goal: What to reach.
-            explore: Draw from the policy, as when collecting data; otherwise its mode, as when evaluated.
+            observation: "observation" [n, *O] and "desired_goal" [n, *G].
+            rows: Rows that the observations come from.
+            explore: Sample from the policy, as when collecting data; otherwise take its mode.
         """
+        seen, goal = self.tensors(observation["observation"], observation["desired_goal"])
+        action = self.choose(seen, goal, rows, explore).cpu().numpy()
+        return action if self.spaces.discrete else action.astype(np.float32)
 
-    def begin_episodes(self, count: int) -> None:  # noqa: B027 (most agents have no memory)
-        """`count` new episodes begin side by side; agents with a memory forget here."""
+    def reset(self, rows: Sequence[int], seeds: Sequence[int] | None = None) -> None:  # noqa: B027
+        """Begin episodes in these rows; agents with a memory forget here."""
+
+    def looks(self, rows: Sequence[int]) -> list[bool]:
+        """Return that every observation is read."""
+        return [True] * len(rows)
 
     def state(self) -> dict[str, Any]:
         """Everything the next update and the next action depend on.
@@ -227,7 +240,7 @@ class Agent(ABC):
                 raise NonFiniteError(f"parameters of the {name} of {self.name} are not finite")
 
     def tensors(self, observation: NDArray[Any], goal: NDArray[Any]) -> tuple[Tensor, Tensor]:
-        """What `act` was given, on the agent's device, floats as float32 and pictures as they are.
+        """Return observations and goals on the agent's device, floats as float32 and pictures as they are.
 
         Raises:
             BadInputError: When a number is not finite or a shape is not the one of `spaces`.

@@ -18,12 +18,11 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float
-from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
@@ -286,14 +285,11 @@ class ContrastiveAgent(Agent):
             _, metrics = self._losses(moved, self._noise(len(moved["action"])))
         return {name: float(value) for name, value in metrics.items()}
 
-    @torch.no_grad()
-    def act(self, observation: NDArray[Any], goal: NDArray[Any], *, explore: bool) -> NDArray[Any]:
-        """Actions for N situations."""
-        seen, wanted = (self.critic.sight(value) for value in self.tensors(observation, goal))
+    def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: bool) -> Tensor:
+        """See `Agent.choose`."""
+        seen, wanted = (self.critic.sight(value) for value in (observation, goal))
         inputs = flat(seen, wanted)
-        action = self.actor.sample(inputs, self._draw(len(inputs))) if explore else self.actor.mode(inputs)
-        found: NDArray[Any] = action.cpu().numpy()
-        return found
+        return self.actor.sample(inputs, self._draw(len(inputs))) if explore else self.actor.mode(inputs)
 
     def _losses(self, batch: Mapping[str, Tensor], noise: tuple[Tensor, Tensor]) -> tuple[Float[Tensor, ""], Metrics]:
         seen = Seen(batch, self.critic.sight)

@@ -19,13 +19,11 @@ episode, so `terminated` is not read. The last term keeps u, the action before i
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float
-from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
@@ -235,10 +233,9 @@ class DDPGHER(Agent):
         drawn = torch.rand(len(batch["action"]), generator=self.generator, device=self.device)
         return drawn < self.config.relabel
 
-    @torch.no_grad()
-    def act(self, observation: NDArray[Any], goal: NDArray[Any], *, explore: bool) -> NDArray[Any]:
-        """The policy's action; when exploring with noise, or in its place a uniform one."""
-        action = torch.tanh(self.actor(*self.tensors(observation, goal)))
+    def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: bool) -> Tensor:
+        """See `Agent.choose`."""
+        action = torch.tanh(self.actor(observation, goal))
         if explore:
             generator, device = self.generator, self.device
             noise = torch.randn(action.shape, generator=generator, device=device)
@@ -246,4 +243,4 @@ class DDPGHER(Agent):
             at_random = torch.rand(len(action), 1, generator=generator, device=device)
             noisy = (action + self.config.exploration_noise * noise).clamp(-1, 1)
             action = torch.where(at_random < self.config.exploration_random, uniform, noisy)
-        return action.cpu().numpy().astype(np.float32)
+        return action

@@ -17,13 +17,11 @@ as long as the goal has not been reached (0 for rewards of 0 and 1, -1 for rewar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -212,54 +210,47 @@ class DecisionTransformer(Agent):
         metrics = self._losses(on_device(batch, (*SEQUENCE, "goal"), self.device))
         return {name: float(value) for name, value in metrics.items()}
 
-    def begin_episodes(self, count: int) -> None:
-        """Forget; `count` episodes begin."""
-        K, device = self.config.context, self.device
-        self.history = {
-            "sequence_observation": torch.zeros(count, K, *self.spaces.observation, device=device),
-            "sequence_action": torch.zeros(count, K, self.spaces.action, device=device),
-            "sequence_return": torch.zeros(count, K, device=device),
-            "sequence_step": torch.zeros(count, K, dtype=torch.int64, device=device),
-            "sequence_valid": torch.zeros(count, K, dtype=torch.bool, device=device),
-            "time": torch.zeros((), dtype=torch.int64),
-        }
+    def reset(self, rows: Sequence[int], seeds: Sequence[int] | None = None) -> None:
+        """Forget the episodes of these rows."""
+        missing = max(rows) + 1 - len(self.history.get("time", ()))
+        if missing > 0:
+            K, device = self.config.context, self.device
+            fresh = {
+                "sequence_observation": torch.zeros(missing, K, *self.spaces.observation, device=device),
+                "sequence_action": torch.zeros(missing, K, self.spaces.action, device=device),
+                "sequence_return": torch.zeros(missing, K, device=device),
+                "sequence_step": torch.zeros(missing, K, dtype=torch.int64, device=device),
+                "sequence_valid": torch.zeros(missing, K, dtype=torch.bool, device=device),
+                "time": torch.zeros(missing, dtype=torch.int64, device=device),
+            }
+            self.history = {key: torch.cat([self.history.get(key, new[:0]), new]) for key, new in fresh.items()}
+        for value in self.history.values():
+            value[list(rows)] = 0
 
-    @torch.no_grad()
-    def act(self, observation: NDArray[Any], goal: NDArray[Any], *, explore: bool) -> NDArray[Any]:
-        """The next action of each episode, remembered as taken.
-
-        Raises:
-            BadInputError: When there are more or fewer situations than episodes were begun.
-        """
-        seen, wanted = self.tensors(observation, goal)
-        if not self.history:
-            self.begin_episodes(len(seen))
-        if len(self.history["sequence_valid"]) != len(seen):
-            raise BadInputError(
-                "observation",
-                f"{len(seen)} situations",
-                f"{len(self.history['sequence_valid'])}, one for each episode that was begun",
-                "call begin_episodes when episodes begin",
-            )
-        time, config = int(self.history["time"]), self.config
-        left = (config.target_return - time * config.step_reward) / config.return_scale
+    def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: bool) -> Tensor:
+        """Return the next action of each row, remembered as taken."""
+        index, config = list(rows), self.config
+        begun = [row for row in index if row >= len(self.history.get("time", ()))]
+        if begun:
+            self.reset(begun)
+        time = self.history["time"][index]
         entries = {
-            "sequence_observation": seen,
-            "sequence_action": torch.zeros(len(seen), self.spaces.action),
-            "sequence_return": torch.full((len(seen),), left),
-            "sequence_step": torch.full((len(seen),), time),
-            "sequence_valid": torch.ones(len(seen), dtype=torch.bool),
+            "sequence_observation": observation,
+            "sequence_action": torch.zeros(len(index), self.spaces.action, device=self.device),
+            "sequence_return": (config.target_return - time * config.step_reward) / config.return_scale,
+            "sequence_step": time,
+            "sequence_valid": torch.ones(len(index), dtype=torch.bool, device=self.device),
         }
         for key, entry in entries.items():
-            self.history[key] = torch.cat([self.history[key][:, 1:], entry.to(self.device)[:, None]], dim=1)
+            self.history[key][index] = torch.cat([self.history[key][index][:, 1:], entry[:, None]], dim=1)
         self.actor.eval()
-        action: Tensor = self.actor(*(self.history[key] for key in SEQUENCE), wanted)[:, -1]
+        action: Tensor = self.actor(*(self.history[key][index] for key in SEQUENCE), goal)[:, -1]
         if explore:
             noise = torch.randn(action.shape, generator=self.generator, device=self.device)
             action = (action + config.exploration_noise * noise).clamp(-1, 1)
-        self.history["sequence_action"][:, -1] = action
-        self.history["time"] = self.history["time"] + 1
-        return action.cpu().numpy().astype(np.float32)
+        self.history["sequence_action"][index, -1] = action
+        self.history["time"][index] += 1
+        return action
 
     def state(self) -> dict[str, Any]:
         """Everything the next update and the next action depend on, the running episodes included."""

@@ -14,13 +14,11 @@ actions: cross-entropy.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
-import numpy as np
 import torch
 from jaxtyping import Float
-from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
@@ -149,21 +147,18 @@ class GCBC(Agent):
         metrics = self._losses(on_device(batch, self.sampling().keys, self.device))
         return {name: float(value) for name, value in metrics.items()}
 
-    @torch.no_grad()
-    def act(self, observation: NDArray[Any], goal: NDArray[Any], *, explore: bool) -> NDArray[Any]:
-        """Draws from the policy, or its mode."""
-        seen = self.tensors(observation, goal)
+    def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: bool) -> Tensor:
+        """See `Agent.choose`."""
         if self.spaces.discrete:
-            scores = self.actor.log_probabilities(*seen)
+            scores = self.actor.log_probabilities(observation, goal)
             if not explore:
-                return scores.argmax(dim=-1).cpu().numpy()
-            drawn = torch.multinomial(scores.exp(), 1, generator=self.generator)
-            return drawn[:, 0].cpu().numpy()
-        loc, scale = self.actor.gaussian(*seen)
+                return scores.argmax(dim=-1)
+            return torch.multinomial(scores.exp(), 1, generator=self.generator)[:, 0]
+        loc, scale = self.actor.gaussian(observation, goal)
         action = torch.tanh(loc)
         if explore:
             # Two independent Gaussians added are one.
             spread = torch.hypot(scale + self.config.min_scale, scale.new_tensor(self.config.exploration_noise))
             noise = torch.randn(action.shape, generator=self.generator, device=self.device)
             action = (action + spread * noise).clamp(-1, 1)
-        return action.cpu().numpy().astype(np.float32)
+        return action

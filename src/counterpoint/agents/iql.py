@@ -14,13 +14,11 @@ The policy is the Gaussian of `gcbc.py`; the authors' has one spread for all sta
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
-import numpy as np
 import torch
 from jaxtyping import Float
-from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -177,12 +175,11 @@ class IQL(Agent):
         metrics = self._losses(on_device(batch, self.sampling().keys, self.device))
         return {name: float(value) for name, value in metrics.items()}
 
-    @torch.no_grad()
-    def act(self, observation: NDArray[Any], goal: NDArray[Any], *, explore: bool) -> NDArray[Any]:
-        """Draws from the policy, clipped to the box, or its mode."""
-        loc, scale = self.actor.gaussian(*self.tensors(observation, goal))
+    def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: bool) -> Tensor:
+        """See `Agent.choose`."""
+        loc, scale = self.actor.gaussian(observation, goal)
         action = torch.tanh(loc)
         if explore:
             noise = torch.randn(action.shape, generator=self.generator, device=self.device)
             action = (action + (scale + self.config.min_scale) * noise).clamp(-1, 1)
-        return action.cpu().numpy().astype(np.float32)
+        return action

@@ -46,12 +46,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import numpy as np
 import torch
 from jaxtyping import Float
-from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
@@ -395,12 +393,11 @@ class QRL(Agent):
         shape = (2 * len(batch["observation"]), self.spaces.action)
         return torch.randn(shape, generator=self.generator, device=self.device)
 
-    @torch.no_grad()
-    def act(self, observation: NDArray[Any], goal: NDArray[Any], *, explore: bool) -> NDArray[Any]:
-        """Draws from the policy with noise added, or its mode."""
-        loc, scale = self.actor.gaussian(*self.tensors(observation, goal))
+    def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: bool) -> Tensor:
+        """See `Agent.choose`."""
+        loc, scale = self.actor.gaussian(observation, goal)
         action = torch.tanh(loc)
         if explore:
             inner, outer = torch.randn((2, *loc.shape), generator=self.generator, device=self.device)
             action = torch.tanh(loc + scale * inner) + self.config.exploration_noise * outer
-        return action.clamp(-1, 1).cpu().numpy().astype(np.float32)
+        return action.clamp(-1, 1)

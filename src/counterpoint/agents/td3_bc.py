@@ -15,13 +15,11 @@ to the data here.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float
-from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
@@ -176,11 +174,10 @@ class TD3BC(Agent):
     def _noise(self, batch: Mapping[str, Tensor]) -> Float[Tensor, "B A"]:
         return torch.randn(batch["action"].shape, generator=self.generator, device=self.device)
 
-    @torch.no_grad()
-    def act(self, observation: NDArray[Any], goal: NDArray[Any], *, explore: bool) -> NDArray[Any]:
-        """The policy's action, with noise when exploring."""
-        action = torch.tanh(self.actor(*self.tensors(observation, goal)))
+    def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: bool) -> Tensor:
+        """See `Agent.choose`."""
+        action = torch.tanh(self.actor(observation, goal))
         if explore:
             noise = torch.randn(action.shape, generator=self.generator, device=self.device)
             action = (action + self.config.exploration_noise * noise).clamp(-1, 1)
-        return action.cpu().numpy().astype(np.float32)
+        return action

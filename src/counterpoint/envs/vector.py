@@ -1,130 +1,88 @@
-"""Environments side by side in processes of their own, none of which can hang a run by dying.
-
-Episodes run in rounds: every environment is reset with a seed of its own, all step together, and the round is over
-when the last episode is. Environments that end early idle. Between rounds nothing of a simulation needs saving.
-"""
+"""Environments side by side, each of which resets and steps alone, in this process or in processes of their own."""
 
 from __future__ import annotations
 
 import multiprocessing
+import signal
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from multiprocessing import connection
+from multiprocessing.connection import Connection
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from counterpoint.envs.goal.env import EnvConfig, make_goal_env
-from counterpoint.errors import MissingExtraError
+from counterpoint.errors import BadInputError, MissingExtraError, require
 
 try:
     import gymnasium
-    from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+    from gymnasium.vector.utils import CloudpickleWrapper
 except ModuleNotFoundError:
     raise MissingExtraError("gymnasium", "sim") from None
 
-__all__ = ["EnvWorkers", "Stepped", "WorkerLostError"]
+__all__ = ["Failed", "Observation", "Step", "VectorEnv", "stacked"]
 
-ERROR_TIMEOUT = 10.0
+Observation: TypeAlias = Mapping[str, NDArray[Any]]
+Env: TypeAlias = gymnasium.Env[Any, Any]
 
-Observations = Mapping[str, NDArray[Any]]
-
-
-class WorkerLostError(RuntimeError):
-    """A worker process died, or did not answer in time; the episodes in flight are lost."""
+RESET_PATIENCE = 10
+"""Steps' timeouts that a reset may take, and building a simulator as well."""
 
 
-@dataclass(frozen=True)
-class Stepped:
-    """What N environments answered.
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The answer of one environment to a reset (reward 0) or an action; the fields are gymnasium's."""
 
-    Attributes:
-        observations: `observation`, `achieved_goal`, `desired_goal`, each [N, ...].
-        reward: float64 [N].
-        terminated: bool [N], the task is over.
-        truncated: bool [N], the time is over.
-        success: bool [N], the goal is reached at this step.
-        distance: float64 [N], from achieved to desired goal, in the environment's units.
-    """
+    observation: Observation
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: Mapping[str, Any]
 
-    observations: Observations
-    reward: NDArray[np.float64]
-    terminated: NDArray[np.bool_]
-    truncated: NDArray[np.bool_]
-    success: NDArray[np.bool_]
-    distance: NDArray[np.float64]
+    @property
+    def over(self) -> bool:
+        """Whether the episode has ended."""
+        return self.terminated or self.truncated
 
 
-class _Processes(AsyncVectorEnv):
-    """gymnasium's, but nothing waits for ever, and what a worker raises arrives as it was raised.
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The answer of an environment that raised, died or hangs; it is built anew at its next reset."""
 
-    Args:
-        makers: Build the environments, in their processes.
-        start_timeout: Seconds a worker may take to build its environment.
-    """
-
-    def __init__(self, makers: Sequence[Callable[[], gymnasium.Env[Any, Any]]], start_timeout: float) -> None:
-        self._start_timeout = start_timeout
-        super().__init__(makers, context="forkserver", autoreset_mode=AutoresetMode.DISABLED)
-
-    def _check_spaces(self) -> None:
-        """The first question to the workers; asked once they are built, and given up with them."""
-        try:
-            spaces = (self.observation_mode, self.single_observation_space, self.single_action_space)
-            for pipe in self.parent_pipes:
-                pipe.send(("_check_spaces", spaces))
-            if not self._poll_pipe_envs(self._start_timeout):
-                raise multiprocessing.TimeoutError
-            self._raise_if_errors([pipe.recv()[1] for pipe in self.parent_pipes])
-        except BaseException:
-            self.kill()
-            raise
-
-    def _raise_if_errors(self, successes: Iterable[bool]) -> None:
-        failed = sum(not success for success in successes)
-        for _ in range(failed):
-            try:
-                raised = self.error_queue.get(timeout=ERROR_TIMEOUT)[2]
-            except Exception as error:  # an exception that does not pickle never arrives, or not whole
-                raise EOFError("a worker failed and could not say why") from error
-            raise raised
-
-    def kill(self) -> None:
-        """End every worker. gymnasium's own way asks each for a last word, which a dead one never gives."""
-        for process in self.processes:
-            process.kill()
-        for process in self.processes:
-            process.join(timeout=5)
-        self.closed = True
+    reason: str
 
 
-class EnvWorkers:
-    """N environments of one kind; one of them lives in this process, several in workers. A context manager.
+def stacked(steps: Iterable[Step]) -> dict[str, NDArray[Any]]:
+    """Return the observations of several environments as one dictionary of arrays [n, ...]."""
+    observations = [step.observation for step in steps]
+    return {key: np.stack([one[key] for one in observations]) for key in observations[0]}
+
+
+class VectorEnv:
+    """N environments of one kind; what a row does depends on its seeds and actions alone. A context manager.
 
     Args:
-        config: Which environment.
-        count: N.
-        timeout: Seconds a worker may take for one step before it counts as lost; ten times as many for a reset, and
-            for building its simulator.
-        make: Builds one environment; for tests.
+        make: Builds one environment, when its row is first reset. With `processes`, it must pickle by cloudpickle.
+        n: Number of rows.
+        processes: Give every environment a process of its own.
+        timeout: Seconds a process may take for one step before it counts as failed; ten times as many for a reset
+            and for building its simulator.
+
+    Raises:
+        BadInputError: When `n` is less than 1.
     """
 
-    def __init__(
-        self,
-        config: EnvConfig,
-        count: int,
-        *,
-        timeout: float = 60.0,
-        make: Callable[[EnvConfig], gymnasium.Env[Any, Any]] = make_goal_env,
-    ) -> None:
-        self.count, self._timeout = count, timeout
-        self._makers = [partial(make, config) for _ in range(count)]
-        self._vector: VectorEnv[Any, Any, Any] | None = None
+    def __init__(self, make: Callable[[], Env], n: int, *, processes: bool = False, timeout: float = 60.0) -> None:
+        require(n >= 1, "envs", n, "1 or more", "ask for one at least")
+        self.n, self.timeout = n, timeout
+        self._make, self._processes = make, processes
+        self._rows: dict[int, _Here | _Apart] = {}
+        self._waiting: dict[int, float] = {}  # row -> seconds that its answer may take
 
-    def __enter__(self) -> EnvWorkers:
+    def __enter__(self) -> VectorEnv:
         return self
 
     def __exit__(
@@ -132,81 +90,168 @@ class EnvWorkers:
     ) -> None:
         self.close()
 
-    def reset(self, seeds: Sequence[int]) -> Observations:
-        """Begin an episode in every environment; starts the workers where there are none.
+    def reset(self, rows: Sequence[int], seeds: Sequence[int]) -> None:
+        """Begin an episode in each of these rows; `receive` returns their first observations, always rendered.
 
         Raises:
-            WorkerLostError: When a worker died.
+            Exception: Whatever building an environment in this process raises.
         """
-        if self._vector is None:
-            self._vector = self._guarded(self._start)
-        observations: Observations = self._guarded(self._reset, seeds)[0]
-        return observations
+        for row, seed in zip(rows, seeds, strict=True):
+            built = row in self._rows
+            if not built:
+                self._rows[row] = (_Apart if self._processes else _Here)(self._make)
+            self._send(row, (int(seed), None, True), RESET_PATIENCE * (1 if built else 2))
 
-    def begin(self, actions: NDArray[Any]) -> None:
-        """Send actions [N, ...]; `finish` brings the answers, and other work can be done in between."""
-        if isinstance(self._vector, AsyncVectorEnv):
-            self._guarded(self._vector.step_async, actions)
-        else:
-            self._actions = actions
+    def send(self, rows: Sequence[int], actions: NDArray[Any], render: Sequence[bool] | None = None) -> None:
+        """Take one action in each of these rows; `receive` returns the results.
 
-    def finish(self) -> Stepped:
-        """The answers to the actions last sent.
+        Args:
+            rows: Rows whose episodes are running.
+            actions: One action a row.
+            render: Whether somebody looks at the images of what follows; all of them by default. An environment
+                with an attribute `look` does not render where nobody does.
+        """
+        for row, action, look in zip(rows, actions, render or [True] * len(rows), strict=True):
+            self._send(row, (None, action, look), 1)
+
+    def receive(self) -> dict[int, Step | Failed]:
+        """Return the answers to all that was sent since the last call, by row.
 
         Raises:
-            WorkerLostError: When a worker died or did not answer in time.
+            BadInputError: When an environment cannot be built in its process; so says its error.
         """
-        vector = self._vector
-        if isinstance(vector, AsyncVectorEnv):
-            answer = self._guarded(vector.step_wait, self._timeout)
-        else:
-            assert vector is not None
-            answer = vector.step(self._actions)
-        observations, reward, terminated, truncated, info = answer
-        return Stepped(
-            observations,
-            np.asarray(reward, np.float64),
-            np.asarray(terminated, bool),
-            np.asarray(truncated, bool),
-            np.asarray(info["is_success"], bool),
-            np.asarray(info["distance"], np.float64),
-        )
+        now, answers = time.monotonic(), {}
+        try:
+            for row, seconds in self._waiting.items():
+                answers[row] = answer = self._rows[row].answer(now + seconds)
+                if isinstance(answer, Failed):
+                    self._rows.pop(row).close(patience=0)
+        except BaseException:
+            self.close()
+            raise
+        self._waiting = {}
+        return answers
 
     def close(self) -> None:
-        """End the workers, dead or alive, without waiting for an answer from any of them."""
-        vector, self._vector = self._vector, None
-        if isinstance(vector, _Processes):
-            vector.kill()
-        elif vector is not None:
-            vector.close()
+        """Close every environment, dead or alive; a later `reset` builds new ones."""
+        rows, self._rows, self._waiting = self._rows, {}, {}
+        for row in rows.values():
+            row.leave()
+        for row in rows.values():
+            row.close()
 
-    def _start(self) -> VectorEnv[Any, Any, Any]:
-        if self.count == 1:
-            return SyncVectorEnv(self._makers, autoreset_mode=AutoresetMode.DISABLED)
-        return _Processes(self._makers, 10 * self._timeout)
+    def _send(self, row: int, request: _Request, patience: float) -> None:
+        self._rows[row].send(request)
+        self._waiting[row] = patience * self.timeout
 
-    def _reset(self, seeds: Sequence[int]) -> Any:
-        vector: Any = self._vector  # gymnasium's base class types a single seed only
-        if isinstance(vector, AsyncVectorEnv):
-            vector.reset_async(seed=list(seeds))
-            return vector.reset_wait(timeout=10 * self._timeout)
-        return vector.reset(seed=list(seeds))
 
-    def _guarded(self, call: Callable[..., Any], *arguments: Any) -> Any:
+_Request: TypeAlias = tuple[int | None, Any, bool]  # seed of a reset, or else an action; whether to render
+
+
+def _carry_out(env: Env, request: _Request) -> Step:
+    seed, action, look = request
+    if hasattr(env.unwrapped, "look"):
+        env.unwrapped.look = look
+    if seed is not None:
+        observation, info = env.reset(seed=seed)
+        return Step(observation, 0.0, False, False, info)
+    observation, reward, terminated, truncated, info = env.step(action)
+    return Step(observation, float(reward), bool(terminated), bool(truncated), info)
+
+
+def _tried(env: Env, request: _Request) -> Step | Failed:
+    try:
+        return _carry_out(env, request)
+    except BadInputError as error:
+        return Failed(str(error))
+    except Exception as error:  # simulators raise whatever they like
+        return Failed(f"{type(error).__name__}: {error}")
+
+
+class _Here:
+    """An environment in this process, which works when its answer is wanted."""
+
+    def __init__(self, make: Callable[[], Env]) -> None:
+        self._env = make()
+        self._request: _Request
+
+    def send(self, request: _Request) -> None:
+        self._request = request
+
+    def answer(self, deadline: float) -> Step | Failed:
+        del deadline
+        return _tried(self._env, self._request)
+
+    def leave(self) -> None:
+        """Nothing waits."""
+
+    def close(self, patience: float = 0) -> None:
+        del patience
+        with suppress(Exception):  # of a broken simulator
+            self._env.close()
+
+
+class _Apart:
+    """An environment in a process of its own."""
+
+    def __init__(self, make: Callable[[], Env]) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(CloudpickleWrapper(make), theirs), daemon=True)
+        self.process.start()
+        theirs.close()
+        self._built = False
+
+    def send(self, request: _Request) -> None:
+        with suppress(ConnectionError):  # the answer says that the process died
+            self._pipe.send(request)
+
+    def answer(self, deadline: float) -> Step | Failed:
         try:
-            return call(*arguments)
-        except (EOFError, ConnectionError, multiprocessing.TimeoutError) as error:
-            late = isinstance(error, multiprocessing.TimeoutError)
-            # A pipe that is closed says that a worker has died, and may say so before the system knows which.
-            dead = self._dead(0.0 if late else 1.0)
-            self.close()
-            which = f"environment worker {dead[0]}" if dead else "an environment worker"
-            what = "did not answer" if late and not dead else "died"
-            raise WorkerLostError(f"{which} {what} ({type(error).__name__})") from error
+            if not self._built:
+                self._built = self._received(deadline) == "built"
+            answer = self._received(deadline)
+        except TimeoutError:
+            return Failed("its process did not answer in time")
+        except (EOFError, ConnectionError):
+            return Failed("its process died, perhaps for want of memory")
+        assert isinstance(answer, Step | Failed)
+        return answer
 
-    def _dead(self, patience: float) -> list[int]:
-        """Numbers of the dead workers; where there are none yet, one may die for `patience` seconds."""
-        processes = self._vector.processes if isinstance(self._vector, AsyncVectorEnv) else []
-        if processes:
-            connection.wait([process.sentinel for process in processes], patience)
-        return [number for number, process in enumerate(processes) if not process.is_alive()]
+    def leave(self) -> None:
+        """Let the process know that nothing more comes: its pipe closes."""
+        self._pipe.close()
+
+    def close(self, patience: float = 5) -> None:
+        self.leave()
+        if patience:
+            self.process.join(patience)
+        self.process.kill()
+        self.process.join()
+
+    def _received(self, deadline: float) -> object:
+        if not self._pipe.poll(max(0.0, deadline - time.monotonic())):
+            raise TimeoutError
+        answer = self._pipe.recv()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def _serve(make: Callable[[], Env], pipe: Connection) -> None:
+    """Build an environment and answer requests until the pipe closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        env = make()
+    except BadInputError as error:
+        pipe.send(error)
+        return
+    except Exception as error:  # not every error can be pickled
+        pipe.send(RuntimeError(f"{type(error).__name__}: {error}"))
+        return
+    with suppress(EOFError, ConnectionError):
+        pipe.send("built")
+        while True:
+            pipe.send(_tried(env, pipe.recv()))
+    with suppress(Exception):
+        env.close()

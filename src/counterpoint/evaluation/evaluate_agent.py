@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 from pydantic import Field
@@ -10,10 +11,9 @@ from pydantic import Field
 from counterpoint.agents import SavedAgent
 from counterpoint.config import FrozenConfig, validate
 from counterpoint.envs.goal.config import EnvConfig
-from counterpoint.envs.goal.env import env_spaces, in_another_env, matched
-from counterpoint.envs.vector import EnvWorkers
+from counterpoint.envs.goal.env import env_spaces, goal_envs, in_another_env, matched
 from counterpoint.errors import BadInputError
-from counterpoint.evaluation.goal_rollout import roll_out_patiently
+from counterpoint.evaluation.goal_rollout import episode_seed, report, rollout
 from counterpoint.files import write_atomically
 from counterpoint.progress import ProgressBar
 from counterpoint.provenance import provenance
@@ -55,20 +55,15 @@ def evaluate_run(run: Path, *, env: str | None, episodes: int, envs: int, seed: 
         )
     config = validate(EnvConfig, tree, f"{run}, [env]")
     matched(env_spaces(config), agent.spaces, str(run))
-    with EnvWorkers(config, asked.envs) as workers, ProgressBar("Evaluating", episodes, "episodes") as progress:
-        done = 0
-
-        def advance(now: int) -> None:
-            nonlocal done
-            progress.advance(now - done)
-            done = now
-
-        rollouts = roll_out_patiently(agent, workers, episodes=asked.episodes, seed=asked.seed, on_round=advance)
+    seeds = [episode_seed(asked.seed, 2, number) for number in range(asked.episodes)]
+    with goal_envs(config, asked.envs) as rows, ProgressBar("Evaluating", asked.episodes, "episodes") as bar:
+        results = rollout(agent, rows, seeds, on_episode=lambda result: bar.advance())
     record = {
         "agent": agent.name,
         "env": config.model_dump(mode="json"),
-        "seed": seed,
-        **rollouts.report(),
+        "seed": asked.seed,
+        **report(results),
+        "episodes": [asdict(result) for result in results],
         "provenance": provenance(),
     }
     write_atomically(run / "evaluation.json", json.dumps(record, indent=1))

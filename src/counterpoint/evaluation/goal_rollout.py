@@ -1,169 +1,210 @@
-"""Run an agent in its environment and say how often it arrives, with an interval, and how near it came.
+"""Run a policy in environments side by side, one episode for each seed.
 
-Success is counted in two ways: *reached* when the goal was reached at any step of the episode (the convention of
-contrastive RL and TD InfoNCE) and *held* when it was at the last step. The minimum distance over the episode is
-TD InfoNCE's Fig. 7.
+An episode is a function of its seed and the policy: its row, its neighbours and the order of seeds change nothing, up
+to the rounding by which a network's output depends on the size of its batch. Where the policy does not look at an
+image, none is rendered. A simulator that raises or dies costs its episode; many of these end the rollout.
+
+Success is counted in two ways: an episode is a *success* when its goal was reached at any step (the convention of
+contrastive RL and TD InfoNCE) and *held* when it was at the last step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from counterpoint.envs.vector import EnvWorkers, Observations, WorkerLostError
-from counterpoint.errors import BadInputError
-from counterpoint.evaluation.statistics import Estimate, mean_percentile, wilson
+from counterpoint.envs.vector import Failed, Step, VectorEnv, stacked
+from counterpoint.errors import require
+from counterpoint.evaluation.statistics import mean_bca, wilson
+from counterpoint.policies.base import Policy
 
-__all__ = ["Actor", "Rollouts", "episode_seed", "roll_out", "roll_out_patiently"]
+__all__ = ["EpisodeResult", "episode_seed", "means", "report", "rollout"]
 
+TOLERATED = 0.1
+"""Share of episodes whose simulator may fail."""
 
-class Actor(Protocol):
-    """What acts: an agent, or a scripted controller."""
-
-    def act(self, observation: NDArray, goal: NDArray, *, explore: bool) -> NDArray:  # type: ignore[type-arg]
-        """Actions for N situations."""
-
-    def begin_episodes(self, count: int) -> None:
-        """N new episodes begin."""
+_log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Rollouts:
-    """What n episodes came to.
+@dataclass(frozen=True, slots=True)
+class EpisodeResult:
+    """The outcome of an episode.
 
     Attributes:
-        reached: bool [n], the goal was reached at some step.
-        held: bool [n], it was at the last step.
-        closest: float64 [n], the smallest distance to the goal, in the environment's units.
-        last: float64 [n], the distance at the last step.
-        steps: int64 [n], steps until the goal was first reached; the episode's length where it never was.
+        seed: Seed of the episode.
+        success: Whether the task was solved at any step; `None` where the environment does not say, False where the
+            simulator failed.
+        held: Whether it was solved at the last step.
+        total_reward: Sum of the rewards.
+        steps: Steps taken.
+        steps_to_success: Steps until the task was first solved, or else all.
+        closest_distance: Smallest distance to the goal in the environment's units, where it has one.
+        last_distance: Distance at the last step.
+        error: What the simulator said when it failed.
     """
 
-    reached: NDArray[np.bool_]
-    held: NDArray[np.bool_]
-    closest: NDArray[np.float64]
-    last: NDArray[np.float64]
-    steps: NDArray[np.int64]
-
-    def success(self) -> Estimate:
-        """Share of episodes that reached the goal, with Wilson's interval."""
-        return wilson(int(self.reached.sum()), len(self.reached))
-
-    def summary(self) -> dict[str, float]:
-        """The means, to log."""
-        return {
-            "success": float(self.reached.mean()),
-            "success_at_end": float(self.held.mean()),
-            "closest_distance": float(self.closest.mean()),
-            "last_distance": float(self.last.mean()),
-            "steps_to_goal": float(self.steps.mean()),
-        }
-
-    def report(self) -> dict[str, object]:
-        """The means with intervals, for a result file."""
-        success, held = self.success(), wilson(int(self.held.sum()), len(self.held))
-        closest = mean_percentile(self.closest)
-        return {
-            "episodes": len(self.reached),
-            "success": {"value": success.value, "interval": [success.low, success.high]},
-            "success_at_end": {"value": held.value, "interval": [held.low, held.high]},
-            "closest_distance": {"value": closest.value, "interval": [closest.low, closest.high]},
-            "last_distance": float(self.last.mean()),
-            "steps_to_goal": float(self.steps.mean()),
-        }
+    seed: int
+    success: bool | None
+    held: bool | None
+    total_reward: float
+    steps: int
+    steps_to_success: int
+    closest_distance: float | None = None
+    last_distance: float | None = None
+    error: str | None = None
 
 
-def episode_seed(seed: int, stream: int, round_number: int, place: int) -> int:
-    """The seed of one episode: a pure function of the run's seed, so that nothing needs saving.
+def episode_seed(seed: int, stream: int, number: int, row: int = 0) -> int:
+    """Return the seed of one episode: a pure function of the run's seed, so that nothing needs saving.
 
     Args:
         seed: The run's seed.
         stream: 0 for training, 1 for evaluation while training, 2 for the final evaluation: they never meet.
-        round_number: Which round of episodes.
-        place: Which of the environments.
+        number: Number of the episode, or of the round of episodes.
+        row: Which of the environments of the round.
     """
-    words = np.random.SeedSequence([seed, stream, round_number, place]).generate_state(1)
+    words = np.random.SeedSequence([seed, stream, number, row]).generate_state(1)
     return int(words[0]) & 0x7FFFFFFF
 
 
-def roll_out(
-    actor: Actor,
-    workers: EnvWorkers,
+def rollout(
+    policy: Policy,
+    envs: VectorEnv,
+    seeds: Sequence[int],
     *,
-    episodes: int,
-    seed: int,
-    stream: int = 2,
-    explore: bool = False,
-    on_round: Callable[[int], None] = lambda done: None,
-) -> Rollouts:
-    """Run `episodes` episodes, `workers.count` at a time.
+    stop_at_success: bool = False,
+    on_episode: Callable[[EpisodeResult], None] = lambda result: None,
+) -> list[EpisodeResult]:
+    """Run one episode for each seed; a row takes the next seed when its episode ends.
 
     Args:
-        actor: What acts.
-        workers: Where.
-        episodes: How many; the same seeds give the same episodes whatever the number of workers is.
-        seed: The run's seed.
-        stream: See `episode_seed`.
-        explore: Whether the policy is sampled rather than its mode taken.
-        on_round: Told how many episodes are done.
+        policy: Acts in all rows at once.
+        envs: The environments, which stay open.
+        seeds: Seeds of the episodes.
+        stop_at_success: End an episode when its task is solved. Rewards after that moment are then not counted.
+        on_episode: Called with every result, in the order of their ends.
+
+    Returns:
+        Results in the order of `seeds`.
 
     Raises:
-        WorkerLostError: When a worker died.
+        BadInputError: When the simulator failed in more than a tenth of the episodes; with the first error.
     """
-    parts: list[tuple[NDArray, ...]] = []  # type: ignore[type-arg]
-    for first in range(0, episodes, workers.count):
-        # Episode e has its own seed, so the last round runs a few episodes more and drops them.
-        seeds = [episode_seed(seed, stream, first + place, 0) for place in range(workers.count)]
-        parts.append(_one_round(actor, workers, workers.reset(seeds), explore))
-        on_round(min(episodes, first + workers.count))
-    columns = [np.concatenate(column)[:episodes] for column in zip(*parts, strict=True)]
-    return Rollouts(*columns)
+    left = list(enumerate(seeds))[::-1]
+    running: dict[int, _Running] = {}
+    results: dict[int, EpisodeResult] = {}
+
+    def settle(row: int, answer: Step | Failed) -> None:
+        episode = running[row]
+        failure = answer.reason if isinstance(answer, Failed) else None
+        if isinstance(answer, Step):
+            episode.take(answer)
+        if failure is not None or episode.over(stop_at_success):
+            results[episode.number] = result = running.pop(row).result(failure)
+            _limit_failures(results, len(seeds), result)
+            on_episode(result)
+
+    while left or running:
+        idle = [row for row in range(envs.n) if row not in running][: len(left)]
+        running |= {row: _Running(*left.pop()) for row in idle}
+        envs.reset(idle, [running[row].seed for row in idle])
+        for row, answer in envs.receive().items():
+            settle(row, answer)
+        begun = [row for row in idle if row in running]
+        if begun:
+            policy.reset(begun, [running[row].seed for row in begun])
+        rows = sorted(running)
+        if not rows:
+            continue
+        actions = policy.act(stacked(running[row].latest for row in rows), rows=rows)
+        envs.send(rows, actions, policy.looks(rows))
+        for row, answer in envs.receive().items():
+            settle(row, answer)
+    return [results[number] for number in range(len(seeds))]
 
 
-def roll_out_patiently(actor: Actor, workers: EnvWorkers, **settings: Any) -> Rollouts:
-    """`roll_out`, begun again when a worker dies, four times in all.
+class _Running:
+    """An episode under way and its tally."""
 
-    Raises:
-        BadInputError: When workers keep dying.
+    def __init__(self, number: int, seed: int) -> None:
+        self.number, self.seed, self.steps, self.reward = number, seed, -1, 0.0  # the reset is no step
+        self.latest: Step
+        self.solved_after: int | None = None
+        self.distances: list[float] = []
+
+    def take(self, step: Step) -> None:
+        self.latest = step
+        self.steps += 1
+        self.reward += step.reward
+        if self.steps:
+            if step.info.get("is_success") and self.solved_after is None:
+                self.solved_after = self.steps
+            if "distance" in step.info:
+                self.distances.append(float(step.info["distance"]))
+
+    def over(self, stop_at_success: bool) -> bool:
+        return self.steps > 0 and (self.latest.over or (stop_at_success and self.solved_after is not None))
+
+    def result(self, error: str | None) -> EpisodeResult:
+        solved = self.solved_after is not None
+        judged = error is not None or "is_success" in self.latest.info
+        return EpisodeResult(
+            seed=self.seed,
+            success=(solved and error is None) if judged else None,
+            held=(error is None and bool(self.latest.info["is_success"])) if judged else None,
+            total_reward=self.reward,
+            steps=max(self.steps, 0),
+            steps_to_success=self.solved_after or max(self.steps, 0),
+            closest_distance=min(self.distances, default=None),
+            last_distance=self.distances[-1] if self.distances else None,
+            error=error,
+        )
+
+
+def _limit_failures(results: dict[int, EpisodeResult], episodes: int, newest: EpisodeResult) -> None:
+    if newest.error is None:
+        return
+    _log.warning("the simulator failed in the episode of seed %d: %s", newest.seed, newest.error)
+    errors = [result.error for result in results.values() if result.error is not None]
+    found = f"{len(errors)} of {episodes} episodes in which the simulator failed; the first: {errors[0]}"
+    most = int(TOLERATED * episodes)
+    require(len(errors) <= most, "rollouts", found, f"{most} at most", "look at the first error")
+
+
+def report(results: Sequence[EpisodeResult]) -> dict[str, Any]:
+    """Return success, return and distances with their intervals, for a result file.
+
+    Numbers that an environment does not define are `None`: `success` where no episode says, distances without goals.
     """
-    for attempt in range(ATTEMPTS):
-        try:
-            return roll_out(actor, workers, **settings)
-        except WorkerLostError as error:
-            print(f"{error}; evaluation environments restarted", flush=True)
-            if attempt == ATTEMPTS - 1:
-                raise BadInputError(
-                    "evaluation environments",
-                    f"{error}, {ATTEMPTS} times in a row",
-                    "workers that live",
-                    "look for memory running out or a simulator that crashes",
-                ) from None
-    raise AssertionError("unreachable")
+    goals = [one for one in results if one.closest_distance is not None]
+    return {
+        "success": _share([one.success for one in results]),
+        "success_at_end": _share([one.held for one in results]),
+        "return": _mean([one.total_reward for one in results]),
+        "steps_to_success": float(np.mean([one.steps_to_success for one in results])),
+        "closest_distance": _mean([one.closest_distance for one in goals]),
+        "last_distance": _mean([one.last_distance for one in goals]),
+        "failed": sum(one.error is not None for one in results),
+    }
 
 
-ATTEMPTS = 4
+def means(results: Sequence[EpisodeResult]) -> dict[str, float]:
+    """Return the values of `report` that are defined, to log."""
+    found = {key: one["value"] if isinstance(one, dict) else one for key, one in report(results).items()}
+    return {key: float(value) for key, value in found.items() if value is not None}
 
 
-def _one_round(actor: Actor, workers: EnvWorkers, observations: Observations, explore: bool) -> tuple[NDArray, ...]:  # type: ignore[type-arg]
-    count = workers.count
-    actor.begin_episodes(count)
-    over = np.zeros(count, bool)
-    reached, held = np.zeros(count, bool), np.zeros(count, bool)
-    closest, last = np.full(count, np.inf), np.full(count, np.inf)
-    steps = np.zeros(count, np.int64)
-    while not over.all():
-        workers.begin(actor.act(observations["observation"], observations["desired_goal"], explore=explore))
-        stepped = workers.finish()
-        running = ~over
-        steps += running & ~reached
-        reached |= running & stepped.success
-        held = np.where(running, stepped.success, held)
-        closest = np.where(running, np.minimum(closest, stepped.distance), closest)
-        last = np.where(running, stepped.distance, last)
-        over |= stepped.terminated | stepped.truncated
-        observations = stepped.observations
-    return reached, held, closest, last, steps
+def _share(answers: Sequence[bool | None]) -> dict[str, Any] | None:
+    return None if None in answers else asdict(wilson(sum(map(bool, answers)), len(answers)))
+
+
+def _mean(values: Sequence[Any]) -> dict[str, Any] | None:
+    """JSON has no `nan`: the ends of an interval that one value cannot give are `None`."""
+    if not values:
+        return None
+    found = asdict(mean_bca(np.array(values, np.float64)))
+    return {key: None if value != value else value for key, value in found.items()}

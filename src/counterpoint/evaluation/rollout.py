@@ -31,7 +31,7 @@ import numpy as np
 from counterpoint.data.episode import Array
 from counterpoint.envs.base import ControlTask, Outcome
 from counterpoint.errors import BadInputError
-from counterpoint.policies.base import Policy
+from counterpoint.policies.base import FramePolicy
 
 __all__ = ["ControlRollouts", "EpisodeResult", "Row", "RowApart", "RowHere", "Seen", "SimulatorRaisedError", "roll_out"]
 
@@ -220,7 +220,7 @@ class EpisodeResult:
 
 
 def roll_out(
-    policy: Policy,
+    policy: FramePolicy,
     make: Callable[[], ControlTask],
     seeds: Sequence[int],
     *,
@@ -277,7 +277,7 @@ class ControlRollouts:
         for row in rows.values():
             row.close()
 
-    def run(self, policy: Policy, seeds: Sequence[int], *, stop_at_success: bool) -> list[EpisodeResult]:
+    def run(self, policy: FramePolicy, seeds: Sequence[int], *, stop_at_success: bool) -> list[EpisodeResult]:
         """One episode for each seed, a row taking the next seed when its episode ends; see `roll_out`."""
         results = _Results(len(seeds))
         left = list(enumerate(seeds))[::-1]
@@ -306,7 +306,7 @@ class ControlRollouts:
         return results.all()
 
     def _refill(
-        self, policy: Policy, left: list[tuple[int, int]], running: dict[int, _Running], results: _Results
+        self, policy: FramePolicy, left: list[tuple[int, int]], running: dict[int, _Running], results: _Results
     ) -> None:
         idle = [row for row in range(self._envs) if row not in running][: len(left)]
         self._stand(idle)

@@ -1,46 +1,64 @@
-"""What a policy is to whoever rolls it out."""
+"""The protocol that agents, cloned and diffusion policies and scripted controllers share."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
 
 from counterpoint.data.episode import Array
 
-__all__ = ["Policy"]
+__all__ = ["FramePolicy", "Policy"]
 
 
 class Policy(Protocol):
-    """Acts in many environments at once, each with a row of its own that keeps its history where there is one."""
+    """Acts in many environments at once; each has a row, which keeps the policy's memory of the episode."""
+
+    def reset(self, rows: Sequence[int], seeds: Sequence[int] | None = None) -> None:
+        """Begin an episode in each of these rows.
+
+        Args:
+            rows: Numbers of environments.
+            seeds: Seed of each episode. Random numbers of an episode depend on its seed alone, and not on the episodes
+                beside it. Without seeds, a policy numbers its episodes itself.
+        """
+
+    def looks(self, rows: Sequence[int]) -> list[bool]:
+        """Return whether the next `act` reads each row's images; where it does not, they may hold anything.
+
+        A policy that executes several actions of a plan need not see the steps in between, and rendering is most of
+        a simulation's work. State is always needed. The first observation after `reset` is always read.
+        """
+
+    def act(
+        self, observation: Mapping[str, NDArray[Any]], *, rows: Sequence[int], explore: bool = False
+    ) -> NDArray[Any]:
+        """Return actions for n of the rows.
+
+        Args:
+            observation: The environments' observations, stacked: uint8 images [n, H, W, 3] by camera and float32
+                "state" [n, P], or "observation", "achieved_goal" and "desired_goal" [n, ...].
+            rows: Rows that the observations come from.
+            explore: Sample from the policy, as when collecting data; otherwise take its mode, as when evaluating.
+
+        Returns:
+            float32 [n, A] in [-1, 1], or int64 [n] where actions are discrete.
+        """
+
+
+class FramePolicy(Protocol):
+    """A policy of camera tasks, before they show dictionaries."""
 
     @property
     def stack(self) -> int:
         """S, the frames of an observation and camera."""
 
     def reset(self, rows: Sequence[int], seeds: Sequence[int] | None = None) -> None:
-        """Episodes begin in these rows.
-
-        Args:
-            rows: Which environments.
-            seeds: One for each. What a policy draws at random in an episode depends on its seed alone, and not on the
-                episodes beside it. Without them a policy numbers its episodes itself.
-        """
+        """Begin an episode in each of these rows."""
 
     def looks(self, rows: Sequence[int]) -> list[bool]:
-        """Whether the next `act` will look at each row's pictures; where it will not they may hold anything.
-
-        A policy that executes several actions of a plan need not see what comes in between, and drawing is most of a
-        simulation's work. State is always needed. The first observation after `reset` is always looked at.
-        """
+        """Return whether the next `act` reads each row's images."""
 
     def act(self, frames: Array, state: Array, rows: Sequence[int]) -> Array:
-        """Actions for n of the rows.
-
-        Args:
-            frames: uint8 [n, S, H, W, 3], the oldest first; of C cameras [n, C S, H, W, 3], the first one's S first.
-            state: float32 [n, P].
-            rows: Which environments they come from.
-
-        Returns:
-            float32 [n, A] in [-1, 1].
-        """
+        """Return actions for n rows, from frames [n, C S, H, W, 3] and state [n, P]."""

@@ -25,9 +25,9 @@ from torch import Tensor
 from counterpoint.agents.base import Agent, Metrics
 from counterpoint.config import FrozenConfig
 from counterpoint.data.replay import ReplayBuffer, batch_rng
-from counterpoint.envs.vector import EnvWorkers, Observations, Stepped, WorkerLostError
+from counterpoint.envs.vector import Failed, Step, VectorEnv, stacked
 from counterpoint.errors import BadInputError
-from counterpoint.evaluation.goal_rollout import Rollouts, episode_seed, roll_out_patiently
+from counterpoint.evaluation.goal_rollout import EpisodeResult, episode_seed, means, rollout
 from counterpoint.objectives.base import NonFiniteError
 from counterpoint.progress import ProgressBar
 from counterpoint.training.checkpoint import last_good, newest_valid, save_checkpoint
@@ -40,30 +40,26 @@ class Recorder:
     """One environment's part of a round: remembered a step at a time, stored when it is over.
 
     Args:
-        observations: What all environments of the round showed at first.
-        place: Which of them this one is.
+        first: The answer to its reset.
     """
 
-    def __init__(self, observations: Observations, place: int) -> None:
-        self._place = place
-        self.running, self.terminated = True, False
-        self._seen = [observations["observation"][place].copy()]
-        self._achieved = [observations["achieved_goal"][place].copy()]
-        self._commanded = observations["desired_goal"][place].copy()
+    def __init__(self, first: Step) -> None:
+        self.latest = first
+        self._seen, self._achieved = (
+            [first.observation["observation"].copy()],
+            [first.observation["achieved_goal"].copy()],
+        )
+        self._commanded = first.observation["desired_goal"].copy()
         self._actions: list[NDArray[Any]] = []
         self._rewards: list[float] = []
 
-    def add(self, actions: NDArray[Any], stepped: Stepped) -> None:
-        """Remember one step, unless the episode is over."""
-        if not self.running:
-            return
-        place = self._place
-        self._actions.append(np.asarray(actions[place]))
-        self._rewards.append(float(stepped.reward[place]))
-        self._seen.append(stepped.observations["observation"][place].copy())
-        self._achieved.append(stepped.observations["achieved_goal"][place].copy())
-        self.terminated = bool(stepped.terminated[place])
-        self.running = not (self.terminated or stepped.truncated[place])
+    def add(self, action: NDArray[Any], step: Step) -> None:
+        """Remember one step."""
+        self.latest = step
+        self._actions.append(np.asarray(action))
+        self._rewards.append(step.reward)
+        self._seen.append(step.observation["observation"].copy())
+        self._achieved.append(step.observation["achieved_goal"].copy())
 
     def store(self, buffer: ReplayBuffer) -> None:
         """Put the whole episode into the buffer."""
@@ -73,11 +69,15 @@ class Recorder:
             np.stack(self._achieved),
             commanded=self._commanded,
             rewards=np.array(self._rewards, np.float32),
-            terminated=self.terminated,
+            terminated=self.latest.terminated,
         )
 
 
 MAX_LOST_ROUNDS = 3
+
+
+class SimulatorFailedError(RuntimeError):
+    """A simulator raised, died or hangs; the episodes of the round are lost."""
 
 
 class OnlineConfig(FrozenConfig):
@@ -146,8 +146,8 @@ class OnlineLoop:
         self,
         agent: Agent,
         buffer: ReplayBuffer,
-        workers: EnvWorkers,
-        evaluators: EnvWorkers,
+        workers: VectorEnv,
+        evaluators: VectorEnv,
         config: OnlineConfig,
         *,
         run: Path,
@@ -160,7 +160,7 @@ class OnlineLoop:
         self._checkpoints = run / "checkpoints"
         self._recent: dict[str, list[Tensor]] = defaultdict(list)
 
-    def train(self, on_evaluation: Callable[[int, Rollouts], None] = lambda steps, rollouts: None) -> None:
+    def train(self, on_evaluation: Callable[[int, list[EpisodeResult]], None] = lambda steps, results: None) -> None:
         """Run to the end, from the newest whole checkpoint where there is one.
 
         Args:
@@ -179,9 +179,9 @@ class OnlineLoop:
                     self._round_or_restart(log)
                     over = self.counters.steps >= self.config.steps
                     if self._due(self.counters.evaluated, self.config.eval_every) or over:
-                        rollouts = self._evaluate(log)
-                        on_evaluation(self.counters.steps, rollouts)
-                        progress.advance(0, note=f"success {rollouts.reached.mean():.2f}")
+                        results = self._evaluate(log)
+                        on_evaluation(self.counters.steps, results)
+                        progress.advance(0, note=f"success {means(results)['success']:.2f}")
                     if self._due(self.counters.saved, self.config.save_every) or over:
                         self._save()
                     progress.advance(self.counters.steps - before)
@@ -194,7 +194,7 @@ class OnlineLoop:
         """One round of episodes; one in which a worker dies or a simulation blows up is dropped, the next one begun."""
         try:
             self._round(log)
-        except (WorkerLostError, BadInputError) as error:
+        except (SimulatorFailedError, BadInputError) as error:
             self.workers.close()
             self.counters.lost += 1
             self.counters.rounds += 1
@@ -214,28 +214,41 @@ class OnlineLoop:
 
     def _round(self, log: MetricsLog) -> None:
         config, counters = self.config, self.counters
-        seeds = [episode_seed(config.seed, 0, counters.rounds, place) for place in range(config.envs)]
-        observations = self.workers.reset(seeds)
-        self.agent.begin_episodes(config.envs)
-        recorders = [Recorder(observations, place) for place in range(config.envs)]
+        rows = list(range(config.envs))
+        seeds = [episode_seed(config.seed, 0, counters.rounds, row) for row in rows]
+        self.workers.reset(rows, seeds)
+        recorders = [Recorder(step) for step in self._answers()]
+        self.agent.reset(rows, seeds)
         explorer = np.random.default_rng([config.seed, 3, counters.rounds])
-        while any(recorder.running for recorder in recorders):
+        while rows:
             if counters.steps < config.warmup:
-                actions = self._random_actions(explorer)
+                actions = self._random_actions(explorer)[rows]
             else:
-                actions = self.agent.act(observations["observation"], observations["desired_goal"], explore=True)
-            self.workers.begin(actions)
+                observation = stacked(recorders[row].latest for row in rows)
+                actions = self.agent.act(observation, rows=rows, explore=True)
+            self.workers.send(rows, actions)
             # The simulators work on the answer while the agent learns.
             self._updates(log)
-            stepped = self.workers.finish()
-            counters.steps += sum(recorder.running for recorder in recorders)
-            for recorder in recorders:
-                recorder.add(actions, stepped)
-            observations = stepped.observations
+            for row, action, step in zip(rows, actions, self._answers(), strict=True):
+                recorders[row].add(action, step)
+            counters.steps += len(rows)
+            rows = [row for row in rows if not recorders[row].latest.over]
         for recorder in recorders:
             recorder.store(self.buffer)
         counters.episodes += config.envs
         counters.rounds += 1
+
+    def _answers(self) -> list[Step]:
+        """Return the environments' answers, in the order of rows.
+
+        Raises:
+            SimulatorFailedError: When one of them failed.
+        """
+        answers = self.workers.receive()
+        for row, answer in answers.items():
+            if isinstance(answer, Failed):
+                raise SimulatorFailedError(f"environment {row}: {answer.reason}")
+        return [answer for answer in answers.values() if isinstance(answer, Step)]
 
     def _updates(self, log: MetricsLog) -> None:
         config, counters = self.config, self.counters
@@ -257,18 +270,17 @@ class OnlineLoop:
             log.write(self.counters.steps, "train", means | extra)
             self._recent.clear()
 
-    def _evaluate(self, log: MetricsLog) -> Rollouts:
+    def _evaluate(self, log: MetricsLog) -> list[EpisodeResult]:
         config = self.config
         try:
-            rollouts = roll_out_patiently(
-                self.agent, self.evaluators, episodes=config.eval_episodes, seed=config.seed, stream=1
-            )
+            seeds = [episode_seed(config.seed, 1, number) for number in range(config.eval_episodes)]
+            results = rollout(self.agent, self.evaluators, seeds)
         except BadInputError:
             self._save()
             raise
         self.counters.evaluated = self.counters.steps
-        log.write(self.counters.steps, "eval", rollouts.summary())
-        return rollouts
+        log.write(self.counters.steps, "eval", means(results))
+        return results
 
     def _random_actions(self, rng: np.random.Generator) -> NDArray[Any]:
         spaces, count = self.agent.spaces, self.config.envs

@@ -21,10 +21,9 @@ from counterpoint.data.formats import open_dataset
 from counterpoint.data.formats.minari.files import is_minari
 from counterpoint.data.formats.minari.reader import load_minari, replay_from_store
 from counterpoint.data.replay import ReplayBuffer, ReplaySource
-from counterpoint.envs.goal.env import EnvConfig, env_facts, env_spaces, in_another_env, matched
-from counterpoint.envs.vector import EnvWorkers
+from counterpoint.envs.goal.env import EnvConfig, env_facts, env_spaces, goal_envs, in_another_env, matched
 from counterpoint.errors import BadInputError
-from counterpoint.evaluation.goal_rollout import Rollouts, roll_out_patiently
+from counterpoint.evaluation.goal_rollout import EpisodeResult, episode_seed, means, report, rollout
 from counterpoint.files import write_atomically
 from counterpoint.provenance import provenance
 from counterpoint.training.distributed import accelerator_of
@@ -255,13 +254,13 @@ def _online(agent: Agent, config: AgentRunConfig, out: Path, settings: dict[str,
     same = config.env.observations == "image" or config.env.goals != "coordinates"
     buffer = ReplayBuffer(agent.spaces, capacity=online.capacity, folder=replay, slack=slack, goal_is_observation=same)
 
-    def tell(steps: int, rollouts: Rollouts) -> None:
+    def tell(steps: int, results: list[EpisodeResult]) -> None:
         # Before the checkpoint that may follow: a finished run always has its result.
-        write_atomically(out / "result.json", json.dumps({"steps": steps, **rollouts.report()}, indent=1))
+        write_atomically(out / "result.json", json.dumps({"steps": steps, **report(results)}, indent=1))
 
     with (
-        EnvWorkers(config.env, online.envs, timeout=online.worker_timeout) as workers,
-        EnvWorkers(config.env, online.envs, timeout=online.worker_timeout) as evaluators,
+        goal_envs(config.env, online.envs, online.worker_timeout) as workers,
+        goal_envs(config.env, online.envs, online.worker_timeout) as evaluators,
     ):
         loop = OnlineLoop(agent, buffer, workers, evaluators, online, run=out, settings=settings)
         loop.train(tell)
@@ -270,15 +269,14 @@ def _online(agent: Agent, config: AgentRunConfig, out: Path, settings: dict[str,
 def _offline(agent: Agent, buffer: ReplayBuffer, config: AgentRunConfig, out: Path, settings: dict[str, Any]) -> None:
     set_seed(config.train.seed)
     source = ReplaySource(buffer, agent.sampling(), batch_size=config.train.batch_size, seed=config.train.seed)
-    workers = EnvWorkers(config.env, config.data.eval_envs) if config.env is not None else None
+    workers = goal_envs(config.env, config.data.eval_envs) if config.env is not None else None
+    seeds = [episode_seed(config.train.seed, 1, number) for number in range(config.data.eval_episodes)]
 
     def evaluate(step: int) -> dict[str, float]:
         assert workers is not None
-        rollouts = roll_out_patiently(
-            agent, workers, episodes=config.data.eval_episodes, seed=config.train.seed, stream=1
-        )
-        write_atomically(out / "result.json", json.dumps({"steps": step, **rollouts.report()}, indent=1))
-        return rollouts.summary()
+        results = rollout(agent, workers, seeds)
+        write_atomically(out / "result.json", json.dumps({"steps": step, **report(results)}, indent=1))
+        return means(results)
 
     try:
         train(

@@ -9,8 +9,6 @@ state.
 The pool is filled before the first episode, with uniformly random actions and fixed seeds. It is therefore the same
 in every process, during training and evaluation, and after a run was resumed; no policy changes it.
 
-An environment that stands still once its episode is over, while others beside it go on.
-
 Goal-reaching environments in one form: `make_goal_env(EnvConfig(name="FetchPush-v4"))`.
 
 Any gymnasium environment will do whose observations are dictionaries with `observation`, `achieved_goal` and
@@ -25,6 +23,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -35,15 +34,16 @@ from counterpoint.data.draws import Spaces
 from counterpoint.envs.goal.config import EnvConfig, episode_steps, refuse_impossible_form, success_distance
 from counterpoint.envs.goal.sources import KEYS, Raw, make_base, task_of
 from counterpoint.envs.rendering import FastRenderer
+from counterpoint.envs.vector import VectorEnv
 from counterpoint.errors import BadInputError, MissingExtraError
 
 __all__ = [
     "CorruptedObservations",
     "EnvConfig",
     "GoalEnv",
-    "IdleAfterEnd",
     "env_facts",
     "env_spaces",
+    "goal_envs",
     "in_another_env",
     "make_goal_env",
     "matched",
@@ -118,41 +118,6 @@ try:
     import gymnasium
 except ModuleNotFoundError:
     raise MissingExtraError("gymnasium", "sim") from None
-Answer = tuple[Observation, float, bool, bool, dict[str, Any]]
-
-
-class IdleAfterEnd(gymnasium.Wrapper[Observation, Any, Observation, Any]):
-    """Gives its last answer again after the end of an episode, until the next reset.
-
-    Environments side by side get an action each at every step, the finished ones too. A simulation that is pushed on
-    after its end costs time, and may end in states of which nothing good can be said.
-
-    Args:
-        env: Any environment.
-    """
-
-    def __init__(self, env: gymnasium.Env[Observation, Any]) -> None:
-        super().__init__(env)
-        self._last: Answer | None = None
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, dict[str, Any]]:
-        """Begin an episode."""
-        self._last = None
-        return self.env.reset(seed=seed, options=options)
-
-    def step(self, action: Any) -> Answer:
-        """Take one step; none after the end."""
-        if self._last is not None:
-            return self._last
-        observation, reward, terminated, truncated, info = self.env.step(action)
-        answer = (observation, float(reward), terminated, truncated, info)
-        if terminated or truncated:
-            self._last = answer
-        return answer
-
-
 try:
     import gymnasium
     from gymnasium import spaces
@@ -169,7 +134,7 @@ def make_goal_env(config: EnvConfig) -> gymnasium.Env[Observation, Any]:
     [size, size, 3] each. Actions are float32 [A] in [-1, 1] (or an integer from 0 on). The reward is 1 at a reached
     goal and 0 elsewhere. At reset and at every step `info["is_success"]` is a bool, and `info["distance"]` the
     Euclidean distance of achieved from desired coordinates, in the environment's unit (metres); both are of the
-    true state, whatever is observed. After an episode's end the last answer is given again, without a step.
+    true state, whatever is observed.
 
     Args:
         config: Which environment, and in which form.
@@ -182,7 +147,7 @@ def make_goal_env(config: EnvConfig) -> gymnasium.Env[Observation, Any]:
     env: gymnasium.Env[Observation, Any] = GoalEnv(base, config)
     if config.corruption:
         env = CorruptedObservations(env, config.corruption)
-    return IdleAfterEnd(env)
+    return env
 
 
 def spaces_of(env: gymnasium.Env[Any, Any]) -> Spaces:
@@ -216,6 +181,11 @@ def env_facts(config: EnvConfig) -> tuple[Spaces, int]:
         return spaces_of(env), int(env.get_wrapper_attr("episode_steps"))
     finally:
         env.close()
+
+
+def goal_envs(config: EnvConfig, n: int, timeout: float = 60.0) -> VectorEnv:
+    """Return n goal environments side by side; several get processes of their own."""
+    return VectorEnv(partial(make_goal_env, config), n, processes=n > 1, timeout=timeout)
 
 
 def in_another_env(env: Mapping[str, Any], name: str) -> dict[str, Any]:

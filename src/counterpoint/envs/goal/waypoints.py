@@ -6,7 +6,7 @@ Cells are (row, column), row 0 at the top (largest y), as in gymnasium-robotics.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -150,13 +150,20 @@ class WaypointController:
         self._stiffness, self._damping = stiffness, damping
         self._next: dict[Cell, dict[Cell, Cell]] = {}
 
-    def act(self, observation: NDArray[Any], goal: NDArray[Any], *, explore: bool) -> NDArray[np.float32]:
-        """Actions for N situations: observation [N, 4] and goal [N, 2] to float32 [N, 2]."""
-        del explore  # it has one way only
-        return np.stack([self.action(*situation) for situation in zip(observation, goal, strict=True)])
+    def reset(self, rows: Sequence[int], seeds: Sequence[int] | None = None) -> None:
+        """Begin episodes; there is nothing to forget."""
 
-    def begin_episodes(self, count: int) -> None:
-        """Nothing to forget."""
+    def looks(self, rows: Sequence[int]) -> list[bool]:
+        """Return that every observation is read."""
+        return [True] * len(rows)
+
+    def act(
+        self, observation: Mapping[str, NDArray[Any]], *, rows: Sequence[int], explore: bool = False
+    ) -> NDArray[np.float32]:
+        """Return actions for n rows: "observation" [n, 4] and "desired_goal" [n, 2] to float32 [n, 2]."""
+        del rows, explore
+        pairs = zip(observation["observation"], observation["desired_goal"], strict=True)
+        return np.stack([self.action(*pair) for pair in pairs])
 
     def action(self, observation: NDArray[Any], goal: NDArray[Any]) -> NDArray[np.float32]:
         """The action for one situation: (x, y, vx, vy) and (x, y) to float32 [2] in [-1, 1]."""
