@@ -12,12 +12,14 @@ from torch import Tensor
 
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.icon import (
-    LOOK_EVERY,
+    LOG_EVERY,
     ICon,
     IConConfig,
     farthest_point_sampling,
     grid_positions,
-    icon_loss_batch_sum,
+    icon_image_losses,
+    icon_logits,
+    multi_level_weights,
     patch_mask,
 )
 from tests.encoders.vits import open_clip_vit, small_vit, timm_vit
@@ -74,7 +76,8 @@ def test_authors_vit() -> None:
                 ]
             )
         )
-    loss = icon_loss_batch_sum(tokens, mask, keys[1], keys[0])
+    losses = icon_image_losses(icon_logits(tokens, mask, keys[1], keys[0]), hyper["Na"])
+    loss = multi_level_weights(len(losses), like=losses) @ losses.sum(1)
     torch.testing.assert_close(loss, arrays["loss_official"], rtol=1e-6, atol=0)
     torch.autograd.backward([loss])
     for name, parameter in vit.named_parameters():
@@ -195,7 +198,7 @@ def test_batches_without_a_qualifying_image_are_counted(caplog: pytest.LogCaptur
     empty = torch.zeros(1, 32, 32, dtype=torch.bool)
     x = pictures(1)
     with caplog.at_level(logging.WARNING):
-        for _ in range(LOOK_EVERY + 1):
+        for _ in range(LOG_EVERY + 1):
             vit(x)
             icon(empty)
         vit(x)

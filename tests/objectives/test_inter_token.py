@@ -16,12 +16,11 @@ from counterpoint.objectives.icon import (
     icon_image_losses,
     icon_logits,
     icon_loss,
-    icon_loss_batch_sum,
     info_nce,
     multi_level_weights,
     patch_mask,
     qualifying,
-    token_queries,
+    token_shares,
 )
 from tests.golden.load import golden
 from tests.reference import icon as reference
@@ -130,6 +129,11 @@ def authors_case() -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, Tensor]:
     return arrays, arrays["tokens"].clone().requires_grad_(), mask, keys[1], keys[0]
 
 
+def batch_sum(tokens: Tensor, mask: Tensor, agent: Tensor, environment: Tensor, weights: Tensor) -> Tensor:
+    """The authors' reduction: the sum over all images."""
+    return weights @ icon_image_losses(icon_logits(tokens, mask, agent, environment), agent.shape[-1]).sum(1)
+
+
 def test_authors_loss_of_every_layer_and_image() -> None:
     arrays, tokens, mask, agent, environment = authors_case()
     losses = icon_image_losses(icon_logits(tokens[:, :, 1:], mask, agent, environment), agent.shape[-1])
@@ -144,7 +148,7 @@ def test_authors_total_and_its_gradient(prefix: int) -> None:
     torch.testing.assert_close(weights, arrays["layer_weights"], rtol=1e-6, atol=0)
     weights = arrays["layer_weights"].double()
     patches = tokens[:, :, 1:]
-    total = icon_loss_batch_sum(patches, mask, agent, environment, weights=weights)
+    total = batch_sum(patches, mask, agent, environment, weights)
     torch.testing.assert_close(total, arrays["total_official"], rtol=1e-9, atol=0)
     mean = icon_loss(patches, mask, agent, environment, weights=weights)
     torch.testing.assert_close(mean, arrays["total_mean_over_batch"], rtol=1e-9, atol=0)
@@ -231,12 +235,12 @@ def test_no_image_qualifies() -> None:
         assert loss == 0
         (gradient,) = torch.autograd.grad(loss, tokens)
         assert (gradient == 0).all()
-        assert icon_loss_batch_sum(tokens, empty, agent, environment).isfinite()
+        assert icon_logits(tokens, empty, agent, environment).isfinite().all()
 
 
 def test_queries() -> None:
     tokens, mask, _, _ = case()
-    agent, environment = token_queries(tokens, mask)
+    agent, environment = (token_shares(mask).to(tokens) @ tokens).unbind(-2)
     torch.testing.assert_close(agent[1, 0], tokens[1, 0][mask[0]].mean(0))
     torch.testing.assert_close(environment[0, 2], tokens[0, 2][~mask[2]].mean(0))
     assert (agent[:, -1] == 0).all()

@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from counterpoint.objectives.icon import token_cosines
+from counterpoint.objectives.icon import icon_logits
+
+
+def token_cosines(tokens: Sequence[Tensor], mask: Tensor, keys: Tensor, prefix: int = 0) -> Tensor:
+    return icon_logits(tokens, mask, keys[..., :1], keys[..., 1:], temperature=1.0, prefix=prefix)
 
 
 def case(
