@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from types import TracebackType
 
@@ -23,7 +24,7 @@ class ProgressBar:
     """
 
     def __init__(self, title: str, total: int, unit: str, *, done: int = 0, every: float = 10.0) -> None:
-        self.console = Console(stderr=True)
+        self.console = Console(file=sys.stderr)  # this stream also while others redirect
         self._title, self._total, self._unit, self._every = title, total, unit, every
         self._first, self._done, self._note = done, done, ""
         self._start = self._said = time.monotonic()

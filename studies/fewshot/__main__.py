@@ -1,27 +1,10 @@
 """`python -m studies.fewshot`."""
 
-from __future__ import annotations
+import sys
 
-from pathlib import Path
-
-import tyro
-
-from counterpoint.config import parse_overrides
-from studies.fewshot.presets import preset as named
-from studies.fewshot.run import fewshot_benchmark
-
-
-def main(*overrides: str, out: Path, preset: str = "cpu") -> None:
-    """Run the study; an interrupted one continues.
-
-    Args:
-        overrides: Any key of the preset: data.demonstrations=10 evaluation.episodes=40
-        out: Where results (JSON), tables and figures go.
-        preset: The preset's name.
-    """
-    fewshot_benchmark(named(preset, parse_overrides(overrides)), out)
-    print(f"Wrote {out}")
-
+from studies.fewshot.config import FewshotConfig
+from studies.fewshot.run import fewshot_study
+from studies.harness import main
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    main("fewshot", FewshotConfig, fewshot_study, sys.argv[1:])

@@ -11,16 +11,12 @@ from counterpoint.config import FrozenConfig
 from counterpoint.encoders.observation import ObservationConfig
 from counterpoint.training.fit import TrainConfig
 from counterpoint.training.learner import OptimizerConfig
+from studies.harness import ALLOWED, file_name
 
-__all__ = ["Evaluations", "FewshotConfig", "FewshotData", "Pretraining", "Row", "file_name"]
+__all__ = ["Evaluations", "FewshotConfig", "FewshotData", "Pretraining", "Row"]
 
 STEPS = {"metaworld": 200, "dmc": 500}
 """Suite -> control steps (dm_control: actions) of an episode in the paper's data (Appendix C)."""
-
-
-def file_name(*parts: str | int) -> str:
-    """What the files of a part of the benchmark are called, such as one row's on one task with one seed."""
-    return "-".join(str(part).replace("/", "-") for part in parts)
 
 
 class FewshotData(FrozenConfig):
@@ -230,7 +226,7 @@ class FewshotConfig(FrozenConfig):
             if self.encoder.cameras != (len(camera) if isinstance(camera, tuple) else 1):
                 raise ValueError(f"camera must name encoder.cameras = {self.encoder.cameras} of them")
         for name in (*names, *self.pretrainings):
-            if not name or set(name) - set(ALLOWED):
+            if not ALLOWED.fullmatch(name):
                 raise ValueError(f"names may hold letters, digits and -_./ only, not {name!r}")
         _refuse_set_elsewhere(self.clone)
         return self
@@ -257,6 +253,3 @@ class FewshotConfig(FrozenConfig):
     def row(self, name: str) -> Row:
         """By name."""
         return next(row for row in self.rows if row.name == name)
-
-
-ALLOWED = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./"

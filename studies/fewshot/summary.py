@@ -7,9 +7,7 @@ which profits from evaluating often; `last` is the last evaluation, which nothin
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,26 +15,14 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from counterpoint.evaluation.statistics import Estimate, mean_percentile, wilson
-from counterpoint.rewards.extras import report_package
+from studies.harness import aggregates, improvements
 
-__all__ = [
-    "SCORES",
-    "Curves",
-    "aggregates",
-    "best_three",
-    "improvements",
-    "score_titles",
-    "scores",
-    "single",
-    "summarise",
-]
+__all__ = ["SCORES", "Curves", "best_three", "score_titles", "scores", "single", "summarise"]
 
 SCORES = ("best3", "last")
 
 Curves = Mapping[str, Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]]
 """Row -> task -> seed -> evaluations, each with `step`, `success`, `return` and `steps`, one number an episode."""
-
-Scores = Mapping[str, Float[NDArray[np.float64], "seeds tasks"]]
 
 
 def best_three(values: Sequence[float]) -> float:
@@ -106,39 +92,6 @@ def single(
     return found
 
 
-def aggregates(matrices: Scores, *, reps: int = 2000, seed: int = 0) -> dict[str, dict[str, dict[str, float]]]:
-    """Row -> `iqm` and `mean` over tasks and seeds, with 95 % intervals of the stratified bootstrap.
-
-    Runs are resampled within each task (Agarwal et al., NeurIPS 2021). With two or three seeds such an interval is
-    only a rough one.
-    """
-    library, metrics = (report_package(f"rliable.{name}") for name in ("library", "metrics"))
-    found: dict[str, dict[str, dict[str, float]]] = {row: {} for row in matrices}
-    for name, aggregate in (("iqm", metrics.aggregate_iqm), ("mean", metrics.aggregate_mean)):
-        points, intervals = _bootstrap(library, dict(matrices), aggregate, reps, seed)
-        for row in matrices:
-            low, high = intervals[row][:, 0]
-            found[row][name] = {"value": float(points[row][0]), "low": float(low), "high": float(high)}
-    return found
-
-
-def improvements(matrices: Scores, reference: str, *, reps: int = 2000, seed: int = 0) -> dict[str, dict[str, float]]:
-    """Row -> probability that a run of `reference` is better than one of that row, mean over tasks; ties count half."""
-    library, metrics = (report_package(f"rliable.{name}") for name in ("library", "metrics"))
-    pairs = {row: (matrices[reference], other) for row, other in matrices.items() if row != reference}
-    if not pairs:
-        return {}
-    points, intervals = _bootstrap(library, pairs, metrics.probability_of_improvement, reps, seed)
-    return {
-        row: {
-            "probability": float(points[row][0]),
-            "low": float(intervals[row][0, 0]),
-            "high": float(intervals[row][1, 0]),
-        }
-        for row in pairs
-    }
-
-
 def summarise(
     curves: Curves, reference: str, expert: Mapping[str, float] | None = None, *, reps: int = 2000
 ) -> dict[str, Any]:
@@ -165,22 +118,6 @@ def summarise(
             for row, tasks in curves.items()
         },
     }
-
-
-def _bootstrap(library: Any, given: Any, aggregate: Any, reps: int, seed: int) -> Any:
-    """Row -> value, and row -> its interval [2, 1]."""
-    before = np.random.get_state()
-    np.random.seed(seed)  # rliable takes a random state and then draws from the global one
-    try:
-        with warnings.catch_warnings():  # of arch, about how rliable hands the state on
-            warnings.simplefilter("ignore", FutureWarning)
-            return library.get_interval_estimates(given, partial(_one, aggregate), reps=reps)
-    finally:
-        np.random.set_state(before)
-
-
-def _one(aggregate: Any, *matrices: Any) -> NDArray[np.float64]:
-    return np.array([aggregate(*matrices)])
 
 
 def _score(

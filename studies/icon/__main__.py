@@ -1,27 +1,10 @@
 """`python -m studies.icon`."""
 
-from __future__ import annotations
+import sys
 
-from pathlib import Path
-
-import tyro
-
-from counterpoint.config import parse_overrides
-from studies.icon.presets import preset as named
-from studies.icon.run import icon_benchmark
-
-
-def main(*overrides: str, out: Path, preset: str = "cpu") -> None:
-    """Run the study; an interrupted one continues.
-
-    Args:
-        overrides: Any key of the preset: data.demonstrations=10 evaluation.episodes=40
-        out: Where results (JSON), tables and figures go.
-        preset: The preset's name.
-    """
-    icon_benchmark(named(preset, parse_overrides(overrides)), out)
-    print(f"Wrote {out}")
-
+from studies.harness import main
+from studies.icon.config import ComparisonConfig
+from studies.icon.run import icon_study
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    main("icon", ComparisonConfig, icon_study, sys.argv[1:])

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from counterpoint.config import FrozenConfig
-from studies.fewshot.config import ALLOWED, file_name
+from studies.harness import ALLOWED, file_name
 
 __all__ = ["ComparisonConfig", "Evaluations", "IconData", "Measures", "Method", "Transfer", "nested"]
 
@@ -166,10 +166,10 @@ class ComparisonConfig(FrozenConfig):
         if self.measures.camera not in self.data.cameras:
             raise ValueError(f"measures.camera must be one of data.cameras, not {self.measures.camera}")
         for task in self.all_tasks:
-            if not all(task.partition("/")) or set(task) - set(ALLOWED):
+            if not all(task.partition("/")) or not ALLOWED.fullmatch(task):
                 raise ValueError(f"tasks are written SUITE/TASK, not {task!r}")
         for name in names:
-            if not name or set(name) - set(ALLOWED):
+            if not ALLOWED.fullmatch(name):
                 raise ValueError(f"names may hold letters, digits and -_./ only, not {name!r}")
         if len({file_name(name) for name in names}) < len(names):
             raise ValueError(f"names must differ as files: {', '.join(names)}")

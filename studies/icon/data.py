@@ -17,7 +17,7 @@ from counterpoint.envs.base import ControlTask
 from counterpoint.envs.collect import collected_about
 from counterpoint.envs.make import make_task
 from counterpoint.errors import BadInputError
-from studies.fewshot.config import file_name
+from studies.harness import file_name
 from studies.icon.config import ComparisonConfig
 
 __all__ = ["check_tasks", "demonstration_seeds", "evaluation_seeds", "open_episodes", "record_data", "task_maker"]

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from counterpoint.rewards.extras import report_package
-from studies.fewshot.config import file_name
-from studies.icon.cells import TRAINED, UNTRAINED
+from studies.harness import file_name
 from studies.icon.measures import Views
+from studies.icon.trials import TRAINED, UNTRAINED
 
 __all__ = ["draw_all"]
 

@@ -15,11 +15,10 @@ from counterpoint.data.store import EpisodeStore
 from counterpoint.files import write_atomically
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
 from counterpoint.training.imitate import ImitationConfig, imitate
-from studies.fewshot.config import file_name
-from studies.icon.cells import Cell, imitation_config
+from studies.harness import file_name
 from studies.icon.config import ComparisonConfig
 from studies.icon.data import open_episodes
-from studies.parts import logged, read_result
+from studies.icon.trials import Cell, imitation_config
 
 __all__ = ["measure_pace", "paced", "read_pace", "steps_of"]
 
@@ -33,16 +32,15 @@ def measure_pace(config: ComparisonConfig, out: Path, methods: list[Cell]) -> No
         return
     seconds = {}
     for cell in methods:
-        with logged(out, f"pace-{cell.method}"):
-            train, _ = open_episodes(config, out, cell.task)
-            settings = imitation_config(config, cell)
-            own = {"steps": WARM + TIMED, "epochs": None, "eval_every": WARM, "save_every": 10**9, "log_every": WARM}
-            settings = settings.model_copy(update={"train": settings.train.model_copy(update=own)})
-            clock: list[float] = []
-            run = out / "runs" / f"pace-{file_name(cell.method)}"
-            shutil.rmtree(run, ignore_errors=True)
-            imitate(settings, train, run=run, camera=config.data.cameras, on_checkpoint=_clock(clock))
-            shutil.rmtree(run)
+        train, _ = open_episodes(config, out, cell.task)
+        settings = imitation_config(config, cell)
+        own = {"steps": WARM + TIMED, "epochs": None, "eval_every": WARM, "save_every": 10**9, "log_every": WARM}
+        settings = settings.model_copy(update={"train": settings.train.model_copy(update=own)})
+        clock: list[float] = []
+        run = out / "runs" / f"pace-{file_name(cell.method)}"
+        shutil.rmtree(run, ignore_errors=True)
+        imitate(settings, train, run=run, camera=config.data.cameras, on_checkpoint=_clock(clock))
+        shutil.rmtree(run)
         seconds[cell.method] = (clock[-1] - clock[0]) / TIMED
     steps = max(1, int(60 * config.minutes / max(seconds.values())))
     write_atomically(_pace_path(out), json.dumps({"steps": steps, "seconds_a_step": seconds}))
@@ -51,7 +49,7 @@ def measure_pace(config: ComparisonConfig, out: Path, methods: list[Cell]) -> No
 def read_pace(out: Path) -> dict[str, Any] | None:
     """`steps`, and the `seconds_a_step` of each method; `None` where no time was limited."""
     path = _pace_path(out)
-    return read_result(path, {"steps", "seconds_a_step"}) if path.exists() else None
+    return json.loads(path.read_text()) if path.exists() else None
 
 
 def paced(config: ComparisonConfig, out: Path, cell: Cell, train: EpisodeStore) -> ImitationConfig:

@@ -10,10 +10,10 @@ from typing import Any
 from markupsafe import Markup
 
 from counterpoint.rewards.page import render, write_whole
-from studies.icon.cells import UNTRAINED
 from studies.icon.figures import draw_all
 from studies.icon.measures import Views
 from studies.icon.table import interval, success_rows
+from studies.icon.trials import UNTRAINED
 
 __all__ = ["write_report"]
 

@@ -12,28 +12,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from counterpoint.files import write_atomically
-from counterpoint.progress import ProgressBar
-from counterpoint.provenance import provenance
 from counterpoint.rewards.extras import report_package
-from studies.icon.cells import Cell, imitation_config, read_cell
+from studies.harness import Study, Trial
 from studies.icon.config import ComparisonConfig
 from studies.icon.data import check_tasks, open_episodes, record_data
 from studies.icon.measures import Views, evenly_spread
 from studies.icon.pace import measure_pace, read_pace, steps_of
 from studies.icon.summary import summarise
-from studies.icon.table import markdown
+from studies.icon.table import tables
 from studies.icon.training import open_views, train_cell
-from studies.parts import claim_folder, dump
-from studies.pool import Part, run_side_by_side
+from studies.icon.trials import Cell, imitation_config
 
-__all__ = ["icon_benchmark", "parts"]
+__all__ = ["icon_study", "plan"]
 
 REPORT = ("scipy.stats", "sklearn.linear_model", "rliable.library", "matplotlib.figure", "jinja2")
 """What probes, tables, figures and the page are made with."""
 
 
-def icon_benchmark(config: ComparisonConfig, out: Path) -> dict[str, Any]:
+def icon_study(config: ComparisonConfig, out: Path) -> dict[str, Any]:
     """Run a comparison, or what is left of it, and write `icon.json`, `icon.md`, `icon.html` and the figures.
 
     Args:
@@ -50,30 +46,27 @@ def icon_benchmark(config: ComparisonConfig, out: Path) -> dict[str, Any]:
     """
     from studies.icon.page import write_report  # needs extras, as what it draws with does
 
-    for module in REPORT:  # missing ones are told now, not after hours of training
+    for module in REPORT:  # a missing one is reported before hours of training
         report_package(module)
-    first, transferred = parts(config)
+    first, transferred = plan(config)
     for cell in (*first, *transferred):
         imitation_config(config, cell)
     check_tasks(config)
-    own = config.model_dump(mode="json", exclude={"processes"})
-    del own["data"]["workers"], own["evaluation"]["envs"], own["evaluation"]["processes"]
-    claim_folder(out, own)
-    for cell in (*first, *transferred):
-        if cell.path(out).exists():
-            read_cell(cell, out)
+    free = ("processes", "data.workers", "evaluation.envs", "evaluation.processes")
+    study = Study(config.title, out, config, free=free)
+    study.check([Trial(cell.name, dict) for cell in (*first, *transferred)])
     record_data(config, out)
-    views = _views(config, out)  # decodes every frame before workers ask for them
+    views = _views(config, out)  # decodes every frame before workers need them
     measure_pace(config, out, [cell for cell in first if cell.seed == first[0].seed and cell.task == first[0].task])
-    _run(config, out, first, transferred)
-    result = _result(config, out, [*first, *transferred])
-    write_atomically(out / "icon.json", dump(result))
-    write_atomically(out / "icon.md", markdown(result))
+    for group in (first, transferred):
+        study.run([_trial(config, out, cell) for cell in group], config.processes)
+    result = _result(config, study, [*first, *transferred])
+    result = study.finish("icon", result, tables(result | {"config": config.model_dump(mode="json")}))
     write_report(result, views, out)
     return result
 
 
-def parts(config: ComparisonConfig) -> tuple[list[Cell], list[Cell]]:
+def plan(config: ComparisonConfig) -> tuple[list[Cell], list[Cell]]:
     """Policies trained from random weights, and those that begin with one of these.
 
     Seed after seed, the methods side by side: a benchmark cut short has whole columns of the first seeds.
@@ -89,24 +82,14 @@ def parts(config: ComparisonConfig) -> tuple[list[Cell], list[Cell]]:
     return first, transferred
 
 
-def _run(config: ComparisonConfig, out: Path, first: Sequence[Cell], transferred: Sequence[Cell]) -> None:
-    """First what waits for nothing, then the policies that begin with others."""
+def _trial(config: ComparisonConfig, out: Path, cell: Cell) -> Trial:
     pace = read_pace(out)
-
-    def steps(cell: Cell) -> int:
-        if pace is not None:
-            return int(pace["steps"])
-        return steps_of(imitation_config(config, cell), open_episodes(config, out, cell.task)[0])
-
-    waiting = [cell for cell in (*first, *transferred) if not cell.path(out).exists()]
-    total = sum(map(steps, (*first, *transferred)))
-    done = total - sum(map(steps, waiting))
-    with ProgressBar(config.title, total, "gradient steps", done=done) as bar:
-        for group in (first, transferred):
-            left: list[Part] = [
-                partial(train_cell, config, out, cell, _source_of(config, cell)) for cell in group if cell in waiting
-            ]
-            run_side_by_side(config.title, left, config.processes, bar)
+    steps = (
+        int(pace["steps"])
+        if pace is not None
+        else steps_of(imitation_config(config, cell), open_episodes(config, out, cell.task)[0])
+    )
+    return Trial(cell.name, partial(train_cell, config, out, cell, _source_of(config, cell)), steps)
 
 
 def _source_of(config: ComparisonConfig, cell: Cell) -> Cell | None:
@@ -120,7 +103,7 @@ def _source_of(config: ComparisonConfig, cell: Cell) -> Cell | None:
 def _views(config: ComparisonConfig, out: Path) -> dict[str, Views]:
     """Task -> the held-out frames whose attention the report shows."""
     found = {}
-    size = imitation_config(config, parts(config)[0][0]).encoder.size
+    size = imitation_config(config, plan(config)[0][0]).encoder.size
     for task in config.all_tasks:
         _, held_out = open_views(config, *open_episodes(config, out, task), size)
         places = evenly_spread(len(held_out.frames), config.measures.pictures)
@@ -128,18 +111,17 @@ def _views(config: ComparisonConfig, out: Path) -> dict[str, Views]:
     return found
 
 
-def _result(config: ComparisonConfig, out: Path, cells: Sequence[Cell]) -> dict[str, Any]:
+def _result(config: ComparisonConfig, study: Study, cells: Sequence[Cell]) -> dict[str, Any]:
     """Everything the parts found, and what follows from it."""
-    found = {cell: read_cell(cell, out) for cell in cells}
+    found = {cell: study.read(cell.name) for cell in cells}
     errors = {
         cell.name: told
         for cell, one in found.items()
         if (told := {seed: error for point in one["curve"] for seed, error in point["raised"].items()})
     }
     return {
-        "config": config.model_dump(mode="json"),
         **summarise(config, found),
-        "pace": read_pace(out),
+        "pace": read_pace(study.out),
         "simulator_errors": errors,
         "raw": {
             cell.name: {
@@ -155,6 +137,4 @@ def _result(config: ComparisonConfig, out: Path, cells: Sequence[Cell]) -> dict[
         "steps": {cell.name: one["steps"] for cell, one in found.items()},
         "parameters": {cell.method: one["parameters"] for cell, one in found.items()},
         "seconds": {cell.name: one["seconds"] for cell, one in found.items()},
-        "processor_seconds": round(sum(one["processor_seconds"] for one in found.values())),
-        "provenance": provenance(),
     }

@@ -15,9 +15,9 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from counterpoint.evaluation.statistics import Estimate, mean_where_defined, seeds_interval, wilson
-from studies.fewshot.summary import aggregates, improvements
-from studies.icon.cells import TRAINED, UNTRAINED, Cell
+from studies.harness import aggregates, improvements
 from studies.icon.config import ComparisonConfig
+from studies.icon.trials import TRAINED, UNTRAINED, Cell
 
 __all__ = ["TOP", "columns_of", "stability", "success", "summarise"]
 

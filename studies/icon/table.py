@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from studies.icon.cells import UNTRAINED
+from studies.harness import markdown
 from studies.icon.paper import METHODS, PAPER, paper_number
+from studies.icon.trials import UNTRAINED
 
-__all__ = ["interval", "markdown", "success_rows", "table"]
+__all__ = ["interval", "success_rows", "tables"]
 
 Tree = Mapping[str, Any]
 NOT_RUN = "not run"
 
 
-def markdown(result: Tree) -> str:
+def tables(result: Tree) -> str:
     """Success beside the paper's, stability, attention on the robot, separability, and what to know of them.
 
     Args:
@@ -82,15 +83,9 @@ def interval(found: Tree, digits: int = 2) -> str:
     return f"{found['value']:.{digits}f} [{found['low']:.{digits}f}, {found['high']:.{digits}f}]"
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """In Markdown."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def _success(result: Tree) -> str:
     head, rows = success_rows(result)
-    return table(head, [["<br>".join(filter(None, cell)) for cell in row] for row in rows])
+    return markdown(head, [["<br>".join(filter(None, cell)) for cell in row] for row in rows])
 
 
 def _differences(result: Tree) -> str:
@@ -101,7 +96,7 @@ def _differences(result: Tree) -> str:
         if "difference" in own
     ]
     head = ["task", "method", "interval over seeds", "over conditions"]
-    return table(head, rows) if rows else ""
+    return markdown(head, rows) if rows else ""
 
 
 def _stability(result: Tree) -> str:
@@ -117,7 +112,7 @@ def _stability(result: Tree) -> str:
         for column, by in result["stability"].items()
         for method, own in by.items()
     ]
-    return table(["task", "method", "maximum", "mean of the best", "relative drop", "conditions"], rows)
+    return markdown(["task", "method", "maximum", "mean of the best", "relative drop", "conditions"], rows)
 
 
 def _attention(result: Tree) -> str:
@@ -138,7 +133,7 @@ def _attention(result: Tree) -> str:
             )
     reference = result["config"]["reference"]
     head = ["task", "method", "share of attention", "share of tokens", "ratio"]
-    return table([*head, f"more than {reference}, over seeds", "over episodes"], rows)
+    return markdown([*head, f"more than {reference}, over seeds", "over episodes"], rows)
 
 
 def _separability(result: Tree) -> str:
@@ -147,4 +142,4 @@ def _separability(result: Tree) -> str:
         for method, own in found.items():
             rows.append([column, method, *(interval(block) for block in own)])
             blocks = max(blocks, len(own))
-    return table(["task", "method", *(f"block {number + 1}" for number in range(blocks))], rows)
+    return markdown(["task", "method", *(f"block {number + 1}" for number in range(blocks))], rows)

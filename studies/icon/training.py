@@ -1,14 +1,12 @@
-"""A cell of a comparison with ICon is run: a policy trained, rolled out now and then, and looked into at its end.
+"""One trial of the comparison with ICon: train a policy, roll its checkpoints out, and measure its encoder.
 
-Each cell writes one file when it is finished, whole or not at all; what has its file is not run again. A training that
-was interrupted goes on from its last checkpoint.
+An interrupted training continues from its last checkpoint.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,71 +18,59 @@ from counterpoint.evaluation.rollout import ControlRollouts, EpisodeResult
 from counterpoint.files import write_atomically
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
 from counterpoint.training.imitate import imitate
-from studies.icon.cells import TRAINED, UNTRAINED, Cell
 from studies.icon.config import ComparisonConfig
 from studies.icon.data import demonstration_seeds, evaluation_seeds, open_episodes, task_maker
 from studies.icon.measures import Views, look_inside, views_of
 from studies.icon.pace import paced
-from studies.parts import aloud, logged, spent
-from studies.pool import Tick
+from studies.icon.trials import TRAINED, UNTRAINED, Cell
 
 __all__ = ["open_views", "train_cell"]
 
 
-def train_cell(config: ComparisonConfig, out: Path, cell: Cell, source: Cell | None, tick: Tick) -> None:
-    """Train one policy, roll its checkpoints out, look into the last one.
+def train_cell(config: ComparisonConfig, out: Path, cell: Cell, source: Cell | None) -> dict[str, Any]:
+    """Train one policy, roll its checkpoints out, and measure the encoder of the last one.
 
     Args:
         config: The comparison.
         out: Its folder.
-        cell: Which.
-        source: The finished cell whose policy this one starts from.
-        tick: Told the gradient steps done.
+        cell: The trial.
+        source: The finished trial whose policy this one starts from.
     """
-    started, tick = (time.perf_counter(), time.process_time()), aloud(tick)
-    with logged(out, cell.name):
-        train, held_out = open_episodes(config, out, cell.task)
-        settings = paced(config, out, cell, train)
-        seeds = evaluation_seeds(config, cell.task, demonstration_seeds(config, out, cell.task))
-        start = None if source is None else DiffusionPolicy.from_pretrained(source.run(out))
-        curve = _Curve(cell.run(out), tick)
-        options, total = config.evaluation, settings.train.steps
-        make = task_maker(config, cell.task)
-        with ControlRollouts(make, options.envs, processes=options.processes) as simulations:
+    train, held_out = open_episodes(config, out, cell.task)
+    settings = paced(config, out, cell, train)
+    seeds = evaluation_seeds(config, cell.task, demonstration_seeds(config, out, cell.task))
+    start = None if source is None else DiffusionPolicy.from_pretrained(source.run(out))
+    curve, options, total = _Curve(cell.run(out)), config.evaluation, settings.train.steps
+    with ControlRollouts(task_maker(config, cell.task), options.envs, processes=options.processes) as simulations:
 
-            def evaluate(done: int, policy: DiffusionPolicy) -> None:
-                met = seeds if done == total else seeds[: options.between]
-                curve.add(done, simulations.run(_acting(policy, options.ensemble), met, stop_at_success=True))
+        def evaluate(done: int, policy: DiffusionPolicy) -> None:
+            met = seeds if done == total else seeds[: options.between]
+            curve.add(done, simulations.run(_acting(policy, options.ensemble), met, stop_at_success=True))
 
-            policy = imitate(
-                settings, train, run=cell.run(out), camera=config.data.cameras, start_from=start, on_checkpoint=evaluate
-            )
-        views = open_views(config, train, held_out, settings.encoder.size)
-        inside = {TRAINED: _inside(config, cell, policy.encoder, views)}
-        if cell.method == config.reference and cell.start == "scratch":
-            torch.manual_seed(cell.seed)  # the encoder that this training began with
-            inside[UNTRAINED] = _inside(config, cell, ObservationEncoder(settings.encoder), views)
-    result = {
+        policy = imitate(
+            settings, train, run=cell.run(out), camera=config.data.cameras, start_from=start, on_checkpoint=evaluate
+        )
+    views = open_views(config, train, held_out, settings.encoder.size)
+    inside = {TRAINED: _inside(config, cell, policy.encoder, views)}
+    if cell.method == config.reference and cell.start == "scratch":
+        torch.manual_seed(cell.seed)  # the encoder that this training began with
+        inside[UNTRAINED] = _inside(config, cell, ObservationEncoder(settings.encoder), views)
+    shutil.rmtree(cell.run(out) / "checkpoints", ignore_errors=True)  # the policy stays
+    return {
         "evaluation_seeds": seeds,
         "curve": curve.points,
         "inside": inside,
         "steps": total,
         "parameters": sum(value.numel() for value in policy.parameters()),
-        **spent(*started),
     }
-    write_atomically(cell.path(out), json.dumps(result))
-    shutil.rmtree(cell.run(out) / "checkpoints", ignore_errors=True)  # the policy stays
 
 
 class _Curve:
-    """Success at every checkpoint, kept on disk while the training goes on."""
+    """Success at every checkpoint, kept on disk during the training."""
 
-    def __init__(self, run: Path, tick: Tick) -> None:
-        self._path, self._tick, self._ticked = run / "curve.json", tick, 0
-        self.points: list[dict[str, Any]] = []
-        if self._path.exists():
-            self.points = json.loads(self._path.read_text())
-            self._advance()
+    def __init__(self, run: Path) -> None:
+        self._path = run / "curve.json"
+        self.points: list[dict[str, Any]] = json.loads(self._path.read_text()) if self._path.exists() else []
 
     def add(self, step: int, results: list[EpisodeResult]) -> None:
         """One evaluation; one of the same step before an interruption is replaced."""
@@ -98,12 +84,6 @@ class _Curve:
             }
         )
         write_atomically(self._path, json.dumps(self.points))
-        self._advance()
-
-    def _advance(self) -> None:
-        done = self.points[-1]["step"] if self.points else 0
-        self._tick(max(0, done - self._ticked))
-        self._ticked = max(done, self._ticked)
 
 
 def open_views(config: ComparisonConfig, train: EpisodeStore, held_out: EpisodeStore, size: int) -> tuple[Views, Views]:

@@ -1,24 +1,9 @@
 """`python -m studies.occupancy`."""
 
-from __future__ import annotations
+import sys
 
-from pathlib import Path
-
-import tyro
-
+from studies.harness import main
 from studies.occupancy.run import OccupancyConfig, occupancy_study
 
-
-def main(*, out: Path, quick: bool = False) -> None:
-    """Run the study; an interrupted one continues.
-
-    Args:
-        out: Where results (JSON) and figures go.
-        quick: A small version, in a minute.
-    """
-    occupancy_study(OccupancyConfig.quick() if quick else OccupancyConfig(), out)
-    print(f"Wrote {out}")
-
-
 if __name__ == "__main__":
-    tyro.cli(main)
+    main("occupancy", OccupancyConfig, occupancy_study, sys.argv[1:])

@@ -18,7 +18,7 @@ nothing. R replicas (seeds, data sets) are trained side by side.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -197,13 +197,7 @@ def _draws(rng: np.random.Generator, odds: Sequence[Reals], batch: int, steps: i
 
 @torch.no_grad()
 def td_scores(
-    data: Sequence[Paths],
-    goals: Int[NDArray[np.int64], "R G"],
-    rule: Rule,
-    config: TabularConfig,
-    *,
-    seed: int,
-    tick: Callable[[int], None] = lambda steps: None,
+    data: Sequence[Paths], goals: Int[NDArray[np.int64], "R G"], rule: Rule, config: TabularConfig, *, seed: int
 ) -> Float[Tensor, "R G S A"]:
     """Train f(s, a, g, s+) by TD InfoNCE with a' = argmax of the estimated occupancy of g among allowed actions.
 
@@ -216,7 +210,6 @@ def td_scores(
         rule: Which actions a' may be.
         config: Steps, step size, batch, gamma.
         seed: Of the batches.
-        tick: Told now and then how many more steps are done.
 
     Returns:
         log p(g | s, a, g) - log p(g), as estimated, p(g) being the share of g among next states.
@@ -250,18 +243,12 @@ def td_scores(
             gradient = td_gradient(powers, following, positives, futures[number], config.discount)
             table.step(first + number, gradient)
         table.centre()
-        tick(steps)
     return scores(table.logits.exp())
 
 
 @torch.no_grad()
 def mc_scores(
-    data: Sequence[Paths],
-    goals: Int[NDArray[np.int64], "R G"],
-    config: TabularConfig,
-    *,
-    seed: int,
-    tick: Callable[[int], None] = lambda steps: None,
+    data: Sequence[Paths], goals: Int[NDArray[np.int64], "R G"], config: TabularConfig, *, seed: int
 ) -> Float[Tensor, "R G S A"]:
     """Train f(s, a, s+) by MC InfoNCE, futures drawn from the trajectories; no policy takes part.
 
@@ -270,7 +257,6 @@ def mc_scores(
         goals: Which goals to return scores for.
         config: Steps, step size, batch, gamma, and what becomes of futures beyond the end of a trajectory.
         seed: Of the batches.
-        tick: Told now and then how many more steps are done.
 
     Returns:
         log p(g | s, a) - log p(g), as estimated, p(g) being the share of g among futures.
@@ -286,7 +272,6 @@ def mc_scores(
         for number in range(steps):
             table.step(first + number, mc_gradient(table.logits.exp(), drawn[number]))
         table.centre()
-        tick(steps)
     share = torch.from_numpy(np.stack(joint).sum(1)).float()[..., None]
     ratio = table.logits - (table.logits.exp() @ share).clamp_(min=TINY).log()
     return _of_goals(ratio, goals)[..., rows.row_of]

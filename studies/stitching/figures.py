@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from counterpoint.envs.goal.gridworld import GridWorld
 from counterpoint.rewards.extras import report_package
-from studies.stitching.cells import Case
 from studies.stitching.data import Paths
+from studies.stitching.trials import Case
 
 __all__ = ["draw_all", "draw_shortcuts", "draw_stitching"]
 

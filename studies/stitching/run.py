@@ -3,34 +3,26 @@
 The tabular experiments of TD InfoNCE (Zheng et al., ICLR 2024, section 4.4, Fig. 4, 5, 8, 9, Appendix D.4): stitching
 pieces of trajectories together, here, and shortcuts, in `studies.stitching.shortcuts`.
 `docs/studies/stitching.md` reads the results.
-
-Each cell is written when it is finished, so that an interrupted study goes on where it stopped.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from pydantic import Field
 
 from counterpoint.config import FrozenConfig
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.statistics import wilson
-from counterpoint.files import write_atomically
-from counterpoint.progress import ProgressBar
-from counterpoint.provenance import provenance
+from studies.harness import Study, Trial
 from studies.occupancy.tabular import Rule, TabularConfig
-from studies.pool import Tick, run_side_by_side
-from studies.stitching.cells import CELLS, Case, Method, run_cell
 from studies.stitching.data import CORNER_PAIRS, staircase_data
 from studies.stitching.shortcuts import SHORTCUTS, shortcut_cases, shortcut_summary
+from studies.stitching.trials import CELLS, Case, Method, run_trial
 
 __all__ = ["STAIRCASES", "StitchingConfig", "staircase_cases", "stitching_study", "stitching_summary"]
 
@@ -51,11 +43,6 @@ class StitchingConfig(FrozenConfig):
     transitions: int = Field(default=20_000, ge=1000)
     table: TabularConfig = Field(default=TabularConfig())
     processes: int = Field(default=2, ge=1)
-
-    @classmethod
-    def quick(cls) -> StitchingConfig:
-        """A look at the study in some seconds: fewer seeds and steps. Its numbers are not the study's."""
-        return cls(seeds=2, table=TabularConfig(steps=3_000))
 
 
 def staircase_cases(style: str, transitions: int, seeds: Iterable[int]) -> list[Case]:
@@ -108,24 +95,6 @@ def stitching_summary(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return found
 
 
-@dataclass(frozen=True)
-class _Cell:
-    experiment: str
-    method: Method
-    rules: tuple[Rule, ...]
-
-    @property
-    def name(self) -> str:
-        return f"{self.experiment.replace(' ', '_')}-{self.method}-{'-'.join(self.rules)}"
-
-    def path(self, out: Path) -> Path:
-        return out / "cells" / f"{self.name}.json"
-
-
-def _cells() -> list[_Cell]:
-    return [_Cell(experiment, *cell) for experiment in (*STAIRCASES, *SHORTCUTS) for cell in CELLS]
-
-
 def _cases(config: StitchingConfig, experiment: str) -> list[Case]:
     make = staircase_cases if experiment in STAIRCASES else shortcut_cases
     return make(experiment, config.transitions, range(config.seeds))
@@ -146,61 +115,32 @@ def stitching_study(config: StitchingConfig, out: Path) -> dict[str, Any]:
     """
     from studies.stitching.figures import draw_all  # matplotlib is an extra
 
-    _claim(config, out)
-    left = [cell for cell in _cells() if not cell.path(out).exists()]
-    _run(config, left, out)
-    cells = {cell: json.loads(cell.path(out).read_text()) for cell in _cells()}
-    result = {
-        "config": config.model_dump(mode="json"),
-        "data": {experiment: _about(_cases(config, experiment)) for experiment in (*STAIRCASES, *SHORTCUTS)},
-        "stitching": _summaries(cells, STAIRCASES),
-        "shortcuts": _summaries(cells, SHORTCUTS),
-        "processor_seconds": round(sum(cell["processor_seconds"] for cell in cells.values()), 1),
-        "provenance": provenance(),
+    study = Study("stitching study", out, config)
+    plan = [(experiment, *cell) for experiment in (*STAIRCASES, *SHORTCUTS) for cell in CELLS]
+    trials = {
+        one: Trial(f"{one[0].replace(' ', '_')}-{one[1]}-{'-'.join(one[2])}", partial(_train, config, number, *one))
+        for number, one in enumerate(plan)
     }
-    write_atomically(out / "stitching.json", json.dumps(result, indent=1) + "\n")
+    study.run([*trials.values()], config.processes)
+    found = {one: study.read(trial.name) for one, trial in trials.items()}
+    result = {
+        "data": {experiment: _about(_cases(config, experiment)) for experiment in (*STAIRCASES, *SHORTCUTS)},
+        "stitching": _summaries(found, STAIRCASES),
+        "shortcuts": _summaries(found, SHORTCUTS),
+    }
+    result = study.finish("stitching", result)
     walks: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for cell, found in cells.items():
-        walks.setdefault((cell.experiment, cell.method), []).extend(found["records"])
+    for (experiment, method, _), content in found.items():
+        walks.setdefault((experiment, method), []).extend(content["records"])
     draw_all({name: _cases(config, name) for name in (*STAIRCASES, *SHORTCUTS)}, walks, out)
     return result
 
 
-def _claim(config: StitchingConfig, out: Path) -> None:
-    """Make the folder this study's; the number of processes may differ when it goes on."""
-    (out / "cells").mkdir(parents=True, exist_ok=True)
-    own = config.model_dump(mode="json", exclude={"processes"})
-    path = out / "config.json"
-    if not path.exists():
-        write_atomically(path, json.dumps(own, indent=1))
-    elif json.loads(path.read_text()) != own:
-        raise BadInputError(
-            out,
-            "a study of another configuration",
-            "an empty folder, or one this configuration began",
-            "choose another folder, or remove this one",
-        )
-
-
-def _run(config: StitchingConfig, cells: Sequence[_Cell], out: Path) -> None:
-    """Run cells side by side; an interruption loses only those under way."""
-    if not cells:
-        return
-    trained = sum(cell.method in ("td_infonce", "mc_infonce") for cell in cells)
-    with ProgressBar("off-policy study", trained * config.table.steps, "gradient steps") as bar:
-        parts = [partial(_run_cell, config, cell, out) for cell in cells]
-        run_side_by_side("stitching study", parts, config.processes, bar)
-
-
-def _run_cell(config: StitchingConfig, cell: _Cell, out: Path, tick: Tick) -> None:
-    seed = int(np.random.SeedSequence([_cells().index(cell), config.seeds]).generate_state(1)[0])
-    cases = _cases(config, cell.experiment)
-    torch.set_flush_denormal(True)  # moments that fade to denormal numbers slow Adam down many times
-    try:
-        found = run_cell(cases, cell.method, cell.rules, config.table, seed=seed, tick=tick)
-    finally:
-        torch.set_flush_denormal(False)
-    write_atomically(cell.path(out), json.dumps(found))
+def _train(
+    config: StitchingConfig, number: int, experiment: str, method: Method, rules: tuple[Rule, ...]
+) -> dict[str, Any]:
+    seed = int(np.random.SeedSequence([number, config.seeds]).generate_state(1)[0])
+    return run_trial(_cases(config, experiment), method, rules, config.table, seed=seed)
 
 
 def _about(cases: Sequence[Case]) -> list[dict[str, Any]]:
@@ -220,13 +160,15 @@ def _about(cases: Sequence[Case]) -> list[dict[str, Any]]:
     ]
 
 
-def _summaries(cells: Mapping[_Cell, Mapping[str, Any]], experiments: Sequence[str]) -> dict[str, Any]:
-    """By experiment, method and rule."""
+def _summaries(
+    found: Mapping[tuple[str, Method, tuple[Rule, ...]], Mapping[str, Any]], experiments: Sequence[str]
+) -> dict[str, Any]:
+    """Return experiment -> method -> rule -> summary."""
     summarise = stitching_summary if experiments == STAIRCASES else shortcut_summary
-    found: dict[str, Any] = {}
-    for cell, content in cells.items():
-        if cell.experiment in experiments:
-            methods = found.setdefault(cell.experiment, {}).setdefault(cell.method, {})
-            for rule in cell.rules:
+    told: dict[str, Any] = {}
+    for (experiment, method, rules), content in found.items():
+        if experiment in experiments:
+            methods = told.setdefault(experiment, {}).setdefault(method, {})
+            for rule in rules:
                 methods[rule] = summarise([one for one in content["records"] if one["rule"] == rule])
-    return found
+    return told

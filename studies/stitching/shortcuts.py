@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from studies.stitching.cells import Case
 from studies.stitching.data import LAYOUTS, shortcut_data, walk
+from studies.stitching.trials import Case
 
 __all__ = ["SHORTCUTS", "shortcut_cases", "shortcut_summary"]
 

@@ -29,10 +29,10 @@ from counterpoint.policies.cloned import ClonedPolicy
 from counterpoint.training.clone import CloneConfig, clone, embed_store
 from counterpoint.training.clone_command import train_policy
 from counterpoint.training.pretrain_steps import evenly_spaced_frames, load_step_config, pretrain_recipe
-from studies.fewshot import cells, data
-from studies.fewshot.cells import Adaptation, PretrainingRun, adapt, pretrain
-from studies.fewshot.config import Evaluations
-from studies.fewshot.presets import preset
+from studies.fewshot import data, trials
+from studies.fewshot.config import Evaluations, FewshotConfig
+from studies.fewshot.trials import Adaptation, PretrainingRun, adapt, pretrain
+from studies.harness import Study, Trial, load_preset
 from tests.policies.demos import spelled
 from tests.policies.two_cameras import INSTRUCTIONS, OUTER, SIZE, WRIST, PairTask, record_pairs, write_pairs
 
@@ -82,7 +82,7 @@ def test_the_recipe_is_appendix_c_s() -> None:
     config = load_step_config("premier_taco-libero", {})
     assert (config.encoder.kind, config.encoder.cameras, config.encoder.size) == ("libero", 2, 128)
     assert config.data.camera == (OUTER, WRIST)
-    benchmark = preset("libero")
+    benchmark = load_preset("fewshot", FewshotConfig, "libero")
     assert benchmark.encoder.model_dump() | {"embed_dim": 64} == config.encoder.model_dump()
     assert benchmark.data.camera == config.data.camera
     assert benchmark.clone["cloning"] == {"history": 10, "language": True}
@@ -221,9 +221,11 @@ def test_the_benchmark_pretrains_clones_and_rolls_out(
         asked.append(camera)
         return PairTask(name.replace("libero/", "stub/"), camera=camera)
 
-    for module in (cells, data):
+    for module in (trials, data):
         monkeypatch.setattr(module, "make_task", make)
-    config = preset(
+    config = load_preset(
+        "fewshot",
+        FewshotConfig,
         "libero",
         {
             "data.pretraining_path": str(files),
@@ -237,13 +239,12 @@ def test_the_benchmark_pretrains_clones_and_rolls_out(
         },
     )
     config = config.model_copy(update={"evaluation": Evaluations(every=2, episodes=2, envs=2)})
-    (tmp_path / "cells").mkdir()
     small = config.pretrainings["premier_taco"].model_copy(update={"train": {"batch_size": 4}})
     config = config.model_copy(update={"pretrainings": {"premier_taco": small}})
-    pretrain(config, tmp_path, PretrainingRun("premier_taco", 0), lambda _: None)
-    cell = Adaptation("premier_taco/finetuned", "right", 0)
-    adapt(config, tmp_path, cell, lambda _: None)
-    assert [one["step"] for one in json.loads(cell.path(tmp_path).read_text())["curve"]] == [2]
+    run = PretrainingRun("premier_taco", 0)
+    Study("study", tmp_path, config).run([Trial(run.name, partial(pretrain, config, tmp_path, run))])
+    found = adapt(config, tmp_path, Adaptation("premier_taco/finetuned", "right", 0))
+    assert [one["step"] for one in found["curve"]] == [2]
     assert set(asked) == {(OUTER, WRIST)}
     stores: list[EpisodeStore] = [data.open_demonstrations(config, tmp_path, SIZE, "right")]
     assert stores[0].cameras == (OUTER, WRIST)

@@ -9,7 +9,7 @@ import pytest
 
 from counterpoint.encoders.observation import ObservationConfig
 from counterpoint.training.fit import TrainConfig
-from studies.fewshot import cells, data
+from studies.fewshot import data, trials
 from studies.fewshot.config import Evaluations, FewshotConfig, FewshotData, Pretraining, Row
 from tests.studies.square_world import SIZE, make_square, record_squares
 
@@ -48,7 +48,7 @@ def small_benchmark(root: Path) -> FewshotConfig:
 
 def use_squares(patch: pytest.MonkeyPatch) -> None:
     """Simulate squares in place of the suites' tasks."""
-    patch.setattr(cells, "make_task", make_square)
+    patch.setattr(trials, "make_task", make_square)
     patch.setattr(data, "make_task", make_square)
 
 

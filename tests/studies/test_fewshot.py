@@ -13,10 +13,11 @@ from counterpoint.envs.base import Outcome
 from counterpoint.errors import BadInputError, MissingExtraError
 from counterpoint.training.clone import clone
 from counterpoint.training.fit import TrainConfig
-from studies.fewshot import cells, figures
+from studies.fewshot import figures, trials
 from studies.fewshot import run as study
 from studies.fewshot.config import FewshotConfig, Pretraining, Row
-from studies.fewshot.run import fewshot_benchmark
+from studies.fewshot.run import fewshot_study
+from studies.harness import Study, read_result
 from tests.studies.fewshot_world import SEEN, UNSEEN, dmc, small_benchmark, use_squares
 from tests.studies.square_world import SquareTask, record_squares
 
@@ -47,7 +48,7 @@ def whole(config: FewshotConfig, tmp_path_factory: pytest.TempPathFactory) -> tu
     out = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
         use_squares(patch)
-        return out, fewshot_benchmark(config, out)
+        return out, fewshot_study(config, out)
 
 
 def test_a_benchmark_holds_every_evaluation_of_every_cell(
@@ -99,13 +100,13 @@ def test_one_that_was_interrupted_goes_on_to_the_same_result(
             raise KeyboardInterrupt
         return own(*arguments, **options)
 
-    monkeypatch.setattr(cells, "clone", interrupted)
+    monkeypatch.setattr(trials, "clone", interrupted)
     monkeypatch.setattr(figures, "draw_all", lambda *_: None)
     with pytest.raises(KeyboardInterrupt):
-        fewshot_benchmark(config, tmp_path)
+        fewshot_study(config, tmp_path)
     assert not (tmp_path / "fewshot.json").exists()
-    assert len(list((tmp_path / "cells").glob("adapt-*.json"))) == 5
-    again = fewshot_benchmark(config, tmp_path)
+    assert len(list((tmp_path / "trials").glob("adapt-*.json"))) == 5
+    again = fewshot_study(config, tmp_path)
     assert len(cloned) == 6 + 7
     assert without_times(again) == without_times(whole[1])
 
@@ -115,19 +116,19 @@ def test_workers_give_the_same_numbers(
 ) -> None:
     """Only parts that need no simulation: what this process patches, its workers do not see."""
     shutil.copytree(whole[0], tmp_path, dirs_exist_ok=True)
-    for path in (tmp_path / "cells").glob("pretrain-*.json"):
+    for path in (tmp_path / "trials").glob("pretrain-*.json"):
         path.unlink()
     shutil.rmtree(tmp_path / "pretraining")
     monkeypatch.setattr(figures, "draw_all", lambda *_: None)
     side_by_side = config.model_copy(update={"processes": 2, "pretraining_processes": 2})
-    again = fewshot_benchmark(side_by_side, tmp_path)
+    again = fewshot_study(side_by_side, tmp_path)
     numbers = {name: run["metrics"] for name, run in again["pretraining"].items()}
     assert numbers == {name: run["metrics"] for name, run in whole[1]["pretraining"].items()}
 
 
 def test_a_folder_of_another_benchmark_is_refused(config: FewshotConfig, whole: tuple[Path, dict[str, Any]]) -> None:
     with pytest.raises(BadInputError, match="another configuration"):
-        fewshot_benchmark(config.model_copy(update={"seeds": 3}), whole[0])
+        fewshot_study(config.model_copy(update={"seeds": 3}), whole[0])
 
 
 def test_a_task_of_the_pretraining_data_is_warned_of(config: FewshotConfig, tmp_path: Path) -> None:
@@ -152,10 +153,10 @@ def never(*_: object) -> None:
 def test_too_few_demonstrations_are_told_before_training(
     config: FewshotConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(study, "_run", never)
+    monkeypatch.setattr(Study, "run", never)
     data = config.data.model_copy(update={"demonstrations": 7})
     with pytest.raises(BadInputError, match="'push top': found 6; expected 7, as many as data"):
-        fewshot_benchmark(config.model_copy(update={"data": data}), tmp_path / "out")
+        fewshot_study(config.model_copy(update={"data": data}), tmp_path / "out")
 
 
 def test_cells_of_a_task_and_seed_share_their_episodes(
@@ -164,8 +165,8 @@ def test_cells_of_a_task_and_seed_share_their_episodes(
     out, result = whole
     for task in UNSEEN:
         for seed in range(config.seeds):
-            adaptations = [cells.Adaptation(row.name, task, seed) for row in config.rows]
-            seeds = [cells.read_part(cell, out)["evaluation_seeds"] for cell in adaptations]
+            adaptations = [trials.Adaptation(row.name, task, seed) for row in config.rows]
+            seeds = [read_result(out, one.name)["evaluation_seeds"] for one in adaptations]
             assert seeds == [result["evaluation_seeds"][task][seed]] * len(adaptations)
         first, second = result["evaluation_seeds"][task]
         assert not set(first) & set(second)
@@ -194,29 +195,18 @@ def test_a_damaged_result_is_told_before_anything_runs(
     monkeypatch: pytest.MonkeyPatch,
     damage: str,
 ) -> None:
-    monkeypatch.setattr(study, "_run", never)
-    shutil.copytree(whole[0] / "cells", tmp_path / "cells")
+    monkeypatch.setattr(Study, "run", never)
+    shutil.copytree(whole[0] / "trials", tmp_path / "trials")
     shutil.copy(whole[0] / "config.json", tmp_path)
-    (tmp_path / "cells" / "adapt-scratch-top-1.json").write_text(damage)
+    (tmp_path / "trials" / "adapt-scratch-top-1.json").write_text(damage)
     with pytest.raises(BadInputError, match=r"adapt-scratch-top-1.json: found a damaged result"):
-        fewshot_benchmark(config, tmp_path)
-
-
-def test_a_file_and_a_foreign_folder_are_told(config: FewshotConfig, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(BadInputError, match="found a file"):
-        fewshot_benchmark(config, tmp_path / "file")
-    for text in ("not JSON", "[1]", '{"model_type": "bert"}'):
-        (tmp_path / "config.json").write_text(text)
-        with pytest.raises(BadInputError, match=r"a config.json of something else"):
-            fewshot_benchmark(config, tmp_path)
-        assert {path.name for path in tmp_path.iterdir()} == {"file", "config.json"}
+        fewshot_study(config, tmp_path)
 
 
 def test_a_missing_extra_is_told_first(config: FewshotConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MissingExtraError, match="report"):
-        fewshot_benchmark(config, tmp_path / "new")
+        fewshot_study(config, tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
@@ -235,7 +225,7 @@ def test_bad_settings_are_told_before_anything_runs(
     config: FewshotConfig, tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(BadInputError, match=message):
-        fewshot_benchmark(config.model_copy(update=change), tmp_path / "new")
+        fewshot_study(config.model_copy(update=change), tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 

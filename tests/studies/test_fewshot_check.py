@@ -8,7 +8,7 @@ from counterpoint.envs.libero import SUITES
 from counterpoint.errors import BadInputError
 from studies.fewshot.check import LIBERO_TASKS, check_data, known_task
 from studies.fewshot.config import FewshotConfig, FewshotData, Row
-from studies.fewshot.presets import PRESETS, preset
+from studies.harness import load_preset, presets
 
 
 def config(**data: Any) -> FewshotConfig:
@@ -19,9 +19,9 @@ def config(**data: Any) -> FewshotConfig:
     )
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", presets("fewshot"))
 def test_task_names_of_presets_are_the_suites(name: str) -> None:
-    data = preset(name).data
+    data = load_preset("fewshot", FewshotConfig, name).data
     for task in (*data.pretraining_tasks, *data.unseen_tasks):
         assert known_task(data.suite, task)
 

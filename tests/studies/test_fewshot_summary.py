@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from counterpoint.evaluation.statistics import wilson
-from studies.fewshot.summary import aggregates, best_three, improvements, score_titles, scores, single, summarise
+from studies.fewshot.summary import best_three, score_titles, scores, single, summarise
+from studies.harness import aggregates, improvements
 
 
 def run(*evaluations: list[int]) -> list[dict[str, Any]]:

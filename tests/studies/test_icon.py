@@ -16,13 +16,12 @@ from counterpoint.evaluation.rollout import ControlRollouts
 from counterpoint.evaluation.statistics import wilson
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
 from counterpoint.training.imitate import imitate
+from studies.harness import Study, load_preset, read_result
 from studies.icon import data, training
-from studies.icon import run as study
-from studies.icon.cells import Cell
 from studies.icon.config import ComparisonConfig, nested
 from studies.icon.data import evaluation_seeds, open_episodes
-from studies.icon.presets import preset
-from studies.icon.run import icon_benchmark, parts
+from studies.icon.run import icon_study, plan
+from studies.icon.trials import Cell
 from tests.studies.icon_world import SOURCE, TARGET, make_robot, record_robots, recorded_comparison
 
 ALONE, MOVED = f"{TARGET} (alone)", f"{TARGET} (transferred)"
@@ -43,7 +42,7 @@ def whole(config: ComparisonConfig, tmp_path_factory: pytest.TempPathFactory) ->
     out = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data, "make_task", make_robot)
-        return out, icon_benchmark(config, out)
+        return out, icon_study(config, out)
 
 
 def numbers(result: dict[str, Any]) -> dict[str, Any]:
@@ -98,9 +97,9 @@ def test_every_method_seed_and_start_meets_the_same_conditions(
     config: ComparisonConfig, whole: tuple[Path, dict[str, Any]]
 ) -> None:
     out, result = whole
-    for cells in parts(config):
+    for cells in plan(config):
         for cell in cells:
-            own = json.loads(cell.path(out).read_text())["evaluation_seeds"]
+            own = read_result(out, cell.name)["evaluation_seeds"]
             assert own == result["evaluation_seeds"][cell.column] == evaluation_seeds(config, cell.task, ())
     assert result["evaluation_seeds"][SOURCE] != result["evaluation_seeds"][MOVED]
 
@@ -142,9 +141,9 @@ def test_transferred_policies_begin_with_the_source_s(
 
     monkeypatch.setattr(training, "imitate", watched)
     for cell in (Cell("Diff-C", TARGET, 42, "alone"), Cell("Diff-C", TARGET, 42, "transferred")):
-        cell.path(tmp_path).unlink()
+        (tmp_path / "trials" / f"{cell.name}.json").unlink()
         shutil.rmtree(cell.run(tmp_path))
-    icon_benchmark(config, tmp_path)
+    icon_study(config, tmp_path)
     assert starts[0] is None
     source = DiffusionPolicy.from_pretrained(Cell("Diff-C", SOURCE, 42).run(tmp_path))
     for own, theirs in zip(starts[1].parameters(), source.parameters(), strict=True):
@@ -167,14 +166,14 @@ def test_one_that_was_interrupted_goes_on_to_the_same_result(
     monkeypatch.setattr(ControlRollouts, "run", interrupted)
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
-            icon_benchmark(config, tmp_path)
+            icon_study(config, tmp_path)
     assert not (tmp_path / "icon.json").exists()
-    assert numbers(icon_benchmark(config, tmp_path)) == numbers(whole[1])
+    assert numbers(icon_study(config, tmp_path)) == numbers(whole[1])
     assert evaluated == 2 * 12 + 2  # nothing that was finished ran again
 
 
 def test_seeds_come_one_after_another_and_methods_side_by_side(config: ComparisonConfig) -> None:
-    first, transferred = parts(config)
+    first, transferred = plan(config)
     assert [(cell.seed, cell.method) for cell in first if cell.start == "scratch"] == [
         (0, "Diff-C"), (0, "ICon-Diff-C"), (42, "Diff-C"), (42, "ICon-Diff-C"),
     ]  # fmt: skip
@@ -187,9 +186,9 @@ def test_a_folder_of_another_comparison_is_refused(
     config: ComparisonConfig, whole: tuple[Path, dict[str, Any]]
 ) -> None:
     with pytest.raises(BadInputError, match="another configuration"):
-        icon_benchmark(config.model_copy(update={"seeds": (1,)}), whole[0])
+        icon_study(config.model_copy(update={"seeds": (1,)}), whole[0])
     more = config.model_copy(update={"processes": 2})  # may differ
-    assert numbers(icon_benchmark(more, whole[0])) == numbers(whole[1]) | {"config": more.model_dump(mode="json")}
+    assert numbers(icon_study(more, whole[0])) == numbers(whole[1]) | {"config": more.model_dump(mode="json")}
 
 
 def never(*_: object) -> None:
@@ -204,12 +203,12 @@ def test_a_damaged_result_is_told_before_anything_runs(
     monkeypatch: pytest.MonkeyPatch,
     damage: str,
 ) -> None:
-    monkeypatch.setattr(study, "_run", never)
-    shutil.copytree(whole[0] / "cells", tmp_path / "cells")
+    monkeypatch.setattr(Study, "run", never)
+    shutil.copytree(whole[0] / "trials", tmp_path / "trials")
     shutil.copy(whole[0] / "config.json", tmp_path)
-    (tmp_path / "cells" / "Diff-C-robosuite-left-42.json").write_text(damage)
+    (tmp_path / "trials" / "Diff-C-robosuite-left-42.json").write_text(damage)
     with pytest.raises(BadInputError, match=r"Diff-C-robosuite-left-42.json: found a damaged result"):
-        icon_benchmark(config, tmp_path)
+        icon_study(config, tmp_path)
 
 
 def test_a_missing_extra_is_told_first(
@@ -217,7 +216,7 @@ def test_a_missing_extra_is_told_first(
 ) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.linear_model", None)
     with pytest.raises(MissingExtraError, match="report"):
-        icon_benchmark(config, tmp_path / "new")
+        icon_study(config, tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
@@ -248,7 +247,7 @@ def test_a_task_that_cannot_be_recorded_needs_data(config: ComparisonConfig, tmp
     data = {"tasks": ("rlbench/open_box",), "path": None}
     own = config.model_copy(update={"data": config.data.model_copy(update=data), "transfer": None})
     with pytest.raises(BadInputError, match=r"data.path: found none, with rlbench/open_box"):
-        icon_benchmark(own, tmp_path / "new")
+        icon_study(own, tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
@@ -288,7 +287,7 @@ def test_bad_settings_are_told_before_anything_runs(
 ) -> None:
     own = config.model_copy(update={"training": nested(training, config.training)})
     with pytest.raises(BadInputError, match=message):
-        icon_benchmark(own, tmp_path / "new")
+        icon_study(own, tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
@@ -296,9 +295,9 @@ def test_bad_settings_are_told_before_anything_runs(
 @pytest.mark.sim
 def test_the_quick_preset_runs_from_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # the real tasks
-    result = icon_benchmark(preset("quick"), tmp_path)
+    result = icon_study(load_preset("icon", ComparisonConfig, "quick"), tmp_path)
     assert set(result["success"]["robosuite/Lift"]) == {"Diff-C", "ICon-Diff-C"}
-    taken = data.demonstration_seeds(preset("quick"), tmp_path, "robosuite/Lift")
+    taken = data.demonstration_seeds(load_preset("icon", ComparisonConfig, "quick"), tmp_path, "robosuite/Lift")
     assert len(taken) == 5
     assert not set(taken) & set(result["evaluation_seeds"]["robosuite/Lift"])
     assert (tmp_path / "icon.html").exists()

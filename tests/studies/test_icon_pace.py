@@ -6,10 +6,10 @@ import pytest
 
 from counterpoint.data.sampler import NStepLoader
 from counterpoint.training.imitate import build_imitation
-from studies.icon.cells import Cell, imitation_config
 from studies.icon.config import ComparisonConfig
 from studies.icon.data import open_episodes
 from studies.icon.pace import measure_pace, paced, read_pace, steps_of
+from studies.icon.trials import Cell, imitation_config
 from tests.studies.icon_world import CAMERA, SOURCE, recorded_comparison
 
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from counterpoint.evaluation.statistics import seeds_interval, wilson
-from studies.icon.cells import Cell
 from studies.icon.config import ComparisonConfig, IconData, Method
 from studies.icon.summary import stability, success, summarise
-from studies.icon.table import interval, markdown, success_rows
+from studies.icon.table import interval, success_rows, tables
+from studies.icon.trials import Cell
 
 TASK = "robosuite/Lift"
 CONFIG = ComparisonConfig(
@@ -151,12 +151,12 @@ def test_the_table_says_what_was_not_run() -> None:
 
 
 def test_the_page_in_markdown_tells_errors_and_has_whole_tables() -> None:
-    text = markdown(result())
+    text = tables(result())
     assert "counted as failed" in text
     assert "QACC" in text
-    tables = [block for block in text.split("\n\n") if block.startswith("|")]
-    assert len(tables) == 5
-    for table in tables:
+    blocks = [block for block in text.split("\n\n") if block.startswith("|")]
+    assert len(blocks) == 5
+    for table in blocks:
         assert len({line.count("|") for line in table.splitlines()}) == 1
     assert "nan" not in text
     assert not math.isnan(result()["attention"][TASK]["area"]["value"])

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,6 @@ from pydantic import ValidationError
 
 from counterpoint.envs.goal.gridworld import GridWorld
 from counterpoint.errors import BadInputError
-from counterpoint.progress import ProgressBar
 from studies.occupancy import figures, run
 from studies.occupancy.analysis import advantage, best_setting, data_needed
 from studies.occupancy.data import count_data
@@ -96,7 +93,7 @@ def test_what_was_interrupted_goes_on_to_the_same_numbers(
     with pytest.raises(KeyboardInterrupt):
         occupancy_study(TINY, tmp_path)
     assert not (tmp_path / "occupancy.json").exists()
-    assert len(list((tmp_path / "cells").glob("*.json"))) == 4
+    assert len(list((tmp_path / "trials").glob("*.json"))) == 5
     assert numbers(occupancy_study(TINY, tmp_path)) == numbers(whole)
     trained.clear()
     occupancy_study(TINY, tmp_path)
@@ -109,20 +106,10 @@ def test_two_processes_give_the_same_numbers(
     out, whole = study
     monkeypatch.setattr(figures, "draw_all", no_figures)
     shutil.copytree(out, tmp_path, dirs_exist_ok=True)
-    for path in (tmp_path / "cells").glob("trajectory-*.json"):
+    for path in (tmp_path / "trials").glob("trajectory-*.json"):
         path.unlink()
     again = occupancy_study(TINY.model_copy(update={"processes": 2}), tmp_path)
     assert again["errors"] == whole["errors"]
-
-
-def end_at_once() -> None:
-    """As the kernel ends a process that takes too much memory."""
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_a_killed_worker_is_reported_and_nothing_hangs() -> None:
-    with ProgressBar("killed", 2, "parts") as bar, pytest.raises(BadInputError, match="start it again"):
-        run._do([end_at_once, end_at_once], 2, bar)
 
 
 def test_a_folder_of_another_study_is_refused(study: tuple[Path, dict[str, Any]]) -> None:
@@ -143,10 +130,6 @@ def test_a_folder_of_another_study_is_refused(study: tuple[Path, dict[str, Any]]
 def test_bad_configurations_are_told(change: dict[str, object], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         OccupancyConfig.model_validate({**OccupancyConfig().model_dump(), **change})
-
-
-def test_quick_is_a_valid_study() -> None:
-    assert OccupancyConfig.quick().sizes[-1] < OccupancyConfig().sizes[-1]
 
 
 def test_expected_gradients_leave_no_error_and_the_printed_factor_leaves_the_one_foretold() -> None:

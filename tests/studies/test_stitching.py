@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import json
-import os
 import runpy
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +11,10 @@ import pytest
 from counterpoint.envs.goal.gridworld import GridWorld
 from counterpoint.errors import BadInputError
 from studies.occupancy.tabular import TabularConfig
-from studies.stitching import cells, figures, run
-from studies.stitching.cells import run_cell, walk_greedily
+from studies.stitching import figures, run, trials
 from studies.stitching.data import Paths, walk
 from studies.stitching.run import StitchingConfig, staircase_cases, stitching_study, stitching_summary
+from studies.stitching.trials import run_trial, walk_greedily
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FEW = TabularConfig(steps=800, batch=128, learning_rate=0.05)
@@ -26,10 +24,10 @@ TINY = StitchingConfig(seeds=1, transitions=1000, table=TabularConfig(steps=3, b
 def test_td_stitches_and_mc_that_may_do_anything_does_not() -> None:
     cases = staircase_cases("alternating", 20_000, range(1))
     for rule in ("seen", "all"):
-        td = stitching_summary(run_cell(cases, "td_infonce", (rule,), FEW, seed=0)["records"])
+        td = stitching_summary(run_trial(cases, "td_infonce", (rule,), FEW, seed=0)["records"])
         assert td["success"] == 1.0
         assert td["steps"] == 6.0  # the fewest the data allow
-    mc = run_cell(cases, "mc_infonce", ("all",), FEW, seed=0)["records"]
+    mc = run_trial(cases, "mc_infonce", ("all",), FEW, seed=0)["records"]
     assert stitching_summary(mc)["success"] == 0.0
 
 
@@ -62,7 +60,7 @@ def test_summary_by_hand() -> None:
 
 
 def test_a_study_goes_on_where_it_stopped_and_ends_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cells, "TIES", 2)
+    monkeypatch.setattr(trials, "TIES", 2)
     whole = stitching_study(TINY, tmp_path / "whole")
     assert whole == json.loads((tmp_path / "whole" / "stitching.json").read_text())
     assert {path.name for path in (tmp_path / "whole").glob("*.png")} == {
@@ -81,13 +79,13 @@ def test_a_study_goes_on_where_it_stopped_and_ends_the_same(tmp_path: Path, monk
         calls.append(arguments)
         if len(calls) == 6:
             raise StoppedError
-        return run_cell(*arguments, **more)  # type: ignore[arg-type]
+        return run_trial(*arguments, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(run, "run_cell", stop_at_the_sixth)
+    monkeypatch.setattr(run, "run_trial", stop_at_the_sixth)
     monkeypatch.setattr(figures, "draw_all", lambda *_: None)
     with pytest.raises(StoppedError):
         stitching_study(TINY, tmp_path / "part")
-    assert len(list((tmp_path / "part" / "cells").glob("*.json"))) == 5
+    assert len(list((tmp_path / "part" / "trials").glob("*.json"))) == 5
     again = stitching_study(TINY, tmp_path / "part")
     assert len(calls) == 6 + 15
     for key in ("config", "data", "stitching", "shortcuts"):
@@ -96,7 +94,7 @@ def test_a_study_goes_on_where_it_stopped_and_ends_the_same(tmp_path: Path, monk
 
 def test_a_folder_of_another_configuration_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(BadInputError, match="another configuration"):
+    with pytest.raises(BadInputError, match="something else"):
         stitching_study(TINY, tmp_path)
 
 
@@ -106,17 +104,6 @@ def test_every_table_on_the_page_comes_from_the_result_file() -> None:
     page = (ROOT / "docs" / "studies" / "stitching.md").read_text()
     assert page.count("<!-- table ") == 4
     assert fill(page, found) == page
-
-
-def end_at_once(*_: object) -> None:
-    """As the kernel ends a process that takes too much memory."""
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_a_killed_worker_is_reported_and_nothing_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "_run_cell", end_at_once)
-    with pytest.raises(BadInputError, match="start it again"):
-        stitching_study(TINY.model_copy(update={"processes": 2}), tmp_path)
 
 
 @pytest.mark.slow

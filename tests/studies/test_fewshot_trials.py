@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from studies.fewshot import cells
+from studies.fewshot import trials
 from studies.fewshot.config import FewshotConfig, Pretraining, Row
 from tests.studies.fewshot_world import dmc, small_benchmark, use_squares
 
@@ -22,16 +22,14 @@ def _squares(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_rollouts_are_as_long_as_the_data(config: FewshotConfig, tmp_path: Path) -> None:
     own = dmc(config, steps=4).model_copy(update={"pretrainings": {}, "rows": (Row(name="scratch"),)})
-    cell = cells.Adaptation("scratch", "top", 0)
-    cell.path(tmp_path).parent.mkdir()
-    cells.adapt(own, tmp_path, cell, lambda _: None)
-    for evaluation in cells.read_part(cell, tmp_path)["curve"]:
+    cell = trials.Adaptation("scratch", "top", 0)
+    for evaluation in trials.adapt(own, tmp_path, cell)["curve"]:
         assert evaluation["steps"] == [4] * 5  # dm_control has no success to stop at
 
 
 def test_pretraining_may_balance_tasks(config: FewshotConfig) -> None:
     pretrainings = {"a": Pretraining(objective={"name": "curl"}, data={"balance": "tasks"})}
     own = config.model_copy(update={"pretrainings": pretrainings})
-    assert cells.pretraining_config(own, cells.PretrainingRun("a", 0)).data.balance == "tasks"
+    assert trials.pretraining_config(own, trials.PretrainingRun("a", 0)).data.balance == "tasks"
     with pytest.raises(ValidationError, match="balance alone, not camera"):
         Pretraining(objective={"name": "curl"}, data={"camera": "corner"})

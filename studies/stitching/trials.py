@@ -1,9 +1,8 @@
-"""Cells of the off-policy study: one method under one rule on one experiment, trained and walked."""
+"""The trials of the stitching study: one method under one rule on one experiment, trained and walked."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,7 +15,7 @@ from torch import Tensor
 from studies.occupancy.tabular import Rule, TabularConfig, allowed_actions, greedy, mc_limit, mc_scores, td_scores
 from studies.stitching.data import Paths
 
-__all__ = ["CELLS", "TIES", "Case", "Method", "run_cell", "walk_greedily"]
+__all__ = ["CELLS", "TIES", "Case", "Method", "run_trial", "walk_greedily"]
 
 Method = Literal["td_infonce", "mc_infonce", "mc_limit", "untrained"]
 """`mc_limit` is MC InfoNCE after infinitely many steps; `untrained` knows nothing but the rule."""
@@ -56,14 +55,8 @@ class Case:
         return tuple(sorted({goal for _, goal in self.pairs}))
 
 
-def run_cell(
-    cases: Sequence[Case],
-    method: Method,
-    rules: Sequence[Rule],
-    config: TabularConfig,
-    *,
-    seed: int,
-    tick: Callable[[int], None] = lambda steps: None,
+def run_trial(
+    cases: Sequence[Case], method: Method, rules: Sequence[Rule], config: TabularConfig, *, seed: int
 ) -> dict[str, Any]:
     """Train on all cases side by side, then walk from every start to its goal under every rule.
 
@@ -73,20 +66,17 @@ def run_cell(
         rules: Which actions are allowed, each in turn. TD takes one.
         config: Of the tables.
         seed: Of batches and ties.
-        tick: Told now and then how many more steps are done.
 
     Returns:
         `records`, one a case, pair and rule: whether the goal was reached (a share, where ties were broken several
-        times), mean steps of those that arrived (`None` if none did), and the states of the first walk; and
-        `processor_seconds`.
+        times), mean steps of those that arrived (`None` if none did), and the states of the first walk.
     """
-    began = time.process_time()
     data, goals = [case.data for case in cases], np.array([case.goals for case in cases])
     if method == "td_infonce":
         (rule,) = rules
-        scores = td_scores(data, goals, rule, config, seed=seed, tick=tick)
+        scores = td_scores(data, goals, rule, config, seed=seed)
     elif method == "mc_infonce":
-        scores = mc_scores(data, goals, config, seed=seed, tick=tick)
+        scores = mc_scores(data, goals, config, seed=seed)
     else:
         scores = mc_limit(data, goals, config)
         if method == "untrained":
@@ -95,7 +85,7 @@ def run_cell(
     records = [
         record for rule in rules for record in _walk_all(cases, rule, scores, allowed_actions(data, rule), ties, seed)
     ]
-    return {"records": records, "processor_seconds": round(time.process_time() - began, 2)}
+    return {"records": records}
 
 
 def _walk_all(

@@ -1,19 +1,18 @@
-"""The cells of a comparison with ICon: one policy each, how it is trained, and what it came to."""
+"""The trials of the comparison with ICon: one policy each, and how it is trained."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 from counterpoint.config import validate
 from counterpoint.errors import BadInputError
 from counterpoint.training.imitate import ImitationConfig
-from studies.fewshot.config import file_name
+from studies.harness import file_name
 from studies.icon.config import ComparisonConfig, nested
-from studies.parts import read_result
 
-__all__ = ["TRAINED", "UNTRAINED", "Cell", "Start", "imitation_config", "read_cell"]
+__all__ = ["TRAINED", "UNTRAINED", "Cell", "Start", "imitation_config"]
 
 Start = Literal["scratch", "alone", "transferred"]
 TRAINED, UNTRAINED = "trained", "untrained"
@@ -34,9 +33,6 @@ class Cell:
     seed: int
     start: Start = "scratch"
 
-    keys: ClassVar = frozenset({"curve", "evaluation_seeds", "inside", "steps", "seconds", "processor_seconds"})
-    """Of its result."""
-
     @property
     def name(self) -> str:
         """Of its files."""
@@ -46,10 +42,6 @@ class Cell:
     def column(self) -> str:
         """Of the table."""
         return self.task if self.start == "scratch" else f"{self.task} ({self.start})"
-
-    def path(self, out: Path) -> Path:
-        """Where its result lies."""
-        return out / "cells" / f"{self.name}.json"
 
     def run(self, out: Path) -> Path:
         """Where it is trained."""
@@ -80,12 +72,3 @@ def imitation_config(config: ComparisonConfig, cell: Cell) -> ImitationConfig:
             "correct one of the two",
         )
     return found
-
-
-def read_cell(cell: Cell, out: Path) -> dict[str, Any]:
-    """What a finished cell came to.
-
-    Raises:
-        BadInputError: When its file is damaged.
-    """
-    return read_result(cell.path(out), cell.keys)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from studies.fewshot.summary import score_titles
+from studies.harness import markdown
 
-__all__ = ["markdown"]
+__all__ = ["tables"]
 
 
-def markdown(result: Mapping[str, Any]) -> str:
+def tables(result: Mapping[str, Any]) -> str:
     """A table for each kind of score, then how sure the reference's lead is, and what pretraining came to.
 
     Args:
@@ -44,7 +45,7 @@ def _scores(result: Mapping[str, Any], kind: str) -> str:
         whole = result["aggregate"][kind][row]
         numbers = [_interval(cells[task][kind], "score") for task in tasks]
         rows.append([row, *numbers, f"{whole['mean']['value']:.2f}", _interval(whole["iqm"], "value")])
-    return _table(["method", *tasks, "mean", "IQM"], rows)
+    return markdown(["method", *tasks, "mean", "IQM"], rows)
 
 
 def _centring(config: Mapping[str, Any]) -> str:
@@ -70,7 +71,7 @@ def _improvement(result: Mapping[str, Any], kinds: Mapping[str, str]) -> str:
         [f"than {row}", *(_interval(result["improvement"][kind][row], "probability") for kind in kinds)]
         for row in result["improvement"]["last"]
     ]
-    return _table(["", *kinds.values()], rows)
+    return markdown(["", *kinds.values()], rows)
 
 
 def _pretraining(result: Mapping[str, Any]) -> str:
@@ -87,13 +88,8 @@ def _pretraining(result: Mapping[str, Any]) -> str:
                 run.get("note", ""),
             ]
         )
-    return _table(["run", "loss", "window accuracy (0.5 is chance)", "accuracy in the batch", ""], rows)
+    return markdown(["run", "loss", "window accuracy (0.5 is chance)", "accuracy in the batch", ""], rows)
 
 
 def _interval(found: Mapping[str, float], key: str) -> str:
     return f"{found[key]:.2f} [{found['low']:.2f}, {found['high']:.2f}]"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,0 +1,180 @@
+"""The trials of the few-shot study: one pretraining, or one policy that is cloned and rolled out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from counterpoint.config import override, validate
+from counterpoint.data.store import EpisodeStore
+from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
+from counterpoint.envs.make import make_task
+from counterpoint.evaluation.rollout import ControlRollouts, EpisodeResult
+from counterpoint.objectives import STEP_OBJECTIVES, objective_config
+from counterpoint.policies.base import FramePolicy
+from counterpoint.training.clone import CloneConfig, clone
+from counterpoint.training.pretrain_steps import (
+    CENTRE_FRAMES,
+    StepPretrainConfig,
+    evenly_spaced_frames,
+    load_encoder,
+    pretrain_steps,
+)
+from studies.fewshot.config import FewshotConfig
+from studies.fewshot.data import (
+    demonstration_seeds,
+    demonstrations_of,
+    evaluation_seeds,
+    open_demonstrations,
+    open_pretraining,
+    task_instruction,
+)
+from studies.harness import file_name, read_result
+
+__all__ = ["Adaptation", "PretrainingRun", "adapt", "clone_config", "encoder_config", "pretrain", "pretraining_config"]
+
+
+@dataclass(frozen=True)
+class PretrainingRun:
+    """One pretraining with one seed."""
+
+    pretraining: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Name of the trial."""
+        return f"pretrain-{file_name(self.pretraining, self.seed)}"
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """One row on one task with one seed."""
+
+    row: str
+    task: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Name of the trial."""
+        return f"adapt-{file_name(self.row, self.task, self.seed)}"
+
+
+def pretraining_config(config: FewshotConfig, run: PretrainingRun) -> StepPretrainConfig:
+    """What `pretrain_steps` is given.
+
+    Raises:
+        BadInputError: When a setting is unknown.
+    """
+    own = config.pretrainings[run.pretraining]
+    where = f"pretraining {run.pretraining}"
+    tree = {
+        "objective": own.objective,
+        "encoder": override(config.encoder.model_dump(mode="json"), own.encoder),
+        "optimizer": override(config.optimizer.model_dump(mode="json"), own.optimizer),
+        "train": override(config.train.model_dump(mode="json"), own.train | {"seed": run.seed}),
+        "data": own.data,
+        "initialize_from": own.initialize_from,
+    }
+    found = validate(StepPretrainConfig, tree, where)
+    objective_config(found.objective, where, STEP_OBJECTIVES)
+    found.train.total_steps(1)
+    return found
+
+
+def encoder_config(config: FewshotConfig, row: str) -> ObservationConfig:
+    """The encoder of a row.
+
+    Raises:
+        BadInputError: When a setting is unknown.
+    """
+    own = config.row(row)
+    changes = own.encoder if own.pretraining is None else config.pretrainings[own.pretraining].encoder
+    return validate(ObservationConfig, override(config.encoder.model_dump(mode="json"), changes), f"encoder of {row}")
+
+
+def clone_config(config: FewshotConfig, trial: Adaptation) -> CloneConfig:
+    """What `clone` is given.
+
+    Raises:
+        BadInputError: When a setting is unknown.
+    """
+    row = config.row(trial.row)
+    tree = override(config.clone, row.clone | {"cloning.freeze": row.frozen, "seed": trial.seed})
+    return validate(CloneConfig, tree, f"clone of {trial.row}")
+
+
+def pretrain(config: FewshotConfig, out: Path, run: PretrainingRun) -> dict[str, Any]:
+    """Pretrain one encoder; an interrupted run continues from its last checkpoint."""
+    settings = pretraining_config(config, run)
+    folder = out / "pretraining" / run.name
+    train, validation = open_pretraining(config, out, settings.encoder.size)
+    encoder = pretrain_steps(settings, train, folder, validation)
+    return {"encoder": str(encoder.relative_to(out)), "metrics": _last_metrics(folder / "metrics.jsonl")}
+
+
+def adapt(config: FewshotConfig, out: Path, trial: Adaptation) -> dict[str, Any]:
+    """Clone one policy from its demonstrations and roll it out at every evaluation."""
+    settings, size = clone_config(config, trial), encoder_config(config, trial.row).size
+    data, options, task = config.data, config.evaluation, f"{config.data.suite}/{trial.task}"
+    make = partial(
+        make_task, task, camera=data.seen_camera, size=size, render=data.render, repeat=data.repeat, steps=data.limit
+    )
+    episodes = open_demonstrations(config, out, size, trial.task)
+    count = data.demonstrations_for(trial.task)
+    own = demonstrations_of(episodes, task_instruction(config, trial.task), trial.seed, count)
+    encoder = _encoder(config, out, trial, own)
+    seeds = evaluation_seeds(config, task, demonstration_seeds(config, out, trial.task), trial.seed)
+    curve: list[dict[str, Any]] = []
+    with ControlRollouts(make, options.envs, processes=options.processes) as rollouts:
+
+        def evaluate(step: int, policy: FramePolicy) -> None:
+            results = rollouts.run(policy, seeds, stop_at_success=_has_success(config))
+            curve.append({"step": step, **_columns(results)})
+
+        clone(encoder, own, settings, on_evaluate=evaluate, evaluate_every=options.every)
+    return {"evaluation_seeds": seeds, "curve": curve}
+
+
+def _has_success(config: FewshotConfig) -> bool:
+    """dm_control has rewards alone, and every step of an episode counts."""
+    return config.data.suite != "dmc"
+
+
+def _encoder(config: FewshotConfig, out: Path, trial: Adaptation, own: EpisodeStore) -> ObservationEncoder:
+    """Return the row's encoder; one that was never trained is centred on the demonstrations."""
+    row = config.row(trial.row)
+    if row.pretraining is not None:
+        done = read_result(out, PretrainingRun(row.pretraining, trial.seed).name)
+        return ObservationEncoder.from_pretrained(out / done["encoder"])
+    if row.initialize_from is not None:
+        return load_encoder(row.initialize_from, encoder_config(config, trial.row), f"encoder of {trial.row}")
+    torch.manual_seed(trial.seed)
+    encoder = ObservationEncoder(encoder_config(config, trial.row))
+    if encoder.config.centre:
+        cameras = own.cameras[: encoder.config.cameras]
+        encoder.centre_on(evenly_spaced_frames(own, CENTRE_FRAMES, cameras))
+    return encoder
+
+
+def _columns(results: list[EpisodeResult]) -> dict[str, list[float]]:
+    return {
+        "success": [int(one.success) for one in results],
+        "return": [round(one.total_reward, 3) for one in results],
+        "steps": [one.steps for one in results],
+    }
+
+
+def _last_metrics(path: Path) -> dict[str, dict[str, float]]:
+    """Split -> its last line of numbers."""
+    last: dict[str, dict[str, float]] = {}
+    for line in path.read_text().splitlines():
+        numbers = json.loads(line)
+        last[numbers.pop("split")] = numbers
+    return last

@@ -1,0 +1,343 @@
+"""The harness of every study: a grid of trials, run side by side and resumed trial by trial, read back as one table.
+
+study = Study("few-shot policies", out, config, free=("processes",))
+study.run([Trial("scratch-hammer-0", partial(clone_one, ...), steps), ...], processes=2)
+study.finish("fewshot", result)        # fewshot.json, and results.parquet with one row a trial
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import tomllib
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from jaxtyping import Float
+from joblib.externals.loky.process_executor import TerminatedWorkerError
+from numpy.typing import NDArray
+
+from counterpoint.config import Config, FrozenConfig, override, validate
+from counterpoint.errors import BadInputError
+from counterpoint.files import write_atomically
+from counterpoint.progress import ProgressBar
+from counterpoint.provenance import provenance
+
+__all__ = [
+    "Scores",
+    "Study",
+    "Trial",
+    "aggregates",
+    "file_name",
+    "improvements",
+    "load_preset",
+    "main",
+    "markdown",
+    "read_result",
+    "read_table",
+]
+
+Tree = dict[str, Any]
+Scores = Mapping[str, Float[NDArray[np.float64], "seeds tasks"]]
+ALLOWED = re.compile(r"[A-Za-z0-9_./-]+")
+"""The characters of a name that trials are called by."""
+
+
+def file_name(*parts: str | int) -> str:
+    """Join the parts of a trial's name to a file's name."""
+    return "-".join(str(part).replace("/", "-") for part in parts)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One trial of a study.
+
+    Attributes:
+        name: Name of its result's file.
+        run: Returns the result, as JSON values. It is pickled, so it is a `partial` of a module's function.
+        weight: Units of the progress bar, such as gradient steps.
+    """
+
+    name: str
+    run: Callable[[], Tree]
+    weight: int = 1
+
+
+class Study:
+    """A folder with the results of one configuration's trials.
+
+    Args:
+        title: Name of the study in messages and on the progress bar.
+        out: The folder. One that an interrupted run left is continued.
+        config: The configuration; the same one must be given to continue.
+        free: Dotted keys of the configuration that may change on continuing.
+
+    Raises:
+        BadInputError: When the folder holds something else or another configuration.
+    """
+
+    def __init__(self, title: str, out: Path, config: FrozenConfig, *, free: Collection[str] = ("processes",)) -> None:
+        self.title, self.out, self.config = title, out, config
+        own = config.model_dump(mode="json")
+        for key in free:
+            *sections, last = key.split(".")
+            node = own
+            for section in sections:
+                node = node[section]
+            del node[last]
+        if out.exists() and not out.is_dir():
+            raise BadInputError(out, "a file", "a folder", "choose another --out")
+        path = out / "config.json"
+        try:
+            begun = json.loads(path.read_text()) if path.exists() else own
+        except ValueError:
+            begun = None
+        if begun != own:
+            ours = isinstance(begun, dict) and own.keys() <= begun.keys()
+            found = "a study of another configuration" if ours else "a config.json of something else"
+            raise BadInputError(out, found, "an empty folder, or one of this configuration", "choose another --out")
+        (out / "trials").mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            write_atomically(path, json.dumps(own, indent=1))
+
+    def path(self, name: str) -> Path:
+        """Return the file of a trial's result."""
+        return self.out / "trials" / f"{name}.json"
+
+    def read(self, name: str) -> Tree:
+        """Return the result of a finished trial, with `seconds` and `processor_seconds`.
+
+        Raises:
+            BadInputError: When the file is damaged.
+        """
+        return read_result(self.out, name)
+
+    def check(self, trials: Sequence[Trial]) -> None:
+        """Read the results of all finished trials, so that a damaged one is reported before anything runs."""
+        for trial in trials:
+            if self.path(trial.name).exists():
+                self.read(trial.name)
+
+    def run(self, trials: Sequence[Trial], processes: int = 1) -> None:
+        """Run the trials that have no result yet, in order and several at once.
+
+        Every trial uses one torch thread, so that its numbers do not depend on what runs beside it.
+
+        Raises:
+            BadInputError: When a worker process was killed.
+        """
+        left = [trial for trial in trials if not self.path(trial.name).exists()]
+        total, waiting = sum(trial.weight for trial in trials), sum(trial.weight for trial in left)
+        jobs = min(processes, len(left))
+        with ProgressBar(self.title, total, "steps", done=total - waiting) as bar:
+            if jobs <= 1:
+                for trial in left:
+                    bar.advance(_run(trial, self.path(trial.name), self.out / "logs"))
+                return
+            parallel = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered", pre_dispatch=jobs, batch_size=1)
+            calls = (joblib.delayed(_run)(trial, self.path(trial.name), self.out / "logs") for trial in left)
+            try:
+                for weight in parallel(calls):
+                    bar.advance(weight)
+            except TerminatedWorkerError:
+                hint = "run the same command again, with fewer processes if memory was short"
+                raise BadInputError(self.title, "a worker process that was killed", "running workers", hint) from None
+
+    def table(self) -> pd.DataFrame:
+        """Return one row a finished trial: `trial`, the times and the result's keys."""
+        names = sorted(path.stem for path in (self.out / "trials").glob("*.json"))
+        return pd.DataFrame([{"trial": name, **self.read(name)} for name in names])
+
+    def finish(self, name: str, result: Tree, text: str | None = None) -> Tree:
+        """Write `results.parquet` (one row a trial), NAME.json and, where there is a text, NAME.md.
+
+        Returns:
+            The result with the configuration and the provenance.
+        """
+        table, about = self.table(), provenance()
+        seconds = round(float(table.processor_seconds.sum())) if len(table) else 0
+        result = {
+            "config": self.config.model_dump(mode="json"), **result, "processor_seconds": seconds, "provenance": about
+        }  # fmt: skip
+        for column in table.columns:
+            if table[column].map(lambda value: isinstance(value, list | dict)).any():
+                table[column] = table[column].map(json.dumps)
+        arrow = pa.Table.from_pandas(table, preserve_index=False)
+        own = {b"counterpoint": json.dumps({"config": result["config"], "provenance": about}).encode()}
+        partial_path = self.out / ".results.parquet"
+        pq.write_table(arrow.replace_schema_metadata({**(arrow.schema.metadata or {}), **own}), partial_path)
+        partial_path.replace(self.out / "results.parquet")
+        compact = re.sub(
+            r"\[[\s\d.,eE+-]*\]", lambda found: re.sub(r"\s+", " ", found[0]), json.dumps(result, indent=1)
+        )
+        write_atomically(self.out / f"{name}.json", compact + "\n")
+        if text is not None:
+            write_atomically(self.out / f"{name}.md", text)
+        return result
+
+
+def _run(trial: Trial, path: Path, logs: Path) -> int:
+    """Run one trial, log its output to a file, and write its result whole."""
+    wall, processor, threads = time.perf_counter(), time.process_time(), torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)  # fading moments of Adam would be slow otherwise
+    try:
+        with _logged(logs / f"{trial.name}.log"):
+            result = trial.run()
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_flush_denormal(False)
+    seconds, used = round(time.perf_counter() - wall, 1), round(time.process_time() - processor, 1)
+    write_atomically(path, json.dumps({"result": result, "seconds": seconds, "processor_seconds": used}))
+    return trial.weight
+
+
+@contextmanager
+def _logged(path: Path) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as log, redirect_stdout(log), redirect_stderr(log):
+        yield
+
+
+def read_result(out: Path, name: str) -> Tree:
+    """Return the result of a finished trial; see `Study.read`."""
+    path = out / "trials" / f"{name}.json"
+    try:
+        found = json.loads(path.read_text())
+        return {**found["result"], "seconds": found["seconds"], "processor_seconds": found["processor_seconds"]}
+    except (ValueError, KeyError, TypeError):
+        hint = "remove the file and run the same command again: the trial is repeated"
+        raise BadInputError(path, "a damaged result", "the result of a trial", hint) from None
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """Return the table of `results.parquet`, lists and trees decoded."""
+    table = pq.read_table(path).to_pandas()
+    for column in table.select_dtypes("object").columns.drop("trial"):
+        table[column] = table[column].map(lambda value: json.loads(value) if isinstance(value, str) else value)
+    return table
+
+
+def presets(study: str) -> dict[str, Tree]:
+    """Return the presets of a study by name, as `studies/STUDY/presets.toml` has them."""
+    return tomllib.loads((Path(__file__).parent / study / "presets.toml").read_text())
+
+
+def load_preset(study: str, kind: type[Config], name: str, overrides: Mapping[str, Any] | None = None) -> Config:
+    """Return a preset of `studies/STUDY/presets.toml` with overrides.
+
+    A preset with the key `base` changes another one; an unknown key or name is an error.
+
+    Raises:
+        BadInputError: When the preset or a key is unknown.
+    """
+    known = presets(study)
+
+    def tree(name: str) -> Tree:
+        if name not in known:
+            raise BadInputError(f"preset {name!r}", "no such preset", f"one of {', '.join(known)}", "choose one")
+        own = dict(known[name])
+        base = own.pop("base", None)
+        return override(tree(base) if base else {}, own)
+
+    return validate(kind, override(tree(name), overrides or {}), f"preset {name}")
+
+
+def main(study: str, kind: type[Config], run: Callable[[Config, Path], object], arguments: Sequence[str]) -> None:
+    """Run a study from the command line: `--preset NAME --out FOLDER --KEY=VALUE ...`.
+
+    Raises:
+        SystemExit: With code 2 after bad input.
+    """
+    import argparse
+    import sys
+
+    parser = argparse.ArgumentParser(prog=f"python -m studies.{study}", description=run.__doc__, allow_abbrev=False)
+    parser.add_argument("--preset", default="cpu", help="a section of presets.toml")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the results; an interrupted run continues")
+    known, rest = parser.parse_known_args(arguments)
+    try:
+        run(load_preset(study, kind, known.preset, _overrides(rest)), known.out)
+    except BadInputError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    print(f"Wrote {known.out}")
+
+
+def _overrides(arguments: Sequence[str]) -> Tree:
+    """Read `--key=value`; a value that is no JSON is a string."""
+    found: Tree = {}
+    for argument in arguments:
+        key, equals, text = argument.removeprefix("--").partition("=")
+        if not equals or not argument.startswith("--"):
+            raise BadInputError(argument, "no value", "--key=value", "write key and value with a = between them")
+        try:
+            found[key] = json.loads(text)
+        except ValueError:
+            found[key] = text
+    return found
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Return a Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def aggregates(matrices: Scores, *, reps: int = 2000, seed: int = 0) -> dict[str, dict[str, dict[str, float]]]:
+    """Return row -> `iqm` and `mean` over tasks and seeds, with 95 % intervals of the stratified bootstrap.
+
+    Runs are resampled within each task (Agarwal et al., NeurIPS 2021).
+    """
+    from rliable import metrics
+
+    found: dict[str, dict[str, dict[str, float]]] = {row: {} for row in matrices}
+    for name, aggregate in (("iqm", metrics.aggregate_iqm), ("mean", metrics.aggregate_mean)):
+        points, intervals = _bootstrap(dict(matrices), aggregate, reps, seed)
+        for row in matrices:
+            low, high = intervals[row][:, 0]
+            found[row][name] = {"value": float(points[row][0]), "low": float(low), "high": float(high)}
+    return found
+
+
+def improvements(matrices: Scores, reference: str, *, reps: int = 2000, seed: int = 0) -> dict[str, dict[str, float]]:
+    """Return row -> probability that a run of `reference` is better than one of that row; ties count half."""
+    from rliable import metrics
+
+    pairs = {row: (matrices[reference], other) for row, other in matrices.items() if row != reference}
+    if not pairs:
+        return {}
+    points, intervals = _bootstrap(pairs, metrics.probability_of_improvement, reps, seed)
+    return {
+        row: {"probability": float(points[row][0]), "low": float(ends[0, 0]), "high": float(ends[1, 0])}
+        for row, ends in ((row, intervals[row]) for row in pairs)
+    }
+
+
+def _bootstrap(given: Any, aggregate: Any, reps: int, seed: int) -> Any:
+    from rliable import library
+
+    before = np.random.get_state()
+    np.random.seed(seed)  # rliable takes a random state and then draws from the global one
+    try:
+        with warnings.catch_warnings():  # of arch, about how rliable hands the state on
+            warnings.simplefilter("ignore", FutureWarning)
+            return library.get_interval_estimates(given, partial(_as_array, aggregate), reps=reps)
+    finally:
+        np.random.set_state(before)
+
+
+def _as_array(aggregate: Any, *matrices: Any) -> NDArray[np.float64]:
+    return np.array([aggregate(*matrices)])
