@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -18,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 from counterpoint.data.commands import convert, doctor, info
 from counterpoint.data.doctor import examine
 from counterpoint.data.formats import Format, open_dataset, recognise, split_names
+from counterpoint.data.formats.hdf5.files import env_args
 from counterpoint.data.formats.hdf5.reader import Hdf5Store
 from counterpoint.data.store import EpisodeStore, read_episode
 from counterpoint.errors import BadInputError, MissingExtraError
@@ -249,14 +251,14 @@ def _damage(path: Path, how: str) -> None:
 @pytest.mark.parametrize(
     ("how", "told"),
     [
-        ("no HDF5", "no HDF5, or is damaged"),
+        ("no HDF5", "no HDF5, or a damaged file"),
         ("no group 'data'", r"found the groups \['elsewhere'\]; expected a group 'data'"),
         ("no demonstration", "found no demonstration"),
         ("no actions", "demo_1: found no actions"),
         ("no obs/robot0_eef_pos", "demo_1: found no obs/robot0_eef_pos"),
         ("num_samples 99", "demo_1: found lengths that disagree: actions 12, num_samples 99"),
         ("agentview_image 11", "lengths that disagree: actions 12, obs/agentview_image 11"),
-        ("low_dim", "no pictures among the observations.*image version"),
+        ("low_dim", "no images among the observations.*image version"),
         ("env_args", "attribute env_args: found '{no JSON'"),
     ],
 )
@@ -333,3 +335,85 @@ def test_info_doctor_and_convert(
         np.testing.assert_array_equal(out.state(number), source.state(before))
         assert out.episodes[number] == source.episodes[before]
     assert [e.length for e in open_dataset(tmp_path / "out", split="valid").episodes] == [12]
+
+
+def _external_storage(path: Path, secret: Path) -> None:
+    with h5py.File(path, "a") as file:
+        obs = file["data/demo_0/obs"]
+        shape = obs["agentview_image"].shape
+        del obs["agentview_image"]
+        obs.create_dataset("agentview_image", shape, "u1", external=[(str(secret), 0, h5py.h5f.UNLIMITED)])
+
+
+def _external_link(path: Path, secret: Path) -> None:
+    other = write_robomimic(secret.with_suffix(".other"))
+    with h5py.File(path, "a") as file:
+        del file["data/demo_0/obs"]
+        file["data/demo_0/obs"] = h5py.ExternalLink(str(other), "/data/demo_0/obs")
+
+
+def _soft_link_through_an_external_link(path: Path, secret: Path) -> None:
+    other = write_robomimic(secret.with_suffix(".other"))
+    with h5py.File(path, "a") as file:
+        file["elsewhere"] = h5py.ExternalLink(str(other), "/data")
+        del file["data/demo_0/actions"]
+        file["data/demo_0/actions"] = h5py.SoftLink("/elsewhere/demo_0/actions")
+
+
+def _virtual_dataset(path: Path, secret: Path) -> None:
+    other = write_robomimic(secret.with_suffix(".other"))
+    with h5py.File(path, "a") as file:
+        shape = file["data/demo_0/actions"].shape
+        del file["data/demo_0/actions"]
+        layout = h5py.VirtualLayout(shape, "f8")
+        layout[:] = h5py.VirtualSource(str(other), "data/demo_0/actions", shape)
+        file.create_virtual_dataset("data/demo_0/actions", layout)
+
+
+@pytest.mark.parametrize(
+    "refer", [_external_storage, _external_link, _soft_link_through_an_external_link, _virtual_dataset]
+)
+def test_a_file_that_refers_to_another_is_refused(tmp_path: Path, refer: Callable[[Path, Path], None]) -> None:
+    path = write_robomimic(tmp_path / "data" / "image.hdf5")
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"x" * 100_000)
+    refer(path, secret)
+    for read in (Hdf5Store, split_names, env_args):
+        with pytest.raises(BadInputError, match=r"external link|kept in another file"):
+            read(path)
+    assert [finding.expected for finding in examine(path)] == ["data inside the file"]
+
+
+def test_a_soft_link_inside_the_file_is_followed(tmp_path: Path) -> None:
+    path = write_robomimic(tmp_path / "image.hdf5")
+    with h5py.File(path, "a") as file:
+        file.move("data/demo_0/actions", "kept")
+        file["data/demo_0/actions"] = h5py.SoftLink("/kept")
+    actions = Hdf5Store(path).actions(0)
+    assert actions is not None
+    assert actions.shape == (5, 7)
+
+
+@pytest.mark.parametrize("part", ["actions", "rewards", "obs/robot0_eef_pos"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_numbers_that_are_not_finite_are_refused_and_found(tmp_path: Path, part: str, value: float) -> None:
+    path = write_robomimic(tmp_path / "image.hdf5")
+    with h5py.File(path, "a") as file:
+        file[f"data/demo_1/{part}"][3] = value
+    store = Hdf5Store(path)
+    name = "state" if part.startswith("obs") else part
+    with pytest.raises(BadInputError, match=f"demo_1, {name}: found a value that is not finite at step 3"):
+        getattr(store, name)(1)
+    assert [finding.where for finding in examine(path)] == [f"{path}, demo_1, {name}"]
+
+
+def test_files_of_one_environment_keep_their_own_instructions(tmp_path: Path) -> None:
+    write_robomimic(tmp_path / "open_the_drawer_demo.hdf5")
+    write_robomimic(tmp_path / "close_the_drawer.hdf5")
+    words = {**ENV_ARGS, "env_kwargs": {"lang": "wipe the table"}}
+    write_robomimic(tmp_path / "z.hdf5", env_args=words)
+    assert [info.instruction for info in Hdf5Store(tmp_path).episodes[::3]] == [
+        "close the drawer",
+        "open the drawer",
+        "wipe the table",
+    ]

@@ -1,6 +1,4 @@
-"""HDF5 files of robomimic and LIBERO: how they are opened, and what they say of their environment.
-
-What one HDF5 file of robomimic or LIBERO holds, told without reading a picture.
+"""The layout of robomimic's and LIBERO's HDF5 files, read without decoding an image.
 
 ::
 
@@ -10,13 +8,13 @@ What one HDF5 file of robomimic or LIBERO holds, told without reading a picture.
         actions     [T, A] in [-1, 1]
         rewards, dones                  [T]
         states      simulator states [T, n]
-        obs/KEY     pictures uint8 [T, H, W, 3], proprioception [T, n]
+        obs/KEY     images uint8 [T, H, W, 3], proprioception [T, n]
         obs/KEY_mask                    of this library: robot masks uint8 [T, H, W, 1], 255 on the robot
         next_obs/KEY                    (robomimic; not read, being obs one step later)
     mask/NAME       names of demonstrations: `train`, `valid` and other subsets (robomimic's filter keys)
 
-LIBERO's pictures are kept as OpenGL gives them, the bottom row first, unless `macros_image_convention` is "opencv". Its
-recorder (`scripts/create_dataset.py`) stepped the simulator first: row t of `obs` is what action t led to.
+LIBERO's images are stored as OpenGL gives them, the bottom row first, unless `macros_image_convention` is "opencv". Its
+recorder (`scripts/create_dataset.py`) stepped the simulator first: row t of `obs` is the result of action t.
 """
 
 from __future__ import annotations
@@ -24,13 +22,14 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from counterpoint.data.formats.base import OnBadRow
+from counterpoint.data.formats.base import OnBadRow, first_line, parsing, read_each
 from counterpoint.data.formats.hdf5.instructions import instruction_from_name, instruction_of
 from counterpoint.data.masks.robot import MASK_SUFFIX, mask_camera
-from counterpoint.errors import BadInputError, MissingExtraError
+from counterpoint.errors import BadInputError, MissingExtraError, require
 
 __all__ = [
     "CONTROL_HZ",
@@ -39,27 +38,27 @@ __all__ = [
     "Demo",
     "FileLayout",
     "damaged",
-    "data_group",
     "env_args",
     "import_h5py",
-    "json_attribute",
+    "instructions",
     "obs_key",
     "open_hdf5",
     "scan",
-    "text_of",
 ]
-
 
 CONTROL_HZ = 20.0
 """Actions a second where `env_args` does not say; robomimic and LIBERO use no other."""
+ROBOMIMIC_STATE = ("eef_pos", "eef_quat", "gripper_qpos")
+"""Proprioception of each robot in turn (`robot0_eef_pos`, ...): end effector position, quaternion, gripper joints."""
+LIBERO_STATE = ("gripper_states", "joint_states")
+"""Proprioception: two gripper joints and seven joint angles, the observations of LIBERO's own policies."""
+_IMAGE = "_image"  # ending of the keys of robomimic's images
+_GYM = 2  # env_args["type"] of environments whose rewards do not say success
+_EXPECTED = "an HDF5 file of robomimic or LIBERO"
 
 
 def import_h5py() -> Any:
-    """The package `h5py`.
-
-    Raises:
-        MissingExtraError: When it is not installed.
-    """
+    """Import `h5py`, or raise `MissingExtraError`."""
     try:
         import h5py
     except ModuleNotFoundError:
@@ -68,94 +67,85 @@ def import_h5py() -> Any:
 
 
 def open_hdf5(path: Path) -> Any:
-    """An `h5py.File` to read.
+    """Open an `h5py.File` to read.
 
     Raises:
-        BadInputError: When there is no such file or it is damaged.
+        BadInputError: When there is no such file, it is damaged, or a part of it would be read from another file.
         MissingExtraError: When `h5py` is not installed.
     """
     h5py = import_h5py()
     try:
-        return h5py.File(path, "r")
+        stat = path.stat()
+        file = h5py.File(path, "r")
     except OSError as error:
-        raise BadInputError(
-            path,
-            "no file" if not path.is_file() else f"a file that is no HDF5, or is damaged ({_line(error)})",
-            "an HDF5 file of robomimic or LIBERO",
-            "check the path, or download the file again",
-        ) from None
+        found = f"no HDF5, or a damaged file ({first_line(error)})" if path.is_file() else "no file"
+        raise BadInputError(path, found, _EXPECTED, "check the path, or download the file again") from None
+    with parsing(path, _EXPECTED):
+        _require_contained(path, stat.st_size, stat.st_mtime_ns)
+    return file
+
+
+@lru_cache(maxsize=1024)
+def _require_contained(path: Path, size: int, changed: int) -> None:
+    """Raise when a link or a dataset refers to another file; soft links cannot leave the file without such a link."""
+    h5py = import_h5py()
+
+    def foreign(name: str, link: Any) -> str | None:
+        if isinstance(link, h5py.ExternalLink):
+            return f"an external link at {name}"
+        part = file[name] if isinstance(link, h5py.HardLink) else None
+        inside = not isinstance(part, h5py.Dataset) or not (part.external or part.is_virtual)
+        return None if inside else f"data kept in another file at {name}"
+
+    with h5py.File(path, "r") as file:
+        found = file.visititems_links(foreign)
+    hint = "do not use this file unless you trust it; copy the data into it"
+    require(found is None, path, found, "data inside the file", hint)
 
 
 def env_args(path: Path) -> dict[str, Any]:
-    """What a data set says of the environment it was recorded in: `env_name`, `type`, `env_kwargs`.
+    """Return the environment a data set was recorded in: `env_name`, `type`, `env_kwargs`.
 
     Raises:
-        BadInputError: When it does not say.
+        BadInputError: When the file does not say.
         MissingExtraError: When `h5py` is not installed.
     """
-    with open_hdf5(path) as file:
-        args = json_attribute(path, data_group(path, file).attrs, "env_args")
+    with open_hdf5(path) as file, parsing(path, _EXPECTED):
+        args = _json(path, _data_group(path, file).attrs, "env_args")
     if not isinstance(args.get("env_name"), str) or not isinstance(args.get("env_kwargs"), dict):
-        raise BadInputError(
-            f"{path}, data, attribute env_args",
-            f"the keys {sorted(args)}" if args else "nothing",
-            "JSON with env_name and env_kwargs",
-            "name the environment instead, or download the data set again",
-        )
+        where, found = f"{path}, data, attribute env_args", f"the keys {sorted(args)}" if args else "nothing"
+        hint = "name the environment instead, or download the data set again"
+        raise BadInputError(where, found, "JSON with env_name and env_kwargs", hint)
     return args
 
 
-def data_group(path: Path, file: Any) -> Any:
-    """The group with a group for each demonstration.
+def damaged(where: str | Path, found: str, expected: str) -> BadInputError:
+    """Return the error for a file that lacks a part, or has it in another form."""
+    return BadInputError(where, found, expected, "download or record it again, or remove the demonstration")
 
-    Raises:
-        BadInputError: When there is none.
-    """
+
+def _data_group(path: Path, file: Any) -> Any:
     if "data" not in file:
         raise damaged(path, f"the groups {sorted(file)}", "a group 'data' with a group for each demonstration")
     return file["data"]
 
 
-def json_attribute(where: str | Path, attributes: Any, name: str) -> dict[str, Any]:
-    """A JSON attribute; empty where it is not there.
-
-    Raises:
-        BadInputError: When it is no JSON object.
-    """
+def _json(where: str | Path, attributes: Any, name: str) -> dict[str, Any]:
+    """Return a JSON attribute; empty where it is missing."""
     text = attributes.get(name)
     if text is None:
         return {}
     try:
-        value = json.loads(text_of(text))
+        value = json.loads(_text(text))
     except ValueError:
         value = None
     if not isinstance(value, dict):
-        raise damaged(f"{where}, attribute {name}", f"{text_of(text)[:60]!r}", "a JSON object")
+        raise damaged(f"{where}, attribute {name}", f"{_text(text)[:60]!r}", "a JSON object")
     return value
 
 
-def text_of(value: Any) -> str:
-    """A string that HDF5 keeps as one, or as bytes."""
+def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def damaged(where: str | Path, found: str, expected: str) -> BadInputError:
-    """What is said of a file that lacks something, or has it in another form."""
-    return BadInputError(where, found, expected, "download or record it again, or remove the demonstration")
-
-
-def _line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), "")[:120]
-
-
-ROBOMIMIC_STATE = ("eef_pos", "eef_quat", "gripper_qpos")
-"""Proprioception, for each robot in turn (`robot0_eef_pos`, ...): hand position, its quaternion, gripper joints."""
-
-LIBERO_STATE = ("gripper_states", "joint_states")
-"""Proprioception: two gripper joints and seven joint angles, what LIBERO's own policies see."""
-
-_IMAGE = "_image"  # ending of the keys of robomimic's pictures
-_GYM = 2  # env_args["type"] of environments whose rewards do not tell success
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +155,8 @@ class Demo:
     Attributes:
         name: `demo_I`.
         length: T, the rows in the file.
-        instruction: Its own words, or the file's.
-        success: Whether a reward tells of the task being solved; `None` where rewards do not tell.
+        instruction: Its own words; empty where it has none.
+        success: Whether a reward says that the task was solved; `None` where rewards do not say.
         rewarded: Whether it has rewards.
     """
 
@@ -182,18 +172,22 @@ class FileLayout:
     """One file.
 
     Attributes:
-        path: Where it lies.
+        path: The file.
         fps: Actions a second.
-        cameras: Keys of pictures, and of masks: `agentview_image_mask` for `obs/agentview_mask`, see `obs_key`.
+        instruction: The file's words; empty where only its environment's name says what was done.
+        env_name: The environment's name.
+        cameras: Keys of images, and of masks: `agentview_image_mask` for `obs/agentview_mask`, see `obs_key`.
         state: Keys of proprioception, in the order they are put together.
-        bottom_first: Whether pictures have their bottom row first.
-        lead: How many rows an action stands before the observation it was done on: 1 in LIBERO, 0 in robomimic.
+        bottom_first: Whether images have their bottom row first.
+        lead: By how many rows an action precedes the observation it was done on: 1 in LIBERO, 0 in robomimic.
         demos: In the order of their numbers.
         masks: Subset -> names of its demonstrations.
     """
 
     path: Path
     fps: float
+    instruction: str
+    env_name: str
     cameras: tuple[str, ...]
     state: tuple[str, ...]
     bottom_first: bool
@@ -203,90 +197,100 @@ class FileLayout:
 
 
 def scan(path: Path, on_bad_row: OnBadRow) -> FileLayout:
-    """Look at every demonstration of a file.
+    """Read the layout of a file and of every demonstration in it.
 
     Args:
         path: The file.
-        on_bad_row: Told of each demonstration that cannot be used, which is then left out.
+        on_bad_row: Called for each demonstration that cannot be used, which is then left out.
 
     Raises:
-        BadInputError: When the file is damaged, has no demonstrations, or none has pictures.
+        BadInputError: When the file is damaged, has no demonstrations, or none has images.
         MissingExtraError: When `h5py` is not installed.
     """
-    with open_hdf5(path) as file:
-        data = data_group(path, file)
+    with open_hdf5(path) as file, parsing(path, _EXPECTED):
+        data = _data_group(path, file)
         names = sorted((name for name in data if "actions" in data[name] or "obs" in data[name]), key=_number)
         if not names:
             raise damaged(f"{path}, data", "no demonstration", "groups demo_0, demo_1, ... with actions and obs")
-        args = json_attribute(path, data.attrs, "env_args")
-        problem = json_attribute(path, data.attrs, "problem_info")
+        args, problem = _json(path, data.attrs, "env_args"), _json(path, data.attrs, "problem_info")
         observed: Any = next((data[name]["obs"] for name in names if "obs" in data[name]), {})
         cameras = _cameras(observed)
         if not cameras:
-            raise _no_pictures(path, sorted(observed))
+            found = f"no images among the observations {sorted(observed)}"
+            hint = "take the data set's image version, or render images with robomimic's dataset_states_to_obs.py"
+            raise BadInputError(path, found, "at least one camera: obs/KEY as uint8 [T, H, W, 3]", hint)
         libero = bool(problem) or "agentview_rgb" in cameras
         state = tuple(_state_keys(observed))
-        instruction = _instruction(path, args, problem, libero)
         kwargs = args.get("env_kwargs") or {}
         solved = None if args.get("type") == _GYM else float(kwargs.get("reward_scale") or 1.0)
-        demos = []
-        for name in names:
-            try:
-                demo = _demo(f"{path}, {name}", data[name], (*map(obs_key, cameras), *state), instruction, solved)
-                if demo.length <= int(libero):
-                    raise damaged(f"{path}, {name}", "one row", "two or more: LIBERO's first action has no picture")
-                demos.append(demo)
-            except BadInputError as error:
-                on_bad_row(error)
-        convention = str(data.attrs.get("macros_image_convention", "opengl"))
+        keys = [*map(obs_key, cameras), *state]
+        demos = read_each(
+            names, lambda name: _demo(f"{path}, {name}", data[name], name, keys, solved, libero), on_bad_row
+        )
+        masks = file.get("mask", {})
         return FileLayout(
             path=path,
             fps=float(kwargs.get("control_freq") or CONTROL_HZ),
+            instruction=_instruction(path, kwargs, problem, libero),
+            env_name=str(args.get("env_name", "")),
             cameras=cameras,
             state=state,
-            bottom_first=libero and convention != "opencv",
+            bottom_first=libero and str(data.attrs.get("macros_image_convention", "opengl")) != "opencv",
             lead=int(libero),
-            demos=tuple(demos),
-            masks={
-                name: frozenset(text_of(key) for key in values[()]) for name, values in file.get("mask", {}).items()
-            },
+            demos=tuple(demo for _, demo in demos),
+            masks={name: frozenset(_text(key) for key in values[()]) for name, values in masks.items()},
         )
 
 
-def _demo(where: str, group: Any, observed: tuple[str, ...], instruction: str, solved: float | None) -> Demo:
-    """Check one demonstration: everything there, and one entry a step."""
-    parts = {"actions": group.get("actions"), **{f"obs/{key}": group.get(f"obs/{key}") for key in observed}}
-    missing = [name for name, part in parts.items() if part is None]
-    if missing:
-        raise damaged(where, f"no {', '.join(missing)}", "what the other demonstrations have")
-    if parts["actions"].ndim != 2 or parts["actions"].shape[0] == 0:
-        raise damaged(f"{where}, actions", f"{parts['actions'].shape}", "[T, A] with at least one step")
-    length = int(parts["actions"].shape[0])
-    parts |= {name: group[name] for name in ("rewards", "dones", "states") if name in group}
-    lengths = {name: int(part.shape[0]) for name, part in parts.items()}
-    if "num_samples" in group.attrs:
-        lengths["num_samples"] = int(group.attrs["num_samples"])
-    differing = {name: count for name, count in lengths.items() if count != length}
-    if differing:
-        found = ", ".join(f"{name} {count}" for name, count in differing.items())
-        raise damaged(where, f"lengths that disagree: actions {length}, {found}", "one entry a step")
-    meta = json_attribute(where, group.attrs, "ep_meta")  # robocasa's words are each demonstration's own
-    rewards = group["rewards"][()] if "rewards" in group else None
-    success = None if rewards is None or solved is None else bool(rewards.max() >= solved - 1e-6)
-    return Demo(where.rpartition(", ")[2], length, str(meta.get("lang") or instruction), success, rewards is not None)
+def _demo(where: str, group: Any, name: str, observed: list[str], solved: float | None, libero: bool) -> Demo:
+    """Check that a demonstration has every part, and each of them one entry a step."""
+    with parsing(where, "a demonstration of robomimic or LIBERO"):
+        parts = {"actions": group.get("actions"), **{f"obs/{key}": group.get(f"obs/{key}") for key in observed}}
+        missing = [key for key, part in parts.items() if part is None]
+        if missing:
+            raise damaged(where, f"no {', '.join(missing)}", "the parts of the other demonstrations")
+        if parts["actions"].ndim != 2 or parts["actions"].shape[0] == 0:
+            raise damaged(f"{where}, actions", f"{parts['actions'].shape}", "[T, A] with at least one step")
+        length = int(parts["actions"].shape[0])
+        parts |= {key: group[key] for key in ("rewards", "dones", "states") if key in group}
+        lengths = {key: int(part.shape[0]) for key, part in parts.items()}
+        lengths |= {"num_samples": int(group.attrs.get("num_samples", length))}
+        differing = ", ".join(f"{key} {count}" for key, count in lengths.items() if count != length)
+        if differing:
+            raise damaged(where, f"lengths that disagree: actions {length}, {differing}", "one entry a step")
+        if length <= int(libero):
+            raise damaged(where, "one row", "two or more: LIBERO's first action has no image")
+        words = str(_json(where, group.attrs, "ep_meta").get("lang") or "")  # robocasa's
+        rewards = group["rewards"][()] if "rewards" in group else None
+        success = None if rewards is None or solved is None else bool(rewards.max() >= solved - 1e-6)
+        return Demo(name, length, words, success, rewards is not None)
 
 
-def _instruction(path: Path, args: dict[str, Any], problem: dict[str, Any], libero: bool) -> str:
-    """The words for a file: LIBERO's in its name, then those in the file, then those for robomimic's task.
+def _instruction(path: Path, kwargs: dict[str, Any], problem: dict[str, Any], libero: bool) -> str:
+    """Return LIBERO's words in the file's name, else those in the file.
 
     Of LIBERO's 130 tasks, 29 have other words in the file than in the name; its benchmark says those of the name.
     """
     if libero and path.stem.endswith("_demo"):
-        return instruction_from_name(path.name)
-    words = problem.get("language_instruction") or (args.get("env_kwargs") or {}).get("lang")
+        return instruction_from_name(path.stem)
+    words = problem.get("language_instruction") or kwargs.get("lang")
     if words:
         return (" ".join(words) if isinstance(words, list) else str(words)).strip().strip('"')
-    return instruction_from_name(path.name) if libero else instruction_of(str(args.get("env_name", "")))
+    return instruction_from_name(path.stem) if libero else ""
+
+
+def instructions(layouts: list[FileLayout]) -> dict[Path, str]:
+    """Return each file's words: its own, its environment's, or its name's where several share an environment."""
+    unnamed = [layout.env_name for layout in layouts if not layout.instruction]
+    return {
+        layout.path: layout.instruction
+        or (
+            instruction_of(layout.env_name)
+            if unnamed.count(layout.env_name) < 2
+            else instruction_from_name(layout.path.stem)
+        )
+        for layout in layouts
+    }
 
 
 def _state_keys(observed: Any) -> list[str]:
@@ -296,35 +300,21 @@ def _state_keys(observed: Any) -> list[str]:
 
 
 def obs_key(camera: str) -> str:
-    """Where under `obs` a camera lies: the mask of `agentview_image` is called `agentview_mask` there."""
+    """Return a camera's key under `obs`: the mask of `agentview_image` is called `agentview_mask` there."""
     return camera.replace(_IMAGE + MASK_SUFFIX, MASK_SUFFIX)
 
 
 def _cameras(observed: Any) -> tuple[str, ...]:
-    """Pictures, then their masks."""
-    pictures = [key for key in observed if _is_picture(observed[key])]
-    return (*pictures, *(mask_camera(key) for key in pictures if _is_mask(observed, obs_key(mask_camera(key)))))
+    """Return the keys of images, then of their masks."""
+    images = [key for key in observed if _is_image(observed[key], 3)]
+    return (*images, *(mask_camera(key) for key in images if _is_image(observed.get(obs_key(mask_camera(key))), 1)))
 
 
-def _is_mask(observed: Any, key: str) -> bool:
-    values = observed.get(key)
-    return values is not None and values.ndim == 4 and values.shape[-1] == 1 and values.dtype == "uint8"
-
-
-def _is_picture(values: Any) -> bool:
-    return bool(values.ndim == 4 and values.shape[-1] == 3 and values.dtype == "uint8")
+def _is_image(values: Any, channels: int) -> bool:
+    return bool(values is not None and values.ndim == 4 and values.shape[-1] == channels and values.dtype == "uint8")
 
 
 def _number(name: str) -> tuple[int, str]:
-    """Demonstrations in the order of their numbers: demo_2 before demo_10."""
+    """Return a sorting key that puts demo_2 before demo_10."""
     digits = re.search(r"(\d+)$", name)
     return (int(digits[1]) if digits else -1, name)
-
-
-def _no_pictures(path: Path, keys: list[str]) -> BadInputError:
-    return BadInputError(
-        path,
-        f"no pictures among the observations {keys}" if keys else "no observations",
-        "at least one camera: obs/KEY as uint8 [T, H, W, 3]",
-        "take the data set's image version, or draw pictures with robomimic's dataset_states_to_obs.py",
-    )

@@ -1,6 +1,4 @@
-"""The tasks of robomimic's data sets in words, with their length; needs no simulator.
-
-LIBERO's tasks in words; needs no simulator.
+"""The tasks of robomimic and LIBERO in words; needs no simulator.
 
 LIBERO names a task by its scene and its instruction, `KITCHEN_SCENE3_turn_on_the_stove_and_put_the_moka_pot_on_it`,
 or by the instruction alone, and its data sets by that name and `_demo`.
@@ -23,7 +21,6 @@ __all__ = [
     "instruction_of",
 ]
 
-
 INSTRUCTIONS: Mapping[str, str] = MappingProxyType(
     {
         "Lift": "lift the cube",
@@ -33,7 +30,7 @@ INSTRUCTIONS: Mapping[str, str] = MappingProxyType(
         "TwoArmTransport": "take the hammer out of the closed box and hand it over into the other bin",
     }
 )
-"""robosuite's name of an environment -> what is to be done in it. The data sets have no words of their own."""
+"""robosuite's name of an environment -> its instruction. The data sets have no words of their own."""
 
 HORIZONS: Mapping[str, int] = MappingProxyType(
     {"Lift": 400, "PickPlaceCan": 400, "NutAssemblySquare": 400, "ToolHang": 700, "TwoArmTransport": 700}
@@ -42,7 +39,7 @@ HORIZONS: Mapping[str, int] = MappingProxyType(
 
 
 def instruction_of(env_name: str) -> str:
-    """An environment's instruction; the words of its name where none is known: `Stack_D0` gives "stack"."""
+    """Return an environment's instruction; the words of its name where none is known: `Stack_D0` gives "stack"."""
     plain = re.sub(r"_D\d+$", "", env_name)  # MimicGen's variants of one task
     words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+", plain)
     return INSTRUCTIONS.get(plain) or " ".join(word.lower() for word in words)
@@ -56,7 +53,7 @@ class LiberoInstruction:
     """A task of LIBERO in words.
 
     Attributes:
-        scene: Where it takes place, as in LIBERO's names.
+        scene: Its scene, as in LIBERO's names.
         text: The instruction.
     """
 
@@ -92,6 +89,6 @@ PREMIER_TACO_TASKS = LIBERO_10[:8]
 
 
 def instruction_from_name(name: str) -> str:
-    """The instruction in the name of a task, of its data set's file or of its BDDL file."""
+    """Return the instruction in the name of a task, of its data set's file or of its BDDL file."""
     stem = name.rsplit("/", 1)[-1].removesuffix(".hdf5").removesuffix(".bddl").removesuffix("_demo")
     return _SCENE.sub("", stem).replace("_", " ").strip()
