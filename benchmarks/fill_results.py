@@ -125,11 +125,11 @@ def sign_study() -> str:
 def real_robot() -> str:
     """WidowX."""
     columns = {
-        "VOC (direction)": "voc.direction",
+        "VOC (transition)": "voc.transition",
         "VOC (potential)": "voc.potential",
-        "VOC, wrong instruction (direction)": "voc_wrong_instruction.direction",
-        "accuracy, whole video": "accuracy_whole_video.direction",
-        "matched against mismatched": "triples_whole_video.direction",
+        "VOC, wrong instruction (transition)": "voc_wrong_instruction.transition",
+        "accuracy, whole video": "accuracy_whole_video.transition",
+        "matched against mismatched": "triples_whole_video.transition",
     }
     rows = read("real_robot")["rows"]
     return markdown(

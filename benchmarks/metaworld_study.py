@@ -29,6 +29,7 @@ from counterpoint.evaluation.reward_eval import evaluate_encoder
 from counterpoint.evaluation.statistics import seeds_interval
 from counterpoint.objectives import OBJECTIVES
 from counterpoint.provenance import provenance
+from counterpoint.rewards import RewardForm
 from counterpoint.training.pretrain import DataConfig, load_config, pretrain
 from counterpoint.training.pretrain import open_training_data as open_split
 
@@ -107,7 +108,8 @@ def measure(name: str, seed: int, data: Path, out: Path) -> dict[str, Any]:
     began = time.perf_counter()
     encoder = trained_encoder(row, seed, data, run, out)
     seconds = time.perf_counter() - began
-    form = OBJECTIVES[row.objective["name"]].segment_score if row.objective else "direction"
+    trained = OBJECTIVES[row.objective["name"]].objective.reward_form if row.objective else "transition"
+    form: RewardForm = "transition" if trained == "transition" else "potential"
     found = {"row": name, "seed": seed}
     for split in ("val", "test"):
         store = split_store(data, split)
@@ -122,7 +124,7 @@ def measure(name: str, seed: int, data: Path, out: Path) -> dict[str, Any]:
     return found
 
 
-SHOWN = ("voc.potential", "voc.direction", "accuracy_whole_video.direction", "accuracy_whole_video.potential")
+SHOWN = ("voc.potential", "voc.transition", "accuracy_whole_video.transition", "accuracy_whole_video.potential")
 
 
 def trained_encoder(row: Row, seed: int, data: Path, run: Path, out: Path) -> DualEncoder:

@@ -35,8 +35,8 @@ from counterpoint.training.pretrain import build_objective, load_config
 RECIPE = "decisionnce_t-demo"
 STEPS = 120  # 17 rollouts: about 225 passes at 32 clips a step; fixed beforehand
 SHOWN = (
-    "voc.direction", "voc_wrong_instruction.direction", "voc_reversed.direction", "accuracy_whole_video.direction",
-    "accuracy_random_segments.direction", "triples_whole_video.direction", "voc.potential",
+    "voc.transition", "voc_wrong_instruction.transition", "voc_reversed.transition", "accuracy_whole_video.transition",
+    "accuracy_random_segments.transition", "triples_whole_video.transition", "voc.potential",
     "voc_wrong_instruction.potential", "accuracy_whole_video.potential",
 )  # fmt: skip
 
@@ -83,7 +83,7 @@ def score(encoder: DualEncoder, store: EpisodeStore, seed: int) -> dict[str, flo
 
 def numbers(embedded: EmbeddedVideos, seed: int) -> dict[str, float]:
     """The shown estimates, without their intervals over videos."""
-    evaluation = evaluate_embedded(embedded, form="direction", seed=seed)
+    evaluation = evaluate_embedded(embedded, form="transition", seed=seed)
     return {key: evaluation.estimates[key].value for key in SHOWN}
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-__all__ = ["BadInputError", "MissingExtraError", "refused_by_the_system", "require"]
+__all__ = ["BadInputError", "MissingExtraError", "import_extra", "refused_by_the_system", "require"]
 
 
 class BadInputError(ValueError):
@@ -48,6 +50,18 @@ class MissingExtraError(ImportError):
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"{package} is not installed. Hint: pip install 'counterpoint[{extra}]'")
+
+
+def import_extra(module: str, extra: str) -> Any:
+    """Return an optional module, imported now.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    try:
+        return import_module(module)
+    except ImportError:
+        raise MissingExtraError(module.partition(".")[0], extra) from None
 
 
 def refused_by_the_system(error: OSError) -> BadInputError | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from counterpoint.rewards.extras import report_package
+from counterpoint.errors import import_extra
 from studies.fewshot.summary import score_titles
 
 __all__ = ["draw_all", "draw_curves", "draw_scores"]
@@ -91,7 +91,7 @@ def draw_scores(result: Mapping[str, Any], path: Path) -> None:
 
 
 def _legend(titles: Mapping[str, str]) -> list[Any]:
-    line = report_package("matplotlib.lines").Line2D
+    line = import_extra("matplotlib.lines", "report").Line2D
     faces = {"last": "#222222", "best3": "white"}
     return [
         line([], [], color="#222222", marker=marker, markerfacecolor=faces[kind], linestyle="", label=titles[kind])
@@ -100,7 +100,7 @@ def _legend(titles: Mapping[str, str]) -> list[Any]:
 
 
 def _figure(width: float, height: float) -> Any:
-    return report_package("matplotlib.figure").Figure(figsize=(width, height), dpi=120, layout="constrained")
+    return import_extra("matplotlib.figure", "report").Figure(figsize=(width, height), dpi=120, layout="constrained")
 
 
 def _plain(panel: Any) -> None:

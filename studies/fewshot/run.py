@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from counterpoint.rewards.extras import report_package
+from counterpoint.errors import import_extra
 from counterpoint.training.pretrain_steps import load_encoder
 from studies.fewshot.check import check_data
 from studies.fewshot.config import FewshotConfig
@@ -63,7 +63,7 @@ def fewshot_study(config: FewshotConfig, out: Path) -> dict[str, Any]:
     from studies.fewshot.figures import draw_all  # matplotlib is an extra
 
     for module in REPORT:  # a missing one is reported before days of training
-        report_package(module)
+        import_extra(module, "report")
     runs, adaptations = plan(config)
     _check(config, runs, adaptations)
     start_simulations(config)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from counterpoint.rewards.extras import report_package
+from counterpoint.errors import import_extra
 from studies.harness import file_name
 from studies.icon.measures import Views
 from studies.icon.trials import TRAINED, UNTRAINED
@@ -220,7 +220,7 @@ def _panels(columns: Any, height: float) -> tuple[Any, list[Any]]:
 
 
 def _figure(width: float, height: float) -> Any:
-    return report_package("matplotlib.figure").Figure(figsize=(width, height), dpi=150, layout="constrained")
+    return import_extra("matplotlib.figure", "report").Figure(figsize=(width, height), dpi=150, layout="constrained")
 
 
 def _plain(panel: Any) -> None:

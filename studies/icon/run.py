@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from counterpoint.rewards.extras import report_package
+from counterpoint.errors import import_extra
 from studies.harness import Study, Trial
 from studies.icon.config import ComparisonConfig
 from studies.icon.data import check_tasks, open_episodes, record_data
@@ -47,7 +47,7 @@ def icon_study(config: ComparisonConfig, out: Path) -> dict[str, Any]:
     from studies.icon.page import write_report  # needs extras, as what it draws with does
 
     for module in REPORT:  # a missing one is reported before hours of training
-        report_package(module)
+        import_extra(module, "report")
     first, transferred = plan(config)
     for cell in (*first, *transferred):
         imitation_config(config, cell)

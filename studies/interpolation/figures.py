@@ -11,7 +11,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from counterpoint.envs.goal.waypoints import MazeGrid
-from counterpoint.rewards.extras import report_package
+from counterpoint.errors import import_extra
 
 __all__ = ["draw_interpolation"]
 
@@ -42,7 +42,7 @@ def draw_interpolation(
     """
     pairs = next(iter(methods.values()))["pairs"][:most]
     size = (2.9 * len(methods), 2.6 * len(pairs) + 0.5)
-    figure = report_package("matplotlib.figure").Figure(figsize=size, dpi=110, layout="constrained")
+    figure = import_extra("matplotlib.figure", "report").Figure(figsize=size, dpi=110, layout="constrained")
     panels = figure.subplots(len(pairs), len(methods), squeeze=False)
     for column, (method, content) in enumerate(methods.items()):
         for row, pair in enumerate(content["pairs"][:most]):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from counterpoint.rewards.extras import report_package
+from counterpoint.errors import import_extra
 from studies.occupancy.known import KNOWN
 from studies.occupancy.methods import METHODS
 
@@ -42,7 +42,7 @@ def draw_all(result: Tree, out: Path) -> None:
         result: What `occupancy.json` holds.
         out: The folder.
     """
-    pyplot = report_package("matplotlib.pyplot")
+    pyplot = import_extra("matplotlib.pyplot", "report")
     settings = {"font.size": 9, "axes.grid": True, "grid.alpha": 0.25, "legend.frameon": False, "figure.dpi": 130}
     with pyplot.rc_context(settings):
         for name, draw in FIGURES.items():

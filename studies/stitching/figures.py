@@ -15,7 +15,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from counterpoint.envs.goal.gridworld import GridWorld
-from counterpoint.rewards.extras import report_package
+from counterpoint.errors import import_extra
 from studies.stitching.data import Paths
 from studies.stitching.trials import Case
 
@@ -101,7 +101,7 @@ def draw_shortcuts(cases: Sequence[Case], records: Mapping[tuple[str, str], Reco
 
 def _panels(rows: int, columns: int) -> tuple[Any, Any]:
     size = (1.35 * columns + 0.3, 1.45 * rows + 0.3)
-    figure = report_package("matplotlib.figure").Figure(figsize=size, dpi=120, layout="constrained")
+    figure = import_extra("matplotlib.figure", "report").Figure(figsize=size, dpi=120, layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False)
 
 

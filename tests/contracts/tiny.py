@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from counterpoint.encoders.base import DualEncoder
+from counterpoint.encoders.base import DualEncoder, EncoderConfig
 
 __all__ = ["TinyEncoder"]
 
@@ -16,6 +16,7 @@ class TinyEncoder(DualEncoder):
     def __init__(self, embed_dim: int = 8, seed: int = 0) -> None:
         nn.Module.__init__(self)
         self.embed_dim, self.image_size = embed_dim, 8
+        self.config = EncoderConfig(image_size=8, embed_dim=embed_dim)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.image = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 16), nn.Tanh(), nn.Linear(16, embed_dim))

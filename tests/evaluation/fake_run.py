@@ -41,11 +41,10 @@ def write_data(root: Path, *, split: bool = True, each: int = 2) -> Path:
 def write_run(run: Path, data: Path, **changes: Any) -> Path:
     """Needs `quick_words`."""
     torch.manual_seed(0)
-    DualEncoder(EncoderConfig(image_size=32, embed_dim=8)).save_pretrained(run / "model")
+    DualEncoder(EncoderConfig(image_size=32, embed_dim=8, reward_form="transition")).save_pretrained(run / "model")
     config = {
         "objective": {"name": "decisionnce_t"},
         "data": {"path": str(data), "size": 32, "camera": None, "train_split": "train", "cache": str(run / "cache")},
-        "segment_score": "direction",
         **changes,
     }
     (run / "config.json").write_text(json.dumps(config))

@@ -8,7 +8,7 @@ import pytest
 from counterpoint.data.video import encode_video
 from counterpoint.evaluation.report import write_report
 from counterpoint.rewards import RewardModel
-from counterpoint.rewards.command import reward_command
+from counterpoint.rewards.curves import reward_command
 from tests.evaluation.browser import CHROMIUM, Browser
 from tests.evaluation.fake import INSTRUCTIONS, SeeingEncoder, episode
 from tests.evaluation.fake_run import quick_words, write_data, write_run
@@ -28,7 +28,7 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
 @pytest.fixture
 def curve_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     model = RewardModel(SeeingEncoder())
-    monkeypatch.setattr(RewardModel, "from_pretrained", staticmethod(lambda source, device: model))
+    monkeypatch.setattr(RewardModel, "from_pretrained", staticmethod(lambda source, **options: model))
     clip = tmp_path / "clip.mp4"
     encode_video(clip, episode(INSTRUCTIONS[0], 21, seed=0, size=64).frames["front"], fps=10)
     return reward_command([clip], INSTRUCTIONS[0], against=INSTRUCTIONS[1:2], model="run", out=tmp_path)[2]

@@ -67,7 +67,7 @@ def test_a_report_is_one_page_and_its_numbers(run: Path) -> None:
     assert report["provenance"]["packages"]["torch"]
     evaluation = Evaluation.from_json(json.dumps(report["evaluation"]))
     assert evaluation.videos == 8
-    assert (evaluation.form, evaluation.segments) == ("potential", "direction")
+    assert evaluation.form == "transition"
     assert all(estimate.n > 0 for estimate in evaluation.estimates.values())
 
 
@@ -102,6 +102,15 @@ def test_data_moved_elsewhere_must_be_named(run: Path, data: Path, tmp_path: Pat
     with pytest.raises(BadInputError, match="--data"):
         write_report(run)
     assert write_report(run, data).is_file()
+
+
+@pytest.mark.parametrize(("content", "word"), [("{", "broken JSON"), ("[]", "list"), (None, "no such")])
+def test_a_run_with_a_bad_configuration_is_refused(run: Path, content: str | None, word: str) -> None:
+    (run / "config.json").unlink()
+    if content is not None:
+        (run / "config.json").write_text(content)
+    with pytest.raises(BadInputError, match=word):
+        write_report(run)
 
 
 @pytest.mark.parametrize("section", [None, {}, {"path": "x"}, {"size": 32}])

@@ -12,7 +12,7 @@ from counterpoint.data.store import MemoryStore
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.embedded import EmbeddedVideos, embed_store, spread
 from counterpoint.evaluation.reward_eval import Evaluation, evaluate_embedded, evaluate_encoder, segment_scores
-from counterpoint.rewards import scores
+from counterpoint.rewards.model import SegmentScore, potential_gain, transition_score
 from tests.evaluation.fake import INSTRUCTIONS, RandomEncoder, SeeingEncoder, store
 
 PARAPHRASES = {text: [f"please {text}", f"{text} now"] for text in INSTRUCTIONS}
@@ -20,7 +20,7 @@ PARAPHRASES = {text: [f"please {text}", f"{text} now"] for text in INSTRUCTIONS}
 
 @pytest.fixture(scope="module")
 def seeing() -> Evaluation:
-    return evaluate_encoder(SeeingEncoder(), store(), form="potential", segments="direction", paraphrases=PARAPHRASES)
+    return evaluate_encoder(SeeingEncoder(), store(), form="potential", paraphrases=PARAPHRASES)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_controls_are_what_they_must_be(blind: Evaluation) -> None:
 
 def test_names_follow_the_form(seeing: Evaluation) -> None:
     assert seeing["voc"] is seeing.estimates["voc.potential"]
-    assert seeing["accuracy_whole_video"] is seeing.estimates["accuracy_whole_video.direction"]
+    assert seeing["accuracy_whole_video"] is seeing.estimates["accuracy_whole_video.potential"]
     assert seeing["ordering"] is seeing.estimates["ordering"]
     with pytest.raises(KeyError):
         seeing["luck"]
@@ -90,8 +90,8 @@ def embedded() -> EmbeddedVideos:
     return embed_store(RandomEncoder(), store(each=2))
 
 
-@pytest.mark.parametrize("score", [scores.potential_gain, scores.transition_direction])
-def test_whole_segments_run_from_first_to_last(embedded: EmbeddedVideos, score: scores.SegmentScore) -> None:
+@pytest.mark.parametrize("score", [potential_gain, transition_score])
+def test_whole_segments_run_from_first_to_last(embedded: EmbeddedVideos, score: SegmentScore) -> None:
     whole = segment_scores(embedded, score, 1.0, seed=0)
     assert whole.shape == (8, 1, 4)
     np.testing.assert_allclose(whole[:, 0], score(embedded.first(), embedded.last(), embedded.text))

@@ -8,16 +8,15 @@ import pytest
 
 from counterpoint.data.video import encode_video
 from counterpoint.errors import BadInputError
-from counterpoint.rewards import RewardModel
-from counterpoint.rewards.command import reward_command
-from counterpoint.rewards.curves import score_video
+from counterpoint.rewards import RewardForm, RewardModel
+from counterpoint.rewards.curves import reward_command, score_video
 from tests.evaluation.fake import INSTRUCTIONS, SeeingEncoder, episode
 
 
 @pytest.fixture(autouse=True)
 def _model(monkeypatch: pytest.MonkeyPatch) -> None:
-    def from_pretrained(source: str | Path, *, device: str = "cpu") -> RewardModel:
-        return RewardModel(SeeingEncoder(), batch_size=4)
+    def from_pretrained(source: str | Path, *, device: str = "cpu", form: RewardForm | None = None) -> RewardModel:
+        return RewardModel(SeeingEncoder(), batch_size=4, form=form)
 
     monkeypatch.setattr(RewardModel, "from_pretrained", staticmethod(from_pretrained))
 
@@ -84,8 +83,8 @@ def test_a_long_video_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.Monke
     model = RewardModel(SeeingEncoder())
     whole = score_video(model, clip, INSTRUCTIONS)
     monkeypatch.setattr("counterpoint.rewards.curves.CHUNK_BYTES", 6 * 64 * 64 * 3)
-    monkeypatch.setattr("counterpoint.rewards.curves.PICTURES", 4)
+    monkeypatch.setattr("counterpoint.rewards.curves.IMAGES", 4)
     parts = score_video(model, clip, INSTRUCTIONS)
     np.testing.assert_allclose(whole.values, parts.values, atol=1e-6)
-    assert list(parts.pictures) == [0, 3, 7, 10]
-    assert len(whole.pictures) == 11
+    assert list(parts.images) == [0, 3, 7, 10]
+    assert len(whole.images) == 11

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +8,8 @@ import torch
 from torch import Tensor
 
 from counterpoint.encoders.base import DualEncoder, EncoderConfig
+from counterpoint.encoders.hub import write_digests
+from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.rewards import RewardModel
 from tests.evaluation.fake import INSTRUCTIONS, RandomEncoder, SeeingEncoder, episode
@@ -48,16 +48,16 @@ def test_steps_add_up_to_the_gain() -> None:
 
 def test_reward_means_the_form() -> None:
     potential = RewardModel(RandomEncoder(), form="potential")
-    direction = RewardModel(RandomEncoder(), form="direction")
+    transition = RewardModel(RandomEncoder(), form="transition")
     np.testing.assert_array_equal(potential.reward(FRAMES, "push"), potential.potential(FRAMES, "push"))
-    np.testing.assert_array_equal(direction.reward(FRAMES, "push"), potential.direction(FRAMES, "push"))
-    assert direction.reward(FRAMES, "push")[0] == 0.0
+    np.testing.assert_array_equal(transition.reward(FRAMES, "push"), potential.transition(FRAMES, "push"))
+    assert transition.reward(FRAMES, "push")[0] == 0.0
     with pytest.raises(BadInputError, match="sideways"):
         RewardModel(RandomEncoder(), form="sideways")  # type: ignore[arg-type]
 
 
 def test_a_reward_that_sees_rises_under_its_own_instruction_alone() -> None:
-    rewards = RewardModel(SeeingEncoder()).direction(FRAMES, list(INSTRUCTIONS))
+    rewards = RewardModel(SeeingEncoder()).transition(FRAMES, list(INSTRUCTIONS))
     assert rewards[:, -1].argmax() == 0
     assert rewards[0, -1] > 0.9
     assert rewards[1, -1] < -0.9
@@ -65,7 +65,7 @@ def test_a_reward_that_sees_rises_under_its_own_instruction_alone() -> None:
 
 def test_bad_frames_and_instructions_are_refused_by_every_method() -> None:
     model = RewardModel(RandomEncoder())
-    for method in (model.potential, model.direction, model.steps, model.reward):
+    for method in (model.potential, model.transition, model.steps, model.reward):
         with pytest.raises(BadInputError, match="frames"):
             method(FRAMES.astype(np.float32), "push")
         with pytest.raises(BadInputError, match="instruction"):
@@ -76,41 +76,53 @@ def test_bad_frames_and_instructions_are_refused_by_every_method() -> None:
 def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     quick_words(monkeypatch)
     torch.manual_seed(0)
-    encoder = DualEncoder(EncoderConfig(image_size=32, embed_dim=8))
+    encoder = DualEncoder(EncoderConfig(image_size=32, embed_dim=8, reward_form="transition"))
     encoder.save_pretrained(tmp_path / "run" / "model")
     return tmp_path / "run"
 
 
-def write_config(run: Path, **keys: Any) -> None:
-    (run / "config.json").write_text(json.dumps(keys))
-
-
-def test_a_run_and_its_folder_of_weights_load(saved: Path) -> None:
-    write_config(saved, reward_form="direction")
+def test_a_run_and_its_folder_of_weights_are_scored_as_the_encoder_was_trained(saved: Path) -> None:
     of_run = RewardModel.from_pretrained(saved)
-    of_folder = RewardModel.from_pretrained(str(saved / "model"))
-    assert (of_run.form, of_folder.form) == ("direction", "potential")
-    np.testing.assert_array_equal(of_run.potential(FRAMES, "push"), of_folder.potential(FRAMES, "push"))
+    of_folder = RewardModel.from_pretrained(str(saved / "model"), form="potential")
+    assert (of_run.form, of_folder.form) == ("transition", "potential")
+    np.testing.assert_array_equal(of_run.potential(FRAMES, "push"), of_folder.reward(FRAMES, "push"))
+    assert RewardModel(RandomEncoder()).form == "potential"
 
 
-def test_a_run_that_names_no_form_rewards_by_the_potential(saved: Path) -> None:
-    write_config(saved, objective={"name": "liv"})
-    assert RewardModel.from_pretrained(saved).form == "potential"
-
-
-@pytest.mark.parametrize(
-    ("content", "word"), [('{"reward_form": "up"}', "up"), ("{", "broken JSON"), ("[]", "list"), (None, "no such")]
-)
-def test_a_run_with_a_bad_configuration_is_refused(saved: Path, content: str | None, word: str) -> None:
-    if content is not None:
-        (saved / "config.json").write_text(content)
-    with pytest.raises(BadInputError, match=word):
+def test_an_unknown_form_is_refused(saved: Path) -> None:
+    config = saved / "model" / "config.json"
+    config.write_text(config.read_text().replace('"transition"', '"up"'))
+    with pytest.raises(BadInputError, match="sha256"):
+        RewardModel.from_pretrained(saved)
+    write_digests(saved / "model")
+    with pytest.raises(BadInputError, match="reward_form"):
         RewardModel.from_pretrained(saved)
 
 
+def test_an_encoder_for_control_is_refused_with_what_to_do_instead(tmp_path: Path) -> None:
+    ObservationEncoder(ObservationConfig(size=32, embed_dim=8)).save_pretrained(tmp_path / "model")
+    with pytest.raises(BadInputError, match="counterpoint evaluate"):
+        RewardModel.from_pretrained(tmp_path)
+
+
 def test_a_run_that_has_not_finished_is_refused(tmp_path: Path) -> None:
-    write_config(tmp_path)
     with pytest.raises(BadInputError, match="model"):
         RewardModel.from_pretrained(tmp_path)
     with pytest.raises(BadInputError, match="nowhere"):
         RewardModel.from_pretrained(tmp_path / "nowhere" / "at" / "all")
+
+
+def test_a_goal_image_is_reached_at_its_own_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = RewardModel(SeeingEncoder())
+    assert model.goal(FRAMES, FRAMES[-1]).argmax() == len(FRAMES) - 1
+    trained = RewardModel(SeeingEncoder())
+    trained.trained_form = trained.form = "goal"
+    distances = trained.reward(FRAMES, goal=FRAMES[-1])
+    assert distances[-1] == 0.0
+    assert (np.diff(distances) > -0.05).all()
+    with pytest.raises(BadInputError, match="--goal IMAGE"):
+        trained.reward(FRAMES, "push")
+    with pytest.raises(BadInputError, match="--goal IMAGE"):
+        trained.potential(FRAMES, "push")
+    with pytest.raises(BadInputError, match="language reward"):
+        model.language(FRAMES, "push")

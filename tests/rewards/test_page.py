@@ -10,7 +10,7 @@ from PIL import Image
 from counterpoint.rewards.page import Line, jpeg, make_player, write_whole
 
 
-def test_pictures_are_small_and_keep_their_shape() -> None:
+def test_images_are_small_and_keep_their_shape() -> None:
     frame = np.random.default_rng(0).integers(0, 256, (480, 640, 3)).astype(np.uint8)
     with Image.open(io.BytesIO(jpeg(frame, side=200))) as image:
         assert image.size == (200, 150)
@@ -18,14 +18,14 @@ def test_pictures_are_small_and_keep_their_shape() -> None:
         assert image.size == (30, 20)
 
 
-def test_a_player_carries_every_value_and_every_picture() -> None:
-    pictures = {0: jpeg(np.zeros((8, 8, 3), np.uint8)), 3: jpeg(np.full((8, 8, 3), 255, np.uint8))}
+def test_a_player_carries_every_value_and_every_image() -> None:
+    images = {0: jpeg(np.zeros((8, 8, 3), np.uint8)), 3: jpeg(np.full((8, 8, 3), 255, np.uint8))}
     lines = [Line([0, 1, 2, 3], [1, 2, 3, 4], "rest"), Line([0, 1, 2, 3], [0.1, 0.2, 0.3, 0.4], "c0", "up", live=True)]
-    view = make_player(lines, [0, 1, 2, 3], [0, 5, 10, 15], pictures, y_label="r", summary="s")
+    view = make_player(lines, [0, 1, 2, 3], [0, 5, 10, 15], images, y_label="r", summary="s")
     assert view.data["shown"] == [0, 3]
     assert view.data["steps"] == [0, 5, 10, 15]
     assert view.data["lines"] == [{"kind": "c0", "values": [0.1, 0.2, 0.3, 0.4]}]
-    assert all(uri.startswith("data:image/jpeg;base64,") for uri in view.data["pictures"])
+    assert all(uri.startswith("data:image/jpeg;base64,") for uri in view.data["images"])
     assert (view.width, view.height) == (8, 8)
 
 

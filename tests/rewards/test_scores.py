@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from counterpoint.rewards import scores
+from counterpoint.rewards import model as scores
 
 Array = NDArray[np.float64]
 
@@ -32,9 +32,9 @@ def test_potential_is_the_cosine_of_each_frame(frames: Array, text: Array) -> No
     np.testing.assert_allclose(scores.potential(frames, text), expected, atol=1e-12)
 
 
-def test_direction_is_the_cosine_of_the_change_and_zero_at_the_start(frames: Array, text: Array) -> None:
+def test_transition_is_the_cosine_of_the_change_and_zero_at_the_start(frames: Array, text: Array) -> None:
     expected = [[cosine_by_hand(o - frames[0], word) for o in frames] for word in text]
-    found = scores.direction(frames, text)
+    found = scores.transition(frames, text)
     np.testing.assert_allclose(found, expected, atol=1e-12)
     assert (found[:, 0] == 0.0).all()
 
@@ -43,18 +43,18 @@ def test_segment_scores_agree_with_the_curves(frames: Array, text: Array) -> Non
     start, goal = frames[:1], frames[-1:]
     curve = scores.potential(frames, text)
     np.testing.assert_allclose(scores.potential_gain(start, goal, text)[0], curve[:, -1] - curve[:, 0])
-    np.testing.assert_allclose(scores.transition_direction(start, goal, text)[0], scores.direction(frames, text)[:, -1])
+    np.testing.assert_allclose(scores.transition_score(start, goal, text)[0], scores.transition(frames, text)[:, -1])
 
 
-def test_a_still_video_has_no_direction_even_with_rounding(text: Array) -> None:
+def test_a_still_video_has_no_transition_even_with_rounding(text: Array) -> None:
     frame = np.random.default_rng(2).normal(size=5)
     noisy = frame + np.random.default_rng(3).normal(size=(6, 5)) * 1e-7
-    assert (scores.direction(noisy, text) == 0.0).all()
+    assert (scores.transition(noisy, text) == 0.0).all()
 
 
 def test_scale_of_embeddings_does_not_matter(frames: Array, text: Array) -> None:
     np.testing.assert_allclose(scores.potential(100 * frames, text), scores.potential(frames, 0.01 * text))
-    np.testing.assert_allclose(scores.direction(100 * frames, text), scores.direction(frames, 0.01 * text))
+    np.testing.assert_allclose(scores.transition(100 * frames, text), scores.transition(frames, 0.01 * text))
 
 
 def test_zero_embeddings_score_zero(text: Array) -> None:

@@ -9,8 +9,6 @@ from tyro.conf import Positional, arg
 
 __all__ = ["convert", "pretrain", "recipes", "report", "reward"]
 
-Words = Annotated[str, arg(metavar="TEXT")]
-
 
 def pretrain(
     recipe: Positional[Annotated[str, arg(metavar="RECIPE")]],
@@ -46,23 +44,32 @@ def reward(
     videos: Positional[tuple[Path, ...]],
     /,
     *,
-    instruction: Words,
+    instruction: Annotated[str | None, arg(metavar="TEXT")] = None,
     model: Annotated[str, arg(metavar="RUN")],
     out: Path,
     against: Annotated[tuple[str, ...], arg(metavar="TEXT...")] = (),
+    goal: Annotated[Path | None, arg(metavar="IMAGE")] = None,
+    form: Literal["potential", "transition", "goal", "language"] | None = None,
+    device: Annotated[str, arg(metavar="DEVICE")] = "cpu",
 ) -> None:
-    """Draw the reward curve of videos: CSV, PNG and a page with the frames under a cursor on the curve.
+    """Plot the reward curve of videos: CSV, PNG and a page with the frames under a cursor on the curve.
 
     Args:
         videos: Video files.
-        instruction: What the videos should show being done.
+        instruction: What the videos should show being done; this or --goal.
         model: A run's folder, a folder of saved weights or a Hub id.
         out: Where the files go.
-        against: Other instructions, drawn beside it.
+        against: Other instructions, plotted beside it.
+        goal: Image of the goal, for a reward without words.
+        form: The reward, where it is not the one that the encoder was trained for.
+        device: The device that computes, such as cuda.
     """
-    from counterpoint.rewards.command import reward_command
+    from counterpoint.rewards.curves import reward_command
 
-    for path in reward_command(videos, instruction=instruction, against=against, model=model, out=out):
+    written = reward_command(
+        videos, instruction, against=against, goal=goal, form=form, model=model, out=out, device=device
+    )
+    for path in written:
         print(f"Wrote {path}")
 
 
@@ -72,6 +79,7 @@ def report(
     *,
     data: Annotated[Path | None, arg(metavar="PATH")] = None,
     split: Annotated[str | None, arg(metavar="SPLIT")] = None,
+    device: Annotated[str, arg(metavar="DEVICE")] = "cpu",
 ) -> None:
     """Write a run's report: one page, RUN/report.html, and its numbers with intervals, RUN/report.json.
 
@@ -79,10 +87,11 @@ def report(
         run: The run's folder.
         data: Episodes to report on; by default the run's own data.
         split: Which split of the data; by default `test`, or `val` where there is no `test`.
+        device: The device that computes, such as cuda.
     """
     from counterpoint.evaluation.report import write_report
 
-    print(f"Wrote {write_report(run, data=data, split=split)}")
+    print(f"Wrote {write_report(run, data=data, split=split, device=device)}")
 
 
 def convert(method: Positional[Literal["decisionnce", "actol"]], checkpoint: Positional[Path], /, *, out: Path) -> None:

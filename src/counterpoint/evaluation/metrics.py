@@ -14,8 +14,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
-from counterpoint.rewards.extras import report_package
-from counterpoint.rewards.scores import cosine
+from counterpoint.errors import import_extra
+from counterpoint.rewards.model import cosine
 
 __all__ = [
     "bridge_residual",
@@ -43,14 +43,16 @@ def value_order_correlation(values: Float[Array, " T"]) -> float:
     """
     if np.ptp(values) == 0.0:
         return 0.0
-    return float(report_package("scipy.stats").spearmanr(values, np.arange(len(values))).statistic)
+    return float(import_extra("scipy.stats", "report").spearmanr(values, np.arange(len(values))).statistic)
 
 
 def kendall_tau_b(values: Float[Array, " T"]) -> float:
     """Kendall's tau-b between a curve and time: ties leave the denominator; 0 for a constant curve."""
     if np.ptp(values) == 0.0:
         return 0.0
-    return float(report_package("scipy.stats").kendalltau(values, np.arange(len(values)), variant="b").statistic)
+    return float(
+        import_extra("scipy.stats", "report").kendalltau(values, np.arange(len(values)), variant="b").statistic
+    )
 
 
 def matched(scores: Float[Array, "V L"], own: Int[NDArray[np.int64], " V"]) -> Bool[NDArray[np.bool_], " V"]:

@@ -13,11 +13,11 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from counterpoint.data.spec import sample_rng
+from counterpoint.errors import import_extra
 from counterpoint.evaluation import metrics
 from counterpoint.evaluation.embedded import EmbeddedVideos
 from counterpoint.evaluation.statistics import Estimate, mean_percentile, mean_where_defined, statistic_percentile
-from counterpoint.rewards import scores
-from counterpoint.rewards.extras import report_package
+from counterpoint.rewards.model import cosine, potential
 
 __all__ = ["effective_rank", "effective_rank_estimate", "representation_estimates", "time_probe"]
 
@@ -63,9 +63,9 @@ def time_probe(videos: Sequence[Float[Array, "T D"]], *, seed: int = 0, folds: i
     """
     if len(videos) < 2:
         return None
-    linear, pipeline = report_package("sklearn.linear_model"), report_package("sklearn.pipeline")
-    scaler = report_package("sklearn.preprocessing").StandardScaler()
-    selection = report_package("sklearn.model_selection")
+    linear, pipeline = import_extra("sklearn.linear_model", "report"), import_extra("sklearn.pipeline", "report")
+    scaler = import_extra("sklearn.preprocessing", "report").StandardScaler()
+    selection = import_extra("sklearn.model_selection", "report")
     progress = np.concatenate([np.linspace(0.0, 1.0, len(video)) for video in videos])
     group = np.repeat(np.arange(len(videos)), [len(video) for video in videos])
     predicted = selection.cross_val_predict(
@@ -113,7 +113,7 @@ def _smoothness(embedded: EmbeddedVideos, seed: int) -> dict[str, Estimate]:
     found: dict[str, list[float]] = {}
     for number, (video, steps, own) in enumerate(zip(embedded.videos, embedded.steps, embedded.own, strict=True)):
         times = steps.astype(np.float64)
-        similarity = scores.potential(video, embedded.text[own : own + 1])[0]
+        similarity = potential(video, embedded.text[own : own + 1])[0]
         unit = video / np.maximum(np.linalg.norm(video, axis=1, keepdims=True), 1e-12)
         shuffled = sample_rng(seed, number, "shuffle").permutation(len(video))
         for name, value in {
@@ -156,7 +156,7 @@ def _first_frames(embedded: EmbeddedVideos, seed: int) -> dict[str, Estimate]:
 def _pairwise(rows: Float[Array, "V D"], draws: list[NDArray[np.int64]], seed: int) -> Estimate:
     """Mean over the draws; the interval resamples the videos drawn and counts no video against itself."""
     used = np.unique(np.concatenate(draws))
-    gram = scores.cosine(rows[used], rows[used])
+    gram = cosine(rows[used], rows[used])
 
     def statistic(drawn: NDArray[np.int64]) -> float:
         weight = np.bincount(drawn, minlength=len(used)).astype(np.float64)
@@ -173,7 +173,7 @@ def _to_target(
 ) -> Estimate:
     used = np.unique(np.concatenate(draws))
     value = float(np.mean([metrics.cosine_to(rows[draw], target) for draw in draws]))
-    return _around(value, mean_percentile(scores.cosine(rows[used], target[None])[:, 0], seed=seed))
+    return _around(value, mean_percentile(cosine(rows[used], target[None])[:, 0], seed=seed))
 
 
 def _around(value: float, estimate: Estimate) -> Estimate:

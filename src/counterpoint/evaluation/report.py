@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.embedded import EmbeddedVideos, embed_store, open_held_out, spread
-from counterpoint.evaluation.reward_eval import Evaluation, Heatmap, evaluate_embedded, reward_curves
+from counterpoint.evaluation.reward_eval import CURVES, Evaluation, Heatmap, evaluate_embedded, reward_curves
 from counterpoint.evaluation.statistics import Estimate
 from counterpoint.provenance import provenance
-from counterpoint.rewards.curves import MEANING
-from counterpoint.rewards.model import RewardForm, RewardModel, as_form, read_run_config
+from counterpoint.rewards.curves import MEANING, gains
+from counterpoint.rewards.model import RewardModel, read_run_config
 from counterpoint.rewards.page import (
     Line,
     PlayerView,
@@ -247,10 +247,17 @@ def write_report(
     """
     config = read_run_config(run)
     rewards = RewardModel.from_pretrained(run, device=device)
-    segments = as_form(config.get("segment_score") or rewards.form, f"{run / 'config.json'}: segment_score")
+    if rewards.form not in CURVES:
+        way = "--goal IMAGE" if rewards.form == "goal" else "--instruction TEXT"
+        raise BadInputError(
+            run,
+            f"an encoder trained for the reward {rewards.form!r}, whose frames and instructions share no space",
+            "one that compares frames with instructions",
+            f"plot its rewards: counterpoint reward VIDEO {way} --model {run}",
+        )
     held_out = open_held_out(config, run / "config.json", data, split, most=max_videos, seed=seed)
     embedded = embed_store(rewards.encoder, held_out.store, max_frames=max_frames)
-    evaluation = evaluate_embedded(embedded, form=rewards.form, segments=segments, seed=seed)
+    evaluation = evaluate_embedded(embedded, form=rewards.form, seed=seed)
     origin = provenance()
     about = {
         "run": run.resolve().name,
@@ -317,17 +324,12 @@ def _players(embedded: EmbeddedVideos, source: EpisodeStore, evaluation: Evaluat
 
     All share one range of values, so that a curve that rises little looks so.
     """
-    curves = [_since_start(curve, evaluation.form) for curve in reward_curves(embedded, evaluation.form)]
+    curves = [gains(curve, evaluation.form) for curve in reward_curves(embedded, evaluation.form)]
     first = {int(own): at for at, own in reversed(list(enumerate(embedded.own)))}
     chosen = [first[own] for own in sorted(first, key=lambda own: first[own])][:PLAYERS]
     shown = np.concatenate([curves[at].ravel() for at in chosen])
     y_range = padded(float(shown.min()), float(shown.max()))
     return [_player(embedded, source, evaluation, at, curves[at], y_range) for at in chosen]
-
-
-def _since_start(curve: Array, form: RewardForm) -> Array:
-    """What a potential has gained since the first frame: only differences of a potential are rewards."""
-    return curve - curve[:, :1] if form == "potential" else curve
 
 
 def _player(

@@ -18,13 +18,22 @@ from numpy.typing import NDArray
 from counterpoint.data.draws import StartGoal
 from counterpoint.data.spec import sample_rng
 from counterpoint.data.store import EpisodeStore
-from counterpoint.errors import BadInputError
+from counterpoint.errors import BadInputError, require
 from counterpoint.evaluation import metrics
 from counterpoint.evaluation.embedded import EmbeddedVideos, embed_paraphrases, embed_store
 from counterpoint.evaluation.probes import representation_estimates
 from counterpoint.evaluation.statistics import Estimate, mean_bca, mean_where_defined, wilson
-from counterpoint.rewards import scores
-from counterpoint.rewards.model import Embedder, RewardForm, as_form
+from counterpoint.rewards.model import (
+    Embedder,
+    RewardForm,
+    SegmentScore,
+    as_form,
+    cosine,
+    potential,
+    potential_gain,
+    transition,
+    transition_score,
+)
 
 __all__ = ["Evaluation", "Heatmap", "evaluate_embedded", "evaluate_encoder", "reward_curves", "segment_scores"]
 
@@ -51,9 +60,8 @@ class Evaluation:
     """What was measured, and on what.
 
     Attributes:
-        form: Of the reward curves.
-        segments: Of the scores of segments. Estimates of both forms are kept: `voc.potential`,
-            `voc.direction`.
+        form: The reward that the encoder was trained for. Estimates of both forms are kept: `voc.potential`,
+            `voc.transition`.
         seed: Of segments, shuffles and resamples.
         videos: How many.
         frames: How many were embedded.
@@ -61,11 +69,10 @@ class Evaluation:
         instructions: The candidates.
         fingerprint: Of the data.
         estimates: Name -> number with interval; `docs/methods/metrics.md` defines each name.
-        heatmaps: Short segments, then whole videos, scored as `segments` says.
+        heatmaps: Short segments, then whole videos, scored as `form` says.
     """
 
     form: RewardForm
-    segments: RewardForm
     seed: int
     videos: int
     frames: int
@@ -76,9 +83,8 @@ class Evaluation:
     heatmaps: tuple[Heatmap, ...]
 
     def __getitem__(self, name: str) -> Estimate:
-        """An estimate by name; `voc` means `voc.potential` or `voc.direction`, as `form` says."""
-        form = self.form if name.startswith(("voc", "kendall")) else self.segments
-        return self.estimates[name if name in self.estimates else f"{name}.{form}"]
+        """Return an estimate by name; `voc` means `voc.potential` or `voc.transition`, as `form` says."""
+        return self.estimates[name if name in self.estimates else f"{name}.{self.form}"]
 
     def to_json(self) -> str:
         """Strict JSON: numbers that are not defined are null."""
@@ -122,11 +128,8 @@ def _tuples(tree: Any) -> Any:
 Array = NDArray[np.float64]
 Curve = Callable[[Array, Array], Array]
 
-CURVES: Mapping[RewardForm, Curve] = {"potential": scores.potential, "direction": scores.direction}
-SEGMENTS: Mapping[RewardForm, scores.SegmentScore] = {
-    "potential": scores.potential_gain,
-    "direction": scores.transition_direction,
-}
+CURVES: Mapping[RewardForm, Curve] = {"potential": potential, "transition": transition}
+SEGMENTS: Mapping[RewardForm, SegmentScore] = {"potential": potential_gain, "transition": transition_score}
 SHORT = 0.2
 """A short segment is a fifth of its video."""
 
@@ -136,7 +139,6 @@ def evaluate_encoder(
     store: EpisodeStore,
     *,
     form: RewardForm = "potential",
-    segments: RewardForm | None = None,
     seed: int = 0,
     instructions: Sequence[str] | None = None,
     paraphrases: Mapping[str, Sequence[str]] | None = None,
@@ -148,8 +150,7 @@ def evaluate_encoder(
     Args:
         encoder: What embeds.
         store: Held-out episodes.
-        form: Of reward curves.
-        segments: Of segments: what the encoder was trained for; `form` by default.
+        form: The reward that the encoder was trained for.
         seed: Of segments, shuffles and resamples.
         instructions: Candidates; the store's own by default.
         paraphrases: Instruction -> ways to say it that training did not see.
@@ -161,20 +162,16 @@ def evaluate_encoder(
     """
     embedded = embed_store(encoder, store, instructions=instructions, camera=camera, max_frames=max_frames)
     said = embed_paraphrases(encoder, embedded.instructions, paraphrases) if paraphrases else []
-    return evaluate_embedded(embedded, form=form, segments=segments, seed=seed, paraphrases=said)
+    return evaluate_embedded(embedded, form=form, seed=seed, paraphrases=said)
 
 
 def evaluate_embedded(
-    embedded: EmbeddedVideos,
-    *,
-    form: RewardForm = "potential",
-    segments: RewardForm | None = None,
-    seed: int = 0,
-    paraphrases: Sequence[Array] = (),
+    embedded: EmbeddedVideos, *, form: RewardForm = "potential", seed: int = 0, paraphrases: Sequence[Array] = ()
 ) -> Evaluation:
     """Evaluate embeddings; `paraphrases` are text embeddings [L, D], each the instructions said otherwise."""
-    form = as_form(form, "form")
-    segments = as_form(segments or form, "segments")
+    form = as_form(form)
+    hint = "score it with counterpoint reward"
+    require(form in CURVES, "form", form, "a form that compares frames with language: potential or transition", hint)
     estimates: dict[str, Estimate] = {}
     for name in CURVES:
         of_form = {
@@ -182,12 +179,11 @@ def evaluate_embedded(
             **_grounding_estimates(embedded, SEGMENTS[name], paraphrases, seed),
         }
         estimates |= {f"{key}.{name}": value for key, value in of_form.items()}
-    last = scores.cosine(embedded.last(), embedded.text)
+    last = cosine(embedded.last(), embedded.text)
     estimates["accuracy_last_frame"] = _share(metrics.matched(last, embedded.own))
     estimates |= representation_estimates(embedded, seed)
     return Evaluation(
         form=form,
-        segments=segments,
         seed=seed,
         videos=len(embedded.videos),
         frames=sum(len(video) for video in embedded.videos),
@@ -196,8 +192,8 @@ def evaluate_embedded(
         fingerprint=embedded.fingerprint,
         estimates=estimates,
         heatmaps=(
-            _heatmap(embedded, "short segments", segment_scores(embedded, SEGMENTS[segments], SHORT, seed)),
-            _heatmap(embedded, "whole videos", segment_scores(embedded, SEGMENTS[segments], 1.0, seed)),
+            _heatmap(embedded, "short segments", segment_scores(embedded, SEGMENTS[form], SHORT, seed)),
+            _heatmap(embedded, "whole videos", segment_scores(embedded, SEGMENTS[form], 1.0, seed)),
         ),
     )
 
@@ -208,7 +204,7 @@ def reward_curves(embedded: EmbeddedVideos, form: RewardForm) -> list[Float[Arra
 
 
 def segment_scores(
-    embedded: EmbeddedVideos, score: scores.SegmentScore, share: float | None, seed: int, count: int = 16
+    embedded: EmbeddedVideos, score: SegmentScore, share: float | None, seed: int, count: int = 16
 ) -> Float[Array, "V K L"]:
     """Scores of K segments of every video under every instruction.
 
@@ -264,7 +260,7 @@ def _time_estimates(embedded: EmbeddedVideos, curve: Curve, seed: int) -> dict[s
 
 
 def _grounding_estimates(
-    embedded: EmbeddedVideos, score: scores.SegmentScore, paraphrases: Sequence[Array], seed: int
+    embedded: EmbeddedVideos, score: SegmentScore, paraphrases: Sequence[Array], seed: int
 ) -> dict[str, Estimate]:
     """Is a video told by its instruction, and an instruction by its video?"""
     own, strata = embedded.own, embedded.own.tolist()

@@ -14,8 +14,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from counterpoint.errors import BadInputError
-from counterpoint.rewards.extras import report_package
+from counterpoint.errors import BadInputError, import_extra
 
 __all__ = [
     "Estimate",
@@ -152,7 +151,7 @@ def wilson(successes: int, count: int, *, level: float = 0.95) -> Estimate:
         raise BadInputError(
             "successes", f"{successes} of {count}", "0 <= successes <= count, count >= 1", "count again"
         )
-    test = report_package("scipy.stats").binomtest(successes, count)
+    test = import_extra("scipy.stats", "report").binomtest(successes, count)
     interval = test.proportion_ci(confidence_level=level, method="wilson")
     return Estimate(successes / count, float(interval.low), float(interval.high), count, "Wilson")
 
@@ -167,7 +166,7 @@ def seeds_interval(values: Float[Array, " N"], *, level: float = 0.95) -> Estima
     value, count = float(checked.mean()), len(checked)
     if count == 1:
         return Estimate(value, float("nan"), float("nan"), 1, "none: one seed")
-    t = float(report_package("scipy.stats").t.ppf((1 + level) / 2, count - 1))
+    t = float(import_extra("scipy.stats", "report").t.ppf((1 + level) / 2, count - 1))
     half = t * float(checked.std(ddof=1)) / count**0.5
     return Estimate(value, value - half, value + half, count, "t over seeds")
 
@@ -201,7 +200,7 @@ def _strata(values: Array, labels: Sequence[Hashable] | None) -> list[Array]:
 def _bootstrap(
     groups: list[Array], statistic: Any, method: str, seed: int, level: float, resamples: int
 ) -> tuple[float, float]:
-    result = report_package("scipy.stats").bootstrap(
+    result = import_extra("scipy.stats", "report").bootstrap(
         groups,
         statistic,
         method=method,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from counterpoint.config import FrozenConfig, validate
 from counterpoint.errors import BadInputError
@@ -211,18 +211,15 @@ class Entry:
     Attributes:
         objective: The class; called with a dual encoder and its configuration.
         config: Its configuration.
-        segment_score: How a segment is scored against an instruction in evaluations: by the similarity gained
-            (`potential`) or by the direction of the change (`direction`).
     """
 
     objective: type[Any]
     config: type[FrozenConfig]
-    segment_score: Literal["potential", "direction"] = "potential"
 
 
 OBJECTIVES: dict[str, Entry] = {
     "decisionnce_p": Entry(DecisionNCEP, DecisionNCEConfig),
-    "decisionnce_t": Entry(DecisionNCET, DecisionNCEConfig, "direction"),
+    "decisionnce_t": Entry(DecisionNCET, DecisionNCEConfig),
     "actol": Entry(AcTOL, AcTOLConfig),
     "directed_actol": Entry(DirectedAcTOL, AcTOLConfig),
     "clip_goal": Entry(CLIPGoal, CLIPGoalConfig),

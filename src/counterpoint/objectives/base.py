@@ -14,6 +14,7 @@ from counterpoint.config import FrozenConfig
 from counterpoint.data.augment import images
 from counterpoint.data.spec import Augment, Draw, Key, NStepSpec, Spec
 from counterpoint.encoders.base import DualEncoder
+from counterpoint.encoders.towers import RewardForm
 
 __all__ = [
     "Batch",
@@ -175,7 +176,12 @@ class ClipObjective(Objective):
         draw: Which F steps of an episode.
         unique_instructions: One clip of each distinct instruction an epoch.
         augment: Image augmentation, or `None`.
+
+    Attributes:
+        reward_form: The reward that the objective trains for, written into the encoder's configuration.
     """
+
+    reward_form: ClassVar[RewardForm] = "potential"
 
     def __init__(
         self, encoder: DualEncoder, draw: Draw, *, unique_instructions: bool = False, augment: Augment | None = None
@@ -198,5 +204,7 @@ class ClipObjective(Objective):
         )
 
     def exports(self) -> dict[str, nn.Module]:
-        """The dual encoder."""
+        """Return the dual encoder, whose configuration names the reward that it was trained for."""
+        if isinstance(self.encoder, DualEncoder):  # and not an encoder of the user's own
+            self.encoder.config = self.encoder.config.model_copy(update={"reward_form": self.reward_form})
         return {"encoder": self.encoder}

@@ -222,6 +222,8 @@ class DecisionNCEP(_DecisionNCE):
 class DecisionNCET(_DecisionNCE):
     """DecisionNCE-T: the reward is how well a segment moves in the instruction's direction."""
 
+    reward_form = "transition"
+
     def rewards(self, frames: Float[Tensor, "B F D"], text: Float[Tensor, "B D"]) -> Float[Tensor, "B B"]:
         """`transition_rewards`."""
         return transition_rewards(frames, text)

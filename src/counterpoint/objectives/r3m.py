@@ -273,6 +273,8 @@ class R3M(ClipObjective):
         config: R3M's settings.
     """
 
+    reward_form = "language"
+
     def __init__(self, encoder: DualEncoder, config: R3MConfig | None = None) -> None:
         config = config or R3MConfig()
         super().__init__(encoder, R3MFrames(), augment=config.augmentation)
@@ -322,4 +324,4 @@ class R3M(ClipObjective):
 
     def exports(self) -> dict[str, nn.Module]:
         """The dual encoder and the language reward."""
-        return {"encoder": self.encoder, "language_reward": self.reward}
+        return {**super().exports(), "language_reward": self.reward}

@@ -127,6 +127,8 @@ class TCN(ClipObjective):
         config: TCN's settings.
     """
 
+    reward_form = "goal"
+
     def __init__(self, encoder: DualEncoder, config: TCNConfig | None = None) -> None:
         config = config or TCNConfig()
         super().__init__(encoder, NearAndFar(config.window, config.num_negatives), augment=config.augmentation)

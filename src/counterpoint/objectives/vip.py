@@ -138,6 +138,8 @@ class VIP(ClipObjective):
         config: VIP's settings.
     """
 
+    reward_form = "goal"
+
     def __init__(self, encoder: DualEncoder, config: VIPConfig | None = None) -> None:
         config = config or VIPConfig()
         super().__init__(encoder, GoalTransition(), augment=config.augmentation)

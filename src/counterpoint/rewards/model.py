@@ -1,15 +1,22 @@
-"""Frames and instructions in, embeddings out: checked, in bounded batches, without gradient.
+"""Rewards of a video under instructions or a goal image, from a pretrained encoder, without training or gradient.
 
-`RewardModel`: an encoder of images and text, asked how far a video has come with an instruction.
+S is the cosine, phi(o) the raw embedding of a frame, psi(l) that of an instruction, g a goal image::
+
+    potential    S(phi(o_t), psi(l))               AcTOL, section 5.4; its steps are DecisionNCE, Eq. 3
+    transition   S(phi(o_t) - phi(o_0), psi(l))    DecisionNCE-T, Eq. 6, of the segment from the start to t
+    goal         -||phi(o_t) - phi(g)||            VIP, section 4; S(phi(o_t), phi(g)) of encoders with language (LIV)
+    language     G(phi(o_0), phi(o_t), psi(l))     R3M's perceptron, in (0, 1)
+
+A transition that does not exist (t = 0, or a frame that looks like the first) scores 0.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -17,121 +24,324 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from counterpoint.errors import BadInputError
-from counterpoint.rewards.scores import direction, potential
+from counterpoint.encoders.towers import RewardForm
+from counterpoint.errors import BadInputError, require
 
 __all__ = [
     "Embedder",
     "RewardForm",
     "RewardModel",
+    "SegmentScore",
     "as_form",
     "check_frames",
     "check_instructions",
+    "cosine",
     "embed_frames",
     "embed_text",
+    "potential",
+    "potential_gain",
     "read_run_config",
+    "transition",
+    "transition_score",
 ]
 
-
 Array = NDArray[np.float64]
+Video = TypeVar("Video", NDArray[Any], Tensor)
+SegmentScore = Callable[[Array, Array, Array], Array]
+"""(start frames [N, D], goal frames [N, D], text [L, D]) -> score of each segment under each text, [N, L]."""
+LANGUAGE_REWARD = "language_reward.safetensors"
+"""R3M's perceptron, in the folder of a saved encoder."""
+STILL = 1e-5
+"""Embeddings nearer than this share of their length are equal: float32 networks give no more digits."""
 
 
 class Embedder(Protocol):
-    """What a reward needs of an encoder; `counterpoint.encoders.base.DualEncoder` is one."""
+    """An encoder of frames and text; `counterpoint.encoders.base.DualEncoder` is one."""
 
     @property
     def embed_dim(self) -> int:
         """D."""
 
     def encode_image(self, frames: Tensor, /) -> Tensor:
-        """Raw embeddings [T, D] of frames [T, H, W, 3], uint8 or float in [0, 1]."""
+        """Return raw embeddings [T, D] of frames [T, H, W, 3], uint8 or float in [0, 1]."""
 
     def encode_text(self, text: Sequence[str], /) -> Tensor:
-        """Raw embeddings [L, D] of L texts."""
+        """Return raw embeddings [L, D] of L texts."""
+
+
+def cosine(left: Float[Array, "N D"], right: Float[Array, "L D"]) -> Float[Array, "N L"]:
+    """Return the cosine of every row of `left` with every row of `right`; 0 where either is the zero vector."""
+    similarity: Array = _unit(left) @ _unit(right).T
+    return similarity
+
+
+def potential(frames: Float[Array, "T D"], text: Float[Array, "L D"]) -> Float[Array, "L T"]:
+    """Return S(phi(o_t), psi(l)) of every frame."""
+    return cosine(text, frames)
+
+
+def transition(frames: Float[Array, "T D"], text: Float[Array, "L D"]) -> Float[Array, "L T"]:
+    """Return S(phi(o_t) - phi(o_0), psi(l)) of every frame."""
+    return transition_score(np.broadcast_to(frames[:1], frames.shape), frames, text).T
+
+
+def potential_gain(
+    start: Float[Array, "N D"], goal: Float[Array, "N D"], text: Float[Array, "L D"]
+) -> Float[Array, "N L"]:
+    """Return S(phi(o_goal), psi(l)) - S(phi(o_start), psi(l)), DecisionNCE-P's segment score (Eq. 4), in [-2, 2]."""
+    return cosine(goal, text) - cosine(start, text)
+
+
+def transition_score(
+    start: Float[Array, "N D"], goal: Float[Array, "N D"], text: Float[Array, "L D"]
+) -> Float[Array, "N L"]:
+    """Return S(phi(o_goal) - phi(o_start), psi(l)), DecisionNCE-T's segment score (Eq. 6), in [-1, 1]."""
+    moved = goal - start
+    size = np.maximum(np.linalg.norm(start, axis=1), np.linalg.norm(goal, axis=1))
+    still = np.linalg.norm(moved, axis=1) <= STILL * size
+    return np.where(still[:, None], 0.0, cosine(moved, text))
 
 
 def embed_frames(encoder: Embedder, frames: NDArray[Any] | Tensor, batch_size: int = 64) -> Float[Array, "T D"]:
-    """Raw embeddings of a video, `batch_size` frames at a time.
-
-    Args:
-        encoder: What embeds.
-        frames: [T, H, W, 3], uint8 in [0, 255] or float in [0, 1].
-        batch_size: Frames encoded at once.
+    """Return raw embeddings of frames [T, H, W, 3], uint8 in [0, 255] or float in [0, 1], `batch_size` at a time.
 
     Raises:
-        BadInputError: When the frames have another dtype, shape or range.
+        BadInputError: Frames of another dtype, shape or range.
     """
-    pixels = check_frames(frames)
-    device = _device(encoder)
-    with _scoring(encoder):
-        parts = [
-            encoder.encode_image(pixels[at : at + batch_size].to(device)).double().cpu()
-            for at in range(0, len(pixels), batch_size)
-        ]
+    pixels, device = check_frames(frames), _device(encoder)
+    with _evaluating(encoder):
+        parts = [encoder.encode_image(part.to(device)).double().cpu() for part in torch.split(pixels, batch_size)]
     embeddings: Array = torch.cat(parts).numpy()
     return embeddings
 
 
 def embed_text(encoder: Embedder, texts: str | Sequence[str]) -> Float[Array, "L D"]:
-    """Raw embeddings of L texts.
+    """Return raw embeddings of L texts.
 
     Raises:
-        BadInputError: When there is none, or one is empty or not text.
+        BadInputError: No text, an empty one, or something else.
     """
-    with _scoring(encoder):
+    with _evaluating(encoder):
         embeddings: Array = encoder.encode_text(check_instructions(texts)).double().cpu().numpy()
     return embeddings
 
 
 def check_frames(frames: NDArray[Any] | Tensor) -> Tensor:
-    """Frames as a tensor [T, H, W, 3]: uint8 in [0, 255] or float32 in [0, 1].
+    """Return frames as a tensor [T, H, W, 3]: uint8 in [0, 255] or float32 in [0, 1], by dtype, never by value.
 
     Raises:
-        BadInputError: When they are anything else. The dtype decides the range, never the values.
+        BadInputError: Anything else.
     """
-    if not isinstance(frames, np.ndarray | Tensor):
-        raise _bad_frames(type(frames).__name__, "stack them: np.stack(frames)")
-    if frames.ndim != 4 or frames.shape[-1] != 3:
-        channels_first = frames.ndim == 4 and frames.shape[1] == 3
-        hint = "move the channels last" if channels_first else "give the RGB frames of one video"
-        raise _bad_frames(f"shape {tuple(frames.shape)}", hint)
-    if 0 in frames.shape:
-        raise _bad_frames(f"no pixels, shape {tuple(frames.shape)}", "give at least one frame")
+
+    def check(ok: bool, found: str, hint: str) -> None:
+        require(ok, "frames", found, "[T, H, W, 3], uint8 in [0, 255] or float in [0, 1]", hint)
+
+    check(isinstance(frames, np.ndarray | Tensor), type(frames).__name__, "stack them: np.stack(frames)")
+    first = frames.ndim == 4 and frames.shape[1] == 3
+    hint = "move the channels last" if first else "give the RGB frames of one video"
+    check(frames.ndim == 4 and frames.shape[-1] == 3, f"shape {tuple(frames.shape)}", hint)
+    check(0 not in frames.shape, f"no pixels, shape {tuple(frames.shape)}", "give at least one frame")
     name = str(frames.dtype).removeprefix("torch.")
-    if name not in ("uint8", "float16", "float32", "float64"):
-        raise _bad_frames(f"dtype {name}", "convert to uint8, or divide to [0, 1] as float32")
+    known = name in ("uint8", "float16", "float32", "float64")
+    check(known, f"dtype {name}", "convert to uint8, or divide to [0, 1] as float32")
     pixels = frames if isinstance(frames, Tensor) else torch.from_numpy(np.ascontiguousarray(frames))
     if pixels.dtype == torch.uint8:
         return pixels
-    low, high = float(pixels.min()), float(pixels.max())
-    if not (low >= 0.0 and high <= 1.0):  # written so that nan fails too
-        raise _bad_frames(f"floats in [{low:g}, {high:g}]", "divide by 255, or give uint8")
+    low, high = (float(bound) for bound in pixels.aminmax())  # NaN where any pixel is
+    check(low >= 0 and high <= 1, f"floats in [{low:g}, {high:g}]", "divide by 255, or give uint8")
     return pixels.float()
 
 
 def check_instructions(instructions: str | Sequence[str]) -> list[str]:
-    """One instruction or several, as a list.
+    """Return one instruction or several as a list.
 
     Raises:
-        BadInputError: When there is none, or one is empty or not text.
+        BadInputError: None, an empty one, or something that is not text.
     """
     texts = [instructions] if isinstance(instructions, str) else instructions
-    if not isinstance(texts, Sequence) or isinstance(texts, bytes) or len(texts) == 0:
-        raise _bad_instruction("instruction", repr(instructions))
-    for index, text in enumerate(texts):
-        if not isinstance(text, str) or not text.strip():
-            raise _bad_instruction("instruction" if len(texts) == 1 else f"instruction {index}", repr(text))
+    good = isinstance(texts, Sequence) and not isinstance(texts, bytes) and len(texts) > 0
+    good = good and all(isinstance(text, str) and text.strip() for text in texts)
+    require(good, "instruction", repr(instructions), "text that is not empty", "say what should happen, in words")
     return list(texts)
 
 
-def _bad_frames(found: str, hint: str) -> BadInputError:
-    expected = "frames [T, H, W, 3], uint8 in [0, 255] or float in [0, 1]"
-    return BadInputError("frames", found, expected, hint)
+class RewardModel:
+    """A reward function of videos: an encoder, read as it was trained.
+
+    Methods take frames [T, H, W, 3], uint8 in [0, 255] or float in [0, 1]. One instruction gives [T] and a list of L
+    gives [L, T], float32, an array for an array and a tensor for a tensor. Bad frames and instructions, and a form
+    that the encoder was not trained for, raise `BadInputError`.
+
+    Args:
+        encoder: Image and text towers into one space.
+        form: The meaning of `reward`; by default the form that the encoder was trained for (`config.reward_form`).
+        batch_size: Frames encoded at once, which bounds memory for long videos.
+        language_reward: R3M's perceptron G, for the form `language`.
+
+    Example:
+        >>> model = RewardModel.from_pretrained("runs/drawer")  # doctest: +SKIP
+        >>> model.reward(frames, ["open the drawer", "close the drawer"])  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        encoder: Embedder,
+        *,
+        form: RewardForm | None = None,
+        batch_size: int = 64,
+        language_reward: nn.Module | None = None,
+    ) -> None:
+        self.encoder, self.batch_size, self.language_reward = encoder, batch_size, language_reward
+        self.trained_form: RewardForm = getattr(getattr(encoder, "config", None), "reward_form", "potential")
+        self.form = self.trained_form if form is None else self.check_form(as_form(form))
+
+    @classmethod
+    def from_pretrained(
+        cls, source: str | Path, *, device: str | torch.device = "cpu", form: RewardForm | None = None
+    ) -> RewardModel:
+        """Load the reward of a run, of a folder written by `save_pretrained`, or of a model on the Hub.
+
+        Args:
+            source: A run's folder, a folder with `config.json` and `model.safetensors`, or a Hub id.
+            device: The device that computes.
+            form: The meaning of `reward`, when it is not the form that the encoder was trained for.
+
+        Raises:
+            BadInputError: No such folder or model, one that is not trained yet, or another kind of encoder.
+        """
+        from counterpoint.encoders.base import DualEncoder
+        from counterpoint.encoders.hub import saved_kind
+
+        kind = saved_kind(source)
+        hint = (
+            "reward and report read encoders of language; `counterpoint evaluate` measures policies and agents, also "
+        )
+        hint += "those that `counterpoint train` puts on an encoder for control"
+        require(kind == "dual_encoder", source, f"kind {kind!r}", "an encoder of frames and instructions", hint)
+        encoder = DualEncoder.from_pretrained(source, map_location=str(device))
+        return cls(encoder, form=form, language_reward=_language_reward(Path(source), str(device)))
+
+    def check_form(self, form: RewardForm) -> RewardForm:
+        """Return `form`, if the encoder was trained for it.
+
+        Raises:
+            BadInputError: A form that reads language of an encoder whose space has none (VIP, TCN, R3M).
+        """
+        only = {"goal": ("goal",), "language": ("language", "goal")}.get(self.trained_form)
+        works = only or ("potential", "transition", "goal")
+        ways = " or ".join("a goal image (--goal IMAGE)" if way == "goal" else f"the form {way}" for way in works)
+        require(
+            form in works and (form != "language" or self.language_reward is not None),
+            f"the reward form {form!r}",
+            f"an encoder trained for {self.trained_form!r}" + ("" if only else ", without R3M's language reward"),
+            "a form that it was trained for",
+            f"use {ways}",
+        )
+        return form
+
+    def potential(self, frames: Video, instructions: str | Sequence[str]) -> Video:
+        """Return S(phi(o_t), psi(l)) of every frame."""
+        return self._score("potential", frames, instructions)
+
+    def transition(self, frames: Video, instructions: str | Sequence[str]) -> Video:
+        """Return S(phi(o_t) - phi(o_0), psi(l)) of every frame, 0 at t = 0."""
+        return self._score("transition", frames, instructions)
+
+    def language(self, frames: Video, instructions: str | Sequence[str]) -> Video:
+        """Return R3M's G(phi(o_0), phi(o_t), psi(l)) of every frame, in (0, 1)."""
+        return self._score("language", frames, instructions)
+
+    def steps(self, frames: Video, instructions: str | Sequence[str]) -> Video:
+        """Return what each step adds to the potential (DecisionNCE, Eq. 3): [T-1] or [L, T-1]."""
+        text = embed_text(self.encoder, instructions)
+        self.check_language("potential")
+        curves = np.diff(potential(embed_frames(self.encoder, frames, self.batch_size), text), axis=1)
+        return _like(frames, curves[0] if isinstance(instructions, str) else curves)
+
+    def goal(self, frames: Video, goal: Video) -> Video:
+        """Return the reward of every frame [T] for reaching a goal image [H, W, 3]: see the module's docstring."""
+        embedded = embed_frames(self.encoder, frames, self.batch_size)
+        return _like(frames, self.score("goal", embedded, embed_frames(self.encoder, goal[None]))[0])
+
+    def reward(self, frames: Video, instructions: str | Sequence[str] = (), *, goal: Video | None = None) -> Video:
+        """Return the reward that the encoder was trained for, or that `form` names; for a goal image where given."""
+        if goal is not None:
+            return self.goal(frames, goal)
+        return self._score(self.form, frames, instructions)
+
+    def score(self, form: RewardForm, frames: Float[Array, "T D"], targets: Float[Array, "L D"]) -> Float[Array, "L T"]:
+        """Return the reward of embedded frames under embedded instructions (or goal images, for `goal`)."""
+        if form == "transition":
+            return transition(frames, targets)
+        if form == "language":
+            assert self.language_reward is not None
+            device = next(self.language_reward.parameters()).device
+            now, text = (torch.from_numpy(part).float().to(device) for part in (frames, targets))
+            with torch.no_grad():
+                found: Array = self.language_reward(now[0], now, text[:, None]).double().cpu().numpy()
+            return found
+        if form == "goal" and self.trained_form == "goal":
+            distance: Array = np.linalg.norm(frames[None] - targets[:, None], axis=2)
+            return -distance
+        return potential(frames, targets)
+
+    def _score(self, form: RewardForm, frames: Video, instructions: str | Sequence[str]) -> Video:
+        self.check_language(form)
+        text = embed_text(self.encoder, instructions)
+        curves = self.score(form, embed_frames(self.encoder, frames, self.batch_size), text)
+        return _like(frames, curves[0] if isinstance(instructions, str) else curves)
+
+    def check_language(self, form: RewardForm) -> RewardForm:
+        """Return `form`, if it scores frames against instructions and the encoder was trained for it.
+
+        Raises:
+            BadInputError: It is `goal`, or a form that this encoder was not trained for.
+        """
+        hint = "give one: reward(frames, goal=image), or --goal IMAGE"
+        require(form != "goal", "instruction", "words, for a reward of the form 'goal'", "a goal image", hint)
+        return self.check_form(form)
 
 
-def _bad_instruction(where: str, found: str) -> BadInputError:
-    expected = "text that is not empty"
-    return BadInputError(where, found, expected, "say what should happen, in words")
+def as_form(form: object) -> RewardForm:
+    """Return `form`, if it is one.
+
+    Raises:
+        BadInputError: Another value.
+    """
+    for known in get_args(RewardForm):
+        if form == known:
+            return known  # type: ignore[no-any-return]
+    raise BadInputError("form", repr(form), " or ".join(map(repr, get_args(RewardForm))), "choose one of these")
+
+
+def read_run_config(run: Path) -> dict[str, Any]:
+    """Return `RUN/config.json`.
+
+    Raises:
+        BadInputError: Absent or broken.
+    """
+    path = run / "config.json"
+    require(path.is_file(), path, "no such file", "a run's folder", "give the folder that training wrote")
+    try:
+        config = json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise BadInputError(path, f"broken JSON ({error})", "a run's configuration", "restore the file") from None
+    require(isinstance(config, dict), path, type(config).__name__, "a JSON object", "restore the file")
+    return dict(config)
+
+
+def _language_reward(source: Path, device: str) -> nn.Module | None:
+    file = next((f for f in (source / "model" / LANGUAGE_REWARD, source / LANGUAGE_REWARD) if f.is_file()), None)
+    if file is None:
+        return None
+    from counterpoint.encoders.weights import fit_weights, read_weights
+    from counterpoint.objectives.r3m import LanguageReward
+
+    weights = read_weights(file)
+    hidden, width = weights["layers.0.weight"].shape
+    head = LanguageReward(width // 3, width // 3, hidden)
+    fit_weights(head, weights, file)
+    return head.to(device).eval()
 
 
 def _device(encoder: Embedder) -> torch.device:
@@ -140,8 +350,8 @@ def _device(encoder: Embedder) -> torch.device:
 
 
 @contextmanager
-def _scoring(encoder: Embedder) -> Iterator[None]:
-    """No gradient and evaluation mode; every submodule is given its own mode back."""
+def _evaluating(encoder: Embedder) -> Iterator[None]:
+    """Disable gradients and set evaluation mode; every submodule gets its own mode back."""
     modules = list(encoder.modules()) if isinstance(encoder, nn.Module) else []
     modes = [module.training for module in modules]
     try:
@@ -154,111 +364,12 @@ def _scoring(encoder: Embedder) -> Iterator[None]:
             module.training = mode
 
 
-RewardForm = Literal["potential", "direction"]
-Video = TypeVar("Video", NDArray[Any], Tensor)
+def _like(frames: Video, scores: Array) -> Video:
+    rewards = scores.astype(np.float32)
+    return torch.from_numpy(rewards).to(frames.device) if isinstance(frames, Tensor) else rewards
 
 
-class RewardModel:
-    """Rewards of a video under instructions, with no training and no gradient.
-
-    Every method takes frames [T, H, W, 3], uint8 in [0, 255] or float in [0, 1], and one instruction or
-    several. One instruction gives [T] and a list of L gives [L, T], float32, in the kind of the frames: an
-    array for an array, a tensor for a tensor. Frames of another dtype, shape or range, and instructions that
-    are empty or no text, raise `BadInputError`.
-
-    Args:
-        encoder: Image and text towers into one space.
-        form: What `reward` means; a run writes it into its configuration as `reward_form`.
-        batch_size: Frames encoded at once, which bounds memory whatever the video's length.
-
-    Example:
-        >>> model = RewardModel.from_pretrained("runs/drawer")  # doctest: +SKIP
-        >>> model.reward(frames, ["open the drawer", "close the drawer"])  # doctest: +SKIP
-    """
-
-    def __init__(self, encoder: Embedder, *, form: RewardForm = "potential", batch_size: int = 64) -> None:
-        self.encoder, self.form, self.batch_size = encoder, as_form(form, "form"), batch_size
-
-    @classmethod
-    def from_pretrained(cls, source: str | Path, *, device: str | torch.device = "cpu") -> RewardModel:
-        """The reward of a run, of a folder written by `save_pretrained`, or of a model on the Hub.
-
-        Args:
-            source: A run's folder (its `model/`, and `reward_form` of its `config.json`), a folder with
-                `config.json` and `model.safetensors`, or a Hub id such as `name/model`.
-            device: Where to compute.
-
-        Raises:
-            BadInputError: When there is no such folder or model, or training has not written one yet.
-        """
-        from counterpoint.encoders.base import DualEncoder
-
-        encoder = DualEncoder.from_pretrained(source, map_location=str(device))
-        return cls(encoder, form=_saved_form(Path(source)))
-
-    def potential(self, frames: Video, instructions: str | Sequence[str]) -> Video:
-        """S(phi(o_t), psi(l)) of every frame: [T], or [L, T] for a list."""
-        return _like(frames, instructions, potential(*self._embed(frames, instructions)))
-
-    def direction(self, frames: Video, instructions: str | Sequence[str]) -> Video:
-        """S(phi(o_t) - phi(o_0), psi(l)) of every frame, 0 at t = 0: [T], or [L, T] for a list."""
-        return _like(frames, instructions, direction(*self._embed(frames, instructions)))
-
-    def steps(self, frames: Video, instructions: str | Sequence[str]) -> Video:
-        """What each step adds to the potential (DecisionNCE, Eq. 3): [T-1], or [L, T-1] for a list."""
-        return _like(frames, instructions, np.diff(potential(*self._embed(frames, instructions)), axis=1))
-
-    def reward(self, frames: Video, instructions: str | Sequence[str]) -> Video:
-        """The reward the encoder was trained for: `potential` or `direction`, as `form` says."""
-        return (self.potential if self.form == "potential" else self.direction)(frames, instructions)
-
-    def _embed(self, frames: Video, instructions: str | Sequence[str]) -> tuple[Array, Array]:
-        text = embed_text(self.encoder, instructions)
-        return embed_frames(self.encoder, frames, self.batch_size), text
-
-
-def as_form(form: object, where: str | Path) -> RewardForm:
-    """`form`, if it is one.
-
-    Raises:
-        BadInputError: When it is neither "potential" nor "direction".
-    """
-    if form == "potential" or form == "direction":
-        return form
-    expected = "'potential' or 'direction'"
-    raise BadInputError(where, repr(form), expected, "choose one of the two")
-
-
-def read_run_config(run: Path) -> dict[str, Any]:
-    """`RUN/config.json`.
-
-    Raises:
-        BadInputError: When it is absent or broken.
-    """
-    path = run / "config.json"
-    if not path.is_file():
-        raise BadInputError(path, "no such file", "a run's folder", "give the folder that training wrote")
-    try:
-        config = json.loads(path.read_text())
-    except json.JSONDecodeError as error:
-        raise BadInputError(path, f"broken JSON ({error})", "a run's configuration", "restore the file") from None
-    if not isinstance(config, dict):
-        kind = type(config).__name__
-        raise BadInputError(path, kind, "a JSON object", "restore the file")
-    return config
-
-
-def _saved_form(source: Path) -> RewardForm:
-    """What a run calls its reward; the potential for an encoder outside a run."""
-    if not (source / "model").is_dir():
-        return "potential"
-    form = read_run_config(source).get("reward_form") or "potential"
-    return as_form(form, f"{source / 'config.json'}: reward_form")
-
-
-def _like(frames: Video, instructions: str | Sequence[str], scores: Array) -> Video:
-    """Scores [L, T] in the caller's terms: one row for one text, and the kind of the frames."""
-    rewards = (scores[0] if isinstance(instructions, str) else scores).astype(np.float32)
-    if isinstance(frames, Tensor):
-        return torch.from_numpy(rewards).to(frames.device)
-    return rewards
+def _unit(vectors: Array) -> Array:
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit: Array = vectors / np.where(lengths == 0.0, 1.0, lengths)
+    return unit

@@ -1,9 +1,7 @@
-"""Line charts as HTML that stays sharp and legible at any width, in light and dark.
+"""HTML pages of rewards: line charts, and a video under a cursor on its curve. One file a page, no network.
 
-Lines are SVG paths in a 1000 x 1000 box that is stretched to the figure; everything written is HTML placed
-in per cent, so that letters keep their size on a phone. Colours are CSS classes (`templates/style.css`).
-
-A page with a video under a cursor on its reward curve: one file, no network, nothing to install.
+Lines are SVG paths in a 1000 x 1000 box that is stretched to the figure; text is HTML placed in per cent, so that
+letters keep their size on a phone. Colours are CSS classes (`templates/style.css`).
 """
 
 from __future__ import annotations
@@ -25,9 +23,10 @@ from markupsafe import Markup, escape
 from numpy.typing import NDArray
 from PIL import Image
 
-from counterpoint.rewards.extras import report_package
+from counterpoint.errors import import_extra
 
 __all__ = [
+    "COLOURS",
     "Chart",
     "Line",
     "PlayerView",
@@ -42,10 +41,11 @@ __all__ = [
     "write_whole",
 ]
 
-
-BOX = 1000.0
+COLOURS = ("#0072b2", "#c8500a", "#00825f", "#b0568a", "#a86f00", "#3a8fc4")
+"""The CSS classes `c0` to `c5`, for images."""
 LETTERS, LINE_HEIGHT = 14, 7.5
 """Letters in a line of a label, and the per cent of a chart's height that a line takes (`style.css`)."""
+TEMPLATES = Path(__file__).parent / "templates"
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,11 @@ class Line:
     """One line of a chart.
 
     Attributes:
-        x: Places, ascending.
+        x: Positions, ascending.
         y: Values.
         kind: CSS class: `c0` to `c5` (colours), `rest` (grey, thin), `ghost` (dashed).
-        label: Written at the line's end; none when empty.
-        live: Whether a cursor marks the line and its label tells the value there.
+        label: Text at the line's end; none when empty.
+        live: Whether a cursor marks the line and its label shows the value there.
     """
 
     x: Sequence[float]
@@ -69,7 +69,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Point:
-    """A marked place; `kind` is a CSS class, as of `Line`."""
+    """A marked location; `kind` is a CSS class, as in `Line`."""
 
     x: float
     y: float
@@ -78,13 +78,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawn chart.
-
-    Attributes:
-        html: The figure's inside.
-        x_range: Least and greatest place: what a pointer's position means.
-        y_range: Least and greatest value.
-    """
+    """A chart as HTML, with the ranges of x and y that it spans."""
 
     html: Markup
     x_range: tuple[float, float]
@@ -101,110 +95,86 @@ def line_chart(
     y_range: tuple[float, float] | None = None,
     points: Sequence[Point] = (),
 ) -> Chart:
-    """Draw lines over common axes.
+    """Plot lines over common axes.
 
     Args:
-        lines: Drawn in order: the last lies on top.
-        x_label: What x is, with its unit.
-        y_label: What y is, with its unit.
-        summary: One sentence for those who do not see the picture.
-        x_range: Least and greatest place; by default the lines' own.
-        y_range: Least and greatest value; by default what the lines need.
-        points: Marked places.
+        lines: The last lies on top.
+        x_label: The meaning of x, with its unit.
+        y_label: The meaning of y, with its unit.
+        summary: One sentence for a screen reader.
+        x_range: Least and greatest x; by default the lines' own.
+        y_range: Least and greatest y; by default what the lines need.
+        points: Marked locations.
     """
     xs = [x for line in lines for x in line.x]
     ys = [y for line in lines for y in line.y if math.isfinite(y)]
     left, right = x_range or ((min(xs), max(xs)) if min(xs) < max(xs) else (min(xs) - 0.5, min(xs) + 0.5))
     low, high = y_range or padded(min(ys, default=0.0), max(ys, default=1.0))
-    parts = [f'<svg viewBox="0 0 1000 1000" preserveAspectRatio="none" role="img" aria-label="{escape(summary)}">']
-    for tick in nice_ticks(low, high, 5):
-        y = _down(tick, low, high)
-        kind = "zero" if tick == 0.0 else "grid"
-        parts.append(f'<path class="{kind}" d="M0 {y:.1f}H1000"/>')
-    for line in lines:
-        parts.append(f'<path class="line {escape(line.kind)}" d="{_path(line, left, right, low, high)}"/>')
-    for point in points:  # a stroke of no length with round ends: a dot that stretching leaves round
-        x, y = _across(point.x, left, right), _down(point.y, low, high)
-        parts.append(f'<path class="point {escape(point.kind)}" d="M{x:.1f} {y:.1f}h.01"/>')
-    parts.append("</svg>")
-    parts += [
-        f'<span class="tick y" style="top:{_down(tick, low, high) / 10:.2f}%">{_number(tick)}</span>'
-        for tick in nice_ticks(low, high, 5)
-    ]
-    parts += [
-        f'<span class="tick x" style="left:{_across(tick, left, right) / 10:.2f}%">{_number(tick)}</span>'
-        for tick in nice_ticks(left, right, 5)
-    ]
-    labelled = [line for line in lines if line.label]
-    texts = [shorten(line.label, width=38, placeholder=" \N{HORIZONTAL ELLIPSIS}") for line in labelled]
-    heights = [
-        LINE_HEIGHT * (math.ceil(len(text) / LETTERS) + 1.4 * line.live)
-        for text, line in zip(texts, labelled, strict=True)
-    ]
-    places = _apart([_down(_last(line), low, high) / 10 for line in labelled], heights)
-    for line, text, place in zip(labelled, texts, places, strict=True):
-        live = '<b class="now"></b>' if line.live else ""
+
+    def across(x: float) -> float:
+        return 1000 * (x - left) / (right - left)
+
+    def down(y: float) -> float:
+        return 1000 * (high - y) / (high - low)
+
+    def path(line: Line) -> str:
+        """Return straight pieces between values; NaN breaks the line."""
+        at = [f"{across(x):.1f} {down(y):.1f}" if math.isfinite(y) else "" for x, y in zip(line.x, line.y, strict=True)]
+        return "".join(f"{'L' if before else 'M'}{now}" for before, now in itertools.pairwise(["", *at]) if now)
+
+    y_ticks, x_ticks = nice_ticks(low, high, 5), nice_ticks(left, right, 5)
+    svg = [f'<path class="{"grid" if tick else "zero"}" d="M0 {down(tick):.1f}H1000"/>' for tick in y_ticks]
+    svg += [f'<path class="line {escape(line.kind)}" d="{path(line)}"/>' for line in lines]
+    # A stroke of no length with round ends: a dot that stretching leaves round.
+    svg += [f'<path class="point {escape(p.kind)}" d="M{across(p.x):.1f} {down(p.y):.1f}h.01"/>' for p in points]
+    text = [f'<span class="tick y" style="top:{down(tick) / 10:.2f}%">{_number(tick)}</span>' for tick in y_ticks]
+    text += [f'<span class="tick x" style="left:{across(tick) / 10:.2f}%">{_number(tick)}</span>' for tick in x_ticks]
+    named = [(line, shorten(line.label, 38, placeholder=" \N{HORIZONTAL ELLIPSIS}")) for line in lines if line.label]
+    heights = [LINE_HEIGHT * (math.ceil(len(label) / LETTERS) + 1.4 * line.live) for line, label in named]
+    ends = [down(next((y for y in reversed(line.y) if math.isfinite(y)), 0.0)) / 10 for line, _ in named]
+    for (line, label), top in zip(named, _apart(ends, heights), strict=True):
         kind = f"end {line.kind}{' live' if line.live else ''}"
-        parts.append(f'<span class="{escape(kind)}" style="--y:{place:.2f}%">{live}{escape(text)}</span>')
+        now = '<b class="now"></b>' if line.live else ""
+        text.append(f'<span class="{escape(kind)}" style="--y:{top:.2f}%">{now}{escape(label)}</span>')
     html = (
-        f'<p class="axis y">{escape(y_label)}</p><div class="plot{" labelled" if labelled else ""}">'
-        f'{"".join(parts)}</div><p class="axis x">{escape(x_label)}</p>'
+        f'<p class="axis y">{escape(y_label)}</p><div class="plot{" labelled" if named else ""}">'
+        f'<svg viewBox="0 0 1000 1000" preserveAspectRatio="none" role="img" aria-label="{escape(summary)}">'
+        f'{"".join(svg)}</svg>{"".join(text)}</div><p class="axis x">{escape(x_label)}</p>'
     )
     return Chart(Markup(html), (left, right), (low, high))
 
 
 def nice_ticks(low: float, high: float, count: int) -> list[float]:
-    """About `count` round numbers in [low, high], a step of 1, 2, 2.5 or 5 times a power of ten apart."""
+    """Return about `count` round numbers in [low, high], a step of 1, 2, 2.5 or 5 times a power of ten apart."""
     raw = (high - low) / count
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= raw * 0.999)
-    first = math.ceil(low / step - 1e-9)
-    last = math.floor(high / step + 1e-9)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [round(step * number, 12) for number in range(first, last + 1)]
 
 
 def padded(low: float, high: float) -> tuple[float, float]:
-    """A range with a little air, for values from `low` to `high`."""
-    air = 0.06 * (high - low) or 0.1 * abs(high) or 0.1
-    return low - air, high + air
+    """Return the range with a margin."""
+    margin = 0.06 * (high - low) or 0.1 * abs(high) or 0.1
+    return low - margin, high + margin
 
 
 def signed(value: float, digits: int = 3) -> str:
-    """A number with a true minus sign; a dash where it is not defined."""
+    """Return a number with a true minus sign; a dash where it is not defined."""
     if not math.isfinite(value):
         return "\N{EM DASH}"
     rounded = round(value, digits) + 0.0  # plus zero, so that nothing reads as minus zero
     return f"{rounded:.{digits}f}".replace("-", "\N{MINUS SIGN}")
 
 
-def _path(line: Line, left: float, right: float, low: float, high: float) -> str:
-    """Straight pieces between values; a value that is no number breaks the line."""
-    pieces, pen = [], "M"
-    for x, y in zip(line.x, line.y, strict=True):
-        if not math.isfinite(y):
-            pen = "M"
-            continue
-        pieces.append(f"{pen}{_across(x, left, right):.1f} {_down(y, low, high):.1f}")
-        pen = "L"
-    return "".join(pieces)
+def _number(value: float) -> str:
+    return f"{value:g}".replace("-", "\N{MINUS SIGN}")
 
 
-def _across(x: float, left: float, right: float) -> float:
-    return BOX * (x - left) / (right - left)
-
-
-def _down(y: float, low: float, high: float) -> float:
-    return BOX * (high - y) / (high - low)
-
-
-def _last(line: Line) -> float:
-    return next((y for y in reversed(line.y) if math.isfinite(y)), 0.0)
-
-
-def _apart(places: Sequence[float], heights: Sequence[float]) -> list[float]:
-    """The same places, pushed apart downwards and then back up so that none leaves the chart's foot."""
-    order = sorted(range(len(places)), key=lambda at: places[at])
-    moved = list(places)
+def _apart(tops: Sequence[float], heights: Sequence[float]) -> list[float]:
+    """Push labels apart downwards, and then back up so that none lies below the chart."""
+    order = sorted(range(len(tops)), key=lambda at: tops[at])
+    moved = list(tops)
     for before, at in itertools.pairwise(order):
         moved[at] = max(moved[at], moved[before] + (heights[before] + heights[at]) / 2)
     foot = 100.0 + LINE_HEIGHT
@@ -214,23 +184,15 @@ def _apart(places: Sequence[float], heights: Sequence[float]) -> list[float]:
     return moved
 
 
-def _number(value: float) -> str:
-    return f"{value:g}".replace("-", "\N{MINUS SIGN}")
-
-
-Pixels = NDArray[np.uint8]
-TEMPLATES = Path(__file__).parent / "templates"
-
-
 @dataclass(frozen=True)
 class PlayerView:
-    """What `player.html.j2` shows.
+    """The input of `player.html.j2`.
 
     Attributes:
         chart: The curve.
-        data: What `player.js` reads: seconds, steps and line values of every frame, and the pictures.
-        width: Of a picture, in pixels.
-        height: Of a picture, in pixels.
+        data: The input of `player.js`: seconds, steps and line values of every frame, and the images.
+        width: Width of an image in pixels.
+        height: Height of an image in pixels.
     """
 
     chart: Markup
@@ -243,40 +205,40 @@ def make_player(
     lines: Sequence[Line],
     seconds: Sequence[float],
     steps: Sequence[int],
-    pictures: Mapping[int, bytes],
+    images: Mapping[int, bytes],
     *,
     y_label: str,
     summary: str,
     y_range: tuple[float, float] | None = None,
 ) -> PlayerView:
-    """A video beside its curves.
+    """Return a video beside its curves.
 
     Args:
         lines: Over `seconds`; the cursor marks the `live` ones.
-        seconds: When each of the T frames of the curve was, [T].
+        seconds: Time of each of the T frames of the curve.
         steps: Their numbers in the video, [T].
-        pictures: Place among the T -> JPEG; the cursor shows the nearest.
-        y_label: What the reward is.
-        summary: One sentence for those who do not see the picture.
+        images: Index among the T -> JPEG; the cursor shows the nearest.
+        y_label: The meaning of the values.
+        summary: One sentence for a screen reader.
         y_range: Least and greatest value; by default what the lines need.
     """
     chart = line_chart(lines, x_label="seconds", y_label=y_label, summary=summary, y_range=y_range)
-    with Image.open(io.BytesIO(next(iter(pictures.values())))) as first:
+    with Image.open(io.BytesIO(next(iter(images.values())))) as first:
         width, height = first.size
     data = {
         "x": chart.x_range,
         "y": chart.y_range,
         "seconds": [round(float(second), 4) for second in seconds],
         "steps": [int(step) for step in steps],
-        "shown": list(pictures),
-        "pictures": [f"data:image/jpeg;base64,{base64.b64encode(p).decode()}" for p in pictures.values()],
+        "shown": list(images),
+        "images": [f"data:image/jpeg;base64,{base64.b64encode(image).decode()}" for image in images.values()],
         "lines": [{"kind": line.kind, "values": [round(float(y), 5) for y in line.y]} for line in lines if line.live],
     }
     return PlayerView(chart.html, data, width, height)
 
 
-def jpeg(frame: UInt8[Pixels, "H W 3"], *, side: int = 320, quality: int = 74) -> bytes:
-    """A frame as a small JPEG, `side` pixels on its longer side at most."""
+def jpeg(frame: UInt8[NDArray[np.uint8], "H W 3"], *, side: int = 320, quality: int = 74) -> bytes:
+    """Return a frame as a JPEG, `side` pixels on its longer side at most."""
     image = Image.fromarray(frame)
     image.thumbnail((side, side))
     buffer = io.BytesIO()
@@ -288,9 +250,9 @@ def render(template: str, folders: Sequence[Path] = (), **values: Any) -> str:
     """Fill a template of this folder or of `folders`; the page carries its style and script within it.
 
     Raises:
-        MissingExtraError: When jinja2 is not installed.
+        MissingExtraError: jinja2 is not installed.
     """
-    jinja2 = report_package("jinja2")
+    jinja2 = import_extra("jinja2", "report")
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader([*folders, TEMPLATES]),
         autoescape=True,
@@ -298,14 +260,13 @@ def render(template: str, folders: Sequence[Path] = (), **values: Any) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    style = Markup((TEMPLATES / "style.css").read_text())
-    script = Markup((TEMPLATES / "player.js").read_text())
+    style, script = (Markup((TEMPLATES / name).read_text()) for name in ("style.css", "player.js"))
     page: str = environment.get_template(template).render(style=style, script=script, **values)
     return page
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file under another name and rename it: nobody ever sees half of it."""
+    """Write a file under another name and rename it, so that no reader sees half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -147,7 +147,6 @@ def pretrain(recipe: str, data: Path | Sequence[Path], out: Path, overrides: Map
     if accelerator.is_main_process:
         record = settings | {
             "recipe": recipe,
-            "segment_score": OBJECTIVES[config.objective["name"]].segment_score,
             "data": settings["data"] | {"path": str(data.resolve()), "fingerprint": train_store.fingerprint},
             "provenance": provenance(),
         }

@@ -27,7 +27,7 @@ for (const player of document.querySelectorAll("[data-player]")) {
       dots[at].style.top = (100 * (high - line.values[frame])) / (high - low) + "%";
       values[at].textContent = (line.values[frame] < 0 ? "\u2212" : "") + Math.abs(line.values[frame]).toFixed(2);
     });
-    image.src = data.pictures[nearest(data.shown, frame)];
+    image.src = data.images[nearest(data.shown, frame)];
     slider.value = frame;
     player.dataset.frame = frame;
     const text = `frame ${data.steps[frame]} of ${data.steps[last]} \u00b7 ${seconds.toFixed(1)} s`;
