@@ -94,7 +94,7 @@ def jax_update(batch: dict[str, Tensor]) -> Candidate:
     held = [state]
 
     def run() -> list[float]:
-        noise = [jnp.array(agent._draw(len(batch["action"])).numpy()) for _ in range(2)]
+        noise = [jnp.array(agent.action_noise(len(batch["action"]), agent.generator).numpy()) for _ in range(2)]
         held[0], losses = step(held[0], inputs, *noise)
         jax.block_until_ready(held[0])
         return [float(loss) for loss in losses]

@@ -19,7 +19,7 @@ from counterpoint.training.checkpoint import load_checkpoint, save_checkpoint
 
 STATE = Spaces(observation=(5,), goal=(2,), action=2, success_distance=0.5)
 WHOLE = Spaces(observation=(4,), goal=(4,), action=2, success_distance=0.5)
-PICTURE = Spaces(observation=(64, 64, 3), goal=(64, 64, 3), action=2)
+IMAGE = Spaces(observation=(64, 64, 3), goal=(64, 64, 3), action=2)
 CHOICE = Spaces(observation=(5,), goal=(2,), action=3, discrete=True)
 SMALL = (32, 32)
 

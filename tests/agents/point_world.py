@@ -18,10 +18,10 @@ from counterpoint.agents.contrastive_rl import (
 )
 from counterpoint.agents.td_infonce import TDInfoNCE, TDInfoNCEConfig
 
-__all__ = ["AGENTS", "PICTURES", "STATES", "point_batch", "small_agent"]
+__all__ = ["AGENTS", "IMAGES", "STATES", "point_batch", "small_agent"]
 
 STATES = Spaces(observation=(2,), goal=(2,), action=2)
-PICTURES = Spaces(observation=(64, 64, 3), goal=(64, 64, 3), action=2)
+IMAGES = Spaces(observation=(64, 64, 3), goal=(64, 64, 3), action=2)
 AGENTS = {
     "td_infonce": (TDInfoNCE, TDInfoNCEConfig),
     "contrastive_rl": (ContrastiveRLInfoNCE, ContrastiveRLInfoNCEConfig),
@@ -59,11 +59,11 @@ def point_batch(seed: int, spaces: Spaces = STATES, *, rows: int = 32) -> dict[s
         "random_goal": uniform(rows, 2),
     }
     if len(spaces.observation) == 3:
-        places = {key: _pictures(place) for key, place in places.items()}
+        places = {key: _images(place) for key, place in places.items()}
     return {**places, "action": action}
 
 
-def _pictures(places: Tensor) -> Tensor:
+def _images(places: Tensor) -> Tensor:
     """Black squares of 64 x 64 with a bright spot at each place."""
     axis = torch.linspace(-1.4, 1.4, 64)
     gap = (axis[None, :] - places[:, :1])[:, None, :] ** 2 + (axis[None, :] - places[:, 1:])[:, :, None] ** 2

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from counterpoint.agents.c_learning import CLearning
-from counterpoint.agents.critics import Seen
 from counterpoint.agents.networks import GaussianActor
 from tests.agents.point_world import point_batch, small_agent
 
@@ -17,15 +16,15 @@ def test_critic_loss_is_the_papers_sum_over_rows(limit: float, self_normalised: 
     assert isinstance(agent, CLearning)
     batch = point_batch(3, rows=5)
     noise = torch.randn(5, 2, generator=torch.Generator().manual_seed(1))
-    found, _, _ = agent.critic_loss(Seen(batch, agent.critic.sight), batch, noise)
+    found, _, _ = agent.critic_loss(agent.features(batch), batch | {"next_noise": noise})
     with torch.no_grad():
         assert isinstance(agent.actor, GaussianActor)
         goal = batch["random_goal"]
         after = agent.actor.sample(torch.cat([batch["next_observation"], goal], 1), noise)
         phi = agent.critic.encode_actions(batch["observation"], batch["action"])
-        phi_after = agent.target.encode_actions(batch["next_observation"], after)
+        phi_after = agent.target_critic.encode_actions(batch["next_observation"], after)
         psi_next, psi = agent.critic.encode_futures(batch["next_goal"]), agent.critic.encode_futures(goal)
-        psi_target = agent.target.encode_futures(goal)
+        psi_target = agent.target_critic.encode_futures(goal)
 
     def classifier(logit: float) -> float:
         return 1 / (1 + math.exp(-logit))

@@ -1,4 +1,4 @@
-"""What every contrastive agent does: learn, resume, refuse, see pictures, choose among discrete actions."""
+"""What every contrastive agent does: learn, resume, refuse, see images, choose among discrete actions."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from torch import Tensor
 
 from counterpoint.agents.base import Spaces
 from counterpoint.agents.contrastive import ContrastiveAgent
-from counterpoint.agents.critics import Seen
 from counterpoint.agents.networks import CategoricalActor
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import NonFiniteError
 from counterpoint.training.checkpoint import load_checkpoint, save_checkpoint
 from tests.agents.baseline_batches import acted
-from tests.agents.point_world import AGENTS, PICTURES, STATES, point_batch, small_agent
+from tests.agents.point_world import AGENTS, IMAGES, STATES, point_batch, small_agent
 
 DISCRETE = Spaces(observation=(2,), goal=(2,), action=4, discrete=True)
 every_agent = pytest.mark.parametrize("name", AGENTS)
@@ -180,41 +179,44 @@ def test_discrete_actor_loss_is_the_expectation_over_actions(name: str) -> None:
     for i in range(6):
         for a in range(4):
             one_hot = torch.eye(4)[a][None]
-            parts = [state[i : i + 1], one_hot] + ([goal[i : i + 1]] if agent.commanded else [])
+            parts = [state[i : i + 1], one_hot] + ([goal[i : i + 1]] if agent.goal_conditioned else [])
             logits = torch.einsum("tid,tjd->ijt", agent.critic.encode_actions(*parts).detach(), psi)[0].amin(-1)
             badness = logits.logsumexp(0) - logits[i] if name == "td_infonce" else -logits[i]
             expected += 0.7 * float(policy[i, a]) * float(badness) / 6
         expected -= 0.3 * float(policy[i, batch["action"][i]].log()) / 6
-    found = agent.actor_loss(Seen(batch, agent.critic.sight), batch, {}, torch.zeros(6, 4))
+    found = agent.actor_loss(agent.features(batch), batch, {})
     assert float(found.detach()) == pytest.approx(expected, rel=1e-5)
 
 
 @every_agent
-def test_pictures(name: str) -> None:
-    agent = small_agent(name, PICTURES, discount=0.5)
+def test_images(name: str) -> None:
+    agent = small_agent(name, IMAGES, discount=0.5)
     before = parameters(agent)
-    assert len(agent.critic.sight.trunks) == 1
-    train(agent, range(2), PICTURES, rows=8)
+    assert len(agent.critic.encode.trunks) == 1
+    train(agent, range(2), IMAGES, rows=8)
     assert all(not torch.equal(before[key], value) for key, value in parameters(agent).items())
-    seen = point_batch(0, PICTURES, rows=3)["observation"].numpy()
+    seen = point_batch(0, IMAGES, rows=3)["observation"].numpy()
     assert acted(agent, seen, seen, explore=False).shape == (3, 2)
+    for module in agent.modules.values():  # fused optimisers read gradients in the memory order of parameters
+        assert all(p.grad is None or p.grad.stride() == p.stride() for p in module.parameters())
 
 
 def test_the_actor_does_not_train_the_trunk_and_the_critic_does() -> None:
-    agent = small_agent("td_infonce", PICTURES)
-    batch = point_batch(0, PICTURES, rows=4)
-    seen = Seen(batch, agent.critic.sight)
-    critic, _, known = agent.critic_loss(seen, batch, torch.zeros(4, 2))
-    trunk = list(agent.critic.sight.parameters())
-    actor = agent.actor_loss(seen, batch, known, torch.zeros(4, 2))
+    agent = small_agent("td_infonce", IMAGES)
+    batch = point_batch(0, IMAGES, rows=4)
+    batch |= {"next_noise": torch.zeros(4, 2), "actor_noise": torch.zeros(4, 2)}
+    features = agent.features(batch)
+    critic, _, known = agent.critic_loss(features, batch)
+    trunk = list(agent.critic.encode.parameters())
+    actor = agent.actor_loss(features, batch, known)
     assert all(g is None for g in torch.autograd.grad(actor, trunk, allow_unused=True, retain_graph=True))
     assert all(bool(g.abs().sum() > 0) for g in torch.autograd.grad(critic, trunk))
 
 
-def test_pictures_of_states_with_goals_as_numbers() -> None:
+def test_images_of_states_with_goals_as_numbers() -> None:
     spaces = Spaces(observation=(64, 64, 3), goal=(2,), action=2)
     agent = small_agent("td_infonce", spaces)
-    batch = point_batch(0, PICTURES, rows=4) | {
+    batch = point_batch(0, IMAGES, rows=4) | {
         key: value for key, value in point_batch(0, rows=4).items() if key.endswith("goal")
     }
     metrics = agent.update(batch, 0)

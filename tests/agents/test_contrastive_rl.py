@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from counterpoint.agents.critics import Seen
 from counterpoint.objectives.contrastive_rl import contrastive_nce_loss, scaled_inner_product
 from tests.agents.point_world import point_batch, small_agent
 from tests.golden.load import golden
@@ -47,7 +46,7 @@ def test_the_nce_loss_trains_ogbenchs_critic_as_ogbench_does() -> None:
 def test_losses_are_their_sums_over_pairs(name: str) -> None:
     agent = small_agent(name)
     batch = point_batch(2, rows=5)
-    found, metrics, _ = agent.critic_loss(Seen(batch, agent.critic.sight), batch, torch.zeros(5, 2))
+    found, metrics, _ = agent.critic_loss(agent.features(batch), batch | {"next_noise": torch.zeros(5, 2)})
     with torch.no_grad():
         phi = agent.critic.encode_actions(batch["observation"], batch["action"])
         psi = agent.critic.encode_futures(batch["future_goal"])
@@ -69,7 +68,7 @@ def test_losses_are_their_sums_over_pairs(name: str) -> None:
 def test_the_actor_loss_is_the_lesser_twins_logit_at_the_commanded_goal() -> None:
     agent = small_agent("contrastive_rl", actor_goals="random")
     batch = point_batch(2, rows=4)
-    found = agent.actor_loss(Seen(batch, agent.critic.sight), batch, {}, torch.zeros(4, 2))
+    found = agent.actor_loss(agent.features(batch), batch | {"actor_noise": torch.zeros(4, 2)}, {})
     with torch.no_grad():
         action = agent.actor.mode(torch.cat([batch["observation"], batch["random_goal"]], 1))
         phi = agent.critic.encode_actions(batch["observation"], action)

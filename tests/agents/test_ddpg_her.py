@@ -11,7 +11,7 @@ from counterpoint.agents.ddpg_her import DDPGHER, DDPGHERConfig, clipped_target,
 from counterpoint.errors import BadInputError
 from tests.agents.baseline_batches import (
     CHOICE,
-    PICTURE,
+    IMAGE,
     SMALL,
     STATE,
     acted,
@@ -55,7 +55,7 @@ def test_pictures_are_reached_when_equal() -> None:
 
 def test_the_stated_share_of_goals_is_relabelled() -> None:
     agent, batch = make(), batch_of(STATE, 20_000)
-    relabelled = agent._draw(batch)
+    relabelled = agent.noise(20_000, agent.generator)["relabelled"]
     assert relabelled.float().mean().item() == pytest.approx(0.8, abs=0.015)
     goals = hindsight_goals(batch["goal"], batch["future_goal"], relabelled)
     for row in range(50):
@@ -66,7 +66,7 @@ def test_the_stated_share_of_goals_is_relabelled() -> None:
 def test_the_losses_equal_their_equations() -> None:
     agent, batch = make(discount=0.9), batch_of(STATE, 16)
     relabelled = torch.arange(16) % 2 == 0
-    found = agent.losses(batch, relabelled)
+    found = agent.losses(batch | {"relabelled": relabelled})
     goals = hindsight_goals(batch["goal"], batch["future_goal"], relabelled)
     rewards = reference.hindsight_rewards(batch["next_goal"].tolist(), goals.tolist(), 0.5)
     following = batch["next_observation"]
@@ -106,12 +106,12 @@ def test_values_count_the_steps_to_the_goal() -> None:
         assert agent.evaluate(case)["critic/value"] == pytest.approx(value, abs=0.15)
 
 
-@pytest.mark.parametrize("spaces", [STATE, PICTURE], ids=["state", "picture"])
+@pytest.mark.parametrize("spaces", [STATE, IMAGE], ids=["state", "image"])
 def test_it_learns(spaces: Spaces) -> None:
-    assert_learns(make(spaces=spaces), steps=6 if spaces is PICTURE else 40)
+    assert_learns(make(spaces=spaces), steps=6 if spaces is IMAGE else 40)
 
 
-@pytest.mark.parametrize("spaces", [STATE, PICTURE], ids=["state", "picture"])
+@pytest.mark.parametrize("spaces", [STATE, IMAGE], ids=["state", "image"])
 def test_it_acts(spaces: Spaces) -> None:
     assert_acts(make(spaces=spaces))
 
@@ -139,6 +139,6 @@ def test_it_refuses() -> None:
 def test_each_network_descends_its_own_loss_alone() -> None:
     agent = make()
     keys = {"critic": "loss", "actor": "actor/loss"}
-    assert_losses_are_apart(agent, agent.losses(batch_of(STATE), torch.arange(32) % 2 == 0), keys)
-    pictures = make(spaces=PICTURE)
-    assert_losses_are_apart(pictures, pictures.losses(batch_of(PICTURE, 4), torch.arange(4) % 2 == 0), keys)
+    assert_losses_are_apart(agent, agent.losses(batch_of(STATE) | {"relabelled": torch.arange(32) % 2 == 0}), keys)
+    images = make(spaces=IMAGE)
+    assert_losses_are_apart(images, images.losses(batch_of(IMAGE, 4) | {"relabelled": torch.arange(4) % 2 == 0}), keys)

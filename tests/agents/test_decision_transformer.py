@@ -12,7 +12,7 @@ from counterpoint.agents.decision_transformer import DecisionTransformer, Decisi
 from counterpoint.errors import BadInputError
 from tests.agents.baseline_batches import (
     CHOICE,
-    PICTURE,
+    IMAGE,
     STATE,
     acted,
     assert_learns,
@@ -177,4 +177,4 @@ def test_it_refuses() -> None:
     with pytest.raises(BadInputError, match="discrete"):
         make(spaces=CHOICE)
     with pytest.raises(BadInputError, match="goal coordinates"):
-        make(spaces=PICTURE)
+        make(spaces=IMAGE)

@@ -11,7 +11,7 @@ from counterpoint.agents.base import Spaces
 from counterpoint.agents.gcbc import GCBC, GCBCConfig, gaussian_cloning_loss, gaussian_log_likelihood
 from tests.agents.baseline_batches import (
     CHOICE,
-    PICTURE,
+    IMAGE,
     SMALL,
     STATE,
     acted,
@@ -66,9 +66,9 @@ def test_the_discrete_loss_is_cross_entropy() -> None:
     assert agent.evaluate(batch)["loss"] == pytest.approx(total / 32, rel=1e-5)
 
 
-@pytest.mark.parametrize("spaces", [STATE, CHOICE, PICTURE], ids=["state", "discrete", "picture"])
+@pytest.mark.parametrize("spaces", [STATE, CHOICE, IMAGE], ids=["state", "discrete", "image"])
 def test_it_learns(spaces: Spaces) -> None:
-    assert_learns(make(spaces=spaces), steps=8 if spaces is PICTURE else 40)
+    assert_learns(make(spaces=spaces), steps=8 if spaces is IMAGE else 40)
 
 
 def test_it_clones_a_goal_seeking_rule() -> None:
@@ -83,7 +83,7 @@ def test_it_clones_a_goal_seeking_rule() -> None:
     assert np.abs(actions - wanted).mean() < 0.1
 
 
-@pytest.mark.parametrize("spaces", [STATE, CHOICE, PICTURE], ids=["state", "discrete", "picture"])
+@pytest.mark.parametrize("spaces", [STATE, CHOICE, IMAGE], ids=["state", "discrete", "image"])
 def test_it_acts(spaces: Spaces) -> None:
     assert_acts(make(spaces=spaces))
 

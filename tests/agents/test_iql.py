@@ -11,7 +11,7 @@ from counterpoint.agents.iql import IQL, IQLConfig, advantage_weight, expectile_
 from counterpoint.errors import BadInputError
 from tests.agents.baseline_batches import (
     CHOICE,
-    PICTURE,
+    IMAGE,
     SMALL,
     STATE,
     acted,
@@ -65,7 +65,7 @@ def test_the_losses_equal_their_equations() -> None:
         twins = agent.critic(batch["observation"], batch["goal"], batch["action"]).T.tolist()
         value = agent.value(batch["observation"], batch["goal"]).tolist()
         following = agent.value(batch["next_observation"], batch["goal"]).tolist()
-        loc, scale = agent.actor.gaussian(batch["observation"], batch["goal"])
+        loc, scale = agent.actor.head(agent.actor.inputs(batch["observation"], batch["goal"]))
     gaps = [min(q) - v for q, v in zip(best, value, strict=True)]
     assert found["value/loss"].item() == pytest.approx(reference.expectile_loss(gaps, 0.9), rel=1e-4)
     critic = actor = 0.0
@@ -87,13 +87,13 @@ def test_it_learns(metric: str) -> None:
     assert_learns(make(temperature=0.0), metric)
 
 
-def test_it_learns_from_pictures() -> None:
-    assert_learns(make(spaces=PICTURE), steps=6)
+def test_it_learns_from_images() -> None:
+    assert_learns(make(spaces=IMAGE), steps=6)
 
 
 def test_it_prefers_the_better_of_two_actions() -> None:
     # Half the data go right and are rewarded, half go left and are not.
-    agent, batch = make(lr=1e-2, discount=0.5, follow_rate=0.05), batch_of(STATE, 64)
+    agent, batch = make(lr=1e-2, discount=0.5, tau=0.05), batch_of(STATE, 64)
     side = torch.where(torch.arange(64) % 2 == 0, 0.8, -0.8)
     batch["observation"] = batch["next_observation"] = torch.zeros(64, 5)
     batch["goal"] = torch.zeros(64, 2)

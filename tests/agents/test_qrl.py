@@ -12,7 +12,7 @@ from counterpoint.agents.qrl import QRL, QRLConfig, dual_losses, push_loss, step
 from counterpoint.errors import BadInputError
 from tests.agents.baseline_batches import (
     CHOICE,
-    PICTURE,
+    IMAGE,
     SMALL,
     STATE,
     WHOLE,
@@ -78,8 +78,8 @@ def test_the_entropy_is_that_of_the_squashed_gaussian() -> None:
 @pytest.mark.parametrize("spaces", [STATE, WHOLE], ids=["coordinates", "whole state"])
 def test_the_losses_are_made_of_the_distances_they_name(spaces: Spaces) -> None:
     agent, batch = make(spaces=spaces), batch_of(spaces)
-    noise, critic = torch.zeros(64, 2), agent.critic
-    found = agent.losses(batch, noise)
+    critic = agent.critic
+    found = agent.losses(batch | {"noise": torch.zeros(64, 2)})
     with torch.no_grad():
         now, later = critic.states(batch["observation"]), critic.states(batch["next_observation"])
         goal, reached = critic.goals(batch["random_goal"]), critic.goals(batch["next_goal"])
@@ -136,9 +136,9 @@ def test_a_chain_of_states_is_measured_in_steps(G: int) -> None:
     assert actions[1] < -0.5
 
 
-@pytest.mark.parametrize("spaces", [STATE, WHOLE, PICTURE], ids=["coordinates", "whole state", "picture"])
+@pytest.mark.parametrize("spaces", [STATE, WHOLE, IMAGE], ids=["coordinates", "whole state", "image"])
 def test_it_learns(spaces: Spaces) -> None:
-    assert_learns(make(spaces=spaces), steps=6 if spaces is PICTURE else 30)
+    assert_learns(make(spaces=spaces), steps=6 if spaces is IMAGE else 30)
 
 
 def test_the_policy_learns_to_lower_the_distance() -> None:
@@ -153,7 +153,7 @@ def test_cloning_pulls_the_policy_to_the_data() -> None:
     assert_learns(agent, "actor/cloning", steps=60)
 
 
-@pytest.mark.parametrize("spaces", [STATE, PICTURE], ids=["state", "picture"])
+@pytest.mark.parametrize("spaces", [STATE, IMAGE], ids=["state", "image"])
 def test_it_acts(spaces: Spaces) -> None:
     assert_acts(make(spaces=spaces))
 
@@ -177,6 +177,6 @@ def test_the_multiplier_starts_where_the_configuration_says() -> None:
 def test_each_network_descends_its_own_loss_alone() -> None:
     agent = make()
     keys = {"critic": "loss", "actor": "actor/loss", "dual": "dual/loss"}
-    assert_losses_are_apart(agent, agent.losses(batch_of(STATE), torch.zeros(64, 2)), keys)
-    pictures = make(spaces=PICTURE)
-    assert_losses_are_apart(pictures, pictures.losses(batch_of(PICTURE, 4), torch.zeros(8, 2)), keys)
+    assert_losses_are_apart(agent, agent.losses(batch_of(STATE) | {"noise": torch.zeros(64, 2)}), keys)
+    images = make(spaces=IMAGE)
+    assert_losses_are_apart(images, images.losses(batch_of(IMAGE, 4) | {"noise": torch.zeros(8, 2)}), keys)

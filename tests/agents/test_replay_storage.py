@@ -70,16 +70,16 @@ def test_memory_is_asked_for_before_it_is_taken(monkeypatch: pytest.MonkeyPatch)
 
 def test_memory_of_outputs_is_used_again_only_when_nobody_holds_it() -> None:
     size = replay.LARGE
-    rows = Rows({"picture": Column((size,), "uint8")}, 3, None)
+    rows = Rows({"image": Column((size,), "uint8")}, 3, None)
     for row in range(3):
-        rows.write("picture", row, np.full((1, size), row, np.uint8))
-    held = torch.from_numpy(rows.gather("picture", np.array([0])))[0, 5:9]  # a view of a view
-    slices = [rows.gather("picture", np.array([1]))[:, :7]]
+        rows.write("image", row, np.full((1, size), row, np.uint8))
+    held = torch.from_numpy(rows.gather("image", np.array([0])))[0, 5:9]  # a view of a view
+    slices = [rows.gather("image", np.array([1]))[:, :7]]
     for _ in range(20):
-        assert (rows.gather("picture", np.array([2])) == 2).all()
+        assert (rows.gather("image", np.array([2])) == 2).all()
     assert held.tolist() == [0] * 4
     assert (slices[0] == 1).all()
     del held
     gc.collect()
-    places = {rows.gather("picture", np.array([2])).ctypes.data for _ in range(20)}
+    places = {rows.gather("image", np.array([2])).ctypes.data for _ in range(20)}
     assert len(places) <= 3

@@ -10,7 +10,7 @@ from counterpoint.agents.td3_bc import TD3BC, TD3BCConfig, smoothed_action, td3_
 from counterpoint.errors import BadInputError
 from tests.agents.baseline_batches import (
     CHOICE,
-    PICTURE,
+    IMAGE,
     SMALL,
     STATE,
     assert_acts,
@@ -68,7 +68,7 @@ def test_the_critic_loss_equals_its_equation() -> None:
         goes_on = 0.0 if batch["terminated"][row] else 1.0
         target = batch["reward"][row].item() + 0.9 * goes_on * min(twins[row])
         total += sum((value - target) ** 2 for value in values[row]) / 12
-    assert agent.losses(batch, noise)["loss"].item() == pytest.approx(total, rel=1e-5)
+    assert agent.losses(batch | {"noise": noise})["loss"].item() == pytest.approx(total, rel=1e-5)
 
 
 def test_the_policy_moves_at_every_second_step() -> None:
@@ -84,9 +84,9 @@ def test_the_policy_moves_at_every_second_step() -> None:
     assert changed == {"critic", "actor", "target_critic", "target_actor"}
 
 
-@pytest.mark.parametrize("spaces", [STATE, PICTURE], ids=["state", "picture"])
+@pytest.mark.parametrize("spaces", [STATE, IMAGE], ids=["state", "image"])
 def test_it_learns(spaces: Spaces) -> None:
-    assert_learns(make(spaces=spaces), steps=6 if spaces is PICTURE else 40)
+    assert_learns(make(spaces=spaces), steps=6 if spaces is IMAGE else 40)
 
 
 def test_with_little_weight_on_values_it_clones() -> None:
@@ -110,6 +110,6 @@ def test_it_refuses() -> None:
 def test_each_network_descends_its_own_loss_alone() -> None:
     agent = make()
     keys = {"critic": "loss", "actor": "actor/loss"}
-    assert_losses_are_apart(agent, agent.losses(batch_of(STATE), torch.zeros(32, 2)), keys)
-    pictures = make(spaces=PICTURE)
-    assert_losses_are_apart(pictures, pictures.losses(batch_of(PICTURE, 4), torch.zeros(4, 2)), keys)
+    assert_losses_are_apart(agent, agent.losses(batch_of(STATE) | {"noise": torch.zeros(32, 2)}), keys)
+    images = make(spaces=IMAGE)
+    assert_losses_are_apart(images, images.losses(batch_of(IMAGE, 4) | {"noise": torch.zeros(4, 2)}), keys)

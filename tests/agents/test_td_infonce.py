@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from counterpoint.agents.base import Spaces
-from counterpoint.agents.critics import Seen
 from counterpoint.agents.networks import GaussianActor
 from counterpoint.agents.td_infonce import TDInfoNCE, TDInfoNCEConfig
 from tests.agents.point_world import point_batch, small_agent
@@ -26,7 +25,7 @@ def golden_agent(arrays: Mapping[str, Tensor], **settings: object) -> TDInfoNCE:
     for module in agent.modules.values():
         module.double()
     with torch.no_grad():
-        for prefix, critic in (("q", agent.critic), ("target", agent.target)):
+        for prefix, critic in (("q", agent.critic), ("target", agent.target_critic)):
             for name, value in critic.named_parameters():
                 value.copy_(critic_array(arrays, prefix, name))
         for name, value in agent.actor.named_parameters():
@@ -65,7 +64,7 @@ def golden_batch(arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def fixed_noise(agent: TDInfoNCE, draws: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
     left = iter(draws)
-    monkeypatch.setattr(agent, "_draw", lambda rows: next(left))
+    monkeypatch.setattr(agent, "action_noise", lambda rows, generator: next(left))
 
 
 def test_one_update_equals_the_authors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +82,7 @@ def test_one_update_equals_the_authors(monkeypatch: pytest.MonkeyPatch) -> None:
         assert value.grad is not None
         torch.testing.assert_close(value.grad, actor_array(arrays, "grad_pi", name), rtol=1e-6, atol=1e-12)
         torch.testing.assert_close(value.detach(), actor_array(arrays, "new_pi", name), rtol=0, atol=1e-9)
-    for name, value in agent.target.named_parameters():
+    for name, value in agent.target_critic.named_parameters():
         torch.testing.assert_close(value, critic_array(arrays, "new_target", name), rtol=0, atol=1e-9)
 
 
@@ -121,15 +120,15 @@ def test_critic_loss_is_the_papers_sum_over_rows_and_columns() -> None:
     assert isinstance(agent, TDInfoNCE)
     batch = point_batch(3, rows=5)
     noise = torch.randn(5, 2, generator=torch.Generator().manual_seed(1))
-    found, _, _ = agent.critic_loss(Seen(batch, agent.critic.sight), batch, noise)
+    found, _, _ = agent.critic_loss(agent.features(batch), batch | {"next_noise": noise})
     s, a, g = batch["observation"], batch["action"], batch["random_goal"]
     with torch.no_grad():
         assert isinstance(agent.actor, GaussianActor)
         after = agent.actor.sample(torch.cat([batch["next_observation"], g], 1), noise)
         phi = agent.critic.encode_actions(s, a, g)
-        phi_after = agent.target.encode_actions(batch["next_observation"], after, g)
+        phi_after = agent.target_critic.encode_actions(batch["next_observation"], after, g)
         psi_next = agent.critic.encode_futures(batch["next_goal"])
-        psi, psi_target = agent.critic.encode_futures(g), agent.target.encode_futures(g)
+        psi, psi_target = agent.critic.encode_futures(g), agent.target_critic.encode_futures(g)
     total = 0.0
     for i in range(5):
         weights = [math.exp(min(float(phi_after[q, i] @ psi_target[q, j]) for q in range(2))) for j in range(5)]
@@ -148,9 +147,8 @@ def test_critic_loss_is_the_papers_sum_over_rows_and_columns() -> None:
 def test_psi_of_random_goals_is_encoded_once_and_never_trained_by_the_actor() -> None:
     agent = small_agent("td_infonce")
     batch = point_batch(0)
-    seen = Seen(batch, agent.critic.sight)
     known = {"random_goal": agent.critic.encode_futures(batch["random_goal"])}
-    loss = agent.actor_loss(seen, batch, known, torch.zeros(32, 2))
+    loss = agent.actor_loss(agent.features(batch), batch | {"actor_noise": torch.zeros(32, 2)}, known)
     torch.autograd.backward([loss])
     assert all(value.grad is None for value in agent.critic.parameters())
     assert all(value.grad is not None for value in agent.actor.parameters())

@@ -1,7 +1,4 @@
-"""Goal-conditioned agents, one file each, the loops that train them, and the replay buffer they share.
-
-`AGENTS` names what `counterpoint train` trains.
-"""
+"""Goal-conditioned agents, one file each; `AGENTS` holds them by name."""
 
 from __future__ import annotations
 
@@ -34,12 +31,12 @@ from counterpoint.encoders.hub import read_model, write_model
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import NonFiniteError
 
-__all__ = ["AGENTS", "Agent", "AgentConfig", "Entry", "SavedAgent", "Spaces", "agent_config", "make_agent"]
+__all__ = ["AGENTS", "Agent", "AgentConfig", "AgentEntry", "SavedAgent", "Spaces", "agent_config", "make_agent"]
 
 
 @dataclass(frozen=True)
-class Entry:
-    """An agent, its configuration, and what of it changes where there are only data (TD InfoNCE's Table 3)."""
+class AgentEntry:
+    """An agent, its configuration, and the settings that differ offline (TD InfoNCE's Table 3)."""
 
     agent: type[Agent]
     config: type[AgentConfig]
@@ -49,26 +46,26 @@ class Entry:
 CLONED = {"actor_goals": "future", "behaviour_cloning": 0.1}
 
 
-AGENTS: dict[str, Entry] = {
-    "td_infonce": Entry(TDInfoNCE, TDInfoNCEConfig, CLONED),
-    "contrastive_rl": Entry(ContrastiveRLInfoNCE, ContrastiveRLInfoNCEConfig, CLONED),
-    "contrastive_rl_nce": Entry(ContrastiveRLNCE, ContrastiveRLConfig, CLONED),
-    "c_learning": Entry(CLearning, CLearningConfig, CLONED),
-    "gcbc": Entry(GCBC, GCBCConfig),
-    "ddpg_her": Entry(DDPGHER, DDPGHERConfig),
-    "qrl": Entry(QRL, QRLConfig, {"entropy": False, "cloning": 0.05}),
-    "td3_bc": Entry(TD3BC, TD3BCConfig),
-    "iql": Entry(IQL, IQLConfig),
-    "decision_transformer": Entry(DecisionTransformer, DecisionTransformerConfig),
+AGENTS: dict[str, AgentEntry] = {
+    "td_infonce": AgentEntry(TDInfoNCE, TDInfoNCEConfig, CLONED),
+    "contrastive_rl": AgentEntry(ContrastiveRLInfoNCE, ContrastiveRLInfoNCEConfig, CLONED),
+    "contrastive_rl_nce": AgentEntry(ContrastiveRLNCE, ContrastiveRLConfig, CLONED),
+    "c_learning": AgentEntry(CLearning, CLearningConfig, CLONED),
+    "gcbc": AgentEntry(GCBC, GCBCConfig),
+    "ddpg_her": AgentEntry(DDPGHER, DDPGHERConfig),
+    "qrl": AgentEntry(QRL, QRLConfig, {"entropy": False, "cloning": 0.05}),
+    "td3_bc": AgentEntry(TD3BC, TD3BCConfig),
+    "iql": AgentEntry(IQL, IQLConfig),
+    "decision_transformer": AgentEntry(DecisionTransformer, DecisionTransformerConfig),
 }
 
 
 def agent_config(tree: Mapping[str, Any], where: str) -> tuple[str, AgentConfig]:
-    """The agent's name and its checked configuration.
+    """Return the agent's name and its checked configuration.
 
     Args:
         tree: `name` and the configuration's keys.
-        where: Told in errors.
+        where: The file or argument that errors name.
 
     Raises:
         BadInputError: When there is no such agent, or a key is unknown or ill-typed.
@@ -81,14 +78,7 @@ def agent_config(tree: Mapping[str, Any], where: str) -> tuple[str, AgentConfig]
 
 
 def make_agent(tree: Mapping[str, Any], spaces: Spaces, *, seed: int = 0, device: torch.device | str = "cpu") -> Agent:
-    """An agent with fresh weights.
-
-    Args:
-        tree: `name` and the configuration's keys.
-        spaces: What it sees and does.
-        seed: Of weights and random numbers.
-        device: Where it lives.
-    """
+    """Return an agent with fresh weights from `name` and its configuration's keys; see `Agent` for the others."""
     name, config = agent_config(tree, "agent")
     return AGENTS[name].agent(config, spaces, seed=seed, device=device)
 
@@ -127,7 +117,7 @@ class SavedAgent:
             hint = "lower the learning rates, or save the agent of an earlier checkpoint"
             raise BadInputError(f"agent {self.agent.name!r}", str(error), "finite parameters", hint) from None
         config = {
-            "agent": {"name": self.agent.name, **self.agent.settings.model_dump(mode="json")},
+            "agent": {"name": self.agent.name, **self.agent.config.model_dump(mode="json")},
             "spaces": asdict(self.agent.spaces),
             "env": self.env,
             "action_bounds": None if self.action_bounds is None else np.asarray(self.action_bounds).tolist(),

@@ -1,28 +1,24 @@
-"""A watch for losses that blow up, which does not make every update wait for a GPU.
+"""The base of all agents: networks, optimisers and targets declared once, one update, and acting.
 
-`Agent`: a `Learner` that also acts. Online loop, offline loop, evaluation and checkpoints know only this face.
+An agent reads a batch of B transitions with some of these keys:
 
-An agent reads a batch of B transitions with these keys (`counterpoint.data.draws.GoalSpec` says which it wants):
-
-    observation        float32 [B, O], or uint8 [B, H, W, C] for pictures
+    observation        float32 [B, O], or uint8 [B, H, W, C] for images
     action             float32 [B, A] in [-1, 1], or int64 [B] where actions are discrete
     next_observation   as `observation`
-    next_goal          float32 [B, G] (or a picture): goal coordinates of the next observation
+    next_goal          float32 [B, G] (or an image): goal coordinates of the next observation
     goal               the goal that the episode was commanded to reach
     future_goal        goal coordinates of a state of the same episode, k >= 1 steps on, k geometric
     future_offset      int64 [B], that k
-    random_goal        goal coordinates of a state drawn uniformly from the buffer
+    random_goal        goal coordinates of a state sampled uniformly from the buffer
     reward             float32 [B], the data's own
-    terminated         bool [B], whether the task ended with this transition
-
-What several agents share: precision, steps, target networks, batches.
+    terminated         bool [B], true where the task ended with this transition
 """
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -34,75 +30,25 @@ from torch.optim import Optimizer
 
 from counterpoint.config import FrozenConfig
 from counterpoint.data.draws import GoalSpec, Spaces
-from counterpoint.errors import BadInputError
+from counterpoint.errors import BadInputError, require
 from counterpoint.objectives.base import NonFiniteError
 
-__all__ = [
-    "Agent",
-    "AgentConfig",
-    "Metrics",
-    "Spaces",
-    "Watch",
-    "continuous_only",
-    "descend",
-    "follow",
-    "kept",
-    "on_device",
-    "prepared",
-    "seeded",
-]
-
-
-class Watch:
-    """Raises when a loss is not finite: at once on a CPU; on a GPU, where a look must wait, now and then.
-
-    Args:
-        every: Updates between two looks at a GPU.
-    """
-
-    def __init__(self, every: int = 100) -> None:
-        self.every, self._seen, self._sum = every, 0, torch.zeros(())
-        self._latest: dict[str, Tensor] = {}
-
-    def __call__(self, losses: Mapping[str, Tensor]) -> None:
-        """Note the losses of one update, and look when it is time.
-
-        Raises:
-            NonFiniteError: Naming each loss and its value.
-        """
-        self._latest = {name: loss.detach() for name, loss in losses.items()}
-        on_cpu = next(iter(self._latest.values())).device.type == "cpu"
-        # A sum stays NaN or infinite once it is.
-        self._sum = sum(self._latest.values(), torch.zeros(())) + (0 if on_cpu else self._sum)
-        self._seen += 1
-        if on_cpu or self._seen % self.every == 0:
-            self.look()
-
-    def look(self) -> None:
-        """Wait for the losses noted so far.
-
-        Raises:
-            NonFiniteError: When one of them was not finite; naming the latest ones and their values.
-        """
-        if not bool(torch.isfinite(self._sum)):
-            self._sum = torch.zeros(())
-            told = ", ".join(f"{name} = {value.item():g}" for name, value in self._latest.items())
-            raise NonFiniteError(f"a loss is not finite: {told}")
-
+__all__ = ["Agent", "AgentConfig", "FiniteCheck", "Metrics", "Spaces", "descend", "soft_update"]
 
 Metrics = dict[str, Tensor]
-"""Detached scalars, left on their device: reading one waits for the device, so the loop reads them now and then."""
+"""Detached scalars, left on their device: reading one waits for the device, so that the loop reads them rarely."""
+
+Network = TypeVar("Network", bound=nn.Module)
 
 
 class AgentConfig(FrozenConfig):
-    """What every agent's configuration holds; the defaults are the paper's (Table 2).
+    """Settings that all agents share; the defaults are TD InfoNCE's (Table 2).
 
     Attributes:
         hidden: Widths of the hidden layers of every network, at least one.
         discount: gamma.
-        bf16: Whether matrix products run in bfloat16 (parameters and losses stay float32).
-        compile: Whether the update step is compiled off the CPU: one CUDA graph for the contrastive agents,
-            `torch.compile` for the baselines.
+        bf16: Run matrix products in bfloat16 (parameters and losses stay float32).
+        compile: Compile the losses with `torch.compile(mode="reduce-overhead")` on a GPU; without effect on a CPU.
     """
 
     hidden: tuple[PositiveInt, ...] = Field(default=(512, 512, 512, 512), min_length=1)
@@ -111,52 +57,148 @@ class AgentConfig(FrozenConfig):
     compile: bool = False
 
 
-class Agent(ABC):
-    """A goal-conditioned agent: `Learner` (`update`, `evaluate`, `state`, `load_state`, `exports`) plus `act`.
+class FiniteCheck:
+    """A check for NaN and infinity: at once on a CPU, every 100 updates on a GPU, where reading a loss waits for it.
 
-    A subclass fills `modules` and `optimizers` in its `__init__` and draws every random number from `generator`, so
-    that `state` is all that the next update depends on.
+    Args:
+        agent: The name that errors give.
+    """
+
+    every: ClassVar[int] = 100
+
+    def __init__(self, agent: str) -> None:
+        self.agent = agent
+        self.losses: Mapping[str, Tensor] = {}
+        self.total = torch.zeros(())
+
+    def add(self, losses: Mapping[str, Tensor], step: int) -> None:
+        """Note the losses of update `step`.
+
+        Raises:
+            NonFiniteError: When a loss is not finite.
+        """
+        self.losses = losses
+        self.total = self.total + torch.stack(list(losses.values())).sum()  # NaN and infinity stay in a sum
+        if self.total.device.type == "cpu" or step % self.every == 0:
+            self.check()
+
+    def check(self) -> None:
+        """Raise `NonFiniteError` with the newest losses when one since the last check was not finite."""
+        total, self.total = self.total, torch.zeros(())
+        if not bool(total.isfinite()):
+            values = ", ".join(f"{name} = {value.item():g}" for name, value in self.losses.items())
+            raise NonFiniteError(f"a loss of {self.agent} is not finite: {values}")
+
+
+class Agent(ABC):
+    """A goal-conditioned agent: a `Learner` (`update`, `evaluate`, `state`, `load_state`, `exports`) that can `act`.
+
+    A subclass declares its networks in `build` and computes its losses in `losses`. All random numbers come from
+    `generator`, so that `state` is all that the next update depends on.
 
     Args:
         config: The agent's configuration.
-        spaces: What it sees and does.
-        seed: Of initial weights and of every random number.
-        device: Where it lives.
+        spaces: Shapes of observations, goals and actions.
+        seed: Random seed for initial weights, noise and exploration.
+        device: Device of the networks.
+
+    Raises:
+        BadInputError: When the agent cannot handle such spaces.
     """
 
     name: ClassVar[str]
-    """The name under which `AGENTS` and checkpoints know it."""
+    """The agent's name in `AGENTS` and in checkpoints."""
     needs_reward: ClassVar[bool] = False
-    """Whether it learns from the data's reward, and so nothing where all rewards are equal."""
+    """True for agents that learn from the data's reward, and so learn nothing where all rewards are equal."""
+    continuous_only: ClassVar[bool] = False
+    reads: frozenset[str]
+    """The keys of a batch that the losses read."""
+    clip_norm: float | None = None
+    """Greatest norm of each network's gradient."""
 
     def __init__(
         self, config: AgentConfig, spaces: Spaces, *, seed: int = 0, device: torch.device | str = "cpu"
     ) -> None:
-        self.settings, self.spaces, self.device = config, spaces, torch.device(device)
+        found = f"{spaces.action} discrete actions"
+        hint = "choose an agent for discrete actions, such as gcbc or td_infonce"
+        refused = self.continuous_only and spaces.discrete
+        require(not refused, f"agent {self.name!r}", found, "continuous actions in [-1, 1]", hint)
+        self.config, self.spaces, self.device = config, spaces, torch.device(device)
         self.generator = torch.Generator(self.device).manual_seed(seed)
         self.modules: dict[str, nn.Module] = {}
         self.optimizers: dict[str, Optimizer] = {}
-        self._watch = Watch()
+        self.targets: dict[str, float] = {}
+        self.finite = FiniteCheck(self.name)
+        self.build(torch.Generator().manual_seed(seed))  # on the CPU, so that weights are the same on every device
+        compiled = config.compile and self.device.type == "cuda"
+        self._compiled = torch.compile(self._autocast_losses, mode="reduce-overhead") if compiled else None
 
     @abstractmethod
-    def sampling(self) -> GoalSpec:
-        """Which keys a batch must hold, and how futures are drawn."""
+    def build(self, weights: torch.Generator) -> None:
+        """Declare networks with `network` and `target`; `weights` samples their initial values."""
+
+    def network(self, name: str, module: Network, lr: float) -> Network:
+        """Declare a network that Adam trains at rate `lr` on the loss `NAME/loss`."""
+        self.modules[name] = module.to(self.device)
+        self.optimizers[name] = torch.optim.Adam(module.parameters(), lr=lr, fused=True)
+        return module
+
+    def target(self, name: str, online: Network, tau: float) -> Network:
+        """Declare `target_NAME`, the moving average of a network, which moves towards it by `tau` with each update."""
+        copied = copy.deepcopy(online).requires_grad_(False)
+        self.modules[f"target_{name}"], self.targets[name] = copied, tau
+        return copied
 
     @abstractmethod
-    def update(self, batch: Mapping[str, Tensor], step: int) -> Metrics:
-        """Take update number `step` (0-based). Metrics hold `loss` and, per network, `critic/...`, `actor/...`.
+    def losses(self, batch: Mapping[str, Tensor]) -> Metrics:
+        """Compute `loss` (for the log), `NAME/loss` of every network and other metrics, all at the present parameters.
 
-        Raises:
-            NonFiniteError: When a loss is not finite (may be told only at a later step on a GPU).
+        Args:
+            batch: The keys in `reads` and those that `noise` adds.
         """
 
     @abstractmethod
-    def evaluate(self, batch: Mapping[str, Tensor]) -> dict[str, float]:
-        """The losses on a batch; changes nothing, random state included."""
-
-    @abstractmethod
     def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: bool) -> Tensor:
-        """Return the actions of n rows, [n, A] or [n]; the tensors are on the agent's device, without gradients."""
+        """Return the actions of n rows, [n, A] or int64 [n], for tensors on the agent's device, without gradients."""
+
+    def sampling(self) -> GoalSpec:
+        """Return the keys that a batch must hold and the distribution of its futures."""
+        return GoalSpec(self.reads, discount=self.config.discount)
+
+    def noise(self, rows: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """Sample the random numbers of one update of `rows` transitions, as further keys of its batch."""
+        return {}
+
+    def critic_alone(self, step: int) -> bool:
+        """Return true for updates in which only the critic changes."""
+        return False
+
+    def update(self, batch: Mapping[str, Tensor], step: int) -> Metrics:
+        """Take update number `step` (0-based): one step of every optimiser, all from the same parameters.
+
+        Returns:
+            `loss` and, for each network, `critic/...`, `actor/...`.
+
+        Raises:
+            NonFiniteError: When a loss is not finite: at once on a CPU, with parameters untouched; within 100 updates
+                elsewhere, and whenever the agent is saved.
+        """
+        losses = (self._compiled or self._autocast_losses)(self._inputs(batch, self.generator))
+        metrics = {name: value.detach().clone() for name, value in losses.items()}
+        self.finite.add({name: metrics[f"{name}/loss"] for name in self.optimizers}, step)
+        if self.critic_alone(step):
+            descend({"critic": losses["critic/loss"]}, self.optimizers, clip_norm=self.clip_norm)
+            return metrics
+        descend({name: losses[f"{name}/loss"] for name in self.optimizers}, self.optimizers, clip_norm=self.clip_norm)
+        for name, tau in self.targets.items():
+            soft_update(self.modules[f"target_{name}"], self.modules[name], tau)
+        return metrics
+
+    @torch.no_grad()
+    def evaluate(self, batch: Mapping[str, Tensor]) -> dict[str, float]:
+        """Return the metrics on a batch; changes nothing, the random state included."""
+        metrics = self._autocast_losses(self._inputs(batch, self.generator.clone_state()))
+        return {name: float(value) for name, value in metrics.items()}
 
     @torch.no_grad()
     def act(
@@ -168,26 +210,46 @@ class Agent(ABC):
             observation: "observation" [n, *O] and "desired_goal" [n, *G].
             rows: Rows that the observations come from.
             explore: Sample from the policy, as when collecting data; otherwise take its mode.
+
+        Raises:
+            BadInputError: As `tensors`.
         """
-        seen, goal = self.tensors(observation["observation"], observation["desired_goal"])
-        action = self.choose(seen, goal, rows, explore).cpu().numpy()
+        inputs = self.tensors(observation["observation"], observation["desired_goal"])
+        action = self.choose(*inputs, rows, explore).cpu().numpy()
         return action if self.spaces.discrete else action.astype(np.float32)
 
+    def tensors(self, observation: NDArray[Any], goal: NDArray[Any]) -> tuple[Tensor, Tensor]:
+        """Return observations and goals on the agent's device, numbers as float32 and images as they are.
+
+        Raises:
+            BadInputError: When a number is not finite or a shape is not the one of `spaces`.
+        """
+
+        def tensor(name: str, value: NDArray[Any], shape: tuple[int, ...]) -> Tensor:
+            hint = "use the environment and the goal mapping the agent was trained with"
+            require(value.shape[1:] == shape, name, f"shape {value.shape[1:]}", f"{shape}, as in training", hint)
+            finite = value.dtype == np.uint8 or np.isfinite(value).all()
+            require(finite, name, "NaN or infinity", "finite numbers", "look for a simulation that blew up")
+            dtype = torch.uint8 if value.dtype == np.uint8 else torch.float32
+            return torch.as_tensor(value, dtype=dtype, device=self.device)
+
+        observations = tensor("observation", observation, self.spaces.observation)
+        return observations, tensor("goal", goal, self.spaces.goal)
+
     def reset(self, rows: Sequence[int], seeds: Sequence[int] | None = None) -> None:  # noqa: B027
-        """Begin episodes in these rows; agents with a memory forget here."""
+        """Begin episodes in these rows; agents with a memory clear it."""
 
     def looks(self, rows: Sequence[int]) -> list[bool]:
         """Return that every observation is read."""
         return [True] * len(rows)
 
     def state(self) -> dict[str, Any]:
-        """Everything the next update and the next action depend on.
+        """Return everything the next update and the next action depend on.
 
         Raises:
-            NonFiniteError: When a loss was, or a parameter is, not finite: on a GPU, where updates do not wait for
-                their losses, this keeps such parameters out of every checkpoint.
+            NonFiniteError: When a loss or a parameter is not finite, so that none enters a checkpoint.
         """
-        self._look()
+        self._check_finite()
         return {
             "agent": self.name,
             "modules": {name: dict(module.state_dict()) for name, module in self.modules.items()},
@@ -201,105 +263,72 @@ class Agent(ABC):
         Raises:
             BadInputError: When the state is another agent's, or of other sizes.
         """
-        if state.get("agent") != self.name:
-            raise BadInputError(
-                "checkpoint",
-                f"an agent {state.get('agent')!r}",
-                f"{self.name!r}",
-                "train into another folder, or name the agent that the checkpoint is of",
-            )
+        found, hint = state.get("agent"), "train into another folder, or name the agent of the checkpoint"
+        require(found == self.name, "checkpoint", f"an agent {found!r}", f"{self.name!r}", hint)
         try:
             for name, module in self.modules.items():
                 module.load_state_dict(state["modules"][name])
             for name, optimizer in self.optimizers.items():
                 optimizer.load_state_dict(state["optimizers"][name])
         except (KeyError, RuntimeError, ValueError) as error:
-            raise BadInputError(
-                "checkpoint",
-                f"networks that do not fit ({str(error).splitlines()[-1].strip()})",
-                f"{self.name} for observations {self.spaces.observation} and goals {self.spaces.goal}",
-                "use the environment and the widths of the run that wrote it",
-            ) from None
+            reason = str(error).splitlines()[-1].strip()
+            expected = f"{self.name} for observations {self.spaces.observation} and goals {self.spaces.goal}"
+            hint = "use the environment and the widths of the run that wrote it"
+            raise BadInputError("checkpoint", f"networks that do not fit ({reason})", expected, hint) from None
         self.generator.set_state(state["generator"].cpu())
 
     def exports(self) -> dict[str, nn.Module]:
-        """The modules a user keeps, by name.
+        """Return the modules a user keeps, by name.
 
         Raises:
             NonFiniteError: As `state`.
         """
-        self._look()
+        self._check_finite()
         return dict(self.modules)
 
-    def _look(self) -> None:
-        """Wait for the device, and raise `NonFiniteError` when losses or parameters are not finite."""
-        self._watch.look()
+    def normal(self, *shape: int, generator: torch.Generator | None = None) -> Tensor:
+        """Sample standard normal numbers from the agent's generator, or from the one given."""
+        return torch.randn(shape, generator=generator or self.generator, device=self.device)
+
+    def noisy(self, action: Tensor, scale: float | Tensor) -> Tensor:
+        """Add Gaussian noise of standard deviation `scale` to actions and clip them to [-1, 1]."""
+        return (action + scale * self.normal(*action.shape)).clamp(-1, 1)
+
+    def _inputs(self, batch: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
+        moved = {key: batch[key].to(self.device, non_blocking=True) for key in self.reads}
+        return moved | self.noise(len(next(iter(moved.values()))), generator)
+
+    def _autocast_losses(self, batch: Mapping[str, Tensor]) -> Metrics:
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.config.bf16):
+            return self.losses(batch)
+
+    def _check_finite(self) -> None:
+        self.finite.check()
         for name, module in self.modules.items():
-            values = [value for value in module.state_dict().values() if value.is_floating_point()]
-            if values and not bool(torch.stack([value.isfinite().all() for value in values]).all()):
+            values = [value.isfinite().all() for value in module.state_dict().values() if value.is_floating_point()]
+            if values and not bool(torch.stack(values).all()):
                 raise NonFiniteError(f"parameters of the {name} of {self.name} are not finite")
-
-    def tensors(self, observation: NDArray[Any], goal: NDArray[Any]) -> tuple[Tensor, Tensor]:
-        """Return observations and goals on the agent's device, floats as float32 and pictures as they are.
-
-        Raises:
-            BadInputError: When a number is not finite or a shape is not the one of `spaces`.
-        """
-        for name, value, shape in (
-            ("observation", observation, self.spaces.observation),
-            ("goal", goal, self.spaces.goal),
-        ):
-            if value.shape[1:] != shape:
-                raise BadInputError(
-                    name,
-                    f"shape {value.shape[1:]}",
-                    f"{shape}, which this agent was made for",
-                    "use the environment and the goal mapping the agent was trained with",
-                )
-            if value.dtype != np.uint8 and not np.isfinite(value).all():
-                raise BadInputError(
-                    name, "NaN or infinity", "finite numbers", "look at the environment; a simulation may have blown up"
-                )
-        return self._tensor(observation), self._tensor(goal)
-
-    def _tensor(self, value: NDArray[Any]) -> Tensor:
-        dtype = torch.uint8 if value.dtype == np.uint8 else torch.float32
-        return torch.as_tensor(value, dtype=dtype, device=self.device)
-
-
-Out = TypeVar("Out")
-
-
-def prepared(function: Callable[..., Out], config: AgentConfig, device: torch.device) -> Callable[..., Out]:
-    """`function` with its matrix products in bfloat16 and compiled, where the configuration says so.
-
-    On a CPU nothing is compiled: there the networks' passes are written out already (`perceptron.py`).
-    """
-
-    def run(*arguments: object) -> Out:
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=config.bf16):
-            return function(*arguments)
-
-    return torch.compile(run) if config.compile and device.type != "cpu" else run
 
 
 def descend(
     losses: Mapping[str, Tensor], optimizers: Mapping[str, Optimizer], *, clip_norm: float | None = None
 ) -> None:
-    """One step of each named optimiser, after one backward pass through the sum of the losses.
+    """Take one step of each named optimiser, after one backward pass through the sum of the losses.
 
     Each loss must reach the parameters of its own optimiser alone (see `frozen` of the networks).
 
     Args:
         losses: Scalars, by the name of their optimiser.
-        optimizers: Those named, and perhaps others, which rest.
-        clip_norm: Greatest norm of an optimiser's gradients; `None` leaves them alone.
+        optimizers: Optimisers by name; those without a loss do not step.
+        clip_norm: Greatest norm of an optimiser's gradients.
     """
     groups = {name: [p for group in optimizers[name].param_groups for p in group["params"]] for name in losses}
-    parameters = [parameter for group in groups.values() for parameter in group]
-    gradients = torch.autograd.grad(torch.stack(list(losses.values())).sum(), parameters)
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        parameter.grad = gradient
+    for name in losses:
+        optimizers[name].zero_grad()
+    # `backward`, not `grad`: it gives gradients the strides of their parameters, which fused optimisers rely on.
+    torch.autograd.backward(
+        [torch.stack(list(losses.values())).sum()], inputs=[p for group in groups.values() for p in group]
+    )
     for name, group in groups.items():
         if clip_norm is not None:
             nn.utils.clip_grad_norm_(group, clip_norm)
@@ -307,45 +336,6 @@ def descend(
 
 
 @torch.no_grad()
-def follow(target: nn.Module, online: nn.Module, rate: float) -> None:
+def soft_update(target: nn.Module, online: nn.Module, rate: float) -> None:
     """Move a target network: target <- (1 - rate) target + rate online."""
     torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), rate)
-
-
-def on_device(batch: Mapping[str, Tensor], keys: Iterable[str], device: torch.device) -> dict[str, Tensor]:
-    """The named entries of a batch, on the agent's device."""
-    return {key: batch[key].to(device, non_blocking=True) for key in keys}
-
-
-@contextmanager
-def kept(generator: torch.Generator) -> Iterator[torch.Generator]:
-    """Random numbers may be drawn inside; afterwards the generator is as it was."""
-    state = generator.get_state()
-    try:
-        yield generator
-    finally:
-        generator.set_state(state)
-
-
-@contextmanager
-def seeded(generator: torch.Generator, device: torch.device) -> Iterator[None]:
-    """PyTorch's global random numbers, on which dropout and layers draw, follow `generator` inside and rest outside."""
-    seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield
-
-
-def continuous_only(agent: str, spaces: Spaces) -> None:
-    """Refuse discrete actions.
-
-    Raises:
-        BadInputError: When `spaces` has them.
-    """
-    if spaces.discrete:
-        raise BadInputError(
-            f"agent {agent!r}",
-            f"{spaces.action} discrete actions",
-            "continuous actions in [-1, 1]",
-            "choose an agent for discrete actions, such as gcbc or td_infonce",
-        )

@@ -7,7 +7,7 @@ a baseline of TD InfoNCE, built as a contrastive RL agent there. With C = sigmoi
              w = sg C / (1 - C) at (s', a', g) of the target's lesser twin, at most `weight_limit`; a' ~ pi(. | s', g)
     actor    - E_{a ~ pi(. | s, g)} min over twins f(s, a, g)
 
-The policy is commanded to reach the very state that is classified, so that phi need not read the command.
+The policy is commanded to reach the state that is classified, so that phi does not read the command.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from counterpoint.agents.base import Metrics
-from counterpoint.agents.contrastive import ContrastiveAgent, ContrastiveConfig
-from counterpoint.agents.critics import Seen, action_vectors
+from counterpoint.agents.contrastive import ContrastiveAgent, ContrastiveConfig, CriticLoss
 from counterpoint.objectives.c_learning import c_learning_loss
 
 __all__ = ["CLearning", "CLearningConfig"]
@@ -33,10 +31,7 @@ class CLearningConfig(ContrastiveConfig):
     """Contrastive RL's settings at TD InfoNCE's network sizes; its logits, too, must leave [-1, 1].
 
     Attributes:
-        representation: d.
-        normalise: No.
-        actor_lr: As the critic's.
-        actor_goals: Random goals, which are those the classifier's weights are computed for.
+        actor_goals: Random goals, for which the classifier's weights are computed.
         weight_limit: The greatest w; 20 in the authors' code.
         self_normalised: Divide w by its mean over the batch, as TD InfoNCE's Appendix E.3 tries.
     """
@@ -54,21 +49,19 @@ class CLearning(ContrastiveAgent):
 
     name = "c_learning"
     config: CLearningConfig
-    reads: ClassVar[frozenset[str]] = frozenset({"next_observation", "next_goal", "random_goal"})
+    critic_reads: ClassVar[frozenset[str]] = frozenset({"next_observation", "next_goal", "random_goal"})
 
-    def critic_loss(
-        self, seen: Seen, batch: Mapping[str, Tensor], noise: Float[Tensor, "B A"]
-    ) -> tuple[Float[Tensor, ""], Metrics, dict[str, Float[Tensor, "2 B D"]]]:
-        """Next states against random ones, with psi of the random goals for the actor."""
-        phi = self.critic.encode_actions(seen["observation"], action_vectors(batch["action"], self.spaces))
-        both = self.critic.encode_futures(torch.cat([seen["next_goal"], seen["random_goal"]]))
+    def critic_loss(self, features: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> CriticLoss:
+        """Classify next states against random ones; log w is the target's logit at the next state, clipped."""
+        phi = self.phi(features["observation"], features["action"], features["random_goal"])
+        both = self.critic.encode_futures(torch.cat([features["next_goal"], features["random_goal"]]))
         psi_next, psi_random = both.chunk(2, dim=1)
-        next_logits = self.critic.matched(phi, psi_next)
-        future_logits = self.critic.matched(phi, psi_random)
+        next_logits, future_logits = self.critic.matched(phi, psi_next), self.critic.matched(phi, psi_random)
+        weight_logits = self.critic.matched(*self.target_representations(features, batch))
         loss = c_learning_loss(
             next_logits,
             future_logits,
-            self.weight_logits(seen, batch, noise),
+            weight_logits.clamp(max=math.log(self.config.weight_limit)),
             discount=self.config.discount,
             self_normalised=self.config.self_normalised,
         )
@@ -79,17 +72,6 @@ class CLearning(ContrastiveAgent):
         }
         return loss, metrics, {"random_goal": psi_random}
 
-    @torch.no_grad()
-    def weight_logits(
-        self, seen: Seen, batch: Mapping[str, Tensor], noise: Float[Tensor, "B A"]
-    ) -> Float[Tensor, "B 2"]:
-        """The target's logits of the random goal at the next state and the policy's action there: log w."""
-        action = self._next_actions(seen, "random_goal", noise)
-        target = Seen(batch, self.target.sight)
-        phi = self.target.encode_actions(target["next_observation"], action)
-        psi = self.target.encode_futures(target["random_goal"])
-        return self.target.matched(phi, psi).clamp(max=math.log(self.config.weight_limit))
-
-    def reaching(self, phi: Float[Tensor, "2 K*B D"], psi: Float[Tensor, "2 B D"]) -> Float[Tensor, "K B"]:
-        """- min over twins of each action's logit for its own goal."""
+    def actor_objective(self, phi: Float[Tensor, "2 K*B D"], psi: Float[Tensor, "2 B D"]) -> Float[Tensor, "K B"]:
+        """Return minus the minimum over twins of each action's logit for its own goal."""
         return self.least_own_logit(phi, psi).neg()

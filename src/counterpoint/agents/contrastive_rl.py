@@ -1,4 +1,4 @@
-"""Contrastive RL: tell a situation's own future from others' futures, and act so that the goal is the likeliest future.
+"""Contrastive RL: classify a situation's own future among others' futures; act so that the goal is the likeliest one.
 
 Eysenbach, Zhang, Levine and Salakhutdinov, "Contrastive Learning as Goal-Conditioned Reinforcement Learning", NeurIPS
 2022; the Monte Carlo baseline of TD InfoNCE (its Eq. 6). With F[i, j] = phi(s_i, a_i) . psi(g_j), where g_i is a
@@ -22,9 +22,8 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from counterpoint.agents.base import Metrics
-from counterpoint.agents.contrastive import ContrastiveAgent, ContrastiveConfig
-from counterpoint.agents.critics import Seen, action_vectors, pair_metrics
+from counterpoint.agents.contrastive import ContrastiveAgent, ContrastiveConfig, CriticLoss
+from counterpoint.agents.critics import pair_metrics
 from counterpoint.objectives.contrastive_rl import contrastive_nce_loss
 from counterpoint.objectives.td_infonce import mc_infonce_loss
 
@@ -38,10 +37,8 @@ class ContrastiveRLConfig(ContrastiveConfig):
     classifier's logits, so representations are not normalised.
 
     Attributes:
-        representation: d = 64, as the authors have it.
-        normalise: No.
+        representation: d = 64, as in the authors' code.
         actor_lr: As the critic's.
-        actor_goals: Half future, half random goals.
     """
 
     representation: int = Field(default=64, ge=1)
@@ -51,7 +48,7 @@ class ContrastiveRLConfig(ContrastiveConfig):
 
 
 class ContrastiveRLInfoNCEConfig(ContrastiveRLConfig):
-    """With the InfoNCE loss.
+    """Settings with the InfoNCE loss.
 
     Attributes:
         logsumexp_penalty: c, which keeps the rows' free constant near 0; the authors' code has 0.01, the paper none.
@@ -62,23 +59,21 @@ class ContrastiveRLInfoNCEConfig(ContrastiveRLConfig):
 
 class _ContrastiveRL(ContrastiveAgent):
     bootstraps: ClassVar[bool] = False
-    reads: ClassVar[frozenset[str]] = frozenset({"future_goal"})
+    critic_reads: ClassVar[frozenset[str]] = frozenset({"future_goal"})
 
     @abstractmethod
     def classification_loss(self, logits: Float[Tensor, "B B 2"]) -> Float[Tensor, ""]:
-        """What the logits of all pairs are trained by."""
+        """Return the loss of the logits of all pairs."""
 
-    def critic_loss(
-        self, seen: Seen, batch: Mapping[str, Tensor], noise: Float[Tensor, "B A"]
-    ) -> tuple[Float[Tensor, ""], Metrics, dict[str, Float[Tensor, "2 B D"]]]:
-        """Every situation with every future of the batch."""
-        phi = self.critic.encode_actions(seen["observation"], action_vectors(batch["action"], self.spaces))
-        psi = self.critic.encode_futures(seen["future_goal"])
+    def critic_loss(self, features: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> CriticLoss:
+        """Contrast every situation with every future of the batch."""
+        phi = self.phi(features["observation"], features["action"], features["future_goal"])
+        psi = self.critic.encode_futures(features["future_goal"])
         logits = self.critic.pairs(phi, psi)
         return self.classification_loss(logits), pair_metrics(logits), {"future_goal": psi}
 
-    def reaching(self, phi: Float[Tensor, "2 K*B D"], psi: Float[Tensor, "2 B D"]) -> Float[Tensor, "K B"]:
-        """- min over twins of each action's logit for its own goal."""
+    def actor_objective(self, phi: Float[Tensor, "2 K*B D"], psi: Float[Tensor, "2 B D"]) -> Float[Tensor, "K B"]:
+        """Return minus the minimum over twins of each action's logit for its own goal."""
         return self.least_own_logit(phi, psi).neg()
 
 
@@ -89,7 +84,7 @@ class ContrastiveRLInfoNCE(_ContrastiveRL):
     config: ContrastiveRLInfoNCEConfig
 
     def classification_loss(self, logits: Float[Tensor, "B B 2"]) -> Float[Tensor, ""]:
-        """Eq. 6 of TD InfoNCE and the penalty on the rows' normalisers."""
+        """Return Eq. 6 of TD InfoNCE plus the penalty on the rows' normalisers."""
         penalty = logits.float().logsumexp(1).square().mean()
         return mc_infonce_loss(logits) + self.config.logsumexp_penalty * penalty
 
@@ -100,5 +95,5 @@ class ContrastiveRLNCE(_ContrastiveRL):
     name = "contrastive_rl_nce"
 
     def classification_loss(self, logits: Float[Tensor, "B B 2"]) -> Float[Tensor, ""]:
-        """A binary classifier of every pair."""
+        """Return the binary cross entropy of every pair."""
         return contrastive_nce_loss(logits)

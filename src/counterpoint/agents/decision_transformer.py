@@ -1,4 +1,4 @@
-"""Decision transformer: behaviour cloning of whole histories, asked for a return and a goal.
+"""Decision transformer: behaviour cloning of whole histories, conditioned on a return and a goal.
 
 Decision Transformer: Reinforcement Learning via Sequence Modeling (Chen et al., 2021); a baseline of TD InfoNCE's
 offline table (Table 1). The last K steps of an episode are 3 K tokens under a causal mask,
@@ -10,9 +10,9 @@ state, which sees everything before and no action of its own step:
 
     L = E[ ||a_t - tanh(W h(s_t))||^2 / A ]   over the steps that exist (episodes younger than K are padded on the left)
 
-The goal is the one the episode was commanded to reach; the original has none. When acting, what is left of the return
-is not observed by the agent: it starts at `target_return` and changes by `-step_reward` with each step, which is right
-as long as the goal has not been reached (0 for rewards of 0 and 1, -1 for rewards of -1 and 0).
+The goal is the one the episode was commanded to reach; the original has none. When acting, the agent does not observe
+the remaining return: it starts at `target_return` and changes by `-step_reward` with each step, which is right as long
+as the goal has not been reached (0 for rewards of 0 and 1, -1 for rewards of -1 and 0).
 """
 
 from __future__ import annotations
@@ -25,19 +25,9 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from counterpoint.agents.base import (
-    Agent,
-    AgentConfig,
-    Metrics,
-    Spaces,
-    continuous_only,
-    descend,
-    on_device,
-    prepared,
-    seeded,
-)
-from counterpoint.data.draws import GoalSpec
-from counterpoint.errors import BadInputError
+from counterpoint.agents.base import Agent, AgentConfig, Metrics
+from counterpoint.data.draws import GoalSpec, Spaces
+from counterpoint.errors import require
 
 __all__ = ["DecisionTransformer", "DecisionTransformerConfig", "SequencePolicy", "sequence_loss"]
 
@@ -48,18 +38,18 @@ class DecisionTransformerConfig(AgentConfig):
     """Settings of the decision transformer: its authors' for control from states.
 
     Attributes:
-        context: K, steps it looks back over.
+        context: K, the number of steps in the history.
         width: Width of a token; `hidden` is not used.
-        layers: How many.
-        heads: Of attention, each layer.
-        dropout: Within layers.
+        layers: Number of transformer layers.
+        heads: Attention heads in each layer.
+        dropout: Dropout rate within layers.
         longest_episode: Steps that have an embedding of their own; later ones share the last.
-        return_scale: What returns are divided by.
-        target_return: Asked for when acting.
+        return_scale: Divisor of returns.
+        target_return: Return to condition on when acting.
         step_reward: Reward of a step before the goal.
         lr: AdamW's rate.
         warmup: Updates over which the rate rises.
-        weight_decay: AdamW's.
+        weight_decay: AdamW's weight decay.
         clip_norm: Greatest norm of the gradient.
         exploration_noise: Standard deviation of the noise while collecting.
     """
@@ -83,7 +73,7 @@ class DecisionTransformerConfig(AgentConfig):
 def sequence_loss(
     predicted: Float[Tensor, "B K A"], action: Float[Tensor, "B K A"], valid: Bool[Tensor, "B K"]
 ) -> Float[Tensor, ""]:
-    """Squared error, the mean over the dimensions of the action and over the steps that exist."""
+    """Return the squared error, the mean over the dimensions of the action and over the steps that exist."""
     errors = torch.where(valid, (predicted - action).square().mean(dim=-1), 0)
     return errors.sum() / valid.sum()
 
@@ -93,7 +83,7 @@ class SequencePolicy(nn.Module):
 
     Args:
         config: Sizes.
-        spaces: What is seen and done.
+        spaces: Shapes of observations, goals and actions.
     """
 
     def __init__(self, config: DecisionTransformerConfig, spaces: Spaces) -> None:
@@ -119,17 +109,16 @@ class SequencePolicy(nn.Module):
         valid: Bool[Tensor, "B K"],
         goal: Float[Tensor, "B G"],
     ) -> Float[Tensor, "B K A"]:
-        """The action at every step, each from what came before it and its own state."""
+        """Return the action at every step, each from the steps before it and its own state."""
         B, K = returns.shape
         time = self.time(step.clamp(0, self.last_step))
         aim = torch.cat([returns[..., None], goal[:, None].expand(B, K, -1)], dim=-1)
         tokens = torch.stack([self.aim(aim) + time, self.state(observation) + time, self.action(action) + time], 2)
         tokens = self.norm(tokens.flatten(1, 2))
-        # A token sees itself and earlier ones that exist; itself also where it does not exist, so that no row of the
-        # attention is empty.
-        place = torch.arange(3 * K, device=tokens.device)
+        # A token attends to earlier ones that exist and always to itself, so that no row of the attention is empty.
+        index = torch.arange(3 * K, device=tokens.device)
         exists = valid.repeat_interleave(3, dim=1)
-        seen = (place[:, None] >= place) & (exists[:, None] | (place[:, None] == place))
+        seen = (index[:, None] >= index) & (exists[:, None] | (index[:, None] == index))
         heads = self.body.layers[0].self_attn.num_heads
         mask = (~seen).repeat_interleave(heads, dim=0)
         hidden = self.body(tokens, mask=mask).reshape(B, K, 3, -1)[:, :, 1]
@@ -137,81 +126,61 @@ class SequencePolicy(nn.Module):
 
 
 class DecisionTransformer(Agent):
-    """Return- and goal-conditioned sequence model.
-
-    Args:
-        config: Its settings.
-        spaces: What it sees and does; states and continuous actions.
-        seed: Of initial weights and every draw.
-        device: Where it lives.
-
-    Raises:
-        BadInputError: When actions are discrete or observations are pictures.
-    """
+    """Return- and goal-conditioned sequence model, for states and continuous actions; arguments as for `Agent`."""
 
     name: ClassVar[str] = "decision_transformer"
     needs_reward: ClassVar[bool] = True
+    continuous_only: ClassVar[bool] = True
+    reads = frozenset({*SEQUENCE, "goal"})
+    config: DecisionTransformerConfig
 
-    def __init__(
-        self, config: DecisionTransformerConfig, spaces: Spaces, *, seed: int = 0, device: torch.device | str = "cpu"
-    ) -> None:
-        continuous_only(self.name, spaces)
-        if len(spaces.observation) != 1 or len(spaces.goal) != 1:
-            raise BadInputError(
-                f"agent {self.name!r}",
-                f"observations {spaces.observation} and goals {spaces.goal}",
-                "states and goal coordinates",
-                "choose an agent that sees pictures, such as gcbc or td_infonce",
-            )
-        super().__init__(config, spaces, seed=seed, device=device)
-        self.config = config
-        with seeded(torch.Generator().manual_seed(seed), torch.device("cpu")):
-            self.actor = SequencePolicy(config, spaces).to(self.device)
-        self.modules = {"actor": self.actor}
-        self.optimizers = {
-            "actor": torch.optim.AdamW(self.actor.parameters(), lr=config.lr, weight_decay=config.weight_decay)
-        }
+    def build(self, weights: torch.Generator) -> None:
+        """Declare the transformer, trained by AdamW."""
+        config, spaces = self.config, self.spaces
+        states, found = (1, 1), f"observations {spaces.observation} and goals {spaces.goal}"
+        hint = "choose an agent for images, such as gcbc or td_infonce"
+        ok = (len(spaces.observation), len(spaces.goal)) == states
+        require(ok, f"agent {self.name!r}", found, "states and goal coordinates", hint)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(weights.initial_seed())
+            self.actor = self.network("actor", SequencePolicy(config, spaces), config.lr)
+        parameters = self.actor.parameters()
+        self.optimizers["actor"] = torch.optim.AdamW(parameters, lr=config.lr, weight_decay=config.weight_decay)
+        self.clip_norm = config.clip_norm
         self.history: dict[str, Tensor] = {}
-        self._losses = prepared(self.losses, config, self.device)
 
     def sampling(self) -> GoalSpec:
-        """The last K steps up to each transition, and the goal."""
+        """Return the last K steps up to each transition, and the goal."""
         return GoalSpec(frozenset({"goal"}), discount=self.config.discount, sequence=self.config.context)
 
     def losses(self, batch: Mapping[str, Tensor]) -> Metrics:
-        """The squared error."""
+        """Compute the squared error; padding is replaced by zeros, so that NaN there does no harm."""
         observation, action, returns, step, valid = (batch[key] for key in SEQUENCE)
-        scaled = returns / self.config.return_scale
-        # What stands in the padding is never seen, not even as a number that is not finite.
-        observation = torch.where(valid[..., None], observation, 0)
-        seen = torch.where(valid[..., None], action, 0)
-        predicted = self.actor(observation, seen, torch.where(valid, scaled, 0), step, valid, batch["goal"])
-        return {"loss": sequence_loss(predicted, seen, valid)}
+        observation, action = (torch.where(valid[..., None], value, 0) for value in (observation, action))
+        returns = torch.where(valid, returns / self.config.return_scale, 0)
+        loss = sequence_loss(self.actor(observation, action, returns, step, valid, batch["goal"]), action, valid)
+        return {"loss": loss, "actor/loss": loss}
 
     def update(self, batch: Mapping[str, Tensor], step: int) -> Metrics:
-        """One step of AdamW."""
-        moved = on_device(batch, (*SEQUENCE, "goal"), self.device)
-        self.actor.train()
-        with seeded(self.generator, self.device):
-            metrics = self._losses(moved)
-        self.actor.eval()
-        losses = {"actor": metrics["loss"]}
-        self._watch(losses)
-        rate = min(1.0, (step + 1) / self.config.warmup) if self.config.warmup else 1.0
+        """Take one step of AdamW, with dropout from the agent's generator."""
+        warmup = self.config.warmup
         for group in self.optimizers["actor"].param_groups:
-            group["lr"] = self.config.lr * rate
-        descend(losses, self.optimizers, clip_norm=self.config.clip_norm)
-        return {name: value.detach() for name, value in metrics.items()}
-
-    @torch.no_grad()
-    def evaluate(self, batch: Mapping[str, Tensor]) -> dict[str, float]:
-        """The loss on a batch, without dropout."""
+            group["lr"] = self.config.lr * (min(1.0, (step + 1) / warmup) if warmup else 1.0)
+        seed = int(torch.randint(2**62, (), generator=self.generator, device=self.device))
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            self.actor.train()
+            metrics = super().update(batch, step)
         self.actor.eval()
-        metrics = self._losses(on_device(batch, (*SEQUENCE, "goal"), self.device))
-        return {name: float(value) for name, value in metrics.items()}
+        return metrics
+
+    def evaluate(self, batch: Mapping[str, Tensor]) -> dict[str, float]:
+        """Return the loss on a batch, without dropout."""
+        self.actor.eval()
+        return super().evaluate(batch)
 
     def reset(self, rows: Sequence[int], seeds: Sequence[int] | None = None) -> None:
-        """Forget the episodes of these rows."""
+        """Clear the history of these rows."""
         missing = max(rows) + 1 - len(self.history.get("time", ()))
         if missing > 0:
             K, device = self.config.context, self.device
@@ -228,7 +197,7 @@ class DecisionTransformer(Agent):
             value[list(rows)] = 0
 
     def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: bool) -> Tensor:
-        """Return the next action of each row, remembered as taken."""
+        """Return the next action of each row and append it to the row's history."""
         index, config = list(rows), self.config
         begun = [row for row in index if row >= len(self.history.get("time", ()))]
         if begun:
@@ -246,19 +215,16 @@ class DecisionTransformer(Agent):
         self.actor.eval()
         action: Tensor = self.actor(*(self.history[key][index] for key in SEQUENCE), goal)[:, -1]
         if explore:
-            noise = torch.randn(action.shape, generator=self.generator, device=self.device)
-            action = (action + config.exploration_noise * noise).clamp(-1, 1)
+            action = self.noisy(action, config.exploration_noise)
         self.history["sequence_action"][index, -1] = action
         self.history["time"][index] += 1
         return action
 
     def state(self) -> dict[str, Any]:
-        """Everything the next update and the next action depend on, the running episodes included."""
+        """Return everything the next update and the next action depend on, the running episodes included."""
         return super().state() | {"history": dict(self.history)}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Continue from what `state` returned."""
         super().load_state(state)
-        self.history = {
-            key: value.to("cpu" if key == "time" else self.device) for key, value in state["history"].items()
-        }
+        self.history = {key: value.to(self.device) for key, value in state["history"].items()}

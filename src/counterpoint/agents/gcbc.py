@@ -1,4 +1,4 @@
-"""GCBC: goal-conditioned behaviour cloning. What was done on the way to a state is what to do to get there.
+"""GCBC: goal-conditioned behaviour cloning of the actions that led to a state.
 
 Goal-conditioned imitation learning (Ding et al., 2019), learning to reach goals via iterated supervised learning
 (Ghosh et al., 2021); a baseline of TD InfoNCE (section 4.1, Fig. 2 and Table 1):
@@ -6,7 +6,7 @@ Goal-conditioned imitation learning (Ding et al., 2019), learning to reach goals
     L(pi) = - E[ log pi(a_t | s_t, g) ],    g a future of transition t in its own episode
 
 Continuous actions: N(a; tanh mu(s, g), sigma(s, g)), a Gaussian around a squashed mean. A Gaussian squashed as a whole
-has no density at the faces of the box, where recorded actions often lie; this one has, and its draws are clipped.
+has no density at the faces of the box, where recorded actions often lie; this one has, and its samples are clipped.
 `min_scale` bounds the density, which a deterministic controller's data would otherwise push to infinity. Discrete
 actions: cross-entropy.
 """
@@ -20,15 +20,13 @@ from typing import ClassVar
 import torch
 from jaxtyping import Float
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from counterpoint.agents.base import Agent, AgentConfig, Metrics, Spaces, descend, on_device, prepared
-from counterpoint.agents.critics import Sight
-from counterpoint.agents.networks import CategoricalActor, GaussianActor, flat
-from counterpoint.data.draws import GoalSpec
+from counterpoint.agents.base import Agent, AgentConfig, Metrics
+from counterpoint.agents.networks import Policy
 
-__all__ = ["GCBC", "GCBCConfig", "Policy", "gaussian_cloning_loss", "gaussian_log_likelihood"]
+__all__ = ["GCBC", "GCBCConfig", "gaussian_cloning_loss", "gaussian_log_likelihood"]
 
 
 class GCBCConfig(AgentConfig):
@@ -37,7 +35,7 @@ class GCBCConfig(AgentConfig):
     Attributes:
         lr: Adam's rate.
         min_scale: Least standard deviation of the policy, in units of the action box's half-width.
-        exploration_noise: Standard deviation of noise added to drawn actions while collecting, before clipping.
+        exploration_noise: Standard deviation of noise added to sampled actions while collecting, before clipping.
     """
 
     lr: float = Field(default=3e-4, gt=0)
@@ -48,7 +46,7 @@ class GCBCConfig(AgentConfig):
 def gaussian_log_likelihood(
     loc: Float[Tensor, "B A"], scale: Float[Tensor, "B A"], actions: Float[Tensor, "B A"]
 ) -> Float[Tensor, " B"]:
-    """log N(a; tanh(loc), scale), summed over the dimensions of the action."""
+    """Return log N(a; tanh(loc), scale), summed over the dimensions of the action."""
     residual = (actions - torch.tanh(loc)) / scale
     return -(residual.square() / 2 + scale.log() + math.log(2 * math.pi) / 2).sum(dim=-1)
 
@@ -56,109 +54,43 @@ def gaussian_log_likelihood(
 def gaussian_cloning_loss(
     loc: Float[Tensor, "B A"], scale: Float[Tensor, "B A"], actions: Float[Tensor, "B A"]
 ) -> Float[Tensor, ""]:
-    """Mean negative log-likelihood of the data's actions."""
+    """Return the mean negative log-likelihood of the data's actions."""
     return -gaussian_log_likelihood(loc, scale, actions).mean()
 
 
-class Policy(nn.Module):
-    """pi(a | s, g): a Gaussian around a squashed mean, or log-probabilities of discrete actions.
-
-    Args:
-        spaces: What the agent sees and does.
-        hidden: Widths of the hidden layers.
-        generator: Of the initial weights.
-    """
-
-    def __init__(self, spaces: Spaces, hidden: tuple[int, ...], generator: torch.Generator | None = None) -> None:
-        super().__init__()
-        self.sight = Sight(spaces, generator=generator)
-        width = self.sight.observation_width + self.sight.goal_width
-        kind = CategoricalActor if spaces.discrete else GaussianActor
-        self.head: CategoricalActor | GaussianActor = kind(width, spaces.action, hidden, generator=generator)
-
-    def inputs(self, observation: Tensor, goal: Tensor) -> Float[Tensor, "B I"]:
-        """Observation and goal side by side, pictures as features."""
-        return flat(self.sight(observation), self.sight(goal))
-
-    def gaussian(self, observation: Tensor, goal: Tensor) -> tuple[Float[Tensor, "B A"], Float[Tensor, "B A"]]:
-        """Mean before tanh and standard deviation, in float32."""
-        loc, scale = self.head(self.inputs(observation, goal))
-        return loc.float(), scale.float()
-
-    def log_probabilities(self, observation: Tensor, goal: Tensor) -> Float[Tensor, "B A"]:
-        """Of discrete actions, in float32."""
-        logits: Tensor = self.head(self.inputs(observation, goal))
-        return logits.float()
-
-
 class GCBC(Agent):
-    """Goal-conditioned behaviour cloning.
-
-    Args:
-        config: Its settings.
-        spaces: What it sees and does.
-        seed: Of initial weights and exploration.
-        device: Where it lives.
-    """
+    """Goal-conditioned behaviour cloning; arguments as for `Agent`."""
 
     name: ClassVar[str] = "gcbc"
+    reads = frozenset({"observation", "action", "future_goal"})
+    config: GCBCConfig
 
-    def __init__(
-        self, config: GCBCConfig, spaces: Spaces, *, seed: int = 0, device: torch.device | str = "cpu"
-    ) -> None:
-        super().__init__(config, spaces, seed=seed, device=device)
-        self.config = config
-        weights = torch.Generator().manual_seed(seed)
-        self.actor = Policy(spaces, config.hidden, weights).to(self.device)
-        self.modules = {"actor": self.actor}
-        self.optimizers = {"actor": torch.optim.Adam(self.actor.parameters(), lr=config.lr)}
-        self._losses = prepared(self.losses, config, self.device)
-
-    def sampling(self) -> GoalSpec:
-        """Transitions and a future goal."""
-        return GoalSpec(frozenset({"observation", "action", "future_goal"}), discount=self.config.discount)
+    def build(self, weights: torch.Generator) -> None:
+        """Declare the policy."""
+        policy = Policy(self.spaces, self.config.hidden, weights, min_scale=self.config.min_scale)
+        self.actor = self.network("actor", policy, self.config.lr)
 
     def losses(self, batch: Mapping[str, Tensor]) -> Metrics:
-        """The loss and what it is made of."""
+        """Compute the negative log-likelihood of the data's actions."""
         observation, goal, action = batch["observation"], batch["future_goal"], batch["action"]
         if self.spaces.discrete:
             scores = self.actor.log_probabilities(observation, goal)
             loss = functional.nll_loss(scores, action)
-            return {"loss": loss, "actor/accuracy": (scores.argmax(dim=-1) == action).float().mean()}
+            accuracy = (scores.argmax(dim=-1) == action).float().mean()
+            return {"loss": loss, "actor/loss": loss, "actor/accuracy": accuracy}
         loc, scale = self.actor.gaussian(observation, goal)
-        scale = scale + self.config.min_scale
-        return {
-            "loss": gaussian_cloning_loss(loc, scale, action),
-            "actor/mean_squared_error": functional.mse_loss(torch.tanh(loc), action),
-            "actor/scale": scale.mean(),
-        }
-
-    def update(self, batch: Mapping[str, Tensor], step: int) -> Metrics:
-        """One step of Adam."""
-        metrics = self._losses(on_device(batch, self.sampling().keys, self.device))
-        losses = {"actor": metrics["loss"]}
-        self._watch(losses)
-        descend(losses, self.optimizers)
-        return {name: value.detach() for name, value in metrics.items()}
-
-    @torch.no_grad()
-    def evaluate(self, batch: Mapping[str, Tensor]) -> dict[str, float]:
-        """The losses on a batch."""
-        metrics = self._losses(on_device(batch, self.sampling().keys, self.device))
-        return {name: float(value) for name, value in metrics.items()}
+        loss = gaussian_cloning_loss(loc, scale, action)
+        error = functional.mse_loss(torch.tanh(loc), action)
+        return {"loss": loss, "actor/loss": loss, "actor/mean_squared_error": error, "actor/scale": scale.mean()}
 
     def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: bool) -> Tensor:
-        """See `Agent.choose`."""
+        """Sample from the policy, or return its mode."""
         if self.spaces.discrete:
             scores = self.actor.log_probabilities(observation, goal)
-            if not explore:
-                return scores.argmax(dim=-1)
-            return torch.multinomial(scores.exp(), 1, generator=self.generator)[:, 0]
+            if explore:
+                return torch.multinomial(scores.exp(), 1, generator=self.generator)[:, 0]
+            return scores.argmax(dim=-1)
         loc, scale = self.actor.gaussian(observation, goal)
-        action = torch.tanh(loc)
-        if explore:
-            # Two independent Gaussians added are one.
-            spread = torch.hypot(scale + self.config.min_scale, scale.new_tensor(self.config.exploration_noise))
-            noise = torch.randn(action.shape, generator=self.generator, device=self.device)
-            action = (action + spread * noise).clamp(-1, 1)
-        return action
+        # Two independent Gaussians added are one.
+        spread = torch.hypot(scale, scale.new_tensor(self.config.exploration_noise))
+        return self.noisy(torch.tanh(loc), spread) if explore else torch.tanh(loc)

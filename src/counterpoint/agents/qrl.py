@@ -1,22 +1,4 @@
-"""Interval quasimetric embeddings (IQE): a distance with a direction, for any pair of vectors.
-
-Improved Representation of Asymmetrical Distances with Interval Quasimetric Embeddings (Wang & Isola, 2022). A vector
-of C x K numbers is read as C components of K interval ends. For component c
-
-    d_c(u, v) = | union over k of [u_ck, max(u_ck, v_ck)] |        the length of the union on the line
-
-and the distance is their "maxmean" with a learned a in (0, 1):
-
-    d(u, v) = a max_c d_c(u, v) + (1 - a) mean_c d_c(u, v)
-
-Whatever the vectors, d(u, u) = 0, d(u, v) >= 0 and d(u, w) <= d(u, v) + d(v, w), while d(u, v) and d(v, u) may differ:
-going down a slope is shorter than going up.
-
-QRL's critic: states and goals as points of a space, actions as moves in it, and the distance between points.
-
-`qrl.py` has the equations in which phi, psi, T and d stand.
-
-QRL: quasimetric reinforcement learning. The distance that is as large as possible while no step is longer than 1.
+"""QRL: quasimetric reinforcement learning, the largest distance under which no step is longer than 1.
 
 Optimal Goal-Reaching Reinforcement Learning via Quasimetric Learning (Wang et al., 2023), TD InfoNCE's strongest
 online baseline (section 4.1). d is an interval quasimetric on latents, z = phi(s); T is a model of latents:
@@ -54,21 +36,9 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from counterpoint.agents.base import (
-    Agent,
-    AgentConfig,
-    Metrics,
-    Spaces,
-    continuous_only,
-    descend,
-    kept,
-    on_device,
-    prepared,
-)
-from counterpoint.agents.critics import Sight
-from counterpoint.agents.gcbc import Policy
-from counterpoint.agents.networks import EnsembleMLP
-from counterpoint.data.draws import GoalSpec
+from counterpoint.agents.base import Agent, AgentConfig, Metrics
+from counterpoint.agents.networks import EnsembleMLP, InputEncoder, Policy
+from counterpoint.data.draws import Spaces
 
 __all__ = [
     "QRL",
@@ -84,7 +54,7 @@ __all__ = [
 
 
 def interval_union(start: Float[Tensor, "*batch K"], end: Float[Tensor, "*batch K"]) -> Float[Tensor, "*batch"]:
-    """Length of the union over k of the intervals [start_k, max(start_k, end_k)].
+    """Return the length of the union over k of the intervals [start_k, max(start_k, end_k)].
 
     Sorted by start, each interval adds what lies beyond the farthest end so far.
     """
@@ -96,7 +66,11 @@ def interval_union(start: Float[Tensor, "*batch K"], end: Float[Tensor, "*batch 
 
 
 class IntervalQuasimetric(nn.Module):
-    """d(u, v) of embeddings of E critics, each with its own a.
+    """Interval quasimetric embeddings (Wang & Isola, 2022): distances d(u, v) of E critics, each with its own a.
+
+    A vector of C x K numbers is read as C components of K interval ends, with d_c(u, v) the length of the union over k
+    of [u_ck, max(u_ck, v_ck)]. The distance is a max_c d_c + (1 - a) mean_c d_c with a learned a in (0, 1), so that
+    d(u, u) = 0 and d(u, w) <= d(u, v) + d(v, w), while d(u, v) and d(v, u) may differ.
 
     Args:
         members: E.
@@ -111,7 +85,7 @@ class IntervalQuasimetric(nn.Module):
     def forward(
         self, start: Float[Tensor, "E B _"], end: Float[Tensor, "E B _"], *, frozen: bool = False
     ) -> Float[Tensor, "E B"]:
-        """Distances from `start` to `end`, in float32; `frozen` keeps gradients from a."""
+        """Return distances from `start` to `end`, in float32; `frozen` keeps gradients from a."""
         shape = (*start.shape[:-1], self.components, -1)
         lengths = interval_union(start.float().reshape(shape), end.float().reshape(shape))
         share = torch.sigmoid(self.mix.detach() if frozen else self.mix)
@@ -119,62 +93,47 @@ class IntervalQuasimetric(nn.Module):
 
 
 class QuasimetricCritic(nn.Module):
-    """phi, psi, T and d of E critics; convolutions for pictures are shared among them.
+    """phi, psi, T and d of E critics; convolutions for images are shared among them.
 
     Args:
-        spaces: What is seen and done.
-        hidden: Widths of the hidden layers of phi, psi and T.
-        members: E.
-        latent: D, the width of phi and psi.
-        projector: Width of the hidden layer between latent and quasimetric.
-        components: C of the quasimetric.
-        component_width: K of the quasimetric.
-        generator: Of the initial weights.
+        spaces: Shapes of observations, goals and actions.
+        config: Widths, and E.
+        generator: Generator for the initial weights.
     """
 
-    def __init__(
-        self,
-        spaces: Spaces,
-        hidden: Sequence[int],
-        *,
-        members: int,
-        latent: int,
-        projector: int,
-        components: int,
-        component_width: int,
-        generator: torch.Generator | None = None,
-    ) -> None:
+    def __init__(self, spaces: Spaces, config: QRLConfig, generator: torch.Generator | None = None) -> None:
         super().__init__()
+
+        def mlp(*sizes: int) -> EnsembleMLP:
+            return EnsembleMLP(config.critics, sizes, generator=generator)
+
         self.whole_state = spaces.goal == spaces.observation
-        self.sight = Sight(spaces, generator=generator)
-        self.state_encoder = EnsembleMLP(members, [self.sight.observation_width, *hidden, latent], generator=generator)
-        self.goal_encoder = (
-            self.state_encoder
-            if self.whole_state
-            else EnsembleMLP(members, [self.sight.goal_width, *hidden, latent], generator=generator)
-        )
-        self.dynamics = EnsembleMLP(members, [latent + spaces.action, *hidden, latent], generator=generator)
+        self.encode = InputEncoder(spaces, generator=generator)
+        self.state_encoder = mlp(self.encode.observation_width, *config.hidden, config.latent)
+        self.goal_encoder = self.state_encoder
+        if not self.whole_state:
+            self.goal_encoder = mlp(self.encode.goal_width, *config.hidden, config.latent)
+        self.dynamics = mlp(config.latent + spaces.action, *config.hidden, config.latent)
         # T starts as "nothing changes".
         nn.init.zeros_(self.dynamics.weights[-1])
         nn.init.zeros_(self.dynamics.biases[-1])
-        width = components * component_width
-        self.projector = EnsembleMLP(members, [latent, projector, width], generator=generator)
-        self.quasimetric = IntervalQuasimetric(members, components)
+        self.projector = mlp(config.latent, config.projector, config.components * config.component_width)
+        self.quasimetric = IntervalQuasimetric(config.critics, config.components)
 
     def states(self, observation: Tensor) -> Float[Tensor, "E B D"]:
-        """phi."""
-        latents: Tensor = self.state_encoder(self.sight(observation))
+        """Return phi."""
+        latents: Tensor = self.state_encoder(self.encode(observation))
         return latents
 
     def goals(self, goal: Tensor) -> Float[Tensor, "E B D"]:
-        """phi of a goal that is a state, psi of goal coordinates."""
-        latents: Tensor = self.goal_encoder(self.sight(goal))
+        """Return phi of a goal that is a state, psi of goal coordinates."""
+        latents: Tensor = self.goal_encoder(self.encode(goal))
         return latents
 
     def step(
         self, latent: Float[Tensor, "E B D"], action: Float[Tensor, "B A"], *, frozen: bool = False
     ) -> Float[Tensor, "E B D"]:
-        """T(z, a), predicted as a change of z; `frozen` keeps gradients from its parameters."""
+        """Return T(z, a), predicted as a change of z; `frozen` keeps gradients from its parameters."""
         inputs = torch.cat([latent, action.expand(latent.shape[0], *action.shape)], dim=-1)
         change: Tensor = self.dynamics(inputs, frozen=frozen)
         return latent + change
@@ -182,7 +141,7 @@ class QuasimetricCritic(nn.Module):
     def distances(
         self, *pairs: tuple[int, int], latents: list[Tensor], frozen: bool = False
     ) -> list[Float[Tensor, "E B"]]:
-        """d from latent i to latent j for pairs (i, j), in one call; `frozen` as for `step`."""
+        """Return d from latent i to latent j for pairs (i, j), in one call; `frozen` as for `step`."""
         together = self.projector(torch.cat(latents, dim=1), frozen=frozen)
         projected = together.chunk(len(latents), dim=1)
         start = torch.cat([projected[i] for i, _ in pairs], dim=1)
@@ -195,7 +154,7 @@ class QRLConfig(AgentConfig):
     """Settings of QRL: the authors' for online Fetch tasks, with TD InfoNCE's hidden layers.
 
     Attributes:
-        critics: How many critics; the policy fears the longest of their distances.
+        critics: Number of critics; the policy minimises the longest of their distances.
         latent: Width of phi and psi.
         projector: Width of the hidden layer between latent and quasimetric.
         components: C of the quasimetric.
@@ -208,9 +167,9 @@ class QRLConfig(AgentConfig):
         critic_lr: Adam's rate for phi, psi, d and T.
         actor_lr: Adam's rate for the policy.
         multiplier_lr: Adam's rate for rho and for the weight of the entropy.
-        entropy: Whether the policy's entropy is held at -A by a learned weight (online).
+        entropy: Hold the policy's entropy at -A by a learned weight (online).
         cloning: Weight of the squared error to the data's actions (offline).
-        exploration_noise: Standard deviation of noise added to drawn actions while collecting, before clipping.
+        exploration_noise: Standard deviation of noise added to sampled actions while collecting, before clipping.
     """
 
     critics: int = Field(default=2, ge=1)
@@ -232,19 +191,19 @@ class QRLConfig(AgentConfig):
 
 
 def push_loss(distance: Float[Tensor, "*batch"], *, offset: float, beta: float) -> Float[Tensor, "*batch"]:
-    """softplus(offset - d) of sharpness beta, per pair: falls as pairs are pushed apart."""
+    """Return softplus(offset - d) of sharpness beta, per pair: falls as pairs are pushed apart."""
     return functional.softplus(offset - distance, beta=beta)
 
 
 def step_excess(distance: Float[Tensor, "*batch"], cost: float) -> Float[Tensor, "*batch"]:
-    """relu(d - cost)^2, per pair: 0 where the distance is no longer than what the step costs."""
+    """Return relu(d - cost)^2, per pair: 0 where the distance is no longer than what the step costs."""
     return torch.relu(distance - cost).square()
 
 
 def dual_losses(
     excess: Float[Tensor, "*constraints"], multiplier: Float[Tensor, "*constraints"], epsilon: float
 ) -> tuple[Float[Tensor, "*constraints"], Float[Tensor, "*constraints"]]:
-    """What distances and multipliers minimise: lambda (excess - eps^2) with the one or the other held fixed."""
+    """Return lambda (excess - eps^2) for distances, with lambda fixed, and negated for multipliers, with it free."""
     violation = excess - epsilon**2
     return multiplier.detach() * violation, -multiplier * violation.detach()
 
@@ -252,7 +211,7 @@ def dual_losses(
 def tanh_entropy(
     loc: Float[Tensor, "B A"], scale: Float[Tensor, "B A"], noise: Float[Tensor, "B A"]
 ) -> Float[Tensor, " B"]:
-    """-log pi(a) at a = tanh(loc + scale noise), an estimate of the entropy from one draw."""
+    """Return -log pi(a) at a = tanh(loc + scale noise), an estimate of the entropy from one sample."""
     before = loc + scale * noise
     # log(1 - tanh(x)^2), stable far out
     squash = 2 * (math.log(2) - before - functional.softplus(-2 * before))
@@ -260,58 +219,30 @@ def tanh_entropy(
 
 
 class QRL(Agent):
-    """Quasimetric RL.
-
-    Args:
-        config: Its settings.
-        spaces: What it sees and does; actions must be continuous.
-        seed: Of initial weights and every draw.
-        device: Where it lives.
-
-    Raises:
-        BadInputError: When actions are discrete.
-    """
+    """Quasimetric RL, for continuous actions; arguments as for `Agent`."""
 
     name: ClassVar[str] = "qrl"
+    continuous_only: ClassVar[bool] = True
+    config: QRLConfig
 
-    def __init__(self, config: QRLConfig, spaces: Spaces, *, seed: int = 0, device: torch.device | str = "cpu") -> None:
-        continuous_only(self.name, spaces)
-        super().__init__(config, spaces, seed=seed, device=device)
-        self.config = config
-        weights = torch.Generator().manual_seed(seed)
-        self.critic = QuasimetricCritic(
-            spaces,
-            config.hidden,
-            members=config.critics,
-            latent=config.latent,
-            projector=config.projector,
-            components=config.components,
-            component_width=config.component_width,
-            generator=weights,
-        ).to(self.device)
-        self.actor = Policy(spaces, config.hidden, weights).to(self.device)
+    def build(self, weights: torch.Generator) -> None:
+        """Declare critic, policy and multipliers."""
+        config, spaces = self.config, self.spaces
+        self.critic = self.network("critic", QuasimetricCritic(spaces, config, weights), config.critic_lr)
+        self.actor = self.network("actor", Policy(spaces, config.hidden, weights), config.actor_lr)
         constraints = 1 if self.critic.whole_state else 2
-        rho = math.log(math.expm1(config.initial_multiplier))
-        self.dual = nn.ParameterDict(
-            {"rho": torch.full((config.critics, constraints), rho), "log_entropy_weight": torch.zeros(())}
-        ).to(self.device)
-        self.modules = {"critic": self.critic, "actor": self.actor, "dual": self.dual}
-        self.optimizers = {
-            "critic": torch.optim.Adam(self.critic.parameters(), lr=config.critic_lr),
-            "actor": torch.optim.Adam(self.actor.parameters(), lr=config.actor_lr),
-            "dual": torch.optim.Adam(self.dual.parameters(), lr=config.multiplier_lr),
-        }
-        self._losses = prepared(self.losses, config, self.device)
-
-    def sampling(self) -> GoalSpec:
-        """Transitions, random goals, and future goals for the policy."""
+        rho = torch.full((config.critics, constraints), math.log(math.expm1(config.initial_multiplier)))
+        dual = nn.ParameterDict({"rho": rho, "log_entropy_weight": torch.zeros(())})
+        self.dual = self.network("dual", dual, config.multiplier_lr)
         keys = {"observation", "action", "next_observation", "random_goal", "future_goal"}
-        if not self.critic.whole_state:
-            keys.add("next_goal")
-        return GoalSpec(frozenset(keys), discount=self.config.discount)
+        self.reads = frozenset(keys if self.critic.whole_state else keys | {"next_goal"})
 
-    def losses(self, batch: Mapping[str, Tensor], noise: Float[Tensor, "P A"]) -> Metrics:
-        """Losses of critic, policy and multipliers; `noise` is standard normal, P = 2 B."""
+    def noise(self, rows: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """Sample the policy's noise for random and for future goals."""
+        return {"noise": self.normal(2 * rows, self.spaces.action, generator=generator)}
+
+    def losses(self, batch: Mapping[str, Tensor]) -> Metrics:
+        """Compute the losses of critic, policy and multipliers."""
         config, critic = self.config, self.critic
         states = critic.states(torch.cat([batch["observation"], batch["next_observation"]]))
         now, later = states.chunk(2, dim=1)
@@ -332,11 +263,12 @@ class QRL(Agent):
         constraint, dual = dual_losses(violations, multiplier, config.epsilon)
         dynamics = (to_next.square() + from_next.square()).mean() / 2
         members = config.critics
-        actor, entropy_weight, metrics = self._policy_losses(batch, now.detach(), random_goal.detach(), noise)
+        actor, entropy_weight, metrics = self._policy_losses(batch, now.detach(), random_goal.detach())
         # A sum over critics, as each has an optimiser of its own in the authors' code.
         loss = members * (push + config.dynamics_weight * dynamics) + constraint.sum()
         return {
             "loss": loss,
+            "critic/loss": loss,
             "critic/push": push,
             "critic/dynamics": dynamics,
             "critic/distance_random": apart.mean(),
@@ -350,9 +282,9 @@ class QRL(Agent):
         }
 
     def _policy_losses(
-        self, batch: Mapping[str, Tensor], now: Tensor, random_goal: Tensor, noise: Tensor
+        self, batch: Mapping[str, Tensor], now: Tensor, random_goal: Tensor
     ) -> tuple[Tensor, Tensor, Metrics]:
-        config, critic = self.config, self.critic
+        config, critic, noise = self.config, self.critic, batch["noise"]
         observation = torch.cat([batch["observation"]] * 2)
         goal = torch.cat([batch["random_goal"], batch["future_goal"]])
         loc, scale = self.actor.gaussian(observation, goal)
@@ -374,30 +306,9 @@ class QRL(Agent):
         metrics = {"actor/distance": farthest, "actor/entropy": entropy, "actor/cloning": cloning}
         return loss, entropy_weight, metrics
 
-    def update(self, batch: Mapping[str, Tensor], step: int) -> Metrics:
-        """One step each of distances, policy and multipliers, all from the same parameters."""
-        metrics = self._losses(on_device(batch, self.sampling().keys, self.device), self._noise(batch))
-        losses = {"critic": metrics["loss"], "actor": metrics["actor/loss"], "dual": metrics["dual/loss"]}
-        self._watch(losses)
-        descend(losses, self.optimizers)
-        return {name: value.detach() for name, value in metrics.items()}
-
-    @torch.no_grad()
-    def evaluate(self, batch: Mapping[str, Tensor]) -> dict[str, float]:
-        """The losses on a batch."""
-        with kept(self.generator):
-            metrics = self._losses(on_device(batch, self.sampling().keys, self.device), self._noise(batch))
-        return {name: float(value) for name, value in metrics.items()}
-
-    def _noise(self, batch: Mapping[str, Tensor]) -> Tensor:
-        shape = (2 * len(batch["observation"]), self.spaces.action)
-        return torch.randn(shape, generator=self.generator, device=self.device)
-
     def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: bool) -> Tensor:
-        """See `Agent.choose`."""
+        """Sample from the policy and add noise, or return its mode."""
         loc, scale = self.actor.gaussian(observation, goal)
-        action = torch.tanh(loc)
-        if explore:
-            inner, outer = torch.randn((2, *loc.shape), generator=self.generator, device=self.device)
-            action = torch.tanh(loc + scale * inner) + self.config.exploration_noise * outer
-        return action.clamp(-1, 1)
+        if not explore:
+            return torch.tanh(loc)
+        return self.noisy(torch.tanh(loc + scale * self.normal(*loc.shape)), self.config.exploration_noise)

@@ -14,7 +14,6 @@ to the data here.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -24,20 +23,9 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from counterpoint.agents.base import (
-    Agent,
-    AgentConfig,
-    Metrics,
-    Spaces,
-    continuous_only,
-    descend,
-    follow,
-    kept,
-    on_device,
-    prepared,
-)
-from counterpoint.agents.ddpg_her import ActionValue, DeterministicPolicy
-from counterpoint.data.draws import GoalSpec
+from counterpoint.agents.base import Agent, AgentConfig, Metrics
+from counterpoint.agents.critics import ActionValue
+from counterpoint.agents.networks import DeterministicPolicy
 
 __all__ = ["TD3BC", "TD3BCConfig", "smoothed_action", "td3_bc_actor_loss", "td_target"]
 
@@ -48,7 +36,7 @@ class TD3BCConfig(AgentConfig):
     Attributes:
         alpha: Weight of the value against cloning.
         lr: Adam's rate for Q and the policy.
-        tau: How far the moving averages follow with each of their steps.
+        tau: Rate of the targets' soft update.
         policy_delay: Steps of Q for each one of the policy.
         target_noise: Standard deviation of the noise on target actions.
         target_noise_clip: Its greatest size.
@@ -67,76 +55,59 @@ class TD3BCConfig(AgentConfig):
 def smoothed_action(
     action: Float[Tensor, "B A"], noise: Float[Tensor, "B A"], scale: float, limit: float
 ) -> Float[Tensor, "B A"]:
-    """An action in the neighbourhood: clipped noise added, the sum clipped to the box."""
+    """Return the action with clipped noise added, the sum clipped to the box."""
     return (action + (scale * noise).clamp(-limit, limit)).clamp(-1, 1)
 
 
 def td_target(
     reward: Float[Tensor, " B"], terminated: Bool[Tensor, " B"], next_value: Float[Tensor, " B"], discount: float
 ) -> Float[Tensor, " B"]:
-    """r + gamma (1 - terminated) V', detached."""
+    """Return r + gamma (1 - terminated) V', detached."""
     return (reward + discount * (~terminated).float() * next_value).detach()
 
 
 def td3_bc_actor_loss(
     value: Float[Tensor, " B"], action: Float[Tensor, "B A"], data_action: Float[Tensor, "B A"], alpha: float
 ) -> Float[Tensor, ""]:
-    """-lambda mean Q + mean squared error, lambda = alpha / mean |Q| without gradient."""
+    """Return -lambda mean Q + mean squared error, lambda = alpha / mean |Q| without gradient."""
     weight = alpha / value.detach().abs().mean().clamp_min(1e-8)
     return -weight * value.mean() + functional.mse_loss(action, data_action)
 
 
 class TD3BC(Agent):
-    """TD3 + BC.
-
-    Args:
-        config: Its settings.
-        spaces: What it sees and does; actions must be continuous.
-        seed: Of initial weights and every draw.
-        device: Where it lives.
-
-    Raises:
-        BadInputError: When actions are discrete.
-    """
+    """TD3 + BC, for continuous actions; arguments as for `Agent`."""
 
     name: ClassVar[str] = "td3_bc"
     needs_reward: ClassVar[bool] = True
+    continuous_only: ClassVar[bool] = True
+    reads = frozenset({"observation", "action", "next_observation", "goal", "reward", "terminated"})
+    config: TD3BCConfig
 
-    def __init__(
-        self, config: TD3BCConfig, spaces: Spaces, *, seed: int = 0, device: torch.device | str = "cpu"
-    ) -> None:
-        continuous_only(self.name, spaces)
-        super().__init__(config, spaces, seed=seed, device=device)
-        self.config = config
-        weights = torch.Generator().manual_seed(seed)
-        self.actor = DeterministicPolicy(spaces, config.hidden, weights).to(self.device)
-        self.critic = ActionValue(2, spaces, config.hidden, weights).to(self.device)
-        self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
-        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
-        self.modules = {
-            "actor": self.actor,
-            "critic": self.critic,
-            "target_actor": self.target_actor,
-            "target_critic": self.target_critic,
-        }
-        self.optimizers = {
-            "actor": torch.optim.Adam(self.actor.parameters(), lr=config.lr),
-            "critic": torch.optim.Adam(self.critic.parameters(), lr=config.lr),
-        }
-        self._losses = prepared(self.losses, config, self.device)
+    def build(self, weights: torch.Generator) -> None:
+        """Declare policy, twin Q and their targets."""
+        config = self.config
+        actor = DeterministicPolicy(self.spaces, config.hidden, weights)
+        critic = ActionValue(2, self.spaces, config.hidden, weights)
+        self.critic = self.network("critic", critic, config.lr)
+        self.actor = self.network("actor", actor, config.lr)
+        self.target_critic = self.target("critic", critic, config.tau)
+        self.target_actor = self.target("actor", actor, config.tau)
 
-    def sampling(self) -> GoalSpec:
-        """Transitions with the data's goal, reward and end."""
-        keys = {"observation", "action", "next_observation", "goal", "reward", "terminated"}
-        return GoalSpec(frozenset(keys), discount=self.config.discount)
+    def noise(self, rows: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """Sample the noise of target actions."""
+        return {"noise": self.normal(rows, self.spaces.action, generator=generator)}
 
-    def losses(self, batch: Mapping[str, Tensor], noise: Float[Tensor, "B A"]) -> Metrics:
-        """Losses of Q and the policy, both at the present parameters; `noise` is standard normal."""
+    def critic_alone(self, step: int) -> bool:
+        """Return false at every `policy_delay`-th step, at which policy and targets move too."""
+        return (step + 1) % self.config.policy_delay != 0
+
+    def losses(self, batch: Mapping[str, Tensor]) -> Metrics:
+        """Compute the losses of Q and the policy."""
         config, goal = self.config, batch["goal"]
         observation, following = batch["observation"], batch["next_observation"]
         with torch.no_grad():
             mode = torch.tanh(self.target_actor(following, goal))
-            next_action = smoothed_action(mode, noise, config.target_noise, config.target_noise_clip)
+            next_action = smoothed_action(mode, batch["noise"], config.target_noise, config.target_noise_clip)
             next_value = self.target_critic(following, goal, next_action).amin(dim=0)
         target = td_target(batch["reward"], batch["terminated"], next_value, config.discount)
         values = self.critic(observation, goal, batch["action"])
@@ -152,32 +123,7 @@ class TD3BC(Agent):
             "critic/target": target.mean(),
         }
 
-    def update(self, batch: Mapping[str, Tensor], step: int) -> Metrics:
-        """A step of Q; at every second one also of the policy and the moving averages."""
-        metrics = self._losses(on_device(batch, self.sampling().keys, self.device), self._noise(batch))
-        losses = {"critic": metrics["loss"], "actor": metrics["actor/loss"]}
-        self._watch(losses)
-        whole = (step + 1) % self.config.policy_delay == 0
-        descend(losses if whole else {"critic": metrics["loss"]}, self.optimizers)
-        if whole:
-            follow(self.target_actor, self.actor, self.config.tau)
-            follow(self.target_critic, self.critic, self.config.tau)
-        return {name: value.detach() for name, value in metrics.items()}
-
-    @torch.no_grad()
-    def evaluate(self, batch: Mapping[str, Tensor]) -> dict[str, float]:
-        """The losses on a batch."""
-        with kept(self.generator):
-            metrics = self._losses(on_device(batch, self.sampling().keys, self.device), self._noise(batch))
-        return {name: float(value) for name, value in metrics.items()}
-
-    def _noise(self, batch: Mapping[str, Tensor]) -> Float[Tensor, "B A"]:
-        return torch.randn(batch["action"].shape, generator=self.generator, device=self.device)
-
     def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: bool) -> Tensor:
-        """See `Agent.choose`."""
+        """Return the policy's action, with noise when exploring."""
         action = torch.tanh(self.actor(observation, goal))
-        if explore:
-            noise = torch.randn(action.shape, generator=self.generator, device=self.device)
-            action = (action + self.config.exploration_noise * noise).clamp(-1, 1)
-        return action
+        return self.noisy(action, self.config.exploration_noise) if explore else action

@@ -24,52 +24,35 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from counterpoint.agents.base import Metrics
-from counterpoint.agents.contrastive import ContrastiveAgent, ContrastiveConfig
-from counterpoint.agents.critics import Seen, action_vectors, pair_metrics
+from counterpoint.agents.contrastive import ContrastiveAgent, ContrastiveConfig, CriticLoss
+from counterpoint.agents.critics import pair_metrics
 from counterpoint.objectives.td_infonce import goal_reaching_rows, td_infonce_loss
 
 __all__ = ["TDInfoNCE", "TDInfoNCEConfig"]
 
 
 class TDInfoNCEConfig(ContrastiveConfig):
-    """Table 2 as it stands. Table 3 (offline): `actor_goals="future"`, `behaviour_cloning=.1`, wider on large mazes."""
+    """Table 2. Table 3 (offline): `actor_goals="future"`, `behaviour_cloning=.1`, wider networks on large mazes."""
 
 
 class TDInfoNCE(ContrastiveAgent):
     """The agent of Algorithm 1."""
 
     name = "td_infonce"
-    commanded: ClassVar[bool] = True
-    reads: ClassVar[frozenset[str]] = frozenset({"next_observation", "next_goal", "random_goal"})
+    goal_conditioned: ClassVar[bool] = True
+    critic_reads: ClassVar[frozenset[str]] = frozenset({"next_observation", "next_goal", "random_goal"})
 
-    def critic_loss(
-        self, seen: Seen, batch: Mapping[str, Tensor], noise: Float[Tensor, "B A"]
-    ) -> tuple[Float[Tensor, ""], Metrics, dict[str, Float[Tensor, "2 B D"]]]:
-        """Eq. 10 over a batch, with psi of the random goals for the actor."""
-        action = action_vectors(batch["action"], self.spaces)
-        phi = self.critic.encode_actions(seen["observation"], action, seen["random_goal"])
-        both = self.critic.encode_futures(torch.cat([seen["next_goal"], seen["random_goal"]]))
+    def critic_loss(self, features: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> CriticLoss:
+        """Return Eq. 10 over a batch, and psi of the random goals for the actor."""
+        phi = self.phi(features["observation"], features["action"], features["random_goal"])
+        both = self.critic.encode_futures(torch.cat([features["next_goal"], features["random_goal"]]))
         psi_next, psi_random = both.chunk(2, dim=1)
-        next_logits = self.critic.pairs(phi, psi_next)
-        future_logits = self.critic.pairs(phi, psi_random)
-        loss = td_infonce_loss(
-            next_logits, future_logits, self.weight_logits(seen, batch, noise), discount=self.config.discount
-        )
+        next_logits, future_logits = self.critic.pairs(phi, psi_next), self.critic.pairs(phi, psi_random)
+        weight_logits = self.critic.pairs(*self.target_representations(features, batch))
+        loss = td_infonce_loss(next_logits, future_logits, weight_logits, discount=self.config.discount)
         return loss, pair_metrics(next_logits), {"random_goal": psi_random}
 
-    @torch.no_grad()
-    def weight_logits(
-        self, seen: Seen, batch: Mapping[str, Tensor], noise: Float[Tensor, "B A"]
-    ) -> Float[Tensor, "B B 2"]:
-        """The target's logits at the next state and the policy's action there: W before its softmax."""
-        action = self._next_actions(seen, "random_goal", noise)
-        target = Seen(batch, self.target.sight)
-        phi = self.target.encode_actions(target["next_observation"], action, target["random_goal"])
-        psi = self.target.encode_futures(target["random_goal"])
-        return self.target.pairs(phi, psi)
-
-    def reaching(self, phi: Float[Tensor, "2 K*B D"], psi: Float[Tensor, "2 B D"]) -> Float[Tensor, "K B"]:
-        """Eq. 11, negated: -log softmax_j(min over twins of F_goal)[i, i], for every candidate action."""
+    def actor_objective(self, phi: Float[Tensor, "2 K*B D"], psi: Float[Tensor, "2 B D"]) -> Float[Tensor, "K B"]:
+        """Return Eq. 11, negated: -log softmax_j(min over twins of F_goal)[i, i], for every candidate action."""
         candidates = torch.split(self.critic.pairs(phi, psi), psi.shape[1])
         return torch.stack([goal_reaching_rows(logits) for logits in candidates])

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from counterpoint.agents import AGENTS, SavedAgent, make_agent
-from counterpoint.agents.base import Watch
+from counterpoint.agents.base import FiniteCheck
 from counterpoint.data.draws import Spaces
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import NonFiniteError
@@ -14,23 +14,21 @@ from counterpoint.objectives.base import NonFiniteError
 SPACES = Spaces(observation=(4,), goal=(2,), action=3, success_distance=0.1)
 
 
-def test_the_watch_names_the_loss_that_is_not_finite() -> None:
-    watch = Watch()
-    watch({"critic": torch.tensor(1.0), "actor": torch.tensor(-1e30)})
-    with pytest.raises(NonFiniteError, match="actor = nan"):
-        watch({"critic": torch.tensor(1.0), "actor": torch.tensor(torch.nan)})
-    watch({"critic": torch.tensor(1.0)})  # and may be used again
+def test_the_check_names_the_loss_that_is_not_finite() -> None:
+    check = FiniteCheck("td3_bc")
+    check.add({"critic": torch.tensor(1.0), "actor": torch.tensor(-1e30)}, 1)
+    with pytest.raises(NonFiniteError, match="a loss of td3_bc is not finite: critic = 1, actor = nan"):
+        check.add({"critic": torch.tensor(1.0), "actor": torch.tensor(torch.nan)}, 2)
+    check.add({"critic": torch.tensor(1.0)}, 3)  # and may be used again
 
 
-def test_losses_that_no_update_waited_for_are_told_on_demand() -> None:
-    watch = Watch(every=3)
-    losses = [torch.tensor(1.0), torch.tensor(torch.inf), torch.tensor(2.0)]
-    # As a GPU's: on the meta device there is nothing to read, so the sum is put in by hand.
-    watch({"critic": losses[0].to("meta")})
-    watch._sum, watch._latest = torch.stack(losses).sum(), {"critic": losses[2]}
+def test_losses_that_no_update_waited_for_are_reported_on_demand() -> None:
+    check = FiniteCheck("td3_bc")
+    check.add({"critic": torch.tensor(torch.nan, device="meta")}, 1)  # like a GPU, this device is not read at once
+    check.losses, check.total = {"critic": torch.tensor(2.0)}, torch.tensor([1.0, torch.inf, 2.0]).sum()
     with pytest.raises(NonFiniteError, match="not finite: critic = 2"):
-        watch.look()
-    watch.look()
+        check.check()
+    check.check()
 
 
 @pytest.mark.parametrize("name", AGENTS)
@@ -50,10 +48,7 @@ def test_neither_checkpoint_nor_agent_is_made_of_parameters_that_are_not_finite(
 @pytest.mark.parametrize("name", AGENTS)
 def test_neither_is_made_after_a_loss_that_was_not_finite(name: str) -> None:
     agent = make_agent({"name": name, "hidden": [8, 8]}, SPACES)
-    if hasattr(agent, "_finite"):
-        agent._finite.fill_(False)  # as an update on a GPU leaves it
-    else:
-        agent._watch._sum = torch.tensor(torch.inf)
+    agent.finite.total = torch.tensor(torch.inf)  # as an update on a GPU leaves it
     with pytest.raises(NonFiniteError):
         agent.exports()
     agent.state()  # parameters were untouched

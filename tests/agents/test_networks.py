@@ -1,21 +1,24 @@
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from counterpoint.agents.networks import EnsembleMLP, perceptrons
+from counterpoint.agents.networks import EnsembleMLP
 
 
-def parameters(sizes: tuple[int, ...], members: int = 2) -> tuple[list[Tensor], list[Tensor]]:
+def network(
+    sizes: tuple[int, ...], members: int = 2, **settings: bool
+) -> tuple[EnsembleMLP, list[Tensor], list[Tensor]]:
+    """A network whose biases are large enough to matter, with its weights and biases."""
     generator = torch.Generator().manual_seed(0)
-    pairs = list(pairwise(sizes))
-    weights = [torch.randn(members, i, o, generator=generator) / i**0.5 for i, o in pairs]
-    biases = [torch.randn(members, 1, o, generator=generator) for _, o in pairs]
-    return weights, biases
+    made = EnsembleMLP(members, sizes, generator=generator, **settings)
+    with torch.no_grad():
+        for fan_in, weight, bias in zip(sizes, made.weights, made.biases, strict=False):
+            weight.copy_(torch.randn(weight.shape, generator=generator) / fan_in**0.5)
+            bias.normal_(generator=generator)
+    return made, list(made.weights), list(made.biases)
 
 
 def by_layers(x: Tensor, weights: list[Tensor], biases: list[Tensor], activate_last: bool) -> Tensor:
@@ -37,11 +40,12 @@ def by_layers(x: Tensor, weights: list[Tensor], biases: list[Tensor], activate_l
 def test_values_and_gradients_are_those_of_single_layers(
     shared: bool, activate_last: bool, dtype: torch.dtype, tolerance: float
 ) -> None:
-    weights, biases = ([p.to(dtype) for p in group] for group in parameters((7, 32, 32, 5)))
+    made = network((7, 32, 32, 5), activate_last=activate_last)[0].to(dtype)
+    weights, biases = list(made.weights), list(made.biases)
     x = torch.randn(*([] if shared else [2]), 9, 7, generator=torch.Generator().manual_seed(1)).to(dtype)
-    leaves = [p.requires_grad_() for p in (x, *weights, *biases)]
+    leaves = [x.requires_grad_(), *weights, *biases]
     seed = torch.randn(2, 9, 5, generator=torch.Generator().manual_seed(2)).to(dtype)
-    found = perceptrons(x, weights, biases, activate_last=activate_last)
+    found = made(x)
     expected = by_layers(x, weights, biases, activate_last)
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
     for one, other in zip(
@@ -53,12 +57,12 @@ def test_values_and_gradients_are_those_of_single_layers(
 
 
 def test_under_autocast_products_are_in_bfloat16_and_results_in_float32() -> None:
-    weights, biases = parameters((7, 64, 64, 5))
+    made, weights, biases = network((7, 64, 64, 5))
     x = torch.randn(9, 7, generator=torch.Generator().manual_seed(1))
     leaves = [p.requires_grad_() for p in (*weights, *biases)]
-    exact = perceptrons(x, weights, biases, activate_last=False)
+    exact = made(x)
     with torch.autocast("cpu", torch.bfloat16):
-        rough = perceptrons(x, weights, biases, activate_last=False)
+        rough = made(x)
     assert rough.dtype == torch.float32
     assert not torch.equal(rough, exact)
     torch.testing.assert_close(rough, exact, rtol=0.05, atol=0.05)
@@ -70,29 +74,29 @@ def test_under_autocast_products_are_in_bfloat16_and_results_in_float32() -> Non
 
 
 def test_what_is_not_finite_stays_so() -> None:
-    weights, biases = parameters((7, 16, 16, 5))
+    made, _, _ = network((7, 16, 16, 5), activate_last=True)
     x = torch.zeros(4, 7)
     x[1, 2] = torch.nan
-    found = perceptrons(x, weights, biases, activate_last=True)
+    found = made(x)
     assert bool(found[:, 1].isnan().all())
     assert bool(found[:, [0, 2, 3]].isfinite().all())
 
 
 def test_gradients_are_only_of_what_wants_them() -> None:
-    network = EnsembleMLP(2, [3, 8, 4], generator=torch.Generator().manual_seed(0))
+    made = EnsembleMLP(2, [3, 8, 4], generator=torch.Generator().manual_seed(0))
     x = torch.ones(5, 3, requires_grad=True)
-    torch.autograd.backward([network(x, frozen=True).sum()])
+    torch.autograd.backward([made(x, frozen=True).sum()])
     assert x.grad is not None
-    assert all(p.grad is None for p in network.parameters())
+    assert all(p.grad is None for p in made.parameters())
     frozen = x.grad.clone()
     x.grad = None
-    torch.autograd.backward([network(x).sum()])
+    torch.autograd.backward([made(x).sum()])
     assert torch.equal(frozen, x.grad)  # type: ignore[arg-type]
-    assert all(p.grad is not None for p in network.parameters())
+    assert all(p.grad is not None for p in made.parameters())
 
 
 def test_one_member_and_no_hidden_layer() -> None:
-    weights, biases = parameters((3, 2), members=1)
+    made, weights, biases = network((3, 2), members=1)
     x = torch.randn(4, 3, generator=torch.Generator().manual_seed(3))
     expected = x @ weights[0][0] + biases[0][0]
-    torch.testing.assert_close(perceptrons(x, weights, biases, activate_last=False)[0], expected)
+    torch.testing.assert_close(made(x)[0], expected)
