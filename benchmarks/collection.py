@@ -58,15 +58,15 @@ def default(frames: int) -> Measured:
 
 
 def render(frames: int) -> Measured:
-    from counterpoint.envs.metaworld.env import MetaWorldTask
+    from counterpoint.envs.metaworld.env import MetaWorldEnv
 
-    task = MetaWorldTask(TASK, size=SIZE)
-    task.reset(0)
-    task.draw()
+    task = MetaWorldEnv(TASK, size=SIZE)
+    task.reset(seed=0)
+    task.images()
 
     def run() -> int:
         for _ in range(frames):
-            task.draw()
+            task.images()
         return frames
 
     return measured(run)

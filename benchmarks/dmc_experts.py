@@ -21,7 +21,7 @@ from typing import Any
 
 from counterpoint.envs.collect import episode_seed
 from counterpoint.envs.dmc.collect import Actor
-from counterpoint.envs.dmc.env import HORIZON, DMCTask, dmc_versions
+from counterpoint.envs.dmc.env import HORIZON, DMCEnv, dmc_versions
 from counterpoint.envs.dmc.planner import planner_config
 from counterpoint.envs.dmc.tasks import EVALUATION, PRETRAINING, resolve_dmc_tasks
 from counterpoint.progress import ProgressBar
@@ -33,7 +33,7 @@ OUT = Path(__file__).parent / "results" / "dmc_experts.json"
 
 def episode(name: str, number: int, steps: int) -> dict[str, Any]:
     """One episode of a task's expert."""
-    task = DMCTask(name)
+    task = DMCEnv(name)
     seed = episode_seed(1, name, "test", number)
     actor = Actor(task, "expert", number)
     started = time.perf_counter()
@@ -43,14 +43,15 @@ def episode(name: str, number: int, steps: int) -> dict[str, Any]:
     return {"seed": seed, "return": round(earned, 2), "seconds_an_action": round(spent / steps, 4)}
 
 
-def play(task: DMCTask, actor: Actor, seed: int, steps: int) -> float:
-    task.reset(seed)
+def play(task: DMCEnv, actor: Actor, seed: int, steps: int) -> float:
+    task.look = False
+    task.reset(seed=seed)
     actor.reset(seed)
-    return sum(task.step(actor.act()).reward for _ in range(steps))
+    return sum(task.step(actor.act())[1] for _ in range(steps))
 
 
 def by_chance(name: str, steps: int) -> list[float]:
-    task = DMCTask(name)
+    task = DMCEnv(name)
     actor = Actor(task, "random", 0)
     seeds = [episode_seed(1, name, "test", number) for number in range(RANDOM_EPISODES)]
     return [round(play(task, actor, seed, steps), 2) for seed in seeds]

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from counterpoint.envs.robosuite.env import RobosuiteTask, versions
+from counterpoint.envs.robosuite.env import RobosuiteEnv, versions
 from counterpoint.envs.robosuite.tasks import ROBOTS, resolve_robosuite, robosuite_name
 from counterpoint.evaluation.statistics import wilson
 from counterpoint.progress import ProgressBar
@@ -35,16 +35,18 @@ OUT = Path(__file__).parent / "results" / "robosuite_experts.json"
 
 def episodes(name: str, seeds: list[int], noise: float) -> list[dict[str, Any]]:
     """Each episode's seed, and after how many steps it succeeded, `None` where it did not."""
-    task = RobosuiteTask(name)
+    task = RobosuiteEnv(name)
     return [{"seed": seed, "solved_after": solved_after(task, seed, noise)} for seed in seeds]
 
 
-def solved_after(task: RobosuiteTask, seed: int, noise: float) -> int | None:
-    task.reset(seed)
+def solved_after(task: RobosuiteEnv, seed: int, noise: float) -> int | None:
+    task.look = False
+    task.reset(seed=seed)
     shaken = np.random.default_rng(seed)
     for step in range(task.horizon):
         action = task.expert() + noise * shaken.standard_normal(task.action_dim)
-        if task.step(action.clip(-1.0, 1.0)).success:
+        *_, info = task.step(action.clip(-1.0, 1.0))
+        if info["is_success"]:
             return step + 1
     return None
 

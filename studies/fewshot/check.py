@@ -121,6 +121,7 @@ def _check_cameras(suite: str, cameras: tuple[str, ...]) -> None:
     if len(set(cameras)) < len(cameras):
         raise BadInputError("data.camera", ", ".join(cameras), "each camera once", "leave one out")
     if suite == "metaworld" and cameras:
-        from counterpoint.envs.metaworld.env import check_cameras
+        from counterpoint.envs.base import choose_cameras
+        from counterpoint.envs.metaworld.env import CAMERAS
 
-        check_cameras(cameras)
+        choose_cameras(cameras, (), CAMERAS)

@@ -12,8 +12,8 @@ import numpy as np
 from counterpoint.data.cache import cached
 from counterpoint.data.formats import open_dataset, split_names
 from counterpoint.data.store import Cameras, EpisodeStore, MultiTaskStore, SubsetStore, camera_names
-from counterpoint.envs.base import named_cameras
-from counterpoint.envs.make import make_task
+from counterpoint.envs.base import choose_cameras
+from counterpoint.envs.make import make_env
 from counterpoint.errors import BadInputError
 from studies.fewshot.check import cameras_of
 from studies.fewshot.config import FewshotConfig, FewshotData
@@ -158,7 +158,7 @@ def start_simulations(config: FewshotConfig) -> None:
     data = config.data
     if data.suite == "dmc" and config.used_pretrainings and data.pretraining_path is None:
         for task in data.pretraining_tasks:  # their models have cameras of their own
-            make_task(f"dmc/{task}", camera=data.camera, size=config.encoder.size).close()
+            make_env(f"dmc/{task}", size=config.encoder.size, cameras=data.camera).close()
 
 
 def task_instruction(config: FewshotConfig, task: str) -> str:
@@ -169,8 +169,8 @@ def task_instruction(config: FewshotConfig, task: str) -> str:
         MissingExtraError: When it is not installed.
     """
     data = config.data
-    simulation = make_task(
-        f"{data.suite}/{task}", camera=data.seen_camera, size=config.encoder.size, repeat=data.repeat, steps=data.limit
+    simulation = make_env(
+        f"{data.suite}/{task}", size=config.encoder.size, cameras=data.seen_camera, repeat=data.repeat, steps=data.limit
     )
     try:
         return simulation.instruction
@@ -231,7 +231,7 @@ def _record_metaworld(config: FewshotConfig, path: Path, demonstrations: bool) -
     camera = data.seen_camera if demonstrations else data.camera
     shared = CollectConfig(
         out=path,
-        cameras=named_cameras(camera, "corner2"),
+        cameras=choose_cameras(camera, ("corner2",)),
         size=data.render or config.encoder.size,
         max_steps=data.limit or HORIZON,
         stride=data.repeat,

@@ -13,7 +13,7 @@ import torch
 from counterpoint.config import override, validate
 from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
-from counterpoint.envs.make import make_task
+from counterpoint.envs.make import make_env
 from counterpoint.evaluation.rollout import ControlRollouts, EpisodeResult
 from counterpoint.objectives import STEP_OBJECTIVES, objective_config
 from counterpoint.policies.base import FramePolicy
@@ -124,7 +124,7 @@ def adapt(config: FewshotConfig, out: Path, trial: Adaptation) -> dict[str, Any]
     settings, size = clone_config(config, trial), encoder_config(config, trial.row).size
     data, options, task = config.data, config.evaluation, f"{config.data.suite}/{trial.task}"
     make = partial(
-        make_task, task, camera=data.seen_camera, size=size, render=data.render, repeat=data.repeat, steps=data.limit
+        make_env, task, cameras=data.seen_camera, size=size, render=data.render, repeat=data.repeat, steps=data.limit
     )
     episodes = open_demonstrations(config, out, size, trial.task)
     count = data.demonstrations_for(trial.task)

@@ -13,9 +13,9 @@ from counterpoint.data.cache import cached
 from counterpoint.data.formats import open_dataset, split_names
 from counterpoint.data.masks.robot import mask_camera, masked_cameras
 from counterpoint.data.store import EpisodeStore, SubsetStore
-from counterpoint.envs.base import ControlTask
+from counterpoint.envs.base import CameraEnv
 from counterpoint.envs.collect import collected_about
-from counterpoint.envs.make import make_task
+from counterpoint.envs.make import make_env
 from counterpoint.errors import BadInputError
 from studies.harness import file_name
 from studies.icon.config import ComparisonConfig
@@ -43,9 +43,9 @@ def check_tasks(config: ComparisonConfig) -> None:
         task_maker(config, task)().close()
 
 
-def task_maker(config: ComparisonConfig, task: str) -> partial[ControlTask]:
+def task_maker(config: ComparisonConfig, task: str) -> partial[CameraEnv]:
     """What makes a task's simulation, with the pictures that policies are trained on."""
-    return partial(make_task, task, camera=config.data.cameras, size=config.data.frame, steps=config.evaluation.steps)
+    return partial(make_env, task, size=config.data.frame, cameras=config.data.cameras, steps=config.evaluation.steps)
 
 
 def record_data(config: ComparisonConfig, out: Path) -> None:

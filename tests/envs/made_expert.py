@@ -8,40 +8,50 @@ from typing import Any
 import numpy as np
 
 from counterpoint.data.episode import Array
-from counterpoint.envs.base import Outcome
+from counterpoint.envs.base import CameraEnv
 
 ROBOT, FLOOR = 240, 40
 
 
-class MadeTask:
+class MadeTask(CameraEnv):
     """Solved at step 4, unless the seed says otherwise: see `fate`."""
 
-    action_dim, state_dim, horizon = 7, 9, 12
-    name, instruction = "robosuite/Lift", "lift the cube"
+    steps_allowed = 12
     troubles: tuple[str, ...] = ()
 
     def __init__(self, task: str, *, cameras: tuple[str, ...], size: int, **_: Any) -> None:
-        self.task, self.cameras, self.size = task, tuple(cameras), size
+        super().__init__(
+            "robosuite/Lift",
+            "lift the cube",
+            cameras=cameras,
+            size=size,
+            action_dim=7,
+            state_dim=9,
+            control_hz=20,
+            horizon=self.steps_allowed,
+        )
+        self.task = task
         state = SimpleNamespace(flatten=lambda: np.array([self.steps, self.place], np.float64))
         model = SimpleNamespace(get_xml=lambda: "<mujoco/>")
         arm = SimpleNamespace(composite_controller_config={"type": "BASIC"})
         self.env = SimpleNamespace(robots=[arm], sim=SimpleNamespace(get_state=lambda: state, model=model))
 
-    def reset(self, seed: int) -> None:
+    def _begin(self, seed: int) -> None:
         rng = np.random.default_rng(seed)
         fates = ("well", "well", *self.troubles)
         self.fate = fates[int(rng.integers(len(fates)))]
         self.steps, self.place = 0, int(rng.integers(self.size // 2))
         self.broken = False
 
-    def draw(self) -> Array:
-        pictures = np.full((len(self.cameras), self.size, self.size, 3), FLOOR, np.uint8)
-        pictures[self.draw_masks()] = ROBOT
-        return pictures if len(self.cameras) > 1 else pictures[0]
+    def _images(self) -> dict[str, Array]:
+        return {
+            camera: np.where(mask[..., None], ROBOT, FLOOR).repeat(3, axis=-1).astype(np.uint8)
+            for camera, mask in self.masks().items()
+        }
 
-    def draw_masks(self) -> Array:
-        masks = np.zeros((len(self.cameras), self.size, self.size), np.bool_)
-        for number, mask in enumerate(masks):
+    def masks(self) -> dict[str, Array]:
+        masks = {camera: np.zeros((self.size, self.size), np.bool_) for camera in self.cameras}
+        for number, mask in enumerate(masks.values()):
             left = self.place + 4 * number
             mask[: 8 + self.steps, left : left + 8] = True
         return masks
@@ -54,13 +64,10 @@ class MadeTask:
     def expert(self) -> Array:
         return np.linspace(-1, 1, 7).astype(np.float32)
 
-    def step(self, action: Array) -> Outcome:
+    def _advance(self, action: Array) -> tuple[float, bool, bool]:
         assert np.abs(action).max() <= 1
         self.steps += 1
         if self.fate == "raises" and self.steps == 3:
             raise RuntimeError("the constraint solver diverged")
         solved = self.fate != "fails" and self.steps >= 4
-        return Outcome(float(solved), solved)
-
-    def close(self) -> None:
-        pass
+        return float(solved), solved, False

@@ -30,7 +30,7 @@ from counterpoint.envs.collect import (
 )
 from counterpoint.envs.metaworld import collect
 from counterpoint.envs.metaworld.collect import CollectConfig, collect_metaworld
-from counterpoint.envs.metaworld.env import MetaWorldTask
+from counterpoint.envs.metaworld.env import MetaWorldEnv
 from counterpoint.errors import BadInputError
 from tests.envs.killed import UNFINISHED, kill
 
@@ -228,21 +228,22 @@ def test_a_staging_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None
 
 
 @pytest.fixture(scope="module")
-def handle(simulator: None) -> MetaWorldTask:
-    return MetaWorldTask("handle-press", cameras=("corner2", "topview"), size=16)
+def handle(simulator: None) -> MetaWorldEnv:
+    return MetaWorldEnv("handle-press", cameras=("corner2", "topview"), size=16, steps=500)
 
 
 @pytest.mark.sim
 @pytest.mark.usefixtures("simulator")
-def test_recorded_actions_are_those_carried_out(handle: MetaWorldTask) -> None:
+def test_recorded_actions_are_those_carried_out(handle: MetaWorldEnv) -> None:
     noisy = record(handle, 7, noise=0.4, stride=1, after_success=5, max_steps=200)
-    observation, solved_at = handle.reset(7), None
+    handle.reset(seed=7)
+    solved_at = None
     for step, (action, state) in enumerate(zip(noisy.actions, noisy.state, strict=True)):
-        np.testing.assert_array_equal(observation[:4].astype(np.float32), state)
-        observation, reward, solved = handle.step(action)
+        np.testing.assert_array_equal(handle.state(), state)
+        _, reward, _, _, info = handle.step(action)
         assert noisy.rewards is not None
         assert noisy.rewards[step] == np.float32(reward)
-        if solved and solved_at is None:
+        if info["is_success"] and solved_at is None:
             solved_at = step
     assert noisy.success
     assert solved_at is not None
@@ -255,7 +256,7 @@ def test_recorded_actions_are_those_carried_out(handle: MetaWorldTask) -> None:
 
 @pytest.mark.sim
 @pytest.mark.usefixtures("simulator")
-def test_stride_keeps_every_kth_frame(handle: MetaWorldTask) -> None:
+def test_stride_keeps_every_kth_frame(handle: MetaWorldEnv) -> None:
     every = record(handle, 7, noise=0.0, stride=1, after_success=20, max_steps=24)
     third = record(handle, 7, noise=0.0, stride=4, after_success=20, max_steps=23)
     assert len(third.actions) == 6
@@ -271,7 +272,7 @@ def test_stride_keeps_every_kth_frame(handle: MetaWorldTask) -> None:
 
 @pytest.mark.sim
 @pytest.mark.usefixtures("simulator")
-def test_an_unsolved_episode_ends_and_says_so(handle: MetaWorldTask) -> None:
+def test_an_unsolved_episode_ends_and_says_so(handle: MetaWorldEnv) -> None:
     short = record(handle, 7, noise=0.0, stride=1, after_success=5, max_steps=4)
     assert len(short.actions) == 4
     assert not short.success

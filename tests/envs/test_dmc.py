@@ -6,10 +6,11 @@ import sys
 import numpy as np
 import pytest
 
-from counterpoint.envs.dmc.env import DMCTask, import_suite
+from counterpoint.envs.dmc.env import DMCEnv, import_suite
 from counterpoint.envs.dmc.tasks import EVALUATION, INSTRUCTIONS, PRETRAINING, TASKS, resolve_dmc_tasks
-from counterpoint.envs.make import make_task
+from counterpoint.envs.make import make_env
 from counterpoint.errors import BadInputError, MissingExtraError
+from tests.envs.played import act
 
 
 def test_the_papers_tasks_are_known() -> None:
@@ -60,10 +61,10 @@ def test_a_missing_suite_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> Non
     ],
 )
 def test_sizes_and_cameras(task: str, actions: int, state: int, camera: str) -> None:
-    made = DMCTask(task)
+    made = DMCEnv(task)
     assert made.name == f"dmc/{task}"
     assert made.instruction == INSTRUCTIONS[task]
-    assert (made.action_dim, made.state_dim, made.camera) == (actions, state, camera)
+    assert (made.action_dim, made.state_dim, *made.cameras) == (actions, state, camera)
     assert made.state().shape == (state,)
     assert made.state().dtype == np.float32
     assert made.horizon == 500
@@ -72,12 +73,12 @@ def test_sizes_and_cameras(task: str, actions: int, state: int, camera: str) -> 
 @pytest.mark.sim
 @pytest.mark.parametrize("task", ["finger-spin", "reacher-hard", "cup-catch"])
 def test_an_episode_follows_from_its_seed(task: str) -> None:
-    made, other = DMCTask(task), DMCTask(task)
-    other.reset(8)
+    made, other = DMCEnv(task), DMCEnv(task)
+    other.reset(seed=8)
     other.step(np.ones(2))
     episodes = []
     for simulation in (made, other, made):
-        simulation.reset(7)
+        simulation.reset(seed=7)
         rng = np.random.default_rng(0)
         seen = [simulation.state()]
         for _ in range(15):
@@ -86,88 +87,89 @@ def test_an_episode_follows_from_its_seed(task: str) -> None:
         episodes.append(np.stack(seen))
     np.testing.assert_array_equal(episodes[0], episodes[1])
     np.testing.assert_array_equal(episodes[0], episodes[2])
-    made.reset(8)
+    made.reset(seed=8)
     assert not np.array_equal(made.state(), episodes[0][0])
 
 
 @pytest.mark.sim
 def test_an_action_lasts_two_control_steps_and_earns_both_rewards() -> None:
-    made = DMCTask("walker-stand")
-    made.reset(5)
+    made = DMCEnv("walker-stand")
+    made.reset(seed=5)
     suite = import_suite().load("walker", "stand", task_kwargs={"random": 5})
     suite.reset()
     rng = np.random.default_rng(1)
     for _ in range(10):
         action = rng.uniform(-1, 1, 6)
         first, second = suite.step(action), suite.step(action)
-        outcome = made.step(action)
+        outcome = act(made, action)
         assert outcome.reward == pytest.approx(first.reward + second.reward, abs=1e-12)
-        assert not outcome.success
         observed = np.concatenate([np.ravel(part) for part in second.observation.values()])
         np.testing.assert_array_equal(made.state(), observed.astype(np.float32))
 
 
 @pytest.mark.sim
 def test_an_episode_ends_after_500_actions() -> None:
-    made = DMCTask("reacher-hard")
-    made.reset(0)
-    ended = [made.step(np.zeros(2)).ended for _ in range(500)]
-    assert ended[-1]
-    assert not any(ended[:-1])
+    made = DMCEnv("reacher-hard")
+    made.reset(seed=0)
+    made.look = False
+    truncated = [made.step(np.zeros(2))[3] for _ in range(500)]
+    assert truncated[-1]
+    assert not any(truncated[:-1])
 
 
 @pytest.mark.sim
 def test_actions_out_of_range_are_clipped() -> None:
-    one, two = DMCTask("reacher-hard"), DMCTask("reacher-hard")
+    one, two = DMCEnv("reacher-hard"), DMCEnv("reacher-hard")
     for simulation, action in ((one, [3.0, -3.0]), (two, [1.0, -1.0])):
-        simulation.reset(0)
+        simulation.reset(seed=0)
         simulation.step(np.array(action))
     np.testing.assert_array_equal(one.state(), two.state())
 
 
 @pytest.mark.sim
 def test_pictures_are_upright_and_show_the_moment() -> None:
-    made = make_task("dmc/walker-walk", size=64)
-    made.reset(0)
-    first = made.draw()
+    made = make_env("dmc/walker-walk", size=64)
+    made.reset(seed=0)
+    first = made.render()
     assert first.shape == (64, 64, 3)
     assert first.dtype == np.uint8
     # The walker is orange-brown, all else is blue; it lies on the floor, below the middle of the picture.
     for _ in range(60):
         made.step(np.zeros(6))
-    later = made.draw().astype(int)
+    later = made.render().astype(int)
     rows = np.nonzero((later[..., 0] > later[..., 2] + 30).any(axis=1))[0]
     assert len(rows) > 0
     assert rows.mean() > 32
     assert not np.array_equal(first, later)
-    made.reset(0)
-    np.testing.assert_array_equal(made.draw(), first)
+    made.reset(seed=0)
+    np.testing.assert_array_equal(made.render(), first)
     made.close()
 
 
 @pytest.mark.sim
 @pytest.mark.parametrize(("camera", "name"), [("back", "back"), ("1", "back"), (None, "side")])
 def test_a_camera_goes_by_name_or_number(camera: str | None, name: str) -> None:
-    assert DMCTask("walker-walk", camera=camera).camera == name
+    assert DMCEnv("walker-walk", cameras=camera).cameras == (name,)
 
 
 @pytest.mark.sim
 def test_bad_input_is_told() -> None:
     with pytest.raises(BadInputError, match="one of side, back"):
-        DMCTask("walker-walk", camera="left")
+        DMCEnv("walker-walk", cameras="left")
     with pytest.raises(BadInputError, match="number below 2"):
-        DMCTask("walker-walk", camera="2")
+        DMCEnv("walker-walk", cameras="2")
     with pytest.raises(BadInputError, match="at least 16"):
-        DMCTask("walker-walk", size=8)
+        DMCEnv("walker-walk", size=8)
 
 
 @pytest.mark.sim
 def test_both_renderers_never_meet_in_one_process() -> None:
     program = (
-        "from counterpoint.envs.dmc.env import DMCTask\n"
+        "from counterpoint.envs.dmc.env import DMCEnv\n"
         "from counterpoint.envs.rendering import render_settings\n"
-        "task = DMCTask('reacher-hard', size=16)\n"
-        "task.draw()\n"
+        "task = DMCEnv('reacher-hard', size=16)\n"
+        "task.reset(seed=0)\n"
+        "task.render()\n"
         "import dm_control._render as render, sys\n"
         "assert render.BACKEND == 'off', render.BACKEND\n"
         "assert render_settings(16)['backend'] != 'disable'\n"

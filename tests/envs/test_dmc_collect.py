@@ -11,10 +11,11 @@ import pytest
 
 from counterpoint.data.formats import open_dataset, split_names
 from counterpoint.envs.dmc.collect import Actor, DMCCollectConfig, collect_dmc, skill
-from counterpoint.envs.dmc.env import DMCTask
+from counterpoint.envs.dmc.env import DMCEnv
 from counterpoint.envs.dmc.planner import PlannerConfig
 from counterpoint.errors import BadInputError
 from tests.envs.killed import UNFINISHED, kill
+from tests.envs.played import act
 
 PLANNER = PlannerConfig(horizon=6, samples=6, knots=3)
 PROGRAM = """
@@ -84,7 +85,7 @@ def test_a_data_set_says_what_happened_and_how(tmp_path: Path) -> None:
         assert told["collect"]["planner"] is None
         assert told["collect"]["rendering"]["camera"] in ("fixed", "side")
         assert set(told["collect"]["versions"]) == {"dm_control", "mujoco", "numpy"}
-        simulation = DMCTask(task)
+        simulation = DMCEnv(task)
         for number in range(3):
             done, seen, rewards = found.actions(number), found.state(number), found.rewards(number)
             assert done is not None
@@ -93,9 +94,9 @@ def test_a_data_set_says_what_happened_and_how(tmp_path: Path) -> None:
             assert done.shape == (8, actions)
             assert seen.shape == (8, state)
             assert np.abs(done).max() <= 1
-            simulation.reset(told["episodes"]["seed"][number])
+            simulation.reset(seed=told["episodes"]["seed"][number])
             np.testing.assert_array_equal(simulation.state(), seen[0])
-            earned = [simulation.step(action).reward for action in done]
+            earned = [act(simulation, action).reward for action in done]
             np.testing.assert_allclose(rewards, earned, atol=1e-5)
             assert told["episodes"]["return"][number] == pytest.approx(sum(earned), abs=1e-3)
 
@@ -116,11 +117,11 @@ def test_more_episodes_leave_the_first_as_they_are(tmp_path: Path, kind: str) ->
 
 @pytest.mark.sim
 def test_an_exploring_actor_grows_calmer_with_its_skill() -> None:
-    task = DMCTask("reacher-hard")
+    task = DMCEnv("reacher-hard")
     spread = []
     for number in (0, 31):  # skills 0 and 31/32
         actor = Actor(task, "exploratory", number, planner=PLANNER)
-        task.reset(0)
+        task.reset(seed=0)
         actor.reset(0)
         quiet = Actor(task, "exploratory", number, planner=PLANNER, noise_first=0, noise_last=0)
         quiet.reset(0)

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from counterpoint.data.episode import Array
-from counterpoint.envs.dmc.env import ACTION_REPEAT, DMCTask
+from counterpoint.envs.dmc.env import ACTION_REPEAT, DMCEnv
 from counterpoint.envs.dmc.planner import TrueModel
 from counterpoint.envs.dmc.rewards import GUIDES, REWARDS, SENSORS
 from counterpoint.envs.dmc.tasks import TASKS
+from tests.envs.played import act
 
 pytestmark = pytest.mark.sim
 
@@ -33,22 +34,22 @@ def test_every_task_has_a_reward_and_its_domain_sensors() -> None:
     "name", [pytest.param(name, marks=[pytest.mark.slow] if name == "dog-walk" else []) for name in sorted(TASKS)]
 )
 def test_plans_earn_in_the_environment_what_the_model_says(name: str) -> None:
-    task = DMCTask(name)
+    task = DMCEnv(name)
     model = TrueModel(task)
     steps = 4 if name.startswith("dog") else 12
     for seed in range(2):
         rng = np.random.default_rng(seed)
-        task.reset(seed)
+        task.reset(seed=seed)
         for _ in range(6 * seed):
             task.step(rng.uniform(-1, 1, task.action_dim))
         plans = rng.uniform(-1, 1, (3, steps, task.action_dim))
         told, guide = model.rewards(plans)
         assert told.shape == guide.shape == (3, steps)
-        earned = [task.step(action).reward for action in plans[1]]
+        earned = [act(task, action).reward for action in plans[1]]
         np.testing.assert_allclose(told[1], earned, atol=1e-6)
 
 
-def place(task: DMCTask, positions: Array, velocities: Array | None = None) -> None:
+def place(task: DMCEnv, positions: Array, velocities: Array | None = None) -> None:
     physics = task.physics
     with physics.reset_context():
         physics.data.qpos[:] = positions
@@ -56,10 +57,10 @@ def place(task: DMCTask, positions: Array, velocities: Array | None = None) -> N
             physics.data.qvel[:] = velocities
 
 
-def rewarded(name: str) -> DMCTask:
+def rewarded(name: str) -> DMCEnv:
     """A task with a reward that chance hardly meets, put where it is earned."""
-    task = DMCTask(name)
-    task.reset(3)
+    task = DMCEnv(name)
+    task.reset(seed=3)
     physics = task.physics
     if name == "finger-spin":
         place(task, physics.data.qpos.copy(), np.array([0.0, 0.0, -40.0]))
@@ -88,15 +89,15 @@ def test_where_there_is_something_to_earn_the_model_says_so(name: str) -> None:
     model = TrueModel(task)
     plan = np.random.default_rng(0).uniform(-0.3, 0.3, (1, 8, task.action_dim))
     told, _ = model.rewards(plan)
-    earned = [task.step(action).reward for action in plan[0]]
+    earned = [act(task, action).reward for action in plan[0]]
     assert max(earned) > 0.2
     assert earned != [max(earned)] * len(earned) or max(earned) == ACTION_REPEAT
     np.testing.assert_allclose(told[0], earned, atol=1e-6)
 
 
 def test_looking_ahead_moves_nothing_and_threads_change_nothing() -> None:
-    task = DMCTask("cheetah-run")
-    task.reset(1)
+    task = DMCEnv("cheetah-run")
+    task.reset(seed=1)
     before = task.physics.data.qpos.copy(), task.physics.data.qvel.copy(), task.physics.data.time
     plans = np.random.default_rng(0).uniform(-1, 1, (6, 5, 6))
     one, two = TrueModel(task), TrueModel(task, threads=2)
@@ -110,7 +111,7 @@ def test_looking_ahead_moves_nothing_and_threads_change_nothing() -> None:
 
 def test_guides_are_small_beside_a_full_reward() -> None:
     for name in GUIDES:
-        task = DMCTask(name)
+        task = DMCEnv(name)
         plans = np.random.default_rng(0).uniform(-1, 1, (8, 10, task.action_dim))
         _, guide = TrueModel(task).rewards(plans)
         assert guide.max() <= 0.6 * ACTION_REPEAT, name

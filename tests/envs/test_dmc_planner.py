@@ -6,16 +6,17 @@ import numpy as np
 import pytest
 
 from counterpoint.data.episode import Array
-from counterpoint.envs.dmc.env import DMCTask
+from counterpoint.envs.dmc.env import DMCEnv
 from counterpoint.envs.dmc.planner import SETTINGS, Planner, PlannerConfig, planner_config
 from counterpoint.envs.dmc.tasks import TASKS
+from tests.envs.played import act
 
 QUICK = PlannerConfig(horizon=12, samples=16, knots=4)
 
 
-def earned(task: DMCTask, act: Callable[[], Array], seed: int, steps: int) -> float:
-    task.reset(seed)
-    return sum(task.step(act()).reward for _ in range(steps))
+def earned(task: DMCEnv, choose: Callable[[], Array], seed: int, steps: int) -> float:
+    task.reset(seed=seed)
+    return sum(act(task, choose()).reward for _ in range(steps))
 
 
 def test_settings_are_of_tasks() -> None:
@@ -25,7 +26,7 @@ def test_settings_are_of_tasks() -> None:
 
 @pytest.mark.sim
 def test_a_planner_reaches_where_chance_does_not() -> None:
-    task = DMCTask("reacher-hard")
+    task = DMCEnv("reacher-hard")
     planner = Planner(task, QUICK)
     rng = np.random.default_rng(0)
     planned, random = [], []
@@ -39,11 +40,11 @@ def test_a_planner_reaches_where_chance_does_not() -> None:
 
 @pytest.mark.sim
 def test_what_a_planner_does_follows_from_its_seed() -> None:
-    task, other = DMCTask("reacher-hard"), DMCTask("reacher-hard")
+    task, other = DMCEnv("reacher-hard"), DMCEnv("reacher-hard")
     actions = []
     for simulation, seed in ((task, 1), (other, 1), (task, 2)):
         planner = Planner(simulation, QUICK)
-        simulation.reset(9)
+        simulation.reset(seed=9)
         planner.reset(seed)
         chosen = []
         for _ in range(5):
@@ -58,7 +59,7 @@ def test_what_a_planner_does_follows_from_its_seed() -> None:
 
 @pytest.mark.sim
 def test_weights_are_a_softmax_of_standardised_returns(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = DMCTask("reacher-hard")
+    task = DMCEnv("reacher-hard")
     planner = Planner(task, QUICK.model_copy(update={"temperature": 0.5}))
     planner.reset(0)
     seen: list[Array] = []

@@ -13,10 +13,11 @@ import torch
 
 from counterpoint.data.formats import open_dataset
 from counterpoint.data.formats.hdf5.instructions import LIBERO_10
-from counterpoint.envs.libero import CAMERAS, LiberoTask, read_init_states
-from counterpoint.envs.make import make_task
+from counterpoint.envs.libero import CAMERAS, LiberoEnv, read_init_states
+from counterpoint.envs.make import make_env
 from counterpoint.errors import BadInputError, MissingExtraError
 from tests.data.formats.hdf5_made import write_libero
+from tests.envs.played import act, images
 from tests.envs.robosuite_made import MadeLiberoEnv, make_libero
 
 
@@ -26,11 +27,11 @@ def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[MadeLiberoEnv]
 
 
 def test_tasks_by_number_and_by_name(tmp_path: Path, made: list[MadeLiberoEnv]) -> None:
-    task = make_task("libero/libero_10/2")
-    assert isinstance(task, LiberoTask)
+    task = make_env("libero/libero_10/2")
+    assert isinstance(task, LiberoEnv)
     assert (task.name, task.instruction) == ("libero/libero_10/2", "turn on the stove and put the moka pot on it")
     assert (task.action_dim, task.state_dim, task.horizon) == (7, 9, 600)
-    assert make_task(f"libero/libero_10/{LIBERO_10[5].name}").name == "libero/libero_10/5"
+    assert make_env(f"libero/libero_10/{LIBERO_10[5].name}").name == "libero/libero_10/5"
     told = made[0].arguments
     assert told["bddl_file_name"].endswith(f"bddl_files/libero_10/{LIBERO_10[2].name}.bddl")
     assert told["use_camera_obs"] is False
@@ -39,20 +40,20 @@ def test_tasks_by_number_and_by_name(tmp_path: Path, made: list[MadeLiberoEnv]) 
 
 
 def test_seeds_choose_initial_states(made: list[MadeLiberoEnv]) -> None:
-    task = make_task("libero/libero_10/2")
+    task = make_env("libero/libero_10/2")
     np.random.seed(7)
     before = np.random.get_state()[1].copy()  # type: ignore[index]
     for seed, state in ((0, 200.0), (3, 203.0), (5, 200.0)):  # five initial states
-        task.reset(seed)
+        task.reset(seed=seed)
         assert made[0].place.tolist() == [state] * 4
         assert made[0].steps == 5  # objects have come to rest
     np.testing.assert_array_equal(np.random.get_state()[1], before)  # type: ignore[index]
 
 
 def test_pictures_state_and_success(tmp_path: Path, made: list[MadeLiberoEnv]) -> None:
-    task = make_task("libero/libero_10/0", camera="robot0_eye_in_hand", size=16)
-    task.reset(0)
-    picture = task.draw()
+    task = make_env("libero/libero_10/0", cameras="robot0_eye_in_hand", size=16)
+    task.reset(seed=0)
+    picture = task.render()
     assert picture.shape == (16, 16, 3)
     assert picture[-1, 0].tolist() == [255, 0, 0]
     assert (picture[:-1] == 2).all()
@@ -60,7 +61,7 @@ def test_pictures_state_and_success(tmp_path: Path, made: list[MadeLiberoEnv]) -
     state = open_dataset(write_libero(tmp_path / "stove_demo.hdf5")[0]).state(0)
     assert state is not None
     assert state.shape[1] == task.state_dim
-    outcomes = [task.step(np.full(7, 2.0, np.float32)) for _ in range(3)]
+    outcomes = [act(task, np.full(7, 2.0, np.float32)) for _ in range(3)]
     assert [(o.reward, o.success) for o in outcomes] == [(0, False), (0, False), (1, True)]
     assert made[0].actions[-1].tolist() == [1.0] * 7
     task.close()
@@ -68,12 +69,14 @@ def test_pictures_state_and_success(tmp_path: Path, made: list[MadeLiberoEnv]) -
 
 
 def test_both_cameras_by_either_name(made: list[MadeLiberoEnv]) -> None:
-    wrist, outer = (make_task("libero/libero_10/0", camera=name, size=16) for name in CAMERAS[::-1])
+    wrist, outer = (make_env("libero/libero_10/0", cameras=name, size=16) for name in CAMERAS[::-1])
     for names in (CAMERAS, ("agentview_rgb", "eye_in_hand_rgb")):
-        both = make_task("libero/libero_10/0", camera=names, size=16).draw()
-        np.testing.assert_array_equal(both, np.stack([outer.draw(), wrist.draw()]))
+        both = make_env("libero/libero_10/0", cameras=names, size=16)
+        for one in (both, outer, wrist):
+            one.reset(seed=0)
+        np.testing.assert_array_equal(images(both), np.stack([outer.render(), wrist.render()]))
     with pytest.raises(BadInputError, match="camera: found 'side'"):
-        make_task("libero/libero_10/0", camera=("agentview", "side"))
+        make_env("libero/libero_10/0", cameras=("agentview", "side"))
 
 
 @pytest.mark.parametrize(
@@ -88,20 +91,20 @@ def test_both_cameras_by_either_name(made: list[MadeLiberoEnv]) -> None:
 )
 def test_what_cannot_be_made(made: list[MadeLiberoEnv], name: str, camera: str | None, told: str) -> None:
     with pytest.raises(BadInputError, match=told):
-        make_task(f"libero/{name}", camera=camera)
+        make_env(f"libero/{name}", cameras=camera)
 
 
 def test_without_libero_and_without_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "libero", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'counterpoint\[libero\]'"):
-        make_task("libero/libero_10/0")
+        make_env("libero/libero_10/0")
 
     def asks(name: str) -> Any:
         raise EOFError(name)  # nobody answers its question
 
     monkeypatch.setattr("counterpoint.envs.libero.import_module", asks)
     with pytest.raises(BadInputError, match="echo n"):
-        make_task("libero/libero_10/0")
+        make_env("libero/libero_10/0")
 
 
 class _Harm:

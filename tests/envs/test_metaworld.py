@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from counterpoint.data.episode import Array
-from counterpoint.envs.metaworld.env import CAMERAS, CONTROL_HZ, MetaWorldTask, describe_rendering, versions
+from counterpoint.envs.metaworld.env import CAMERAS, CONTROL_HZ, MetaWorldEnv, describe_rendering, versions
 from counterpoint.envs.metaworld.instructions import DEFAULT_TASKS
 from counterpoint.envs.rendering import FastRenderer, choose_backend, import_mujoco, simplify_meshes
 from counterpoint.errors import BadInputError, MissingExtraError
@@ -34,32 +34,33 @@ def ball() -> Any:
 
 
 @pytest.fixture(scope="module")
-def drawer(simulator: None) -> Iterator[MetaWorldTask]:
-    task = MetaWorldTask("drawer-open", cameras=("corner2", "corner4", "corner"), size=48)
+def drawer(simulator: None) -> Iterator[MetaWorldEnv]:
+    task = MetaWorldEnv("drawer-open", cameras=("corner2", "corner4", "corner"), size=48)
     yield task
     task.close()
 
 
-def solve(task: MetaWorldTask, seed: int, limit: int = 200) -> tuple[int | None, Array]:
-    observation, seen = task.reset(seed), []
+def solve(task: MetaWorldEnv, seed: int, limit: int = 200) -> tuple[int | None, Array]:
+    task.look, seen = False, []
+    task.reset(seed=seed)
     for step in range(limit):
-        observation, _, solved = task.step(task.expert(observation))
-        seen.append(observation)
-        if solved:
+        *_, info = task.step(task.expert())
+        seen.append(task.raw)
+        if info["is_success"]:
             return step + 1, np.stack(seen)
     return None, np.stack(seen)
 
 
 @pytest.mark.sim
 @pytest.mark.usefixtures("simulator")
-def test_the_expert_solves_the_task_and_the_seed_decides_everything(drawer: MetaWorldTask) -> None:
+def test_the_expert_solves_the_task_and_the_seed_decides_everything(drawer: MetaWorldEnv) -> None:
     generator = np.random.get_state()[1].copy()  # type: ignore[index]
     steps, seen = solve(drawer, seed=3)
     assert steps is not None
     assert steps < 120
     solve(drawer, seed=4)
     again = solve(drawer, seed=3)[1]
-    fresh = solve(MetaWorldTask("drawer-open"), seed=3)[1]
+    fresh = solve(MetaWorldEnv("drawer-open"), seed=3)[1]
     other = solve(drawer, seed=5)[1]
     np.testing.assert_array_equal(seen, again)
     np.testing.assert_array_equal(seen, fresh)
@@ -72,26 +73,27 @@ def test_the_expert_solves_the_task_and_the_seed_decides_everything(drawer: Meta
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DEFAULT_TASKS)
 def test_default_tasks_are_nearly_always_solved_soon(name: str) -> None:
-    task = MetaWorldTask(name)
+    task = MetaWorldEnv(name)
     solved = [solve(task, seed, limit=150)[0] is not None for seed in range(30)]
     assert np.mean(solved) >= 0.9
 
 
 @pytest.mark.sim
 @pytest.mark.usefixtures("simulator")
-def test_actions_and_rate(drawer: MetaWorldTask) -> None:
-    action = drawer.expert(drawer.reset(0))
+def test_actions_and_rate(drawer: MetaWorldEnv) -> None:
+    drawer.reset(seed=0)
+    action = drawer.expert()
     assert action.dtype == np.float32
     assert action.shape == (4,)
     assert np.abs(action).max() <= 1
-    assert 1 / drawer._env.dt == pytest.approx(CONTROL_HZ)
+    assert 1 / drawer._simulation.dt == pytest.approx(CONTROL_HZ)
 
 
 @pytest.mark.sim
 @pytest.mark.usefixtures("simulator")
-def test_pictures_of_several_cameras(drawer: MetaWorldTask) -> None:
-    drawer.reset(0)
-    pictures = drawer.draw()
+def test_pictures_of_several_cameras(drawer: MetaWorldEnv) -> None:
+    drawer.reset(seed=0)
+    pictures = drawer.images()
     assert list(pictures) == ["corner2", "corner4", "corner"]
     assert all(p.dtype == np.uint8 and p.shape == (48, 48, 3) for p in pictures.values())
     assert not np.array_equal(pictures["corner2"], pictures["corner"])
@@ -101,9 +103,9 @@ def test_pictures_of_several_cameras(drawer: MetaWorldTask) -> None:
 
 @pytest.mark.sim
 @pytest.mark.usefixtures("simulator")
-def test_every_camera_of_the_model_is_known_and_none_in_the_world_hangs_upside_down(drawer: MetaWorldTask) -> None:
-    model, data = drawer._env.model, drawer._env.data
-    drawer.reset(0)
+def test_every_camera_of_the_model_is_known_and_none_in_the_world_hangs_upside_down(drawer: MetaWorldEnv) -> None:
+    model, data = drawer._simulation.model, drawer._simulation.data
+    drawer.reset(seed=0)
     assert {model.camera(number).name for number in range(model.ncam)} == set(CAMERAS)
     for number in range(model.ncam):
         if model.cam_bodyid[number] == 0:
@@ -112,10 +114,10 @@ def test_every_camera_of_the_model_is_known_and_none_in_the_world_hangs_upside_d
 
 @pytest.mark.sim
 @pytest.mark.usefixtures("simulator")
-def test_up_is_up_and_left_is_not_mirrored(drawer: MetaWorldTask) -> None:
+def test_up_is_up_and_left_is_not_mirrored(drawer: MetaWorldEnv) -> None:
     # From corner2 the far side of the table is at the top, and the arm, at the back, stands on the left.
-    drawer.reset(0)
-    picture = drawer.draw()["corner2"].astype(int)
+    drawer.reset(seed=0)
+    picture = drawer.render().astype(int)
     red = (picture[..., 0] - picture[..., 1:].max(axis=-1)) > 60
     green = (picture[..., 1] - np.delete(picture, 1, axis=-1).max(axis=-1)) > 30
     assert np.nonzero(red)[1].mean() < np.nonzero(green)[1].mean()
@@ -125,16 +127,16 @@ def test_up_is_up_and_left_is_not_mirrored(drawer: MetaWorldTask) -> None:
 
 @pytest.mark.sim
 @pytest.mark.usefixtures("simulator")
-def test_a_fast_picture_is_close_to_one_with_every_triangle(drawer: MetaWorldTask) -> None:
+def test_a_fast_picture_is_close_to_one_with_every_triangle(drawer: MetaWorldEnv) -> None:
     mujoco = import_mujoco()
-    drawer.reset(0)
-    fast = drawer.draw()["corner2"].astype(int)
-    model = drawer._env.model
+    drawer.reset(seed=0)
+    fast = drawer.render().astype(int)
+    model = drawer._simulation.model
     model.vis.quality.offsamples = 0
     with mujoco.Renderer(model, 48, 48) as whole:
         whole.scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = False
         whole.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = False
-        whole.update_scene(drawer._env.data, "corner2")
+        whole.update_scene(drawer._simulation.data, "corner2")
         full = whole.render().astype(int)
     difference = np.abs(fast - full).max(axis=-1)
     assert difference.mean() < 1.5
@@ -187,17 +189,17 @@ def test_the_canary_is_a_digest_that_stays() -> None:
 
 def test_bad_input() -> None:
     with pytest.raises(BadInputError, match="did you mean drawer-open-v3"):
-        MetaWorldTask("drawer-opn")
+        MetaWorldEnv("drawer-opn")
     with pytest.raises(BadInputError, match=r"'front'.*corner2"):
-        MetaWorldTask("drawer-open", cameras=("front",))
+        MetaWorldEnv("drawer-open", cameras=("front",))
     with pytest.raises(BadInputError, match="at least 16 pixels"):
-        MetaWorldTask("drawer-open", size=15)
+        MetaWorldEnv("drawer-open", size=15)
 
 
 def test_a_missing_simulator_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mujoco", None)
     with pytest.raises(MissingExtraError, match=r"counterpoint\[sim\]"):
-        MetaWorldTask("drawer-open")
+        MetaWorldEnv("drawer-open")
 
 
 @pytest.mark.parametrize(
@@ -252,18 +254,16 @@ def test_a_broken_graphics_library_is_told_in_one_message(monkeypatch: pytest.Mo
 def test_the_gymnasium_face() -> None:
     from gymnasium.utils.env_checker import check_env
 
-    from counterpoint.envs.metaworld.env import MetaWorldEnv
-
-    env = MetaWorldEnv("handle-press", cameras=("corner2", "gripperPOV"), size=24, max_episode_steps=60)
-    check_env(env, skip_render_check=True)
-    assert env.task_description == "press the handle down"
+    env = MetaWorldEnv("handle-press", cameras=("corner2", "gripperPOV"), size=24, steps=60)
+    check_env(env)
+    assert env.instruction == "press the handle down"
     observation, info = env.reset(seed=1)
     assert info["is_success"] is False
-    assert list(observation["pixels"]) == ["corner2", "gripperPOV"]
+    assert list(observation) == ["corner2", "gripperPOV", "state"]
     assert env.render().shape == (24, 24, 3)
     steps, solved, cut_off = 0, False, False
     while not cut_off:
-        observation, _, ended, cut_off, info = env.step(env.expert_action())
+        observation, _, ended, cut_off, info = env.step(env.expert())
         steps, solved = steps + 1, solved or info["is_success"]
         assert not ended
     assert solved

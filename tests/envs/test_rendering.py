@@ -6,18 +6,18 @@ import sys
 import pytest
 
 PROGRAM = """
-from counterpoint.envs.metaworld.env import MetaWorldTask
+from counterpoint.envs.metaworld.env import MetaWorldEnv
 
-task = MetaWorldTask("handle-press", size=16)
-task.reset(0)
-task.draw()
+task = MetaWorldEnv("handle-press", size=16)
+task.reset(seed=0)
+task.render()
 import torch
 
 weight = torch.zeros(1, requires_grad=True)
 optimizer = torch.optim.Adam([weight])
 (weight + 1).backward()
 optimizer.step()
-task.draw()
+task.render()
 """
 
 

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from counterpoint.data.formats import open_dataset
-from counterpoint.envs.make import make_task
-from counterpoint.envs.robomimic import RobomimicTask
+from counterpoint.envs.make import make_env
+from counterpoint.envs.robomimic import RobomimicEnv
 from counterpoint.errors import BadInputError, MissingExtraError
 from tests.data.formats.hdf5_made import ENV_ARGS, write_libero, write_robomimic
+from tests.envs.played import act, images
 from tests.envs.robosuite_made import MadeEnv, make_robosuite
 
 
@@ -25,45 +26,45 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[MadeEnv]:
 
 
 def test_a_named_environment(made: list[MadeEnv]) -> None:
-    task = make_task("robomimic/Lift", size=16)
+    task = make_env("robomimic/Lift", size=16)
     assert (task.name, task.instruction, task.horizon) == ("robomimic/Lift", "lift the cube", 400)
     assert (task.action_dim, task.state_dim) == (7, 9)
     assert made[0].arguments["robots"] == ["Panda"]
-    assert make_task("robomimic/ToolHang").horizon == 700
-    make_task("robomimic/TwoArmLift")
+    assert make_env("robomimic/ToolHang").horizon == 700
+    make_env("robomimic/TwoArmLift")
     assert made[-1].arguments["robots"] == ["Panda", "Panda"]
 
 
 def test_pictures_are_upright_and_of_the_camera_asked_for(made: list[MadeEnv]) -> None:
     for camera, number in ((None, 1), ("robot0_eye_in_hand", 2)):
-        picture = make_task("robomimic/Lift", camera=camera, size=16).draw()
+        picture = make_env("robomimic/Lift", cameras=camera, size=16).render()
         assert picture.shape == (16, 16, 3)
         assert picture[-1, 0].tolist() == [255, 0, 0]  # the floor is at the bottom
         assert (picture[:-1] == number).all()
         assert picture.flags.c_contiguous
     with pytest.raises(BadInputError, match="found 'side'; expected one of frontview, agentview"):
-        make_task("robomimic/Lift", camera="side")
+        make_env("robomimic/Lift", cameras="side")
     names = ("agentview_image", "robot0_eye_in_hand")  # the data's name, and the simulator's
-    both = make_task("robomimic/Lift", camera=names, size=16).draw()
-    assert both[:, 0, 0].tolist() == [[1, 1, 1], [2, 2, 2]]
+    both = make_env("robomimic/Lift", cameras=names, size=16)
+    assert images(both)[:, 0, 0].tolist() == [[1, 1, 1], [2, 2, 2]]
 
 
 def test_the_seed_decides_and_nobody_elses_generator_is_touched(made: list[MadeEnv]) -> None:
-    task = make_task("robomimic/Lift")
+    task = make_env("robomimic/Lift")
     np.random.seed(7)
     before = np.random.get_state()[1].copy()  # type: ignore[index]
     places = []
     for seed in (1, 2, 1):
-        task.reset(seed)
+        task.reset(seed=seed)
         places.append(made[0].place.tolist())
     np.testing.assert_array_equal(np.random.get_state()[1], before)  # type: ignore[index]
     assert places[0] == places[2] != places[1]
 
 
 def test_steps(made: list[MadeEnv]) -> None:
-    task = make_task("robomimic/Lift")
-    task.reset(0)
-    outcomes = [task.step(np.full(7, 2.0, np.float32)) for _ in range(3)]
+    task = make_env("robomimic/Lift")
+    task.reset(seed=0)
+    outcomes = [act(task, np.full(7, 2.0, np.float32)) for _ in range(3)]
     assert [(o.reward, o.success, o.ended) for o in outcomes] == [
         (0, False, False),
         (0, False, False),
@@ -81,7 +82,7 @@ def test_steps(made: list[MadeEnv]) -> None:
 def test_a_data_set_tells_its_environment(tmp_path: Path, made: list[MadeEnv]) -> None:
     kwargs = {**ENV_ARGS["env_kwargs"], "control_freq": 10, "has_renderer": True, "render_gpu_device_id": 3}  # type: ignore[dict-item]
     path = write_robomimic(tmp_path / "image.hdf5", env_args={**ENV_ARGS, "env_kwargs": kwargs})
-    task = RobomimicTask(str(path))
+    task = RobomimicEnv(str(path))
     assert task.name == "robomimic/Lift"
     assert task.instruction == open_dataset(path).episodes[0].instruction
     assert task.versions == {"installed": "1.5.1", "recorded": "1.5.1"}
@@ -92,7 +93,7 @@ def test_a_data_set_tells_its_environment(tmp_path: Path, made: list[MadeEnv]) -
     state = open_dataset(path).state(0)
     assert state is not None
     assert state.shape[1] == task.state_dim
-    assert make_task(f"robomimic/{path}").name == "robomimic/Lift"
+    assert make_env(f"robomimic/{path}").name == "robomimic/Lift"
 
 
 def test_the_controller_of_an_older_data_set(
@@ -107,42 +108,42 @@ def test_the_controller_of_an_older_data_set(
     arm = {"type": "OSC_POSE", "control_delta": False}
     kwargs = {"robots": ["Panda"], "controller_configs": arm}
     path = write_robomimic(tmp_path / "image.hdf5", env_args={**ENV_ARGS, "env_kwargs": kwargs})
-    RobomimicTask(str(path))
+    RobomimicEnv(str(path))
     expected = ({"input_type": "absolute", **arm}, "Panda", ["right"])
     assert made[0].arguments["controller_configs"] == expected
     monkeypatch.setattr(sys.modules["robosuite"], "__version__", "1.4.1")
-    RobomimicTask(str(path))
+    RobomimicEnv(str(path))
     assert made[1].arguments["controller_configs"] == arm
 
 
 def test_what_cannot_be_made(tmp_path: Path, made: list[MadeEnv]) -> None:
     with pytest.raises(BadInputError, match="environment 'Fly'; expected a data set, or one of Lift"):
-        make_task("robomimic/Fly")
+        make_env("robomimic/Fly")
     with pytest.raises(BadInputError, match="no file"):
-        make_task(f"robomimic/{tmp_path}/nowhere.hdf5")
+        make_env(f"robomimic/{tmp_path}/nowhere.hdf5")
     with pytest.raises(BadInputError, match="env_args: found nothing"):
-        make_task(f"robomimic/{write_robomimic(tmp_path / 'image.hdf5', env_args=None)}")
+        make_env(f"robomimic/{write_robomimic(tmp_path / 'image.hdf5', env_args=None)}")
     libero, _ = write_libero(tmp_path / "stove_demo.hdf5")
     with pytest.raises(BadInputError, match="environment 'Libero_Kitchen"):
-        make_task(f"robomimic/{libero}")
+        make_env(f"robomimic/{libero}")
 
 
 def test_without_robosuite(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "robosuite", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'counterpoint\[robosuite\]'"):
-        make_task("robomimic/Lift")
+        make_env("robomimic/Lift")
 
 
 @pytest.mark.sim
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("robosuite") is None, reason="robosuite is not installed")
 def test_the_real_one_repeats_itself() -> None:
-    task = make_task("robomimic/Lift", size=32)
+    task = make_env("robomimic/Lift", size=32)
     runs = []
     for seed in (3, 4, 3):
-        task.reset(seed)
-        outcome = task.step(np.full(7, 0.3, np.float32))
-        runs.append((task.draw(), task.state(), outcome))
+        task.reset(seed=seed)
+        outcome = act(task, np.full(7, 0.3, np.float32))
+        runs.append((task.render(), task.state(), outcome))
     task.close()
     np.testing.assert_array_equal(runs[0][0], runs[2][0])
     np.testing.assert_array_equal(runs[0][1], runs[2][1])

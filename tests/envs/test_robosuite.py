@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from counterpoint.data.episode import Array
-from counterpoint.envs.make import SUITES, make_task
+from counterpoint.envs.make import SUITES, make_env
 from counterpoint.envs.robosuite.env import (
     CAMERAS,
     MASK_PARTS,
-    RobosuiteTask,
+    RobosuiteEnv,
     check_parts,
     describe_rendering,
     robot_geoms,
@@ -21,24 +21,26 @@ from counterpoint.envs.robosuite.env import (
 )
 from counterpoint.envs.robosuite.tasks import ROBOTS, TASKS, resolve_robosuite, robosuite_name
 from counterpoint.errors import BadInputError, MissingExtraError
+from tests.envs.played import act, images, masks
 
 needs_robosuite = pytest.mark.skipif(
     importlib.util.find_spec("robosuite") is None, reason="needs the extra `robosuite`"
 )
+
 SIZE = 48
 
 
 @pytest.fixture(scope="module")
-def lift() -> Iterator[RobosuiteTask]:
-    task = RobosuiteTask("Lift", size=SIZE)
+def lift() -> Iterator[RobosuiteEnv]:
+    task = RobosuiteEnv("Lift", size=SIZE)
     yield task
     task.close()
 
 
-def played(task: RobosuiteTask, seed: int, steps: int = 12) -> Array:
+def played(task: RobosuiteEnv, seed: int, steps: int = 12) -> Array:
     """States of an episode under actions that `seed` does not decide."""
     actions = np.random.default_rng(0).uniform(-1, 1, (steps, task.action_dim))
-    task.reset(seed)
+    task.reset(seed=seed)
     states = [task.state()]
     for action in actions:
         task.step(action)
@@ -65,67 +67,67 @@ def test_lengths_are_those_of_the_paper() -> None:
 
 def test_unknown_names() -> None:
     with pytest.raises(BadInputError, match="task 'Fly'; expected one of Lift, Door, Stack"):
-        make_task("robosuite/Fly")
+        make_env("robosuite/Fly")
     with pytest.raises(BadInputError, match="robot 'Spot'; expected one of Panda, Kinova3, IIWA"):
-        make_task("robosuite/Lift-Spot")
+        make_env("robosuite/Lift-Spot")
     with pytest.raises(BadInputError, match="robot 'Panda' beside it"):
-        RobosuiteTask("Lift-IIWA", robot="Panda")
+        RobosuiteEnv("Lift-IIWA", robot="Panda")
     with pytest.raises(BadInputError, match="'leg'; expected some of arm, gripper, mount"):
-        RobosuiteTask("Lift", mask_parts=("arm", "leg"))
+        RobosuiteEnv("Lift", mask_parts=("arm", "leg"))
     with pytest.raises(BadInputError, match="found none"):
         check_parts(())
-    with pytest.raises(BadInputError, match="16 pixels or more"):
-        RobosuiteTask("Lift", size=8)
+    with pytest.raises(BadInputError, match="at least 16 pixels"):
+        RobosuiteEnv("Lift", size=8)
     with pytest.raises(BadInputError, match="1 or more"):
-        RobosuiteTask("Lift", horizon=0)
+        RobosuiteEnv("Lift", steps=0)
     with pytest.raises(BadInputError, match="only Meta-World has a choice"):
-        make_task("robosuite/Lift", repeat=2)
+        make_env("robosuite/Lift", repeat=2)
 
 
 def test_without_robosuite(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mujoco")
     monkeypatch.setitem(sys.modules, "robosuite", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'counterpoint\[robosuite\]'"):
-        make_task("robosuite/Lift")
+        make_env("robosuite/Lift")
 
 
 @needs_robosuite
 @pytest.mark.sim
 def test_an_unknown_camera_is_told_with_those_known() -> None:
     with pytest.raises(BadInputError, match=r"'roof'; expected one of frontview, birdview, agentview"):
-        make_task("robosuite/Lift", camera="roof")
+        make_env("robosuite/Lift", cameras="roof")
 
 
 @needs_robosuite
 @pytest.mark.sim
-def test_the_face(lift: RobosuiteTask) -> None:
+def test_the_face(lift: RobosuiteEnv) -> None:
     assert (lift.name, lift.instruction, lift.horizon) == ("robosuite/Lift", "lift the cube", 200)
     assert (lift.action_dim, lift.state_dim, lift.cameras) == (7, 9, CAMERAS)
     assert lift.env.action_dim == 7
     controller = lift.env.robots[0].part_controllers["right"]
     assert (controller.name, controller.input_ref_frame) == ("OSC_POSE", "base")
     np.testing.assert_array_equal(controller.output_max, [0.05] * 3 + [0.5] * 3)
-    lift.reset(0)
-    state, pictures = lift.state(), lift.draw()
+    lift.reset(seed=0)
+    state, pictures = lift.state(), images(lift)
     assert state.dtype == np.float32
     assert state.shape == (9,)
     assert np.linalg.norm(state[3:7]) == pytest.approx(1.0, abs=1e-5)
     assert pictures.dtype == np.uint8
     assert pictures.shape == (2, SIZE, SIZE, 3)
-    outcome = lift.step(np.zeros(7, np.float32))
+    outcome = act(lift, np.zeros(7, np.float32))
     assert (outcome.reward, outcome.success, outcome.ended) == (0.0, False, False)
 
 
 @needs_robosuite
 @pytest.mark.sim
-def test_a_seed_decides_everything_and_touches_no_other_generator(lift: RobosuiteTask) -> None:
+def test_a_seed_decides_everything_and_touches_no_other_generator(lift: RobosuiteEnv) -> None:
     generator = np.random.get_state()[1].copy()  # type: ignore[index]
     first = played(lift, 3)
     other = played(lift, 4)
     np.testing.assert_array_equal(played(lift, 3), first)
-    fresh = RobosuiteTask("Lift", size=SIZE)
+    fresh = RobosuiteEnv("Lift", size=SIZE)
     np.testing.assert_array_equal(played(fresh, 3), first)
-    np.testing.assert_array_equal(fresh.draw(), lift.draw())
+    np.testing.assert_array_equal(images(fresh), images(lift))
     fresh.close()
     assert not np.array_equal(other[0], first[0])
     np.testing.assert_array_equal(generator, np.random.get_state()[1])  # type: ignore[index]
@@ -135,7 +137,7 @@ def test_a_seed_decides_everything_and_touches_no_other_generator(lift: Robosuit
 @pytest.mark.sim
 @pytest.mark.parametrize("name", ["Door-IIWA", "Stack-Kinova3"])
 def test_the_other_robots_repeat_themselves_after_a_soft_reset(name: str) -> None:
-    task = RobosuiteTask(name)
+    task = RobosuiteEnv(name)
     first = played(task, 1, steps=6)
     played(task, 2, steps=6)
     np.testing.assert_array_equal(played(task, 1, steps=6), first)
@@ -144,10 +146,10 @@ def test_the_other_robots_repeat_themselves_after_a_soft_reset(name: str) -> Non
 
 @needs_robosuite
 @pytest.mark.sim
-def test_the_gripper_s_state_follows_its_action(lift: RobosuiteTask) -> None:
+def test_the_gripper_s_state_follows_its_action(lift: RobosuiteEnv) -> None:
     widths = {}
     for name, action in (("open", -1.0), ("closed", 1.0)):
-        lift.reset(0)
+        lift.reset(seed=0)
         for _ in range(15):
             lift.step(np.array([0, 0, 0, 0, 0, 0, action]))
         left, right = lift.state()[-2:]
@@ -158,9 +160,9 @@ def test_the_gripper_s_state_follows_its_action(lift: RobosuiteTask) -> None:
 
 @needs_robosuite
 @pytest.mark.sim
-def test_an_action_moves_the_hand_along_the_axes_of_the_base(lift: RobosuiteTask) -> None:
+def test_an_action_moves_the_hand_along_the_axes_of_the_base(lift: RobosuiteEnv) -> None:
     for axis in range(3):
-        lift.reset(0)
+        lift.reset(seed=0)
         before = lift.state()[:3]
         for _ in range(8):
             lift.step(np.eye(7)[axis])
@@ -171,8 +173,8 @@ def test_an_action_moves_the_hand_along_the_axes_of_the_base(lift: RobosuiteTask
 
 @needs_robosuite
 @pytest.mark.sim
-def test_actions_that_cannot_be_taken(lift: RobosuiteTask) -> None:
-    lift.reset(0)
+def test_actions_that_cannot_be_taken(lift: RobosuiteEnv) -> None:
+    lift.reset(seed=0)
     for action in (np.full(7, 1.2), np.full(7, np.nan), np.array([0, 0, 0, 0, 0, 0, -np.inf])):
         with pytest.raises(BadInputError, match=r"robosuite/Lift: action.*finite numbers in \[-1, 1\]"):
             lift.step(action)
@@ -183,9 +185,9 @@ def test_actions_that_cannot_be_taken(lift: RobosuiteTask) -> None:
 
 @needs_robosuite
 @pytest.mark.sim
-def test_pictures_are_upright_and_have_their_colours(lift: RobosuiteTask) -> None:
-    lift.reset(0)
-    third = lift.draw()[0].astype(int)
+def test_pictures_are_upright_and_have_their_colours(lift: RobosuiteEnv) -> None:
+    lift.reset(seed=0)
+    third = images(lift)[0].astype(int)
     red = (third[..., 0] - third[..., 1:].max(axis=-1)) > 60
     row, column = np.argwhere(red).mean(axis=0) / SIZE
     assert 0.3 < row < 0.6  # the cube lies on the near half of the table, below the robot
@@ -196,46 +198,46 @@ def test_pictures_are_upright_and_have_their_colours(lift: RobosuiteTask) -> Non
 
 @needs_robosuite
 @pytest.mark.sim
-def test_masks_are_the_robot_s_pixels(lift: RobosuiteTask) -> None:
-    lift.reset(0)
-    pictures, masks = lift.draw(), lift.draw_masks()
-    assert masks.dtype == np.bool_
-    assert masks.shape == (2, SIZE, SIZE)
-    assert masks[0, :8].any()  # the robot stands behind the table
-    assert not masks[0, SIZE // 2 :].any()
-    assert masks[1, -4:].all()  # the hand, before the wrist's camera
+def test_masks_are_the_robot_s_pixels(lift: RobosuiteEnv) -> None:
+    lift.reset(seed=0)
+    pictures, robot = images(lift), masks(lift)
+    assert robot.dtype == np.bool_
+    assert robot.shape == (2, SIZE, SIZE)
+    assert robot[0, :8].any()  # the robot stands behind the table
+    assert not robot[0, SIZE // 2 :].any()
+    assert robot[1, -4:].all()  # the hand, before the wrist's camera
     red = (pictures[..., 0].astype(int) - pictures[..., 1:].max(axis=-1)) > 60
     assert red.any()
-    assert not (masks & red).any()
-    np.testing.assert_array_equal(lift.draw(), pictures)
+    assert not (robot & red).any()
+    np.testing.assert_array_equal(images(lift), pictures)
 
 
 @needs_robosuite
 @pytest.mark.sim
-def test_where_geometry_is_hidden_pictures_change_only_inside_the_mask(lift: RobosuiteTask) -> None:
-    lift.reset(0)
-    whole, masks = lift.draw(), lift.draw_masks()
+def test_where_geometry_is_hidden_pictures_change_only_inside_the_mask(lift: RobosuiteEnv) -> None:
+    lift.reset(seed=0)
+    whole, shown = images(lift), masks(lift)
     model = lift.env.sim.model._model
     robot = np.flatnonzero(robot_geoms(model, MASK_PARTS)[:-1])
     groups = model.geom_group[robot].copy()
     model.geom_group[robot] = 0
-    without = lift.draw()
+    without = images(lift)
     model.geom_group[robot] = groups
     changed = (whole != without).any(axis=-1)
-    assert not (changed & ~masks).any()
-    assert changed[masks].mean() > 0.95
+    assert not (changed & ~shown).any()
+    assert changed[shown].mean() > 0.95
 
 
 @needs_robosuite
 @pytest.mark.sim
 def test_parts_of_the_robot_make_up_its_mask() -> None:
-    task = RobosuiteTask("Lift-IIWA", size=SIZE)
-    task.reset(0)
-    whole = task.draw_masks()
+    task = RobosuiteEnv("Lift-IIWA", size=SIZE)
+    task.reset(seed=0)
+    whole = masks(task)
     model, parts = task.env.sim.model._model, []
     for part in MASK_PARTS:
         task._masked = robot_geoms(model, (part,))
-        parts.append(task.draw_masks())
+        parts.append(masks(task))
         assert parts[-1].any()
     task.close()
     np.testing.assert_array_equal(np.sum(parts, axis=0), whole.astype(int))
@@ -248,7 +250,7 @@ def test_parts_of_the_robot_make_up_its_mask() -> None:
 @pytest.mark.sim
 def test_what_robosuite_remarks_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="robosuite_logs"):
-        RobosuiteTask("Lift")
+        RobosuiteEnv("Lift")
     assert not [record for record in caplog.records if record.name == "robosuite_logs"]
     logging.getLogger("robosuite_logs").warning("heard again")
     assert "heard again" in caplog.text
@@ -269,8 +271,8 @@ def test_rendering_is_described() -> None:
 @needs_robosuite
 @pytest.mark.sim
 def test_made_by_name() -> None:
-    task = make_task("robosuite/Stack-Kinova3", camera="frontview", size=32, render=64, steps=40)
+    task = make_env("robosuite/Stack-Kinova3", cameras="frontview", size=32, render=64, steps=40)
     assert (task.name, task.horizon) == ("robosuite/Stack-Kinova3", 40)
-    task.reset(0)
-    assert task.draw().shape == (32, 32, 3)
+    task.reset(seed=0)
+    assert task.render().shape == (32, 32, 3)
     task.close()

@@ -5,28 +5,29 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from counterpoint.envs.robosuite.env import RobosuiteTask
+from counterpoint.envs.robosuite.env import RobosuiteEnv
+from tests.envs.played import act
 
 pytestmark = pytest.mark.sim
 pytest.importorskip("robosuite", reason="needs the extra `robosuite`")
 
 
 @pytest.fixture(scope="module")
-def task() -> Iterator[RobosuiteTask]:
-    task = RobosuiteTask("OpenBox", size=64)
+def task() -> Iterator[RobosuiteEnv]:
+    task = RobosuiteEnv("OpenBox", size=64)
     yield task
     task.close()
 
 
-def test_the_scripted_expert_opens_the_box(task: RobosuiteTask) -> None:
+def test_the_scripted_expert_opens_the_box(task: RobosuiteEnv) -> None:
     # Other seeds than those of demonstrations and evaluation, and few of them, for time.
     for seed in (100, 101, 102):
-        task.reset(seed)
-        assert any(task.step(task.expert()).success for _ in range(task.horizon)), seed
+        task.reset(seed=seed)
+        assert any(act(task, task.expert()).success for _ in range(task.horizon)), seed
 
 
-def test_the_lid_is_led_along_its_arc_and_not_thrown(task: RobosuiteTask) -> None:
-    task.reset(1)
+def test_the_lid_is_led_along_its_arc_and_not_thrown(task: RobosuiteEnv) -> None:
+    task.reset(seed=1)
     angles = [task.env.angle]
     while angles[-1] < np.pi / 3:
         task.step(task.expert())
@@ -36,26 +37,26 @@ def test_the_lid_is_led_along_its_arc_and_not_thrown(task: RobosuiteTask) -> Non
     assert angles[0] == pytest.approx(0.0, abs=0.01)
 
 
-def test_success_is_sixty_degrees(task: RobosuiteTask) -> None:
-    task.reset(2)
+def test_success_is_sixty_degrees(task: RobosuiteEnv) -> None:
+    task.reset(seed=2)
     env = task.env
     for degrees, reward in ((0, 0.0), (59, 0.0), (61, 1.0), (90, 1.0)):
         env.sim.data.qpos[env._turn] = np.radians(degrees)
         assert env.reward() == reward
 
 
-def test_a_lid_let_go_of_falls_shut(task: RobosuiteTask) -> None:
-    task.reset(3)
+def test_a_lid_let_go_of_falls_shut(task: RobosuiteEnv) -> None:
+    task.reset(seed=3)
     task.env.sim.data.qpos[task.env._turn] = np.radians(40)
     for _ in range(40):
         task.step(np.zeros(7, np.float32))
     assert task.env.angle == pytest.approx(0.0, abs=0.02)
 
 
-def test_placement_is_the_seed_s_and_within_bounds(task: RobosuiteTask) -> None:
+def test_placement_is_the_seed_s_and_within_bounds(task: RobosuiteEnv) -> None:
     env, places = task.env, []
     for seed in range(12):
-        task.reset(seed)
+        task.reset(seed=seed)
         x, y, z = env.sim.model.body_pos[env._box]
         assert -0.04 <= x <= 0.08
         assert -0.02 <= y <= 0.10
@@ -63,5 +64,5 @@ def test_placement_is_the_seed_s_and_within_bounds(task: RobosuiteTask) -> None:
         assert np.arccos(-env.hinge[1][0]) <= 0.35 + 1e-6
         places.append((x, y, *env.bar))
     assert len(set(places)) == len(places)
-    task.reset(5)
+    task.reset(seed=5)
     assert (*env.sim.model.body_pos[env._box][:2], *env.bar) == places[5]

@@ -28,20 +28,21 @@ from counterpoint.envs.robosuite.collect import (
 from counterpoint.errors import BadInputError
 from tests.envs.killed import UNFINISHED, kill
 from tests.envs.made_expert import FLOOR, ROBOT, MadeTask
+from tests.envs.played import masks
 
 CAMERAS = ("agentview", "robot0_eye_in_hand")
 PROGRAM = """
 import sys
-from counterpoint.envs import robosuite_collect
+from counterpoint.envs.robosuite import collect
 from counterpoint.envs.robosuite.collect import RobosuiteCollectConfig, collect_robosuite
 from tests.envs.made_expert import MadeTask
 
 class Troubled(MadeTask):
     troubles = ("raises", "fails")
 
-robosuite_collect.RobosuiteTask = Troubled  # in the workers too
-robosuite_collect.describe_rendering = lambda *_, **__: {}
-robosuite_collect.versions = lambda: {"robosuite": "made"}
+robosuite_collect.RobosuiteEnv = Troubled  # in the workers too
+collect.describe_rendering = lambda *_, **__: {}
+collect.versions = lambda: {"robosuite": "made"}
 if __name__ == "__main__":
     collect_robosuite(RobosuiteCollectConfig.model_validate_json(sys.argv[1]))
 """
@@ -59,7 +60,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> type[MadeTask]:
     class Made(MadeTask):
         pass
 
-    monkeypatch.setattr(collect, "RobosuiteTask", Made)
+    monkeypatch.setattr(collect, "RobosuiteEnv", Made)
     monkeypatch.setattr(collect, "describe_rendering", lambda *_, **__: {"canary": "made"})
     monkeypatch.setattr(collect, "versions", lambda: {"robosuite": "made"})
     return Made
@@ -106,10 +107,10 @@ def test_masks_are_exact_and_lie_on_their_pictures_also_when_resized(made: type[
     task = made("Lift", cameras=CAMERAS, size=32)
     steps = np.arange(9)
     for number in range(3):
-        task.reset(episode_seed(0, "Lift", "train", number))
+        task.reset(seed=episode_seed(0, "Lift", "train", number))
         drawn = []
         for _ in steps:
-            drawn.append(task.draw_masks())
+            drawn.append(masks(task))
             task.step(task.expert())
         for place, camera in enumerate(CAMERAS):
             kept = store.frames(number, steps, mask_camera(camera))
@@ -126,10 +127,10 @@ def test_masks_are_exact_and_lie_on_their_pictures_also_when_resized(made: type[
     assert (bright == binary_mask(grey)).mean() > 0.99
 
 
-@pytest.mark.parametrize("masks", [("robot0_eye_in_hand",), ("none",)])
-def test_masks_of_some_cameras(made: type[MadeTask], tmp_path: Path, masks: tuple[str, ...]) -> None:
-    store = open_dataset(collect_robosuite(config(tmp_path / "set", masks=masks)))
-    wanted = [mask_camera(name) for name in masks if name != "none"]
+@pytest.mark.parametrize("names", [("robot0_eye_in_hand",), ("none",)])
+def test_masks_of_some_cameras(made: type[MadeTask], tmp_path: Path, names: tuple[str, ...]) -> None:
+    store = open_dataset(collect_robosuite(config(tmp_path / "set", masks=names)))
+    wanted = [mask_camera(name) for name in names if name != "none"]
     assert store.cameras == (*CAMERAS, *wanted)
 
 
@@ -179,7 +180,7 @@ def test_a_simulator_that_always_raises_ends_the_collection_in_its_own_words(
 def test_a_task_that_is_never_solved_is_an_error(
     made: type[MadeTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(made, "horizon", 3)
+    monkeypatch.setattr(made, "steps_allowed", 3)
     with pytest.raises(BadInputError, match="20 scenes of Lift in a row without a solution"):
         collect_robosuite(config(tmp_path / "set"))
 
@@ -248,9 +249,9 @@ def test_a_robomimic_file_holds_the_same_without_loss(made: type[MadeTask], tmp_
         for read in ("actions", "state", "rewards"):
             np.testing.assert_array_equal(getattr(exact, read)(number), getattr(video, read)(number))
         for camera, picture in zip(CAMERAS, pictures, strict=True):
-            masks = exact.frames(number, steps, mask_camera(picture))
-            np.testing.assert_array_equal(masks, video.frames(number, steps, mask_camera(camera)))
-            drawn = np.where(binary_mask(masks)[..., None], ROBOT, FLOOR)
+            kept = exact.frames(number, steps, mask_camera(picture))
+            np.testing.assert_array_equal(kept, video.frames(number, steps, mask_camera(camera)))
+            drawn = np.where(binary_mask(kept)[..., None], ROBOT, FLOOR)
             np.testing.assert_array_equal(exact.frames(number, steps, picture), np.repeat(drawn, 3, axis=-1))
     with h5py.File(out) as file:
         assert file["data/demo_0/states"].shape[1] == 2
@@ -261,7 +262,7 @@ def test_a_robomimic_file_holds_the_same_without_loss(made: type[MadeTask], tmp_
 
 
 def test_noise_is_on_the_hand_alone_and_recorded_actions_are_those_carried_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = MadeTask("Lift", cameras=CAMERAS, size=16)
+    task: Any = MadeTask("Lift", cameras=CAMERAS, size=16)
     carried: list[Any] = []
     step = task.step
 

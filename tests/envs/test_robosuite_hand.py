@@ -5,7 +5,7 @@ import importlib.util
 import numpy as np
 import pytest
 
-from counterpoint.envs.robosuite.env import RobosuiteTask
+from counterpoint.envs.robosuite.env import RobosuiteEnv
 from counterpoint.envs.robosuite.hand import bounded, pointing_down, rotation_vector
 
 needs_robosuite = pytest.mark.skipif(
@@ -31,8 +31,8 @@ def test_a_hand_that_points_down() -> None:
 @needs_robosuite
 @pytest.mark.sim
 def test_fingers_close_along_the_first_axis_of_the_hand() -> None:
-    task = RobosuiteTask("Lift")
-    task.reset(0)
+    task = RobosuiteEnv("Lift")
+    task.reset(seed=0)
     hand = task._expert._picker.hand
     pads = [task.env.sim.data.get_geom_xpos(hand._pads[side][0]) for side in ("left_fingerpad", "right_fingerpad")]
     apart = (pads[0] - pads[1]) / np.linalg.norm(pads[0] - pads[1])

@@ -8,30 +8,34 @@ import numpy as np
 import pytest
 
 from counterpoint.data.episode import Array
-from counterpoint.envs.base import Outcome
+from counterpoint.envs.base import CameraEnv
 from counterpoint.errors import BadInputError, MissingExtraError
 from counterpoint.evaluation.rollout import ControlRollouts, EpisodeResult, roll_out
 
 
-class CountingTask:
+class CountingTask(CameraEnv):
     """Shows the seed and the step; solved at step `seed % 7 + 2`, over early at step 4 for seeds of 100 and more."""
 
-    name, instruction, action_dim, state_dim, horizon = "stub/count", "count", 1, 2, 6
     closed = 0
 
-    def reset(self, seed: int) -> None:
+    def __init__(self) -> None:
+        super().__init__(
+            "stub/count", "count", cameras=("front",), size=2, action_dim=1, state_dim=2, control_hz=10, horizon=6
+        )
+
+    def _begin(self, seed: int) -> None:
         self._seed, self._step = seed, 0
 
-    def draw(self) -> Array:
-        return np.full((2, 2, 3), (self._seed % 16) * 16 + self._step, np.uint8)
+    def _images(self) -> dict[str, Array]:
+        return {"front": np.full((2, 2, 3), (self._seed % 16) * 16 + self._step, np.uint8)}
 
     def state(self) -> Array:
         return np.array([self._seed, self._step], np.float32)
 
-    def step(self, action: Array) -> Outcome:
+    def _advance(self, action: Array) -> tuple[float, bool, bool]:
         self._step += 1
         solved = self._step == self._seed % 7 + 2
-        return Outcome(float(action[0]), solved, ended=self._seed >= 100 and self._step == 4)
+        return float(action[0]), solved, self._seed >= 100 and self._step == 4
 
     def close(self) -> None:
         type(self).closed += 1
@@ -40,14 +44,14 @@ class CountingTask:
 class DyingTask(CountingTask):
     """Ends its process, as a simulator that crashes."""
 
-    def step(self, action: Array) -> Outcome:
+    def _advance(self, action: Array) -> tuple[float, bool, bool]:
         os._exit(3)
 
 
 class BrokenTask(CountingTask):
     """Refuses its actions."""
 
-    def step(self, action: Array) -> Outcome:
+    def _advance(self, action: Array) -> tuple[float, bool, bool]:
         raise BadInputError("action", "any", "none", "rest")
 
 
@@ -195,9 +199,9 @@ def test_what_is_not_looked_at_is_not_drawn() -> None:
     class Counted(CountingTask):
         drawn = 0
 
-        def draw(self) -> Array:
+        def _images(self) -> dict[str, Array]:
             type(self).drawn += 1
-            return super().draw()
+            return super()._images()
 
     roll_out(Blind(), Counted, [1, 2, 3], envs=2, stop_at_success=False)
     assert Counted.drawn == 3
@@ -206,15 +210,15 @@ def test_what_is_not_looked_at_is_not_drawn() -> None:
 class FragileTask(CountingTask):
     """Raises in the episodes of some seeds: at the third step, or before the first."""
 
-    def reset(self, seed: int) -> None:
-        super().reset(seed)
+    def _begin(self, seed: int) -> None:
+        super()._begin(seed)
         if seed == 7:
             raise FloatingPointError("unstable from the start")
 
-    def step(self, action: Array) -> Outcome:
+    def _advance(self, action: Array) -> tuple[float, bool, bool]:
         if self._seed == 13 and self._step == 2:
             raise FloatingPointError("unstable")
-        return super().step(action)
+        return super()._advance(action)
 
 
 @pytest.mark.parametrize(("envs", "apart"), [(1, False), (3, False), (1, True)])
@@ -283,7 +287,7 @@ def test_no_environment_is_refused() -> None:
 
 @pytest.mark.sim
 def test_meta_world_episodes_do_not_depend_on_their_neighbours() -> None:
-    from counterpoint.envs.make import make_task
+    from counterpoint.envs.make import make_env
 
     class ByPicture:
         stack = 2
@@ -297,7 +301,7 @@ def test_meta_world_episodes_do_not_depend_on_their_neighbours() -> None:
             means = frames.reshape(len(rows), -1, 4).mean(1) / 255
             return np.asarray(2 * means - 1, np.float32)
 
-    make = partial(make_task, "metaworld/reach", size=24)
+    make = partial(make_env, "metaworld/reach", size=24)
     alone = roll_out(ByPicture(), make, [11, 12, 13], envs=1, stop_at_success=True)
     together = roll_out(ByPicture(), make, [13, 11, 12], envs=3, stop_at_success=True)
     assert sorted(together, key=lambda one: one.seed) == alone

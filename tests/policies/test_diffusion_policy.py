@@ -12,7 +12,7 @@ import torch
 
 from counterpoint.data.episode import Array
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
-from counterpoint.envs.base import Outcome
+from counterpoint.envs.base import CameraEnv
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.rollout import roll_out
 from counterpoint.policies.base import FramePolicy
@@ -173,27 +173,29 @@ def test_every_observation_is_encoded_once_and_all_rows_at_once(monkeypatch: pyt
     assert batches == [3, 6, 6]  # at steps 0, 3 and 6
 
 
-class Dots:
+class Dots(CameraEnv):
     """A picture of noise that the seed and the actions decide."""
 
-    name, instruction, action_dim, state_dim, horizon = "stub/dots", "dots", A, P, 9
+    def __init__(self) -> None:
+        cameras = [f"camera{number}" for number in range(C)]
+        super().__init__(
+            "stub/dots", "dots", cameras=cameras, size=FRAME, action_dim=A, state_dim=P, control_hz=10, horizon=9
+        )
 
-    def reset(self, seed: int) -> None:
+    def _begin(self, seed: int) -> None:
         self._seed, self._step, self._place = seed, 0, np.zeros(A)
 
-    def draw(self) -> Array:
+    def _images(self) -> dict[str, Array]:
         rng = np.random.default_rng([self._seed, self._step])
-        return rng.integers(0, 256, (C, FRAME, FRAME, 3), dtype=np.uint8)
+        return {camera: rng.integers(0, 256, (FRAME, FRAME, 3), dtype=np.uint8) for camera in self.cameras}
 
     def state(self) -> Array:
         return np.array([*self._place, 7], np.float32)
 
-    def step(self, action: Array) -> Outcome:
+    def _advance(self, action: Array) -> tuple[float, bool, bool]:
         self._step += 1
         self._place = self._place + action
-        return Outcome(float(self._place.sum()), False)
-
-    def close(self) -> None: ...
+        return float(self._place.sum()), False, False
 
 
 def test_an_episode_is_a_function_of_its_seed() -> None:

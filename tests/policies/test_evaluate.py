@@ -12,7 +12,7 @@ from counterpoint.data.episode import Array
 from counterpoint.encoders.hub import write_digests
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.encoders.text import SentenceTower
-from counterpoint.envs.base import ControlTask, Outcome
+from counterpoint.envs.base import CameraEnv
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation import evaluate_policy as evaluation
 from counterpoint.evaluation.evaluate_policy import evaluate_policy
@@ -38,34 +38,41 @@ def data(tmp_path: Path) -> Path:
     )
 
 
-class Stub:
+class Stub(CameraEnv):
     """Solved at the second step for odd seeds; the reward is the seed's last digit at every step."""
 
-    instruction, action_dim, state_dim, horizon = "move the dot", 2, 2, 3
+    actions, states = 2, 2
     made: tuple[tuple[str, dict[str, Any]], ...] = ()
     seeds: tuple[int, ...] = ()
     closed = 0
 
     def __init__(self, name: str, **settings: Any) -> None:
         type(self).made = (*type(self).made, (name, settings))
-        self.name, self._size = name, settings["size"]
-        self._cameras = len(settings["camera"] or ("usual",))
+        super().__init__(
+            name,
+            "move the dot",
+            cameras=settings["cameras"] or ("usual",),
+            size=settings["size"],
+            action_dim=self.actions,
+            state_dim=self.states,
+            control_hz=10,
+            horizon=3,
+        )
 
-    def reset(self, seed: int) -> None:
+    def _begin(self, seed: int) -> None:
         type(self).seeds = (*type(self).seeds, seed)
         self._seed, self._step = seed, 0
 
-    def draw(self) -> Array:
-        picture = np.full((self._size, self._size, 3), 7, np.uint8)
-        return picture if self._cameras == 1 else np.stack([picture] * self._cameras)
+    def _images(self) -> dict[str, Array]:
+        return {camera: np.full((self.size, self.size, 3), 7, np.uint8) for camera in self.cameras}
 
     def state(self) -> Array:
-        return np.zeros(self.state_dim, np.float32)
+        return np.zeros(self.states, np.float32)
 
-    def step(self, action: Array) -> Outcome:
+    def _advance(self, action: Array) -> tuple[float, bool, bool]:
         assert action.shape == (2,)
         self._step += 1
-        return Outcome(float(self._seed % 10), self._step == 2 and self._seed % 2 == 1)
+        return float(self._seed % 10), self._step == 2 and self._seed % 2 == 1, False
 
     def close(self) -> None:
         type(self).closed += 1
@@ -74,23 +81,23 @@ class Stub:
 class WiderStub(Stub):
     """Of another robot."""
 
-    action_dim = 5
+    actions = 5
 
 
 class BareStub(Stub):
     """Of other proprioception."""
 
-    state_dim = 9
+    states = 9
 
 
 def stubbed(monkeypatch: pytest.MonkeyPatch, kind: type[Stub] = Stub) -> type[Stub]:
     own = type("Own", (kind,), {"made": (), "seeds": (), "closed": 0})
 
-    def make(name: str, **settings: Any) -> ControlTask:
-        task: ControlTask = own(name, **settings)
+    def make(name: str, **settings: Any) -> CameraEnv:
+        task: CameraEnv = own(name, **settings)
         return task
 
-    monkeypatch.setattr(evaluation, "make_task", make)
+    monkeypatch.setattr(evaluation, "make_env", make)
     return own
 
 
@@ -127,7 +134,7 @@ def test_an_evaluation_counts_successes_and_rewards(
     returns = mean_bca(np.array([3.0 * (seed % 10) for seed in seeds]))
     assert (found["return"]["value"], found["return"]["low"]) == (returns.value, returns.low)
     assert found["provenance"]["packages"]["torch"]
-    settings = {"camera": None, "size": SIZE, "render": SIZE, "repeat": 8}
+    settings = {"cameras": None, "size": SIZE, "render": SIZE, "repeat": 8}
     assert [given for _, given in task.made] == [settings] * 3
     assert task.closed == 3
 
@@ -153,7 +160,7 @@ def test_frames_are_drawn_as_large_as_the_demonstrations_were(
     trained(data, tmp_path / "run", encoder__size=20)
     task = stubbed(monkeypatch)
     evaluate_policy(tmp_path / "run", env="metaworld/stub@corner", episodes=1, envs=1, seed=0)
-    settings = {"camera": ("corner",), "size": 20, "render": SIZE, "repeat": 8}
+    settings = {"cameras": ("corner",), "size": 20, "render": SIZE, "repeat": 8}
     assert task.made == (("metaworld/stub", settings),)
     recorded(tmp_path / "run", fps=None, frame=None)  # a policy that does not say
     evaluate_policy(tmp_path / "run", env="metaworld/stub", episodes=1, envs=1, seed=0)
@@ -233,7 +240,7 @@ def test_a_diffusion_policy_is_evaluated_with_its_own_cameras(tmp_path: Path, mo
     run: dict[str, Any] = {"run": tmp_path / "run", "episodes": 4, "envs": 2, "seed": 0}
     for env in ("robosuite/stub", f"robosuite/stub@{','.join(names)}"):
         found = json.loads(evaluate_policy(**run, env=env).read_text())
-        assert task.made[-1][1] == {"camera": names, "size": 20, "render": 32, "repeat": 1}
+        assert task.made[-1][1] == {"cameras": names, "size": 20, "render": 32, "repeat": 1}
         assert (found["success"]["n"], found["success"]["method"], found["raised"]) == (4, "Wilson", 0)
         for episode in found["episodes"]:  # they end when they are solved
             assert episode["success"] == (episode["seed"] % 2 == 1)
@@ -254,16 +261,16 @@ def test_robomimic_s_names_of_pictures_are_its_cameras(tmp_path: Path, monkeypat
     run: dict[str, Any] = {"run": tmp_path / "run", "episodes": 1, "envs": 1, "seed": 0}
     for named in ("", "@agentview,robot0_eye_in_hand"):
         evaluate_policy(**run, env=f"robosuite/stub{named}")
-        assert task.made[-1][1]["camera"] == ("agentview", "robot0_eye_in_hand")
+        assert task.made[-1][1]["cameras"] == ("agentview", "robot0_eye_in_hand")
 
 
 class FragileStub(Stub):
     """Its physics become unstable in the episode of the fourth reset."""
 
-    def step(self, action: Array) -> Outcome:
+    def _advance(self, action: Array) -> tuple[float, bool, bool]:
         if self.seeds[3:4] == (self._seed,):
             raise FloatingPointError("unstable")
-        return super().step(action)
+        return super()._advance(action)
 
 
 def test_episodes_that_raise_are_counted_as_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ from studies.fewshot.config import Evaluations, FewshotConfig
 from studies.fewshot.trials import Adaptation, PretrainingRun, adapt, pretrain
 from studies.harness import Study, Trial, load_preset
 from tests.policies.demos import spelled
-from tests.policies.two_cameras import INSTRUCTIONS, OUTER, SIZE, WRIST, PairTask, record_pairs, write_pairs
+from tests.policies.two_cameras import HORIZON, INSTRUCTIONS, OUTER, SIZE, WRIST, PairTask, record_pairs, write_pairs
 
 RIGHT = INSTRUCTIONS["stub/right"]
 HEAD = {"history": 3, "language": True, "hidden": 16, "token": 8, "layers": 1, "heads": 2, "dropout": 0.0}
@@ -167,7 +167,7 @@ def test_rollouts_loader_and_features_hold_the_same_frames_in_the_same_order() -
     for row in np.flatnonzero(batch["episode"] == 4):
         step, frames = int(batch["step"][row]), batch["frames"][row, 0]
         np.testing.assert_array_equal(frames, replay.shown[step])
-        torch.testing.assert_close(features[4 * PairTask.horizon + step], encoder(frames[None])[0].detach())
+        torch.testing.assert_close(features[4 * HORIZON + step], encoder(frames[None])[0].detach())
         compared += 1
     assert compared > 2
 
@@ -180,7 +180,7 @@ def test_a_policy_needs_each_camera_in_its_place(tmp_path: Path) -> None:
     seeds = list(range(100, 108))
     solved = roll_out(policy, PairTask, seeds, envs=4, stop_at_success=True)
     assert np.mean([one.success for one in solved]) >= 0.75
-    swapped = roll_out(policy, partial(PairTask, camera=(WRIST, OUTER)), seeds, envs=4, stop_at_success=True)
+    swapped = roll_out(policy, partial(PairTask, cameras=(WRIST, OUTER)), seeds, envs=4, stop_at_success=True)
     assert np.mean([one.total_reward for one in swapped]) < np.mean([one.total_reward for one in solved])
     loaded = ClonedPolicy.from_pretrained(policy.save_pretrained(tmp_path / "model"))
     assert roll_out(loaded, PairTask, seeds, envs=4, stop_at_success=True) == solved
@@ -199,11 +199,11 @@ def test_training_and_evaluation_from_the_command_line(
     assert (policy.encoder.config.cameras, policy.history, policy.instruction) == (2, 3, RIGHT)
     asked: list[Any] = []
 
-    def make(name: str, *, camera: tuple[str, ...], size: int, **_: Any) -> PairTask:
-        asked.append((name, camera, size))
-        return PairTask(name, camera=camera)
+    def make(name: str, *, cameras: tuple[str, ...], size: int, **_: Any) -> PairTask:
+        asked.append((name, cameras, size))
+        return PairTask(name, cameras=cameras)
 
-    monkeypatch.setattr(evaluation, "make_task", make)
+    monkeypatch.setattr(evaluation, "make_env", make)
     for env in ("stub/right", f"stub/right@{OUTER}"):
         with pytest.raises(BadInputError, match="expected 2, as many as the policy sees through"):
             evaluate_policy(out, env=env, episodes=3, envs=2, seed=0)
@@ -217,12 +217,12 @@ def test_the_benchmark_pretrains_clones_and_rolls_out(
 ) -> None:
     asked: list[Any] = []
 
-    def make(name: str, *, camera: tuple[str, ...], **_: Any) -> PairTask:
-        asked.append(camera)
-        return PairTask(name.replace("libero/", "stub/"), camera=camera)
+    def make(name: str, *, cameras: tuple[str, ...], **_: Any) -> PairTask:
+        asked.append(cameras)
+        return PairTask(name.replace("libero/", "stub/"), cameras=cameras)
 
     for module in (trials, data):
-        monkeypatch.setattr(module, "make_task", make)
+        monkeypatch.setattr(module, "make_env", make)
     config = load_preset(
         "fewshot",
         FewshotConfig,

@@ -9,31 +9,38 @@ import numpy as np
 
 from counterpoint.data.episode import Array, Episode
 from counterpoint.data.store import MemoryStore
-from counterpoint.envs.base import Outcome, draw_each, named_cameras
+from counterpoint.envs.base import CameraEnv, choose_cameras
 from tests.data.formats.hdf5_made import write_libero
 
-__all__ = ["INSTRUCTIONS", "OUTER", "SIZE", "WRIST", "PairTask", "record_pairs", "write_pairs"]
+__all__ = ["HORIZON", "INSTRUCTIONS", "OUTER", "SIZE", "WRIST", "PairTask", "record_pairs", "write_pairs"]
 
 OUTER, WRIST = "agentview_rgb", "eye_in_hand_rgb"
-SIZE, SIDE, SPEED, NEAR = 16, 5, 2.0, 2.5
+SIZE, SIDE, SPEED, NEAR, HORIZON = 16, 5, 2.0, 2.5, 10
 INSTRUCTIONS = {"stub/right": "push it to the upper right", "stub/left": "push it to the lower left"}
 GOALS = {"stub/right": (12.0, 5.0), "stub/left": (4.0, 11.0)}
 
 
-class PairTask:
+class PairTask(CameraEnv):
     """Push the square to the place that the task's instruction names; seven actions as LIBERO's, two that count."""
 
-    action_dim, state_dim, horizon = 7, 9, 10
+    def __init__(self, name: str = "stub/right", *, cameras: str | tuple[str, ...] = (OUTER, WRIST)) -> None:
+        super().__init__(
+            name,
+            INSTRUCTIONS[name],
+            cameras=choose_cameras(cameras, (OUTER,)),
+            size=SIZE,
+            action_dim=7,
+            state_dim=9,
+            control_hz=20,
+            horizon=HORIZON,
+        )
+        self._goal = np.array(GOALS[name])
 
-    def __init__(self, name: str = "stub/right", *, camera: str | tuple[str, ...] = (OUTER, WRIST)) -> None:
-        self.name, self.instruction = name, INSTRUCTIONS[name]
-        self.cameras, self._goal = named_cameras(camera, OUTER), np.array(GOALS[name])
-
-    def reset(self, seed: int) -> None:
+    def _begin(self, seed: int) -> None:
         self._place = np.random.default_rng(seed).uniform(SIDE / 2, SIZE - SIDE / 2, 2)
 
-    def draw(self) -> Array:
-        return draw_each(self._picture, self.cameras)
+    def _images(self) -> dict[str, Array]:
+        return {camera: self._picture(camera) for camera in self.cameras}
 
     def _picture(self, camera: str) -> Array:
         x, y = np.round(self._place - SIDE / 2).astype(int)
@@ -52,13 +59,10 @@ class PairTask:
         action[:2] = np.clip((self._goal - self._place) / SPEED, -1, 1)
         return action
 
-    def step(self, action: Array) -> Outcome:
+    def _advance(self, action: Array) -> tuple[float, bool, bool]:
         self._place = np.clip(self._place + SPEED * action[:2], SIDE / 2, SIZE - SIDE / 2)
         far = float(np.abs(self._place - self._goal).max())
-        return Outcome(-far, far < NEAR)
-
-    def close(self) -> None:
-        """Nothing to free."""
+        return -far, far < NEAR, False
 
 
 def record_pairs(count: int, *, names: tuple[str, ...] = ("stub/right", "stub/left"), seed: int = 0) -> MemoryStore:
@@ -67,10 +71,10 @@ def record_pairs(count: int, *, names: tuple[str, ...] = ("stub/right", "stub/le
     for number in range(count):
         for name in names:
             task = PairTask(name)
-            task.reset(seed + number)
+            task.reset(seed=seed + number)
             frames, actions = [], []
             for _ in range(task.horizon):
-                frames.append(task.draw())
+                frames.append(np.stack(list(task.images().values())))
                 actions.append(task.expert())
                 task.step(actions[-1])
             both = np.stack(frames, 1)  # [C, T, H, W, 3]

@@ -48,8 +48,8 @@ def small_benchmark(root: Path) -> FewshotConfig:
 
 def use_squares(patch: pytest.MonkeyPatch) -> None:
     """Simulate squares in place of the suites' tasks."""
-    patch.setattr(trials, "make_task", make_square)
-    patch.setattr(data, "make_task", make_square)
+    patch.setattr(trials, "make_env", make_square)
+    patch.setattr(data, "make_env", make_square)
 
 
 def dmc(config: FewshotConfig, **data: Any) -> FewshotConfig:

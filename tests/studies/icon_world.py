@@ -20,7 +20,7 @@ CROP, PATCH = 20, 4
 
 
 def make_robot(name: str, *, steps: int | None = None, **_: object) -> SquareTask:
-    """In place of `counterpoint.envs.make.make_task`."""
+    """In place of `counterpoint.envs.make.make_env`."""
     return SquareTask(name, steps)
 
 
@@ -35,10 +35,10 @@ def record_robots(root: Path, task: str, episodes: int, *, masks: bool = True, s
     rng = np.random.default_rng(seed)
     simulation, made = SquareTask(task), []
     for _ in range(episodes):
-        simulation.reset(int(rng.integers(2**31)))
+        simulation.reset(seed=int(rng.integers(2**31)))
         frames, states, actions = [], [], []
         for _ in range(simulation.horizon):
-            frames.append(simulation.draw())
+            frames.append(simulation.render())
             states.append(simulation.state())
             actions.append(simulation.expert())
             simulation.step(actions[-1])

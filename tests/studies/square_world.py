@@ -9,7 +9,7 @@ import numpy as np
 from counterpoint.data.cache import cached
 from counterpoint.data.episode import Array, Episode
 from counterpoint.data.store import MemoryStore
-from counterpoint.envs.base import Outcome
+from counterpoint.envs.base import CameraEnv
 
 __all__ = ["SIZE", "SquareTask", "make_square", "record_squares"]
 
@@ -20,26 +20,31 @@ SPEED = 2.5
 NEAR = 3.0
 
 
-class SquareTask:
+class SquareTask(CameraEnv):
     """Push the square to a place that the task's name says."""
 
-    action_dim = 2
-    state_dim = 2
-
     def __init__(self, name: str, steps: int | None = None) -> None:
-        self.name, self.horizon = name, steps or 10
-        self.instruction = f"push {name.rpartition('/')[2]}"
+        super().__init__(
+            name,
+            f"push {name.rpartition('/')[2]}",
+            cameras=("front",),
+            size=SIZE,
+            action_dim=2,
+            state_dim=2,
+            control_hz=10,
+            horizon=steps or 10,
+        )
         self._goal = np.array(GOALS[name.rpartition("/")[2]])
         self.closed = False
 
-    def reset(self, seed: int) -> None:
+    def _begin(self, seed: int) -> None:
         self._place = np.random.default_rng(seed).uniform(SIDE, SIZE - SIDE, 2)
 
-    def draw(self) -> Array:
+    def _images(self) -> dict[str, Array]:
         frame = np.full((SIZE, SIZE, 3), 40, np.uint8)
         x, y = np.round(self._place - SIDE / 2).astype(int)
         frame[max(0, y) : y + SIDE, max(0, x) : x + SIDE] = (230, 180, 60)
-        return frame
+        return {"front": frame}
 
     def state(self) -> Array:
         return self._place.astype(np.float32)
@@ -47,17 +52,17 @@ class SquareTask:
     def expert(self) -> Array:
         return np.clip((self._goal - self._place) / SPEED, -1, 1).astype(np.float32)
 
-    def step(self, action: Array) -> Outcome:
+    def _advance(self, action: Array) -> tuple[float, bool, bool]:
         self._place = np.clip(self._place + SPEED * np.clip(action, -1, 1), 2, SIZE - 2)
         far = float(np.abs(self._place - self._goal).max())
-        return Outcome(reward=SIZE - far, success=far < NEAR)
+        return SIZE - far, far < NEAR, False
 
     def close(self) -> None:
         self.closed = True
 
 
 def make_square(name: str, *, steps: int | None = None, **_: object) -> SquareTask:
-    """In place of `counterpoint.envs.make.make_task`."""
+    """In place of `counterpoint.envs.make.make_env`."""
     return SquareTask(name, steps)
 
 
@@ -67,14 +72,14 @@ def record_squares(root: Path, tasks: tuple[str, ...], episodes: int, *, noise: 
     made = []
     for task in map(SquareTask, tasks):
         for _ in range(episodes):
-            task.reset(int(rng.integers(2**31)))
+            task.reset(seed=int(rng.integers(2**31)))
             frames, states, actions, rewards = [], [], [], []
             for _ in range(task.horizon):
-                frames.append(task.draw())
+                frames.append(task.render())
                 states.append(task.state())
                 action = np.clip(task.expert() + noise * rng.standard_normal(2), -1, 1).astype(np.float32)
                 actions.append(action)
-                rewards.append(task.step(action).reward)
+                rewards.append(task.step(action)[1])
             made.append(
                 Episode(
                     frames={"front": np.stack(frames)},

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from counterpoint.envs.base import Outcome
 from counterpoint.errors import BadInputError, MissingExtraError
 from counterpoint.training.clone import clone
 from counterpoint.training.fit import TrainConfig
@@ -175,13 +174,13 @@ def test_cells_of_a_task_and_seed_share_their_episodes(
 def test_an_expert_that_loses_is_told_while_data_are_prepared(
     config: FewshotConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = SquareTask.step
+    own = SquareTask._advance
 
-    def losing(task: SquareTask, action: Any) -> Outcome:
-        outcome = own(task, action)
-        return Outcome(-outcome.reward, outcome.success)
+    def losing(task: SquareTask, action: Any) -> tuple[float, bool, bool]:
+        reward, success, ended = own(task, action)
+        return -reward, success, ended
 
-    monkeypatch.setattr(SquareTask, "step", losing)
+    monkeypatch.setattr(SquareTask, "_advance", losing)
     path = str(record_squares(tmp_path / "losing", UNSEEN, 3))
     with pytest.raises(BadInputError, match="expert of top: found a return of -"):
         study._prepare(dmc(config, demonstrations_path=path), tmp_path)

@@ -34,14 +34,14 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> ComparisonConfig:
 
 @pytest.fixture(autouse=True)
 def _robots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data, "make_task", make_robot)
+    monkeypatch.setattr(data, "make_env", make_robot)
 
 
 @pytest.fixture(scope="module")
 def whole(config: ComparisonConfig, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     out = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(data, "make_task", make_robot)
+        patch.setattr(data, "make_env", make_robot)
         return out, icon_study(config, out)
 
 

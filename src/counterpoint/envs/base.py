@@ -1,74 +1,220 @@
-"""The face of a simulated control task seen through a camera."""
+"""The base class of every simulated control task that a policy sees through cameras: a `gymnasium.Env`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
 
 import numpy as np
 
+from counterpoint.data.cache import resize
 from counterpoint.data.episode import Array
 from counterpoint.data.store import Cameras
+from counterpoint.envs.rendering import FastRenderer
+from counterpoint.errors import BadInputError, MissingExtraError, require
 
-__all__ = ["ControlTask", "Outcome", "draw_each", "named_cameras"]
+try:
+    import gymnasium
+    from gymnasium import spaces
+except ModuleNotFoundError:
+    raise MissingExtraError("gymnasium", "sim") from None
 
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a step led to.
-
-    Attributes:
-        reward: Of the step.
-        success: Whether the task is solved at this moment; always False where a suite has rewards alone.
-        ended: Whether the episode is over before its time.
-    """
-
-    reward: float
-    success: bool
-    ended: bool = False
+__all__ = ["CameraEnv", "MujocoEnv", "choose_cameras", "seeded_numpy"]
 
 
-class ControlTask(Protocol):
-    """A task with a camera or several. What follows `reset(seed)` depends on the seed and the actions alone.
+class CameraEnv(gymnasium.Env[dict[str, Any], Any]):
+    """A control task with one camera or several, proprioception and an instruction.
 
-    Attributes:
-        name: `SUITE/TASK`.
+    An observation maps every camera to its image, uint8 [size, size, 3] (RGB, upright), and `"state"` to
+    proprioception, float32 [P]. An action is float [A] in [-1, 1]. What follows `reset(seed)` depends on the seed and
+    the actions alone. Episodes are truncated at `horizon`; success does not end them.
+
+    A suite writes `_begin`, `_advance`, `_images` and `state`.
+
+    Args:
+        name: SUITE/TASK.
         instruction: The task in words.
-        action_dim: A; actions are float32 [A] in [-1, 1].
-        state_dim: P, numbers of proprioception.
+        cameras: Names of the cameras; `render` shows the first.
+        size: Height and width of the images, in pixels.
+        action_dim: A.
+        state_dim: P.
+        control_hz: Actions a second.
         horizon: Steps of an episode.
+        render: Size of the simulator's images, which are then resized to `size` as training stores do it. Small
+            images rendered directly are jagged, and a policy trained on resized ones has never seen any such.
+
+    Attributes:
+        look: Set it to False where no policy looks at the next images: `reset` and `step` then give zeros for them.
     """
 
-    name: str
-    instruction: str
-    action_dim: int
-    state_dim: int
-    horizon: int
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012 (gymnasium's own type)
+    render_mode = "rgb_array"
+    has_success: ClassVar[bool] = True
+    """False for a suite that has rewards alone; there is no `info["is_success"]` then."""
+    smallest: ClassVar[int] = 1
+    """The smallest size of image, in pixels."""
 
-    def reset(self, seed: int) -> None:
-        """Begin an episode."""
+    def __init__(
+        self,
+        name: str,
+        instruction: str,
+        *,
+        cameras: Sequence[str],
+        size: int,
+        action_dim: int,
+        state_dim: int,
+        control_hz: float,
+        horizon: int,
+        render: int | None = None,
+    ) -> None:
+        require(min(size, render or size) >= self.smallest, "size", size, f"at least {self.smallest} pixels", "enlarge")
+        require(horizon >= 1, "steps", horizon, "1 or more", "leave it out for the suite's own")
+        self.name, self.instruction, self.cameras = name, instruction, tuple(cameras)
+        self.size, self.control_hz, self.horizon = size, control_hz, horizon
+        self.look = True
+        self._rendered_size, self._steps = render or size, 0
+        self.metadata = {**self.metadata, "render_fps": max(1, round(control_hz))}
+        images: dict[str, spaces.Space[Any]] = {
+            camera: spaces.Box(0, 255, (size, size, 3), np.uint8) for camera in self.cameras
+        }
+        self.observation_space = spaces.Dict(images | {"state": spaces.Box(-np.inf, np.inf, (state_dim,), np.float32)})
+        self.action_space = spaces.Box(-1.0, 1.0, (action_dim,), np.float32)
 
-    def draw(self) -> Array:
-        """What the camera sees: uint8 [size, size, 3], RGB, upright; several cameras: [C, size, size, 3]."""
+    @property
+    def action_dim(self) -> int:
+        """A."""
+        return int(self.action_space.shape[0])  # type: ignore[index]
+
+    @property
+    def state_dim(self) -> int:
+        """P."""
+        return int(self.observation_space["state"].shape[0])  # type: ignore[index]
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Begin the episode of a seed; without one, of the next number of `np_random`."""
+        super().reset(seed=seed)
+        self._steps = 0
+        self._begin(int(self.np_random.integers(2**31)) if seed is None else int(seed))
+        return self._observation(), {"is_success": False} if self.has_success else {}
+
+    def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        """Act once.
+
+        Raises:
+            BadInputError: When the action has not A finite numbers.
+        """
+        action = np.asarray(action)
+        if action.shape != self.action_space.shape or not np.isfinite(action).all():
+            raise self._bad_action(action)
+        reward, success, ended = self._advance(action)
+        self._steps += 1
+        info = {"is_success": bool(success)} if self.has_success else {}
+        return self._observation(), float(reward), bool(ended), self._steps >= self.horizon, info
+
+    def render(self) -> Array:
+        """Return the first camera's image: uint8 [size, size, 3]."""
+        return self.images()[self.cameras[0]]
+
+    def images(self) -> dict[str, Array]:
+        """Render every camera: name -> uint8 [size, size, 3]."""
+        images = self._images()
+        if self._rendered_size != self.size:
+            images = {camera: resize(image[None], self.size)[0] for camera, image in images.items()}
+        return images
 
     def state(self) -> Array:
-        """Proprioception: float32 [P]."""
+        """Return proprioception: float32 [P]."""
+        raise NotImplementedError
 
-    def step(self, action: Array) -> Outcome:
-        """Act once."""
+    def _begin(self, seed: int) -> None:
+        raise NotImplementedError
+
+    def _advance(self, action: Array) -> tuple[float, bool, bool]:
+        """Act; return the reward, the success at this moment, and whether the episode is over before its horizon."""
+        raise NotImplementedError
+
+    def _images(self) -> dict[str, Array]:
+        """Render every camera at the size given as `render`, in the order of `cameras`."""
+        raise NotImplementedError
+
+    def _observation(self) -> dict[str, Any]:
+        if self.look:
+            images = self.images()
+        else:
+            images = {camera: np.zeros((self.size, self.size, 3), np.uint8) for camera in self.cameras}
+        return {**images, "state": self.state()}
+
+    def _bad_action(self, action: Array) -> BadInputError:
+        wrong = action.shape != self.action_space.shape
+        found = f"shape {action.shape}" if wrong else np.array2string(action, precision=3)
+        hint = "act with a policy that was trained on this suite, and undo its normalisation"
+        return BadInputError(f"{self.name}: action", found, f"{self.action_dim} finite numbers in [-1, 1]", hint)
+
+
+class MujocoEnv(CameraEnv):
+    """A `CameraEnv` of a MuJoCo model; its renderer is made by the first image, in the process that asks for it.
+
+    A suite also writes `_scene`.
+    """
+
+    smallest = 16
+    hidden: ClassVar[tuple[int, ...]] = ()
+    """Groups of geoms that are not rendered."""
+
+    _renderer: FastRenderer | None = None
+
+    def _scene(self) -> tuple[Any, Any]:
+        """Return the `mujoco.MjModel` and its `mujoco.MjData`."""
+        raise NotImplementedError
+
+    @property
+    def renderer(self) -> FastRenderer:
+        """The renderer of the scene."""
+        if self._renderer is None:
+            self._renderer = FastRenderer(*self._scene(), self._rendered_size, hidden=self.hidden)
+        return self._renderer
+
+    def _images(self) -> dict[str, Array]:
+        return {camera: self.renderer.draw(camera) for camera in self.cameras}
 
     def close(self) -> None:
         """Free the graphics context."""
+        if self._renderer is not None:
+            self._renderer.close()
+            self._renderer = None
+
+    def camera_poses(self) -> dict[str, dict[str, list[float]]]:
+        """Return every camera's position and quaternion in its body, rounded."""
+        views = {camera: self._scene()[0].camera(camera) for camera in self.cameras}
+        parts = {"position": "pos", "quaternion": "quat"}
+        return {
+            camera: {part: np.round(getattr(view, name), 6).tolist() for part, name in parts.items()}
+            for camera, view in views.items()
+        }
 
 
-def named_cameras(camera: Cameras, usual: str) -> tuple[str, ...]:
-    """Those named, or the usual one."""
-    names = (camera,) if isinstance(camera, str) else tuple(camera or ())
-    return names or (usual,)
+def choose_cameras(asked: Cameras, usual: Sequence[str], known: Sequence[str] | None = None) -> tuple[str, ...]:
+    """Return the cameras asked for, or the usual ones, each once.
+
+    Raises:
+        BadInputError: When one is not among the known ones.
+    """
+    names = tuple(dict.fromkeys((asked,) if isinstance(asked, str) else asked or usual))
+    if known is not None:
+        for name in names:
+            require(name in known, "camera", repr(name), f"one of {', '.join(known)}", "choose from these")
+    return names
 
 
-def draw_each(draw: Callable[[str], Array], cameras: Sequence[str]) -> Array:
-    """What `ControlTask.draw` returns, of one camera or of several."""
-    pictures = [draw(camera) for camera in cameras]
-    return np.stack(pictures) if len(pictures) > 1 else pictures[0]
+@contextmanager
+def seeded_numpy(seed: int) -> Iterator[None]:
+    """Seed numpy's global generator, from which some simulators sample, and put it back afterwards."""
+    before = np.random.get_state()
+    np.random.seed(seed % 2**32)
+    try:
+        yield
+    finally:
+        np.random.set_state(before)

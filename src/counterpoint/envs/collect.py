@@ -35,9 +35,10 @@ from counterpoint.data.episode import Array, Episode
 from counterpoint.data.formats.hdf5.writer import robomimic_about
 from counterpoint.data.masks.robot import mask_camera, mask_frames
 from counterpoint.data.video import encode_video
-from counterpoint.envs.metaworld.env import CONTROL_HZ, HORIZON, STATE_DIMS, MetaWorldTask, check_cameras, check_size
+from counterpoint.envs.base import choose_cameras
+from counterpoint.envs.metaworld.env import CAMERAS, CONTROL_HZ, HORIZON, MetaWorldEnv
 from counterpoint.envs.metaworld.instructions import resolve_tasks
-from counterpoint.errors import BadInputError
+from counterpoint.errors import BadInputError, require
 from counterpoint.processes import worker_processes
 from counterpoint.progress import ProgressBar
 
@@ -164,8 +165,10 @@ def checked(config: CollectConfig) -> CollectConfig:
             f"a divisor of {CONTROL_HZ:g}, so that frames a second are a whole number",
             "take 1, 2, 4, 5, 8 or 10",
         )
-    check_size(config.size)
-    return config.model_copy(update={"tasks": resolve_tasks(config.tasks), "cameras": check_cameras(config.cameras)})
+    require(config.size >= 16, "size", config.size, "at least 16 pixels", "enlarge it")
+    require(config.cameras, "cameras", "none", f"some of {', '.join(CAMERAS)}", "choose from these")
+    cameras = choose_cameras(config.cameras, (), CAMERAS)
+    return config.model_copy(update={"tasks": resolve_tasks(config.tasks), "cameras": cameras})
 
 
 def slots(config: Planned) -> list[Slot]:
@@ -251,13 +254,11 @@ def episode_seed(seed: int, task: str, split: str, number: int, attempt: int = 0
     return int(np.random.SeedSequence(keys).generate_state(1)[0])
 
 
-def record(
-    task: MetaWorldTask, seed: int, *, noise: float, stride: int, after_success: int, max_steps: int
-) -> Recording:
+def record(env: MetaWorldEnv, seed: int, *, noise: float, stride: int, after_success: int, max_steps: int) -> Recording:
     """Let the expert act in the scene of `seed` until the task is solved or the steps are used up.
 
     Args:
-        task: The simulation.
+        env: The simulation, with `repeat` 1 and at least `max_steps` steps.
         seed: Of the scene and the noise.
         noise: Standard deviation of the Gaussian noise added to the clipped action, which is then clipped
             again.
@@ -266,33 +267,34 @@ def record(
         max_steps: Control steps at most.
     """
     rng = np.random.default_rng([seed, 1])
-    observation = task.reset(seed)
+    env.look = False
+    env.reset(seed=seed)
     pictures: list[dict[str, Array]] = []
     states: list[Array] = []
     actions: list[Array] = []
     rewards: list[float] = []
     success, shown, step = False, 0, 0
     while step < max_steps and not (success and shown >= after_success):
-        pictures.append(task.draw())
-        states.append(observation[:STATE_DIMS])
+        pictures.append(env.images())
+        states.append(env.state())
         shown += success
         carried_out: list[Array] = []
         earned = 0.0
         for _ in range(min(stride, max_steps - step)):
-            action = task.expert(observation)
+            action = env.expert()
             if noise > 0:
                 action = np.clip(action + noise * rng.standard_normal(4), -1.0, 1.0).astype(np.float32)
-            observation, reward, solved = task.step(action)
+            _, reward, _, _, info = env.step(action)
             earned += reward
-            success |= solved
+            success |= info["is_success"]
             carried_out.append(action)
             step += 1
         actions.append(np.stack(carried_out).mean(axis=0))
         rewards.append(earned)
     return Recording(
-        frames={camera: np.stack([picture[camera] for picture in pictures]) for camera in task.cameras},
+        frames={camera: np.stack([picture[camera] for picture in pictures]) for camera in env.cameras},
         actions=np.stack(actions),
-        state=np.stack(states).astype(np.float32),
+        state=np.stack(states),
         success=success,
         rewards=np.array(rewards, np.float32),
     )

@@ -1,4 +1,4 @@
-"""LIBERO's tasks behind the face of `ControlTask`.
+"""LIBERO's tasks as `CameraEnv`s.
 
 LIBERO needs robosuite 1.4, the other extras a later one: it lives in an environment of its own, with the extra
 `libero`. Its package asks questions when first imported, and fetches its meshes when a first task is made.
@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 
 from counterpoint.data.episode import Array
+from counterpoint.data.formats.hdf5.files import CONTROL_HZ
 from counterpoint.data.store import Cameras
-from counterpoint.envs.base import Outcome, draw_each, named_cameras
+from counterpoint.envs.base import CameraEnv, choose_cameras, seeded_numpy
 from counterpoint.envs.rendering import choose_backend
-from counterpoint.envs.robomimic import draw_upright
+from counterpoint.envs.robomimic import upright_image
 from counterpoint.errors import BadInputError, MissingExtraError
 
-__all__ = ["CAMERAS", "SUITES", "LiberoTask", "read_init_states"]
+__all__ = ["CAMERAS", "SUITES", "LiberoEnv", "read_init_states"]
 
 SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_90", "libero_10")
 CAMERAS = ("agentview", "robot0_eye_in_hand")
@@ -33,79 +34,79 @@ _PARTS = ("", ".benchmark", ".envs")
 _SETTLING = 5  # idle steps after a reset, as in LIBERO's evaluation
 
 
-class LiberoTask:
-    """A LIBERO task, begun from one of the initial states that come with it.
+class LiberoEnv(CameraEnv):
+    """A LIBERO task, begun from one of the initial states that come with it: number `seed` modulo their count.
 
-    The reward is 1 where the task is solved, else 0. Pictures are upright, as `Hdf5Store` gives those of the data.
+    The reward is 1 where the task is solved, else 0. Images are upright, as `Hdf5Store` gives those of the data.
 
     Args:
-        task: `SUITE/NUMBER` or `SUITE/NAME`: `libero_10/2`, `libero_goal/turn_on_the_stove`.
-        camera: One of `CAMERAS`, or several; `agentview` by default. The data's names (`agentview_rgb`,
-            `eye_in_hand_rgb`) will do.
-        size: Height and width of the pictures, in pixels; LIBERO's data have 128.
-        horizon: Steps of an episode; 600 in LIBERO's evaluation.
+        task: SUITE/NUMBER or SUITE/NAME: `libero_10/2`, `libero_goal/turn_on_the_stove`.
+        cameras: Some of `CAMERAS`; `agentview` by default. The data's names (`agentview_rgb`, `eye_in_hand_rgb`)
+            work too.
+        size: Height and width of the images, in pixels; LIBERO's data have 128.
+        render: Size of the rendered images, which are then resized.
+        steps: Steps of an episode; 600 in LIBERO's evaluation.
 
     Raises:
         BadInputError: When suite, task or camera is unknown, or LIBERO is not set up.
         MissingExtraError: When LIBERO is not installed.
     """
 
-    action_dim = 7
-    state_dim = 9
-
-    def __init__(self, task: str, *, camera: Cameras = None, size: int = 84, horizon: int = 600) -> None:
-        names = named_cameras(camera, CAMERAS[0])
-        self._cameras, self._size, self.horizon = tuple(_IN_DATA.get(n, n) for n in names), size, horizon
-        unknown = [name for name in self._cameras if name not in CAMERAS]
-        if unknown:
-            raise BadInputError("camera", repr(unknown[0]), f"one of {', '.join(CAMERAS)}", "choose from these")
+    def __init__(
+        self, task: str, *, cameras: Cameras = None, size: int = 84, render: int | None = None, steps: int = 600
+    ) -> None:
+        names = [_IN_DATA.get(name, name) for name in choose_cameras(cameras, CAMERAS[:1])]
         suite, _, which = task.partition("/")
+        chosen = choose_cameras(names, (), CAMERAS)
         if suite not in SUITES:
             raise _unknown(task, f"suite {suite!r}", f"one of {', '.join(SUITES)}")
         libero, benchmark, simulation = _import_libero(task)
         tasks = benchmark.get_benchmark_dict()[suite]()
         number = _number(task, which, tasks.get_task_names())
-        chosen = tasks.get_task(number)
-        states, scenes = (
-            Path(libero.get_libero_path(kind)) / chosen.problem_folder for kind in ("init_states", "bddl_files")
+        about = tasks.get_task(number)
+        super().__init__(
+            f"libero/{suite}/{number}",
+            str(about.language),
+            cameras=chosen,
+            size=size,
+            render=render,
+            action_dim=7,
+            state_dim=9,
+            control_hz=CONTROL_HZ,
+            horizon=steps,
         )
-        self._states = read_init_states(states / chosen.init_states_file)
-        self.name, self.instruction = f"libero/{suite}/{number}", str(chosen.language)
+        states, scenes = (
+            Path(libero.get_libero_path(kind)) / about.problem_folder for kind in ("init_states", "bddl_files")
+        )
+        self._states = read_init_states(states / about.init_states_file)
         self._env = simulation.OffScreenRenderEnv(
-            bddl_file_name=str(scenes / chosen.bddl_file),
-            use_camera_obs=False,  # pictures are drawn when asked for
+            bddl_file_name=str(scenes / about.bddl_file),
+            use_camera_obs=False,  # images are rendered on request
             ignore_done=True,
         )
 
-    def reset(self, seed: int) -> None:
-        """Begin from initial state `seed` modulo their number, and let the objects come to rest."""
-        before = np.random.get_state()
-        try:
-            self._env.seed(seed % 2**32)  # numpy's own generator, which LIBERO draws from
-            self._env.reset()
-            self._env.set_init_state(self._states[seed % len(self._states)])
-            for _ in range(_SETTLING):
-                self._observation, *_ = self._env.step(np.zeros(self.action_dim))
-        finally:
-            np.random.set_state(before)
-
-    def draw(self) -> Array:
-        """uint8 [size, size, 3], or [C, size, size, 3], upright."""
-        return draw_each(lambda camera: draw_upright(self._env.sim, camera, self._size), self._cameras)
-
     def state(self) -> Array:
-        """Gripper joints and joint angles: float32 [9], as `Hdf5Store` gives them."""
-        return np.concatenate([self._observation[key] for key in _STATE]).astype(np.float32)
-
-    def step(self, action: Array) -> Outcome:
-        """Act for 1/20 s."""
-        clipped = np.asarray(action, np.float64).clip(-1.0, 1.0)
-        self._observation, reward, _, _ = self._env.step(clipped)
-        return Outcome(float(reward), bool(self._env.check_success()))
+        """Return gripper joints and joint angles, as `Hdf5Store` gives them: float32 [9]."""
+        return np.concatenate([self._observed[key] for key in _STATE]).astype(np.float32)
 
     def close(self) -> None:
         """Free the graphics context."""
         self._env.close()
+
+    def _begin(self, seed: int) -> None:
+        with seeded_numpy(seed):  # `seed` seeds numpy's own generator, from which LIBERO samples
+            self._env.seed(seed % 2**32)
+            self._env.reset()
+            self._env.set_init_state(self._states[seed % len(self._states)])
+            for _ in range(_SETTLING):
+                self._observed, *_ = self._env.step(np.zeros(7))
+
+    def _advance(self, action: Array) -> tuple[float, bool, bool]:
+        self._observed, reward, _, _ = self._env.step(action.astype(np.float64).clip(-1.0, 1.0))
+        return float(reward), bool(self._env.check_success()), False
+
+    def _images(self) -> dict[str, Array]:
+        return {camera: upright_image(self._env.sim, camera, self._rendered_size) for camera in self.cameras}
 
 
 def read_init_states(path: Path) -> Array:

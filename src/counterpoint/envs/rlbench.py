@@ -1,4 +1,4 @@
-"""Five tasks of RLBench behind the face of `ControlTask`, with the robot's masks.
+"""Five tasks of RLBench as `CameraEnv`s, with the robot's masks.
 
 RLBench (James et al. 2020) runs in CoppeliaSim, which PyPI does not have; nor has it RLBench or PyRep (its package
 `pyrep` is another). Install CoppeliaSim 4.1 for Linux, set `COPPELIASIM_ROOT`, `LD_LIBRARY_PATH` and
@@ -13,8 +13,7 @@ CoppeliaSim here: its pictures, masks and dynamics are unverified. For demonstra
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from types import MappingProxyType
@@ -25,13 +24,15 @@ import numpy as np
 from counterpoint.data.episode import Array
 from counterpoint.data.formats.rlbench.unpickle import from_action, to_state
 from counterpoint.data.store import Cameras
-from counterpoint.envs.base import Outcome
-from counterpoint.errors import BadInputError, MissingExtraError
+from counterpoint.envs.base import CameraEnv, choose_cameras, seeded_numpy
+from counterpoint.errors import MissingExtraError, require
 
-__all__ = ["CAMERAS", "TASKS", "RLBenchSpec", "RLBenchTask"]
+__all__ = ["CAMERAS", "TASKS", "RLBenchEnv", "RLBenchSpec"]
 
 CAMERAS = ("front", "wrist")
 """ICon's two of RLBench's five."""
+CONTROL_HZ = 20.0
+"""Actions a second of RLBench's demonstrations."""
 
 _KNOWN_CAMERAS = (*CAMERAS, "left_shoulder", "right_shoulder", "overhead")
 _ROBOT = "Panda"  # how the names of the arm's and the gripper's shapes begin
@@ -62,23 +63,23 @@ TASKS: Mapping[str, RLBenchSpec] = MappingProxyType(
 """RLBench's name of a task -> what is known of it."""
 
 
-class RLBenchTask:
+class RLBenchEnv(CameraEnv):
     """One task with the Panda arm.
 
     What follows `reset(seed)` depends on the seed and the actions, as far as CoppeliaSim's physics repeat themselves.
 
-    An action is where the gripper shall be at its end, seven numbers as `counterpoint.data.formats.rlbench.unpickle`
-    tells; RLBench moves the arm there by inverse kinematics (`EndEffectorPoseViaIK`), then opens or closes the
-    gripper (`Discrete`). A pose that inverse kinematics cannot reach from where the arm is leaves it there: the step
-    is spent.
+    An action is the pose of the gripper at its end, seven numbers as in `counterpoint.data.formats.rlbench.unpickle`;
+    RLBench moves the arm there by inverse kinematics (`EndEffectorPoseViaIK`), then opens or closes the gripper
+    (`Discrete`). A pose that inverse kinematics cannot reach from where the arm is leaves it there: the step is spent.
 
     RLBench counts success as a reward of 1. A process can run one simulation at a time.
 
     Args:
         task: One of `TASKS`.
-        cameras: One of RLBench's cameras or several; `CAMERAS` by default.
-        size: Height and width of the pictures, in pixels; 256 in the paper.
-        horizon: Steps of an episode; the paper's by default.
+        cameras: Some of RLBench's cameras; `CAMERAS` by default.
+        size: Height and width of the images, in pixels; 256 in the paper.
+        render: Size of the rendered images, which are then resized.
+        steps: Steps of an episode; the paper's by default.
         variation: RLBench's number of the task's variation. Close Drawer has three, for its three drawers; the others
             have one.
 
@@ -90,100 +91,73 @@ class RLBenchTask:
         MissingExtraError: When RLBench or PyRep is not installed.
     """
 
-    action_dim = 7
-    state_dim = 14
-
     def __init__(
-        self, task: str, *, cameras: Cameras = None, size: int = 256, horizon: int | None = None, variation: int = 0
+        self,
+        task: str,
+        *,
+        cameras: Cameras = None,
+        size: int = 256,
+        render: int | None = None,
+        steps: int | None = None,
+        variation: int = 0,
     ) -> None:
-        spec = _known(task)
-        self.cameras = _check_cameras(cameras)
-        self.name, self.size, self.horizon = f"rlbench/{task}", size, horizon or spec.horizon
-        self._environment = _environment(self.cameras, size)
+        require(task in TASKS, f"rlbench/{task}", f"task {task!r}", f"one of {', '.join(TASKS)}", "choose from these")
+        spec = TASKS[task]
+        super().__init__(
+            f"rlbench/{task}",
+            "",
+            cameras=choose_cameras(cameras, CAMERAS, _KNOWN_CAMERAS),
+            size=size,
+            render=render,
+            action_dim=7,
+            state_dim=14,
+            control_hz=CONTROL_HZ,
+            horizon=spec.horizon if steps is None else steps,
+        )
+        self._environment = _environment(self.cameras, self._rendered_size)
         self._unreachable = _import("rlbench.backend.exceptions").InvalidActionError
         self._environment.launch()
         try:
             self._task = self._environment.get_task(getattr(_import("rlbench.tasks"), spec.task_class))
-            if not 0 <= variation < self._task.variation_count():
-                raise BadInputError(
-                    "variation",
-                    f"{variation}",
-                    f"0 to {self._task.variation_count() - 1}, of {task}",
-                    "choose one of these",
-                )
+            count = self._task.variation_count()
+            require(0 <= variation < count, "variation", variation, f"0 to {count - 1}, of {task}", "choose from these")
             self._task.set_variation(variation)
             self.robot_handles = _robot_handles()
-            self.reset(0)
+            self._begin(0)
         except BaseException:
             self.close()
             raise
 
-    def reset(self, seed: int) -> None:
-        """Place the objects by `seed`."""
-        with _seeded(seed):
-            descriptions, self._seen = self._task.reset()
-        self.instruction = str(descriptions[0])
-
-    def draw(self) -> Array:
-        """uint8 [size, size, 3], or [C, size, size, 3]: RGB, upright."""
-        pictures = [np.asarray(getattr(self._seen, f"{camera}_rgb"), np.uint8) for camera in self.cameras]
-        return np.stack(pictures) if len(pictures) > 1 else pictures[0]
-
-    def draw_masks(self) -> Array:
-        """Where the pictures show the robot: bool [C, size, size], also of one camera."""
-        # RLBench computes an object's number of fractions of 255, so it is rounded.
-        masks = [np.rint(getattr(self._seen, f"{camera}_mask")) for camera in self.cameras]
-        return np.isin(np.stack(masks), self.robot_handles)
-
     def state(self) -> Array:
-        """Joint angles, pose and opening of the gripper: float32 [14], see `rlbench_poses.to_state`."""
+        """Return joint angles, pose and opening of the gripper: float32 [14], see `unpickle.to_state`."""
         seen = self._seen
         joints, pose = np.asarray(seen.joint_positions, float), np.asarray(seen.gripper_pose, float)
         return to_state(joints, pose, np.asarray(seen.gripper_open, float))
 
-    def step(self, action: Array) -> Outcome:
-        """Move the gripper where the action says.
-
-        Raises:
-            BadInputError: When the action has not seven finite numbers.
-        """
-        checked = _check_action(action, self.name)
-        try:
-            self._seen, reward, ended = self._task.step(from_action(checked))
-        except self._unreachable:
-            return Outcome(0.0, False)
-        return Outcome(float(reward), float(reward) >= 1.0, bool(ended))
+    def masks(self) -> dict[str, Array]:
+        """Return the robot's pixels at the rendered size: camera -> bool [size, size]."""
+        # RLBench computes an object's number from fractions of 255, so it is rounded.
+        numbers = {camera: np.rint(getattr(self._seen, f"{camera}_mask")) for camera in self.cameras}
+        return {camera: np.isin(number, self.robot_handles) for camera, number in numbers.items()}
 
     def close(self) -> None:
         """End the simulation."""
         self._environment.shutdown()
 
+    def _begin(self, seed: int) -> None:
+        with seeded_numpy(seed):
+            descriptions, self._seen = self._task.reset()
+        self.instruction = str(descriptions[0])
 
-def _known(task: str) -> RLBenchSpec:
-    if task not in TASKS:
-        raise BadInputError(f"rlbench/{task}", f"task {task!r}", f"one of {', '.join(TASKS)}", "choose from these")
-    return TASKS[task]
+    def _advance(self, action: Array) -> tuple[float, bool, bool]:
+        try:
+            self._seen, reward, ended = self._task.step(from_action(action.astype(np.float64)))
+        except self._unreachable:
+            return 0.0, False, False
+        return float(reward), float(reward) >= 1.0, bool(ended)
 
-
-def _check_cameras(cameras: Cameras) -> tuple[str, ...]:
-    names = (cameras,) if isinstance(cameras, str) else tuple(cameras or CAMERAS)
-    for name in names:
-        if name not in _KNOWN_CAMERAS:
-            raise BadInputError("camera", repr(name), f"one of {', '.join(_KNOWN_CAMERAS)}", "choose from these")
-    return names
-
-
-def _check_action(action: Array, where: str) -> Array:
-    """float64 [7]. Where it leads is for inverse kinematics to say: poses have no bounds."""
-    checked = np.asarray(action, np.float64)
-    if checked.shape != (RLBenchTask.action_dim,) or not np.isfinite(checked).all():
-        raise BadInputError(
-            f"{where}: action",
-            np.array2string(checked, precision=3, threshold=16),
-            f"{RLBenchTask.action_dim} finite numbers: position, rotation, gripper",
-            "act with a policy that was trained on this suite",
-        )
-    return checked
+    def _images(self) -> dict[str, Array]:
+        return {camera: np.array(getattr(self._seen, f"{camera}_rgb"), np.uint8) for camera in self.cameras}
 
 
 def _environment(cameras: tuple[str, ...], size: int) -> Any:
@@ -221,14 +195,3 @@ def _import(module: str) -> Any:
             "(counterpoint.envs.rlbench says how),",
             "rlbench",
         ) from None
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """numpy's global generator, from which RLBench draws, set to `seed` and put back afterwards."""
-    before = np.random.get_state()
-    np.random.seed(seed % 2**32)
-    try:
-        yield
-    finally:
-        np.random.set_state(before)

@@ -13,8 +13,8 @@ import torch
 
 from counterpoint.data.formats.hdf5.files import CONTROL_HZ as ROBOSUITE_HZ
 from counterpoint.encoders.hub import load
-from counterpoint.envs.base import ControlTask
-from counterpoint.envs.make import make_task
+from counterpoint.envs.base import CameraEnv
+from counterpoint.envs.make import make_env
 from counterpoint.envs.metaworld.env import CONTROL_HZ
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.rollout import EpisodeResult, roll_out
@@ -78,7 +78,7 @@ def evaluate_policy(run: Path, *, env: str | None, episodes: int, envs: int, see
         _fitting_task,
         policy,
         name,
-        camera=_cameras(policy, env, tuple(named.split(",")) if named else ()),
+        cameras=_cameras(policy, env, tuple(named.split(",")) if named else ()),
         size=policy.frame if isinstance(policy, DiffusionPolicy) else policy.encoder.config.size,
         render=_drawn_size(name, policy.demonstrations),
         repeat=_repeat(name, policy.demonstrations),
@@ -162,9 +162,9 @@ def _repeat(name: str, recorded: Demonstrations | None) -> int:
     return repeat
 
 
-def _fitting_task(policy: ClonedPolicy | DiffusionPolicy, name: str, **settings: Any) -> ControlTask:
+def _fitting_task(policy: ClonedPolicy | DiffusionPolicy, name: str, **settings: Any) -> CameraEnv:
     """The task, if the policy can act in it. One cloned under several instructions is told the task's."""
-    task = make_task(name, **settings)
+    task = make_env(name, **settings)
     dims = [("action", task.action_dim, policy.head.action_dim)]
     if isinstance(policy, DiffusionPolicy):
         uses_state, state_dim = policy.use_state, policy.state_dim

@@ -29,7 +29,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from counterpoint.data.episode import Array
-from counterpoint.envs.base import ControlTask, Outcome
+from counterpoint.envs.base import CameraEnv
 from counterpoint.errors import BadInputError
 from counterpoint.policies.base import FramePolicy
 
@@ -41,14 +41,18 @@ class Seen:
     """What a simulation shows.
 
     Attributes:
-        pictures: uint8 [C, H, W, 3], one a camera; `None` where nobody looks.
+        pictures: uint8 [C, H, W, 3], one a camera; zeros where nobody looks.
         state: float32 [P].
-        horizon: Steps of an episode.
+        reward: Of the step.
+        success: Whether the task is solved at this moment; False where a suite has rewards alone.
+        over: Whether the episode is.
     """
 
-    pictures: Array | None
+    pictures: Array
     state: Array
-    horizon: int
+    reward: float = 0.0
+    success: bool = False
+    over: bool = False
 
 
 class SimulatorRaisedError(RuntimeError):
@@ -67,7 +71,7 @@ class Row(Protocol):
     def begin_step(self, action: Array, look: bool) -> None:
         """Act once, and draw what that leads to if somebody will look."""
 
-    def finish(self) -> tuple[Seen, Outcome]:
+    def finish(self) -> Seen:
         """What the episode or step that was begun led to.
 
         Raises:
@@ -81,9 +85,9 @@ class Row(Protocol):
 class RowHere:
     """A simulation in this process. Work is done when it is finished: there is nobody else to do it."""
 
-    def __init__(self, make: Callable[[], ControlTask]) -> None:
-        self._task = make()
-        self._work: Callable[[], tuple[Seen, Outcome]]
+    def __init__(self, make: Callable[[], CameraEnv]) -> None:
+        self._env = make()
+        self._work: Callable[[], Seen]
 
     def ready(self) -> None:
         """It is."""
@@ -96,7 +100,7 @@ class RowHere:
         """See `Row`."""
         self._work = partial(self._step, action, look)
 
-    def finish(self) -> tuple[Seen, Outcome]:
+    def finish(self) -> Seen:
         """See `Row`."""
         try:
             return self._work()
@@ -107,28 +111,27 @@ class RowHere:
     def close(self) -> None:
         """See `Row`."""
         with suppress(Exception):
-            self._task.close()
+            self._env.close()
 
-    def _begin(self, seed: int) -> tuple[Seen, Outcome]:
-        self._task.reset(seed)
-        return self._seen(True), Outcome(0.0, False)
+    def _begin(self, seed: int) -> Seen:
+        self._env.look = True
+        observation, _ = self._env.reset(seed=seed)
+        return Seen(self._pictures(observation), observation["state"])
 
-    def _step(self, action: Array, look: bool) -> tuple[Seen, Outcome]:
-        outcome = self._task.step(action)
-        return self._seen(look), outcome
+    def _step(self, action: Array, look: bool) -> Seen:
+        self._env.look = look
+        observation, reward, ended, truncated, info = self._env.step(action)
+        success = info.get("is_success", False)
+        return Seen(self._pictures(observation), observation["state"], reward, success, ended or truncated)
 
-    def _seen(self, look: bool) -> Seen:
-        pictures = None
-        if look:
-            drawn = self._task.draw()
-            pictures = drawn.reshape(-1, *drawn.shape[-3:])
-        return Seen(pictures, self._task.state(), self._task.horizon)
+    def _pictures(self, observation: dict[str, Any]) -> Array:
+        return np.stack([observation[camera] for camera in self._env.cameras])
 
 
 class RowApart:
     """A simulation in a process of its own."""
 
-    def __init__(self, make: Callable[[], ControlTask]) -> None:
+    def __init__(self, make: Callable[[], CameraEnv]) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(make, theirs), daemon=True)
@@ -147,9 +150,9 @@ class RowApart:
         """See `Row`."""
         self._ask((action, look))
 
-    def finish(self) -> tuple[Seen, Outcome]:
+    def finish(self) -> Seen:
         """See `Row`."""
-        answer: tuple[Seen, Outcome] = self._answer()
+        answer: Seen = self._answer()
         return answer
 
     def close(self) -> None:
@@ -173,7 +176,7 @@ class RowApart:
         return answer
 
 
-def _serve(make: Callable[[], ControlTask], pipe: Connection) -> None:
+def _serve(make: Callable[[], CameraEnv], pipe: Connection) -> None:
     """Say that it is built, then answer every request: a seed begins an episode, action and look are a step."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -221,7 +224,7 @@ class EpisodeResult:
 
 def roll_out(
     policy: FramePolicy,
-    make: Callable[[], ControlTask],
+    make: Callable[[], CameraEnv],
     seeds: Sequence[int],
     *,
     envs: int = 8,
@@ -257,7 +260,7 @@ class ControlRollouts:
         processes: Give every simulation a process of its own.
     """
 
-    def __init__(self, make: Callable[[], ControlTask], envs: int = 8, *, processes: bool = False) -> None:
+    def __init__(self, make: Callable[[], CameraEnv], envs: int = 8, *, processes: bool = False) -> None:
         if envs < 1:
             raise BadInputError("envs", f"{envs}", "1 or more", "ask for one at least")
         self._make, self._envs, self._apart = make, envs, processes
@@ -298,7 +301,7 @@ class ControlRollouts:
                 if isinstance(found, str):
                     results.add(episode.place, episode.result(error=found))
                 else:
-                    episode.take(*found)
+                    episode.take(found)
                     if not episode.over(stop_at_success):
                         continue
                     results.add(episode.place, episode.result())
@@ -319,7 +322,7 @@ class ControlRollouts:
                 results.add(place, EpisodeResult(seed, False, 0.0, 0, found))
                 del begun[row]
             else:
-                running[row] = _Running(place, seed, found[0], policy.stack)
+                running[row] = _Running(place, seed, found, policy.stack)
         if begun:
             policy.reset(list(begun), [seed for _, seed in begun.values()])
 
@@ -331,7 +334,7 @@ class ControlRollouts:
         for row in made:
             self._rows[row].ready()
 
-    def _finish(self, row: int) -> tuple[Seen, Outcome] | str:
+    def _finish(self, row: int) -> Seen | str:
         """What a row's simulation led to, or what it raised; such a one is closed."""
         try:
             return self._rows[row].finish()
@@ -370,29 +373,26 @@ class _Running:
     """An episode under way: its stack of frames for each camera, the first one repeated, and its tally."""
 
     def __init__(self, place: int, seed: int, seen: Seen, stack: int) -> None:
-        assert seen.pictures is not None  # the first are always drawn
         self.place, self.seed = place, seed
-        self._blank = np.zeros_like(seen.pictures)
         self._stacks = np.repeat(seen.pictures[:, None], stack, axis=1)  # [C, S, H, W, 3]
-        self.state, self._horizon = seen.state, seen.horizon
-        self._success, self._ended, self._reward, self._steps = False, False, 0.0, 0
+        self.state = seen.state
+        self._success, self._over, self._reward, self._steps = False, False, 0.0, 0
 
     @property
     def stack(self) -> Array:
         """[C S, H, W, 3], the first camera's frames first."""
         return self._stacks.reshape(-1, *self._stacks.shape[2:])
 
-    def take(self, seen: Seen, outcome: Outcome) -> None:
-        pictures = self._blank if seen.pictures is None else seen.pictures
-        self._stacks = np.concatenate([self._stacks[:, 1:], pictures[:, None]], axis=1)
+    def take(self, seen: Seen) -> None:
+        self._stacks = np.concatenate([self._stacks[:, 1:], seen.pictures[:, None]], axis=1)
         self.state = seen.state
-        self._success |= outcome.success
-        self._ended = outcome.ended
-        self._reward += outcome.reward
+        self._success |= seen.success
+        self._over = seen.over
+        self._reward += seen.reward
         self._steps += 1
 
     def over(self, stop_at_success: bool) -> bool:
-        return self._ended or self._steps >= self._horizon or (stop_at_success and self._success)
+        return self._over or (stop_at_success and self._success)
 
     def result(self, error: str | None = None) -> EpisodeResult:
         solved = self._success and error is None

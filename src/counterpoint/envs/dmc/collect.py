@@ -34,7 +34,7 @@ from counterpoint.envs.collect import (
     slots,
     split_ranges,
 )
-from counterpoint.envs.dmc.env import ACTION_REPEAT, HORIZON, DMCTask, dmc_versions
+from counterpoint.envs.dmc.env import ACTION_REPEAT, HORIZON, DMCEnv, dmc_versions
 from counterpoint.envs.dmc.planner import Planner, PlannerConfig, planner_config
 from counterpoint.envs.dmc.tasks import HARD_DOMAINS, resolve_dmc_tasks
 from counterpoint.envs.rendering import render_settings
@@ -79,7 +79,7 @@ class Actor:
 
     def __init__(
         self,
-        task: DMCTask,
+        task: DMCEnv,
         kind: Kind,
         number: int,
         *,
@@ -122,7 +122,7 @@ class Actor:
             self._planner.close()
 
 
-def record_dmc(task: DMCTask, actor: Actor, seed: int, *, steps: int) -> Recording:
+def record_dmc(task: DMCEnv, actor: Actor, seed: int, *, steps: int) -> Recording:
     """One episode.
 
     Args:
@@ -135,20 +135,21 @@ def record_dmc(task: DMCTask, actor: Actor, seed: int, *, steps: int) -> Recordi
         `steps` frames, actions float32 [T, A], states float32 [T, P] (all the suite lets a policy observe) and
         rewards float32 [T]; without success, which the suite does not know.
     """
-    task.reset(seed)
+    task.look = False
+    task.reset(seed=seed)
     actor.reset(seed)
     frames: list[Array] = []
     states: list[Array] = []
     actions: list[Array] = []
     rewards: list[float] = []
     for _ in range(steps):
-        frames.append(task.draw())
+        frames.append(task.render())
         states.append(task.state())
         action = actor.act()
-        outcome = task.step(action)
+        _, reward, ended, truncated, _ = task.step(action)
         actions.append(action)
-        rewards.append(outcome.reward)
-        if outcome.ended:
+        rewards.append(reward)
+        if ended or truncated:
             break
     return Recording(
         frames={CAMERA_KEY: np.stack(frames)},
@@ -299,7 +300,7 @@ def _collect(part: _Part) -> Path:
     return part.out
 
 
-def _identity(part: _Part, simulation: DMCTask) -> dict[str, Any]:
+def _identity(part: _Part, simulation: DMCEnv) -> dict[str, Any]:
     """All that decides the data, as JSON values: other tasks, where to and by how many workers are not among it."""
     config = part.config
     settings = config.model_dump(mode="json", exclude={"out", "workers", "tasks", "planner", "episodes"})
@@ -309,7 +310,7 @@ def _identity(part: _Part, simulation: DMCTask) -> dict[str, Any]:
         "seconds_an_action": simulation.seconds,
         "planner": None if part.planner is None else part.planner.model_dump(mode="json"),
         "versions": dmc_versions(),
-        "rendering": {**render_settings(config.size), "camera": simulation.camera},
+        "rendering": {**render_settings(config.size), "camera": simulation.cameras[0]},
     }
     identity: dict[str, Any] = json.loads(json.dumps(tree))
     return identity
@@ -343,17 +344,17 @@ def _record_slot(part: _Part, slot: Slot) -> None:
 
 
 @lru_cache(maxsize=1)
-def _simulation(task: str, camera: str | None, size: int) -> DMCTask:
-    return DMCTask(task, camera=camera, size=size)
+def _simulation(task: str, camera: str | None, size: int) -> DMCEnv:
+    return DMCEnv(task, cameras=camera, size=size)
 
 
-def _fps(simulation: DMCTask) -> float:
+def _fps(simulation: DMCEnv) -> float:
     """Actions a second; rounded, as a data set's must be whole: the dog has 33 1/3."""
     return float(round(1 / simulation.seconds))
 
 
 def _assemble(
-    part: _Part, simulation: DMCTask, staging: Staging, plan: Sequence[Slot], identity: dict[str, Any]
+    part: _Part, simulation: DMCEnv, staging: Staging, plan: Sequence[Slot], identity: dict[str, Any]
 ) -> None:
     """Make the data set out of the staged episodes and give it its name."""
     built = staging.folder / "dataset"  # inside, so that the remains of a killed writer go with the folder

@@ -26,7 +26,7 @@ from pydantic import Field
 
 from counterpoint.config import FrozenConfig
 from counterpoint.data.episode import Array
-from counterpoint.envs.dmc.env import ACTION_REPEAT, DMCTask
+from counterpoint.envs.dmc.env import ACTION_REPEAT, DMCEnv
 from counterpoint.envs.dmc.rewards import GUIDES, REWARDS, SENSORS, Readings
 from counterpoint.envs.rendering import import_mujoco
 
@@ -46,7 +46,7 @@ class TrueModel:
         threads: That simulate; 1 uses the calling thread.
     """
 
-    def __init__(self, task: DMCTask, *, threads: int = 1) -> None:
+    def __init__(self, task: DMCEnv, *, threads: int = 1) -> None:
         self._mujoco = import_mujoco()
         from mujoco import rollout
 
@@ -109,7 +109,7 @@ class TrueModel:
         return Readings(positions, forces, controls, self.model, self._task.environment.task)
 
 
-def _with_sensors(mujoco: Any, task: DMCTask) -> Any:
+def _with_sensors(mujoco: Any, task: DMCEnv) -> Any:
     """The task's model, compiled anew with the sensors that its reward needs."""
     domain = task.task.domain
     suite = importlib.import_module(f"dm_control.suite.{domain}")
@@ -175,7 +175,7 @@ class Planner:
         threads: That simulate.
     """
 
-    def __init__(self, task: DMCTask, config: PlannerConfig | None = None, *, threads: int = 1) -> None:
+    def __init__(self, task: DMCEnv, config: PlannerConfig | None = None, *, threads: int = 1) -> None:
         self.config = config or planner_config(task.task.name)
         self._model = TrueModel(task, threads=threads)
         self._shape = (self.config.horizon, task.action_dim)

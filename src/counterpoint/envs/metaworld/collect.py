@@ -28,7 +28,7 @@ from counterpoint.envs.collect import (
     slots,
     split_ranges,
 )
-from counterpoint.envs.metaworld.env import STATE_DIMS, MetaWorldTask, describe_rendering, versions
+from counterpoint.envs.metaworld.env import HORIZON, STATE_DIMS, MetaWorldEnv, describe_rendering, versions
 from counterpoint.envs.metaworld.instructions import INSTRUCTIONS
 from counterpoint.errors import BadInputError
 from counterpoint.progress import ProgressBar
@@ -118,8 +118,8 @@ def _record_slot(config: CollectConfig, slot: Slot) -> None:
 
 
 @lru_cache(maxsize=1)
-def _simulation(task: str, cameras: tuple[str, ...], size: int) -> MetaWorldTask:
-    return MetaWorldTask(task, cameras=cameras, size=size)
+def _simulation(task: str, cameras: tuple[str, ...], size: int) -> MetaWorldEnv:
+    return MetaWorldEnv(task, cameras=cameras, size=size, steps=HORIZON)
 
 
 def _assemble(config: CollectConfig, staging: Staging, plan: Sequence[Slot], identity: dict[str, Any]) -> None:

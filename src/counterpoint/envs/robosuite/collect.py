@@ -16,7 +16,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -26,7 +26,6 @@ from counterpoint.data.episode import Array
 from counterpoint.data.formats.hdf5.writer import RobomimicWriter
 from counterpoint.data.formats.lerobot.writer import LeRobotWriter
 from counterpoint.data.masks.robot import mask_camera
-from counterpoint.envs.base import ControlTask
 from counterpoint.envs.collect import (
     Recording,
     Slot,
@@ -39,12 +38,12 @@ from counterpoint.envs.collect import (
     slots,
     split_ranges,
 )
-from counterpoint.envs.robosuite.env import RobosuiteTask, describe_rendering, versions
+from counterpoint.envs.robosuite.env import RobosuiteEnv, describe_rendering, versions
 from counterpoint.envs.robosuite.tasks import CONTROL_HZ, TASKS, resolve_robosuite
 from counterpoint.errors import BadInputError, MissingExtraError
 from counterpoint.progress import ProgressBar
 
-__all__ = ["ExpertTask", "RobosuiteCollectConfig", "checked", "collect_robosuite", "record_robosuite", "summary"]
+__all__ = ["RobosuiteCollectConfig", "checked", "collect_robosuite", "record_robosuite", "summary"]
 
 
 class RobosuiteCollectConfig(FrozenConfig):
@@ -139,26 +138,8 @@ def checked(config: RobosuiteCollectConfig) -> RobosuiteCollectConfig:
 _GRIPPER = 1  # the last numbers of an action, which open or close
 
 
-class ExpertTask(ControlTask, Protocol):
-    """A control task that knows how it is solved, and where its pictures show the robot.
-
-    Attributes:
-        cameras: Names, in the order of `draw`.
-        env: robosuite's environment.
-    """
-
-    cameras: tuple[str, ...]
-    env: Any
-
-    def expert(self) -> Array:
-        """What the expert does next: float32 [A] in [-1, 1]."""
-
-    def draw_masks(self) -> Array:
-        """Where `draw` shows the robot: bool [C, size, size]."""
-
-
 def record_robosuite(
-    task: ExpertTask, seed: int, *, masks: Sequence[str], noise: float, after_success: int, simulation: bool = False
+    task: RobosuiteEnv, seed: int, *, masks: Sequence[str], noise: float, after_success: int, simulation: bool = False
 ) -> Recording:
     """Let the expert act in the scene of `seed` until the task is solved or its time is over.
 
@@ -176,20 +157,19 @@ def record_robosuite(
     """
     cameras = task.cameras
     rng = np.random.default_rng([seed, 1])
-    task.reset(seed)
-    pictures: list[Array] = []
-    robots: list[Array] = []
+    task.look = False
+    task.reset(seed=seed)
+    pictures: list[dict[str, Array]] = []
+    robots: list[dict[str, Array]] = []
     states: list[Array] = []
     whole: list[Array] = []
     actions: list[Array] = []
     rewards: list[float] = []
     success, shown = False, 0
     while len(actions) < task.horizon and not (success and shown >= after_success):
-        picture = task.draw()
-        pictures.append(picture.reshape(len(cameras), *picture.shape[-3:]))
+        pictures.append(task.images())
         if masks:
-            mask = task.draw_masks()
-            robots.append(mask.reshape(len(cameras), *mask.shape[-2:]))
+            robots.append(task.masks())
         states.append(task.state())
         if simulation:
             whole.append(task.env.sim.get_state().flatten())
@@ -200,17 +180,17 @@ def record_robosuite(
             action = np.clip(action + np.append(motion, np.zeros(_GRIPPER)), -1.0, 1.0).astype(np.float32)
         if not np.isfinite(action).all():
             raise ArithmeticError("an action that is not finite")
-        outcome = task.step(action)
-        success |= outcome.success
+        _, reward, _, _, info = task.step(action)
+        success |= info["is_success"]
         actions.append(action)
-        rewards.append(outcome.reward)
+        rewards.append(reward)
     recording = Recording(
-        frames={camera: np.stack([shot[place] for shot in pictures]) for place, camera in enumerate(cameras)},
+        frames={camera: np.stack([shot[camera] for shot in pictures]) for camera in cameras},
         actions=np.stack(actions).astype(np.float32),
         state=np.stack(states).astype(np.float32),
         success=success,
         rewards=np.array(rewards, np.float32),
-        masks={camera: np.stack([shot[cameras.index(camera)] for shot in robots]) for camera in masks},
+        masks={camera: np.stack([shot[camera] for shot in robots]) for camera in masks},
         simulation=np.stack(whole) if simulation else None,
     )
     for name in ("state", "rewards"):
@@ -335,13 +315,13 @@ def _record_slot(config: RobosuiteCollectConfig, slot: Slot) -> None:
 
 
 @lru_cache(maxsize=1)
-def _simulation(config: RobosuiteCollectConfig, task: str) -> RobosuiteTask:
-    return RobosuiteTask(
+def _simulation(config: RobosuiteCollectConfig, task: str) -> RobosuiteEnv:
+    return RobosuiteEnv(
         task,
         robot=config.robot,
         cameras=config.cameras,
         size=config.size,
-        horizon=config.max_steps,
+        steps=config.max_steps,
         mask_parts=config.mask_parts,
     )
 
@@ -377,8 +357,8 @@ def _lerobot(config: RobosuiteCollectConfig, built: Path, info: dict[str, Any]) 
         built,
         fps=CONTROL_HZ,
         cameras=dict.fromkeys((*config.cameras, *masks), (config.size, config.size)),
-        action_dim=RobosuiteTask.action_dim,
-        state_dim=RobosuiteTask.state_dim,
+        action_dim=7,
+        state_dim=9,
         robot_type=config.robot,
         image_cameras=masks,
         info=info,

@@ -27,12 +27,12 @@ import numpy as np
 
 from counterpoint.data.episode import Array
 from counterpoint.data.store import Cameras
-from counterpoint.envs.base import Outcome
-from counterpoint.envs.rendering import FastRenderer, import_mujoco, render_settings
+from counterpoint.envs.base import MujocoEnv, choose_cameras, seeded_numpy
+from counterpoint.envs.rendering import import_mujoco, render_settings
 from counterpoint.envs.robosuite.tasks import CONTROL_HZ, TASKS, resolve_robosuite, robosuite_name
 from counterpoint.errors import BadInputError, MissingExtraError
 
-__all__ = ["CAMERAS", "MASK_PARTS", "RobosuiteTask", "check_parts", "describe_rendering", "robot_geoms", "versions"]
+__all__ = ["CAMERAS", "MASK_PARTS", "RobosuiteEnv", "check_parts", "describe_rendering", "robot_geoms", "versions"]
 
 
 _PREFIXES: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -89,11 +89,10 @@ CAMERAS = ("agentview", "robot0_eye_in_hand")
 
 _COLLISION = (0,)  # group of the geoms that collide, which robosuite does not draw
 _ROUNDING = 1e-4  # beyond [-1, 1]
-_SMALLEST = 16
 
 
-class RobosuiteTask:
-    """One task with one robot. What follows `reset(seed)` depends on the seed and the actions alone.
+class RobosuiteEnv(MujocoEnv):
+    """A robosuite task with one robot, its scripted expert and the robot's masks.
 
     An action is seven numbers in [-1, 1]: displacement of the hand along x, y, z of the robot's base (1 is 5 cm from
     where it is), rotation about them (1 is 0.5 rad), and the gripper (above 0 closes, below opens).
@@ -102,21 +101,27 @@ class RobosuiteTask:
     quaternion x, y, z, w (4), and the two joints that the gripper's motors drive (2): finger travel in metres for
     Panda, knuckle angles in radians for the Robotiq grippers of Kinova3 and IIWA, whose other four joints follow.
 
+    After an error of the simulator the next `reset` begins anew.
+
     Args:
         task: A key of `TASKS`, such as `Lift`; a robot may follow, as in `Lift-IIWA`.
         robot: `Panda`, `Kinova3` or `IIWA`.
-        cameras: One camera of the model or several; `CAMERAS` by default.
-        size: Height and width of the pictures, in pixels; at least 16.
-        horizon: Steps of an episode; Table 4 of ICon by default.
-        mask_parts: What of the robot its mask holds, of `MASK_PARTS`.
+        cameras: Cameras of the model; `CAMERAS` by default.
+        size: Height and width of the images, in pixels; at least 16.
+        render: Size of the rendered images, which are then resized.
+        steps: Steps of an episode; Table 4 of ICon by default.
+        mask_parts: Parts of the robot that its mask holds, of `MASK_PARTS`.
+
+    Attributes:
+        env: robosuite's environment.
 
     Raises:
         BadInputError: When task, robot, a camera or a part is unknown, or a size or length too small.
         MissingExtraError: When robosuite is not installed.
     """
 
-    action_dim = 7
-    state_dim = 9
+    hidden = _COLLISION
+    _advised: Array | None = None
 
     def __init__(
         self,
@@ -125,20 +130,26 @@ class RobosuiteTask:
         robot: str | None = None,
         cameras: Cameras = None,
         size: int = 84,
-        horizon: int | None = None,
+        render: int | None = None,
+        steps: int | None = None,
         mask_parts: Sequence[str] = MASK_PARTS,
     ) -> None:
         self.task, self.robot = resolve_robosuite(task, robot)
         self.mask_parts = check_parts(mask_parts)
-        if size < _SMALLEST:
-            raise BadInputError("size", f"{size}", f"{_SMALLEST} pixels or more", "draw larger pictures")
-        if horizon is not None and horizon < 1:
-            raise BadInputError("steps", f"{horizon}", "1 or more", "ask for some steps")
         spec = TASKS[self.task]
-        self.name, self.instruction = robosuite_name(self.task, self.robot), spec.instruction
-        self.horizon, self.size = horizon or spec.horizon, size
+        super().__init__(
+            robosuite_name(self.task, self.robot),
+            spec.instruction,
+            cameras=choose_cameras(cameras, CAMERAS),
+            size=size,
+            render=render,
+            action_dim=7,
+            state_dim=9,
+            control_hz=CONTROL_HZ,
+            horizon=spec.horizon if steps is None else steps,
+        )
         self.env = _make(spec.environment, spec.module, self.robot)
-        self.cameras = _check_cameras(self.env.sim.model.camera_names, cameras)
+        choose_cameras(self.cameras, (), self.env.sim.model.camera_names)
         arm = self.env.robots[0]
         motors = arm._ref_joint_gripper_actuator_indexes[arm.arms[0]]
         joints = self.env.sim.model._model.actuator_trnid[motors, 0]
@@ -146,95 +157,68 @@ class RobosuiteTask:
         module, _, name = spec.expert.partition(":")
         self._expert = getattr(import_module(module), name)(self.env)
         self._masked = robot_geoms(self.env.sim.model._model, self.mask_parts)
-        self._renderer: FastRenderer | None = None
-        self.reset(0)
-
-    def reset(self, seed: int) -> None:
-        """Place the objects and the arm by `seed`."""
-        with _seeded(seed):
-            self._observation = self.env.reset()
-        self._expert.reset()
-        self._advised: Array | None = None
-
-    def draw(self) -> Array:
-        """uint8 [size, size, 3], or [C, size, size, 3]: RGB, upright."""
-        pictures = [self._rendering().draw(camera) for camera in self.cameras]
-        return np.stack(pictures) if len(pictures) > 1 else pictures[0]
-
-    def draw_masks(self) -> Array:
-        """Where the pictures show the robot's `mask_parts`: bool [C, size, size], also of one camera."""
-        return np.stack([self._masked[self._rendering().segment(camera)] for camera in self.cameras])
+        self._begin(0)
 
     def state(self) -> Array:
-        """Proprioception as the class tells it: float32 [9]."""
-        hand = (self._observation["robot0_eef_pos"], self._observation["robot0_eef_quat"])
+        """Return proprioception as described above: float32 [9]."""
+        hand = (self._observed["robot0_eef_pos"], self._observed["robot0_eef_quat"])
         return np.concatenate([*hand, self.env.sim.data.qpos[self._fingers]]).astype(np.float32)
 
-    def step(self, action: Array) -> Outcome:
-        """Act for 1/20 s. What the simulator raises is passed on; the next `reset` begins anew.
-
-        Raises:
-            BadInputError: When the action has not seven finite numbers in [-1, 1].
-        """
-        checked = _check_action(action, self.name)
-        self._advised = None
-        self._observation, reward, _, _ = self.env.step(checked)
-        return Outcome(float(reward), bool(self.env._check_success()))
+    def masks(self) -> dict[str, Array]:
+        """Segment the robot's `mask_parts` at the rendered size: camera -> bool [size, size]."""
+        return {camera: self._masked[self.renderer.segment(camera)] for camera in self.cameras}
 
     def expert(self) -> Array:
-        """The scripted expert's next action, from the simulator's own state: float32 [7].
+        """Return the scripted expert's action for the simulator's present state: float32 [7].
 
-        It follows the episode, so ask it before every step; asked again before the next one, it says the same.
+        The expert follows the episode, so call it before every step; further calls before that step return the same.
         """
         if self._advised is None:
             self._advised = np.asarray(self._expert.act(), np.float32).clip(-1.0, 1.0)
         return self._advised.copy()
 
-    def close(self) -> None:
-        """Free the graphics context."""
-        if self._renderer is not None:
-            self._renderer.close()
-            self._renderer = None
+    def _begin(self, seed: int) -> None:
+        with seeded_numpy(seed):
+            self._observed = self.env.reset()
+        self._expert.reset()
+        self._advised = None
 
-    def _rendering(self) -> FastRenderer:
-        """The renderer, made by the first picture in the process that asks for it."""
-        if self._renderer is None:
-            sim = self.env.sim
-            self._renderer = FastRenderer(sim.model._model, sim.data._data, self.size, hidden=_COLLISION)
-        return self._renderer
+    def _advance(self, action: Array) -> tuple[float, bool, bool]:
+        if np.abs(action).max() > 1.0 + _ROUNDING:
+            raise self._bad_action(action)
+        self._advised = None
+        self._observed, reward, _, _ = self.env.step(action.astype(np.float64).clip(-1.0, 1.0))
+        return float(reward), bool(self.env._check_success()), False
+
+    def _scene(self) -> tuple[Any, Any]:
+        return self.env.sim.model._model, self.env.sim.data._data
 
 
 def describe_rendering(
     task: str = "Lift", *, robot: str | None = None, cameras: Cameras = None, size: int = 84
 ) -> dict[str, Any]:
-    """What decides pixels, beside the scene: settings, camera poses, device, and a canary.
+    """Return all that decides pixels, beside the scene: settings, camera poses, device, and a canary.
 
-    The canary is the SHA-256 of one picture of one fixed scene, whatever the arguments. Where it differs between two
+    The canary is the SHA-256 of one image of one fixed scene, whatever the arguments. Where it differs between two
     machines or versions, so do pixels.
 
     Args:
-        task: Whose cameras are told.
-        robot: Which robot's.
-        cameras: Which of them; each pose is that in the camera's own body, which is the hand for the wrist's.
-        size: Height and width of the pictures that are described.
+        task: The task whose cameras are described.
+        robot: Its robot.
+        cameras: Some of its cameras; each pose is that in the camera's own body, which is the hand for the wrist's.
+        size: Height and width of the images that are described.
     """
-    described, canary = RobosuiteTask(task, robot=robot, cameras=cameras), RobosuiteTask("Lift")
-    model = described.env.sim.model._model
+    env, canary = RobosuiteEnv(task, robot=robot, cameras=cameras, size=size), RobosuiteEnv("Lift")
     try:
-        canary.reset(0)
-        digest = hashlib.sha256(canary.draw()[0].tobytes()).hexdigest()
+        canary.reset(seed=0)
+        camera = canary.cameras[0]
+        digest = hashlib.sha256(canary.render().tobytes()).hexdigest()
         return {
             **render_settings(size),
             "hidden_groups": list(_COLLISION),
-            "device": canary._rendering().device,
-            "camera_pose": {name: _pose(model.camera(name)) for name in described.cameras},
-            "canary": {
-                "task": canary.name,
-                "seed": 0,
-                "camera": canary.cameras[0],
-                "size": canary.size,
-                "sha256": digest,
-            },
+            "device": canary.renderer.device,
+            "camera_pose": env.camera_poses(),
+            "canary": {"task": canary.name, "seed": 0, "camera": camera, "size": canary.size, "sha256": digest},
         }
     finally:
         canary.close()
@@ -257,7 +241,7 @@ def _make(environment: str, module: str | None, robot: str) -> Any:
             import_module(module)
         from robosuite.controllers import load_composite_controller_config
 
-        with _seeded(0):  # robosuite draws sizes of objects while it makes them
+        with seeded_numpy(0):  # robosuite draws sizes of objects while it makes them
             return robosuite.make(
                 environment,
                 robots=robot,
@@ -285,46 +269,3 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logger.removeFilter(errors)
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """numpy's global generator, from which robosuite draws, set to `seed` and put back afterwards."""
-    before = np.random.get_state()
-    np.random.seed(seed % 2**32)
-    try:
-        yield
-    finally:
-        np.random.set_state(before)
-
-
-def _check_cameras(known: Sequence[str], cameras: Cameras) -> tuple[str, ...]:
-    names = (cameras,) if isinstance(cameras, str) else tuple(cameras or CAMERAS)
-    for name in names:
-        if name not in known:
-            raise BadInputError("camera", repr(name), f"one of {', '.join(known)}", "choose from these")
-    return names
-
-
-def _check_action(action: Array, where: str) -> Array:
-    """The action as robosuite takes it: float64 [7] in [-1, 1]."""
-    checked = np.asarray(action, np.float64)
-    if checked.shape != (RobosuiteTask.action_dim,):
-        raise BadInputError(
-            f"{where}: action",
-            f"shape {checked.shape}",
-            f"({RobosuiteTask.action_dim},): hand displacement, rotation, gripper",
-            "act with a policy that was trained on this suite",
-        )
-    if not np.isfinite(checked).all() or np.abs(checked).max() > 1.0 + _ROUNDING:
-        raise BadInputError(
-            f"{where}: action",
-            np.array2string(checked, precision=3),
-            "finite numbers in [-1, 1]",
-            "clip actions, or undo their normalisation",
-        )
-    return checked.clip(-1.0, 1.0)
-
-
-def _pose(view: Any) -> dict[str, list[float]]:
-    return {"position": np.round(view.pos, 6).tolist(), "quaternion": np.round(view.quat, 6).tolist()}

@@ -93,7 +93,7 @@ ROBOT_HANDLES = (31, 34, 35, 39, 40, 41, 42, 43, 44, 45, 46)
 """CoppeliaSim's numbers of the Panda's eight links, its hand and its two fingers in RLBench's scene.
 
 They are in the scene before any task is loaded, so they are the same in every episode; that is what users of the
-masks report, and it is unverified. `RLBenchTask.robot_handles` reads them from a running simulator.
+masks report, and it is unverified. `RLBenchEnv.robot_handles` reads them from a running simulator.
 """
 
 _CAMERAS = ("front", "wrist", "left_shoulder", "right_shoulder", "overhead")
