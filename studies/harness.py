@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -36,21 +36,28 @@ from counterpoint.progress import ProgressBar
 from counterpoint.provenance import provenance
 
 __all__ = [
+    "RESULTS",
     "Scores",
     "Study",
     "Trial",
     "aggregates",
+    "estimate",
     "file_name",
     "improvements",
+    "load",
     "load_preset",
     "main",
     "markdown",
+    "number",
     "read_result",
     "read_table",
+    "seeds",
 ]
 
 Tree = dict[str, Any]
 Scores = Mapping[str, Float[NDArray[np.float64], "seeds tasks"]]
+RESULTS = Path(__file__).parent / "results"
+"""Result files that the documentation reads."""
 ALLOWED = re.compile(r"[A-Za-z0-9_./-]+")
 """The characters of a name that trials are called by."""
 
@@ -341,3 +348,32 @@ def _bootstrap(given: Any, aggregate: Any, reps: int, seed: int) -> Any:
 
 def _as_array(aggregate: Any, *matrices: Any) -> NDArray[np.float64]:
     return np.array([aggregate(*matrices)])
+
+
+@cache
+def load(name: str) -> Any:
+    """Return the content of a result file."""
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def number(value: float | None, digits: int = 2, empty: str = "") -> str:
+    """Return a number with so many decimals, or `empty` for none."""
+    return empty if value is None else f"{value:.{digits}f}"
+
+
+def estimate(found: Mapping[str, Any] | None, digits: int = 2, *, share: bool = False) -> str:
+    """Return a number with its interval, which stays in [0, 1] for a share."""
+    value = (
+        next((found[key] for key in ("value", "mean", "score", "probability") if key in found), None) if found else None
+    )
+    if found is None or value is None:
+        return "not defined"
+    if found["low"] is None:
+        return number(value, digits)
+    low, high = (max(0.0, found["low"]), min(1.0, found["high"])) if share else (found["low"], found["high"])
+    return f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def seeds(values: Sequence[float], digits: int = 2) -> str:
+    """Return the number of every seed."""
+    return ", ".join(number(value, digits) for value in values)

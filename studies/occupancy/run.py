@@ -2,7 +2,7 @@
 
 The tabular study of TD InfoNCE (Zheng et al., ICLR 2024, section 4.3, Appendices E.2 and E.3) with the comparisons
 that say where its ratios come from: closed-form floors, three rules for the end of an episode, one trajectory that is
-never cut, and a step size that decays beside one that does not. `docs/studies/occupancy.md` reads the results.
+never cut, and a step size that decays beside one that does not. `docs/results/occupancy.md` reads the results.
 
 A trial is one method on one amount of data.
 """
@@ -19,6 +19,7 @@ from pydantic import Field, model_validator
 
 from counterpoint.config import FrozenConfig
 from counterpoint.envs.goal.gridworld import GridWorld
+from counterpoint.evaluation.statistics import seeds_interval
 from studies.harness import Study, Trial
 from studies.occupancy.analysis import summarise
 from studies.occupancy.data import Counted, count_data
@@ -30,6 +31,7 @@ from studies.occupancy.training import SCHEDULES, Setting, train
 __all__ = ["CUTS", "OccupancyConfig", "occupancy_study", "recording"]
 
 CUTS = ("episodes", "trajectory")
+BATCH_RATE = 3e-3
 ON_A_TRAJECTORY = ("td_infonce", "sr", "c_learning", "mc_infonce_renormalise", "c_learning_both")
 
 
@@ -49,6 +51,7 @@ class OccupancyConfig(FrozenConfig):
     episode_length: int = Field(default=100, ge=2)  # the paper gives none
     curve_size: int = Field(default=10**5, description="transitions of the learning curves")
     known_steps: int = Field(default=5_000, ge=1)
+    batches: tuple[int, ...] = Field(default=(), description="batch sizes compared at the most data")
     processes: int = Field(default=2, ge=1)
 
     @model_validator(mode="after")
@@ -96,7 +99,12 @@ def occupancy_study(config: OccupancyConfig, out: Path) -> dict[str, Any]:
     trials = [Trial("known", partial(_train_known, config))]
     trials += [_trial(config, out, "episodes", size, method) for size in config.sizes for method in METHODS]
     trials += [_trial(config, out, "trajectory", size, method) for size in config.sizes for method in ON_A_TRAJECTORY]
-    study.run(trials, config.processes)
+    by_batch = {
+        (method, batch): Trial(f"batch-{batch}-{method}", partial(_train_batch, config, out, method, batch))
+        for method in ("c_learning_both", "c_learning_pairs", "td_infonce")
+        for batch in config.batches
+    }
+    study.run([*trials, *by_batch.values()], config.processes)
     limits = {
         f"{cut}-{size}-{seed}": floors(recording(config, out, cut, size, seed), config.truth(), config.discount)
         for cut in CUTS
@@ -105,6 +113,10 @@ def occupancy_study(config: OccupancyConfig, out: Path) -> dict[str, Any]:
     }
     trained = {trial.name: study.read(trial.name) for trial in trials[1:]}
     found = summarise(trained, limits, study.read("known")["methods"], sizes=config.sizes, curve_size=config.curve_size)
+    for (method, batch), trial in by_batch.items():
+        final = seeds_interval(np.array(study.read(trial.name)["error"][-1])[:, 0])
+        kept = {"mean": final.value, "low": final.low, "high": final.high}
+        found.setdefault("by_batch", {}).setdefault(method, {})[str(batch)] = kept
     result = study.finish("occupancy", found)
     draw_all(result, out)
     return result
@@ -141,6 +153,15 @@ def _train(config: OccupancyConfig, out: Path, cut: str, size: int, method: str)
         seed=int(own.generate_state(1)[0]),
     )
     return {**found, "settings": [asdict(setting) for setting in config.settings(method)]}
+
+
+def _train_batch(config: OccupancyConfig, out: Path, method: str, batch: int) -> dict[str, Any]:
+    """Train at the most data with another batch size and one decayed learning rate."""
+    data = [recording(config, out, "episodes", config.sizes[-1], seed) for seed in range(config.seeds)]
+    settings = [Setting(BATCH_RATE, "decayed")]
+    return train(
+        method, data, config.truth(), settings, discount=config.discount, steps=config.steps // 2, size=batch, seed=0
+    )
 
 
 def _train_known(config: OccupancyConfig) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 The tabular experiments of TD InfoNCE (Zheng et al., ICLR 2024, section 4.4, Fig. 4, 5, 8, 9, Appendix D.4): stitching
 pieces of trajectories together, here, and shortcuts, in `studies.stitching.shortcuts`.
-`docs/studies/stitching.md` reads the results.
+`docs/results/stitching.md` reads the results.
 """
 
 from __future__ import annotations

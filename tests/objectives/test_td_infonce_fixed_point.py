@@ -120,7 +120,7 @@ def test_minimising_is_one_step_of_the_operator(discount: float) -> None:
 
 # The printed factor N of the weights.
 
-EXPERIMENT = runpy.run_path(str(ROOT / "benchmarks" / "importance_weight_rows.py"))
+EXPERIMENT = runpy.run_path(str(ROOT / "studies" / "importance_weight_rows.py"))
 
 
 def test_rows_of_n_minimise_elsewhere() -> None:

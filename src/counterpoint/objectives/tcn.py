@@ -26,7 +26,8 @@ from counterpoint.data.spec import Drawn
 from counterpoint.encoders.base import DualEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import Batch, ClipConfig, ClipObjective, Features, LossOutput
-from counterpoint.objectives.infonce import Similarity, candidate_metrics, in_full_precision, negative_distance
+from counterpoint.objectives.baselines import Similarity, candidate_metrics, negative_distance
+from counterpoint.objectives.infonce import in_full_precision
 
 __all__ = ["TCN", "NearAndFar", "TCNConfig", "tcn_candidates", "tcn_loss"]
 
@@ -126,8 +127,6 @@ class TCN(ClipObjective):
         config: TCN's settings.
     """
 
-    config_type = TCNConfig
-    language = False
     reward_form = "goal"
 
     def __init__(self, encoder: DualEncoder, config: TCNConfig | None = None) -> None:

@@ -1,0 +1,1 @@
+"""Success and return of the scripted and planning experts that record demonstrations."""

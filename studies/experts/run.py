@@ -1,0 +1,144 @@
+"""Success and return of experts: dm_control's planners with the true dynamics, and robosuite's scripted experts.
+
+Seeds are apart from those that the planners' settings were chosen on and from those of collected data.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from statistics import mean, median
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import PositiveInt
+
+from counterpoint.config import FrozenConfig
+from counterpoint.envs.collect import episode_seed
+from counterpoint.evaluation.statistics import wilson
+from studies.harness import Study, Trial, file_name
+
+__all__ = ["ExpertsConfig", "experts_study"]
+
+FIRST_SEED = 10_000
+RANDOM_EPISODES = 5
+
+
+class ExpertsConfig(FrozenConfig):
+    """Tasks and episodes.
+
+    Attributes:
+        suite: `dmc` or `robosuite`.
+        tasks: Task names; all with an expert by default.
+        episodes: Episodes a task.
+        noise: Standard deviations of Gaussian noise on robosuite's actions.
+        steps: Actions of a dm_control episode.
+        processes: Trials at a time.
+    """
+
+    suite: Literal["dmc", "robosuite"]
+    tasks: tuple[str, ...] = ()
+    episodes: PositiveInt = 3
+    noise: tuple[float, ...] = (0.0,)
+    steps: PositiveInt = 500
+    processes: PositiveInt = 2
+
+
+def experts_study(config: ExpertsConfig, out: Path) -> dict[str, Any]:
+    """Run every expert and write `dmc_experts.json` or `robosuite_experts.json`, and `results.parquet`."""
+    study = Study(f"{config.suite} experts", out, config)
+    if config.suite == "dmc":
+        from counterpoint.envs.dmc.env import dmc_versions
+        from counterpoint.envs.dmc.tasks import EVALUATION, PRETRAINING, resolve_dmc_tasks
+
+        tasks = resolve_dmc_tasks(config.tasks or [*PRETRAINING, *EVALUATION])
+        study.run(
+            [Trial(task, partial(_plan, task, config.episodes, config.steps)) for task in tasks], config.processes
+        )
+        found = {"highest_possible_return": 2 * config.steps, "versions": dmc_versions(), "tasks": _read(study, tasks)}
+    else:
+        from counterpoint.envs.robosuite.env import versions
+        from counterpoint.envs.robosuite.tasks import ROBOTS, resolve_robosuite, robosuite_name
+
+        every = [(task, robot) for task in ("Lift", "Door", "Stack") for robot in ROBOTS]
+        pairs = [resolve_robosuite(task) for task in config.tasks] or every
+        names = [robosuite_name(*pair).partition("/")[2] for pair in pairs]
+        cells = {f"{name} noise {noise:g}": (name, noise) for name in names for noise in config.noise}
+        study.run(
+            [
+                Trial(file_name(cell.replace(" ", "_")), partial(_script, *one, config.episodes))
+                for cell, one in cells.items()
+            ],
+            config.processes,
+        )
+        kept = {cell: study.read(file_name(cell.replace(" ", "_"))) for cell in sorted(cells)}
+        found = {"first_seed": FIRST_SEED, "versions": versions(), "cells": kept}
+    return study.finish(f"{config.suite}_experts", found)
+
+
+def _read(study: Study, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: study.read(name) for name in names}
+
+
+def _plan(name: str, episodes: int, steps: int) -> dict[str, Any]:
+    """Run a dm_control planner, and uniformly random actions beside it."""
+    from counterpoint.envs.dmc.collect import Actor
+    from counterpoint.envs.dmc.env import DMCEnv
+    from counterpoint.envs.dmc.planner import planner_config
+
+    task = DMCEnv(name)
+    task.look = False
+
+    def play(actor: Actor, number: int) -> float:
+        seed = episode_seed(1, name, "test", number)
+        task.reset(seed=seed)
+        actor.reset(seed)
+        return round(sum(task.step(actor.act())[1] for _ in range(steps)), 2)
+
+    played = []
+    for number in range(episodes):
+        actor, started = Actor(task, "expert", number), time.perf_counter()
+        earned = play(actor, number)
+        each = round((time.perf_counter() - started) / steps, 4)
+        actor.close()
+        played.append({"seed": episode_seed(1, name, "test", number), "return": earned, "seconds_an_action": each})
+    chance = [play(Actor(task, "random", 0), number) for number in range(RANDOM_EPISODES)]
+    return {
+        "planner": planner_config(name).model_dump(),
+        "expert_return": round(mean(one["return"] for one in played), 2),
+        "random_return": round(mean(chance), 2),
+        "n": episodes,
+        "episodes": played,
+        "random_episodes": chance,
+        "steps": steps,
+    }
+
+
+def _script(name: str, noise: float, episodes: int) -> dict[str, Any]:
+    """Run a robosuite expert; an episode's result is the step after which it succeeded."""
+    from counterpoint.envs.robosuite.env import RobosuiteEnv
+
+    task = RobosuiteEnv(name)
+    task.look = False
+
+    def solved_after(seed: int) -> int | None:
+        task.reset(seed=seed)
+        random = np.random.default_rng(seed)
+        for step in range(task.horizon):
+            action = task.expert() + noise * random.standard_normal(task.action_dim)
+            *_, info = task.step(action.clip(-1.0, 1.0))
+            if info["is_success"]:
+                return step + 1
+        return None
+
+    played = [{"seed": seed, "solved_after": solved_after(seed)} for seed in range(FIRST_SEED, FIRST_SEED + episodes)]
+    steps = [one["solved_after"] for one in played if one["solved_after"] is not None]
+    return {
+        "noise": noise,
+        "success": asdict(wilson(len(steps), len(played))),
+        "steps_median": median(steps) if steps else None,
+        "steps_most": max(steps, default=None),
+        "episodes": played,
+    }

@@ -1,0 +1,1 @@
+"""Goal-reaching agents side by side (TD InfoNCE, Fig. 2, Appendix E.1)."""

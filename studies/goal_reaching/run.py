@@ -1,0 +1,124 @@
+"""Goal-reaching agents side by side, through the command line, several seeds each, with intervals over seeds."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field, PositiveInt
+
+from counterpoint.config import FrozenConfig
+from counterpoint.evaluation.statistics import seeds_interval
+from studies.harness import Study, Trial, file_name
+
+__all__ = ["GoalReachingConfig", "goal_reaching_study"]
+
+
+class Row(FrozenConfig):
+    """One agent.
+
+    Attributes:
+        recipe: The recipe that `counterpoint train` is given.
+        overrides: Its own keys.
+    """
+
+    recipe: str
+    overrides: dict[str, Any] = Field(default={})
+
+
+class GoalReachingConfig(FrozenConfig):
+    """Agents that are compared in one environment.
+
+    Attributes:
+        env: The environment's id.
+        rows: Agents by name.
+        common: Overrides of every row.
+        data: The data set of an offline study.
+        prepare: The `counterpoint` command that records the data set.
+        seeds: Number of seeds.
+        episodes: Episodes of the final evaluation, the same for every row and seed.
+        processes: Runs at a time.
+    """
+
+    env: str
+    rows: dict[str, Row]
+    common: dict[str, Any] = Field(default={})
+    data: str | None = None
+    prepare: str | None = None
+    seeds: PositiveInt = 3
+    episodes: int = Field(default=50, ge=1)
+    processes: PositiveInt = 2
+
+
+def goal_reaching_study(config: GoalReachingConfig, out: Path) -> dict[str, Any]:
+    """Train and evaluate every agent and write `goal_reaching.json` and `results.parquet`."""
+    study = Study("goal-reaching agents", out, config)
+    if config.prepare:
+        _counterpoint(config.prepare.split(), out / "logs" / "prepare.log")
+    names = {(row, seed): file_name(row.replace(" ", "_"), seed) for seed in range(config.seeds) for row in config.rows}
+    study.run(
+        [Trial(name, partial(_train, config, out / "runs" / name, *one)) for one, name in names.items()],
+        config.processes,
+    )
+    runs = {row: [study.read(names[row, seed]) for seed in range(config.seeds)] for row in config.rows}
+    result = {
+        "env": config.env,
+        "seeds": list(range(config.seeds)),
+        "episodes": config.episodes,
+        "rows": {row: summary(found) for row, found in runs.items()},
+    }
+    return study.finish("goal_reaching", result)
+
+
+def command(config: GoalReachingConfig, run: Path, row: str, seed: int) -> list[str]:
+    """Return the arguments of `counterpoint` that train one run."""
+    section = "train" if config.data else "online"
+    keys = config.common | config.rows[row].overrides | {f"{section}.seed": seed}
+    # The recorder of a data set names the environment that evaluates on it, cells included.
+    source = ["--data", config.data] if config.data else ["--env", config.env]
+    flags = [f"--{key}={json.dumps(value)}" for key, value in keys.items()]
+    return ["train", config.rows[row].recipe, "--out", str(run), *source, *flags]
+
+
+def _train(config: GoalReachingConfig, run: Path, row: str, seed: int) -> dict[str, Any]:
+    run.mkdir(parents=True, exist_ok=True)
+    arguments = command(config, run, row, seed)
+    _counterpoint(arguments, run.with_suffix(".log"))
+    _counterpoint(["evaluate", str(run), "--episodes", str(config.episodes)], run.with_suffix(".log"))
+    lines = [json.loads(text) for text in (run / "metrics.jsonl").read_text().splitlines()]
+    return {
+        "command": " ".join(["counterpoint", *arguments]),
+        "seed": seed,
+        "evaluation": json.loads((run / "evaluation.json").read_text()),
+        "curve": [
+            {key: line[key] for key in ("step", "success", "closest_distance")}
+            for line in lines
+            if line["split"] == "eval"
+        ],
+    }
+
+
+def _counterpoint(arguments: list[str], log: Path) -> None:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a") as file:
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        subprocess.run(
+            [sys.executable, "-m", "counterpoint", *arguments], check=True, stdout=file, stderr=file, env=environment
+        )
+
+
+def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the mean over seeds with its interval, beside the value of every seed."""
+    found: dict[str, Any] = {}
+    for name in ("success", "success_at_end", "closest_distance"):
+        values = [run["evaluation"][name]["value"] for run in runs]
+        estimate = seeds_interval(np.array(values)) if len(values) > 1 else None
+        ends = {"low": estimate.low if estimate else None, "high": estimate.high if estimate else None}
+        found[name] = {"mean": sum(values) / len(values), **ends, "values": values}
+    return found | {"runs": runs}

@@ -1,0 +1,144 @@
+"""The tables of the occupancy study's page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from studies.harness import load, markdown
+from studies.occupancy.figures import PAPER
+from studies.occupancy.floors import FLOORS
+from studies.occupancy.known import KNOWN
+from studies.occupancy.methods import METHODS
+
+__all__ = ["TABLES"]
+
+Tree = dict[str, Any]
+
+SCENES = {
+    ("episodes", "decayed"): "episodes of 100, decayed",
+    ("episodes", "constant"): "episodes of 100, constant",
+    ("trajectory", "decayed"): "one trajectory, decayed",
+    ("trajectory", "constant"): "one trajectory, constant",
+}
+NORMALISED = "_rows_normalised"
+
+
+def times(found: Tree | None) -> str:
+    """A ratio and its interval, or the bound it is."""
+    if found is None:
+        return ""
+    low, value, high = (
+        f"{found[key]:.2g}" if found[key] < 10 else f"{found[key]:.0f}" for key in ("low", "ratio", "high")
+    )
+    return f"{ {'at least': '≥ ', 'at most': '≤ ', 'mixed': 'about '}.get(found['bound'], '') }{value} [{low}, {high}]"
+
+
+def thousandths(found: Tree | None) -> str:
+    """An error in thousandths with half its interval."""
+    return "" if found is None else f"{1e3 * found['mean']:.2f} ± {1e3 * (found['high'] - found['mean']):.2f}"
+
+
+def method_title(method: str) -> str:
+    """The name of a method, rows normalised or not."""
+    title = METHODS[method.removesuffix(NORMALISED)].title
+    return f"{title} (rows normalised)" if method.endswith(NORMALISED) else title
+
+
+def powers(sizes: Sequence[int]) -> list[str]:
+    """Amounts of data as powers of ten."""
+    return [f"{size:.0e}".replace("+0", "") for size in sizes]
+
+
+def ratios(paper: str = "paper") -> str:
+    """How many times less data TD InfoNCE needs."""
+    table = load("occupancy")["advantages"]
+    methods = sorted(table["episodes"]["decayed"], key=lambda name: list(METHODS).index(name.removesuffix(NORMALISED)))
+    rows = [
+        [
+            method_title(one),
+            *(times(table[cut][schedule].get(one)) for cut, schedule in SCENES),
+            str(PAPER.get(one, "")),
+        ]
+        for one in methods
+    ]
+    return markdown(["baseline", *SCENES.values(), paper], rows)
+
+
+def errors(schedule: str) -> str:
+    """Mean |p_hat - p| in thousandths, and the learning rates chosen from the least data to the most."""
+    result = load("occupancy")
+    sizes, rows = [str(size) for size in result["config"]["sizes"]], []
+    for method, by_size in result["errors"]["episodes"][schedule].items():
+        if not method.endswith(NORMALISED):
+            rates = ", ".join(f"{by_size[n]['learning_rate']:g}" for n in sizes)
+            rows.append([method_title(method), *(thousandths(by_size[n]) for n in sizes), rates])
+    return markdown(["method", *powers(result["config"]["sizes"]), "learning rates"], rows)
+
+
+def floors(cut: str) -> str:
+    """Errors of closed-form estimates on the same data, in thousandths."""
+    result = load("occupancy")
+    table, ratios = result["floors"][cut], result["floor_advantages"][cut]
+    names = {name: "Monte Carlo, " + name.removeprefix("monte_carlo_") for name in FLOORS}
+    names["temporal_difference"] = "temporal differences"
+    sizes = [str(size) for size in result["config"]["sizes"]]
+    rows = [[names[one], *(thousandths(table[one][n]) for n in sizes), times(ratios.get(one))] for one in FLOORS]
+    return markdown(["estimate", *powers(result["config"]["sizes"]), "times less data for TD"], rows)
+
+
+def one_rate() -> str:
+    """Both methods at one constant learning rate, whatever the amount of data."""
+    baselines = ("mc_infonce_renormalise", "c_learning", "sr")
+    rows = [
+        [f"{SCENES[cut, 'constant'].partition(',')[0]}, {rate}", *(times(found.get(one)) for one in baselines)]
+        for cut, by_rate in load("occupancy")["advantages_at_one_rate"].items()
+        for rate, found in by_rate.items()
+    ]
+    return markdown(["learning rate", *map(method_title, baselines)], rows)
+
+
+def sr_rates() -> str:
+    """The successor representation at each constant rate, against TD InfoNCE at its best."""
+    table = load("occupancy")["advantages_over_sr_by_rate"]
+    rows = [
+        [f"{float(rate):g}", *(times(table[cut][rate]) for cut in ("episodes", "trajectory"))]
+        for rate in table["episodes"]
+    ]
+    return markdown(["SR's learning rate", "episodes of 100", "one trajectory"], rows)
+
+
+def by_batch() -> str:
+    """Final errors in thousandths for several batch sizes."""
+    table, methods = load("occupancy")["by_batch"], ("c_learning_both", "c_learning_pairs", "td_infonce")
+    rows = [[method_title(one), *map(thousandths, table[one].values())] for one in methods]
+    return markdown(["method", *(f"batch of {n}" for n in table[methods[0]])], rows)
+
+
+def known() -> str:
+    """The error that is left on expected gradients."""
+    rows = [[name, f"{load('occupancy')['known_model_error'][key]:.1e}"] for key, name in KNOWN.items()]
+    return markdown(["method", "error"], rows)
+
+
+def cost() -> str:
+    """Processor time of training."""
+    result = load("occupancy")
+    minutes, about = result["processor_seconds"] / 60, result["provenance"]["hardware"]
+    row = [f"{about['cpu']}, {about['cores']} cores", f"{minutes:.0f}", f"{minutes / 2:.0f} minutes"]
+    return markdown(["hardware", "processor minutes", "over two processes"], [row])
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "ratios": ratios,
+    "errors decayed": partial(errors, "decayed"),
+    "errors constant": partial(errors, "constant"),
+    "floors episodes": partial(floors, "episodes"),
+    "floors trajectory": partial(floors, "trajectory"),
+    "one rate": one_rate,
+    "sr rates": sr_rates,
+    "by batch": by_batch,
+    "known": known,
+    "cost": cost,
+}

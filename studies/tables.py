@@ -1,0 +1,378 @@
+"""The tables of the documentation, written from the result files: `python -m studies.tables`.
+
+A table stands between `<!-- table NAME -->` and `<!-- end -->` in a page of `docs/results`. Results of studies
+are read from `studies/results`, timings from `benchmarks/results`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from studies.harness import estimate, load, markdown, number, seeds
+from studies.occupancy.tables import TABLES as OCCUPANCY
+from studies.stitching.tables import TABLES as STITCHING
+
+__all__ = ["PAGES", "TABLES", "fill"]
+
+ROOT = Path(__file__).resolve().parents[1]
+BENCHMARKS = ROOT / "benchmarks" / "results"
+PAGES = sorted((ROOT / "docs" / "results").glob("*.md"))
+Tree = dict[str, Any]
+Rows = list[list[str]]
+
+
+# Rewards
+
+
+SHARES = ("accuracy", "ordering", "triples")
+"""Beginnings of the metrics that are shares."""
+
+
+def rewards(rows: Sequence[str], columns: Mapping[str, str]) -> str:
+    """Rows of the Meta-World study on test episodes; `{form}` is the row's own segment score."""
+    table = load("metaworld_rewards")["rows"]
+    lines: Rows = []
+    for name in rows:
+        test, wordless = table[name]["test"], name in ("vip", "tcn", "r3m")
+        keys = [key.format(form=test["form"]) for key in columns.values()]
+        image = [key == "goal_image_voc" or "_frame_similarity" in key for key in columns.values()]
+        cells = [
+            "not defined" if wordless and not own else estimate(test.get(key), share=key.startswith(SHARES))
+            for key, own in zip(keys, image, strict=True)
+        ]
+        lines.append([name, *cells])
+    return markdown(["objective", *columns], lines)
+
+
+LANGUAGE_ROWS = ("decisionnce_t", "decisionnce_p", "liv", "clip_goal", "r3m", "vip", "tcn", "random encoder")
+ACTOL_ROWS = ("decisionnce_t", *(f"actol {weight} from decisionnce_t" for weight in ("0", "0.1", "10")))
+GROUNDING = {
+    "VOC (potential)": "voc.potential",
+    "VOC, wrong instruction": "voc_wrong_instruction.potential",
+    "accuracy, whole video": "accuracy_whole_video.{form}",
+    "random segments": "accuracy_random_segments.{form}",
+    "last frame": "accuracy_last_frame",
+    "unseen paraphrases": "accuracy_paraphrases.{form}",
+    "VOC to a goal image": "goal_image_voc",
+}
+FIRST_FRAMES = {
+    "first frames": "first_frame_similarity",
+    "mean-centred": "first_frame_similarity_centred",
+    "last frames": "last_frame_similarity",
+    "random frames": "random_frame_similarity",
+    "to mean language": "first_frame_to_language",
+    "to mean language, centred": "first_frame_to_language_centred",
+}
+ORDER = {
+    "VOC (potential)": "voc.potential",
+    "VOC, wrong instruction": "voc_wrong_instruction.potential",
+    "ordering": "ordering",
+    "accuracy, whole video": "accuracy_whole_video.potential",
+    "random segments": "accuracy_random_segments.potential",
+    "last frame": "accuracy_last_frame",
+    "jump ratio": "jump_ratio",
+    "bridge residual": "bridge_residual",
+}
+REAL_ROBOT = {
+    "VOC (transition)": "voc.transition",
+    "VOC (potential)": "voc.potential",
+    "VOC, wrong instruction (transition)": "voc_wrong_instruction.transition",
+    "accuracy, whole video": "accuracy_whole_video.transition",
+    "matched against mismatched": "triples_whole_video.transition",
+}
+
+
+def sign_study() -> str:
+    """VOC of every seed: the mean of a sign says nothing."""
+    table = load("metaworld_rewards")["rows"]
+    rows = []
+    for name in ("vlo from scratch", "directed vlo from scratch"):
+        test = table[name]["test"]
+        cells = [estimate(test[key], share=True) for key in ("ordering", "accuracy_whole_video.potential")]
+        rows.append([name, seeds(test["voc.potential"]["values"]), *cells])
+    return markdown(["objective", "VOC (potential) of each seed", "ordering", "accuracy, whole video"], rows)
+
+
+def real_robot() -> str:
+    """Encoders on a WidowX arm."""
+    rows = [
+        [name, *(estimate(row.get(key), share=key.startswith(SHARES)) for key in REAL_ROBOT.values())]
+        for name, row in load("real_robot")["rows"].items()
+    ]
+    return markdown(["encoder", *REAL_ROBOT], rows)
+
+
+def r3m_language() -> str:
+    """R3M under its own language reward."""
+    found = load("r3m_language")
+    names = {"voc": "VOC", "voc_wrong_instruction": "VOC, wrong instruction", "accuracy": "accuracy at the last frame"}
+    return markdown(
+        ["R3M's language reward", *names.values()],
+        [["r3m", *[estimate(found[key], share=key in SHARES) for key in names]]],
+    )
+
+
+# Goal-reaching agents
+
+
+def over_seeds(found: Tree, *, share: bool) -> str:
+    """Mean, interval where there are several seeds, and the value of every seed."""
+    if found["low"] is None:
+        return f"{found['mean']:.2f} (one seed)"
+    return f"{estimate(found, share=share)} ({seeds(found['values'])})"
+
+
+def goal_reaching(name: str) -> str:
+    """Agents in one environment."""
+    rows = []
+    for row, found in load(f"goal_reaching_{name}")["rows"].items():
+        minutes = sum(run["seconds"] for run in found["runs"]) / len(found["runs"]) / 60
+        cells = [
+            over_seeds(found[key], share=key != "closest_distance")
+            for key in ("success", "success_at_end", "closest_distance")
+        ]
+        rows.append([row, *cells, f"{minutes:.1f}"])
+    return markdown(["agent", "success", "success at the end", "closest distance, m", "minutes a run"], rows)
+
+
+def when_reached(name: str, share: float = 0.9) -> str:
+    """Environment steps after which each seed first reached a share of its goals."""
+    rows = []
+    for row, found in load(f"goal_reaching_{name}")["rows"].items():
+        steps = [[point["step"] for point in run["curve"] if point["success"] >= share] for run in found["runs"]]
+        rows.append([row, ", ".join(f"{one[0]:,}" if one else "never" for one in steps)])
+    return markdown(["agent", f"steps to success {share}, each seed"], rows)
+
+
+def while_training(name: str) -> str:
+    """Success at every evaluation: mean over seeds, and each seed."""
+    found = load(f"goal_reaching_{name}")["rows"]
+    steps = [point["step"] for point in next(iter(found.values()))["runs"][0]["curve"]]
+    rows = []
+    for row, cells in found.items():
+        values = [[run["curve"][at]["success"] for run in cells["runs"]] for at in range(len(steps))]
+        rows.append([row, *(f"{sum(one) / len(one):.2f} ({seeds(one)})" for one in values)])
+    return markdown(["agent", *[f"{step:,} updates" for step in steps]], rows)
+
+
+PAPER_TABLE_1 = {
+    "umaze": ("84.9 ± 1.2", "76.8 ± 2.3", "79.8 ± 1.6", "65.4", "65.6", "87.5", "78.6"),
+    "umaze-diverse": ("91.7 ± 1.3", "80.1 ± 1.3", "77.6 ± 2.8", "60.9", "51.2", "62.2", "71.4"),
+    "medium-play": ("86.8 ± 1.7", "76.5 ± 2.1", "72.6 ± 2.9", "58.1", "1.0", "71.2", "10.6"),
+    "medium-diverse": ("82.0 ± 3.4", "73.4 ± 1.9", "71.5 ± 1.3", "67.3", "0.6", "70.0", "3.0"),
+    "large-play": ("47.0 ± 2.5", "52.9 ± 2.8", "48.6 ± 4.4", "32.4", "0.0", "39.6", "0.2"),
+    "large-diverse": ("55.6 ± 3.6", "51.5 ± 3.8", "54.1 ± 5.5", "36.9", "0.2", "47.5", "0.0"),
+}
+
+
+def antmaze() -> str:
+    """The paper's Table 1, of which nothing was run."""
+    agents = ("TD InfoNCE", "QRL", "contrastive RL", "GCBC", "DT", "IQL", "TD3 + BC")
+    rows = [[name, *numbers, "not run"] for name, numbers in PAPER_TABLE_1.items()]
+    return markdown(["AntMaze (D4RL v2), paper's Table 1", *agents, "ours, any agent"], rows)
+
+
+def interpolation() -> str:
+    """The order of interpolants along the way."""
+    rows = []
+    for encoder, methods in load("interpolation")["result"]["encoders"].items():
+        for method, found in methods.items():
+            if method == "straight_line" and encoder != "trained":
+                continue  # it uses no encoder
+            cells = [number(found[key]) for key in ("in_order", "covered", "on_path", "monotone")]
+            rows.append(["none" if method == "straight_line" else encoder, method.replace("_", " "), *cells])
+    return markdown(["encoder", "method", "in order", "covered", "on the path", "monotone"], rows)
+
+
+# Few-shot policies
+
+
+def fewshot(name: str, kind: str) -> str:
+    """Methods by tasks: each cell over the pooled episodes, the whole as interquartile mean."""
+    found = load(f"fewshot_{name}")
+    tasks = found["config"]["data"]["unseen_tasks"]
+    rows = []
+    for row, cells in found["table"].items():
+        whole = found["aggregate"][kind][row]
+        own = [f"{estimate(cells[task][kind])} ({seeds(cells[task][kind]['by_seed'])})" for task in tasks]
+        rows.append([row, *own, number(whole["mean"]["value"]), estimate(whole["iqm"])])
+    return markdown(["method", *tasks, "mean", "IQM"], rows)
+
+
+def fewshot_lead(name: str) -> str:
+    """The probability that the reference is better than each other row."""
+    found, kinds = load(f"fewshot_{name}"), {"best3": "mean of the best three evaluations", "last": "last evaluation"}
+    rows = [
+        [row, *(estimate(found["improvement"][kind][row]) for kind in kinds)] for row in found["improvement"]["last"]
+    ]
+    return markdown([f"{found['config']['reference']} better than", *kinds.values()], rows)
+
+
+def fewshot_pretraining(name: str) -> str:
+    """The last numbers of each pretraining on held-out episodes of its own tasks."""
+    found, rows = load(f"fewshot_{name}"), []
+    for run, about in found["pretraining"].items():
+        own = found["config"]["pretrainings"][run.rpartition("-")[0]]["train"]
+        batch = own.get("batch_size", found["config"]["train"]["batch_size"])
+        last = about["metrics"].get("val") or about["metrics"]["train"]
+        accuracies = [number(last.get(key)) for key in ("window_accuracy", "categorical_accuracy")]
+        rows.append([run, f"{batch}", number(last["loss"], 3), *accuracies, f"{about['seconds'] / 60:.1f}"])
+    return markdown(["pretraining, seed", "batch", "loss", "window accuracy", "accuracy in the batch", "minutes"], rows)
+
+
+def premier_taco_start() -> str:
+    """Settings under which the window loss starts; accuracies are of one sample for all."""
+    rows = []
+    for name, about in load("premier_taco_start")["found"].items():
+        last, common = about["validation"][-1], about["common"]
+        accuracies = [number(common[key]) for key in ("window_accuracy", "categorical_accuracy")]
+        rows.append([name, number(last["loss"], 3), number(last["chance_gap"], 3), *accuracies])
+    return markdown(["setting", "own loss", "below own chance, nats", "window accuracy", "accuracy in the batch"], rows)
+
+
+def dmc_experts() -> str:
+    """Returns of the planners with the true dynamics."""
+    rows = [
+        [task, f"{about['expert_return']:.0f}", f"{about['random_return']:.0f}", f"{about['n']}"]
+        for task, about in load("dmc_experts")["tasks"].items()
+    ]
+    return markdown(["task", "expert return", "random return", "episodes"], rows)
+
+
+# Diffusion policies and ICon
+
+
+def icon_success() -> str:
+    """Success of the last checkpoint."""
+    rows = [
+        [
+            task, method, estimate(one["episodes"]), seeds(one["by_seed"]), estimate(one["seeds"], share=True),
+            estimate(one["difference"]["seeds"]) if "difference" in one else "",
+        ]
+        for task, methods in load("icon_cpu")["success"].items()
+        for method, one in methods.items()
+    ]  # fmt: skip
+    head = ["task", "method", "success, episodes of all seeds", "seeds", "over seeds"]
+    return markdown([*head, "more than the reference, over seeds"], rows)
+
+
+def icon_attention() -> str:
+    """The share of the class token's attention that lies on the robot."""
+    rows = []
+    for cell in load("icon_cpu")["attention"].values():
+        for method, one in cell["methods"].items():
+            more = estimate(one["difference"]["seeds"], 3) if one.get("difference") else ""
+            rows.append(
+                [method, estimate(one["seeds"], 3, share=True), seeds(one["by_seed"], 3), estimate(one["ratio"]), more]
+            )
+        rows.append(["share of tokens", estimate(cell["area"], 3), "", "1", ""])
+    head = ["method", "share of attention on the robot", "seeds", "over its share of tokens"]
+    return markdown([*head, "more than the reference, over seeds"], rows)
+
+
+def icon_separability() -> str:
+    """Balanced accuracy of a linear probe on the tokens of each block."""
+    (cell,) = load("icon_cpu")["separability"].values()
+    blocks = range(len(next(iter(cell.values()))))
+    rows = [[method, *(estimate(one, 3, share=True) for one in about)] for method, about in cell.items()]
+    return markdown(["method", *(f"after block {block + 1}" for block in blocks)], rows)
+
+
+def icon_overview(study: str) -> str:
+    """A small study in one table: success, attention and the last block's separability."""
+    found, rows = load(study), []
+    for task, apart in found["separability"].items():
+        success, attention = found["success"][task], found["attention"][task]
+        for method, blocks in apart.items():
+            one, share = success.get(method, {}), attention["methods"][method]
+            over = "seeds" if len(share["by_seed"]) > 1 else "episodes"  # an interval over one seed does not exist
+            rows.append(
+                [
+                    task.removeprefix("robosuite/"), method, estimate(one["episodes"]) if one else "",
+                    estimate(one["difference"][over]) if "difference" in one else "",
+                    estimate(share[over], 3, share=True), estimate(blocks[-1], 3, share=True),
+                ]
+            )  # fmt: skip
+    head = ["task", "method", "success, episodes of all seeds", "more than Diff-C", "share of attention on the robot"]
+    return markdown([*head, "separability after the last block"], rows)
+
+
+def icon_stability() -> str:
+    """Success at every checkpoint, its maximum and the mean of the best (Figure 4 at small size)."""
+    rows = []
+    for method, one in next(iter(load("icon_cpu")["stability"].values())).items():
+        means = [sum(column) / len(column) for column in zip(*one["rates"], strict=True)]
+        rows.append(
+            [method, seeds(means), *(estimate(one[key]) for key in ("maximum", "mean_of_best", "relative_drop"))]
+        )
+    return markdown(
+        ["method", "success at each checkpoint, mean of seeds", "maximum", "mean of the best", "drop"], rows
+    )
+
+
+def robosuite_experts() -> str:
+    """How often the scripted experts succeed."""
+    rows = [
+        [
+            name, estimate(cell["success"]), f"{cell['success']['n']}", number(cell["steps_median"], 0),
+            "" if cell["steps_most"] is None else f"{cell['steps_most']}",
+        ]
+        for name, cell in load("robosuite_experts")["cells"].items()
+    ]  # fmt: skip
+    return markdown(["task and robot", "solved", "episodes", "steps, median", "steps, most"], rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "metaworld": partial(rewards, LANGUAGE_ROWS, GROUNDING),
+    "first frames": partial(rewards, LANGUAGE_ROWS, FIRST_FRAMES),
+    "actol": partial(rewards, ACTOL_ROWS, ORDER),
+    "sign study": sign_study,
+    "r3m language": r3m_language,
+    "real robot": real_robot,
+    "fetch reach": partial(goal_reaching, "fetch_reach"),
+    "fetch reach steps": partial(when_reached, "fetch_reach"),
+    "point maze": partial(goal_reaching, "point_maze"),
+    "point maze curves": partial(while_training, "point_maze"),
+    "point maze random": partial(goal_reaching, "point_maze_random"),
+    "sensitivity": partial(goal_reaching, "sensitivity"),
+    "antmaze": antmaze,
+    "interpolation": interpolation,
+    "fewshot best": partial(fewshot, "cpu", "best3"),
+    "fewshot last": partial(fewshot, "cpu", "last"),
+    "fewshot lead": partial(fewshot_lead, "cpu"),
+    "fewshot pretraining": partial(fewshot_pretraining, "cpu"),
+    "premier taco start": premier_taco_start,
+    "dmc experts": dmc_experts,
+    "icon success": icon_success,
+    "icon attention": icon_attention,
+    "icon separability": icon_separability,
+    "icon stability": icon_stability,
+    "icon ablation": partial(icon_overview, "icon_ablation_cpu"),
+    "icon methods": partial(icon_overview, "icon_methods_cpu"),
+    "robosuite experts": robosuite_experts,
+    **OCCUPANCY,
+    **STITCHING,
+}
+"""Tables of studies by name. A benchmark's result file holds its own tables: `<!-- table losses: NAME -->`."""
+
+
+def fill(text: str) -> str:
+    """Return a page with every table written anew."""
+
+    def table(found: re.Match[str]) -> str:
+        file, colon, name = found[1].partition(": ")
+        own = json.loads((BENCHMARKS / f"{file}.json").read_text())["tables"][name] if colon else None
+        written = markdown(own["head"], own["rows"]) if own else TABLES[found[1]]()
+        return f"<!-- table {found[1]} -->\n{written}\n<!-- end -->"
+
+    return re.sub(r"<!-- table ([\w :]+) -->\n.*?<!-- end -->", table, text, flags=re.S)
+
+
+if __name__ == "__main__":
+    for page in PAGES:
+        page.write_text(fill(page.read_text()))
