@@ -91,7 +91,7 @@ def test_a_bad_mask_leaves_nothing_behind(tmp_path: Path) -> None:
     source, masks = write_lerobot(tmp_path / "data"), made_masks()
     folder = write_masks(tmp_path / "masks", {"top": masks})
     (folder / "episode_000002/top/000001.png").write_bytes(b"")
-    with pytest.raises(BadInputError, match="cannot be read"):
+    with pytest.raises(BadInputError, match="damaged content"):
         add(source, tmp_path / "out", files=folder)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "masks"]
 

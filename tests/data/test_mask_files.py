@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from counterpoint.data.masks.files import MaskFiles
+from counterpoint.data.masks.sources import MaskFiles
 from counterpoint.data.store import MemoryStore
 from counterpoint.errors import BadInputError
 from tests.data.made import memory_store
@@ -62,9 +62,9 @@ def broken(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (small, r"a mask of 16x12 pixels; expected 32x24, the size of its picture"),
+        (small, r"a mask of 16x12 pixels; expected 32x24, the size of its image"),
         (grey, r"found the values 90; expected two values"),
-        (broken, "cannot be read"),
+        (broken, "damaged content"),
     ],
 )
 def test_a_bad_picture_is_named(
@@ -82,7 +82,7 @@ def test_bad_arrays(tmp_path: Path, store: MemoryStore) -> None:
     with pytest.raises(BadInputError, match="30x24"):
         MaskFiles(folder, store).masks(0, "top")
     (folder / "episode_000001.npz").write_bytes(b"PK no more")
-    with pytest.raises(BadInputError, match=r"cannot be read.*an \.npz file"):
+    with pytest.raises(BadInputError, match=r"damaged content.*an \.npz file"):
         MaskFiles(folder, store)
 
 

@@ -6,21 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counterpoint.data.cache import resize
-from counterpoint.data.masks.robot import (
-    as_mask,
-    binary_mask,
-    mask_camera,
-    mask_frames,
-    masked_cameras,
-    picture_cameras,
-)
+from counterpoint.data.masks.robot import as_mask, binary_mask, mask_camera, mask_frames, masked_cameras, rgb_cameras
 from counterpoint.errors import BadInputError
 
 
 def test_names() -> None:
     cameras = ("top", "wrist", "top_mask", "gas_mask")
     assert mask_camera("top") == "top_mask"
-    assert picture_cameras(cameras) == ("top", "wrist", "gas_mask")  # of no camera `gas`
+    assert rgb_cameras(cameras) == ("top", "wrist", "gas_mask")  # of no camera `gas`
     assert masked_cameras(cameras) == ("top",)
 
 

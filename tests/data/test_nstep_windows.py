@@ -12,7 +12,7 @@ import torch
 from counterpoint.data.augment import centre_corner, cropped_views
 from counterpoint.data.cache import cached
 from counterpoint.data.episode import Episode
-from counterpoint.data.masks.robot import binary_mask, mask_camera, masked_cameras, picture_cameras
+from counterpoint.data.masks.robot import binary_mask, mask_camera, masked_cameras, rgb_cameras
 from counterpoint.data.sampler import NStepLoader
 from counterpoint.data.spec import NStepSpec
 from counterpoint.data.store import MemoryStore
@@ -100,7 +100,7 @@ def test_masks_survive_the_training_store(tmp_path: Path) -> None:
 
 def test_names() -> None:
     names = ("top", "top_mask", "wrist", "gas_mask")
-    assert picture_cameras(names) == ("top", "wrist", "gas_mask")
+    assert rgb_cameras(names) == ("top", "wrist", "gas_mask")
     assert masked_cameras(names) == ("top",)
     assert centre_corner(256, 300, 224) == (38, 16)
 

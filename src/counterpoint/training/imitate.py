@@ -27,7 +27,7 @@ from pydantic import Field, model_validator
 from counterpoint.config import FrozenConfig, override, read_recipe, recipe_names, validate
 from counterpoint.data.cache import cached
 from counterpoint.data.formats import split_names
-from counterpoint.data.masks.robot import mask_camera, masked_cameras, picture_cameras
+from counterpoint.data.masks.robot import mask_camera, masked_cameras, rgb_cameras
 from counterpoint.data.prepared import validation_split
 from counterpoint.data.sampler import JointLoader, NStepLoader
 from counterpoint.data.store import Cameras, EpisodeStore, camera_names
@@ -366,7 +366,7 @@ def train_imitation(
         raise BadInputError("--data", "nothing", "demonstrations", "name a data set")
     config = validate(ImitationRunConfig, override(read_recipe(name), overrides), f"train {name}")
     source = chosen_demonstrations(Path(data), config.data)
-    cameras = camera_names(config.data.camera, picture_cameras(source.cameras), config.encoder.cameras)
+    cameras = camera_names(config.data.camera, rgb_cameras(source.cameras), config.encoder.cameras)
     store = prepared_demonstrations(source, cameras, config)
     held_out = validation_split(Path(data), "val")
     validation = None

@@ -16,7 +16,7 @@ import numpy as np
 from counterpoint.data.episode import Array, Episode
 from counterpoint.data.formats.base import require_new
 from counterpoint.data.formats.hdf5.files import ROBOMIMIC_STATE, import_h5py
-from counterpoint.data.masks.robot import picture_cameras
+from counterpoint.data.masks.robot import rgb_cameras
 from counterpoint.errors import BadInputError, require
 
 __all__ = ["RobomimicWriter", "robomimic_about"]
@@ -147,7 +147,7 @@ def robomimic_about(path: Path) -> dict[str, Any]:
 
 def _observations(episode: Episode) -> dict[str, Array]:
     """Return everything under `obs`."""
-    images = picture_cameras(tuple(episode.frames))
+    images = rgb_cameras(tuple(episode.frames))
     observed = {
         f"{camera}_image" if camera in images else camera: frames if camera in images else frames[..., :1]
         for camera, frames in episode.frames.items()
