@@ -183,3 +183,28 @@ def test_values_of_icon_s_experiments() -> None:
         assert (config.frame, config.encoder.cameras) == (256, 2)  # Table 4
         assert (config.icon is not None) == name.startswith("icon")
         assert (config.crossway is not None) == name.startswith("crossway")
+
+
+BASELINES = {"clip": "clip_goal", "liv": "liv", "vip": "vip", "r3m": "r3m", "tcn": "tcn"}
+
+
+@pytest.mark.parametrize("size", ["demo", "epic100"])
+@pytest.mark.parametrize(("recipe", "objective"), BASELINES.items())
+def test_every_baseline_has_a_recipe_of_both_sizes_that_states_its_settings(
+    recipe: str, objective: str, size: str
+) -> None:
+    config = load_config(f"{recipe}-{size}", {})
+    assert config.objective["name"] == objective
+    _, settings = objective_config(config.objective, recipe, ClipObjective)
+    optional = {"augment", "augment_scale", "augment_jitter", "multi_positive"}
+    assert set(type(settings).model_fields) - set(config.objective) <= optional
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [("liv", (200_000, 512, 1e-5, 1e-3)), ("vip", (2_000_000, 32, 1e-4, 0)), ("r3m", (2_000_000, 16, 1e-4, 0))],
+)
+def test_values_of_the_baselines_authors(name: str, values: tuple[float, ...]) -> None:
+    config = load_config(f"{name}-epic100", {})
+    train, optimizer = config.train, config.optimizer
+    assert (train.steps, train.batch_size, optimizer.lr, optimizer.weight_decay) == values
