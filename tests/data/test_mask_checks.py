@@ -69,7 +69,7 @@ def test_the_doctor_reports_a_frame_without_its_mask(tmp_path: Path) -> None:
     column = pa.array(pictures, table[key].type)
     pq.write_table(table.set_column(table.column_names.index(key), key, column), path)
     (finding,) = examine(tmp_path / "data")
-    assert "a picture without bytes" in finding.found
+    assert "an image without bytes" in finding.found
     assert finding.where.endswith("episode 0")
 
 

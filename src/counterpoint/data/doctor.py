@@ -1,9 +1,7 @@
-"""What can be wrong with the tables of a LeRobot data set, and with the length of its videos.
+"""Find everything that is wrong with a data set, where a reader stops at the first thing.
 
-Look for everything that is wrong with a data set, instead of stopping at the first thing as a reader does.
-
-Files are opened and decoded in worker processes that may die, because damaged media can crash a decoder. What is
-found is told in the form of errors: the file, what was found, what was expected, and a hint.
+Files are opened and decoded in worker processes that may die, because damaged media can crash a decoder. Findings have
+the form of errors: the file, what was found, what was expected, and a hint.
 """
 
 from __future__ import annotations
@@ -20,9 +18,10 @@ import numpy as np
 from counterpoint.data.cache import CachedStore
 from counterpoint.data.episode import Array
 from counterpoint.data.formats import Format, open_dataset, recognise
-from counterpoint.data.formats.lerobot import layout as layout
-from counterpoint.data.formats.lerobot.layout import EpisodePlace, Info, places_v21, places_v30
-from counterpoint.data.formats.lerobot.tables import as_matrix, read_table
+from counterpoint.data.formats.lerobot import layout
+from counterpoint.data.formats.lerobot.layout import EpisodeLocation, Info, json_lines
+from counterpoint.data.formats.lerobot.reader import LeRobotStore
+from counterpoint.data.formats.lerobot.tables import as_matrix, read_table, reading
 from counterpoint.data.formats.video_folder import VideoFolderStore
 from counterpoint.data.masks.robot import examine_masks
 from counterpoint.data.store import EpisodeStore
@@ -32,195 +31,17 @@ from counterpoint.progress import ProgressBar
 
 __all__ = ["examine", "examine_lerobot"]
 
-
-_COUNTERS = ("timestamp", "frame_index", "episode_index", "index")
-
-
-def examine_lerobot(root: Path) -> list[BadInputError]:
-    """Examine metadata, statistics, rows and the number of frames in each video; nothing is decoded."""
-    try:
-        info = layout.read_info(root)
-        places = (places_v21 if info.version[0] == 2 else places_v30)(root, info)
-    except BadInputError as error:
-        return [error]
-    return [
-        *_episodes(root, info, places),
-        *_tasks(root, info),
-        *_splits(root, info),
-        *_statistics(root),
-        *_rows(info, places),
-        *_videos(places),
-    ]
-
-
-def _episodes(root: Path, info: Info, places: list[EpisodePlace]) -> Iterator[BadInputError]:
-    raw = json.loads((root / layout.INFO).read_text(encoding="utf-8"))
-    counted = {"total_episodes": len(places), "total_frames": sum(place.length for place in places)}
-    for key, count in counted.items():
-        if raw.get(key) != count:
-            yield _finding(root / layout.INFO, f"{key} = {raw.get(key)}", str(count), f"set {key} to {count}")
-    numbers = [place.number for place in places]
-    if numbers != list(range(len(places))):
-        missing = sorted(set(range(len(places))) - set(numbers))
-        found = f"no episode {missing[0]}" if missing else "episodes out of order"
-        yield _finding(root / "meta", found, f"episodes 0 to {len(places) - 1}", "download meta/ again")
-    for place in places:
-        if not place.instruction.strip():
-            yield _finding(
-                root / "meta",
-                f"no instruction for episode {place.number}",
-                "a task in words",
-                "name the episode's task",
-            )
-
-
-def _splits(root: Path, info: Info) -> Iterator[BadInputError]:
-    where, hint = root / layout.INFO, "correct splits"
-    for name, (first, stop) in info.splits.items():
-        if not 0 <= first < stop <= info.episodes:
-            expected = f"a:b with 0 <= a < b <= {info.episodes}"
-            yield _finding(where, f"split {name!r} = {first}:{stop}", expected, hint)
-    for (one, a), (other, b) in combinations(info.splits.items(), 2):
-        shared = min(a[1], b[1]) - max(a[0], b[0])
-        if shared > 0:
-            found = f"{shared} episodes in both split {one!r} and split {other!r}"
-            yield _finding(where, found, "no episode in two splits", hint)
-
-
-def _tasks(root: Path, info: Info) -> Iterator[BadInputError]:
-    """The list of tasks is there, readable, and as long as info.json says."""
-    path = root / ("meta/tasks.parquet" if info.version[0] == 3 else "meta/tasks.jsonl")
-    try:
-        if path.suffix == ".parquet":
-            count = len(read_table(path, ["task_index", "task"]))
-        else:
-            count = len([json.loads(line)["task"] for line in path.read_text(encoding="utf-8").splitlines() if line])
-    except BadInputError as error:
-        yield error
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        yield _finding(path, f"{type(error).__name__}: {error}", "a JSON object a task")
-    else:
-        total = json.loads((root / layout.INFO).read_text(encoding="utf-8")).get("total_tasks", count)
-        if total != count:
-            yield _finding(path, f"{count} tasks", f"{total}, as info.json says")
-
-
-def _statistics(root: Path) -> Iterator[BadInputError]:
-    """Every number of every table of statistics is finite."""
-    tables: dict[str, Any] = {}
-    for name in ("meta/stats.json", "meta/episodes_stats.jsonl"):
-        try:
-            lines = (root / name).read_text(encoding="utf-8")
-            whole = [lines] if name.endswith(".json") else lines.splitlines()
-            tables |= {f"{name}, line {n}": json.loads(line) for n, line in enumerate(whole, 1) if line.strip()}
-        except FileNotFoundError:
-            continue  # neither is needed to read the data
-        except (OSError, ValueError) as error:
-            yield _finding(root / name, str(error), "statistics as JSON")
-    for path in sorted((root / "meta/episodes").glob("*/*.parquet")):
-        try:
-            table = read_table(path)
-        except BadInputError as error:
-            yield error
-            continue
-        for name in table.column_names:
-            if name.startswith("stats/"):
-                tables[f"{path.relative_to(root)}, column {name}"] = table[name].to_pylist()
-    for where, values in tables.items():
-        place = _not_finite(values)
-        if place is not None:
-            found = f"{place[1]!r} at {place[0] or 'its top'}"
-            yield _finding(f"{root}/{where}", found, "finite numbers", "compute the statistics anew with lerobot")
-
-
-def _not_finite(value: Any, place: str = "") -> tuple[str, object] | None:
-    """Where in nested lists and objects something stands that is no finite number, and what."""
-    if isinstance(value, dict | list):
-        entries = value.items() if isinstance(value, dict) else enumerate(value)
-        return next(filter(None, (_not_finite(entry, f"{place}/{key}") for key, entry in entries)), None)
-    return None if isinstance(value, int | float) and math.isfinite(value) else (place, value)
-
-
-def _rows(info: Info, places: list[EpisodePlace]) -> Iterator[BadInputError]:
-    """Counters, timestamps and vectors of each episode, a parquet file at a time."""
-    vectors = [name for name in (layout.ACTION, layout.STATE) if name in info.features]
-    starts = np.cumsum([0, *(place.length for place in places)])
-    files: dict[Path, list[tuple[int, EpisodePlace]]] = {}
-    for at, place in enumerate(places):
-        files.setdefault(place.data, []).append((at, place))
-    for path, own in files.items():
-        try:
-            table = read_table(path, [*vectors, *_COUNTERS])
-            columns = {name: as_matrix(path, table, name) for name in table.column_names}
-        except BadInputError as error:
-            yield error
-            continue
-        missing = [name for name in (*_COUNTERS, *vectors) if name not in columns]
-        expected = own[0][1].rows
-        if missing or len(table) != expected:
-            found = f"no column {missing[0]!r}" if missing else f"{len(table)} rows"
-            yield _finding(path, found, "the features of info.json" if missing else f"{expected}, as meta/ says")
-            continue
-        for at, place in own:
-            rows = {name: values[place.row : place.row + place.length] for name, values in columns.items()}
-            yield from _episode_rows(info, place, rows, int(starts[at]))
-
-
-def _episode_rows(info: Info, place: EpisodePlace, rows: dict[str, Array], start: int) -> Iterator[BadInputError]:
-    where, steps = f"{place.data}, episode {place.number}", np.arange(place.length)
-    counters = {"episode_index": np.full(place.length, place.number), "frame_index": steps, "index": start + steps}
-    for name, expected in counters.items():
-        wrong = np.flatnonzero(rows[name][:, 0] != expected)
-        if len(wrong):
-            step = int(wrong[0])
-            yield _finding(where, f"{name} {rows[name][step, 0]} at step {step}", f"{expected[step]}")
-    times = rows["timestamp"][:, 0].astype(np.float64)
-    # float32 seconds: their own rounding is no error, however long the episode.
-    allowed = layout.TOLERANCE + 2 * float(np.finfo(np.float32).eps) * float(np.abs(times).max())
-    wrong = np.flatnonzero(~(np.abs(np.diff(times) - 1 / info.fps) <= allowed))
-    if len(wrong) or not np.isfinite(times).all():
-        step = int(wrong[0]) if len(wrong) else 0
-        found = f"timestamps {times[step]:.6f} and {times[min(step + 1, len(times) - 1)]:.6f} at step {step}"
-        expected_step = f"steps of 1/{info.fps:g} s within {layout.TOLERANCE} s"
-        yield _finding(where, found, expected_step, "write timestamp as frame_index / fps")
-    for name in rows.keys() & {layout.ACTION, layout.STATE}:
-        bad = np.argwhere(~np.isfinite(rows[name]))
-        if len(bad):
-            found = f"{rows[name][tuple(bad[0])]} in {name!r} at step {bad[0][0]}"
-            yield _finding(where, found, "finite numbers", "drop or repair the episode")
-
-
-def _videos(places: list[EpisodePlace]) -> Iterator[BadInputError]:
-    """The number of frames in each video file against the rows of its episodes."""
-    videos = {video.path: video for place in places for video in place.videos.values()}
-    for path, video in videos.items():
-        try:
-            frames = probe_video(path).frames
-        except BadInputError as error:
-            yield error
-            continue
-        least, most = video.frames
-        if not least <= frames <= most:
-            expected = f"{least}, as many as its episodes have rows"
-            yield _finding(path, f"{frames} frames", expected, "copy it again, or drop its episodes")
-
-
-def _finding(
-    where: str | Path, found: str, expected: str, hint: str = "copy or download the file again"
-) -> BadInputError:
-    return BadInputError(where, found, expected, hint)
-
-
 _BATCH = 1000  # frames a worker decodes: enough to repay its start, few enough to find a bad one soon
 _CHUNK = 64  # frames held at a time
 _PATIENCE = 3600.0  # seconds for reading every table of a data set
+_COUNTERS = ("timestamp", "frame_index", "episode_index", "index")
 
 
 def examine(path: str | Path) -> list[BadInputError]:
     """Examine a data set of any format, or a training store, to the last frame.
 
     Args:
-        path: What `open_dataset` would open.
+        path: A path that `open_dataset` accepts.
 
     Returns:
         One finding for each thing that is wrong; none where all is well.
@@ -230,7 +51,10 @@ def examine(path: str | Path) -> list[BadInputError]:
     """
     path = Path(path)
     if recognise(path) is Format.TRAINING_STORE:
-        return _examine_training_store(path)
+        try:
+            return CachedStore(path).damage()
+        except BadInputError as error:
+            return [error]
     try:
         findings, store = in_worker(_examine_tables, path, timeout=_PATIENCE)
     except BadInputError as error:  # the worker died
@@ -238,47 +62,40 @@ def examine(path: str | Path) -> list[BadInputError]:
     return findings if store is None else [*findings, *_decode_all(path, store)]
 
 
-def _examine_training_store(path: Path) -> list[BadInputError]:
-    try:
-        return CachedStore(path).damage()
-    except BadInputError as error:
-        return [error]
-
-
 def _examine_tables(path: Path) -> tuple[list[BadInputError], EpisodeStore | None]:
-    """What can be told without decoding, and the store of what can be opened."""
+    """Return what is wrong without decoding, and the store of what can be opened."""
     findings = examine_lerobot(path) if recognise(path) is Format.LEROBOT else []
     try:
         store = open_dataset(path, on_bad_row=findings.append)
-        videos = store.videos if isinstance(store, VideoFolderStore) else ()
-        return [*findings, *filter(None, map(_rate_finding, videos))], store
     except BadInputError as error:
-        known = {finding.where for finding in findings}
-        return findings + ([] if error.where in known else [error]), None
+        return findings + [error] * (error.where not in {finding.where for finding in findings}), None
+    for video in store.videos if isinstance(store, VideoFolderStore) else ():
+        findings += _uneven(video)
+    return findings, store
 
 
-def _rate_finding(video: Path) -> BadInputError | None:
-    """A constant frame rate is what objectives take steps to have; frames are read at their own times all the same."""
+def _uneven(video: Path) -> list[BadInputError]:
+    """Find a variable frame rate, as training counts every step alike."""
     if not probe_video(video).variable:
-        return None
-    steps = np.diff(frame_times(video)[:-1])
-    found = f"a variable frame rate: {1 / steps.max():.3g} to {1 / max(steps.min(), 1e-6):.3g} frames a second"
-    hint = "ffmpeg -i IN -vf fps=10 OUT.mp4, or leave it: every frame is used at its own time"
-    return _finding(video, found, "a constant one, as every step counts alike in training", hint)
+        return []
+    steps = np.maximum(np.diff(frame_times(video)[:-1]), 1e-6)
+    found = f"a variable frame rate: {1 / steps.max():.3g} to {1 / steps.min():.3g} frames a second"
+    hint = "ffmpeg -i IN -vf fps=10 OUT.mp4, or leave it: every frame is read at its own time"
+    return [BadInputError(video, found, "a constant one", hint)]
 
 
 def _decode_all(path: Path, store: EpisodeStore) -> list[BadInputError]:
     findings: list[BadInputError] = []
-    cameras = len(store.cameras)
-    with ProgressBar("Decoding", sum(info.length for info in store.episodes) * cameras, "frames") as bar:
-        for first, stop in _batches([info.length for info in store.episodes]):
+    lengths = [info.length for info in store.episodes]
+    with ProgressBar("Decoding", sum(lengths) * len(store.cameras), "frames") as bar:
+        for first, stop in _batches(lengths):
             findings += _decode_range(path, store, first, stop)
-            bar.advance(sum(info.length for info in store.episodes[first:stop]) * cameras)
+            bar.advance(sum(lengths[first:stop]) * len(store.cameras))
     return findings
 
 
 def _batches(lengths: list[int]) -> list[tuple[int, int]]:
-    """Ranges of episodes of about `_BATCH` frames."""
+    """Return ranges of episodes of about `_BATCH` frames."""
     batches, first, frames = [], 0, 0
     for episode, length in enumerate(lengths):
         frames += length
@@ -295,14 +112,14 @@ def _decode_range(path: Path, store: EpisodeStore, first: int, stop: int) -> lis
         return in_worker(_decode, path, store, first, stop, timeout=60 + 0.1 * frames)
     except BadInputError as error:
         if stop - first == 1:
-            where = f"{path}, episode {first}"
-            return [BadInputError(where, error.found, error.expected, error.hint)]
+            return [_at(error, f"{path}, episode {first}")]
     middle = (first + stop) // 2
     return _decode_range(path, store, first, middle) + _decode_range(path, store, middle, stop)
 
 
 def _decode(path: Path, store: EpisodeStore, first: int, stop: int) -> list[BadInputError]:
     findings: list[BadInputError] = []
+    lerobot = isinstance(store, LeRobotStore)  # its rows are examined already
     for episode in range(first, stop):
         length, before = store.episodes[episode].length, len(findings)
         for camera in store.cameras:
@@ -310,13 +127,177 @@ def _decode(path: Path, store: EpisodeStore, first: int, stop: int) -> list[BadI
                 for start in range(0, length, _CHUNK):
                     store.frames(episode, np.arange(start, min(start + _CHUNK, length)), camera)
             except BadInputError as error:
-                where = f"{error.where}, episode {episode}"
-                findings.append(BadInputError(where, error.found, error.expected, error.hint))
-        try:
-            for numbers in (store.actions, store.state, store.rewards, store.timestamps):
-                numbers(episode)
-        except BadInputError as error:
-            findings += [error] if recognise(path) is not Format.LEROBOT else []  # examine_lerobot has read the rows
-        if len(findings) == before:  # what cannot be read needs no closer look
+                findings.append(_at(error, f"{error.where}, episode {episode}"))
+        for read in () if lerobot else (store.actions, store.state, store.rewards, store.timestamps):
+            try:
+                read(episode)
+            except BadInputError as error:
+                findings.append(error)
+        if len(findings) == before:  # a closer look at what can be read
             findings += examine_masks(path, store, episode)
     return findings
+
+
+def _at(error: BadInputError, where: str) -> BadInputError:
+    return BadInputError(where, error.found, error.expected, error.hint)
+
+
+def examine_lerobot(root: Path) -> list[BadInputError]:
+    """Examine metadata, statistics, rows and the number of frames in each video; nothing is decoded."""
+    try:
+        info = layout.read_info(root)
+        locations = layout.locate(root, info)
+    except BadInputError as error:
+        return [error]
+    return [
+        *_episodes(root, info, locations),
+        *_tasks(root, info),
+        *_splits(root, info),
+        *_statistics(root),
+        *_rows(info, locations),
+        *_videos(locations),
+    ]
+
+
+def _finding(
+    where: str | Path, found: str, expected: str, hint: str = "copy or download the file again"
+) -> BadInputError:
+    return BadInputError(where, found, expected, hint)
+
+
+def _episodes(root: Path, info: Info, locations: list[EpisodeLocation]) -> Iterator[BadInputError]:
+    counted = {"total_episodes": len(locations), "total_frames": sum(at.length for at in locations)}
+    for key, count in counted.items():
+        if info.raw.get(key) != count:
+            yield _finding(root / layout.INFO, f"{key} = {info.raw.get(key)}", str(count), f"set {key} to {count}")
+    numbers = [at.number for at in locations]
+    if numbers != list(range(len(locations))):
+        missing = sorted(set(range(len(locations))) - set(numbers))
+        found = f"no episode {missing[0]}" if missing else "episodes out of order"
+        yield _finding(root / "meta", found, f"episodes 0 to {len(locations) - 1}", "download meta/ again")
+    for at in locations:
+        if not at.instruction.strip():
+            found = f"no instruction for episode {at.number}"
+            yield _finding(root / "meta", found, "a task in words", "name the episode's task")
+
+
+def _splits(root: Path, info: Info) -> Iterator[BadInputError]:
+    where, hint = root / layout.INFO, "correct splits"
+    for name, (first, stop) in info.splits.items():
+        if not 0 <= first < stop <= info.episodes:
+            expected = f"a:b with 0 <= a < b <= {info.episodes}"
+            yield _finding(where, f"split {name!r} = {first}:{stop}", expected, hint)
+    for (one, a), (other, b) in combinations(info.splits.items(), 2):
+        shared = min(a[1], b[1]) - max(a[0], b[0])
+        if shared > 0:
+            found = f"{shared} episodes in both split {one!r} and split {other!r}"
+            yield _finding(where, found, "no episode in two splits", hint)
+
+
+def _tasks(root: Path, info: Info) -> Iterator[BadInputError]:
+    """Check that the list of tasks is readable and as long as info.json says."""
+    path = root / ("meta/tasks.parquet" if info.version[0] == 3 else "meta/tasks.jsonl")
+    try:
+        with reading(path, "a task a line"):
+            lines = [line["task"] for line in json_lines(path)] if path.suffix == ".jsonl" else read_table(path)
+    except BadInputError as error:
+        yield error
+        return
+    total = info.raw.get("total_tasks", len(lines))
+    if total != len(lines):
+        yield _finding(path, f"{len(lines)} tasks", f"{total}, as info.json says")
+
+
+def _statistics(root: Path) -> Iterator[BadInputError]:
+    """Check that every number of every table of statistics is finite."""
+    tables: dict[str, Any] = {}
+    paths = [root / "meta/stats.json", root / "meta/episodes_stats.jsonl"]  # neither is needed to read the data
+    for path in [*(path for path in paths if path.exists()), *sorted((root / "meta/episodes").glob("*/*.parquet"))]:
+        try:
+            tables |= _numbers(path)
+        except BadInputError as error:
+            yield error
+    for where, values in tables.items():
+        wrong = _not_finite(values)
+        if wrong is not None:
+            found = f"{wrong[1]!r} at {wrong[0] or 'its top'}"
+            yield _finding(where, found, "finite numbers", "compute the statistics anew with lerobot")
+
+
+def _numbers(path: Path) -> dict[str, Any]:
+    """Return each line or column of statistics of a file."""
+    if path.suffix == ".parquet":
+        table = read_table(path)
+        names = [name for name in table.column_names if name.startswith("stats/")]
+        return {f"{path}, column {name}": table[name].to_pylist() for name in names}
+    with reading(path, "statistics as JSON"):
+        text = path.read_text(encoding="utf-8")
+        lines = [text] if path.suffix == ".json" else text.splitlines()
+        return {f"{path}, line {n}": json.loads(line) for n, line in enumerate(lines, 1) if line.strip()}
+
+
+def _not_finite(value: Any, at: str = "") -> tuple[str, object] | None:
+    """Return the location and value of the first entry of nested lists and objects that is no finite number."""
+    if isinstance(value, dict | list):
+        entries = value.items() if isinstance(value, dict) else enumerate(value)
+        return next(filter(None, (_not_finite(entry, f"{at}/{key}") for key, entry in entries)), None)
+    return None if isinstance(value, int | float) and math.isfinite(value) else (at, value)
+
+
+def _rows(info: Info, locations: list[EpisodeLocation]) -> Iterator[BadInputError]:
+    """Check counters, timestamps and vectors of each episode, a parquet file at a time."""
+    wanted = [name for name in (layout.ACTION, layout.STATE) if name in info.features] + list(_COUNTERS)
+    starts = np.cumsum([0, *(at.length for at in locations)])
+    files: dict[Path, list[tuple[int, EpisodeLocation]]] = {}
+    for start, at in zip(starts.tolist(), locations, strict=False):
+        files.setdefault(at.data, []).append((start, at))
+    for path, own in files.items():
+        try:
+            table = read_table(path, wanted)
+            columns = {name: as_matrix(path, table, name) for name in table.column_names}
+        except BadInputError as error:
+            yield error
+            continue
+        missing = [name for name in wanted if name not in columns]
+        if missing:
+            yield _finding(path, f"no column {missing[0]!r}", "the features of info.json")
+        elif len(table) != own[0][1].rows:
+            yield _finding(path, f"{len(table)} rows", f"{own[0][1].rows}, as meta/ says")
+        else:
+            for start, at in own:
+                rows = {name: values[at.row : at.row + at.length] for name, values in columns.items()}
+                yield from _episode_rows(info, at, rows, start)
+
+
+def _episode_rows(info: Info, at: EpisodeLocation, rows: dict[str, Array], start: int) -> Iterator[BadInputError]:
+    where, steps = f"{at.data}, episode {at.number}", np.arange(at.length)
+    counters = {"episode_index": np.full(at.length, at.number), "frame_index": steps, "index": start + steps}
+    for name, expected in counters.items():
+        for step in np.flatnonzero(rows[name][:, 0] != expected)[:1]:
+            yield _finding(where, f"{name} {rows[name][step, 0]} at step {step}", f"{expected[step]}")
+    times = rows["timestamp"][:, 0].astype(np.float64)
+    # float32 seconds: their own rounding is no error, however long the episode.
+    allowed = layout.TOLERANCE + 2 * float(np.finfo(np.float32).eps) * float(np.abs(times).max())
+    wrong = np.flatnonzero(~(np.abs(np.diff(times) - 1 / info.fps) <= allowed))
+    if len(wrong) or not np.isfinite(times).all():
+        step = int(wrong[0]) if len(wrong) else 0
+        found = f"timestamps {times[step]:.6f} and {times[min(step + 1, len(times) - 1)]:.6f} at step {step}"
+        expected_step = f"steps of 1/{info.fps:g} s within {layout.TOLERANCE} s"
+        yield _finding(where, found, expected_step, "write timestamp as frame_index / fps")
+    for name in rows.keys() & {layout.ACTION, layout.STATE}:
+        for step, dim in np.argwhere(~np.isfinite(rows[name]))[:1]:
+            found = f"{rows[name][step, dim]} in {name!r} at step {step}"
+            yield _finding(where, found, "finite numbers", "drop or repair the episode")
+
+
+def _videos(locations: list[EpisodeLocation]) -> Iterator[BadInputError]:
+    """Check the number of frames in each video file against the rows of its episodes, and its frame rate."""
+    for path, video in {video.path: video for at in locations for video in at.videos.values()}.items():
+        try:
+            frames, (least, most) = probe_video(path).frames, video.frames
+            if not least <= frames <= most:
+                expected = f"{least}, as many as its episodes have rows"
+                yield _finding(path, f"{frames} frames", expected, "copy it again, or drop its episodes")
+            yield from _uneven(path)
+        except BadInputError as error:
+            yield error

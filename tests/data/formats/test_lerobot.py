@@ -205,6 +205,26 @@ def test_a_path_that_leaves_the_folder_is_refused(root: Path, template: str | No
         LeRobotStore(root)
 
 
+@pytest.mark.parametrize("path", [DATA, VIDEO, META, "meta/info.json", "data", "meta"])
+def test_a_link_that_leaves_the_folder_is_refused(root: Path, tmp_path: Path, path: str) -> None:
+    outside = tmp_path / "outside" / Path(path).name
+    outside.parent.mkdir()
+    (root / path).rename(outside)
+    (root / path).symlink_to(outside)
+    with pytest.raises(BadInputError, match="a link that leaves the data set's folder"):
+        LeRobotStore(root)
+
+
+def test_links_of_the_hubs_cache_are_followed(root: Path, tmp_path: Path) -> None:
+    snapshot, blobs = tmp_path / "hub" / "snapshots" / "a1b2", tmp_path / "hub" / "blobs"
+    blobs.mkdir(parents=True)
+    for number, path in enumerate(sorted(path for path in root.rglob("*") if path.is_file())):
+        (snapshot / path.relative_to(root)).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, blobs / str(number))
+        (snapshot / path.relative_to(root)).symlink_to(blobs / str(number))
+    _read_all(LeRobotStore(snapshot))
+
+
 def test_a_feature_key_that_leaves_the_folder_is_refused(root: Path) -> None:
     text = (root / "meta/info.json").read_text().replace("observation.images.top", "../../../escape")
     (root / "meta/info.json").write_text(text)
@@ -264,7 +284,10 @@ def _nan(values: Array) -> Array:
 
 @pytest.mark.parametrize(
     ("key", "match"),
-    [("action", "'action', episode 1, step 2"), ("observation.state", "'observation.state', episode 1")],
+    [
+        ("action", "episode 1, actions: .* not finite at step 2"),
+        ("observation.state", "episode 1, state: .* not finite"),
+    ],
 )
 def test_values_that_are_not_finite_are_refused(root: Path, key: str, match: str) -> None:
     table = pq.read_table(root / DATA)
@@ -274,7 +297,7 @@ def test_values_that_are_not_finite_are_refused(root: Path, key: str, match: str
     store.actions(0)
     with pytest.raises(BadInputError, match=match) as caught:
         _read_all(store)
-    assert caught.value.where == str(root / DATA)
+    assert caught.value.where.startswith(str(root / DATA))
 
 
 def _replace_video(root: Path, count: int) -> None:
@@ -337,7 +360,7 @@ def test_damaged_pictures_are_refused(root: Path, content: bytes | None) -> None
     entries = pq.read_table(root / DATA)["observation.images.wrist"].to_pylist()
     entries[9]["bytes"] = content
     edit_column(root / DATA, "observation.images.wrist", entries)
-    with pytest.raises(BadInputError, match=r"file-000\.parquet: found (a picture without bytes|cannot identify)"):
+    with pytest.raises(BadInputError, match=r"file-000\.parquet: found (an image without bytes|.*cannot identify)"):
         _read_all(LeRobotStore(root))
 
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from counterpoint.data.episode import Array, EpisodeInfo
-from counterpoint.data.store import EpisodeStore
+from counterpoint.data.store import EpisodeStore, check_camera
 from counterpoint.errors import BadInputError, MissingExtraError, require
 
 __all__ = ["OnBadRow", "Reader", "first_line", "parsing", "raise_error", "read_each", "require_new"]
@@ -109,12 +109,13 @@ class Reader(EpisodeStore):
             BadInputError: When the camera is unknown, a step is outside the episode, or a frame cannot be decoded.
         """
         name = camera or next(iter(self.cameras), "")
-        if name not in self.cameras:
-            raise BadInputError("camera", repr(name), f"one of {list(self.cameras)}", "name one of these")
+        check_camera(name, self.cameras)
         steps, length = np.asarray(indices, np.int64).reshape(-1), self.episodes[episode].length
         if len(steps) and not (steps.min() >= 0 and steps.max() < length):
             found = f"a request for steps {steps.min()} to {steps.max()}"
-            raise BadInputError(self.where(episode), found, f"steps 0 to {length - 1}", "ask for steps of the episode")
+            raise BadInputError(
+                self.where(episode), found, f"steps from 0 to {length - 1}", "ask for steps of the episode"
+            )
         return self.read(episode, steps, name)
 
     def timestamps(self, episode: int) -> Array:

@@ -1,7 +1,7 @@
 """A copy of a LeRobot data set with further cameras, kept without loss as PNG in its parquet files.
 
-All that was there stays as it is: videos are copied, not encoded again, and features this library has no use for are
-kept. The copy is made beside its place and takes its name when it is complete.
+Everything else is kept: videos are copied, not encoded again. The copy is made beside its path and renamed when it is
+complete.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from counterpoint.data.episode import Array
-from counterpoint.data.formats.lerobot import layout as layout
-from counterpoint.data.formats.lerobot.layout import EpisodePlace, places_v21, places_v30
+from counterpoint.data.formats.base import require_new
+from counterpoint.data.formats.lerobot import layout
+from counterpoint.data.formats.lerobot.layout import EpisodeLocation
 from counterpoint.data.formats.lerobot.tables import as_png, damaged, read_table
 from counterpoint.data.formats.lerobot.writer import PixelCounts, sampled_steps
-from counterpoint.errors import BadInputError
+from counterpoint.errors import require
 from counterpoint.progress import ProgressBar
 
 __all__ = ["copy_with_images"]
@@ -44,8 +45,8 @@ def copy_with_images(
         root: The data set.
         out: The folder to write; it must not exist.
         cameras: New camera name -> (height, width).
-        frames: Given an episode's number, the frames of every new camera: uint8 [T, H, W, 3].
-        about: What to remember of them, put under the key `counterpoint` of `meta/info.json`.
+        frames: Function from an episode's number to the frames of every new camera, uint8 [T, H, W, 3].
+        about: Notes on them, put under the key `counterpoint` of `meta/info.json`.
 
     Returns:
         `out`.
@@ -55,59 +56,54 @@ def copy_with_images(
     """
     root, out = Path(root), Path(out)
     info = layout.read_info(root)
-    places = (places_v21 if info.version[0] == 2 else places_v30)(root, info)
+    locations = layout.locate(root, info)
     keys = {camera: layout.IMAGES + camera for camera in cameras}
     for camera, key in keys.items():
-        if key in info.features:
-            raise BadInputError(root, f"a feature {key!r}", "none yet", f"leave {camera} out")
-    _refuse_existing(out)
+        require(key not in info.features, root, f"a feature {key!r}", "none yet", f"leave {camera} out")
+    require_new(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as folder:
         copy = Path(folder) / "dataset"
-        rewritten = {str(place.data) for place in places}
+        files = sorted({location.data for location in locations})
+        rewritten = {str(path) for path in files}
         shutil.copytree(root, copy, ignore=lambda at, names: [name for name in names if f"{at}/{name}" in rewritten])
         pixels: dict[int, dict[str, PixelCounts]] = {}
-        with ProgressBar("Writing", len(places), "episodes") as bar:
-            for path in sorted({place.data for place in places}):
-                own = sorted((p for p in places if p.data == path), key=lambda place: place.row)
-                for place, counts in _write_rows(path, copy / path.relative_to(root), own, keys, frames):
-                    pixels[place.number] = counts
+        with ProgressBar("Writing", len(locations), "episodes") as bar:
+            for path in files:
+                own = sorted((at for at in locations if at.data == path), key=lambda at: at.row)
+                for number, counts in _write_rows(path, copy / path.relative_to(root), own, keys, frames):
+                    pixels[number] = counts
                     bar.advance()
         _describe(copy, keys, cameras, about or {})
         _add_statistics(copy, keys, pixels)
-        _refuse_existing(out)
+        require_new(out)
         copy.rename(out)
     return out
 
 
-def _refuse_existing(out: Path) -> None:
-    if out.exists():
-        raise BadInputError(out, "an existing path", "a new folder", "give another name, or remove it")
-
-
 def _write_rows(
-    source: Path, target: Path, places: Sequence[EpisodePlace], keys: Mapping[str, str], frames: Frames
-) -> Any:
-    """Write a parquet file anew, an episode a row group; yields each episode and the counts of its pixels."""
+    source: Path, target: Path, locations: Sequence[EpisodeLocation], keys: Mapping[str, str], frames: Frames
+) -> Iterator[tuple[int, dict[str, PixelCounts]]]:
+    """Write a parquet file anew, an episode a row group; yield each episode's number and the counts of its pixels."""
     table = read_table(source)
-    if len(table) != places[0].rows:
-        raise damaged(source, f"{len(table)} rows", f"{places[0].rows}, as the metadata say")
-    schema = table.schema
-    told = json.loads((schema.metadata or {}).get(_HUB, b"{}"))
-    if told:  # what tells the Hub's viewer and `datasets` that a struct of bytes is a picture
-        told["info"]["features"] |= {key: {"_type": "Image"} for key in keys.values()}
-        table = table.replace_schema_metadata({**schema.metadata, _HUB: json.dumps(told).encode()})
+    if len(table) != locations[0].rows:
+        raise damaged(source, f"{len(table)} rows", f"{locations[0].rows}, as the metadata say")
+    metadata = table.schema.metadata or {}
+    hub = json.loads(metadata.get(_HUB, b"{}"))
+    if hub:  # by which the Hub's viewer and `datasets` show a struct of bytes as an image
+        hub["info"]["features"] |= {key: {"_type": "Image"} for key in keys.values()}
+        table = table.replace_schema_metadata({**metadata, _HUB: json.dumps(hub).encode()})
     target.parent.mkdir(parents=True, exist_ok=True)
     writer: pq.ParquetWriter | None = None
-    for place in places:
-        rows = table.slice(place.row, place.length)
+    for location in locations:
+        rows = table.slice(location.row, location.length)
         counts = {camera: PixelCounts() for camera in keys}
-        for camera, pictures in frames(place.number).items():
-            rows = rows.append_column(keys[camera], as_png(pictures))
-            counts[camera].add(pictures[sampled_steps(place.length)])
+        for camera, images in frames(location.number).items():
+            rows = rows.append_column(keys[camera], as_png(images))
+            counts[camera].add(images[sampled_steps(location.length)])
         writer = writer or pq.ParquetWriter(target, rows.schema)
         writer.write_table(rows)
-        yield place, counts
+        yield location.number, counts
     if writer is not None:
         writer.close()
 
@@ -125,7 +121,7 @@ def _describe(
 
 
 def _add_statistics(copy: Path, keys: Mapping[str, str], pixels: Mapping[int, Mapping[str, PixelCounts]]) -> None:
-    """Statistics of the new cameras, wherever the data set keeps statistics."""
+    """Add the new cameras wherever the data set keeps statistics."""
     total = {camera: PixelCounts() for camera in keys}
     for counts in pixels.values():
         for camera, count in counts.items():

@@ -1,11 +1,7 @@
-"""What the LeRobot readers and the writer share: names, `meta/info.json` and paths.
+"""The files of a LeRobot data set: `meta/info.json`, and the location of every episode.
 
-Format v3.0 keeps many episodes in one parquet and one mp4 file, v2.1 one episode in each. Both describe
-themselves in `meta/info.json`; nothing in it is trusted: a path that leaves the data set's folder is refused.
-
-Find the episodes of a LeRobot v2.1 data set: metadata in JSON lines, files of one episode each.
-
-Find the episodes of a LeRobot v3.0 data set: `meta/episodes` says in which shared files each lies.
+Format v3.0 keeps many episodes in one parquet and one mp4 file (`meta/episodes` says where), v2.1 one episode in each
+(metadata in JSON lines). Nothing in the metadata is trusted: a path that leaves the data set's folder is refused.
 """
 
 from __future__ import annotations
@@ -20,11 +16,12 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from counterpoint.data.formats.lerobot.tables import damaged, read_table, reading
-from counterpoint.errors import BadInputError
+from counterpoint.errors import BadInputError, require
 
 __all__ = [
     "ACTION",
@@ -36,17 +33,14 @@ __all__ = [
     "SUCCESS",
     "TOLERANCE",
     "VIDEO_PATH",
-    "EpisodePlace",
+    "EpisodeLocation",
     "Feature",
     "Info",
-    "VideoPlace",
-    "located",
-    "one_instruction",
-    "places_v21",
-    "places_v30",
+    "VideoSpan",
+    "json_lines",
+    "locate",
     "read_info",
 ]
-
 
 INFO = "meta/info.json"
 DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
@@ -62,7 +56,9 @@ _KNOWN = {
     *("robot_type", "splits", "tools", "storage_format", "counterpoint"),
 }
 _FIELD = re.compile(r"\{(chunk_index|file_index|episode_chunk|episode_index|video_key)(:0?\d?d)?\}")
-
+_SUCCESS = f"stats/{SUCCESS}/max"
+_DATA = ("data/chunk_index", "data/file_index", "dataset_from_index", "dataset_to_index")
+_VIDEO = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
 _log = logging.getLogger(__name__)
 
 
@@ -83,11 +79,12 @@ class Info:
         version: (3, 0) or (2, 1).
         fps: Frames a second.
         episodes: Number of episodes of the whole data set.
-        features: Column name -> what it holds.
+        features: Column name -> its contents.
         splits: Split name -> first episode and the one after its last.
         data_path: Template of the parquet files' paths.
-        video_path: Template of the video files' paths; `None` without video.
+        video_path: Template of the video files' paths; empty without video.
         chunk: Number of files (v3.0) or episodes (v2.1) a chunk folder.
+        raw: The whole file.
     """
 
     version: tuple[int, int]
@@ -96,8 +93,9 @@ class Info:
     features: Mapping[str, Feature]
     splits: Mapping[str, tuple[int, int]]
     data_path: str
-    video_path: str | None
+    video_path: str
     chunk: int
+    raw: Mapping[str, Any]
 
     @property
     def cameras(self) -> dict[str, str]:
@@ -105,9 +103,14 @@ class Info:
         keys = [k for k, f in self.features.items() if f.dtype in ("video", "image") and not f.is_depth]
         return {k.removeprefix(IMAGES).removeprefix("observation."): k for k in keys}
 
+    @property
+    def video_keys(self) -> list[str]:
+        """Feature keys of the cameras kept as video."""
+        return [key for key in self.cameras.values() if self.features[key].dtype == "video"]
+
 
 @dataclass(frozen=True, slots=True)
-class VideoPlace:
+class VideoSpan:
     """An episode's frames in a video file: number of the first; least and most frames of the whole file."""
 
     path: Path
@@ -116,8 +119,8 @@ class VideoPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class EpisodePlace:
-    """Where one episode lies.
+class EpisodeLocation:
+    """The location of one episode.
 
     Attributes:
         number: Its `episode_index`.
@@ -127,7 +130,7 @@ class EpisodePlace:
         data: The parquet file.
         row: Number of its first row there.
         rows: Number of rows the whole file must have.
-        videos: Feature key -> where its frames are.
+        videos: Feature key -> its frames.
     """
 
     number: int
@@ -137,40 +140,32 @@ class EpisodePlace:
     data: Path
     row: int
     rows: int
-    videos: Mapping[str, VideoPlace]
+    videos: Mapping[str, VideoSpan]
 
 
 def read_info(root: Path) -> Info:
     """Read and check `meta/info.json`.
 
     Raises:
-        BadInputError: When it is missing, malformed, of another version or of unknown storage.
+        BadInputError: When it is missing, malformed, of another version or of unknown storage, or a file of `meta`
+            lies outside the folder.
     """
     path = root / INFO
-    try:
+    for file in (root / "meta", *(root / "meta").rglob("*")):
+        _require_inside(root, file)
+    with reading(path, "a readable JSON file"):
         raw = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise damaged(path, str(error), "a readable JSON file") from error
     if not isinstance(raw, dict):
         raise damaged(path, type(raw).__name__, "a JSON object")
-    if raw.get("storage_format") == "lance":
-        raise BadInputError(
-            path,
-            '"storage_format": "lance"',
-            "parquet and mp4 files",
-            "export the data set to the parquet layout with lerobot",
-        )
+    lance = raw.get("storage_format") == "lance"
+    require(not lance, path, '"storage_format": "lance"', "parquet and mp4 files", "export it to parquet with lerobot")
     version = re.fullmatch(r"v(\d+)\.(\d+)", str(raw.get("codebase_version")))
     if version is None or (int(version[1]) != 3 and version[0] not in ("v2.0", "v2.1")):
-        raise BadInputError(
-            path,
-            f"codebase_version {raw.get('codebase_version')!r}",
-            "v3.0 or v2.1",
-            "convert the data set with lerobot's own converter",
-        )
+        found = f"codebase_version {raw.get('codebase_version')!r}"
+        raise BadInputError(path, found, "v3.0 or v2.1", "convert the data set with lerobot's own converter")
     for key in sorted(raw.keys() - _KNOWN):
-        _warn_once(str(path), key)
-    try:
+        _warn_once(f"{path}: unknown key {key!r} is ignored")
+    with reading(path, "the keys of a LeRobot data set"):
         info = Info(
             version=(int(version[1]), int(version[2])),
             fps=float(raw["fps"]),
@@ -178,13 +173,12 @@ def read_info(root: Path) -> Info:
             features={str(name): _feature(entry) for name, entry in raw["features"].items()},
             splits={str(name): _split(text) for name, text in (raw.get("splits") or {}).items()},
             data_path=str(raw["data_path"]),
-            video_path=raw.get("video_path"),
+            video_path=str(raw.get("video_path") or ""),
             chunk=int(raw.get("chunks_size") or 1000),
+            raw=raw,
         )
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise damaged(path, f"{type(error).__name__}: {error}", "the keys of a LeRobot data set") from error
-    if not 0 < info.fps < math.inf:
-        raise damaged(path, f"fps {info.fps}", "frames a second above 0")
+    if not 0 < info.fps < math.inf or info.chunk < 1:
+        raise damaged(path, f"fps {info.fps} and chunks_size {info.chunk}", "both above 0")
     return info
 
 
@@ -199,204 +193,180 @@ def _split(text: str) -> tuple[int, int]:
 
 
 @cache
-def _warn_once(path: str, key: str) -> None:
-    _log.warning("%s: unknown key %r is ignored", path, key)
+def _warn_once(text: str) -> None:
+    _log.warning(text)
 
 
-def located(root: Path, template: str, **fields: int | str) -> Path:
-    """Fill in a path template of `meta/info.json`.
+def _require_inside(root: Path, path: Path) -> None:
+    """Refuse a link that leaves the data set's folder, but for those of the Hub's own cache (snapshots -> blobs)."""
+    home = root.resolve()
+    allowed = [home, home.parent.parent / "blobs"] if home.parent.name == "snapshots" else [home]
+    try:
+        inside = any(path.resolve().is_relative_to(folder) for folder in allowed)
+    except (OSError, RuntimeError):  # a loop of links
+        inside = False
+    hint = "do not use this data set unless you trust it; copy the file into the folder"
+    require(inside, path, "a link that leaves the data set's folder", "a path inside it", hint)
 
-    Raises:
-        BadInputError: When the template has an unknown field or the path leaves the data set's folder.
-    """
+
+def _path(root: Path, template: str, **fields: int | str) -> Path:
+    """Fill in a path template of `meta/info.json`; the path must stay inside the data set's folder."""
     try:
         known = not re.search(r"[{}]", _FIELD.sub("", template))
         relative = PurePosixPath(template.format(**fields) if known else "")
     except (KeyError, ValueError, TypeError):
         relative = PurePosixPath()
     if not relative.name or relative.is_absolute() or ".." in relative.parts:
-        raise BadInputError(
-            root / INFO,
-            f"the path {template!r}" + (f" with {fields['video_key']!r}" if "video_key" in fields else ""),
-            "a path inside the data set's folder",
-            "do not use this data set unless you trust it; correct data_path and video_path",
-        )
+        found = f"the path {template!r}" + (f" with {fields['video_key']!r}" if "video_key" in fields else "")
+        hint = "do not use this data set unless you trust it; correct data_path and video_path"
+        raise BadInputError(root / INFO, found, "a path inside the data set's folder", hint)
+    _require_inside(root, root / relative)
     return root / relative
 
 
-def one_instruction(where: Path, tasks: list[str]) -> str:
-    """An episode's task in words; of several, the first, with one warning a file."""
-    if len(tasks) > 1:
-        _warn_several(str(where))
-    return str(tasks[0]) if tasks else ""
-
-
-@cache
-def _warn_several(path: str) -> None:
-    _log.warning("%s: some episodes have several tasks; the first of each is used", path)
-
-
-def places_v21(root: Path, info: Info) -> list[EpisodePlace]:
-    """Where each episode lies, in order of `episode_index`.
-
-    Raises:
-        BadInputError: When metadata are missing or malformed, or a path leaves the folder.
-    """
-    path = root / "meta/episodes.jsonl"
-    success = _successes(root / "meta/episodes_stats.jsonl")
-    video_keys = [key for key in info.cameras.values() if info.features[key].dtype == "video"]
-    places = []
-    for line in _lines(path):
-        try:
-            number, length = int(line["episode_index"]), int(line["length"])
-            tasks = [str(task) for task in line["tasks"]]
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise damaged(path, f"{type(error).__name__}: {error}", "episode_index, length and tasks") from error
-        if not 1 <= length < 2**31:
-            raise damaged(path, f"episode {number} of length {length}", "at least one step")
-        at = {"episode_chunk": number // info.chunk, "episode_index": number}
-        places.append(
-            EpisodePlace(
-                number=number,
-                length=length,
-                instruction=one_instruction(path, tasks),
-                success=success.get(number),
-                data=located(root, info.data_path, **at),
-                row=0,
-                rows=length,
-                videos={
-                    key: VideoPlace(located(root, info.video_path or "", video_key=key, **at), 0, (length, length))
-                    for key in video_keys
-                },
-            )
-        )
-    return sorted(places, key=lambda place: place.number)
-
-
-def _successes(path: Path) -> dict[int, bool]:
-    """Episode number -> whether any step succeeded, where the statistics (absent before v2.1) say."""
-    if not path.exists():
-        return {}
-    entries = ((line, line.get("stats", {}).get(SUCCESS)) for line in _lines(path))
-    try:
-        return {int(line["episode_index"]): bool(stats["max"][0]) for line, stats in entries if stats}
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise damaged(path, f"{type(error).__name__}: {error}", "statistics of each episode") from error
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    lines = []
-    try:
-        for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-            if text.strip():
-                lines.append(json.loads(text))
-                if not isinstance(lines[-1], dict):
-                    raise damaged(path, f"line {number}: {text[:40]}", "one JSON object a line")
-    except BadInputError:
-        raise
-    except (OSError, ValueError) as error:
-        raise damaged(path, str(error), "one JSON object a line") from error
-    return lines
-
-
-_SUCCESS = f"stats/{SUCCESS}/max"
-_DATA = ("data/chunk_index", "data/file_index", "dataset_from_index", "dataset_to_index")
-_VIDEO = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
-
-
-def places_v30(root: Path, info: Info) -> list[EpisodePlace]:
-    """Where each episode lies, in order of `episode_index`.
+def locate(root: Path, info: Info) -> list[EpisodeLocation]:
+    """Return the location of each episode, in order of `episode_index`.
 
     Raises:
         BadInputError: When metadata are missing, malformed or contradictory, or a path leaves the folder.
     """
-    folder = root / "meta/episodes"
-    keys = [key for key in info.cameras.values() if info.features[key].dtype == "video"]
-    rows = [row for path in sorted(folder.glob("*/*.parquet")) for row in _read(path, keys)]
-    rows.sort(key=lambda row: row["episode_index"])
-    data = [_file(root, info, row, "data") for row in rows]
-    lengths = [row["length"] for row in rows]
-    spans = _spans(data, [row["dataset_from_index"] for row in rows], lengths)
-    videos = [_videos(root, info, rows, key) for key in keys]
+    return (_locate_v21 if info.version[0] == 2 else _locate_v30)(root, info)
+
+
+def _instruction(where: Path, tasks: list[Any]) -> str:
+    """Return an episode's task in words; of several, the first, with one warning a file."""
+    if len(tasks) > 1:
+        _warn_once(f"{where}: some episodes have several tasks; the first of each is used")
+    return str(tasks[0]) if tasks else ""
+
+
+def _locate_v21(root: Path, info: Info) -> list[EpisodeLocation]:
+    path, stats = root / "meta/episodes.jsonl", root / "meta/episodes_stats.jsonl"
+    success: dict[int, bool] = {}
+    if stats.exists():  # absent before v2.1
+        with reading(stats, "statistics of each episode"):
+            told = {int(line["episode_index"]): line.get("stats", {}).get(SUCCESS) for line in json_lines(stats)}
+            success = {number: bool(entry["max"][0]) for number, entry in told.items() if entry}
+    locations = []
+    for line in json_lines(path):
+        with reading(path, "episode_index, length and tasks"):
+            number, length, tasks = int(line["episode_index"]), int(line["length"]), list(line["tasks"])
+        if not 1 <= length < 2**31:
+            raise damaged(path, f"episode {number} of length {length}", "at least one step")
+        at = {"episode_chunk": number // info.chunk, "episode_index": number}
+        span = (length, length)
+        videos = {k: VideoSpan(_path(root, info.video_path, video_key=k, **at), 0, span) for k in info.video_keys}
+        data, words = _path(root, info.data_path, **at), _instruction(path, tasks)
+        locations.append(EpisodeLocation(number, length, words, success.get(number), data, 0, length, videos))
+    return sorted(locations, key=lambda location: location.number)
+
+
+def json_lines(path: Path) -> list[dict[str, Any]]:
+    """Read a file of one JSON object a line."""
+    with reading(path, "one JSON object a line"):
+        lines = [json.loads(text) for text in path.read_text(encoding="utf-8").splitlines() if text.strip()]
+    for number, line in enumerate(lines, start=1):
+        if not isinstance(line, dict):
+            raise damaged(path, f"line {number}: {line!r:.40}", "one JSON object a line")
+    return lines
+
+
+def _locate_v30(root: Path, info: Info) -> list[EpisodeLocation]:
+    folder, keys = root / "meta/episodes", info.video_keys
+    wanted = ["episode_index", "length", *_DATA, *(f"videos/{key}/{name}" for key in keys for name in _VIDEO)]
+    files = [_read_episodes(path, wanted, info.fps) for path in sorted(folder.glob("*/*.parquet"))]
+    columns = {name: np.concatenate([file[name] for file in files]) if files else np.zeros(0, int) for name in wanted}
+    tasks, success = ([entry for file in files for entry in file[name]] for name in ("tasks", _SUCCESS))
+    order = np.argsort(columns["episode_index"], kind="stable")
+    columns = {name: values[order] for name, values in columns.items()}
+    starts, lengths = columns["dataset_from_index"], columns["length"]
+    rows = _spans(root, info.data_path, columns, "data", starts, lengths)
+    firsts = {key: np.rint(columns[f"videos/{key}/from_timestamp"] * info.fps).astype(np.int64) for key in keys}
+    spans = {}
+    for key, first in firsts.items():
+        spans[key] = _spans(root, info.video_path, columns, f"videos/{key}", first, lengths, video_key=key)
+        last = np.rint(columns[f"videos/{key}/to_timestamp"] * info.fps).astype(np.int64)
+        np.maximum.at(spans[key].most, spans[key].file, last)  # a file may be as long as its timestamps say, too
     return [
-        EpisodePlace(
-            number=row["episode_index"],
-            length=row["length"],
-            instruction=one_instruction(folder, row["tasks"]),
-            success=_success(row),
-            data=path,
-            row=row["dataset_from_index"] - spans[path][0],
-            rows=spans[path][1] - spans[path][0],
-            videos={key: places[at] for key, places in zip(keys, videos, strict=True)},
+        EpisodeLocation(
+            number=int(columns["episode_index"][at]),
+            length=int(lengths[at]),
+            instruction=_instruction(folder, tasks[source]),
+            success=bool(success[source][0]) if success[source] else None,
+            data=rows.paths[file := rows.file[at]],
+            row=int(starts[at] - rows.first[file]),
+            rows=int(rows.end[file] - rows.first[file]),
+            videos={key: span.video(at, int(firsts[key][at])) for key, span in spans.items()},
         )
-        for at, (row, path) in enumerate(zip(rows, data, strict=True))
+        for at, source in enumerate(order.tolist())
     ]
 
 
-def _videos(root: Path, info: Info, rows: list[dict[str, Any]], key: str) -> list[VideoPlace]:
-    """Where each episode's frames of one camera are."""
-    files = [_file(root, info, row, f"videos/{key}", key) for row in rows]
-    starts = [round(row[f"videos/{key}/from_timestamp"] * info.fps) for row in rows]
-    spans = _spans(files, starts, [row["length"] for row in rows])
-    most = {path: end for path, (_, end) in spans.items()}
-    for path, row in zip(files, rows, strict=True):  # a file may be as long as its timestamps say, too
-        most[path] = max(most[path], round(row[f"videos/{key}/to_timestamp"] * info.fps))
-    return [VideoPlace(path, start, (spans[path][1], most[path])) for path, start in zip(files, starts, strict=True)]
-
-
-def _read(path: Path, video_keys: list[str]) -> list[dict[str, Any]]:
-    wanted = [
-        "episode_index",
-        "tasks",
-        "length",
-        *_DATA,
-        *(f"videos/{key}/{name}" for key in video_keys for name in _VIDEO),
-    ]
-    table = read_table(path, [*wanted, _SUCCESS])
-    with reading(path):
-        rows: list[dict[str, Any]] = table.to_pylist()
-    for name in wanted:
-        if name not in table.column_names or not _is_sound(name, table[name]):
+def _read_episodes(path: Path, wanted: list[str], fps: float) -> dict[str, Any]:
+    """Read a file of `meta/episodes`: numbers as arrays, tasks and success as lists."""
+    table = read_table(path, [*wanted, "tasks", _SUCCESS])
+    for name in [*wanted, "tasks"]:
+        if name not in table.column_names or not _is_sound(name, table[name], fps):
             raise damaged(path, f"no sound column {name!r}", "the columns of LeRobot v3.0, for every episode")
-    for row in rows:
-        start, end, length = row["dataset_from_index"], row["dataset_to_index"], row["length"]
-        if length < 1 or end - start != length:
-            found = f"episode {row['episode_index']} of length {length} in rows {start} to {end}"
-            raise damaged(path, found, "a length above 0 equal to the number of rows")
-    return rows
+    with reading(path):
+        columns: dict[str, Any] = {name: table[name].to_numpy() for name in wanted}
+        columns["tasks"] = table["tasks"].to_pylist()
+        known = _SUCCESS in table.column_names
+        columns[_SUCCESS] = table[_SUCCESS].to_pylist() if known else [None] * len(table)
+    starts, ends, lengths = (columns[name] for name in ("dataset_from_index", "dataset_to_index", "length"))
+    for at in np.flatnonzero((lengths < 1) | (ends - starts != lengths))[:1]:
+        found = f"episode {columns['episode_index'][at]} of length {lengths[at]} in rows {starts[at]} to {ends[at]}"
+        raise damaged(path, found, "a length above 0 equal to the number of rows")
+    return columns
 
 
-def _is_sound(name: str, column: pa.ChunkedArray) -> bool:
-    """Whether every episode has a value, of the kind the column is for."""
+def _is_sound(name: str, column: pa.ChunkedArray, fps: float) -> bool:
+    """Return whether every episode has a value, of the kind the column is for."""
     kind = column.type
+    if column.null_count:
+        return False
     if name == "tasks":
-        right = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    elif name.endswith("timestamp"):
-        right = pa.types.is_floating(kind) and pc.all(pc.is_finite(column)).as_py()
-    else:
-        right = pa.types.is_integer(kind)
-    return bool(right) and column.null_count == 0
+        return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+    if name.endswith("timestamp"):
+        return bool(pa.types.is_floating(kind) and (np.abs(column.to_numpy()) * fps < 2**53).all())
+    return bool(pa.types.is_integer(kind) and (column.to_numpy() < 2**53).all() and (column.to_numpy() >= 0).all())
 
 
-def _file(root: Path, info: Info, row: dict[str, Any], prefix: str, video_key: str | None = None) -> Path:
-    at = {"chunk_index": row[f"{prefix}/chunk_index"], "file_index": row[f"{prefix}/file_index"]}
-    if video_key is None:
-        return located(root, info.data_path, **at)
-    return located(root, info.video_path or "", video_key=video_key, **at)
+@dataclass(frozen=True)
+class _Spans:
+    """Shared files: their paths, first start and last end; the file of each episode; the most frames of each file."""
+
+    paths: list[Path]
+    first: NDArray[np.int64]
+    end: NDArray[np.int64]
+    file: NDArray[np.int64]
+    most: NDArray[np.int64]
+
+    def video(self, episode: int, first: int) -> VideoSpan:
+        file = self.file[episode]
+        return VideoSpan(self.paths[file], first, (int(self.end[file]), int(self.most[file])))
 
 
-def _spans(files: list[Path], starts: list[int], lengths: list[int]) -> dict[Path, tuple[int, int]]:
-    """File -> the first start and the last end of the episodes in it, which must not overlap."""
-    spans: dict[Path, tuple[int, int]] = {}
-    for path, start, length in sorted(zip(files, starts, lengths, strict=True)):
-        first, end = spans.get(path, (start, start))
-        if start < end:
-            found = f"an episode from {start}, inside another that ends at {end}"
-            raise damaged(path, found, "metadata whose episodes do not overlap")
-        spans[path] = (first, start + length)
-    return spans
-
-
-def _success(row: dict[str, Any]) -> bool | None:
-    most = row.get(_SUCCESS)
-    return bool(most[0]) if most else None
+def _spans(
+    root: Path,
+    template: str,
+    columns: Mapping[str, NDArray[Any]],
+    prefix: str,
+    starts: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    **fields: str,
+) -> _Spans:
+    """Group episodes by file; those of one file must not overlap."""
+    pairs = np.stack([columns[f"{prefix}/chunk_index"], columns[f"{prefix}/file_index"]], axis=1)
+    unique, file = np.unique(pairs, axis=0, return_inverse=True)
+    paths = [_path(root, template, chunk_index=c, file_index=f, **fields) for c, f in unique.tolist()]
+    file, ends = file.reshape(-1), starts + lengths
+    order = np.lexsort((starts, file))
+    before, after = order[:-1], order[1:]
+    for at in np.flatnonzero((file[before] == file[after]) & (starts[after] < ends[before]))[:1]:
+        found = f"an episode from {starts[after[at]]}, inside another that ends at {ends[before[at]]}"
+        raise damaged(paths[file[after[at]]], found, "metadata whose episodes do not overlap")
+    first, end = np.full(len(paths), np.iinfo(np.int64).max), np.zeros(len(paths), np.int64)
+    np.minimum.at(first, file, starts)
+    np.maximum.at(end, file, ends)
+    return _Spans(paths, first, end, file, end.copy())

@@ -1,4 +1,4 @@
-"""Columns of LeRobot's parquet tables as arrays and pictures, and back.
+"""Columns of LeRobot's parquet tables as arrays and images, and back.
 
 Tables are read a row group at a time; the last groups and open files are kept within a bound, however large the
 data set.
@@ -7,9 +7,8 @@ data set.
 from __future__ import annotations
 
 import io
-import struct
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -21,6 +20,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from counterpoint.data.episode import Array
+from counterpoint.data.formats.base import parsing
 from counterpoint.data.memory import LRUCache
 from counterpoint.errors import BadInputError
 
@@ -38,27 +38,33 @@ __all__ = [
 ]
 
 _IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+_HINT = "copy or download the data set again"
 
 
 def damaged(where: str | Path, found: str, expected: str) -> BadInputError:
-    """The error for files that contradict themselves or each other."""
-    return BadInputError(where, found, expected, "copy or download the data set again")
+    """Return the error for files that contradict themselves or each other."""
+    return BadInputError(where, found, expected, _HINT)
+
+
+def reading(path: Path, expected: str = "a whole parquet file") -> AbstractContextManager[None]:
+    """Turn every error on a damaged file into `BadInputError`."""
+    return parsing(path, expected, _HINT)
 
 
 def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """A whole parquet file, or those of `columns` it has."""
+    """Read a whole parquet file, or those of `columns` it has."""
     with reading(path):
         present = None if columns is None else [c for c in columns if c in pq.read_schema(path).names]
         return pq.read_table(path, columns=present, use_threads=False)
 
 
 def count_rows(path: Path) -> int:
-    """Rows of a parquet file, from its footer."""
+    """Return the number of rows of a parquet file, from its footer."""
     return int(_opened(file_key(path)).starts[-1])
 
 
 def read_rows(path: Path, first: int, count: int, columns: Sequence[str]) -> pa.Table:
-    """Rows `first` to `first + count - 1` of some columns.
+    """Read rows `first` to `first + count - 1` of some columns.
 
     Raises:
         BadInputError: When the file is missing, damaged, or has no such rows or columns.
@@ -79,7 +85,7 @@ FileKey = tuple[str, int, int]
 
 
 def file_key(path: Path) -> FileKey:
-    """Path, size and time of change: a file written anew is another file."""
+    """Return path, size and time of change: a file written anew is another file."""
     with reading(path):
         status = path.stat()
     return str(path), status.st_size, status.st_mtime_ns
@@ -102,6 +108,9 @@ def _opened(key: FileKey) -> _Opened:
         return _Opened(file, frozenset(file.schema_arrow.names), np.cumsum([0, *sizes]))
 
 
+_groups: LRUCache[pa.Table] = LRUCache(limit=256 * 1024**2)
+
+
 def _group(key: FileKey, group: int, columns: tuple[str, ...]) -> pa.Table:
     def read() -> tuple[pa.Table, int]:
         with reading(Path(key[0])):
@@ -111,34 +120,23 @@ def _group(key: FileKey, group: int, columns: tuple[str, ...]) -> pa.Table:
     return _groups.get((key, group, columns), read)
 
 
-_groups: LRUCache[pa.Table] = LRUCache(limit=256 * 1024**2)
-
-
-@contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Tell pyarrow's and the system's errors on `path` as `BadInputError`."""
-    try:
-        yield
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise damaged(path, str(error).strip().split("\n")[0], "a whole parquet file") from error
-
-
 def as_column(values: Array) -> pa.Array:
-    """[T, n] as LeRobot keeps it: a list of fixed length, or plain numbers where n is 1."""
+    """Return [T, n] as LeRobot keeps it: a list of fixed length, or plain numbers where n is 1."""
     if values.shape[1] == 1:
         return pa.array(values[:, 0])
     return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
 
 
 def as_matrix(where: Path, table: pa.Table, name: str) -> Array:
-    """The reverse of `as_column`, for (nested) lists of fixed or varying type: [T, n].
+    """Return (nested) lists of fixed or varying type as [T, n]: the reverse of `as_column`.
 
     Raises:
         BadInputError: When the lists are not all of one length, or a value is no number.
     """
     values = table[name].combine_chunks()
     while pa.types.is_nested(values.type):
-        lengths = pc.list_value_length(values)
+        with reading(where, f"lists of numbers in {name!r}"):
+            lengths = pc.list_value_length(values)
         if values.null_count or len(pc.unique(lengths)) > 1:
             raise damaged(where, f"lists of several lengths in {name!r}", "one length")
         values = values.flatten()
@@ -150,7 +148,7 @@ def as_matrix(where: Path, table: pa.Table, name: str) -> Array:
 
 
 def as_png(frames: Array) -> pa.Array:
-    """uint8 [T, H, W, 3] as the struct of bytes and path that `datasets` reads as an image."""
+    """Return uint8 [T, H, W, 3] as the struct of bytes and path that `datasets` reads as an image."""
     rows = []
     for number, frame in enumerate(frames):
         png = io.BytesIO()
@@ -160,18 +158,13 @@ def as_png(frames: Array) -> pa.Array:
 
 
 def from_png(where: Path, images: pa.ChunkedArray) -> list[Array]:
-    """The reverse of `as_png`: pictures uint8 [H, W, 3] of structs with encoded bytes."""
-    with reading(where):
-        entries = images.to_pylist()
-    return [_decoded(where, entry) for entry in entries]
+    """Return the images uint8 [H, W, 3] of structs with encoded bytes: the reverse of `as_png`."""
+    return [_decoded(where, entry) for entry in images.to_pylist()]
 
 
 def _decoded(where: Path, entry: object) -> Array:
     content = entry.get("bytes") if isinstance(entry, dict) else None
     if not isinstance(content, bytes):
-        raise damaged(where, "a picture without bytes", "encoded pictures inside the parquet file")
-    try:
-        with Image.open(io.BytesIO(content)) as picture:
-            return np.asarray(picture.convert("RGB"))
-    except (OSError, ValueError, SyntaxError, struct.error, Image.DecompressionBombError) as error:
-        raise damaged(where, str(error), "readable pictures") from error
+        raise damaged(where, "an image without bytes", "encoded images inside the parquet file")
+    with reading(where, "readable images"), Image.open(io.BytesIO(content)) as image:
+        return np.asarray(image.convert("RGB"))
