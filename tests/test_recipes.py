@@ -9,7 +9,7 @@ from counterpoint.agents import agent_config
 from counterpoint.config import parse_overrides, read_recipe, recipe_names, validate
 from counterpoint.data.sampler import Loader
 from counterpoint.envs.goal.env import make_goal_env
-from counterpoint.envs.goal.waypoints import MazeGrid
+from counterpoint.envs.goal.mazes import MazeGrid
 from counterpoint.objectives import OBJECTIVES, STEP_OBJECTIVES, objective_config
 from counterpoint.training.imitate import ImitationRunConfig, is_imitation
 from counterpoint.training.pretrain import PretrainConfig, build_objective, load_config

@@ -21,7 +21,7 @@ from counterpoint.agents.contrastive import ContrastiveAgent
 from counterpoint.data.formats.minari.reader import read_minari
 from counterpoint.envs.goal.collect import PointMazeCollect, collect_pointmaze
 from counterpoint.envs.goal.env import EnvConfig, make_goal_env
-from counterpoint.envs.goal.waypoints import MazeGrid
+from counterpoint.envs.goal.mazes import MazeGrid
 from counterpoint.provenance import provenance
 from counterpoint.training.train_agent import train_agent
 from studies.harness import RESULTS
@@ -85,7 +85,7 @@ def main() -> None:
 def far_pairs(goals: np.ndarray, maze: MazeGrid) -> list[tuple[int, int]]:
     """Indices of states drawn by chance that are far from one another through the maze."""
     rng = np.random.default_rng(0)
-    cells = [(int(row), int(column)) for row, column in maze.cells_of(goals)]
+    cells = maze.cells_of(goals)
     pairs: list[tuple[int, int]] = []
     while len(pairs) < PAIRS:
         start, goal = (int(index) for index in rng.integers(len(cells), size=2))

@@ -24,7 +24,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from counterpoint.agents.contrastive import ContrastiveAgent
-from counterpoint.envs.goal.waypoints import Cell, MazeGrid
+from counterpoint.envs.goal.mazes import Cell, MazeGrid
 from counterpoint.errors import BadInputError
 from counterpoint.files import write_atomically
 
@@ -228,7 +228,7 @@ def interpolation_study(
     """
     from studies.interpolation.figures import draw_interpolation  # matplotlib is an extra
 
-    cells = [(int(row), int(column)) for row, column in maze.cells_of(states[:, :2])]
+    cells = maze.cells_of(states[:, :2])
     alphas = np.linspace(0, 1, steps)
     rng = np.random.default_rng(seed)
     chosen = rng.choice(len(states), size=min(anchors, len(states)), replace=False)

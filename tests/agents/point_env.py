@@ -14,7 +14,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from counterpoint.data.draws import Spaces
-from counterpoint.envs.goal.config import EnvConfig
+from counterpoint.envs.goal.env import EnvConfig
 from counterpoint.errors import BadInputError
 
 STEPS = 10

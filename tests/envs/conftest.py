@@ -25,6 +25,7 @@ def slider() -> Iterator[None]:
     gymnasium.register("Slider-v0", toy, max_episode_steps=5)
     gymnasium.register("EndlessSlider-v0", toy)
     gymnasium.register("BreakingSlider-v0", toy, max_episode_steps=5, kwargs={"breaks": True})
+    gymnasium.register("MuteSlider-v0", toy, max_episode_steps=5, kwargs={"judges": False})
     choices = {"actions": spaces.Discrete(3)}
     gymnasium.register("DiscreteSlider-v0", toy, max_episode_steps=5, kwargs=choices)
     from_five = {"actions": spaces.Discrete(3, start=5)}

@@ -16,7 +16,7 @@ from counterpoint.envs.goal.collect import (
     plan_stitching,
 )
 from counterpoint.envs.goal.env import EnvConfig, make_goal_env
-from counterpoint.envs.goal.waypoints import MazeGrid
+from counterpoint.envs.goal.mazes import MazeGrid
 from counterpoint.errors import BadInputError
 
 pytestmark = pytest.mark.sim
@@ -85,7 +85,7 @@ def test_stitching_data_join_nothing_and_are_evaluated_across(tmp_path: Path, ma
     plan = plan_stitching(grid)
     sides: list[set[tuple[int, int]]] = [set(), set()]
     for number, episode in enumerate(read(config.out / "train")):
-        cells = {(int(row), int(column)) for row, column in grid.cells_of(episode.observations["achieved_goal"])}
+        cells = set(grid.cells_of(episode.observations["achieved_goal"]))
         assert cells <= set(plan.far if number % 2 else plan.near)
         assert grid.cell_of(episode.observations["desired_goal"][0]) in (plan.far if number % 2 else plan.near)
         sides[number % 2] |= cells

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from counterpoint.envs.goal.env import EnvConfig, GoalEnv, make_goal_env
-from counterpoint.envs.goal.sources import FETCH_TASKS
+from counterpoint.envs.goal.tasks import FETCH_TASKS
 from counterpoint.envs.rendering import View
 
 pytestmark = pytest.mark.sim

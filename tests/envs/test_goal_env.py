@@ -3,6 +3,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from numpy.typing import NDArray
 
@@ -140,6 +142,41 @@ def test_own_environments_do_and_their_actions_are_rescaled() -> None:
     seen, reward, _, _, info = env.step(np.full(1, -0.7, np.float32))
     assert seen["achieved_goal"] == pytest.approx(11.5)
     assert (reward, info["is_success"]) == (1.0, True)
+
+
+def test_an_environment_s_own_success_decides_unless_a_distance_is_given() -> None:
+    own, near = (make_goal_env(EnvConfig(name="Slider-v0", success_distance=given)) for given in (None, 1.0))
+    assert spaces_of(own).success_distance == 0
+    for env, expected in ((own, [False, True]), (near, [False, False])):
+        env.reset(seed=0)
+        found = [env.step(np.full(1, action, np.float32)) for action in (-0.2, -0.4)]  # 4, then 3 more: 5 from the goal
+        assert [info["is_success"] for *_, info in found] == expected
+        assert [reward for _, reward, *_ in found] == [float(one) for one in expected]
+
+
+def test_environments_and_functions_that_make_them_are_taken() -> None:
+    config = EnvConfig(name="mine", success_distance=1.0)
+    for given in (gymnasium.make("Slider-v0"), partial(gymnasium.make, "Slider-v0")):
+        env = make_goal_env(config, given)
+        env.reset(seed=0)
+        assert env.step(np.ones(1, np.float32))[4] == {"is_success": False, "distance": 2.0}
+    with pytest.raises(BadInputError, match="env mine: found observations without goals"):
+        make_goal_env(config, partial(gymnasium.make, "CartPole-v1"))
+
+
+@pytest.mark.parametrize("config", FORMS, ids=called)
+def test_every_form_passes_gymnasium_s_checks_and_renders(config: EnvConfig) -> None:
+    env = make_goal_env(config.model_copy(update={"max_episode_steps": 4}))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*(np.inf|infinity|precision|spec|different from the unwrapped).*")
+        check_env(env, skip_render_check=True)
+    recorded = gymnasium.wrappers.RenderCollection(env, pop_frames=False)  # RecordVideo's loop, without an encoder
+    play(recorded, seed=1, steps=4)
+    images: Any = recorded.render()
+    size = config.image_size if config.observations == "image" else 240
+    assert [(image.dtype, image.shape) for image in images] == [(np.uint8, (size, size, 3))] * 5
+    assert not np.array_equal(images[0], images[-1])
+    env.close()
 
 
 def test_discrete_actions_pass_as_they_are() -> None:

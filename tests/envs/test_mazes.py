@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from counterpoint.envs.goal.env import EnvConfig, GoalEnv, make_goal_env
-from counterpoint.envs.goal.waypoints import MazeGrid
+from counterpoint.envs.goal.mazes import MazeGrid
 
 pytestmark = pytest.mark.sim
 

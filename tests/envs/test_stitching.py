@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from counterpoint.data.draws import GoalEpisode
 from counterpoint.envs.goal.collect import joining_episodes, plan_stitching, refuse_joined
-from counterpoint.envs.goal.waypoints import Cell, MazeGrid
+from counterpoint.envs.goal.mazes import Cell, MazeGrid
 from counterpoint.errors import BadInputError
 from tests.envs.test_waypoints import U, mazes
 

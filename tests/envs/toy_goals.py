@@ -19,6 +19,7 @@ class Slider(gymnasium.Env[dict[str, Any], Any]):
         breaks: bool = False,
         end: float = np.inf,
         goal: tuple[int, ...] = (1,),
+        judges: bool = True,
     ) -> None:
         box = spaces.Box(-np.inf, np.inf, (1,), np.float64)
         self.observation_space = spaces.Dict(
@@ -29,7 +30,7 @@ class Slider(gymnasium.Env[dict[str, Any], Any]):
             }
         )
         self.action_space = spaces.Box(0.0, 10.0, (1,), np.float32) if actions is None else actions
-        self.breaks, self.end, self.steps = breaks, end, 0
+        self.breaks, self.end, self.judges = breaks, end, judges
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -40,8 +41,7 @@ class Slider(gymnasium.Env[dict[str, Any], Any]):
 
     def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         self.at += float(np.asarray(action).sum())
-        self.steps += 1
-        return self._seen(), -7.0, self.at > self.end, False, {"is_success": False}
+        return self._seen(), -7.0, self.at > self.end, False, {"is_success": self.at > 5.0} if self.judges else {}
 
     def _seen(self) -> dict[str, Any]:
         at = np.nan if self.breaks and self.at > 0 else self.at

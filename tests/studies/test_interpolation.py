@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from counterpoint.agents.base import Spaces
 from counterpoint.agents.td_infonce import TDInfoNCE, TDInfoNCEConfig
-from counterpoint.envs.goal.waypoints import MazeGrid
+from counterpoint.envs.goal.mazes import MazeGrid
 from counterpoint.errors import BadInputError
 from studies.interpolation.run import (
     Reals,

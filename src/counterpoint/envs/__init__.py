@@ -7,8 +7,7 @@
 - `counterpoint.envs.make`: tasks with a camera in one form: Meta-World, dm_control, LIBERO, robomimic.
 - `counterpoint.envs.dmc.env`, `dmc_planner`, `dmc_collect`: dm_control, planners that know its dynamics, data.
 - `counterpoint.envs.libero`, `robomimic`: adapters behind extras of their own.
-- `counterpoint.envs.goal.env`: goal-reaching environments in one form; Fetch and mazes, and your own.
-- `counterpoint.envs.goal.env`: their stochastic variant.
-- `counterpoint.envs.goal.waypoints`, `stitching`, `collect_mazes`: PointMaze data recorded with a waypoint controller.
+- `counterpoint.envs.goal`: goal-reaching environments in one form (Fetch, mazes, your own), and data of mazes.
+- `counterpoint.envs.vector`: environments side by side, in this process or in processes of their own.
 - `counterpoint.envs.rendering`: fast off-screen pictures of any MuJoCo model.
 """

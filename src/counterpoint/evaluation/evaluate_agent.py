@@ -10,8 +10,7 @@ from pydantic import Field
 
 from counterpoint.agents import SavedAgent
 from counterpoint.config import FrozenConfig, validate
-from counterpoint.envs.goal.config import EnvConfig
-from counterpoint.envs.goal.env import env_spaces, goal_envs, in_another_env, matched
+from counterpoint.envs.goal.env import EnvConfig, env_spaces, goal_envs, in_another_env, matched
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.goal_rollout import episode_seed, report, rollout
 from counterpoint.files import write_atomically

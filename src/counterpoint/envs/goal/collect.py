@@ -1,22 +1,13 @@
-"""Data that no trajectory joins: a maze cut into two parts that overlap, start in the one, goal in the other.
+"""Record PointMaze data with a waypoint controller: `counterpoint collect pointmaze`.
 
-Cells are ordered by their distance from the start. Cells at the middle distances are the overlap; every path from
-the start to the goal crosses it, since distances grow by one a step::
+The suite `navigate` goes from a random cell to a random goal, and on to further random cells until the time is over.
+`stitch` does the same inside one of two overlapping parts of the maze, so that an agent has to put two trajectories
+together: cells are ordered by their distance from the start, and those at the middle distances are the overlap, which
+every path from start to goal crosses::
 
     distance     0  1  2  3  4  5  6  7  8  9  10  11
     near part    x  x  x  x  x  x  x
     far part                 x  x  x  x  x  x  x   x
-
-A trajectory stays in one of the parts, so that none is ever on both sides of the overlap. An agent that starts in
-the near part and is sent into the far one has to put two of them together.
-
-Record PointMaze data with a waypoint controller: `counterpoint collect pointmaze`. Nothing is downloaded.
-
-Two suites:
-
-- `navigate`: from a random cell to a random goal, and on to further random cells until the time is over.
-- `stitch`: the same inside one of two overlapping parts of the maze. No trajectory joins the start of the
-  evaluation with its goal (`stitching.py`); that is checked of every recorded episode before anything is written.
 
 An episode depends on the seed, its split and its number alone. The data set appears whole or not at all.
 """
@@ -32,7 +23,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
-import gymnasium
 import numpy as np
 from pydantic import Field
 
@@ -41,9 +31,9 @@ from counterpoint.data.draws import GoalEpisode
 from counterpoint.data.formats.minari.files import import_minari
 from counterpoint.data.formats.minari.writer import write_minari
 from counterpoint.envs.collect import first_difference
-from counterpoint.envs.goal.env import EnvConfig, make_goal_env
-from counterpoint.envs.goal.waypoints import Cell, MazeGrid, WaypointController
-from counterpoint.errors import BadInputError
+from counterpoint.envs.goal.env import Env, EnvConfig, make_goal_env
+from counterpoint.envs.goal.mazes import Cell, MazeGrid, WaypointController
+from counterpoint.errors import BadInputError, require
 from counterpoint.progress import ProgressBar
 
 __all__ = [
@@ -55,6 +45,10 @@ __all__ = [
     "plan_stitching",
     "refuse_joined",
 ]
+
+_ATTEMPTS = 50
+_NOTE = "collect.json"
+_SPLITS = ("train", "val")
 
 
 @dataclass(frozen=True)
@@ -86,45 +80,35 @@ def plan_stitching(
 
     Args:
         grid: The maze.
-        start: Where evaluation starts; the first free cell where `None`.
-        goal: Where it ends; the cell farthest from the start (the first of them) where `None`.
+        start: The cell where evaluation starts; the first free cell where `None`.
+        goal: The cell where it ends; the cell farthest from the start (the first of them) where `None`.
         overlap: The overlap is as many cells to either side of the middle of the way.
 
     Raises:
         BadInputError: When start and goal are not free, connected and far enough from one another: the goal two
             cells beyond the overlap at least, so that being near the goal is not being in the overlap.
     """
+    hint = "choose other cells or less overlap"
     start = grid.free[0] if start is None else start
-    if start not in grid.free:
-        raise _unfit(f"the start {start}", "a free cell, as (row, column)")
+    require(start in grid.free, "stitching", f"the start {start}", "a free cell, as (row, column)", hint)
     distances = grid.distances(start)
     goal = max(distances, key=lambda cell: (distances[cell], (-cell[0], -cell[1]))) if goal is None else goal
-    if goal not in distances:
-        raise _unfit(f"the goal {goal}", f"a cell that can be reached from {start}")
+    require(goal in distances, "stitching", f"the goal {goal}", f"a cell that can be reached from {start}", hint)
     middle = distances[goal] // 2
     first, last = middle - overlap, middle + overlap
-    if first < 1 or distances[goal] < last + 2:
-        raise _unfit(
-            f"{distances[goal]} cells between start and goal, and an overlap of {2 * overlap + 1}",
-            "the start outside the overlap and the goal two cells beyond it",
-        )
-    return StitchPlan(
-        start=start,
-        goal=goal,
-        near=tuple(cell for cell in distances if distances[cell] <= last),
-        far=tuple(grid.distances(goal, [cell for cell in distances if distances[cell] >= first])),
-    )
+    found = f"{distances[goal]} cells between start and goal, and an overlap of {2 * overlap + 1}"
+    expected = "the start outside the overlap and the goal two cells beyond it"
+    require(first >= 1 and distances[goal] >= last + 2, "stitching", found, expected, hint)
+    near = tuple(cell for cell in distances if distances[cell] <= last)
+    far = tuple(grid.distances(goal, [cell for cell in distances if distances[cell] >= first]))
+    return StitchPlan(start, goal, near, far)
 
 
 def joining_episodes(episodes: Iterable[GoalEpisode], grid: MazeGrid, plan: StitchPlan) -> list[int]:
-    """Numbers of the episodes that were on both sides of the overlap, which none should be."""
+    """Return the numbers of the episodes that were on both sides of the overlap, which none should be."""
     near, far = set(plan.near), set(plan.far)
-    joining = []
-    for number, episode in enumerate(episodes):
-        visited = {(int(row), int(column)) for row, column in grid.cells_of(episode.achieved)}
-        if visited - far and visited - near:
-            joining.append(number)
-    return joining
+    visited = [set(grid.cells_of(episode.achieved)) for episode in episodes]
+    return [number for number, cells in enumerate(visited) if cells - far and cells - near]
 
 
 def refuse_joined(episodes: Iterable[GoalEpisode], grid: MazeGrid, plan: StitchPlan) -> None:
@@ -135,27 +119,13 @@ def refuse_joined(episodes: Iterable[GoalEpisode], grid: MazeGrid, plan: StitchP
     """
     joining = joining_episodes(episodes, grid, plan)
     if joining:
-        raise BadInputError(
-            f"episode {joining[0]}",
-            f"a trajectory that was on both sides ({len(joining)} such episodes)",
-            "trajectories that stay on the start's or on the goal's side of the overlap",
-            "record the data with the suite `stitch`",
-        )
-
-
-def _unfit(found: str, expected: str) -> BadInputError:
-    return BadInputError("stitching", found, expected, "choose other cells or less overlap")
-
-
-_ATTEMPTS = 50
-_NOTE = "collect.json"
-_SPLITS = ("train", "val")
-
-GoalSimulation = gymnasium.Env[Any, Any]
+        found = f"a trajectory that was on both sides ({len(joining)} such episodes)"
+        expected = "trajectories that stay on the start's or on the goal's side of the overlap"
+        raise BadInputError(f"episode {joining[0]}", found, expected, "record the data with the suite `stitch`")
 
 
 class PointMazeCollect(FrozenConfig):
-    """What to record.
+    """Settings of a recording.
 
     Attributes:
         out: The folder to come, with a Minari data set in `train` and one in `val`.
@@ -168,7 +138,7 @@ class PointMazeCollect(FrozenConfig):
         start: Cell (row, column) where evaluation starts, of the suite `stitch`; the first free one where `None`.
         goal: Cell where it ends; the farthest from the start where `None`.
         overlap: Cells to either side of the middle of the way that both parts of the maze share.
-        seed: Of all that is random.
+        seed: Random seed of starts, goals and noise.
     """
 
     out: Path
@@ -192,7 +162,7 @@ class PointMazeCollect(FrozenConfig):
 def collect_pointmaze(config: PointMazeCollect) -> Path:
     """Record a data set; one that is already there, recorded alike, is left as it is.
 
-    Beside the data stands `collect.json`: the configuration, versions, how many episodes strayed and were recorded
+    Beside the data lies `collect.json`: the configuration, versions, how many episodes strayed and were recorded
     anew, and `evaluation`, the environment on which to evaluate.
 
     Args:
@@ -205,7 +175,8 @@ def collect_pointmaze(config: PointMazeCollect) -> Path:
         BadInputError: When the folder holds something else, or the maze cannot be cut as asked.
         MissingExtraError: When the simulator or what writes Minari's form is not installed.
     """
-    identity = _identity(config)
+    versions = {name: version(name) for name in ("gymnasium-robotics", "mujoco", "numpy")}
+    identity: dict[str, Any] = {"config": config.model_dump(mode="json", exclude={"out"}), "versions": versions}
     if config.out.exists():
         _refuse_different(config.out, identity)
         return config.out
@@ -225,7 +196,7 @@ def collect_pointmaze(config: PointMazeCollect) -> Path:
 
 
 def evaluation_env(config: PointMazeCollect) -> EnvConfig:
-    """The environment on which an agent trained on this data is evaluated: for `stitch`, from one part to the other."""
+    """Return the environment on which to evaluate: for `stitch`, from one part to the other."""
     if config.suite == "navigate":
         return EnvConfig(name=config.env_id)
     env = make_goal_env(EnvConfig(name=config.env_id))
@@ -242,22 +213,19 @@ def _plan(config: PointMazeCollect, grid: MazeGrid) -> StitchPlan | None:
 
 
 def _record(
-    config: PointMazeCollect, env: GoalSimulation, grid: MazeGrid, plan: StitchPlan | None
+    config: PointMazeCollect, env: Env, grid: MazeGrid, plan: StitchPlan | None
 ) -> tuple[dict[str, list[GoalEpisode]], int]:
-    """The episodes of each split, and how many strayed out of their part of the maze and were given up."""
+    """Return the episodes of each split, and how many strayed out of their part of the maze and were given up."""
     parts = (grid.free,) if plan is None else (plan.near, plan.far)
     controllers = [WaypointController(grid, part) for part in parts]
     counts = {"train": config.episodes, "val": config.val_episodes}
-    splits: dict[str, list[GoalEpisode]] = {}
+    splits: dict[str, list[GoalEpisode]] = {split: [] for split in counts}
     strayed = 0
     with ProgressBar("collect", sum(counts.values()), "episodes") as bar:
         for split, count in counts.items():
-            splits[split] = []
             for number in range(count):
-                part = number % len(parts)
-                episode, given_up = _episode_in(
-                    parts[part], env, controllers[part], config, [config.seed, _SPLITS.index(split), number]
-                )
+                part, seeds = number % len(parts), [config.seed, _SPLITS.index(split), number]
+                episode, given_up = _episode_in(parts[part], env, controllers[part], config.noise, seeds)
                 splits[split].append(episode)
                 strayed += given_up
                 bar.advance(note=f"{strayed} strayed" if strayed else "")
@@ -265,33 +233,22 @@ def _record(
 
 
 def _episode_in(
-    part: tuple[Cell, ...],
-    env: GoalSimulation,
-    controller: WaypointController,
-    config: PointMazeCollect,
-    seeds: list[int],
+    part: tuple[Cell, ...], env: Env, controller: WaypointController, noise: float, seeds: list[int]
 ) -> tuple[GoalEpisode, int]:
-    """The first attempt that stays in its part of the maze, and how many did not."""
-    allowed = set(part)
+    """Return the first attempt that stays in its part of the maze, and how many did not."""
     for attempt in range(_ATTEMPTS):
-        rng = np.random.default_rng([*seeds, attempt])
-        episode = _episode(part, env, controller, config.noise, rng)
-        visited = {(int(row), int(column)) for row, column in controller.grid.cells_of(episode.achieved)}
-        if visited <= allowed:
+        episode = _episode(part, env, controller, noise, np.random.default_rng([*seeds, attempt]))
+        if set(controller.grid.cells_of(episode.achieved)) <= set(part):
             return episode, attempt
-    raise BadInputError(
-        "noise",
-        f"{_ATTEMPTS} episodes in a row that left their part of the maze",
-        "a controller that mostly stays in it",
-        "less noise, or more overlap",
-    )
+    found = f"{_ATTEMPTS} episodes in a row that left their part of the maze"
+    raise BadInputError("noise", found, "a controller that mostly stays in it", "less noise, or more overlap")
 
 
 def _episode(
-    part: tuple[Cell, ...], env: GoalSimulation, controller: WaypointController, noise: float, rng: np.random.Generator
+    part: tuple[Cell, ...], env: Env, controller: WaypointController, noise: float, rng: np.random.Generator
 ) -> GoalEpisode:
-    """To the commanded goal and, once there, on to random cells of the part."""
-    start, goal = (part[place] for place in rng.choice(len(part), 2, replace=False))
+    """Drive to the commanded goal and, once there, on to random cells of the part."""
+    start, goal = (part[index] for index in rng.choice(len(part), 2, replace=False))
     options = {"reset_cell": np.array(start), "goal_cell": np.array(goal)}
     seen, _ = env.reset(seed=int(rng.integers(2**31)), options=options)
     target = commanded = seen["desired_goal"]
@@ -305,7 +262,7 @@ def _episode(
         achieved.append(seen["achieved_goal"])
         actions.append(action)
         success.append(info["is_success"])
-        if np.linalg.norm(seen["achieved_goal"] - target) < _arrived(controller):
+        if np.linalg.norm(seen["achieved_goal"] - target) < 0.25 * controller.grid.scale:
             target = controller.grid.centre(part[rng.integers(len(part))])
     return GoalEpisode(
         observations=np.stack(observations),
@@ -315,21 +272,6 @@ def _episode(
         rewards=np.array(success, np.float32),
         success=np.array(success),
     )
-
-
-def _arrived(controller: WaypointController) -> float:
-    return 0.25 * controller.grid.scale
-
-
-def _identity(config: PointMazeCollect) -> dict[str, Any]:
-    """All that decides the data, as JSON values."""
-    names = ("gymnasium-robotics", "mujoco", "numpy")
-    tree = {
-        "config": config.model_dump(mode="json", exclude={"out"}),
-        "versions": {name: version(name) for name in names},
-    }
-    identity: dict[str, Any] = json.loads(json.dumps(tree))
-    return identity
 
 
 def _write(config: PointMazeCollect, splits: dict[str, list[GoalEpisode]], note: dict[str, Any]) -> None:
@@ -356,19 +298,13 @@ def _write(config: PointMazeCollect, splits: dict[str, list[GoalEpisode]], note:
 
 
 def _refuse_different(out: Path, identity: dict[str, Any]) -> None:
+    hint = "choose another --out, or remove it"
     try:
         kept = json.loads((out / _NOTE).read_text())
         recorded = {key: kept[key] for key in identity}
     except (OSError, ValueError, KeyError):
-        raise BadInputError(
-            out, "something that counterpoint did not collect", "a new folder", "choose another --out, or remove it"
-        ) from None
+        raise BadInputError(out, "something that counterpoint did not collect", "a new folder", hint) from None
     difference = first_difference(recorded, identity)
     if difference is not None:
         key, then, now = difference
-        raise BadInputError(
-            out,
-            f"a data set collected with {key} = {then}",
-            f"{key} = {now}, as asked for now",
-            "choose another --out, or remove it",
-        )
+        raise BadInputError(out, f"a data set collected with {key} = {then}", f"{key} = {now}, as asked for now", hint)

@@ -1,41 +1,34 @@
-"""The stochastic variant of an environment: observations are now and then another situation's.
-
-TD InfoNCE (section 4.1) has "observations ... corrupted with probability 0.1" and does not say by what. Read here
-as: each observation, the first of an episode included, is replaced with that probability by one drawn uniformly
-from a pool of observations that this environment has shown. The achieved goal is part of what an agent sees of
-itself, and is replaced together with it; the desired goal is not. Reward, success and distance are of the true
-state.
-
-The pool is filled before the first episode, with uniformly random actions and fixed seeds. It is therefore the same
-in every process, during training and evaluation, and after a run was resumed; no policy changes it.
-
-Goal-reaching environments in one form: `make_goal_env(EnvConfig(name="FetchPush-v4"))`.
+"""Goal-reaching environments in one form: `make_goal_env(EnvConfig(name="FetchPush-v4"))`.
 
 Any gymnasium environment will do whose observations are dictionaries with `observation`, `achieved_goal` and
-`desired_goal` (gymnasium-robotics' Fetch and mazes, or your own). Out comes the same dictionary, as an agent
-wants it: float32 states or uint8 pictures, goals as coordinates, whole states or pictures, actions in [-1, 1],
-episodes of a known length, and in `info` at every step whether the goal is reached and how far away it is.
-
-Pictures need a graphics context, which is made when the first one is drawn, in the process that draws.
+`desired_goal` (gymnasium-robotics' Fetch and mazes, or your own).
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
-import gymnasium
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, ValidationInfo, field_validator
 
+from counterpoint.config import FrozenConfig
 from counterpoint.data.draws import Spaces
-from counterpoint.envs.goal.config import EnvConfig, episode_steps, refuse_impossible_form, success_distance
-from counterpoint.envs.goal.sources import KEYS, Raw, make_base, task_of
+from counterpoint.envs.goal.mazes import Cell, MazeGrid
+from counterpoint.envs.goal.registry import KEYS, make_base, with_standard_actions
+from counterpoint.envs.goal.tasks import FAMILIES, Raw, task_of
 from counterpoint.envs.rendering import FastRenderer
 from counterpoint.envs.vector import VectorEnv
-from counterpoint.errors import BadInputError, MissingExtraError
+from counterpoint.errors import BadInputError, MissingExtraError, require
+
+try:
+    import gymnasium
+    from gymnasium import spaces
+except ModuleNotFoundError:
+    raise MissingExtraError("gymnasium", "sim") from None
 
 __all__ = [
     "CorruptedObservations",
@@ -50,84 +43,53 @@ __all__ = [
     "spaces_of",
 ]
 
-
-_REPLACED = ("observation", "achieved_goal")
-_POOL_SEED = 2**30
-_POOL_EPISODES, _POOL_STEPS = 20, 50
-
+Env = gymnasium.Env[Any, Any]
 Observation = dict[str, NDArray[Any]]
 
+_SLACK = 1e-5  # by which an action may leave the box: rounding
+_VIDEO_SIZE = 240  # pixels of `render` where agents see states
+_REPLACED = ("observation", "achieved_goal")
+_POOL_SEED, _POOL_EPISODES, _POOL_STEPS = 2**30, 20, 50
 
-class CorruptedObservations(gymnasium.Wrapper[Observation, Any, Observation, Any]):
-    """Replaces observations by others that were seen. `info["corrupted"]` says when.
 
-    Args:
-        env: A goal environment.
-        probability: Of replacing an observation.
+class EnvConfig(FrozenConfig):
+    """A goal-reaching environment.
+
+    Attributes:
+        name: Its gymnasium id, such as `FetchPush-v4` or `PointMaze_Medium-v3`; of `module:MyEnv-v0` the
+            module is imported before, to register it.
+        observations: `state`, or `image`: an image, and then goals are images too.
+        goals: `coordinates` of what is to be moved; `state`: the whole observation, also of the goal that is
+            commanded; `state_zero_padded`: whole observations in training, and as command the coordinates with
+            zeros around them (the TD InfoNCE authors' form, an inconsistency kept for comparison).
+        corruption: Probability with which each observation is replaced by another one.
+        max_episode_steps: Length of an episode; the environment's own where `None`.
+        image_size: Height and width of images; the agents' convolutions need 36 pixels.
+        start_cells: (row, column) of the maze's cells where episodes begin; the maze's own rule where empty.
+        goal_cells: Cells where goals lie.
+        success_distance: Distance within which a goal counts as reached. Where `None`, the environment's own
+            `info["is_success"]` decides, or else its own distance.
     """
 
-    def __init__(self, env: gymnasium.Env[Observation, Any], probability: float) -> None:
-        super().__init__(env)
-        self.probability = probability
-        self.pool: list[Observation] = []
-        self._rng = np.random.default_rng()
+    name: str
+    observations: Literal["state", "image"] = "state"
+    goals: Literal["coordinates", "state", "state_zero_padded"] = "coordinates"
+    corruption: float = Field(default=0.0, ge=0, le=1)
+    max_episode_steps: int | None = Field(default=None, ge=1)
+    image_size: int = Field(default=64, ge=36)
+    start_cells: tuple[Cell, ...] = ()
+    goal_cells: tuple[Cell, ...] = ()
+    success_distance: float | None = Field(default=None, gt=0)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, dict[str, Any]]:
-        """Begin an episode; `seed` decides the corruption too."""
-        if not self.pool:
-            self.pool = self._explore()
-        if seed is not None:
-            self._rng = np.random.default_rng([seed, 2])
-        observation, info = self.env.reset(seed=seed, options=options)
-        return self._corrupt(observation, info)
-
-    def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Take one step."""
-        observation, reward, terminated, truncated, info = self.env.step(action)
-        observation, info = self._corrupt(observation, info)
-        return observation, float(reward), terminated, truncated, info
-
-    def _corrupt(self, observation: Observation, info: dict[str, Any]) -> tuple[Observation, dict[str, Any]]:
-        # Both numbers are drawn each time, so that one step's fate does not shift those after it.
-        replaced, which = self._rng.random() < self.probability, self._rng.integers(len(self.pool))
-        info["corrupted"] = bool(replaced)
-        return ({**observation, **self.pool[which]} if replaced else observation), info
-
-    def _explore(self) -> list[Observation]:
-        """What random actions show."""
-        rng = np.random.default_rng(_POOL_SEED)
-        space = self.env.action_space
-        pool = []
-        for episode in range(_POOL_EPISODES):
-            observation, _ = self.env.reset(seed=_POOL_SEED + episode)
-            for _ in range(_POOL_STEPS):
-                pool.append({key: observation[key] for key in _REPLACED})
-                if isinstance(space, gymnasium.spaces.Discrete):
-                    action: Any = int(rng.integers(space.n))
-                else:
-                    action = rng.uniform(-1, 1, space.shape or ()).astype(np.float32)
-                observation, _, terminated, truncated, _ = self.env.step(action)
-                if terminated or truncated:
-                    break
-        return pool
+    @field_validator("goals")
+    @classmethod
+    def _images_have_no_zeros_around_them(cls, goals: str, others: ValidationInfo) -> str:
+        if others.data.get("observations") == "image" and goals == "state_zero_padded":
+            raise ValueError('another value: with observations = "image" goals are images')
+        return goals
 
 
-try:
-    import gymnasium
-except ModuleNotFoundError:
-    raise MissingExtraError("gymnasium", "sim") from None
-try:
-    import gymnasium
-    from gymnasium import spaces
-except ModuleNotFoundError:
-    raise MissingExtraError("gymnasium", "sim") from None
-
-_SLACK = 1e-5  # by which an action may leave the box: rounding
-
-
-def make_goal_env(config: EnvConfig) -> gymnasium.Env[Observation, Any]:
+def make_goal_env(config: EnvConfig, env: Env | Callable[[], Env] | None = None) -> gymnasium.Env[Observation, Any]:
     """Make an environment. `functools.partial(make_goal_env, config)` can be sent to a worker process.
 
     Observations are `{"observation", "achieved_goal", "desired_goal"}`: float32 [O] and [G], or uint8
@@ -137,104 +99,53 @@ def make_goal_env(config: EnvConfig) -> gymnasium.Env[Observation, Any]:
     true state, whatever is observed.
 
     Args:
-        config: Which environment, and in which form.
+        config: Its name and form.
+        env: An environment, or a function that makes one, in the place of that of `config.name`.
 
     Raises:
         BadInputError: When there is no such environment, it has no goals, or cannot take that form.
         MissingExtraError: When the simulator is not installed.
     """
-    base = make_base(config.name, max_episode_steps=config.max_episode_steps, pictures=config.observations == "image")
-    env: gymnasium.Env[Observation, Any] = GoalEnv(base, config)
-    if config.corruption:
-        env = CorruptedObservations(env, config.corruption)
-    return env
+    if env is None:
+        env = make_base(config.name, max_episode_steps=config.max_episode_steps, images=config.observations == "image")
+    elif not isinstance(env, gymnasium.Env):
+        env = env()
+    made = GoalEnv(with_standard_actions(config.name, env), config)
+    return CorruptedObservations(made, config.corruption) if config.corruption else made
 
 
-def spaces_of(env: gymnasium.Env[Any, Any]) -> Spaces:
-    """What an agent for this environment sees and does.
-
-    `success_distance` is that of goal coordinates. Goals that are states or pictures count as equal only if they
-    are: 0.
-    """
-    inner = _inner(env)
-    space, actions = inner.observation_space, inner.action_space
-    discrete = isinstance(actions, spaces.Discrete)
-    coordinates = inner.config.goals == "coordinates" and inner.config.observations == "state"
-    return Spaces(
-        observation=tuple(space["observation"].shape),
-        goal=tuple(space["desired_goal"].shape),
-        action=int(actions.n) if discrete else int(actions.shape[0]),
-        discrete=discrete,
-        success_distance=inner.success_distance if coordinates else 0.0,
-    )
-
-
-def env_spaces(config: EnvConfig) -> Spaces:
-    """Return what an agent sees and does in an environment."""
-    return env_facts(config)[0]
-
-
-def env_facts(config: EnvConfig) -> tuple[Spaces, int]:
-    """Return spaces and episode length of an environment, which is made for a moment."""
-    env = make_goal_env(config)
-    try:
-        return spaces_of(env), int(env.get_wrapper_attr("episode_steps"))
-    finally:
-        env.close()
-
-
-def goal_envs(config: EnvConfig, n: int, timeout: float = 60.0) -> VectorEnv:
-    """Return n goal environments side by side; several get processes of their own."""
-    return VectorEnv(partial(make_goal_env, config), n, processes=n > 1, timeout=timeout)
-
-
-def in_another_env(env: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return settings for another environment: the cells of one maze mean nothing in the next."""
-    kept = {
-        key: value for key, value in env.items() if name == env.get("name") or key not in ("start_cells", "goal_cells")
-    }
-    return kept | {"name": name}
-
-
-def matched(wanted: Spaces, found: Spaces, data: str) -> Spaces:
-    """Return the environment's spaces when the data set or agent has the same.
-
-    Raises:
-        BadInputError: When observations, goals or actions differ.
-    """
-    for name in ("observation", "goal", "action", "discrete"):
-        ours, theirs = getattr(wanted, name), getattr(found, name)
-        if ours != theirs:
-            raise BadInputError(
-                data,
-                f"{name} {theirs}",
-                f"{ours}, as in the environment",
-                "evaluate in the environment it was made for, or set data.goals and env.goals alike",
-            )
-    return wanted
-
-
-class GoalEnv(gymnasium.Wrapper[Observation, Any, Any, Any]):
+class GoalEnv(gymnasium.Wrapper[Observation, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
     """A goal-reaching environment in the form that `make_goal_env` promises.
 
     Args:
-        env: An environment whose observations are dictionaries with goals.
+        env: An environment whose observations are dictionaries with goals, and whose actions lie in [-1, 1].
         config: Its form.
 
     Raises:
         BadInputError: When it cannot take that form.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], config: EnvConfig) -> None:
-        super().__init__(env)
-        self.config, self.task = config, task_of(config.name, env.unwrapped)
-        refuse_impossible_form(config, self.task)
-        self.success_distance = success_distance(config, self.task)
-        self.episode_steps = episode_steps(config, env)
+    def __init__(self, env: Env, config: EnvConfig) -> None:
+        gymnasium.utils.RecordConstructorArgs.__init__(self, config=config)
+        gymnasium.Wrapper.__init__(self, env)
+        self.config, self.task = config, task_of(config.name)(env.unwrapped)
+        steps = env.spec.max_episode_steps if env.spec else None
+        self._refuse_impossible_form(steps)
+        self.episode_steps = int(steps or 0)
+        self.success_distance = config.success_distance or self.task.success_distance
+        if self.success_distance is None:
+            self._require_own_success()
         self._renderer: FastRenderer | None = None
         self._command: NDArray[Any] = np.empty(0)
         self._rng = np.random.default_rng()
         self.observation_space = self._space(env.observation_space)
+        if self.task.view is not None:
+            self.metadata = {**env.metadata, "render_modes": ["rgb_array"]}
+
+    @property
+    def render_mode(self) -> str | None:  # type: ignore[override]
+        """`rgb_array` where there is something to render."""
+        return "rgb_array" if self.task.view is not None else self.env.render_mode
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -242,9 +153,9 @@ class GoalEnv(gymnasium.Wrapper[Observation, Any, Any, Any]):
         """Begin an episode; `seed` decides all that follows from the same actions."""
         if seed is not None:
             self._rng = np.random.default_rng([seed, 1])
-        raw, _ = self.env.reset(seed=seed, options=self._cells(options))
+        raw, info = self.env.reset(seed=seed, options=self._cells(options))
         self._command = self._command_of(raw)
-        return self._observe(raw), self._judge(raw)
+        return self._observe(raw), self._judge(raw, info)
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Take one step.
@@ -253,35 +164,37 @@ class GoalEnv(gymnasium.Wrapper[Observation, Any, Any, Any]):
             BadInputError: When the action is not in the box, or the simulation blew up.
         """
         self._refuse_bad(action)
-        raw, _, terminated, truncated, _ = self.env.step(action)
-        info = self._judge(raw)
-        return self._observe(raw), float(info["is_success"]), bool(terminated), bool(truncated), info
+        raw, _, terminated, truncated, info = self.env.step(action)
+        judged = self._judge(raw, info)
+        return self._observe(raw), float(judged["is_success"]), bool(terminated), bool(truncated), judged
 
-    def draw(self) -> NDArray[np.uint8]:
-        """The scene as it stands: uint8 [size, size, 3].
+    def render(self) -> Any:
+        """Return an image of the scene: uint8 [size, size, 3].
 
         Raises:
-            BadInputError: When there is no graphics context to be had.
+            BadInputError: When no graphics context can be made.
         """
-        body = self.task.body
+        if self.task.view is None:
+            return self.env.render()
+        body, images = self.task.body, self.config.observations == "image"
         if self._renderer is None:
-            self.task.hide_markers()
-            self._renderer = FastRenderer(body.model, body.data, self.config.image_size)
-        self.task.before_drawing()
-        assert self.task.view is not None
+            if images:
+                self.task.hide_markers()
+            self._renderer = FastRenderer(body.model, body.data, self.config.image_size if images else _VIDEO_SIZE)
+        self.task.before_rendering()
         return self._renderer.draw(self.task.view, body.data)
 
     def close(self) -> None:
         """Free the graphics context, if any, and the simulation."""
         if self._renderer is not None:
             self._renderer.close()
+            self._renderer = None
         super().close()
 
     def _space(self, raw: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
         if self.config.observations == "image":
             size = self.config.image_size
-            picture = spaces.Box(0, 255, (size, size, 3), np.uint8)
-            return spaces.Dict(dict.fromkeys(KEYS, picture))
+            return spaces.Dict(dict.fromkeys(KEYS, spaces.Box(0, 255, (size, size, 3), np.uint8)))
         empty = {key: np.zeros(raw[key].shape) for key in KEYS}  # type: ignore[index]
         width = len(self.task.observation(empty))
         goal = width if self.config.goals != "coordinates" else len(empty["desired_goal"])
@@ -296,12 +209,10 @@ class GoalEnv(gymnasium.Wrapper[Observation, Any, Any, Any]):
         return {**chosen, **(options or {})} or None
 
     def _command_of(self, raw: Raw) -> NDArray[Any]:
-        """The desired goal in the form of this environment, for one episode."""
-        if self.config.observations == "image":
-            return self._at_goal(pictures=True)
-        if self.config.goals == "state":
-            return self._at_goal(pictures=False)
-        coordinates = np.asarray(raw["desired_goal"], np.float32)
+        """Return the desired goal in the form of this environment, for one episode."""
+        if self.config.observations == "image" or self.config.goals == "state":
+            return self._at_goal()
+        coordinates = np.array(raw["desired_goal"], np.float32)
         if self.config.goals == "coordinates":
             return coordinates
         padded = np.zeros_like(self.task.observation(raw))
@@ -309,37 +220,39 @@ class GoalEnv(gymnasium.Wrapper[Observation, Any, Any, Any]):
             padded[slot] = coordinates
         return padded
 
-    def _at_goal(self, *, pictures: bool) -> NDArray[Any]:
-        """What would be observed where the goal is reached; the simulation is left exactly as it was."""
+    def _at_goal(self) -> NDArray[Any]:
+        """Return the observation at the reached goal; the simulation is left exactly as it was."""
         body = self.task.body
         kept = body.data
         # The copy holds all of MjData: derived quantities, contacts and warm starts too, not the state alone.
         body.data = copy.copy(kept)
         try:
             self.task.stand_at_goal()
-            return self.draw() if pictures else self.task.observation(self.task.read())
+            if self.config.observations == "image":
+                image: NDArray[np.uint8] = self.render()
+                return image
+            return self.task.observation(self.task.read())
         finally:
             body.data = kept
 
     def _observe(self, raw: Raw) -> Observation:
         if self.config.observations == "image":
-            picture = self.draw()
-            return {"observation": picture, "achieved_goal": picture, "desired_goal": self._command}
+            image = self.render()
+            return {"observation": image, "achieved_goal": image, "desired_goal": self._command.copy()}
         state = self.task.observation(raw)
         coordinates = self.config.goals == "coordinates"
-        achieved = np.asarray(raw["achieved_goal"], np.float32) if coordinates else state
-        return {"observation": state, "achieved_goal": achieved, "desired_goal": self._command}
+        achieved = np.array(raw["achieved_goal"], np.float32) if coordinates else state
+        return {"observation": state, "achieved_goal": achieved, "desired_goal": self._command.copy()}
 
-    def _judge(self, raw: Raw) -> dict[str, Any]:
+    def _judge(self, raw: Raw, info: Mapping[str, Any]) -> dict[str, Any]:
         distance = float(np.linalg.norm(raw["achieved_goal"] - raw["desired_goal"]))
-        if not (np.isfinite(distance) and np.isfinite(raw["observation"]).all()):
-            raise BadInputError(
-                f"env {self.config.name}",
-                "NaN or infinity in its observation",
-                "finite numbers",
-                "the simulation blew up: begin a new episode, and look at the actions",
-            )
-        return {"is_success": distance < self.success_distance, "distance": distance}
+        finite = np.isfinite(distance) and np.isfinite(raw["observation"]).all()
+        if not finite:
+            hint = "the simulation blew up: begin a new episode, and look at the actions"
+            raise BadInputError(f"env {self.config.name}", "NaN or infinity in its observation", "finite numbers", hint)
+        if self.config.success_distance is None and "is_success" in info:
+            return {"is_success": bool(info["is_success"]), "distance": distance}
+        return {"is_success": distance < (self.success_distance or 0.0), "distance": distance}
 
     def _refuse_bad(self, action: Any) -> None:
         space = self.action_space
@@ -353,11 +266,154 @@ class GoalEnv(gymnasium.Wrapper[Observation, Any, Any, Any]):
             return
         raise BadInputError("action", found, f"{space.shape[0]} numbers in [-1, 1]", "clip it to the box")
 
+    def _refuse_impossible_form(self, steps: int | None) -> None:
+        config, task, where = self.config, self.task, f"env {self.config.name}"
+        known = f"one of {', '.join(FAMILIES)}"
+        if config.observations == "image" and not (task.view and task.can_stand_at_goal):
+            expected = f"{known}, whose goals can be rendered"
+            raise BadInputError(where, 'observations = "image"', expected, 'use observations = "state"')
+        if {"state": not task.can_stand_at_goal, "state_zero_padded": not task.goal_slots}.get(config.goals):
+            expected = f"{known}, whose goals are known as whole states"
+            raise BadInputError(where, f'goals = "{config.goals}"', expected, 'use goals = "coordinates"')
+        cells = {*config.start_cells, *config.goal_cells}
+        walls = sorted(cells - set(MazeGrid.of(task.simulation).free)) if cells else []
+        found = f"start_cells or goal_cells in a wall: {walls}"
+        require(not walls, where, found, "free cells, as (row, column)", "choose others")
+        require(steps, where, "episodes without an end", "episodes of a known length", "give max_episode_steps")
 
-def _inner(env: gymnasium.Env[Any, Any]) -> Any:
-    """The `GoalEnv` inside."""
-    while not isinstance(env, GoalEnv):
-        if not isinstance(env, gymnasium.Wrapper):
-            raise BadInputError("env", type(env).__name__, "a goal environment", "make it with make_goal_env")
-        env = env.env
-    return env
+    def _require_own_success(self) -> None:
+        self.env.reset(seed=0)
+        self.env.action_space.seed(0)
+        own = "is_success" in self.env.step(self.env.action_space.sample())[4]
+        found = 'neither info["is_success"] nor a distance within which a goal counts as reached'
+        expected = "one of the two, since there is no distance of its own"
+        require(own, f"env {self.config.name}", f"no distance: {found}", expected, "give success_distance")
+
+
+class CorruptedObservations(
+    gymnasium.Wrapper[Observation, Any, Observation, Any], gymnasium.utils.RecordConstructorArgs
+):
+    """Replaces observations by others that were seen; `info["corrupted"]` says when.
+
+    TD InfoNCE (section 4.1) has "observations ... corrupted with probability 0.1" and does not say by what. Read here
+    as: each observation, the first of an episode included, is replaced with that probability by one sampled uniformly
+    from a pool of observations that this environment has shown. The achieved goal, which is part of what an agent sees
+    of itself, is replaced with it; the desired goal is not. Reward, success and distance are of the true state.
+
+    The pool is filled before the first episode, with uniformly random actions and fixed seeds: it is the same in every
+    process, during training and evaluation, and after a run was resumed.
+
+    Args:
+        env: A goal environment.
+        probability: Probability of replacing an observation.
+    """
+
+    def __init__(self, env: gymnasium.Env[Observation, Any], probability: float) -> None:
+        gymnasium.utils.RecordConstructorArgs.__init__(self, probability=probability)
+        gymnasium.Wrapper.__init__(self, env)
+        self.probability = probability
+        self.pool: list[Observation] = []
+        self._rng = np.random.default_rng()
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Begin an episode; `seed` decides the corruption too."""
+        if not self.pool:
+            self.pool = self._explore()
+        if seed is not None:
+            self._rng = np.random.default_rng([seed, 2])
+        return self._corrupt(*self.env.reset(seed=seed, options=options))
+
+    def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """Take one step."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        observation, info = self._corrupt(observation, info)
+        return observation, float(reward), terminated, truncated, info
+
+    def _corrupt(self, observation: Observation, info: dict[str, Any]) -> tuple[Observation, dict[str, Any]]:
+        # Both numbers are sampled each time, so that one step's fate does not shift those after it.
+        replaced, which = self._rng.random() < self.probability, self._rng.integers(len(self.pool))
+        info["corrupted"] = bool(replaced)
+        other = {key: value.copy() for key, value in self.pool[which].items()} if replaced else {}
+        return {**observation, **other}, info
+
+    def _explore(self) -> list[Observation]:
+        rng, space, pool = np.random.default_rng(_POOL_SEED), self.env.action_space, []
+        for episode in range(_POOL_EPISODES):
+            observation, _ = self.env.reset(seed=_POOL_SEED + episode)
+            for _ in range(_POOL_STEPS):
+                pool.append({key: observation[key] for key in _REPLACED})
+                if isinstance(space, spaces.Discrete):
+                    action: Any = int(rng.integers(space.n))
+                else:
+                    action = rng.uniform(-1, 1, space.shape or ()).astype(np.float32)
+                observation, _, terminated, truncated, _ = self.env.step(action)
+                if terminated or truncated:
+                    break
+        return pool
+
+
+def spaces_of(env: Env) -> Spaces:
+    """Return what an agent for this environment sees and does.
+
+    `success_distance` is that of goal coordinates. Goals that are states or images count as equal only if they
+    are: 0.
+
+    Raises:
+        BadInputError: When it was not made by `make_goal_env`.
+    """
+    inner: Any = env
+    while not isinstance(inner, GoalEnv):
+        wraps = isinstance(inner, gymnasium.Wrapper)
+        require(wraps, "env", type(inner).__name__, "a goal environment", "make it with make_goal_env")
+        inner = inner.env
+    space: Any = inner.observation_space
+    actions: Any = inner.action_space
+    discrete = isinstance(actions, spaces.Discrete)
+    coordinates = inner.config.goals == "coordinates" and inner.config.observations == "state"
+    return Spaces(
+        observation=tuple(space["observation"].shape),
+        goal=tuple(space["desired_goal"].shape),
+        action=int(actions.n) if discrete else int(actions.shape[0]),
+        discrete=discrete,
+        success_distance=float(inner.success_distance or 0.0) if coordinates else 0.0,
+    )
+
+
+def env_facts(config: EnvConfig) -> tuple[Spaces, int]:
+    """Return spaces and episode length of an environment, which is made for a moment."""
+    env = make_goal_env(config)
+    try:
+        return spaces_of(env), int(env.get_wrapper_attr("episode_steps"))
+    finally:
+        env.close()
+
+
+def env_spaces(config: EnvConfig) -> Spaces:
+    """Return what an agent sees and does in an environment."""
+    return env_facts(config)[0]
+
+
+def goal_envs(config: EnvConfig, n: int, timeout: float = 60.0) -> VectorEnv:
+    """Return n goal environments side by side; several get processes of their own."""
+    return VectorEnv(partial(make_goal_env, config), n, processes=n > 1, timeout=timeout)
+
+
+def in_another_env(env: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return settings for another environment: the cells of one maze mean nothing in the next."""
+    cells = ("start_cells", "goal_cells")
+    return {key: value for key, value in env.items() if name == env.get("name") or key not in cells} | {"name": name}
+
+
+def matched(wanted: Spaces, found: Spaces, data: str) -> Spaces:
+    """Return the environment's spaces when the data set or agent has the same.
+
+    Raises:
+        BadInputError: When observations, goals or actions differ.
+    """
+    for name in ("observation", "goal", "action", "discrete"):
+        ours, theirs = getattr(wanted, name), getattr(found, name)
+        hint = "evaluate in the environment it was made for, or set data.goals and env.goals alike"
+        require(ours == theirs, data, f"{name} {theirs}", f"{ours}, as in the environment", hint)
+    return wanted

@@ -13,19 +13,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from counterpoint.errors import BadInputError
+from counterpoint.errors import require
 
 __all__ = ["Cell", "MazeGrid", "WaypointController"]
 
 Cell = tuple[int, int]
 
 _WALL = 1
-_NEIGHBOURS = ((0, 1), (1, 0), (0, -1), (-1, 0))
 
 
 @dataclass(frozen=True)
 class MazeGrid:
-    """Where the walls of a maze are.
+    """The walls of a maze.
 
     Attributes:
         rows: The map, row by row; 1 is a wall.
@@ -37,19 +36,15 @@ class MazeGrid:
 
     @classmethod
     def of(cls, env: Any) -> MazeGrid:
-        """The maze of an environment.
+        """Return the maze of an environment.
 
         Raises:
             BadInputError: When it is no maze.
         """
-        maze = getattr(env.unwrapped, "maze", None)
-        if maze is None:
-            raise BadInputError(
-                f"env {type(env.unwrapped).__name__}",
-                "no maze, and so no cells",
-                "a PointMaze or AntMaze environment",
-                "choose one of these",
-            )
+        simulation = env.unwrapped
+        maze, where = getattr(simulation, "maze", None), f"env {type(simulation).__name__}"
+        require(maze, where, "no maze, and so no cells", "a PointMaze or AntMaze environment", "choose one of these")
+        assert maze is not None
         return cls(tuple(tuple(row) for row in maze.maze_map), float(maze.maze_size_scaling))
 
     @property
@@ -60,75 +55,71 @@ class MazeGrid:
         )
 
     def centre(self, cell: Cell) -> NDArray[np.float64]:
-        """The middle of a cell, (x, y) in metres."""
+        """Return the middle of a cell, (x, y) in metres."""
         row, column = cell
         height, width = len(self.rows), len(self.rows[0])
         return np.array([column + 0.5 - width / 2, height / 2 - row - 0.5]) * self.scale
 
-    def cells_of(self, points: NDArray[Any]) -> NDArray[np.int64]:
-        """(row, column) of points [..., 2]: int64 [..., 2]."""
+    def cells_of(self, points: NDArray[Any]) -> list[Cell]:
+        """Return the cells of points [n, 2]."""
         height, width = len(self.rows), len(self.rows[0])
-        scaled = np.asarray(points, np.float64) / self.scale
-        return np.stack([np.floor(height / 2 - scaled[..., 1]), np.floor(scaled[..., 0] + width / 2)], axis=-1).astype(
-            np.int64
-        )
+        scaled = np.asarray(points, np.float64).reshape(-1, 2) / self.scale
+        rows, columns = np.floor(height / 2 - scaled[:, 1]), np.floor(scaled[:, 0] + width / 2)
+        return [(int(row), int(column)) for row, column in zip(rows, columns, strict=True)]
 
     def cell_of(self, point: NDArray[Any]) -> Cell:
-        """The cell of one point."""
-        row, column = self.cells_of(point)
-        return int(row), int(column)
+        """Return the cell of one point."""
+        return self.cells_of(point)[0]
 
     def distances(self, source: Cell, within: Collection[Cell] | None = None) -> dict[Cell, int]:
-        """Steps from a cell to every cell that can be reached from it.
+        """Return the steps from a cell to every cell that can be reached from it.
 
         Args:
-            source: Where to begin.
+            source: The cell at distance 0.
             within: Cells that may be entered; all free ones where `None`.
         """
         allowed = set(self.free if within is None else within)
         found, frontier = {source: 0}, deque([source])
         while frontier:
-            row, column = frontier.popleft()
-            for down, right in _NEIGHBOURS:
-                cell = (row + down, column + right)
-                if cell in allowed and cell not in found:
-                    found[cell] = found[row, column] + 1
-                    frontier.append(cell)
+            cell = frontier.popleft()
+            for other in _around(cell):
+                if other in allowed and other not in found:
+                    found[other] = found[cell] + 1
+                    frontier.append(other)
         return found
 
     def path(self, start: Cell, goal: Cell, within: Collection[Cell] | None = None) -> list[Cell]:
-        """A shortest path, both ends included.
+        """Return a shortest path, both ends included.
 
         Raises:
             BadInputError: When there is none.
         """
-        distances = self.distances(goal, within)
-        if start not in distances:
-            raise BadInputError(
-                "maze",
-                f"no way from cell {start} to cell {goal}",
-                "cells that are connected",
-                "choose free cells, as (row, column)",
-            )
+        following = self.next_cells(goal, within)
+        found, hint = f"no way from cell {start} to cell {goal}", "choose free cells, as (row, column)"
+        require(start in following, "maze", found, "cells that are connected", hint)
         path = [start]
         while path[-1] != goal:
-            path.append(self._nearer(path[-1], distances))
+            path.append(following[path[-1]])
         return path
 
     def next_cells(self, goal: Cell, within: Collection[Cell] | None = None) -> dict[Cell, Cell]:
-        """For every cell from which the goal can be reached, the next one on a shortest path to it."""
+        """Return, for every cell from which the goal can be reached, the next one on a shortest path to it."""
         distances = self.distances(goal, within)
-        return {cell: cell if cell == goal else self._nearer(cell, distances) for cell in distances}
+        nearer = {
+            cell: next(other for other in _around(cell) if distances.get(other) == steps - 1)
+            for cell, steps in distances.items()
+            if steps
+        }
+        return {goal: goal} | nearer
 
-    @staticmethod
-    def _nearer(cell: Cell, distances: dict[Cell, int]) -> Cell:
-        row, column = cell
-        around = [(row + down, column + right) for down, right in _NEIGHBOURS]
-        return next(other for other in around if distances.get(other) == distances[cell] - 1)
+
+def _around(cell: Cell) -> list[Cell]:
+    row, column = cell
+    return [(row, column + 1), (row + 1, column), (row, column - 1), (row - 1, column)]
 
 
 class WaypointController:
-    """Drives the PointMaze ball: to the middle of the next cell of a shortest path, in the last cell to the goal.
+    """Drives the PointMaze ball to the middle of the next cell of a shortest path, in the last cell to the goal.
 
     It has no memory: its action depends on position, speed and goal alone. Where a ball has strayed from the
     cells it may enter, it makes for the middle of the nearest one.
@@ -166,14 +157,14 @@ class WaypointController:
         return np.stack([self.action(*pair) for pair in pairs])
 
     def action(self, observation: NDArray[Any], goal: NDArray[Any]) -> NDArray[np.float32]:
-        """The action for one situation: (x, y, vx, vy) and (x, y) to float32 [2] in [-1, 1]."""
+        """Return the action for one situation: (x, y, vx, vy) and (x, y) to float32 [2] in [-1, 1]."""
         here, speed = observation[:2], observation[2:4]
         pull = self._stiffness * (self.waypoint(here, goal) - here) - self._damping * speed
         action: NDArray[np.float32] = np.clip(pull, -1, 1).astype(np.float32)
         return action
 
     def waypoint(self, here: NDArray[Any], goal: NDArray[Any]) -> NDArray[np.float64]:
-        """Where to make for, from a point on the way to another."""
+        """Return the point to make for on the way from one point to another."""
         cell, last = self.grid.cell_of(here), self.grid.cell_of(goal)
         if cell == last:
             return np.asarray(goal, np.float64)

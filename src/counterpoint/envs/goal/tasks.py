@@ -1,0 +1,238 @@
+"""Families of goal-reaching simulations: their cameras, their distances, and their states at a reached goal.
+
+Cameras are those of the contrastive RL and TD InfoNCE authors, but for FetchPush. The tasks stay gymnasium-robotics'
+own (start positions, goals, distance in three dimensions): the authors' image forms change them
+(`docs/environments.md`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterpoint.envs.rendering import View, import_mujoco
+
+__all__ = ["FAMILIES", "FETCH_TASKS", "GoalTask", "Raw", "task_of"]
+
+Raw = Mapping[str, NDArray[Any]]
+
+
+class GoalTask:
+    """A task of which nothing is known but its gymnasium environment; families derive from it.
+
+    Args:
+        simulation: The unwrapped gymnasium environment.
+    """
+
+    success_distance: float | None = None
+    """Distance within which the goal counts as reached, in metres or the task's own unit."""
+    view: View | None = None
+    """The camera; a task without one has no image form."""
+    goal_slots: ClassVar[tuple[slice, ...]] = ()
+    """Where in an observation the authors put goal coordinates when they zero-pad them."""
+    can_stand_at_goal: ClassVar[bool] = False
+    """Whether `stand_at_goal` works, which goals in the form of states and images need."""
+
+    def __init__(self, simulation: Any) -> None:
+        self.simulation = simulation
+        if self.success_distance is None:
+            self.success_distance = getattr(simulation, "distance_threshold", None)
+
+    @property
+    def body(self) -> Any:
+        """The object whose attribute `data` is the simulation's `mujoco.MjData`."""
+        return self.simulation
+
+    @staticmethod
+    def arguments(name: str) -> dict[str, Any]:
+        """Return further arguments of `gymnasium.make`."""
+        del name
+        return {}
+
+    def observation(self, raw: Raw) -> NDArray[np.float32]:
+        """Return the whole observed state: float32 [O]."""
+        return np.array(raw["observation"], np.float32)
+
+    def read(self) -> Raw:
+        """Return the simulation's observation without a step."""
+        raise NotImplementedError
+
+    def stand_at_goal(self) -> None:
+        """Put the simulation into a state, at rest, that reaches its goal; the caller has replaced its `MjData`."""
+        raise NotImplementedError
+
+    def before_rendering(self) -> None:
+        """Bring up to date what images show, without touching what dynamics depend on."""
+
+    def hide_markers(self) -> None:
+        """Make invisible what no camera of a real scene would see, above all the mark at the goal."""
+
+
+class MazeTask(GoalTask):
+    """A maze: coordinates are (x, y), and a goal counts as reached within 0.45 m, at any speed."""
+
+    success_distance = 0.45
+    goal_slots = (slice(0, 2),)
+    can_stand_at_goal = True
+
+    def __init__(self, simulation: Any) -> None:
+        super().__init__(simulation)
+        maze = simulation.maze
+        widest = max(maze.map_length, maze.map_width) * maze.maze_size_scaling
+        distance = 0.5 * widest / np.tan(np.radians(22.5)) + maze.maze_height  # MuJoCo's free camera spans 45 degrees
+        self.view = View((0.0, 0.0, 0.0), float(distance), azimuth=90, elevation=-90)
+
+    @staticmethod
+    def arguments(name: str) -> dict[str, Any]:
+        """Let reaching the goal end no episode and move no goal, so that all episodes are of one length."""
+        arguments: dict[str, Any] = {"continuing_task": True, "reset_target": False}
+        if name.startswith("AntMaze") and name.endswith("-v5"):
+            # 29 numbers with the position, as in D4RL and in versions 3 and 4, instead of 107.
+            arguments["include_cfrc_ext_in_observation"] = False
+        return arguments
+
+    def stand_at_goal(self) -> None:
+        """Stand at the goal, at rest, in the posture in which episodes begin."""
+        simulation = self.simulation
+        simulation.data.qpos[:] = self.body.init_qpos
+        simulation.data.qpos[:2] = simulation.goal
+        simulation.data.qvel[:] = 0
+        import_mujoco().mj_forward(simulation.model, simulation.data)
+
+    def before_rendering(self) -> None:
+        """A step of the simulator leaves the bodies one step behind the state, which is what is observed."""
+        import_mujoco().mj_kinematics(self.simulation.model, self.simulation.data)
+
+    def hide_markers(self) -> None:
+        """Hide the goal's red ball."""
+        model = self.simulation.model
+        model.site_rgba[model.site("target").id, 3] = 0
+
+
+class PointMazeTask(MazeTask):
+    """A ball pushed by forces: observations are (x, y, vx, vy)."""
+
+    def read(self) -> Raw:
+        raw: Raw = self.simulation._get_obs(self.body._get_obs()[0])
+        return raw
+
+    @property
+    def body(self) -> Any:
+        return self.simulation.point_env
+
+
+class AntMazeTask(MazeTask):
+    """A four-legged robot: observations are (x, y) and 27 numbers of posture and speed, as in D4RL."""
+
+    def observation(self, raw: Raw) -> NDArray[np.float32]:
+        """Put the position, which gymnasium-robotics leaves to the achieved goal, back in front: float32 [29]."""
+        return np.concatenate([raw["achieved_goal"], raw["observation"]]).astype(np.float32)
+
+    def read(self) -> Raw:
+        raw: Raw = self.simulation._get_obs(self.body._get_obs())
+        return raw
+
+    @property
+    def body(self) -> Any:
+        return self.simulation.ant_env
+
+
+_GRIPPER, _OBJECT = slice(0, 3), slice(3, 6)  # their coordinates in an observation
+_FINGERS = ("robot0:l_gripper_finger_joint", "robot0:r_gripper_finger_joint")
+_STEP = 0.05  # metres that an action of 1 moves the gripper
+_NEAR = 2e-3
+_MOST_STEPS = 40
+
+
+class FetchTask(GoalTask):
+    """FetchReach: the gripper at the goal. The tasks with an object derive from it."""
+
+    view = View((1.2, 0.8, 0.5), distance=0.8, azimuth=180, elevation=-30)
+    goal_slots: ClassVar[tuple[slice, ...]] = (_GRIPPER,)
+    can_stand_at_goal = True
+    above = np.zeros(3)
+    """Offset of the gripper from the goal, once it is reached."""
+
+    def read(self) -> Raw:
+        raw: Raw = self.simulation._get_obs()
+        return raw
+
+    def stand_at_goal(self) -> None:
+        """Move the gripper to the goal by the task's own actions, so that every goal is one the robot can reach."""
+        simulation = self.simulation
+        point = simulation.goal + self.above
+        for _ in range(_MOST_STEPS):
+            offset = point - simulation.data.site("robot0:grip").xpos
+            if np.linalg.norm(offset) < _NEAR:
+                break
+            action = simulation._set_action(np.append(np.clip(offset / _STEP, -1, 1), 0.0))
+            simulation._mujoco_step(action)
+            simulation._step_callback()
+        self._come_to_rest()
+
+    def hide_markers(self) -> None:
+        """Hide the goal's red ball and the cross at the point to which the gripper is pulled."""
+        model = self.simulation.model
+        model.site_rgba[model.site("target0").id, 3] = 0
+        model.geom_rgba[model.geom_bodyid == model.body("robot0:mocap").id] = 0
+
+    def _come_to_rest(self) -> None:
+        self.simulation.data.qvel[:] = 0
+        import_mujoco().mj_forward(self.simulation.model, self.simulation.data)
+
+
+class SlideTask(FetchTask):
+    """FetchSlide: the puck at the goal, out of reach; the gripper where it began."""
+
+    view = View((1.35, 0.8, 0.4), distance=1.75, azimuth=90, elevation=-40)
+    goal_slots = (_GRIPPER, _OBJECT)
+
+    def stand_at_goal(self) -> None:
+        """Put the object at the goal."""
+        self.simulation.data.joint("object0:joint").qpos[:] = [*self.simulation.goal, 1, 0, 0, 0]
+        self._come_to_rest()
+
+
+class PushTask(SlideTask):
+    """FetchPush: the block at the goal, the closed gripper six centimetres above its middle."""
+
+    # The authors' camera (lookat 1.25, 0.8, 0.4; distance 0.65; elevation -40) fits their own starts and goals.
+    # It leaves 10% of this task's starts and 4% of its goals outside the image; this one shows them all.
+    view = View((1.345, 0.75, 0.44), distance=0.75, azimuth=90, elevation=-45)
+    above = np.array([0.0, 0.0, 0.06])
+
+    def stand_at_goal(self) -> None:
+        """Move the gripper, then put the block at the goal."""
+        FetchTask.stand_at_goal(self)
+        super().stand_at_goal()
+
+
+class PickAndPlaceTask(PushTask):
+    """FetchPickAndPlace: the block at the goal, in the air or on the table, between the fingers."""
+
+    view = View((1.25, 0.8, 0.5), distance=1.2, azimuth=90, elevation=-30)
+    above = np.zeros(3)
+    grip = 0.024  # of each finger, in metres: just touching a block of five centimetres
+
+    def _come_to_rest(self) -> None:
+        for finger in _FINGERS:
+            self.simulation.data.joint(finger).qpos[:] = self.grip
+        super()._come_to_rest()
+
+
+FETCH_TASKS: dict[str, type[FetchTask]] = {
+    "FetchReach": FetchTask,
+    "FetchPush": PushTask,
+    "FetchPickAndPlace": PickAndPlaceTask,
+    "FetchSlide": SlideTask,
+}
+FAMILIES: dict[str, type[GoalTask]] = {**FETCH_TASKS, "PointMaze": PointMazeTask, "AntMaze": AntMazeTask}
+"""Family -> its tasks; a family is the part of an environment's name before the first underscore or hyphen."""
+
+
+def task_of(name: str) -> type[GoalTask]:
+    """Return the family of an environment's name, or `GoalTask` where it has none."""
+    return FAMILIES.get(name.rpartition(":")[2].split("_")[0].split("-")[0], GoalTask)
