@@ -27,7 +27,7 @@ from counterpoint.evaluation.embedded import embed_store
 from counterpoint.evaluation.metrics import value_order_correlation
 from counterpoint.evaluation.reward_eval import evaluate_encoder
 from counterpoint.evaluation.statistics import seeds_interval
-from counterpoint.objectives import OBJECTIVES
+from counterpoint.objectives import ClipObjective, objective_class
 from counterpoint.provenance import provenance
 from counterpoint.rewards import RewardForm
 from counterpoint.training.pretrain import DataConfig, load_config, pretrain
@@ -108,7 +108,7 @@ def measure(name: str, seed: int, data: Path, out: Path) -> dict[str, Any]:
     began = time.perf_counter()
     encoder = trained_encoder(row, seed, data, run, out)
     seconds = time.perf_counter() - began
-    trained = OBJECTIVES[row.objective["name"]].objective.reward_form if row.objective else "transition"
+    trained = objective_class(row.objective["name"], ClipObjective).reward_form if row.objective else "transition"
     form: RewardForm = "transition" if trained == "transition" else "potential"
     found = {"row": name, "seed": seed}
     for split in ("val", "test"):

@@ -10,7 +10,7 @@ from counterpoint.config import parse_overrides, read_recipe, recipe_names, vali
 from counterpoint.data.sampler import Loader
 from counterpoint.envs.goal.env import make_goal_env
 from counterpoint.envs.goal.mazes import MazeGrid
-from counterpoint.objectives import OBJECTIVES, STEP_OBJECTIVES, objective_config
+from counterpoint.objectives import ClipObjective, StepObjective, objective_config, objective_names
 from counterpoint.training.imitate import ImitationRunConfig, is_imitation
 from counterpoint.training.pretrain import PretrainConfig, build_objective, load_config
 from counterpoint.training.pretrain_steps import load_step_config
@@ -28,9 +28,8 @@ TINY = {
 
 
 AGENT_RECIPES = [name for name in recipe_names() if "agent" in read_recipe(name)]
-STEP_RECIPES = [
-    name for name in recipe_names() if read_recipe(name).get("objective", {}).get("name") in STEP_OBJECTIVES
-]
+STEP_NAMES = objective_names(StepObjective)
+STEP_RECIPES = [name for name in recipe_names() if read_recipe(name).get("objective", {}).get("name") in STEP_NAMES]
 IMITATION_RECIPES = [name for name in recipe_names() if is_imitation(name)]
 ENCODER_RECIPES = [name for name in recipe_names() if name not in (*AGENT_RECIPES, *STEP_RECIPES, *IMITATION_RECIPES)]
 
@@ -38,13 +37,13 @@ ENCODER_RECIPES = [name for name in recipe_names() if name not in (*AGENT_RECIPE
 @pytest.mark.parametrize("name", ENCODER_RECIPES)
 def test_every_recipe_loads_with_every_key_known(name: str) -> None:
     config = load_config(name, {})
-    assert config.objective["name"] in OBJECTIVES
+    assert config.objective["name"] in objective_names(ClipObjective)
 
 
 @pytest.mark.parametrize("name", STEP_RECIPES)
 def test_every_recipe_of_transitions_is_complete_and_every_key_known(name: str) -> None:
     config = load_step_config(name, {})
-    _, settings = objective_config(config.objective, name, STEP_OBJECTIVES)
+    _, settings = objective_config(config.objective, name, StepObjective)
     unsaid = set(type(settings).model_fields) - set(config.objective)
     assert not unsaid, f"{name} leaves {unsaid} to the defaults"
 
@@ -154,7 +153,7 @@ def test_values_of_actol_table_3() -> None:
 
 
 def objective_settings(config: PretrainConfig) -> dict[str, object]:
-    return objective_config(config.objective, "test")[1].model_dump()
+    return objective_config(config.objective, "test", ClipObjective)[1].model_dump()
 
 
 UNET = {"down_dims", "kernel_size", "groups", "step_dim"}

@@ -15,7 +15,7 @@ from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.envs.make import make_env
 from counterpoint.evaluation.rollout import ControlRollouts, EpisodeResult
-from counterpoint.objectives import STEP_OBJECTIVES, objective_config
+from counterpoint.objectives import StepObjective, objective_config
 from counterpoint.policies.base import FramePolicy
 from counterpoint.training.clone import CloneConfig, clone
 from counterpoint.training.pretrain_steps import (
@@ -83,7 +83,7 @@ def pretraining_config(config: FewshotConfig, run: PretrainingRun) -> StepPretra
         "initialize_from": own.initialize_from,
     }
     found = validate(StepPretrainConfig, tree, where)
-    objective_config(found.objective, where, STEP_OBJECTIVES)
+    objective_config(found.objective, where, StepObjective)
     found.train.total_steps(1)
     return found
 

@@ -17,22 +17,22 @@ from counterpoint.data.sampler import Loader
 from counterpoint.data.spec import Spec
 from counterpoint.data.store import MemoryStore
 from counterpoint.errors import BadInputError
-from counterpoint.objectives import OBJECTIVES
+from counterpoint.objectives import ClipObjective, objective_class, objective_config, objective_names
 from counterpoint.objectives.base import LossOutput, Objective
 from counterpoint.training.distributed import gather_batch
 from tests.conftest import moving_square_store
 from tests.contracts.tiny import TinyEncoder
 
 B = 6
-NAMES = sorted(OBJECTIVES)
+NAMES = sorted(objective_names(ClipObjective))
 INFONCE_METRICS = {"categorical_accuracy", "logits_pos", "logits_neg"}
 NOT_INFONCE = {"vip"}
 
 
 def _objective(name: str, seed: int = 0) -> Objective:
-    entry = OBJECTIVES[name]
+    kind, config = objective_config({"name": name}, "test", ClipObjective)
     torch.manual_seed(seed)
-    objective: Objective = entry.objective(TinyEncoder(seed=seed), entry.config())
+    objective: Objective = kind(TinyEncoder(seed=seed), config)
     return objective
 
 
@@ -232,7 +232,7 @@ def test_the_state_carries_the_loss(name: str) -> None:
 
 
 def test_the_configuration_is_frozen_and_knows_its_keys(name: str) -> None:
-    kind = OBJECTIVES[name].config
+    kind = objective_class(name, ClipObjective).config_type
     assert issubclass(kind, FrozenConfig)
     with pytest.raises(ValueError, match="temperatur"):
         kind.model_validate({"temperatur": 1})

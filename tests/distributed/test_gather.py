@@ -15,7 +15,7 @@ from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 from counterpoint.data.sampler import Loader
-from counterpoint.objectives import OBJECTIVES
+from counterpoint.objectives import ClipObjective, objective_config, objective_names
 from counterpoint.objectives.base import Features, Objective
 from counterpoint.objectives.decisionnce import decisionnce_t_loss
 from counterpoint.training.distributed import gather, gather_batch, gather_features, rank, world_size
@@ -60,7 +60,8 @@ def _inputs() -> tuple[Tensor, Tensor]:
 
 def _objective(name: str) -> Objective:
     torch.manual_seed(0)
-    objective: Objective = OBJECTIVES[name].objective(TinyEncoder(), OBJECTIVES[name].config())
+    kind, config = objective_config({"name": name}, "test", ClipObjective)
+    objective: Objective = kind(TinyEncoder(), config)
     return objective
 
 
@@ -86,7 +87,7 @@ def _work(number: int, folder: Path) -> None:
         wrapped = DistributedDataParallel(module)  # kept: its hooks die with it
         loss = wrapped(*(part[share] for part in _inputs()))
         found |= {f"{name}/{key}": grad for key, grad in _gradients(module, loss).items()}
-    for name in OBJECTIVES:
+    for name in objective_names(ClipObjective):
         objective = _objective(name)
         wrapped = DistributedDataParallel(objective)
         output = wrapped(_batch(objective, number, WORLD), gather)
@@ -129,7 +130,7 @@ def test_two_ranks_have_the_gradient_of_one_process(name: str, found: list[Gradi
             torch.testing.assert_close(of_rank[f"{name}/{key}"], grad, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("name", sorted(OBJECTIVES))
+@pytest.mark.parametrize("name", sorted(objective_names(ClipObjective)))
 def test_two_ranks_train_every_objective_as_one_process_does(name: str, found: list[Gradients]) -> None:
     objective = _objective(name)
     output = objective(_batch(objective))

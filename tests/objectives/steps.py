@@ -14,8 +14,7 @@ from torch import Tensor
 
 from counterpoint.data.spec import NStepSpec
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
-from counterpoint.objectives.base import Features, LossOutput
-from counterpoint.objectives.steps import StepObjective
+from counterpoint.objectives.base import Features, LossOutput, StepObjective
 
 __all__ = ["assert_ranks_agree", "small_encoder", "step_batch", "train"]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError
-from counterpoint.objectives.infonce import contrast_metrics
+from counterpoint.objectives.infonce import contrast_metrics, infonce
 from counterpoint.objectives.premier_taco import (
     PremierTACO,
     PremierTACOConfig,
@@ -23,7 +23,6 @@ from counterpoint.objectives.premier_taco import (
     premier_taco_window_softmax_loss,
     window_accuracy,
 )
-from counterpoint.objectives.taco import taco_loss
 from tests.golden.load import golden
 from tests.objectives.steps import assert_ranks_agree, small_encoder, step_batch, train
 from tests.reference import premier_taco as plain
@@ -181,7 +180,7 @@ def test_one_valid_negative_is_the_paper_s_loss(number: int) -> None:
 def test_mixed_lies_between_its_parts() -> None:
     g, h, near, valid = rows()
     nothing = torch.zeros_like(valid)
-    in_batch = taco_loss(g @ h.T)
+    in_batch = infonce(g @ h.T)
     torch.testing.assert_close(premier_taco_mixed_loss(g, h, near, valid=nothing), in_batch)
     assert premier_taco_mixed_loss(g, h, near, valid=valid) > in_batch
     first = slice(0, 1)  # a batch of one has no other rows

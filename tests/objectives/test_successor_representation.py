@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from counterpoint.errors import BadInputError
-from counterpoint.objectives.successor_representation import successor_loss, successor_targets
+from counterpoint.objectives.td_infonce import successor_loss, successor_targets
 from tests.reference.occupancy import operator, random_chain
 
 GAMMA = 0.9

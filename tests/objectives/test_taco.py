@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from counterpoint.errors import BadInputError
+from counterpoint.objectives.infonce import infonce
 from counterpoint.objectives.premier_taco import PremierTACO, PremierTACOConfig
-from counterpoint.objectives.taco import TACO, TACOConfig, taco_loss
+from counterpoint.objectives.taco import TACO, TACOConfig
 from tests.objectives.steps import assert_ranks_agree, small_encoder, step_batch, train
 from tests.reference import bilinear
 
@@ -22,7 +23,7 @@ def small(*, centred: bool = False, size: int = 24, **settings: Any) -> TACO:
 
 def test_plain_loop() -> None:
     q, W, k = (torch.randn(n, 4, dtype=torch.float64).requires_grad_() for n in (5, 4, 5))
-    ours, oracle = taco_loss(q @ W @ k.T), bilinear.infonce(q, W, k)
+    ours, oracle = infonce(q @ W @ k.T), bilinear.infonce(q, W, k)
     torch.testing.assert_close(ours, oracle, rtol=1e-12, atol=1e-14)
     for mine, theirs in zip(torch.autograd.grad(ours, (q, W, k)), torch.autograd.grad(oracle, (q, W, k)), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-14)
@@ -30,17 +31,17 @@ def test_plain_loop() -> None:
 
 def test_loss_s_properties() -> None:
     F = torch.randn(6, 6, dtype=torch.float64, requires_grad=True)
-    loss = taco_loss(F)
-    assert torch.autograd.gradcheck(taco_loss, F)
+    loss = infonce(F)
+    assert torch.autograd.gradcheck(infonce, F)
     torch.testing.assert_close(loss, functional.cross_entropy(F, torch.arange(6)))
-    assert taco_loss(torch.zeros(6, 6)).item() == pytest.approx(math.log(6))
-    assert taco_loss(torch.ones(1, 1)) == 0
+    assert infonce(torch.zeros(6, 6)).item() == pytest.approx(math.log(6))
+    assert infonce(torch.ones(1, 1)) == 0
     # As the authors' subtraction of each row's maximum shows: what a row has in common does nothing.
-    torch.testing.assert_close(taco_loss(F - F.amax(1, keepdim=True)), loss)
+    torch.testing.assert_close(infonce(F - F.amax(1, keepdim=True)), loss)
     order = torch.randperm(6)
-    torch.testing.assert_close(taco_loss(F[order][:, order]), loss)
+    torch.testing.assert_close(infonce(F[order][:, order]), loss)
     with pytest.raises(BadInputError, match="logits"):
-        taco_loss(F[:5])
+        infonce(F[:5])
 
 
 @pytest.mark.parametrize("heads", ["paper", "released"])

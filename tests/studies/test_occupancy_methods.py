@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from counterpoint.envs.goal.gridworld import GridWorld
-from counterpoint.objectives import c_learning, successor_representation, td_infonce
+from counterpoint.objectives import c_learning, td_infonce
 from studies.occupancy.data import Counted, count_data
 from studies.occupancy.draws import Batch, future_batches, successor_batches
 from studies.occupancy.methods import METHODS, Gradients, estimate
@@ -54,7 +54,7 @@ def plain_loss(method: str, f: Tensor, batch: Batch, r: int) -> Tensor:
     successors = batch.sources[rows] - r * P
     next_states, drawn = successors // GRID.actions, batch.futures[rows]
     if about.loss == "sr":
-        return successor_representation.successor_loss(f, pairs, next_states, successors, discount=DISCOUNT)
+        return td_infonce.successor_loss(f, pairs, next_states, successors, discount=DISCOUNT)
     reached, future, weight = f[pairs][:, next_states], f[pairs][:, drawn], f[successors][:, drawn]
     if about.loss == "td_infonce":
         return td_infonce.td_infonce_loss(reached, future, weight, discount=DISCOUNT)

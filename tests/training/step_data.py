@@ -81,7 +81,7 @@ def write_recipe(path: Path, objective: str, settings: Mapping[str, Any] | None 
 
     Args:
         path: Where it goes.
-        objective: Of `STEP_OBJECTIVES`.
+        objective: Name of a `StepObjective`.
         settings: Of its `[objective]` section, values that JSON and TOML write alike.
     """
     own = "".join(f"{key} = {json.dumps(value)}\n" for key, value in (settings or {}).items())

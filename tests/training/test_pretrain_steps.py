@@ -15,7 +15,7 @@ from counterpoint.data.sampler import NStepLoader
 from counterpoint.data.store import EpisodeStore, MemoryStore, SubsetStore, read_episode
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import BadInputError
-from counterpoint.objectives import STEP_OBJECTIVES
+from counterpoint.objectives import StepObjective, objective_names
 from counterpoint.training.checkpoint import list_checkpoints, load_checkpoint
 from counterpoint.training.pretrain import pretrain
 from counterpoint.training.pretrain_steps import (
@@ -213,10 +213,10 @@ def test_frames_of_another_size_than_the_given_encoder_s_are_refused(tmp_path: P
 
 
 def test_every_objective_has_small_settings_here() -> None:
-    assert NARROW.keys() == STEP_OBJECTIVES.keys()
+    assert set(NARROW) == set(objective_names(StepObjective))
 
 
-@pytest.mark.parametrize("objective", list(STEP_OBJECTIVES))
+@pytest.mark.parametrize("objective", objective_names(StepObjective))
 def test_every_objective_takes_a_step(tmp_path: Path, objective: str) -> None:
     """Two steps: TD3 + BC's policy learns at every second one."""
     store = control_store(3, rewards=True)

@@ -1,47 +1,32 @@
 """Training criteria, one file a paper: pure functions on raw embeddings, and the objectives built on them.
 
-The functions stand alone: import one into any training loop. `OBJECTIVES` names what `counterpoint pretrain` trains.
+The functions serve in any training loop. `OBJECTIVES` names the objectives that a recipe can train.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from importlib import import_module
+from typing import Any, TypeVar, cast
 
 from counterpoint.config import FrozenConfig, validate
-from counterpoint.errors import BadInputError
-from counterpoint.objectives.actol import (
-    AcTOL,
-    AcTOLConfig,
-    DirectedAcTOL,
-    actol_loss,
-    brownian_bridge_loss,
-    directed_vlo_loss,
-    vlo_loss,
-    vlo_lower_bound,
+from counterpoint.errors import require
+from counterpoint.objectives.actol import actol_loss, brownian_bridge_loss, directed_vlo_loss, vlo_loss, vlo_lower_bound
+from counterpoint.objectives.base import (
+    Batch,
+    ClipConfig,
+    ClipObjective,
+    Features,
+    LossOutput,
+    Objective,
+    StepConfig,
+    StepObjective,
 )
-from counterpoint.objectives.atc import ATC, ATCConfig
-from counterpoint.objectives.base import Batch, ClipObjective, Features, LossOutput, Objective
-from counterpoint.objectives.c_learning import c_learning_loss, c_learning_pairwise_loss
-from counterpoint.objectives.clip_goal import CLIPGoal, CLIPGoalConfig, clip_goal_loss
-from counterpoint.objectives.contrastive_rl import (
-    awr_loss,
-    contrastive_nce_loss,
-    ddpgbc_loss,
-    inner_product_logits,
-    logsumexp_penalty,
-    negative_distance_logits,
-    row_column_infonce_loss,
-    scaled_inner_product,
-)
-from counterpoint.objectives.curl import CURL, CURLConfig
+from counterpoint.objectives.c_learning import c_learning_loss
+from counterpoint.objectives.clip_goal import clip_goal_loss
+from counterpoint.objectives.contrastive_rl import contrastive_nce_loss
 from counterpoint.objectives.decisionnce import (
-    DecisionNCEConfig,
-    DecisionNCEP,
-    DecisionNCET,
     decisionnce_p_loss,
-    decisionnce_p_loss_halves,
     decisionnce_t_loss,
     potential_rewards,
     transition_rewards,
@@ -51,224 +36,112 @@ from counterpoint.objectives.icon import (
     IConConfig,
     farthest_point_sampling,
     icon_loss,
-    info_nce,
     multi_level_weights,
     patch_mask,
 )
-from counterpoint.objectives.inverse_dynamics import InverseDynamics, InverseDynamicsConfig, inverse_dynamics_loss
-from counterpoint.objectives.liv import LIV, LIVConfig, liv_loss
-from counterpoint.objectives.multitask_cloning import MultitaskCloning, MultitaskCloningConfig, multitask_cloning_loss
-from counterpoint.objectives.premier_taco import (
-    PremierTACO,
-    PremierTACOConfig,
-    premier_taco_loss,
-    premier_taco_mixed_loss,
-    premier_taco_softmax_loss,
-    premier_taco_window_loss,
-    premier_taco_window_softmax_loss,
-    window_accuracy,
-)
-from counterpoint.objectives.r3m import R3M, R3MConfig, r3m_language_loss, r3m_loss, r3m_time_contrastive_loss
-from counterpoint.objectives.smart import (
-    SMART,
-    SMARTConfig,
-    forward_prediction_loss,
-    hindsight_loss,
-    inverse_prediction_loss,
-)
-from counterpoint.objectives.spr import SPR, SPRConfig, spr_loss
-from counterpoint.objectives.steps import StepConfig, StepObjective
-from counterpoint.objectives.successor_representation import successor_loss, successor_targets
-from counterpoint.objectives.taco import TACO, TACOConfig, taco_loss
-from counterpoint.objectives.tcn import TCN, TCNConfig, tcn_loss
-from counterpoint.objectives.td3_bc_pretraining import (
-    TD3BCPretraining,
-    TD3BCPretrainingConfig,
-    td3_bc_actor_loss,
-    td3_critic_loss,
-)
-from counterpoint.objectives.td_infonce import (
-    cloned_actor_loss,
-    goal_reaching_loss,
-    goal_reaching_rows,
-    mc_infonce_loss,
-    td_infonce_loss,
-    td_infonce_weights,
-)
-from counterpoint.objectives.vip import VIP, VIPConfig, vip_loss
+from counterpoint.objectives.liv import liv_loss
+from counterpoint.objectives.premier_taco import PremierTACO, PremierTACOConfig, premier_taco_loss
+from counterpoint.objectives.r3m import r3m_loss
+from counterpoint.objectives.tcn import tcn_loss
+from counterpoint.objectives.td_infonce import goal_reaching_loss, mc_infonce_loss, td_infonce_loss
+from counterpoint.objectives.vip import vip_loss
 
 __all__ = [
-    "ATC",
-    "CURL",
-    "LIV",
     "OBJECTIVES",
-    "R3M",
-    "SMART",
-    "SPR",
-    "STEP_OBJECTIVES",
-    "TACO",
-    "TCN",
-    "VIP",
-    "ATCConfig",
-    "AcTOL",
-    "AcTOLConfig",
     "Batch",
-    "CLIPGoal",
-    "CLIPGoalConfig",
-    "CURLConfig",
+    "ClipConfig",
     "ClipObjective",
-    "DecisionNCEConfig",
-    "DecisionNCEP",
-    "DecisionNCET",
-    "DirectedAcTOL",
-    "Entry",
     "Features",
     "ICon",
     "IConConfig",
-    "InverseDynamics",
-    "InverseDynamicsConfig",
-    "LIVConfig",
     "LossOutput",
-    "MultitaskCloning",
-    "MultitaskCloningConfig",
     "Objective",
     "PremierTACO",
     "PremierTACOConfig",
-    "R3MConfig",
-    "SMARTConfig",
-    "SPRConfig",
     "StepConfig",
-    "StepEntry",
     "StepObjective",
-    "TACOConfig",
-    "TCNConfig",
-    "TD3BCPretraining",
-    "TD3BCPretrainingConfig",
-    "VIPConfig",
     "actol_loss",
-    "awr_loss",
     "brownian_bridge_loss",
     "c_learning_loss",
-    "c_learning_pairwise_loss",
     "clip_goal_loss",
-    "cloned_actor_loss",
     "contrastive_nce_loss",
-    "ddpgbc_loss",
     "decisionnce_p_loss",
-    "decisionnce_p_loss_halves",
     "decisionnce_t_loss",
     "directed_vlo_loss",
     "farthest_point_sampling",
-    "forward_prediction_loss",
     "goal_reaching_loss",
-    "goal_reaching_rows",
-    "hindsight_loss",
     "icon_loss",
-    "info_nce",
-    "inner_product_logits",
-    "inverse_dynamics_loss",
-    "inverse_prediction_loss",
     "liv_loss",
-    "logsumexp_penalty",
     "mc_infonce_loss",
     "multi_level_weights",
-    "multitask_cloning_loss",
-    "negative_distance_logits",
+    "objective_class",
     "objective_config",
+    "objective_names",
     "patch_mask",
     "potential_rewards",
     "premier_taco_loss",
-    "premier_taco_mixed_loss",
-    "premier_taco_softmax_loss",
-    "premier_taco_window_loss",
-    "premier_taco_window_softmax_loss",
-    "r3m_language_loss",
     "r3m_loss",
-    "r3m_time_contrastive_loss",
-    "row_column_infonce_loss",
-    "scaled_inner_product",
-    "spr_loss",
-    "successor_loss",
-    "successor_targets",
-    "taco_loss",
     "tcn_loss",
-    "td3_bc_actor_loss",
-    "td3_critic_loss",
     "td_infonce_loss",
-    "td_infonce_weights",
     "transition_rewards",
     "vip_loss",
     "vlo_loss",
     "vlo_lower_bound",
-    "window_accuracy",
 ]
 
-
-@dataclass(frozen=True)
-class Entry:
-    """What a name in a recipe stands for.
-
-    Attributes:
-        objective: The class; called with a dual encoder and its configuration.
-        config: Its configuration.
-    """
-
-    objective: type[Any]
-    config: type[FrozenConfig]
-
-
-OBJECTIVES: dict[str, Entry] = {
-    "decisionnce_p": Entry(DecisionNCEP, DecisionNCEConfig),
-    "decisionnce_t": Entry(DecisionNCET, DecisionNCEConfig),
-    "actol": Entry(AcTOL, AcTOLConfig),
-    "directed_actol": Entry(DirectedAcTOL, AcTOLConfig),
-    "clip_goal": Entry(CLIPGoal, CLIPGoalConfig),
-    "liv": Entry(LIV, LIVConfig),
-    "vip": Entry(VIP, VIPConfig),
-    "r3m": Entry(R3M, R3MConfig),
-    "tcn": Entry(TCN, TCNConfig),
+OBJECTIVES: dict[str, str | type[Objective]] = {
+    "decisionnce_p": "decisionnce:DecisionNCEP",
+    "decisionnce_t": "decisionnce:DecisionNCET",
+    "actol": "actol:AcTOL",
+    "directed_actol": "actol:DirectedAcTOL",
+    "clip_goal": "clip_goal:CLIPGoal",
+    "liv": "liv:LIV",
+    "vip": "vip:VIP",
+    "r3m": "r3m:R3M",
+    "tcn": "tcn:TCN",
+    "premier_taco": "premier_taco:PremierTACO",
+    "taco": "taco:TACO",
+    "curl": "curl:CURL",
+    "atc": "atc:ATC",
+    "spr": "spr:SPR",
+    "inverse_dynamics": "inverse_dynamics:InverseDynamics",
+    "multitask_cloning": "multitask_cloning:MultitaskCloning",
+    "td3_bc": "td3_bc_pretraining:TD3BCPretraining",
+    "smart": "smart:SMART",
 }
+"""Name in a recipe -> file and class here, or a class of your own."""
+
+Kind = TypeVar("Kind", bound=Objective)
 
 
-@dataclass(frozen=True)
-class StepEntry:
-    """An objective on transitions.
-
-    Attributes:
-        objective: The class; called with an observation encoder, the number of action dimensions where it looks at
-            actions, and its configuration.
-        config: Its configuration.
-        actions: Whether it looks at actions. One that does not also learns from videos alone.
-    """
-
-    objective: type[Any]
-    config: type[FrozenConfig]
-    actions: bool = True
-
-
-STEP_OBJECTIVES: dict[str, StepEntry] = {
-    "premier_taco": StepEntry(PremierTACO, PremierTACOConfig),
-    "taco": StepEntry(TACO, TACOConfig),
-    "curl": StepEntry(CURL, CURLConfig, actions=False),
-    "atc": StepEntry(ATC, ATCConfig, actions=False),
-    "spr": StepEntry(SPR, SPRConfig),
-    "inverse_dynamics": StepEntry(InverseDynamics, InverseDynamicsConfig),
-    "multitask_cloning": StepEntry(MultitaskCloning, MultitaskCloningConfig),
-    "td3_bc": StepEntry(TD3BCPretraining, TD3BCPretrainingConfig),
-    "smart": StepEntry(SMART, SMARTConfig),
-}
-
-
-def objective_config(
-    section: Mapping[str, Any], where: str, among: Mapping[str, Entry | StepEntry] = OBJECTIVES
-) -> tuple[str, FrozenConfig]:
-    """The name and the checked configuration of a recipe's `[objective]` section.
+def objective_class(name: object, kind: type[Kind], where: str = "objective") -> type[Kind]:
+    """Import the objective of a name; `kind` is the base class that it must have.
 
     Raises:
-        BadInputError: When the name is missing or unknown, or a key is unknown or ill-typed.
+        BadInputError: An unknown name, or an objective of another kind.
     """
-    name = section.get("name")
-    if not isinstance(name, str) or name not in among:
-        raise BadInputError(where, f"objective.name = {name!r}", f"one of {', '.join(among)}", "choose one of these")
+    found, names = f"objective.name = {name!r}", ", ".join(OBJECTIVES)
+    require(isinstance(name, str) and name in OBJECTIVES, where, found, f"one of {names}", "choose one of these")
+    entry = OBJECTIVES[str(name)]
+    if isinstance(entry, str):
+        file, _, attribute = entry.partition(":")
+        entry = getattr(import_module(f"{__name__}.{file}"), attribute)
+    assert isinstance(entry, type)
+    require(issubclass(entry, kind), where, found, f"a {kind.__name__}", "choose a recipe of the other kind")
+    return cast("type[Kind]", entry)
+
+
+def objective_names(kind: type[Objective] = Objective) -> list[str]:
+    """Return the names of all objectives of a kind: `ClipObjective` or `StepObjective`."""
+    return [name for name in OBJECTIVES if issubclass(objective_class(name, Objective), kind)]
+
+
+def objective_config(section: Mapping[str, Any], where: str, kind: type[Objective]) -> tuple[Any, FrozenConfig]:
+    """Return the class and the checked configuration of a recipe's `[objective]` section.
+
+    Raises:
+        BadInputError: The name is missing or unknown, or a key is unknown or has a wrong value.
+    """
+    objective = objective_class(section.get("name"), kind, where)
     settings = {key: value for key, value in section.items() if key != "name"}
-    return name, validate(among[name].config, settings, f"{where} [objective]")
+    return objective, validate(objective.config_type, settings, f"{where} [objective]")

@@ -359,6 +359,8 @@ class AcTOL(ClipObjective):
         config: Settings; the paper's by default.
     """
 
+    config_type = AcTOLConfig
+
     directed: ClassVar[bool] = False
 
     def __init__(self, encoder: DualEncoder, config: AcTOLConfig | None = None) -> None:

@@ -21,10 +21,18 @@ from torch import nn
 
 from counterpoint.data.spec import NStepSpec
 from counterpoint.encoders.observation import ObservationEncoder
-from counterpoint.objectives.base import Batch, Features, LossOutput
-from counterpoint.objectives.infonce import contrast_metrics
-from counterpoint.objectives.steps import StepConfig, StepObjective, embed_views, follow, frozen_copy, two_layer
-from counterpoint.objectives.taco import taco_loss
+from counterpoint.objectives.base import (
+    Batch,
+    Features,
+    LossOutput,
+    StepConfig,
+    StepObjective,
+    embed_views,
+    frozen_copy,
+    soft_update,
+    two_layer,
+)
+from counterpoint.objectives.infonce import contrast_metrics, infonce
 
 __all__ = ["ATC", "ATCConfig"]
 
@@ -53,6 +61,9 @@ class ATC(StepObjective):
         config: Settings.
     """
 
+    config_type = ATCConfig
+    actions = False
+
     def __init__(self, encoder: ObservationEncoder, config: ATCConfig | None = None) -> None:
         config = config or ATCConfig()
         spec = NStepSpec(offsets=(0, config.steps), actions=0, stack=encoder.config.stack, shift=config.shift)
@@ -74,8 +85,8 @@ class ATC(StepObjective):
     def loss(self, features: Features, batch: Batch) -> LossOutput:
         """InfoNCE of F and its metrics."""
         logits = features.rows["predicted"] @ features.rows["future"].T
-        return LossOutput(taco_loss(logits), contrast_metrics(logits))
+        return LossOutput(infonce(logits), contrast_metrics(logits))
 
     def after_step(self) -> None:
         """Move the target."""
-        follow(self.target, nn.Sequential(self.encoder, self.compress), self.config.ema)
+        soft_update(self.target, nn.Sequential(self.encoder, self.compress), self.config.ema)

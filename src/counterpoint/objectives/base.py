@@ -1,20 +1,26 @@
-"""The seam between papers and trainer: an `Objective` says what to sample, encodes it, and scores it."""
+"""The classes that objectives share: `Objective`, its base for clips and its base for transitions.
+
+An objective states what to sample, encodes a batch and scores it.
+"""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from counterpoint.config import FrozenConfig
-from counterpoint.data.augment import images
+from counterpoint.data.augment import cropped_views, images, shifted_views
 from counterpoint.data.spec import Augment, Draw, Key, NStepSpec, Spec
 from counterpoint.encoders.base import DualEncoder
+from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.encoders.towers import RewardForm
+from counterpoint.errors import require
 
 __all__ = [
     "Batch",
@@ -26,10 +32,17 @@ __all__ = [
     "LossOutput",
     "NonFiniteError",
     "Objective",
+    "StepConfig",
+    "StepObjective",
+    "check_actions",
+    "embed_views",
+    "frozen_copy",
+    "soft_update",
+    "two_layer",
 ]
 
 Batch = Mapping[str, Any]
-"""What the loader makes of a `Spec`: tensors with a leading B, and lists of B strings."""
+"""A batch of samples by name: tensors with a leading B, and lists of B strings."""
 
 
 class NonFiniteError(ArithmeticError):
@@ -68,7 +81,7 @@ class Features:
     shared: dict[str, Tensor] = field(default_factory=dict)
 
     def float(self) -> Features:
-        """The same with half-precision tensors widened to float32."""
+        """Return the features with half-precision tensors widened to float32."""
         return Features(*({k: _widen(v) for k, v in part.items()} for part in (self.rows, self.shared)))
 
 
@@ -101,24 +114,28 @@ Gather = Callable[[Features, Batch], tuple[Features, Batch]]
 class Objective(nn.Module):
     """A paper's training criterion.
 
-    `encode` and `loss` stay apart because rows of other ranks are gathered between them.
+    `encode` and `loss` are separate because the rows of other ranks are gathered between them.
 
     Attributes:
-        across_ranks: Whether samples of other ranks are negatives, so that rows are gathered.
+        config_type: Class of its configuration.
+        across_ranks: Samples of other ranks are negatives, so that rows are gathered.
+        language: Instructions are scored: False where only images are trained.
     """
 
+    config_type: ClassVar[type[FrozenConfig]]
     across_ranks: ClassVar[bool] = True
+    language: ClassVar[bool] = False
 
     def sampling(self) -> Spec | NStepSpec:
-        """Which frames, actions and goals a batch must hold, as plain data."""
+        """Return the frames, actions and goals that a batch must hold, as plain data."""
         raise NotImplementedError
 
     def encode(self, batch: Batch) -> Features:
-        """Run the encoders: the only place that does."""
+        """Run the encoders; nothing else runs them."""
         raise NotImplementedError
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
-        """Score features; pure given its inputs."""
+        """Score features: a pure function of its inputs."""
         raise NotImplementedError
 
     def forward(self, batch: Batch, gather: Gather | None = None) -> LossOutput:
@@ -131,18 +148,18 @@ class Objective(nn.Module):
             return self.loss(*(gather(features, batch) if gather is not None else (features, batch)))
 
     def param_groups(self) -> dict[str, list[nn.Parameter]]:
-        """Named groups of trainable parameters; each is clipped by itself."""
+        """Return named groups of trainable parameters; each is clipped by itself."""
         return {"model": [p for p in self.parameters() if p.requires_grad]}
 
     def weight_decays(self) -> dict[str, float]:
-        """Weight decay of parameter groups by name, where it is not the optimiser's. Default: none."""
+        """Return the weight decay of parameter groups whose decay is not the optimiser's. Default: none."""
         return {}
 
     def after_step(self) -> None:
         """Run after each optimiser step: target networks, moving averages. Default: nothing."""
 
     def exports(self) -> dict[str, nn.Module]:
-        """What a user keeps once training is over, by name."""
+        """Return the modules that a user keeps after training, by name."""
         raise NotImplementedError
 
 
@@ -151,8 +168,8 @@ class ClipConfig(FrozenConfig):
 
     Attributes:
         augment: Random crop-and-resize, one crop a clip.
-        augment_scale: Least and greatest share of the image a crop keeps.
-        augment_jitter: Strength of colour jitter, each frame its own.
+        augment_scale: Smallest and largest share of the image that a crop keeps.
+        augment_jitter: Strength of colour jitter, sampled for each frame.
     """
 
     augment: bool = False
@@ -161,7 +178,7 @@ class ClipConfig(FrozenConfig):
 
     @property
     def augmentation(self) -> Augment | None:
-        """What the sampling spec asks for."""
+        """The augmentation of the sampling spec."""
         return Augment(scale=self.augment_scale, jitter=self.augment_jitter) if self.augment else None
 
 
@@ -173,7 +190,7 @@ class ClipObjective(Objective):
 
     Args:
         encoder: Image and text towers into one space of D dimensions.
-        draw: Which F steps of an episode.
+        draw: Sampler of F steps of an episode.
         unique_instructions: One clip of each distinct instruction an epoch.
         augment: Image augmentation, or `None`.
 
@@ -181,6 +198,7 @@ class ClipObjective(Objective):
         reward_form: The reward that the objective trains for, written into the encoder's configuration.
     """
 
+    language: ClassVar[bool] = True
     reward_form: ClassVar[RewardForm] = "potential"
 
     def __init__(
@@ -191,11 +209,11 @@ class ClipObjective(Objective):
         self._spec = Spec({"clip": draw}, {"frames": Key("frames", "clip")}, unique_instructions, augment)
 
     def sampling(self) -> Spec:
-        """One draw, `clip`, read as `frames`."""
+        """Return a spec with one draw, `clip`, read as `frames`."""
         return self._spec
 
     def encode(self, batch: Batch) -> Features:
-        """Raw embeddings: `frames` [B, F, D] and `text` [B, D]."""
+        """Return raw embeddings: `frames` [B, F, D] and `text` [B, D]."""
         return Features(
             rows={
                 "frames": self.encoder.encode_image(images(batch, "frames")),
@@ -208,3 +226,92 @@ class ClipObjective(Objective):
         if isinstance(self.encoder, DualEncoder):  # and not an encoder of the user's own
             self.encoder.config = self.encoder.config.model_copy(update={"reward_form": self.reward_form})
         return {"encoder": self.encoder}
+
+
+class StepConfig(FrozenConfig):
+    """Settings of every objective on transitions.
+
+    Attributes:
+        shift: Random shift of every observation, in pixels either way (DrQ-v2's is 4); 0 for none.
+    """
+
+    shift: int = Field(default=4, ge=0)
+
+
+class StepObjective(Objective):
+    """Base of objectives on transitions: an observation encoder, and batches of steps with their actions.
+
+    Batches hold `frames` uint8 [B, V, S, H, W, 3], `shift` int64 [B, V, 2], `actions` float32 [B, K, A] with zeros
+    beyond a task's own dimensions, `action_mask` bool [B, A], `near_valid` bool [B, N], `task` int64 [B], and `rewards`
+    float32 [B, K] where the spec has them.
+
+    Args:
+        encoder: Observations into D dimensions; kept after training.
+        spec: The content of a sample.
+
+    Attributes:
+        actions: Whether it uses actions and takes their number A; one that does not also learns from videos alone.
+    """
+
+    actions: ClassVar[bool] = True
+
+    def __init__(self, encoder: ObservationEncoder, spec: NStepSpec) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self._spec = spec
+
+    def sampling(self) -> NStepSpec:
+        """Return the spec given at construction."""
+        return self._spec
+
+    def crop_to(self, size: int) -> None:
+        """Take random windows of this side from larger images; 0 takes images as they are."""
+        self._spec = replace(self._spec, crop=size)
+
+    def views(self, batch: Batch) -> Tensor:
+        """Return the batch's observations, cropped and randomly shifted by the spec: uint8 [B, V, S, H, W, 3]."""
+        windows = cropped_views(batch["frames"], batch.get("crop"), size=self._spec.crop)
+        return shifted_views(windows, batch.get("shift"), pad=self._spec.shift)
+
+    def embed(self, views: Tensor, batch: Batch) -> Tensor:
+        """Encode observations [B, v, S, H, W, 3] of the batch in one pass: [B, v, D]."""
+        return embed_views(self.encoder, views, batch)
+
+    def exports(self) -> dict[str, nn.Module]:
+        """Return the encoder."""
+        return {"encoder": self.encoder}
+
+
+def embed_views(encoder: ObservationEncoder, views: Tensor, batch: Batch) -> Tensor:
+    """Encode observations [B, v, S, H, W, 3] in one pass, with instructions if the encoder takes them: [B, v, D]."""
+    instructions = batch["instruction"] if encoder.takes_instruction else None
+    embedded: Tensor = encoder(views.flatten(0, 1), instructions).unflatten(0, views.shape[:2])
+    return embedded
+
+
+def check_actions(actions: Tensor, steps: int, action_dim: int) -> None:
+    """Refuse action sequences of another shape than [B, `steps`, `action_dim`]."""
+    ok = actions.ndim == 3 and actions.shape[1:] == (steps, action_dim)
+    hint = "give the objective the data's number of action dimensions, the widest task's where they differ"
+    require(ok, "actions", f"shape {tuple(actions.shape)}", f"[B, {steps}, {action_dim}]", hint)
+
+
+def two_layer(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
+    """Make a perceptron with one hidden layer."""
+    return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
+
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+def frozen_copy(module: Module) -> Module:
+    """Copy a module as a target network: it is in the state dict, without gradients, and belongs to no optimiser."""
+    return copy.deepcopy(module).requires_grad_(False)
+
+
+@torch.no_grad()
+def soft_update(target: nn.Module, online: nn.Module, rate: float) -> None:
+    """Set target to (1 - rate) target + rate online; buffers (running statistics) are copied."""
+    torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), rate)
+    for old, new in zip(target.buffers(), online.buffers(), strict=True):
+        old.copy_(new)

@@ -72,6 +72,8 @@ class CLIPGoal(ClipObjective):
         config: Its settings.
     """
 
+    config_type = CLIPGoalConfig
+
     def __init__(self, encoder: DualEncoder, config: CLIPGoalConfig | None = None) -> None:
         config = config or CLIPGoalConfig()
         super().__init__(encoder, LastFrame(), augment=config.augmentation)

@@ -20,10 +20,17 @@ from torch import nn
 
 from counterpoint.data.spec import NStepSpec
 from counterpoint.encoders.observation import ObservationEncoder
-from counterpoint.objectives.base import Batch, Features, LossOutput
-from counterpoint.objectives.infonce import contrast_metrics
-from counterpoint.objectives.steps import StepConfig, StepObjective, embed_views, follow, frozen_copy
-from counterpoint.objectives.taco import taco_loss
+from counterpoint.objectives.base import (
+    Batch,
+    Features,
+    LossOutput,
+    StepConfig,
+    StepObjective,
+    embed_views,
+    frozen_copy,
+    soft_update,
+)
+from counterpoint.objectives.infonce import contrast_metrics, infonce
 
 __all__ = ["CURL", "CURLConfig"]
 
@@ -46,6 +53,9 @@ class CURL(StepObjective):
         config: Settings.
     """
 
+    config_type = CURLConfig
+    actions = False
+
     def __init__(self, encoder: ObservationEncoder, config: CURLConfig | None = None) -> None:
         config = config or CURLConfig()
         # One step twice: each gets a shift of its own.
@@ -64,8 +74,8 @@ class CURL(StepObjective):
     def loss(self, features: Features, batch: Batch) -> LossOutput:
         """InfoNCE of F and its metrics."""
         logits = features.rows["query"] @ features.rows["key"].T
-        return LossOutput(taco_loss(logits), contrast_metrics(logits))
+        return LossOutput(infonce(logits), contrast_metrics(logits))
 
     def after_step(self) -> None:
         """Move the key encoder."""
-        follow(self.target, self.encoder, self.config.ema)
+        soft_update(self.target, self.encoder, self.config.ema)

@@ -194,6 +194,8 @@ class _DecisionNCE(ClipObjective):
         config: Settings; the paper's by default.
     """
 
+    config_type = DecisionNCEConfig
+
     def __init__(self, encoder: DualEncoder, config: DecisionNCEConfig | None = None) -> None:
         config = config or DecisionNCEConfig()
         draw = StartGoal(config.frames) if config.draw == "start_goal" else SortedUniform(config.frames)

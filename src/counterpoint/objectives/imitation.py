@@ -29,9 +29,8 @@ from counterpoint.data.augment import centre_corner, cropped, cropped_views
 from counterpoint.data.spec import NStepSpec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import BadInputError
-from counterpoint.objectives.base import Batch, Features, Gather, LossOutput, Objective
+from counterpoint.objectives.base import Batch, Features, Gather, LossOutput, Objective, StepObjective
 from counterpoint.objectives.icon import ICon, IConConfig
-from counterpoint.objectives.steps import StepObjective
 from counterpoint.policies.crossway import CrosswayDecoder
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
 from counterpoint.policies.networks import DenoisingTransformer, decay_groups

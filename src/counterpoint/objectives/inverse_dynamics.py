@@ -16,8 +16,15 @@ from torch import Tensor
 from counterpoint.data.spec import NStepSpec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.objectives.action_error import action_error, constant_action_error
-from counterpoint.objectives.base import Batch, Features, LossOutput
-from counterpoint.objectives.steps import StepConfig, StepObjective, check_actions, two_layer
+from counterpoint.objectives.base import (
+    Batch,
+    Features,
+    LossOutput,
+    StepConfig,
+    StepObjective,
+    check_actions,
+    two_layer,
+)
 
 __all__ = ["InverseDynamics", "InverseDynamicsConfig", "inverse_dynamics_loss"]
 
@@ -58,6 +65,8 @@ class InverseDynamics(StepObjective):
         action_dim: A, of the largest action space.
         config: Its settings.
     """
+
+    config_type = InverseDynamicsConfig
 
     def __init__(
         self, encoder: ObservationEncoder, action_dim: int, config: InverseDynamicsConfig | None = None

@@ -30,9 +30,16 @@ from torch import Tensor
 from counterpoint.data.draws import GoalTransition
 from counterpoint.encoders.base import DualEncoder
 from counterpoint.objectives.base import Batch, ClipConfig, ClipObjective, Features, LossOutput
-from counterpoint.objectives.baselines import Similarity, check_frames, cosine, other_rows
 from counterpoint.objectives.clip_goal import clip_goal_logits, clip_goal_loss
-from counterpoint.objectives.infonce import check_clips, contrast_metrics, in_full_precision
+from counterpoint.objectives.infonce import (
+    Similarity,
+    check_clips,
+    check_frames,
+    contrast_metrics,
+    cosine,
+    in_full_precision,
+    other_rows,
+)
 from counterpoint.objectives.vip import dual_value_loss, goal_rewards
 
 __all__ = ["LIV", "LIVConfig", "liv_loss", "liv_value_loss"]
@@ -141,6 +148,8 @@ class LIV(ClipObjective):
         encoder: Image and text towers into one space.
         config: LIV's settings.
     """
+
+    config_type = LIVConfig
 
     def __init__(self, encoder: DualEncoder, config: LIVConfig | None = None) -> None:
         config = config or LIVConfig()

@@ -18,8 +18,15 @@ from counterpoint.data.spec import NStepSpec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.action_error import action_error, constant_action_error
-from counterpoint.objectives.base import Batch, Features, LossOutput
-from counterpoint.objectives.steps import StepConfig, StepObjective, check_actions, two_layer
+from counterpoint.objectives.base import (
+    Batch,
+    Features,
+    LossOutput,
+    StepConfig,
+    StepObjective,
+    check_actions,
+    two_layer,
+)
 
 __all__ = ["MultitaskCloning", "MultitaskCloningConfig", "multitask_cloning_loss"]
 
@@ -62,6 +69,8 @@ class MultitaskCloning(StepObjective):
         action_dim: A, of the largest action space.
         config: Its settings.
     """
+
+    config_type = MultitaskCloningConfig
 
     def __init__(
         self, encoder: ObservationEncoder, action_dim: int, config: MultitaskCloningConfig | None = None

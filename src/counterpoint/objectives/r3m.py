@@ -46,15 +46,15 @@ from torch import Tensor, nn
 from counterpoint.data.draws import R3MFrames
 from counterpoint.encoders.base import DualEncoder
 from counterpoint.objectives.base import Batch, ClipConfig, ClipObjective, Features, LossOutput
-from counterpoint.objectives.baselines import (
+from counterpoint.objectives.infonce import (
     Similarity,
     candidate_metrics,
     check_frames,
     embedding_norm,
+    in_full_precision,
     negative_distance,
     other_rows,
 )
-from counterpoint.objectives.infonce import in_full_precision
 
 __all__ = [
     "R3M",
@@ -273,6 +273,7 @@ class R3M(ClipObjective):
         config: R3M's settings.
     """
 
+    config_type = R3MConfig
     reward_form = "language"
 
     def __init__(self, encoder: DualEncoder, config: R3MConfig | None = None) -> None:

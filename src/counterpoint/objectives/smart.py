@@ -48,9 +48,18 @@ from counterpoint.data.spec import NStepSpec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.action_error import action_error, constant_action_error
-from counterpoint.objectives.base import Batch, Features, LossOutput
+from counterpoint.objectives.base import (
+    Batch,
+    Features,
+    LossOutput,
+    StepConfig,
+    StepObjective,
+    check_actions,
+    embed_views,
+    frozen_copy,
+    soft_update,
+)
 from counterpoint.objectives.infonce import in_full_precision
-from counterpoint.objectives.steps import StepConfig, StepObjective, check_actions, embed_views, follow, frozen_copy
 
 __all__ = [
     "SMART",
@@ -306,6 +315,8 @@ class SMART(StepObjective):
         config: Its settings.
     """
 
+    config_type = SMARTConfig
+
     def __init__(self, encoder: ObservationEncoder, action_dim: int, config: SMARTConfig | None = None) -> None:
         config = config or SMARTConfig()
         L = config.context
@@ -380,4 +391,4 @@ class SMART(StepObjective):
 
     def after_step(self) -> None:
         """Let phibar follow phi."""
-        follow(self.target_encoder, self.encoder, self.config.ema)
+        soft_update(self.target_encoder, self.encoder, self.config.ema)

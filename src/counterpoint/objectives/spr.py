@@ -29,17 +29,19 @@ from torch import Tensor, nn
 from counterpoint.data.spec import NStepSpec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import BadInputError
-from counterpoint.objectives.base import Batch, Features, LossOutput
-from counterpoint.objectives.infonce import contrast_metrics, in_full_precision, unit
-from counterpoint.objectives.steps import (
+from counterpoint.objectives.base import (
+    Batch,
+    Features,
+    LossOutput,
     StepConfig,
     StepObjective,
     check_actions,
     embed_views,
-    follow,
     frozen_copy,
+    soft_update,
     two_layer,
 )
+from counterpoint.objectives.infonce import contrast_metrics, in_full_precision, unit
 
 __all__ = ["SPR", "SPRConfig", "spr_loss"]
 
@@ -90,6 +92,8 @@ class SPR(StepObjective):
         config: Settings.
     """
 
+    config_type = SPRConfig
+
     def __init__(self, encoder: ObservationEncoder, action_dim: int, config: SPRConfig | None = None) -> None:
         config = config or SPRConfig()
         spec = NStepSpec(
@@ -126,4 +130,4 @@ class SPR(StepObjective):
 
     def after_step(self) -> None:
         """Move the target."""
-        follow(self.target, nn.Sequential(self.encoder, self.project), self.config.ema)
+        soft_update(self.target, nn.Sequential(self.encoder, self.project), self.config.ema)

@@ -4,7 +4,7 @@ Zheng et al., "TACO: Temporal Latent Action-Driven Contrastive Loss for Visual R
 (arXiv 2306.13229). Here for pretraining from logged data: its contrastive terms, without the policy.
 
     F[i, j] = G(z_t, u_t ... u_{t+K-1})_i^T W H(z_{t+K})_j
-    TACO      -mean_i log softmax_row(F)[i, i]                  `taco_loss`
+    TACO      -mean_i log softmax_row(F)[i, i]                  `infonce`
     CURL      the same of H(z_t)_i^T W H(z'_t)_j, z' of the same observation with a shift of its own
     reward    mean_i (R(z_t, u_t ... u_{t+K-1})_i - sum_k r_{t+k})^2, where there are rewards
 
@@ -22,37 +22,16 @@ Where the sources differ:
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 
 from counterpoint.data.spec import NStepSpec
 from counterpoint.encoders.observation import ObservationEncoder
-from counterpoint.errors import BadInputError
-from counterpoint.objectives.base import Batch, Features, LossOutput
-from counterpoint.objectives.infonce import contrast_metrics, in_full_precision
-from counterpoint.objectives.steps import FutureConfig, FutureObjective, two_layer
+from counterpoint.objectives.base import Batch, Features, LossOutput, two_layer
+from counterpoint.objectives.infonce import contrast_metrics, infonce
+from counterpoint.objectives.premier_taco import FutureConfig, FutureObjective
 
-__all__ = ["TACO", "TACOConfig", "taco_loss"]
-
-
-@in_full_precision
-def taco_loss(logits: Float[Tensor, "B B"]) -> Float[Tensor, ""]:
-    """InfoNCE of every row's own column among the batch's; log B at chance.
-
-    CURL and ATC are the same loss of other pairs.
-
-    Args:
-        logits: F, row i: a prediction; column j: what may have been predicted.
-
-    Raises:
-        BadInputError: When they are not square.
-    """
-    if logits.ndim != 2 or logits.shape[0] != logits.shape[1]:
-        raise BadInputError(
-            "logits", f"shape {tuple(logits.shape)}", "[B, B]", "score every row's prediction with every row's target"
-        )
-    return logits.logsumexp(1).mean() - logits.diagonal().mean()
+__all__ = ["TACO", "TACOConfig"]
 
 
 class TACOConfig(FutureConfig):
@@ -75,6 +54,8 @@ class TACO(FutureObjective):
         action_dim: A, of the batches.
         config: Settings.
     """
+
+    config_type = TACOConfig
 
     def __init__(self, encoder: ObservationEncoder, action_dim: int, config: TACOConfig | None = None) -> None:
         config = config or TACOConfig()
@@ -110,9 +91,9 @@ class TACO(FutureObjective):
         """The sum of the terms; the metrics of F, and each term by itself where there are several."""
         rows = features.rows
         logits = rows["predicted"] @ rows["future"].T
-        terms = {"taco": taco_loss(logits)}
+        terms = {"taco": infonce(logits)}
         if self.config.curl:
-            terms["curl"] = taco_loss(rows["anchor"] @ rows["again"].T)
+            terms["curl"] = infonce(rows["anchor"] @ rows["again"].T)
         if self.config.rewards:
             terms["reward"] = functional.mse_loss(rows["reward_guess"], batch["rewards"].float().sum(1))
         total = torch.stack(list(terms.values())).sum()

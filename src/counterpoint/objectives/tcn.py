@@ -26,8 +26,7 @@ from counterpoint.data.spec import Drawn
 from counterpoint.encoders.base import DualEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import Batch, ClipConfig, ClipObjective, Features, LossOutput
-from counterpoint.objectives.baselines import Similarity, candidate_metrics, negative_distance
-from counterpoint.objectives.infonce import in_full_precision
+from counterpoint.objectives.infonce import Similarity, candidate_metrics, in_full_precision, negative_distance
 
 __all__ = ["TCN", "NearAndFar", "TCNConfig", "tcn_candidates", "tcn_loss"]
 
@@ -127,6 +126,8 @@ class TCN(ClipObjective):
         config: TCN's settings.
     """
 
+    config_type = TCNConfig
+    language = False
     reward_form = "goal"
 
     def __init__(self, encoder: DualEncoder, config: TCNConfig | None = None) -> None:

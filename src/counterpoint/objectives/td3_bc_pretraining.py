@@ -37,9 +37,17 @@ from counterpoint.data.spec import NStepSpec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.action_error import action_error, constant_action_error
-from counterpoint.objectives.base import Batch, Features, LossOutput
+from counterpoint.objectives.base import (
+    Batch,
+    Features,
+    LossOutput,
+    StepConfig,
+    StepObjective,
+    check_actions,
+    frozen_copy,
+    soft_update,
+)
 from counterpoint.objectives.infonce import in_full_precision
-from counterpoint.objectives.steps import StepConfig, StepObjective, check_actions, follow, frozen_copy
 
 __all__ = [
     "TD3BCPretraining",
@@ -178,6 +186,8 @@ class TD3BCPretraining(StepObjective):
         config: Its settings.
     """
 
+    config_type = TD3BCPretrainingConfig
+
     updates: Tensor
 
     def __init__(
@@ -235,8 +245,8 @@ class TD3BCPretraining(StepObjective):
     def after_step(self) -> None:
         """Count the step; after each of the policy's, let the moving averages follow."""
         if self._is_actors_turn():
-            follow(self.target_actor, self.actor, self.config.ema)
-            follow(self.target_critic, self.critic, self.config.ema)
+            soft_update(self.target_actor, self.actor, self.config.ema)
+            soft_update(self.target_critic, self.critic, self.config.ema)
         self.updates += 1
 
     def _is_actors_turn(self) -> bool:

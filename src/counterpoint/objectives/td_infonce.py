@@ -36,7 +36,7 @@ Where the sources differ:
 
 from __future__ import annotations
 
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from counterpoint.errors import BadInputError
@@ -48,6 +48,8 @@ __all__ = [
     "goal_reaching_loss",
     "goal_reaching_rows",
     "mc_infonce_loss",
+    "successor_loss",
+    "successor_targets",
     "td_infonce_loss",
     "td_infonce_weights",
 ]
@@ -202,3 +204,63 @@ def _least(logits: Float[Tensor, "B B *twins"]) -> Float[Tensor, "B B"]:
 def _log_softmax(logits: Float[Tensor, "B B *twins"]) -> Float[Tensor, "*twins B B"]:
     """Log probabilities of every row, twins first: rows that lie whole in memory go two to four times as fast."""
     return (logits if logits.ndim == 2 else logits.movedim(2, 0)).log_softmax(-1)
+
+
+def successor_targets(
+    occupancy: Float[Tensor, "P S"], next_states: Int[Tensor, " B"], next_pairs: Int[Tensor, " B"], *, discount: float
+) -> Float[Tensor, "B S"]:
+    """What M(s, a) of each transition is moved to (Eq. 16); rows that sum to 1 stay so. No gradient.
+
+    Args:
+        occupancy: M, rows of state-action pairs over states.
+        next_states: s' of each transition.
+        next_pairs: The row of (s', a').
+        discount: gamma.
+
+    Raises:
+        BadInputError: When the shapes do not pair up.
+    """
+    _check_table(occupancy, next_states=next_states, next_pairs=next_pairs)
+    targets = discount * occupancy.detach()[next_pairs]
+    reached = targets.new_tensor(1 - discount).expand(len(targets), 1)
+    return targets.scatter_add(1, next_states[:, None], reached)
+
+
+def successor_loss(
+    occupancy: Float[Tensor, "P S"],
+    pairs: Int[Tensor, " B"],
+    next_states: Int[Tensor, " B"],
+    next_pairs: Int[Tensor, " B"],
+    *,
+    discount: float,
+) -> Float[Tensor, ""]:
+    """Half the squared distance to `successor_targets`, summed over states, mean over transitions.
+
+    Its gradient with respect to M(s, a) of one transition is M(s, a) less the target, so that a gradient step of size
+    1 on one transition is Eq. 16.
+
+    Args:
+        occupancy: M, rows of state-action pairs over states.
+        pairs: The row of (s, a) of each transition.
+        next_states: s'.
+        next_pairs: The row of (s', a').
+        discount: gamma.
+
+    Raises:
+        BadInputError: When the shapes do not pair up.
+    """
+    _check_table(occupancy, pairs=pairs, next_states=next_states)
+    targets = successor_targets(occupancy, next_states, next_pairs, discount=discount)
+    return (occupancy[pairs] - targets).square().sum(1).mean() / 2
+
+
+def _check_table(occupancy: Tensor, **numbers: Tensor) -> None:
+    """A table [P, S], and two rows of numbers of one length."""
+    shapes = [tuple(x.shape) for x in (occupancy, *numbers.values())]
+    if occupancy.ndim != 2 or len(shapes[1]) != 1 or shapes[1] != shapes[2]:
+        raise BadInputError(
+            ", ".join(("occupancy", *numbers)),
+            f"shapes {', '.join(map(str, shapes))}",
+            "[P, S], [B] and [B]",
+            "pass the whole table, and one number of each transition",
+        )

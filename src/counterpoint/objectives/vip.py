@@ -27,8 +27,14 @@ from counterpoint.data.augment import images
 from counterpoint.data.draws import GoalTransition
 from counterpoint.encoders.base import DualEncoder
 from counterpoint.objectives.base import Batch, ClipConfig, ClipObjective, Features, LossOutput
-from counterpoint.objectives.baselines import Similarity, check_frames, embedding_norm, negative_distance, other_rows
-from counterpoint.objectives.infonce import in_full_precision
+from counterpoint.objectives.infonce import (
+    Similarity,
+    check_frames,
+    embedding_norm,
+    in_full_precision,
+    negative_distance,
+    other_rows,
+)
 
 __all__ = ["VIP", "VIPConfig", "dual_value_loss", "goal_rewards", "vip_loss"]
 
@@ -138,6 +144,8 @@ class VIP(ClipObjective):
         config: VIP's settings.
     """
 
+    config_type = VIPConfig
+    language = False
     reward_form = "goal"
 
     def __init__(self, encoder: DualEncoder, config: VIPConfig | None = None) -> None:

@@ -34,7 +34,7 @@ from counterpoint.data.store import Cameras, EpisodeStore, camera_names
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.files import write_atomically
-from counterpoint.objectives import STEP_OBJECTIVES, objective_config
+from counterpoint.objectives import StepObjective, objective_config
 from counterpoint.objectives.icon import IConConfig
 from counterpoint.objectives.imitation import AuxiliaryTerm, CrosswayTerm, IConTerm, Imitation, ObjectiveTerm
 from counterpoint.policies.crossway import CrosswayConfig, CrosswayDecoder
@@ -68,7 +68,7 @@ class AuxiliaryConfig(FrozenConfig):
 
     Attributes:
         weight: lambda.
-        objective: `name`, one of `STEP_OBJECTIVES`, and its settings.
+        objective: `name`, of a `StepObjective`, and its settings.
     """
 
     weight: float = Field(default=1.0, gt=0)
@@ -256,12 +256,11 @@ def build_imitation(
         )
         terms["crossway"] = CrosswayTerm(decoder, config.crossway.weight)
     if config.auxiliary is not None:
-        name, settings = objective_config(config.auxiliary.objective, "auxiliary", STEP_OBJECTIVES)
-        entry = STEP_OBJECTIVES[name]
-        dims = (demonstrations.action_dim,) if entry.actions else ()
-        objective = entry.objective(policy.encoder, *dims, settings)
+        kind, settings = objective_config(config.auxiliary.objective, "auxiliary", StepObjective)
+        dims = (demonstrations.action_dim,) if kind.actions else ()
+        objective = kind(policy.encoder, *dims, settings)
         crop = config.encoder.size if config.frame > config.encoder.size else 0
-        terms[name] = ObjectiveTerm(objective, config.auxiliary.weight, crop=crop)
+        terms[config.auxiliary.objective["name"]] = ObjectiveTerm(objective, config.auxiliary.weight, crop=crop)
     return Imitation(policy, terms)
 
 

@@ -20,7 +20,7 @@ from counterpoint.data.store import EpisodeStore, SubsetStore
 from counterpoint.encoders.base import DualEncoder, EncoderConfig
 from counterpoint.errors import BadInputError
 from counterpoint.files import write_atomically
-from counterpoint.objectives import OBJECTIVES, STEP_OBJECTIVES, objective_config
+from counterpoint.objectives import ClipObjective, StepObjective, objective_config
 from counterpoint.objectives.base import Objective
 from counterpoint.provenance import provenance
 from counterpoint.training.distributed import accelerator_of
@@ -72,7 +72,7 @@ def load_config(recipe: str, overrides: Mapping[str, Any]) -> PretrainConfig:
         BadInputError: Naming the key that is unknown or ill-typed.
     """
     config = validate(PretrainConfig, override(read_recipe(recipe), overrides), f"recipe {recipe}")
-    objective_config(config.objective, f"recipe {recipe}")
+    objective_config(config.objective, f"recipe {recipe}", ClipObjective)
     return config
 
 
@@ -81,8 +81,8 @@ def build_objective(config: PretrainConfig) -> Objective:
     encoder = (
         DualEncoder.from_pretrained(config.initialize_from) if config.initialize_from else DualEncoder(config.encoder)
     )
-    name, settings = objective_config(config.objective, "objective")
-    objective: Objective = OBJECTIVES[name].objective(encoder, settings)
+    kind, settings = objective_config(config.objective, "objective", ClipObjective)
+    objective: Objective = kind(encoder, settings)
     return objective
 
 
@@ -112,8 +112,8 @@ def pretrain(recipe: str, data: Path | Sequence[Path], out: Path, overrides: Map
     paths = [data] if isinstance(data, Path) else list(data)
     section = override(read_recipe(recipe), overrides).get("objective", {})
     section = section if isinstance(section, dict) else {}
-    name, _ = objective_config(section, f"recipe {recipe}", {**OBJECTIVES, **STEP_OBJECTIVES})
-    if name in STEP_OBJECTIVES:
+    kind, _ = objective_config(section, f"recipe {recipe}", Objective)
+    if issubclass(kind, StepObjective):
         return pretrain_recipe(recipe, paths, out, overrides)
     if len(paths) != 1:
         raise BadInputError(

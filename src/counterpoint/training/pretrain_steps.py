@@ -28,8 +28,8 @@ from counterpoint.data.store import (
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.files import write_atomically
-from counterpoint.objectives import STEP_OBJECTIVES, objective_config
-from counterpoint.objectives.steps import StepObjective
+from counterpoint.objectives import objective_config
+from counterpoint.objectives.base import StepObjective
 from counterpoint.provenance import provenance
 from counterpoint.training.distributed import accelerator_of
 from counterpoint.training.fit import TrainConfig, train
@@ -81,7 +81,7 @@ def load_step_config(recipe: str, overrides: Mapping[str, Any]) -> StepPretrainC
         BadInputError: Naming the key that is unknown or ill-typed.
     """
     config = validate(StepPretrainConfig, override(read_recipe(recipe), overrides), f"recipe {recipe}")
-    objective_config(config.objective, f"recipe {recipe}", STEP_OBJECTIVES)
+    objective_config(config.objective, f"recipe {recipe}", StepObjective)
     return config
 
 
@@ -185,10 +185,9 @@ def build_step_objective(config: StepPretrainConfig, store: EpisodeStore) -> Ste
         if config.encoder.centre:  # before the objective copies it as a slowly moving target
             cameras = camera_names(config.data.camera, store.cameras, encoder.config.cameras)
             encoder.centre_on(evenly_spaced_frames(store, CENTRE_FRAMES, cameras))
-    name, settings = objective_config(config.objective, "objective", STEP_OBJECTIVES)
-    entry = STEP_OBJECTIVES[name]
-    dims = (action_dim(store),) if entry.actions else ()
-    objective: StepObjective = entry.objective(encoder, *dims, settings)
+    kind, settings = objective_config(config.objective, "objective", StepObjective)
+    dims = (action_dim(store),) if kind.actions else ()
+    objective: StepObjective = kind(encoder, *dims, settings)
     return objective
 
 

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from counterpoint.errors import BadInputError
-from counterpoint.objectives.steps import ActionEncoder, FutureHeads, check_actions, follow, frozen_copy, two_layer
+from counterpoint.objectives.base import check_actions, frozen_copy, soft_update, two_layer
+from counterpoint.objectives.premier_taco import ActionEncoder, FutureHeads
 
 
 def test_two_layers() -> None:
@@ -54,7 +55,7 @@ def test_copies_follow() -> None:
             p.add_(2)
     online(torch.randn(8, 2))
     for _ in range(2):
-        follow(target, online, 0.5)
+        soft_update(target, online, 0.5)
     for now, old in zip(target.parameters(), start, strict=True):
         torch.testing.assert_close(now, old + 1.5)
     for copied, buffer in zip(target.buffers(), online.buffers(), strict=True):
