@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from counterpoint.data.episode import Array
-from counterpoint.data.formats.rlbench.unpickle import from_action, to_action
+from counterpoint.data.formats.rlbench.poses import from_action, to_action
 from counterpoint.envs.make import make_env
 from counterpoint.envs.rlbench import TASKS, RLBenchEnv
 from counterpoint.errors import BadInputError, MissingExtraError

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from counterpoint.data.episode import Array
-from counterpoint.data.formats.rlbench.unpickle import from_action, to_state
+from counterpoint.data.formats.rlbench.poses import from_action, to_state
 from counterpoint.data.store import Cameras
 from counterpoint.envs.base import CameraEnv, choose_cameras, seeded_numpy
 from counterpoint.errors import MissingExtraError, require
@@ -68,7 +68,7 @@ class RLBenchEnv(CameraEnv):
 
     What follows `reset(seed)` depends on the seed and the actions, as far as CoppeliaSim's physics repeat themselves.
 
-    An action is the pose of the gripper at its end, seven numbers as in `counterpoint.data.formats.rlbench.unpickle`;
+    An action is the pose of the gripper at its end, seven numbers as in `counterpoint.data.formats.rlbench.poses`;
     RLBench moves the arm there by inverse kinematics (`EndEffectorPoseViaIK`), then opens or closes the gripper
     (`Discrete`). A pose that inverse kinematics cannot reach from where the arm is leaves it there: the step is spent.
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from counterpoint.data.formats.rlbench.unpickle import from_action, rotation_vector, to_action, to_quaternion, to_state
+from counterpoint.data.formats.rlbench.poses import from_action, rotation_vector, to_action, to_quaternion, to_state
 
 DOWN = np.array((0.0, 1.0, 0.0, 0.0))
 

@@ -1,0 +1,90 @@
+"""RLBench's poses as the seven numbers of an action and the fourteen of a state, and back.
+
+RLBench acts by eight numbers, a position, a quaternion and the gripper; ICon's Table 4 has seven, and a state of
+fourteen: "arm joint positions, end-effector poses, and gripper status", which is 7 + 6 + 1. So a rotation is three
+numbers here: a rotation vector, measured from the gripper pointing straight down, where RLBench's arm starts and
+mostly works. Measured from the world's axes such poses are half a turn away, where the vector jumps from one sign to
+the other.
+
+Actions are scaled to about [-1, 1], as those of every other suite:
+
+- three numbers of position: 0 is (0.25, 0, 1.25) m in the world, 1 is 0.75 m from there, which covers the table;
+- three of rotation: 1 is half a turn;
+- one of the gripper: 1 open, -1 closed, RLBench's threshold at 0.
+
+The scale is this library's own; the paper does not say its own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+__all__ = ["from_action", "rotation_vector", "to_action", "to_quaternion", "to_state"]
+
+Numbers = NDArray[np.floating]
+
+_DOWN = np.array((0.0, 1.0, 0.0, 0.0))  # x, y, z, w: half a turn about y
+_CENTRE, _REACH = np.array((0.25, 0.0, 1.25)), 0.75  # metres
+
+
+def to_action(
+    pose: Float[Numbers, "*lead 7"], opened: Float[Numbers, "*lead"]
+) -> Float[NDArray[np.float32], "*lead 7"]:
+    """Return the action that moves the gripper to a pose.
+
+    Args:
+        pose: Position in metres and quaternion x, y, z, w in the world, as RLBench's `gripper_pose`.
+        opened: 1 for an open and 0 for a closed gripper, as RLBench's `gripper_open`.
+    """
+    position = (pose[..., :3] - _CENTRE) / _REACH
+    grip = np.where(np.asarray(opened) > 0.5, 1.0, -1.0)
+    parts = [position, rotation_vector(pose[..., 3:]) / np.pi, grip[..., None]]
+    return np.concatenate(parts, axis=-1).astype(np.float32)
+
+
+def from_action(action: Float[Numbers, "*lead 7"]) -> Float[NDArray[np.float64], "*lead 8"]:
+    """Return RLBench's action: position, unit quaternion x, y, z, w, and gripper (1 open, 0 closed)."""
+    wide = np.asarray(action, np.float64)
+    position = wide[..., :3] * _REACH + _CENTRE
+    grip = (wide[..., 6:] > 0.0).astype(np.float64)
+    return np.concatenate([position, to_quaternion(wide[..., 3:6] * np.pi), grip], axis=-1)
+
+
+def to_state(
+    joints: Float[Numbers, "*lead 7"], pose: Float[Numbers, "*lead 7"], opened: Float[Numbers, "*lead"]
+) -> Float[NDArray[np.float32], "*lead 14"]:
+    """Return joint angles (radians), gripper position (metres), rotation vector from straight down, and open."""
+    parts = [joints, pose[..., :3], rotation_vector(pose[..., 3:]), np.asarray(opened)[..., None]]
+    return np.concatenate(parts, axis=-1).astype(np.float32)
+
+
+def rotation_vector(quaternion: Float[Numbers, "*lead 4"]) -> Float[NDArray[np.float64], "*lead 3"]:
+    """Return the rotation from straight down to a quaternion x, y, z, w, about the world's axes, in radians."""
+    turn = _product(np.asarray(quaternion, np.float64), _conjugate(_DOWN))
+    turn = np.where(turn[..., 3:] < 0, -turn, turn)  # the shorter of the two ways round
+    sine = np.linalg.norm(turn[..., :3], axis=-1, keepdims=True)
+    angle = 2 * np.arctan2(sine, turn[..., 3:])
+    vector: NDArray[np.float64] = turn[..., :3] * np.where(sine > 1e-12, angle / np.maximum(sine, 1e-12), 2.0)
+    return vector
+
+
+def to_quaternion(vector: Float[Numbers, "*lead 3"]) -> Float[NDArray[np.float64], "*lead 4"]:
+    """Return the unit quaternion x, y, z, w of a rotation vector: the reverse of `rotation_vector`."""
+    wide = np.asarray(vector, np.float64)
+    angle = np.linalg.norm(wide, axis=-1, keepdims=True)
+    turn = np.concatenate([wide * np.sinc(angle / (2 * np.pi)) / 2, np.cos(angle / 2)], axis=-1)
+    return _product(turn, _DOWN)
+
+
+def _product(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return Hamilton's product of quaternions x, y, z, w."""
+    u, a = left[..., :3], left[..., 3:]
+    v, b = right[..., :3], right[..., 3:]
+    vector = a * v + b * u + np.cross(u, v)
+    return np.concatenate([vector, a * b - (u * v).sum(-1, keepdims=True)], axis=-1)
+
+
+def _conjugate(quaternion: NDArray[np.float64]) -> NDArray[np.float64]:
+    return quaternion * (-1.0, -1.0, -1.0, 1.0)
