@@ -1,14 +1,10 @@
-"""The growing files of a LeRobot v3.0 data set: parquet and mp4 files take episodes until they are full.
-
-The statistics LeRobot keeps of every feature, of one episode and of the whole data set.
-
-Each is a mapping with min, max, mean, std, count and the quantiles q01 to q99. Pictures are summed up channel
-by channel in [0, 1], with shape (3, 1, 1), from a sample of frames and pixels.
-
-Write a LeRobot v3.0 data set, which `lerobot` opens as its own.
+"""Write a LeRobot v3.0 data set, which `lerobot` opens as its own.
 
 Episodes are appended to parquet files and, camera by camera, to mp4 files until a file has reached its size.
-All of it is built in a temporary folder beside the target and takes the target's name when it is complete.
+All of it is built in a temporary folder beside the target and renamed when it is complete.
+
+LeRobot keeps statistics of every feature, of one episode and of the whole data set: min, max, mean, std, count and the
+quantiles q01 to q99. Those of images are per channel in [0, 1], shape (3, 1, 1), from a sample of frames and pixels.
 """
 
 from __future__ import annotations
@@ -27,31 +23,17 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from counterpoint.data.episode import Array, Episode
-from counterpoint.data.formats.lerobot import layout as layout
+from counterpoint.data.formats.base import require_new
+from counterpoint.data.formats.lerobot import layout
 from counterpoint.data.formats.lerobot.tables import as_column, as_matrix, as_png
 from counterpoint.data.video import Codec, encode_video, probe_video, read_frames, remux
-from counterpoint.errors import BadInputError
+from counterpoint.errors import BadInputError, require
 
-__all__ = [
-    "QUANTILES",
-    "DataFiles",
-    "LeRobotWriter",
-    "PixelCounts",
-    "VideoTrack",
-    "sampled_steps",
-    "vector_stats",
-    "write_tasks",
-]
+__all__ = ["LeRobotWriter", "PixelCounts", "sampled_steps", "vector_stats"]
 
 
-class DataFiles:
-    """The parquet files under `data/`, one row group an episode.
-
-    Args:
-        folder: The data set's folder.
-        limit: A file of this many bytes takes no further episode.
-        chunk: Files a chunk folder.
-    """
+class _DataFiles:
+    """The parquet files under `data/`, one row group an episode; a file of `limit` bytes takes no further episode."""
 
     def __init__(self, folder: Path, limit: float, chunk: int) -> None:
         self._folder, self._limit, self._chunk = folder, limit, chunk
@@ -60,19 +42,18 @@ class DataFiles:
         self.paths: list[Path] = []
 
     def append(self, rows: pa.Table) -> tuple[int, int]:
-        """Write an episode; returns the chunk and file it went to."""
+        """Write an episode; return its chunk and file."""
         if self._writer is None:
-            place = divmod(len(self.paths), self._chunk)
-            path = self._folder / layout.DATA_PATH.format(chunk_index=place[0], file_index=place[1])
+            chunk, file = divmod(len(self.paths), self._chunk)
+            path = self._folder / layout.DATA_PATH.format(chunk_index=chunk, file_index=file)
             path.parent.mkdir(parents=True, exist_ok=True)
             self.paths.append(path)
             self._sink = pa.OSFile(str(path), "wb")
             self._writer = pq.ParquetWriter(self._sink, rows.schema)
         self._writer.write_table(rows)
-        chunk, file = divmod(len(self.paths) - 1, self._chunk)
         if self._sink is not None and self._sink.tell() >= self._limit:
             self.close()
-        return chunk, file
+        return divmod(len(self.paths) - 1, self._chunk)
 
     def close(self) -> None:
         """Complete the open file."""
@@ -82,16 +63,8 @@ class DataFiles:
         self._writer = self._sink = None
 
 
-class VideoTrack:
-    """The mp4 files of one camera.
-
-    Args:
-        folder: The data set's folder.
-        key: The camera's feature key.
-        fps: Frames a second.
-        limit: A file of this many bytes takes no further episode.
-        chunk: Files a chunk folder.
-    """
+class _VideoTrack:
+    """The mp4 files of one camera, the feature `key`; a file of `limit` bytes takes no further episode."""
 
     def __init__(self, folder: Path, key: str, fps: int, limit: float, chunk: int) -> None:
         self._folder, self._key, self._fps, self._limit, self._chunk = folder, key, fps, limit, chunk
@@ -101,11 +74,11 @@ class VideoTrack:
         self._staging.mkdir(parents=True)
 
     def new_part(self, episode: int) -> Path:
-        """Where to put an episode's own mp4 file before `append`."""
+        """Return the path of an episode's own mp4 file, to be written before `append`."""
         return self._staging / f"episode-{episode:06d}.mp4"
 
     def append(self, part: Path, length: int) -> dict[str, Any]:
-        """Take an episode's file of `length` frames; returns its place as columns of `meta/episodes`."""
+        """Take an episode's file of `length` frames; return its location as columns of `meta/episodes`."""
         chunk, file = divmod(self._file, self._chunk)
         start, end = self._frames / self._fps, (self._frames + length) / self._fps
         self._parts.append(part)
@@ -113,11 +86,11 @@ class VideoTrack:
         self._frames += length
         if self._bytes >= self._limit:
             self.close()
-        place = {"chunk_index": chunk, "file_index": file, "from_timestamp": start, "to_timestamp": end}
-        return {f"videos/{self._key}/{name}": value for name, value in place.items()}
+        location = {"chunk_index": chunk, "file_index": file, "from_timestamp": start, "to_timestamp": end}
+        return {f"videos/{self._key}/{name}": value for name, value in location.items()}
 
     def close(self) -> None:
-        """Concatenate what has gathered into the next file."""
+        """Join the gathered parts into the next file."""
         if self._parts:
             remux(self._parts, self._path(self._file))
             for part in self._parts:
@@ -127,7 +100,7 @@ class VideoTrack:
         self._bytes = self._frames = 0
 
     def describe(self) -> dict[str, Any]:
-        """The feature's `info` in `meta/info.json`, read from the first file."""
+        """Return the feature's `info` in `meta/info.json`, read from the first file."""
         with av.open(str(self._path(0))) as container:
             stream = container.streams.video[0]
             return {
@@ -143,12 +116,11 @@ class VideoTrack:
 
     def _path(self, number: int) -> Path:
         chunk, file = divmod(number, self._chunk)
-        name = layout.VIDEO_PATH.format(video_key=self._key, chunk_index=chunk, file_index=file)
-        return self._folder / name
+        return self._folder / layout.VIDEO_PATH.format(video_key=self._key, chunk_index=chunk, file_index=file)
 
 
-def write_tasks(path: Path, tasks: Mapping[str, int]) -> None:
-    """`meta/tasks.parquet` as pandas writes a frame whose index is named "task"."""
+def _write_tasks(path: Path, tasks: Mapping[str, int]) -> None:
+    """Write `meta/tasks.parquet` as pandas writes a frame whose index is named "task"."""
     table = pa.table({"task_index": pa.array(tasks.values(), pa.int64()), "task": pa.array(tasks, pa.string())})
     kinds = {"task_index": ("int64", "int64"), "task": ("unicode", "object")}
     columns = [
@@ -159,12 +131,12 @@ def write_tasks(path: Path, tasks: Mapping[str, int]) -> None:
     pq.write_table(table.replace_schema_metadata({"pandas": json.dumps(pandas)}), path)
 
 
-QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
+_QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
 _FRAMES, _SIDE = 16, 112  # frames an episode, and pixels a side, that statistics look at
 
 
 def vector_stats(values: Array) -> dict[str, list[Any]]:
-    """Statistics over the rows of [N, n]; min and max keep the dtype."""
+    """Return statistics over the rows of [N, n]; min and max keep the dtype."""
     wide = values.astype(np.float64)
     stats = {
         "min": values.min(axis=0).tolist(),
@@ -173,24 +145,24 @@ def vector_stats(values: Array) -> dict[str, list[Any]]:
         "std": wide.std(axis=0).tolist(),
         "count": [len(values)],
     }
-    quantiles = np.quantile(wide, list(QUANTILES.values()), axis=0)
-    return stats | {name: row.tolist() for name, row in zip(QUANTILES, quantiles, strict=True)}
+    quantiles = np.quantile(wide, list(_QUANTILES.values()), axis=0)
+    return stats | {name: row.tolist() for name, row in zip(_QUANTILES, quantiles, strict=True)}
 
 
 def sampled_steps(length: int) -> NDArray[np.int64]:
-    """The steps of an episode whose pictures are counted: all of a short one, else some evenly spaced."""
+    """Return the steps whose images enter statistics: all of a short episode, else some evenly spaced."""
     return np.unique(np.linspace(0, length - 1, min(length, _FRAMES)).astype(np.int64))
 
 
 class PixelCounts:
-    """How often each of the 256 values occurs in each channel: enough for all statistics, and they add up."""
+    """A histogram of the 256 values of each channel: enough for all statistics, and histograms add up."""
 
     def __init__(self) -> None:
         self.frames = 0
         self.counts = np.zeros((3, 256), dtype=np.int64)
 
     def add(self, frames: Array) -> None:
-        """Count the pixels of uint8 [N, H, W, 3], every second, third ... of large pictures."""
+        """Count the pixels of uint8 [N, H, W, 3], every second, third ... of large images."""
         stride = max(1, min(frames.shape[1:3]) // _SIDE)
         self.frames += len(frames)
         for channel, counts in enumerate(self.counts):
@@ -202,7 +174,7 @@ class PixelCounts:
         self.counts += other.counts
 
     def stats(self) -> dict[str, list[Any]]:
-        """The statistics; `count` is the number of frames looked at."""
+        """Return the statistics; `count` is the number of frames counted."""
         levels = np.arange(256) / 255
         share = self.counts / self.counts.sum(axis=1, keepdims=True)
         mean = share @ levels
@@ -213,7 +185,7 @@ class PixelCounts:
             "max": [levels[row.nonzero()[0][-1]] for row in self.counts],
             "mean": mean,
             "std": np.sqrt(np.maximum(variance, 0)),
-            **{name: [levels[np.searchsorted(r, q - 1e-12)] for r in reached] for name, q in QUANTILES.items()},
+            **{name: [levels[np.searchsorted(r, q - 1e-12)] for r in reached] for name, q in _QUANTILES.items()},
         }
         shaped = {name: np.asarray(row).reshape(3, 1, 1).tolist() for name, row in rows.items()}
         return {**shaped, "count": [self.frames]}
@@ -224,10 +196,10 @@ _COUNTERS = ("frame_index", "episode_index", "index", "task_index")
 
 
 class LeRobotWriter:
-    """Writes episodes into a new folder; nothing stands there before `finalize`.
+    """Writes episodes into a new folder, which exists only after `finalize`.
 
     Success is kept as the feature `next.success`, true at the last step of a successful episode, and rewards as
-    `next.reward`; each is there if the first episode has it. The format has no place for masks and terminal frames.
+    `next.reward`; each exists if the first episode has it. The format has no room for masks and terminal frames.
 
     Args:
         root: The folder to write; it must not exist.
@@ -235,12 +207,12 @@ class LeRobotWriter:
         cameras: Camera name -> (height, width); `top` becomes the feature `observation.images.top`.
         action_dim: A, or `None` without actions.
         state_dim: S, or `None` without proprioception.
-        robot_type: Told to readers.
-        info: What else is to be known (simulator, versions, seeds): JSON, under the key `counterpoint`.
+        robot_type: The robot's name for readers.
+        info: Further notes (simulator, versions, seeds): JSON, under the key `counterpoint`.
         image_cameras: Cameras kept losslessly, as PNG in the parquet files, instead of as video.
-        codec: How frames are encoded.
+        codec: The video codec.
         data_files_size_in_mb: A parquet file of this size takes no further episode.
-        video_files_size_in_mb: The same of an mp4 file.
+        video_files_size_in_mb: An mp4 file of this size takes no further episode.
         chunks_size: Files a chunk folder.
 
     Raises:
@@ -264,9 +236,8 @@ class LeRobotWriter:
         chunks_size: int = 1000,
     ) -> None:
         self.root = Path(root)
-        if fps != int(fps) or fps <= 0:
-            raise BadInputError("fps", f"{fps:g}", "a whole number above 0", "resample the video")
-        self._refuse_existing()
+        require(fps == int(fps) and fps > 0, "fps", f"{fps:g}", "a whole number above 0", "resample the video")
+        require_new(self.root)
         self.root.parent.mkdir(parents=True, exist_ok=True)
         self._folder = tempfile.TemporaryDirectory(dir=self.root.parent, prefix=f".{self.root.name}.")
         self._build = Path(self._folder.name) / "dataset"
@@ -274,27 +245,27 @@ class LeRobotWriter:
         self._fps, self._cameras, self._codec = int(fps), dict(cameras), codec
         self._dims = {layout.ACTION: action_dim, layout.STATE: state_dim}
         self._images = [name for name in cameras if name in image_cameras]
-        self._info = {"robot_type": robot_type, "chunks_size": chunks_size}
-        self._info |= {"data_files_size_in_mb": data_files_size_in_mb}
-        self._info |= {"video_files_size_in_mb": video_files_size_in_mb, "counterpoint": dict(info or {})}
+        sizes = {"data_files_size_in_mb": data_files_size_in_mb, "video_files_size_in_mb": video_files_size_in_mb}
+        about = {"counterpoint": dict(info or {})}
+        self._info = {"robot_type": robot_type, "chunks_size": chunks_size, **sizes, **about}
         self._tracks = {
-            name: VideoTrack(self._build, _key(name), self._fps, video_files_size_in_mb * _MB, chunks_size)
+            name: _VideoTrack(self._build, _key(name), self._fps, video_files_size_in_mb * _MB, chunks_size)
             for name in cameras
             if name not in self._images
         }
-        self._data = DataFiles(self._build, data_files_size_in_mb * _MB, chunks_size)
+        self._data = _DataFiles(self._build, data_files_size_in_mb * _MB, chunks_size)
         self._pixels = {name: PixelCounts() for name in cameras}
         self._tasks: dict[str, int] = {}
         self._episodes: list[dict[str, Any]] = []
         self._frames = 0
-        self._told: dict[str, bool] = {}
+        self._known: dict[str, bool] = {}
 
     def add_episode(self, episode: Episode, videos: Mapping[str, Path] | None = None) -> None:
         """Append one episode.
 
         Args:
             episode: With frames of every camera that is not in `videos`.
-            videos: Camera name -> the episode's frames already encoded, T of them; copied, not encoded again.
+            videos: Camera name -> the episode's T frames already encoded; copied, not encoded again.
 
         Raises:
             BadInputError: When the episode does not fit what the writer was made for.
@@ -314,8 +285,8 @@ class LeRobotWriter:
             stats[_key(name)] = pixels.stats()
             if name in self._images:
                 table[_key(name)] = as_png(episode.frames[name])
-        place = self._data.append(pa.table(table, metadata=self._hub_metadata(columns)))
-        meta |= {"data/chunk_index": place[0], "data/file_index": place[1]}
+        chunk, file = self._data.append(pa.table(table, metadata=self._hub_metadata(columns)))
+        meta |= {"data/chunk_index": chunk, "data/file_index": file}
         meta |= {"dataset_from_index": self._frames, "dataset_to_index": self._frames + length}
         for name, track in self._tracks.items():
             part = track.new_part(number)
@@ -331,7 +302,7 @@ class LeRobotWriter:
         self._frames += length
 
     def finalize(self, splits: Mapping[str, str] | None = None) -> None:
-        """Complete the data set and give it its name.
+        """Complete the data set and move it to its path.
 
         Args:
             splits: Split name -> "a:b", episodes a to b-1; by default all are "train".
@@ -340,17 +311,16 @@ class LeRobotWriter:
             BadInputError: When there is no episode, a split is malformed, or the folder exists by now.
         """
         total = len(self._episodes)
-        if total == 0:
-            raise BadInputError(self.root, "no episode", "at least one", "call add_episode first")
+        require(total > 0, self.root, "no episode", "at least one", "call add_episode first")
         splits = dict(splits or {"train": f"0:{total}"})
         for name, text in splits.items():
             _check_split(name, text, total)
-        self._refuse_existing()
+        require_new(self.root)
         self._data.close()
         for track in self._tracks.values():
             track.close()
         pq.write_table(pa.Table.from_pylist(self._episodes), self._build / "meta/episodes/chunk-000/file-000.parquet")
-        write_tasks(self._build / "meta/tasks.parquet", self._tasks)
+        _write_tasks(self._build / "meta/tasks.parquet", self._tasks)
         self._write_json("stats.json", self._stats())
         sizes = {"total_episodes": total, "total_frames": self._frames, "total_tasks": len(self._tasks)}
         info = {"codebase_version": "v3.0", **sizes, "fps": self._fps, "splits": splits}
@@ -360,13 +330,8 @@ class LeRobotWriter:
         self._build.rename(self.root)
         self._folder.cleanup()
 
-    def _refuse_existing(self) -> None:
-        if self.root.exists():
-            raise BadInputError(self.root, "an existing path", "a new folder", "give another name, or remove it")
-
     def _check(self, episode: Episode, videos: Mapping[str, Path]) -> None:
-        where = f"episode {len(self._episodes)}"
-        length = len(episode)
+        where, length = f"episode {len(self._episodes)}", len(episode)
         _expect(f"{where}, videos", sorted(videos.keys() - self._tracks.keys()), [], "video cameras only")
         for name, size in self._cameras.items():
             if name in videos:
@@ -379,21 +344,21 @@ class LeRobotWriter:
         for key, values in ((layout.ACTION, episode.actions), (layout.STATE, episode.state)):
             _expect(f"{where}, {key}", None if values is None else values.shape[1], self._dims[key], "dimensions")
         steps = np.diff(episode.timestamps)
-        if len(steps) and np.abs(steps - 1 / self._fps).max() > layout.TOLERANCE:
-            step = float(steps[np.abs(steps - 1 / self._fps).argmax()])
-            expected = f"1/{self._fps} s within {layout.TOLERANCE}"
-            raise BadInputError(where, f"a step of {step:.6f} s", expected, "resample the episode")
-        told = {"success": episode.success is not None, "rewards": episode.rewards is not None}
-        self._told = self._told or told
-        for what, known in told.items():
-            _expect(f"{where}, {what}", known, self._told[what], "known, as in episode 0")
+        off = np.abs(steps - 1 / self._fps)
+        if len(steps) and off.max() > layout.TOLERANCE:
+            found, expected = f"a step of {steps[off.argmax()]:.6f} s", f"1/{self._fps} s within {layout.TOLERANCE}"
+            raise BadInputError(where, found, expected, "resample the episode")
+        known = {"success": episode.success is not None, "rewards": episode.rewards is not None}
+        self._known = self._known or known
+        for part, there in known.items():
+            _expect(f"{where}, {part}", there, self._known[part], "known, as in episode 0")
 
     def _columns(self, episode: Episode) -> dict[str, Array]:
-        """Feature -> [T, n]: everything but pictures."""
+        """Return feature -> [T, n]: everything but images."""
         length = len(episode)
         columns = {layout.ACTION: episode.actions, layout.STATE: episode.state}
         values = {name: column for name, column in columns.items() if column is not None}
-        if self._told["success"]:
+        if self._known["success"]:
             success = np.zeros((length, 1), dtype=np.bool_)
             success[-1] = bool(episode.success)
             values[layout.SUCCESS] = success
@@ -406,7 +371,7 @@ class LeRobotWriter:
         return values | {"timestamp": times} | dict(zip(_COUNTERS, numbers, strict=True))
 
     def _hub_metadata(self, columns: Mapping[str, Array]) -> dict[str, str]:
-        """What tells the Hub's viewer and `datasets` that a struct of bytes is a picture."""
+        """Return the metadata by which the Hub's viewer and `datasets` show a struct of bytes as an image."""
         features: dict[str, Any] = {_key(name): {"_type": "Image"} for name in self._images}
         for name, values in columns.items():
             value = {"dtype": values.dtype.name, "_type": "Value"}
@@ -423,13 +388,13 @@ class LeRobotWriter:
             else:
                 features[_key(name)] = {"dtype": "video", **entry, "info": self._tracks[name].describe()}
         vectors = [("float32", name, dim) for name, dim in self._dims.items() if dim is not None]
-        vectors += [("bool", layout.SUCCESS, 1)] if self._told["success"] else []
-        vectors += [("float32", layout.REWARD, 1)] if self._told["rewards"] else []
+        vectors += [("bool", layout.SUCCESS, 1)] if self._known["success"] else []
+        vectors += [("float32", layout.REWARD, 1)] if self._known["rewards"] else []
         vectors += [("float32", "timestamp", 1)] + [("int64", name, 1) for name in _COUNTERS]
         return features | {name: {"dtype": kind, "shape": [dim], "names": None} for kind, name, dim in vectors}
 
     def _stats(self) -> dict[str, Any]:
-        """Statistics of the whole data set, exact: one column after the other is read back."""
+        """Return exact statistics of the whole data set: one column after the other is read back."""
         stats: dict[str, Any] = {_key(name): pixels.stats() for name, pixels in self._pixels.items()}
         for name in [name for name in self._features() if name not in stats]:  # in the same order every time
             parts = [as_matrix(path, pq.read_table(path, columns=[name]), name) for path in self._data.paths]
@@ -445,14 +410,12 @@ def _key(camera: str) -> str:
     return camera if camera.startswith("observation.") else layout.IMAGES + camera
 
 
-def _expect(where: str | Path, found: object, expected: object, what: str) -> None:
-    if found != expected:
-        raise BadInputError(
-            where, f"{found} ({what})", f"{expected}", "give every episode what the writer was made for"
-        )
+def _expect(where: str | Path, found: object, expected: object, name: str) -> None:
+    hint = "give every episode the parts and sizes that the writer was made for"
+    require(found == expected, where, f"{found} ({name})", str(expected), hint)
 
 
 def _check_split(name: str, text: str, total: int) -> None:
     first, _, last = text.partition(":")
-    if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last) <= total):
-        raise BadInputError(f"split {name!r}", repr(text), f'"a:b" with a <= b <= {total}', "correct the split")
+    good = first.isdecimal() and last.isdecimal() and int(first) <= int(last) <= total
+    require(good, f"split {name!r}", repr(text), f'"a:b" with a <= b <= {total}', "correct the split")
