@@ -93,8 +93,9 @@ def measure(small: bool, device: str, batch: int, rounds: int) -> dict[str, Any]
     policy, clock = built(small, device), Clock(device)
     config, size = policy.head.config, policy.frame
     rng = np.random.default_rng(0)
-    frames = rng.integers(0, 256, (batch, CAMERAS, size, size, 3), dtype=np.uint8)
-    state = rng.normal(size=(batch, STATE)).astype(np.float32)
+    frames = rng.integers(0, 256, (CAMERAS, batch, size, size, 3), dtype=np.uint8)
+    observation = {f"camera{number}": image for number, image in enumerate(frames)}
+    observation["state"] = rng.normal(size=(batch, STATE)).astype(np.float32)
     rows = list(range(batch))
     condition = torch.randn(batch, config.obs_steps, policy.head.condition_dim, device=device)
     noise = torch.randn(batch, config.horizon, ACTIONS, device=device)
@@ -112,9 +113,9 @@ def measure(small: bool, device: str, batch: int, rounds: int) -> dict[str, Any]
         kept["plain"].append(clock.time(plain))
         kept["sample"].append(clock.time(lambda: policy.head.sample(condition)))
         for step in range(config.executed):
-            spent = clock.time(lambda: policy.act(frames, state, rows))
+            spent = clock.time(lambda: policy.act(observation, rows=rows))
             kept["executing" if step else "planning"].append(spent)
-    shares = stages(policy, clock, lambda: policy.act(frames, state, rows), rounds)
+    shares = stages(policy, clock, lambda: policy.act(observation, rows=rows), rounds)
     planning, executing = median(times["planning"]), median(times["executing"])
     return {
         "planning_ms": round(planning, 2),

@@ -14,9 +14,10 @@ from counterpoint.config import override, validate
 from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.envs.make import make_env
-from counterpoint.evaluation.rollout import ControlRollouts, EpisodeResult
+from counterpoint.envs.vector import VectorEnv
+from counterpoint.evaluation.rollout import EpisodeResult, rollout
 from counterpoint.objectives import StepObjective, objective_config
-from counterpoint.policies.base import FramePolicy
+from counterpoint.policies.base import Policy
 from counterpoint.training.clone import CloneConfig, clone
 from counterpoint.training.pretrain_steps import (
     CENTRE_FRAMES,
@@ -132,10 +133,10 @@ def adapt(config: FewshotConfig, out: Path, trial: Adaptation) -> dict[str, Any]
     encoder = _encoder(config, out, trial, own)
     seeds = evaluation_seeds(config, task, demonstration_seeds(config, out, trial.task), trial.seed)
     curve: list[dict[str, Any]] = []
-    with ControlRollouts(make, options.envs, processes=options.processes) as rollouts:
+    with VectorEnv(make, options.envs, processes=options.processes) as envs:
 
-        def evaluate(step: int, policy: FramePolicy) -> None:
-            results = rollouts.run(policy, seeds, stop_at_success=_has_success(config))
+        def evaluate(step: int, policy: Policy) -> None:
+            results = rollout(policy, envs, seeds, stop_at_success=_has_success(config))
             curve.append({"step": step, **_columns(results)})
 
         clone(encoder, own, settings, on_evaluate=evaluate, evaluate_every=options.every)
@@ -165,7 +166,7 @@ def _encoder(config: FewshotConfig, out: Path, trial: Adaptation, own: EpisodeSt
 
 def _columns(results: list[EpisodeResult]) -> dict[str, list[float]]:
     return {
-        "success": [int(one.success) for one in results],
+        "success": [int(bool(one.success)) for one in results],
         "return": [round(one.total_reward, 3) for one in results],
         "steps": [one.steps for one in results],
     }

@@ -14,7 +14,8 @@ import torch
 
 from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.observation import ObservationEncoder
-from counterpoint.evaluation.rollout import ControlRollouts, EpisodeResult
+from counterpoint.envs.vector import VectorEnv
+from counterpoint.evaluation.rollout import EpisodeResult, rollout
 from counterpoint.files import write_atomically
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
 from counterpoint.training.imitate import imitate
@@ -41,11 +42,11 @@ def train_cell(config: ComparisonConfig, out: Path, cell: Cell, source: Cell | N
     seeds = evaluation_seeds(config, cell.task, demonstration_seeds(config, out, cell.task))
     start = None if source is None else DiffusionPolicy.from_pretrained(source.run(out))
     curve, options, total = _Curve(cell.run(out)), config.evaluation, settings.train.steps
-    with ControlRollouts(task_maker(config, cell.task), options.envs, processes=options.processes) as simulations:
+    with VectorEnv(task_maker(config, cell.task), options.envs, processes=options.processes) as envs:
 
         def evaluate(done: int, policy: DiffusionPolicy) -> None:
             met = seeds if done == total else seeds[: options.between]
-            curve.add(done, simulations.run(_acting(policy, options.ensemble), met, stop_at_success=True))
+            curve.add(done, rollout(_acting(policy, options.ensemble), envs, met, stop_at_success=True))
 
         policy = imitate(
             settings, train, run=cell.run(out), camera=config.data.cameras, start_from=start, on_checkpoint=evaluate
@@ -78,7 +79,7 @@ class _Curve:
         self.points.append(
             {
                 "step": step,
-                "success": [int(one.success) for one in results],
+                "success": [int(bool(one.success)) for one in results],
                 "steps": [one.steps for one in results],
                 "raised": {str(one.seed): one.error for one in results if one.error is not None},
             }

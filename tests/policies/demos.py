@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from counterpoint.data.episode import Episode
+from counterpoint.data.episode import Array, Episode
 from counterpoint.data.store import MemoryStore
 from counterpoint.encoders.text import SentenceTower
 
-__all__ = ["demonstrations", "spelled"]
+__all__ = ["demonstrations", "observed", "spelled"]
 
 SIDE = 6  # of the square, in pixels
 
@@ -60,3 +60,9 @@ def demonstrations(
             )
         )
     return MemoryStore(made)
+
+
+def observed(frames: Array, state: Array) -> dict[str, Array]:
+    """The observations of n rows: frames [n, C, H, W, 3] of one camera or two, and state [n, P]."""
+    cameras = {name: frames[:, number] for number, name in enumerate(("front", "wrist")[: frames.shape[1]])}
+    return {**cameras, "state": state}

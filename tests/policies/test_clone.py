@@ -15,7 +15,7 @@ from counterpoint.objectives.cloning import CloningConfig
 from counterpoint.policies.cloned import ClonedPolicy
 from counterpoint.training.checkpoint import list_checkpoints
 from counterpoint.training.clone import CloneConfig, clone
-from tests.policies.demos import demonstrations
+from tests.policies.demos import demonstrations, observed
 
 
 def encoder(size: int = 24) -> ObservationEncoder:
@@ -40,10 +40,9 @@ def error(policy: ClonedPolicy, store: EpisodeStore) -> tuple[float, float]:
     rows, squared = range(len(actions)), []
     policy.reset(rows)
     for step in range(actions.shape[1]):
-        seen = np.maximum(np.arange(step - policy.stack + 1, step + 1), 0)
-        frames = np.stack([store.frames(row, seen) for row in rows])
+        frames = np.stack([store.frames(row, np.array([step])) for row in rows])
         state = np.stack([store.state(row)[step] for row in rows])  # type: ignore[index]
-        squared.append((policy.act(frames, state, rows) - actions[:, step]) ** 2)
+        squared.append((policy.act(observed(frames, state), rows=rows) - actions[:, step]) ** 2)
     return float(np.mean(squared)), float(((actions - actions.mean((0, 1))) ** 2).mean())
 
 

@@ -12,11 +12,11 @@ from counterpoint.encoders.hub import write_digests
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.encoders.text import SentenceTower
 from counterpoint.errors import BadInputError
-from counterpoint.policies.base import FramePolicy
+from counterpoint.policies.base import Policy
 from counterpoint.policies.cloned import ClonedPolicy
 from counterpoint.policies.demonstrations import Demonstrations
 from counterpoint.policies.heads import ActionHead, HeadConfig
-from tests.policies.demos import demonstrations, spelled
+from tests.policies.demos import demonstrations, observed, spelled
 
 S, P, A = 2, 3, 2
 
@@ -39,9 +39,9 @@ def policy(history: int = 1, seed: int = 0, **settings: Any) -> ClonedPolicy:
 
 
 def sights(steps: int, n: int, seed: int = 0) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    """What n rows see at each step: frames [T, n, S, H, W, 3] and state [T, n, P]."""
+    """What n rows see at each step: frames of one camera [T, n, 1, H, W, 3] and state [T, n, P]."""
     rng = np.random.default_rng(seed)
-    frames = rng.integers(0, 256, (steps, n, S, 16, 16, 3), dtype=np.uint8)
+    frames = rng.integers(0, 256, (steps, n, 1, 16, 16, 3), dtype=np.uint8)
     return frames, rng.normal(5, 2, (steps, n, P)).astype(np.float32)
 
 
@@ -53,18 +53,19 @@ def test_an_encoder_that_listens(tmp_path: Path) -> None:
     frames = np.random.default_rng(0).integers(0, 256, (2, 1, 32, 32, 3), dtype=np.uint8)
     state = np.zeros((2, 0), np.float32)
     with pytest.raises(BadInputError, match=r"policy\.instruction"):
-        made.act(frames, state, [0, 1])
+        made.act(observed(frames, state), rows=[0, 1])
     made.instruction = "open the drawer"
     loaded = ClonedPolicy.from_pretrained(made.save_pretrained(tmp_path))
-    np.testing.assert_array_equal(loaded.act(frames, state, [0, 1]), made.act(frames, state, [0, 1]))
+    np.testing.assert_array_equal(
+        loaded.act(observed(frames, state), rows=[0, 1]), made.act(observed(frames, state), rows=[0, 1])
+    )
 
 
 @pytest.mark.parametrize("history", [1, 4])
 def test_acts_as_a_policy(history: int) -> None:
-    made: FramePolicy = policy(history)
+    made: Policy = policy(history)
     frames, state = sights(1, 5)
-    actions = made.act(frames[0], state[0], range(5))
-    assert made.stack == S
+    actions = made.act(observed(frames[0], state[0]), rows=range(5))
     assert actions.shape == (5, A)
     assert actions.dtype == np.float32
     assert bool((np.abs(actions) <= 1).all())
@@ -75,9 +76,10 @@ def test_history_equals_recomputation() -> None:
     made = policy(4, use_state=True).eval()
     frames, state = sights(7, 3)
     for t in range(7):
-        acted = made.act(frames[t], state[t], range(3))
+        acted = made.act(observed(frames[t], state[t]), rows=range(3))
         steps = np.maximum(np.arange(t - 3, t + 1), 0)
-        window = torch.from_numpy(frames[steps]).transpose(0, 1)  # [n, H, S, ...]
+        stacks = np.maximum(steps[:, None] + np.arange(1 - S, 1), 0)  # the first frame is repeated
+        window = torch.from_numpy(frames[stacks, :, 0]).permute(2, 0, 1, 3, 4, 5)  # [n, H, S, ...]
         with torch.no_grad():
             embedded = made.encoder(window.flatten(0, 1)).unflatten(0, (3, 4))
             valid = (torch.arange(t - 3, t + 1) >= 0).expand(3, 4)
@@ -94,7 +96,7 @@ def test_rows_do_not_mix() -> None:
     for t, rows in enumerate(calls):
         if t == 3:
             together.reset([0])
-        for row, action in zip(rows, together.act(frames[t, rows], state[rows], rows), strict=True):
+        for row, action in zip(rows, together.act(observed(frames[t, rows], state[rows]), rows=rows), strict=True):
             acted[row].append(action)
     for row in range(3):
         alone = policy(3)
@@ -103,28 +105,28 @@ def test_rows_do_not_mix() -> None:
         for t, action in zip(mine, acted[row], strict=True):
             if t == 3 and row == 0:
                 alone.reset([7])
-            expected = alone.act(frames[t, [row]], state[[row]], [7])[0]
+            expected = alone.act(observed(frames[t, [row]], state[[row]]), rows=[7])[0]
             np.testing.assert_allclose(action, expected, atol=1e-6)
 
 
 def test_history_matters_and_is_forgotten() -> None:
     frames, state = sights(3, 1)
     made = policy(3)
-    fresh = made.act(frames[2], state[2], [0])
+    fresh = made.act(observed(frames[2], state[2]), rows=[0])
     made.reset([0])
     for t in range(2):
-        made.act(frames[t], state[t], [0])
-    assert not np.allclose(made.act(frames[2], state[2], [0]), fresh)
+        made.act(observed(frames[t], state[t]), rows=[0])
+    assert not np.allclose(made.act(observed(frames[2], state[2]), rows=[0]), fresh)
     made.reset([0])
-    np.testing.assert_allclose(made.act(frames[2], state[2], [0]), fresh, atol=1e-7)
+    np.testing.assert_allclose(made.act(observed(frames[2], state[2]), rows=[0]), fresh, atol=1e-7)
 
 
 def test_acting_leaves_no_graph_and_no_dropout() -> None:
     made = policy(3, dropout=0.5).train()
     frames, state = sights(1, 2)
-    first = made.act(frames[0], state[0], [0, 1])
+    first = made.act(observed(frames[0], state[0]), rows=[0, 1])
     made.reset([0, 1])
-    np.testing.assert_array_equal(made.act(frames[0], state[0], [0, 1]), first)
+    np.testing.assert_array_equal(made.act(observed(frames[0], state[0]), rows=[0, 1]), first)
 
 
 @pytest.mark.parametrize("settings", [{}, {"use_state": True}, {"history": 3, "use_state": True, "language": True}])
@@ -145,7 +147,8 @@ def test_saved_and_loaded(settings: dict[str, Any], tmp_path: Path) -> None:
         frames, state = sights(4, 4)
         for t in range(4):
             np.testing.assert_array_equal(
-                loaded.act(frames[t], state[t], range(4)), made.act(frames[t], state[t], range(4))
+                loaded.act(observed(frames[t], state[t]), rows=range(4)),
+                made.act(observed(frames[t], state[t]), rows=range(4)),
             )
 
 
@@ -169,6 +172,6 @@ def test_a_policy_without_an_instruction_says_so() -> None:
     made.instruction = ""
     frames, state = sights(1, 1)
     with pytest.raises(BadInputError, match=r"policy\.instruction"):
-        made.act(frames[0], state[0], [0])
+        made.act(observed(frames[0], state[0]), rows=[0])
     made.instruction = "centre the square"
-    assert made.act(frames[0], state[0], [0]).shape == (1, A)
+    assert made.act(observed(frames[0], state[0]), rows=[0]).shape == (1, A)

@@ -14,10 +14,11 @@ from counterpoint.data.episode import Array
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.envs.base import CameraEnv
 from counterpoint.errors import BadInputError
-from counterpoint.evaluation.rollout import roll_out
-from counterpoint.policies.base import FramePolicy
+from counterpoint.evaluation.rollout import rollout
+from counterpoint.policies.base import Policy
 from counterpoint.policies.diffusion import DiffusionConfig, DiffusionHead
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
+from tests.policies.demos import observed
 from tests.policies.small_diffusion import DIFFUSION, FRAME, SIZE, A, C, P, policy, sights
 from tests.reference.chunking import temporal_ensemble
 
@@ -63,7 +64,7 @@ def test_actions_are_those_of_plans_made_by_hand(use_state: bool, diffusion: dic
     frames, state = sights(8, 2)
     made.reset([4, 1], [77, 2**63 + 5])
     for t in range(8):
-        acted = made.act(frames[t], state[t], [4, 1])
+        acted = made.act(observed(frames[t], state[t]), rows=[4, 1])
         assert acted.dtype == np.float32
         for row, seed in enumerate((77, 2**63 + 5)):
             start = t - t % executed
@@ -79,7 +80,7 @@ def test_the_ensemble_averages_what_was_planned_for_a_step() -> None:
     acted = []
     for t in range(11):
         assert made.looks([0]) == [True]
-        acted.append(made.act(frames[t], state[t], [0])[0])
+        acted.append(made.act(observed(frames[t], state[t]), rows=[0])[0])
     plans = [by_hand(made, frames[:, 0], state[:, 0], t, 5, t).tolist() for t in range(11)]
     np.testing.assert_allclose(np.stack(acted), temporal_ensemble(plans, 0.3), atol=2e-5)
 
@@ -100,7 +101,8 @@ def test_what_it_does_not_look_at_changes_nothing(settings: dict[str, Any]) -> N
         looked.append(int(look[0]))
         shown = np.where(look[:, None, None, None, None], frames[t, rows], 0)
         np.testing.assert_array_equal(
-            seldom.act(shown, state[t, rows], rows), always.act(frames[t, rows], state[t, rows], rows)
+            seldom.act(observed(shown, state[t, rows]), rows=rows),
+            always.act(observed(frames[t, rows], state[t, rows]), rows=rows),
         )
     config = always.head.config
     if "ensemble" in settings:
@@ -119,7 +121,7 @@ def test_rows_do_not_mix() -> None:
     for t, rows in enumerate(calls):
         if t == 3:
             together.reset([0], [20])
-        for row, action in zip(rows, together.act(frames[t, rows], state[t, rows], rows), strict=True):
+        for row, action in zip(rows, together.act(observed(frames[t, rows], state[t, rows]), rows=rows), strict=True):
             acted[row].append(action)
     for row in range(3):
         alone = policy()
@@ -128,7 +130,7 @@ def test_rows_do_not_mix() -> None:
         for t, action in zip(mine, acted[row], strict=True):
             if t == 3 and row == 0:
                 alone.reset([7], [20])
-            expected = alone.act(frames[t, [row]], state[t, [row]], [7])[0]
+            expected = alone.act(observed(frames[t, [row]], state[t, [row]]), rows=[7])[0]
             np.testing.assert_allclose(action, expected, atol=2e-5)
 
 
@@ -136,19 +138,19 @@ def test_noise_is_the_seed_s() -> None:
     made, (frames, state) = policy(), sights(1, 3)
     made.reset([0, 1, 2], [1, 2, 1])
     seen = np.repeat(frames[0, :1], 3, 0), np.repeat(state[0, :1], 3, 0)
-    first = made.act(*seen, [0, 1, 2])
+    first = made.act(observed(*seen), rows=[0, 1, 2])
     np.testing.assert_allclose(first[0], first[2], atol=2e-5)
     assert not np.allclose(first[0], first[1], atol=1e-3)
     torch.manual_seed(99)  # nothing is drawn from the global generator
     before = torch.random.get_rng_state()
     made.reset([0, 1, 2], [1, 2, 1])
-    np.testing.assert_array_equal(made.act(*seen, [0, 1, 2]), first)
+    np.testing.assert_array_equal(made.act(observed(*seen), rows=[0, 1, 2]), first)
     assert torch.equal(torch.random.get_rng_state(), before)
     fresh, twin = policy(), policy()  # without seeds a policy numbers its episodes
-    numbered = fresh.act(*seen, [0, 1, 2])
-    np.testing.assert_array_equal(twin.act(*seen, [0, 1, 2]), numbered)
+    numbered = fresh.act(observed(*seen), rows=[0, 1, 2])
+    np.testing.assert_array_equal(twin.act(observed(*seen), rows=[0, 1, 2]), numbered)
     fresh.reset([0])
-    assert not np.allclose(fresh.act(seen[0][:1], seen[1][:1], [0]), numbered[:1], atol=1e-3)
+    assert not np.allclose(fresh.act(observed(seen[0][:1], seen[1][:1]), rows=[0]), numbered[:1], atol=1e-3)
 
 
 def test_every_observation_is_encoded_once_and_all_rows_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,13 +165,13 @@ def test_every_observation_is_encoded_once_and_all_rows_at_once(monkeypatch: pyt
     monkeypatch.setattr(made.encoder, "forward", counted)
     frames, state = sights(5, 3)
     for t in range(5):
-        made.act(frames[t], state[t], [0, 1, 2])
+        made.act(observed(frames[t], state[t]), rows=[0, 1, 2])
     assert batches == [3] * 5
     batches.clear()
     receding = policy()
     monkeypatch.setattr(receding.encoder, "forward", counted)
     for t in range(7):
-        receding.act(frames[t % 5], state[t % 5], [0, 1, 2])
+        receding.act(observed(frames[t % 5], state[t % 5]), rows=[0, 1, 2])
     assert batches == [3, 6, 6]  # at steps 0, 3 and 6
 
 
@@ -200,8 +202,8 @@ class Dots(CameraEnv):
 
 def test_an_episode_is_a_function_of_its_seed() -> None:
     seeds = [5, 3, 8, 1, 9]
-    alone = roll_out(policy(), Dots, seeds, envs=1, stop_at_success=False)
-    together = roll_out(policy(), Dots, seeds[::-1], envs=3, stop_at_success=False)
+    alone = rollout(policy(), Dots, seeds, envs=1)
+    together = rollout(policy(), Dots, seeds[::-1], envs=3)
     for one, other in zip(alone, together[::-1], strict=True):
         assert one.seed == other.seed
         np.testing.assert_allclose(one.total_reward, other.total_reward, atol=1e-4)
@@ -214,14 +216,15 @@ class Reaching(gymnasium.Env[dict[str, Array], Array]):
     def __init__(self, length: int) -> None:
         box = gymnasium.spaces.Box
         self.observation_space: gymnasium.Space[Any] = gymnasium.spaces.Dict(
-            {"pixels": box(0, 255, (C, FRAME, FRAME, 3), np.uint8), "state": box(-np.inf, np.inf, (P,), np.float32)}
+            dict.fromkeys(("front", "wrist"), box(0, 255, (FRAME, FRAME, 3), np.uint8))
+            | {"state": box(-np.inf, np.inf, (P,), np.float32)}
         )
         self.action_space = box(-1, 1, (A,), np.float32)
         self._length = length
 
     def _seen(self) -> dict[str, Array]:
-        pixels = self.np_random.integers(0, 256, (C, FRAME, FRAME, 3), dtype=np.uint8)
-        return {"pixels": pixels, "state": np.full(P, self._step, np.float32)}
+        frames = self.np_random.integers(0, 256, (1, C, FRAME, FRAME, 3), dtype=np.uint8)
+        return {key: value[0] for key, value in observed(frames, np.full((1, P), self._step, np.float32)).items()}
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -241,14 +244,14 @@ def test_gymnasium_s_vectorised_environments_are_acted_in() -> None:
     envs = gymnasium.vector.SyncVectorEnv(
         [partial(Reaching, length) for length in lengths], autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP
     )
-    made: FramePolicy = policy()
+    made: Policy = policy()
     rows: Sequence[int] = range(envs.num_envs)
     seen, _ = envs.reset(seed=[3, 4])
     made.reset(rows)
     planned = []
     for _ in range(12):
         planned.append(made.looks(rows))
-        actions = made.act(seen["pixels"], seen["state"], rows)
+        actions = made.act(seen, rows=rows)
         assert actions.shape == envs.action_space.shape
         seen, _, _, truncated, _ = envs.step(actions)
         made.reset(np.flatnonzero(truncated).tolist())
@@ -261,9 +264,11 @@ def test_gymnasium_s_vectorised_environments_are_acted_in() -> None:
 def test_it_can_be_copied_while_it_acts() -> None:
     """Moving averages do that."""
     made, (frames, state) = policy(), sights(2, 1)
-    made.act(frames[0], state[0], [0])
+    made.act(observed(frames[0], state[0]), rows=[0])
     twin = copy.deepcopy(made)
-    np.testing.assert_array_equal(twin.act(frames[1], state[1], [0]), made.act(frames[1], state[1], [0]))
+    np.testing.assert_array_equal(
+        twin.act(observed(frames[1], state[1]), rows=[0]), made.act(observed(frames[1], state[1]), rows=[0])
+    )
 
 
 def test_what_it_cannot_act_on_is_one_message() -> None:
@@ -276,11 +281,11 @@ def test_what_it_cannot_act_on_is_one_message() -> None:
     ):
         made.reset([0, 1])
         with pytest.raises(BadInputError, match=message):
-            made.act(seen, numbers, [0, 1])
+            made.act(observed(seen, numbers), rows=[0, 1])
     with pytest.raises(BadInputError, match="state: found none"):
         made.condition(torch.zeros(1, 2, C, SIZE, SIZE, 3, dtype=torch.uint8), None)
     # proprioception that is not used may be anything
-    policy(use_state=False).act(frames[0], np.zeros((2, 9), np.float32), [0, 1])
+    policy(use_state=False).act(observed(frames[0], np.zeros((2, 9), np.float32)), rows=[0, 1])
 
 
 @pytest.mark.parametrize(

@@ -283,7 +283,7 @@ def test_episodes_that_raise_are_counted_as_failed(tmp_path: Path, monkeypatch: 
     assert found["episodes"][3]["success"] is False
     assert (found["success"]["n"], len(task.made)) == (10, 2)  # the simulation was built again
     stubbed(monkeypatch, FragileStub)
-    with pytest.raises(BadInputError, match="1 of 9 episodes in which the simulator raised"):
+    with pytest.raises(BadInputError, match="1 of 9 episodes in which the simulator failed"):
         evaluate_policy(tmp_path / "run", env="robosuite/stub", episodes=9, envs=1, seed=0)
 
 

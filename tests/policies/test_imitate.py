@@ -16,6 +16,7 @@ from counterpoint.policies.crossway import CrosswayConfig
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
 from counterpoint.training.fit import TrainConfig
 from counterpoint.training.imitate import AuxiliaryConfig, ImitationConfig, imitate
+from tests.policies.demos import observed
 from tests.policies.masked_demos import CAMERAS, masked_demos, small_imitation
 
 ICON = IConConfig(agent_keys=2, environment_keys=6)
@@ -48,7 +49,7 @@ def test_from_demonstrations_to_a_saved_policy(tmp_path: Path) -> None:
     assert state is not None
     for one in (policy, again):
         one.reset([0], [5])
-    a, b = (one.act(seen, state[:1], [0]) for one in (policy, again))
+    a, b = (one.act(observed(seen, state[:1]), rows=[0]) for one in (policy, again))
     np.testing.assert_array_equal(a, b)
     assert a.shape == (1, 2)
     assert np.abs(a).max() <= 1

@@ -16,6 +16,7 @@ from counterpoint.errors import BadInputError
 from counterpoint.policies.cloned import ClonedPolicy
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
 from counterpoint.policies.heads import ActionHead, HeadConfig
+from tests.policies.demos import observed
 from tests.policies.small_diffusion import SIZE, A, P, policy, sights
 
 
@@ -42,7 +43,8 @@ def test_saved_and_loaded(settings: dict[str, Any], tmp_path: Path) -> None:
         loaded.reset([0, 1], [0, 1])
         for t in range(5):
             np.testing.assert_array_equal(
-                loaded.act(frames[t], state[t], [0, 1]), made.act(frames[t], state[t], [0, 1])
+                loaded.act(observed(frames[t], state[t]), rows=[0, 1]),
+                made.act(observed(frames[t], state[t]), rows=[0, 1]),
             )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,9 @@ from counterpoint.encoders.text import SentenceTower
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation import evaluate_policy as evaluation
 from counterpoint.evaluation.evaluate_policy import evaluate_policy
-from counterpoint.evaluation.rollout import roll_out
+from counterpoint.evaluation.rollout import rollout
 from counterpoint.objectives.cloning import CloningConfig
+from counterpoint.policies.base import images_of
 from counterpoint.policies.cloned import ClonedPolicy
 from counterpoint.training.clone import CloneConfig, clone, embed_store
 from counterpoint.training.clone_command import train_policy
@@ -133,8 +134,6 @@ def test_frames_to_centre_on_are_those_of_each_camera() -> None:
 class Replay:
     """Acts as the demonstration did, and keeps what it is shown."""
 
-    stack = 2
-
     def __init__(self, actions: Array) -> None:
         self.actions, self.shown = actions, []  # type: tuple[Array, list[Array]]
 
@@ -144,8 +143,8 @@ class Replay:
     def looks(self, rows: Sequence[int]) -> list[bool]:
         return [True] * len(rows)
 
-    def act(self, frames: Array, state: Array, rows: Sequence[int]) -> Array:
-        self.shown.append(frames[0])
+    def act(self, observation: Mapping[str, Array], *, rows: Sequence[int], explore: bool = False) -> Array:
+        self.shown.append(images_of(observation)[0])
         step: Array = self.actions[len(self.shown) - 1 :][:1]
         return step
 
@@ -161,12 +160,13 @@ def test_rollouts_loader_and_features_hold_the_same_frames_in_the_same_order() -
     actions = store.actions(4)
     assert actions is not None
     replay = Replay(actions)
-    roll_out(replay, PairTask, [2], stop_at_success=False)
+    rollout(replay, PairTask, [2])
     features, encoder = embed_store(small_encoder(), store, (OUTER, WRIST)), small_encoder().eval()
     compared = 0
     for row in np.flatnonzero(batch["episode"] == 4):
         step, frames = int(batch["step"][row]), batch["frames"][row, 0]
-        np.testing.assert_array_equal(frames, replay.shown[step])
+        shown = np.stack([replay.shown[max(step - 1, 0)], replay.shown[step]], axis=1)  # [C, S, H, W, 3]
+        np.testing.assert_array_equal(frames, shown.reshape(frames.shape))
         torch.testing.assert_close(features[4 * HORIZON + step], encoder(frames[None])[0].detach())
         compared += 1
     assert compared > 2
@@ -178,12 +178,12 @@ def test_a_policy_needs_each_camera_in_its_place(tmp_path: Path) -> None:
     config = CloneConfig(steps=120, batch_size=16, lr=3e-3, cloning=head)
     policy = clone(small_encoder(stack=1), store, config, camera=(OUTER, WRIST))
     seeds = list(range(100, 108))
-    solved = roll_out(policy, PairTask, seeds, envs=4, stop_at_success=True)
+    solved = rollout(policy, PairTask, seeds, envs=4, stop_at_success=True)
     assert np.mean([one.success for one in solved]) >= 0.75
-    swapped = roll_out(policy, partial(PairTask, cameras=(WRIST, OUTER)), seeds, envs=4, stop_at_success=True)
+    swapped = rollout(policy, partial(PairTask, cameras=(WRIST, OUTER)), seeds, envs=4, stop_at_success=True)
     assert np.mean([one.total_reward for one in swapped]) < np.mean([one.total_reward for one in solved])
     loaded = ClonedPolicy.from_pretrained(policy.save_pretrained(tmp_path / "model"))
-    assert roll_out(loaded, PairTask, seeds, envs=4, stop_at_success=True) == solved
+    assert rollout(loaded, PairTask, seeds, envs=4, stop_at_success=True) == solved
 
 
 @pytest.mark.parametrize("freeze", [False, True])

@@ -12,7 +12,7 @@ import torch
 from pydantic import ValidationError
 
 from counterpoint.errors import BadInputError, MissingExtraError
-from counterpoint.evaluation.rollout import ControlRollouts
+from counterpoint.evaluation.rollout import rollout
 from counterpoint.evaluation.statistics import wilson
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
 from counterpoint.training.imitate import imitate
@@ -154,16 +154,16 @@ def test_one_that_was_interrupted_goes_on_to_the_same_result(
     config: ComparisonConfig, whole: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two parts and in the middle of one."""
-    run, evaluated = ControlRollouts.run, 0
+    evaluated = 0
 
     def interrupted(*arguments: Any, **options: Any) -> Any:
         nonlocal evaluated
         evaluated += 1
         if evaluated in (4, 9):  # the last checkpoint of a training, then the first one of another
             raise KeyboardInterrupt
-        return run(*arguments, **options)
+        return rollout(*arguments, **options)
 
-    monkeypatch.setattr(ControlRollouts, "run", interrupted)
+    monkeypatch.setattr(training, "rollout", interrupted)
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             icon_study(config, tmp_path)

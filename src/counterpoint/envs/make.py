@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeAlias
+
+import gymnasium
 
 from counterpoint.data.store import Cameras
 from counterpoint.envs.base import CameraEnv
 from counterpoint.errors import require
 
-__all__ = ["SUITES", "make_env"]
+__all__ = ["SUITES", "as_maker", "make_env"]
 
 SUITES = {
     "metaworld": "counterpoint.envs.metaworld.env:MetaWorldEnv",
@@ -20,6 +25,7 @@ SUITES = {
     "rlbench": "counterpoint.envs.rlbench:RLBenchEnv",
 }
 """Suite -> its class."""
+Maker: TypeAlias = Callable[[], gymnasium.Env[Any, Any]]
 
 
 def make_env(
@@ -59,3 +65,20 @@ def make_env(
     module, _, kind = SUITES[suite].partition(":")
     env: CameraEnv = getattr(import_module(module), kind)(task, size=size, **settings)
     return env
+
+
+def as_maker(env: gymnasium.Env[Any, Any] | Callable[[], gymnasium.Env[Any, Any]] | str) -> tuple[Maker, int]:
+    """Return a function that makes an environment, and how many it can make.
+
+    Args:
+        env: An environment (one, then), a function that makes one, SUITE/TASK, or a goal-reaching environment's id.
+    """
+    if isinstance(env, gymnasium.Env):
+        return lambda: env, 1
+    if not isinstance(env, str):
+        return env, sys.maxsize
+    if env.partition("/")[0] in SUITES:
+        return partial(make_env, env), sys.maxsize
+    from counterpoint.envs.goal.env import EnvConfig, make_goal_env
+
+    return partial(make_goal_env, EnvConfig(name=env)), sys.maxsize

@@ -12,7 +12,7 @@ from counterpoint.agents import SavedAgent
 from counterpoint.config import FrozenConfig, validate
 from counterpoint.envs.goal.env import EnvConfig, env_spaces, goal_envs, in_another_env, matched
 from counterpoint.errors import BadInputError
-from counterpoint.evaluation.goal_rollout import episode_seed, report, rollout
+from counterpoint.evaluation.rollout import episode_seed, report, rollout
 from counterpoint.files import write_atomically
 from counterpoint.progress import ProgressBar
 from counterpoint.provenance import provenance

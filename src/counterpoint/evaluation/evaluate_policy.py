@@ -17,7 +17,7 @@ from counterpoint.envs.base import CameraEnv
 from counterpoint.envs.make import make_env
 from counterpoint.envs.metaworld.env import CONTROL_HZ
 from counterpoint.errors import BadInputError
-from counterpoint.evaluation.rollout import EpisodeResult, roll_out
+from counterpoint.evaluation.rollout import EpisodeResult, rollout
 from counterpoint.evaluation.statistics import Estimate, mean_bca, wilson
 from counterpoint.files import write_atomically
 from counterpoint.policies.cloned import ClonedPolicy
@@ -85,8 +85,8 @@ def evaluate_policy(run: Path, *, env: str | None, episodes: int, envs: int, see
     )
     sequence = np.random.SeedSequence([seed, EVALUATION_STREAM])
     seeds = [int(word) for word in sequence.generate_state(episodes)]
-    results = roll_out(policy, make, seeds, envs=envs, stop_at_success=suite in UNTIL_SOLVED)
-    rate = _reported(wilson(sum(result.success for result in results), len(results)))
+    results = rollout(policy, make, seeds, envs=envs, stop_at_success=suite in UNTIL_SOLVED)
+    rate = _reported(wilson(sum(bool(result.success) for result in results), len(results)))
     returns = _reported(mean_bca(np.array([result.total_reward for result in results])))
     found = {
         "env": env,
@@ -187,7 +187,7 @@ def _fitting_task(policy: ClonedPolicy | DiffusionPolicy, name: str, **settings:
 
 
 def _told(result: EpisodeResult) -> dict[str, Any]:
-    told = {"seed": result.seed, "success": result.success, "return": result.total_reward, "steps": result.steps}
+    told = {"seed": result.seed, "success": bool(result.success), "return": result.total_reward, "steps": result.steps}
     return told if result.error is None else told | {"error": result.error}
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
-from counterpoint.data.episode import Array
-
-__all__ = ["FramePolicy", "Policy"]
+__all__ = ["Policy", "images_of"]
 
 
 class Policy(Protocol):
@@ -47,18 +46,6 @@ class Policy(Protocol):
         """
 
 
-class FramePolicy(Protocol):
-    """A policy of camera tasks, before they show dictionaries."""
-
-    @property
-    def stack(self) -> int:
-        """S, the frames of an observation and camera."""
-
-    def reset(self, rows: Sequence[int], seeds: Sequence[int] | None = None) -> None:
-        """Begin an episode in each of these rows."""
-
-    def looks(self, rows: Sequence[int]) -> list[bool]:
-        """Return whether the next `act` reads each row's images."""
-
-    def act(self, frames: Array, state: Array, rows: Sequence[int]) -> Array:
-        """Return actions for n rows, from frames [n, C S, H, W, 3] and state [n, P]."""
+def images_of(observation: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:
+    """Return the cameras' images in the order of the observation: uint8 [n, C, H, W, 3]."""
+    return np.stack([value for value in observation.values() if value.ndim == 4], axis=1)

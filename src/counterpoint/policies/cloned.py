@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,6 +15,7 @@ from counterpoint.data.episode import Array
 from counterpoint.encoders.hub import read_model, write_model
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError
+from counterpoint.policies.base import images_of
 from counterpoint.policies.demonstrations import Demonstrations
 from counterpoint.policies.heads import ActionHead, HeadConfig
 
@@ -59,6 +60,7 @@ class ClonedPolicy(nn.Module):
         self.instruction = demonstrations.instruction if demonstrations is not None else ""
         # Row -> its last embeddings [h, D] and states [h, P], the oldest first, h at most `history`.
         self._past: dict[int, tuple[Tensor, Tensor]] = {}
+        self._frames: dict[int, Array] = {}  # row -> its last images [C, S, H, W, 3]
 
     @property
     def stack(self) -> int:
@@ -79,24 +81,23 @@ class ClonedPolicy(nn.Module):
         """Forget what these rows have seen; nothing is drawn at random."""
         for row in rows:
             self._past.pop(int(row), None)
+            self._frames.pop(int(row), None)
 
     def looks(self, rows: Sequence[int]) -> list[bool]:
         """At every observation."""
         return [True] * len(rows)
 
     @torch.no_grad()
-    def act(self, frames: Array, state: Array, rows: Sequence[int]) -> Array:
-        """Actions of n rows.
+    def act(self, observation: Mapping[str, Array], *, rows: Sequence[int], explore: bool = False) -> Array:
+        """Return actions of n rows, float32 [n, A] in [-1, 1].
 
         Args:
-            frames: uint8 [n, S, H, W, 3], the oldest first; of C cameras [n, C S, H, W, 3], the first one's S first.
-            state: float32 [n, P]; not looked at unless the policy uses it.
-            rows: Which environments they come from.
-
-        Returns:
-            float32 [n, A] in [-1, 1].
+            observation: Images by camera, uint8 [n, H, W, 3], in the encoder's order; "state", float32 [n, P].
+            rows: Environments that the observations come from.
+            explore: Ignored.
         """
         self.eval()
+        frames, state = self._stacked(images_of(observation), rows), observation["state"]
         device = self.head.state_mean.device
         pixels = torch.from_numpy(np.ascontiguousarray(frames)).to(device)
         told = [self._told()] * len(pixels) if self.listens else None
@@ -107,6 +108,13 @@ class ClonedPolicy(nn.Module):
             embedded, numbers, valid = self._remember(embedded, numbers, rows)
         actions = self.head(embedded, valid, numbers, told)
         return np.asarray(actions.clamp(-1, 1).float().cpu().numpy(), np.float32)
+
+    def _stacked(self, images: Array, rows: Sequence[int]) -> Array:
+        """Return each row's last S images of every camera, [n, C S, H, W, 3]; the first one is repeated."""
+        for row, newest in zip(rows, images[:, :, None], strict=True):
+            past = self._frames.get(int(row), np.repeat(newest, self.stack, axis=1))
+            self._frames[int(row)] = np.concatenate([past[:, 1:], newest], axis=1)
+        return np.stack([self._frames[int(row)].reshape(-1, *images.shape[2:]) for row in rows])
 
     def _remember(self, embedded: Tensor, state: Tensor, rows: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
         """The rows' histories with what they see now: [n, H, D], [n, H, P], and what of it is real [n, H]."""

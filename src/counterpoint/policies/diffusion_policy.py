@@ -10,7 +10,7 @@ from the newest observation's step on are executed (or averaged with earlier pla
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -26,6 +26,7 @@ from counterpoint.data.episode import Array
 from counterpoint.encoders.hub import read_model, write_model
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError
+from counterpoint.policies.base import images_of
 from counterpoint.policies.chunking import ActionChunks, RecedingHorizon, TemporalEnsemble
 from counterpoint.policies.demonstrations import Demonstrations
 from counterpoint.policies.diffusion import DiffusionConfig, DiffusionHead
@@ -148,11 +149,6 @@ class DiffusionPolicy(nn.Module):
         self._episodes: dict[int, Episode] = {}
         self._begun = 0
 
-    @property
-    def stack(self) -> int:
-        """1: it keeps its own history."""
-        return 1
-
     def normal_state(self, state: Float[Tensor, "... P"]) -> Float[Tensor, "... P"]:
         """Proprioception as the networks get it."""
         assert self.state_normalizer is not None
@@ -195,20 +191,19 @@ class DiffusionPolicy(nn.Module):
         return found
 
     @torch.no_grad()
-    def act(self, frames: Array, state: Array, rows: Sequence[int]) -> Array:
-        """Actions of n rows.
+    def act(self, observation: Mapping[str, Array], *, rows: Sequence[int], explore: bool = False) -> Array:
+        """Return actions of n rows, float32 [n, A] in [-1, 1].
 
         Args:
-            frames: uint8 [n, C, H, W, 3], H = W = `frame`.
-            state: float32 [n, P]; not looked at unless the policy uses it.
-            rows: Which environments they come from.
-
-        Returns:
-            float32 [n, A] in [-1, 1].
+            observation: Images by camera, uint8 [n, H, W, 3], H = W = `frame`, in the encoder's order; "state",
+                float32 [n, P].
+            rows: Environments that the observations come from.
+            explore: Ignored.
 
         Raises:
-            BadInputError: Pictures or state of another shape, or a plan that is not finite.
+            BadInputError: When images or state have another shape, or a plan is not finite.
         """
+        frames, state = images_of(observation), observation["state"]
         if self.training:  # asked first: to set every module's mode takes longer than to look an action up
             self.eval()
         rows = [int(row) for row in rows]

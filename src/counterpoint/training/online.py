@@ -27,7 +27,7 @@ from counterpoint.config import FrozenConfig
 from counterpoint.data.replay import ReplayBuffer, batch_rng
 from counterpoint.envs.vector import Failed, Step, VectorEnv, stacked
 from counterpoint.errors import BadInputError
-from counterpoint.evaluation.goal_rollout import EpisodeResult, episode_seed, means, rollout
+from counterpoint.evaluation.rollout import EpisodeResult, episode_seed, means, rollout
 from counterpoint.objectives.base import NonFiniteError
 from counterpoint.progress import ProgressBar
 from counterpoint.training.checkpoint import last_good, newest_valid, save_checkpoint

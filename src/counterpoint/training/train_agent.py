@@ -23,7 +23,7 @@ from counterpoint.data.formats.minari.reader import load_minari, replay_from_sto
 from counterpoint.data.replay import ReplayBuffer, ReplaySource
 from counterpoint.envs.goal.env import EnvConfig, env_facts, env_spaces, goal_envs, in_another_env, matched
 from counterpoint.errors import BadInputError
-from counterpoint.evaluation.goal_rollout import EpisodeResult, episode_seed, means, report, rollout
+from counterpoint.evaluation.rollout import EpisodeResult, episode_seed, means, report, rollout
 from counterpoint.files import write_atomically
 from counterpoint.provenance import provenance
 from counterpoint.training.distributed import accelerator_of
