@@ -74,11 +74,11 @@ def render(frames: int) -> Measured:
 
 def pipeline(workers: int, episodes: int) -> Measured:
     from counterpoint.data.formats import open_dataset
-    from counterpoint.envs.metaworld.collect import CollectConfig, collect_metaworld
+    from counterpoint.envs.metaworld.collect import MetaWorldCollectConfig, collect_metaworld
 
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "set"
-        config = CollectConfig(out=out, tasks=(TASK,), episodes=episodes, size=SIZE, workers=workers)
+        config = MetaWorldCollectConfig(out=out, tasks=(TASK,), episodes=episodes, size=SIZE, workers=workers)
 
         def run() -> int:
             return sum(episode.length for episode in open_dataset(collect_metaworld(config)).episodes)

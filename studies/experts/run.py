@@ -84,14 +84,14 @@ def _read(study: Study, names: tuple[str, ...]) -> dict[str, Any]:
 
 def _plan(name: str, episodes: int, steps: int) -> dict[str, Any]:
     """Run a dm_control planner, and uniformly random actions beside it."""
-    from counterpoint.envs.dmc.collect import Actor
+    from counterpoint.envs.dmc.collect import DMCActor
     from counterpoint.envs.dmc.env import DMCEnv
     from counterpoint.envs.dmc.planner import planner_config
 
     task = DMCEnv(name)
     task.look = False
 
-    def play(actor: Actor, number: int) -> float:
+    def play(actor: DMCActor, number: int) -> float:
         seed = episode_seed(1, name, "test", number)
         task.reset(seed=seed)
         actor.reset(seed)
@@ -99,12 +99,12 @@ def _plan(name: str, episodes: int, steps: int) -> dict[str, Any]:
 
     played = []
     for number in range(episodes):
-        actor, started = Actor(task, "expert", number), time.perf_counter()
+        actor, started = DMCActor(task, "expert", number), time.perf_counter()
         earned = play(actor, number)
         each = round((time.perf_counter() - started) / steps, 4)
         actor.close()
         played.append({"seed": episode_seed(1, name, "test", number), "return": earned, "seconds_an_action": each})
-    chance = [play(Actor(task, "random", 0), number) for number in range(RANDOM_EPISODES)]
+    chance = [play(DMCActor(task, "random", 0), number) for number in range(RANDOM_EPISODES)]
     return {
         "planner": planner_config(name).model_dump(),
         "expert_return": round(mean(one["return"] for one in played), 2),

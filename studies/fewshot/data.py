@@ -224,12 +224,12 @@ def _together(stores: Sequence[EpisodeStore], names: Sequence[str]) -> EpisodeSt
 
 
 def _record_metaworld(config: FewshotConfig, path: Path, demonstrations: bool) -> None:
-    from counterpoint.envs.metaworld.collect import CollectConfig, collect_metaworld
+    from counterpoint.envs.metaworld.collect import MetaWorldCollectConfig, collect_metaworld
     from counterpoint.envs.metaworld.env import HORIZON
 
     data = config.data
     camera = data.seen_camera if demonstrations else data.camera
-    shared = CollectConfig(
+    shared = MetaWorldCollectConfig(
         out=path,
         cameras=choose_cameras(camera, ("corner2",)),
         size=data.render or config.encoder.size,

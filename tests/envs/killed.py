@@ -10,7 +10,7 @@ from pathlib import Path
 
 UNFINISHED = """
 import time
-from counterpoint.envs.collect import Staging
+from counterpoint.envs.recording import Staging
 
 whole_add = Staging.add
 

@@ -31,10 +31,9 @@ class MadeTask(CameraEnv):
             horizon=self.steps_allowed,
         )
         self.task = task
-        state = SimpleNamespace(flatten=lambda: np.array([self.steps, self.place], np.float64))
         model = SimpleNamespace(get_xml=lambda: "<mujoco/>")
-        arm = SimpleNamespace(composite_controller_config={"type": "BASIC"})
-        self.env = SimpleNamespace(robots=[arm], sim=SimpleNamespace(get_state=lambda: state, model=model))
+        self.controller = {"type": "BASIC"}
+        self.env = SimpleNamespace(sim=SimpleNamespace(model=model))
 
     def _begin(self, seed: int) -> None:
         rng = np.random.default_rng(seed)
@@ -60,6 +59,9 @@ class MadeTask(CameraEnv):
         state = np.full(9, self.steps / 10, np.float32)
         state[0] = np.nan if self.fate == "nan" and self.steps == 2 else self.place
         return state
+
+    def simulator_state(self) -> Array:
+        return np.array([self.steps, self.place], np.float64)
 
     def expert(self) -> Array:
         return np.linspace(-1, 1, 7).astype(np.float32)

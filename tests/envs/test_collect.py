@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -15,39 +17,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from counterpoint.config import validate
 from counterpoint.data.formats import open_dataset
 from counterpoint.data.store import EpisodeStore
 from counterpoint.envs import collect as collection
-from counterpoint.envs.collect import (
-    Recording,
-    checked,
-    episode_seed,
-    first_difference,
-    plan_jobs,
-    record,
-    slots,
-    split_ranges,
-)
+from counterpoint.envs.collect import episode_seed, plan_jobs, slots, split_ranges
 from counterpoint.envs.metaworld import collect
-from counterpoint.envs.metaworld.collect import CollectConfig, collect_metaworld
+from counterpoint.envs.metaworld.collect import MetaWorldCollectConfig, collect_metaworld
 from counterpoint.envs.metaworld.env import MetaWorldEnv
+from counterpoint.envs.metaworld.instructions import INSTRUCTIONS
+from counterpoint.envs.recording import NoisyExpert, Recording, first_difference, record
 from counterpoint.errors import BadInputError
 from tests.envs.killed import UNFINISHED, kill
 
 QUICK = ("handle-press", "coffee-button")
 
 
-def config(out: Path, **changes: Any) -> CollectConfig:
+def config(out: Path, **changes: Any) -> MetaWorldCollectConfig:
     settings: dict[str, Any] = {"tasks": QUICK, "episodes": 2, "val_episodes": 1, "size": 32, "workers": 1}
-    return CollectConfig(out=out, **{**settings, **changes})
+    return validate(MetaWorldCollectConfig, {"out": out, **settings, **changes}, "collect metaworld")
 
 
 PROGRAM = """
 import sys
 from pathlib import Path
-from counterpoint.envs.metaworld.collect import CollectConfig, collect_metaworld
+from counterpoint.envs.metaworld.collect import MetaWorldCollectConfig, collect_metaworld
 if __name__ == "__main__":
-    collect_metaworld(CollectConfig.model_validate_json(sys.argv[1]))
+    collect_metaworld(MetaWorldCollectConfig.model_validate_json(sys.argv[1]))
 """
 
 
@@ -77,7 +73,10 @@ def same_data(one: Path, two: Path) -> None:
 
 
 def test_order_and_splits(tmp_path: Path) -> None:
-    wanted = checked(config(tmp_path / "set", episodes=3, val_episodes=0, test_episodes=2))
+    tasks = ("handle-press-v3", "coffee-button-v3")
+    wanted = collect._MetaWorldCollection(
+        config(tmp_path / "set", tasks=tasks, episodes=3, val_episodes=0, test_episodes=2)
+    )
     plan = slots(wanted)
     assert [slot.place for slot in plan] == list(range(10))
     assert [slot.split for slot in plan] == ["train"] * 6 + ["test"] * 4
@@ -87,8 +86,8 @@ def test_order_and_splits(tmp_path: Path) -> None:
 
 @given(tasks=st.integers(1, 50), episodes=st.integers(0, 30), workers=st.integers(1, 8), keep=st.randoms())
 def test_jobs_divide_what_is_pending(tasks: int, episodes: int, workers: int, keep: Any) -> None:
-    names = checked(CollectConfig(out=Path("set"), tasks=("all",))).tasks[:tasks]
-    plan = slots(CollectConfig(out=Path("set"), tasks=names, episodes=episodes))
+    names = tuple(INSTRUCTIONS)[:tasks]
+    plan = slots(collect._MetaWorldCollection(config(Path("set"), tasks=names, episodes=episodes, val_episodes=0)))
     pending = [slot for slot in plan if keep.random() < 0.7]
     jobs = plan_jobs(pending, workers)
     assert sorted(slot.place for job in jobs for slot in job) == [slot.place for slot in pending]
@@ -115,16 +114,16 @@ def test_seeds_stay_when_more_is_asked_for() -> None:
     [
         ({"tasks": ("door-opn",)}, "did you mean door-open-v3"),
         ({"cameras": ("side",)}, "'side'"),
-        ({"cameras": ()}, "cameras: found none"),
-        ({"size": 15}, "at least 16"),
-        ({"episodes": -1}, "episodes: found -1"),
+        ({"cameras": ()}, r"cameras = \(\)"),
+        ({"size": 15}, "size = 15.*16"),
+        ({"episodes": -1}, "episodes = -1"),
         ({"episodes": 0, "val_episodes": 0}, "at least one"),
-        ({"noise": float("nan")}, "noise: found nan"),
+        ({"noise": float("nan")}, "noise = nan"),
         ({"stride": 3}, "divisor of 80"),
         ({"stride": 0}, "divisor of 80"),
-        ({"max_steps": 501}, "1 to 500"),
-        ({"workers": 0}, "workers: found 0"),
-        ({"seed": -1}, "seed: found -1"),
+        ({"max_steps": 501}, "max_steps = 501.*500"),
+        ({"workers": 0}, "workers = 0"),
+        ({"seed": -1}, "seed = -1"),
     ],
 )
 def test_bad_configurations(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -232,23 +231,26 @@ def handle(simulator: None) -> MetaWorldEnv:
     return MetaWorldEnv("handle-press", cameras=("corner2", "topview"), size=16, steps=500)
 
 
+def recorded(env: MetaWorldEnv, noise: float, **settings: Any) -> Recording:
+    return record(env, NoisyExpert(env, noise), 7, **settings)
+
+
 @pytest.mark.sim
 @pytest.mark.usefixtures("simulator")
 def test_recorded_actions_are_those_carried_out(handle: MetaWorldEnv) -> None:
-    noisy = record(handle, 7, noise=0.4, stride=1, after_success=5, max_steps=200)
+    noisy = recorded(handle, 0.4, stride=1, after_success=5, steps=200)
     handle.reset(seed=7)
     solved_at = None
     for step, (action, state) in enumerate(zip(noisy.actions, noisy.state, strict=True)):
         np.testing.assert_array_equal(handle.state(), state)
         _, reward, _, _, info = handle.step(action)
-        assert noisy.rewards is not None
         assert noisy.rewards[step] == np.float32(reward)
         if info["is_success"] and solved_at is None:
             solved_at = step
     assert noisy.success
     assert solved_at is not None
     assert len(noisy.actions) == solved_at + 1 + 5
-    clean = record(handle, 7, noise=0.0, stride=1, after_success=5, max_steps=200)
+    clean = recorded(handle, 0.0, stride=1, after_success=5, steps=200)
     np.testing.assert_array_equal(clean.state[0], noisy.state[0])
     assert np.abs(noisy.actions).max() <= 1
     assert not np.array_equal(clean.actions[0], noisy.actions[0])
@@ -257,23 +259,21 @@ def test_recorded_actions_are_those_carried_out(handle: MetaWorldEnv) -> None:
 @pytest.mark.sim
 @pytest.mark.usefixtures("simulator")
 def test_stride_keeps_every_kth_frame(handle: MetaWorldEnv) -> None:
-    every = record(handle, 7, noise=0.0, stride=1, after_success=20, max_steps=24)
-    third = record(handle, 7, noise=0.0, stride=4, after_success=20, max_steps=23)
+    every = recorded(handle, 0.0, stride=1, after_success=20, steps=24)
+    third = recorded(handle, 0.0, stride=4, after_success=20, steps=23)
     assert len(third.actions) == 6
     assert third.frames["topview"].shape == (6, 16, 16, 3)
     np.testing.assert_array_equal(third.state, every.state[::4])
     np.testing.assert_array_equal(third.frames["corner2"], every.frames["corner2"][::4])
     np.testing.assert_allclose(third.actions[:5], every.actions[:20].reshape(5, 4, 4).mean(axis=1), atol=1e-6)
     np.testing.assert_allclose(third.actions[5], every.actions[20:23].mean(axis=0), atol=1e-6)
-    assert every.rewards is not None
-    assert third.rewards is not None
     np.testing.assert_allclose(third.rewards[:5], every.rewards[:20].reshape(5, 4).sum(axis=1), rtol=1e-6)
 
 
 @pytest.mark.sim
 @pytest.mark.usefixtures("simulator")
 def test_an_unsolved_episode_ends_and_says_so(handle: MetaWorldEnv) -> None:
-    short = record(handle, 7, noise=0.0, stride=1, after_success=5, max_steps=4)
+    short = recorded(handle, 0.0, stride=1, after_success=5, steps=4)
     assert len(short.actions) == 4
     assert not short.success
 
@@ -283,12 +283,13 @@ def pretend(monkeypatch: pytest.MonkeyPatch, solved: list[bool]) -> None:
     outcomes = iter(solved)
 
     def recorded(*_: Any, **__: Any) -> Recording:
-        pictures = {"corner2": np.zeros((2, 32, 32, 3), np.uint8)}
-        return Recording(pictures, np.zeros((2, 4), np.float32), np.zeros((2, 4), np.float32), next(outcomes))
+        frames = {"corner2": np.zeros((2, 32, 32, 3), np.uint8)}
+        rows = np.zeros((2, 4), np.float32)
+        return Recording(rows, rows, np.zeros(2, np.float32), next(outcomes), frames)
 
     monkeypatch.setattr(collect, "record", recorded)
-    monkeypatch.setattr(collect, "_simulation", Mock())
-    monkeypatch.setattr(collect, "_identity", lambda config: {"config": config.model_dump(mode="json")})
+    monkeypatch.setattr(collect, "MetaWorldEnv", Mock())
+    monkeypatch.setattr(collect, "describe_rendering", lambda *_: {})
 
 
 def test_failed_episodes_are_kept_unless_told_otherwise(
@@ -314,15 +315,56 @@ def test_a_task_that_is_never_solved_is_an_error(tmp_path: Path, monkeypatch: py
         collect_metaworld(config(tmp_path / "set", tasks=("reach",), successful_only=True))
 
 
-def test_the_death_of_a_worker_is_told_with_its_mend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class DeadPool:
-        def submit(self, *_: Any) -> Future[None]:
-            future: Future[None] = Future()
-            future.set_exception(BrokenProcessPool())
-            return future
+class FakePool:
+    """In place of a pool of processes whose worker dies."""
 
+    def __init__(self, *_: Any) -> None:
+        self._processes: dict[int, Any] = {}
+
+    def submit(self, function: Any, *_: Any) -> Future[int]:
+        future: Future[int] = Future()
+        if function is os.getpid:
+            future.set_result(0)
+        else:
+            future.set_exception(BrokenProcessPool())
+        return future
+
+    def shutdown(self, **_: Any) -> None: ...
+
+
+def test_the_death_of_a_worker_is_told_with_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, [])
-    monkeypatch.setattr(collection, "worker_processes", lambda *_, **__: nullcontext(DeadPool()))
-    with pytest.raises(BadInputError, match="run the same again to go on"):
+    monkeypatch.setattr(collection, "ProcessPoolExecutor", FakePool)
+    with pytest.raises(BadInputError, match="run the same again to continue"):
         collect_metaworld(config(tmp_path / "set", tasks=("reach",), workers=2))
     assert (tmp_path / "set.partial" / "collect.json").exists()
+
+
+class SleepyCollection(collect._MetaWorldCollection):
+    """Its first worker raises, the other would take for ever."""
+
+    def record(self, env: Any, slot: Any, seed: int) -> Recording:
+        (self.out.parent / f"{slot.place}.{os.getpid()}").touch()
+        if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+            raise BadInputError("SIGINT", "heard", "left to the parent", "")
+        if slot.place == 0:
+            while len(list(self.out.parent.glob("*.*"))) < 3:
+                time.sleep(0.01)
+            raise BadInputError("the first", "trouble", "none", "")
+        time.sleep(600)
+        raise AssertionError
+
+    def identity(self) -> dict[str, Any]:
+        return {}
+
+    def make(self, task: str) -> Any:
+        return None
+
+
+def test_an_error_ends_the_other_workers_at_once(tmp_path: Path) -> None:
+    wanted = config(tmp_path / "set", tasks=("reach-v3", "push-v3"), episodes=1, val_episodes=0, workers=2)
+    with pytest.raises(BadInputError, match="the first: found trouble"):
+        collection.collect(SleepyCollection(wanted))
+    workers = {int(path.suffix[1:]) for path in tmp_path.glob("[01].*")}
+    assert len(workers) == 2
+    assert not any(Path(f"/proc/{worker}").exists() for worker in workers)

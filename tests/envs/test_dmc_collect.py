@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from counterpoint.config import validate
 from counterpoint.data.formats import open_dataset, split_names
-from counterpoint.envs.dmc.collect import Actor, DMCCollectConfig, collect_dmc, skill
+from counterpoint.envs.dmc.collect import DMCActor, DMCCollectConfig, collect_dmc, skill
 from counterpoint.envs.dmc.env import DMCEnv
 from counterpoint.envs.dmc.planner import PlannerConfig
 from counterpoint.errors import BadInputError
@@ -29,7 +30,7 @@ if __name__ == "__main__":
 def config(out: Path, **changes: Any) -> DMCCollectConfig:
     settings: dict[str, Any] = {"tasks": ("reacher-hard",), "kind": "random", "episodes": 2, "val_episodes": 1}
     settings |= {"steps": 8, "size": 32, "workers": 1}
-    return DMCCollectConfig(out=out, **{**settings, **changes})
+    return validate(DMCCollectConfig, {"out": out, **settings, **changes}, "collect dmc")
 
 
 def same_data(one: Path, two: Path) -> None:
@@ -54,13 +55,13 @@ def test_skills_are_spread_evenly_over_any_number_of_episodes() -> None:
     ("changes", "message"),
     [
         ({"tasks": ("walker-wlak",)}, "did you mean walker-walk"),
-        ({"episodes": -1}, "episodes: found -1"),
+        ({"episodes": -1}, "episodes = -1"),
         ({"episodes": 0, "val_episodes": 0}, "at least one a task"),
-        ({"steps": 501}, "steps: found 501"),
-        ({"size": 8}, "size: found 8"),
-        ({"noise": float("nan")}, "noise: found nan"),
-        ({"workers": 0}, "workers: found 0"),
-        ({"seed": -1}, "seed: found -1"),
+        ({"steps": 501}, "steps = 501"),
+        ({"size": 8}, "size = 8"),
+        ({"noise": float("nan")}, "noise = nan"),
+        ({"workers": 0}, "workers = 0"),
+        ({"seed": -1}, "seed = -1"),
     ],
 )
 def test_bad_values_are_told(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -120,10 +121,10 @@ def test_an_exploring_actor_grows_calmer_with_its_skill() -> None:
     task = DMCEnv("reacher-hard")
     spread = []
     for number in (0, 31):  # skills 0 and 31/32
-        actor = Actor(task, "exploratory", number, planner=PLANNER)
+        actor = DMCActor(task, "exploratory", number, planner=PLANNER)
         task.reset(seed=0)
         actor.reset(0)
-        quiet = Actor(task, "exploratory", number, planner=PLANNER, noise_first=0, noise_last=0)
+        quiet = DMCActor(task, "exploratory", number, planner=PLANNER, noise_first=0, noise_last=0)
         quiet.reset(0)
         spread.append(np.mean([np.abs(actor.act() - quiet.act()).mean() for _ in range(12)]))
     assert spread[1] < 0.5 * spread[0]

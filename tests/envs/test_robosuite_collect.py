@@ -16,15 +16,10 @@ from counterpoint.data.cache import cached
 from counterpoint.data.doctor import examine
 from counterpoint.data.formats import open_dataset, split_names
 from counterpoint.data.masks.robot import binary_mask, mask_camera, masked_cameras
-from counterpoint.envs.collect import episode_seed
+from counterpoint.envs.collect import episode_seed, summary
+from counterpoint.envs.recording import NoisyExpert, record
 from counterpoint.envs.robosuite import collect
-from counterpoint.envs.robosuite.collect import (
-    RobosuiteCollectConfig,
-    checked,
-    collect_robosuite,
-    record_robosuite,
-    summary,
-)
+from counterpoint.envs.robosuite.collect import RobosuiteCollectConfig, checked, collect_robosuite
 from counterpoint.errors import BadInputError
 from tests.envs.killed import UNFINISHED, kill
 from tests.envs.made_expert import FLOOR, ROBOT, MadeTask
@@ -271,14 +266,14 @@ def test_noise_is_on_the_hand_alone_and_recorded_actions_are_those_carried_out(m
         return step(action)
 
     monkeypatch.setattr(task, "step", carry)
-    settings: dict[str, Any] = {"masks": CAMERAS, "after_success": 2}
-    noisy = record_robosuite(task, 3, noise=0.3, **settings)
+    settings: dict[str, Any] = {"masks": CAMERAS, "after_success": 2, "steps": 12}
+    noisy = record(task, NoisyExpert(task, 0.3, exact=1), 3, **settings)
     np.testing.assert_array_equal(noisy.actions, np.stack(carried))
-    clean = record_robosuite(task, 3, noise=0.0, **settings)
+    clean = record(task, NoisyExpert(task, 0.0, exact=1), 3, **settings)
     assert len(clean.actions) == 4 + 2
     assert (noisy.actions[:, :6] != clean.actions[:, :6]).any(axis=0).all()
     np.testing.assert_array_equal(noisy.actions[:, 6], clean.actions[:, 6])
-    assert noisy.simulation is None
+    assert not noisy.extra
 
 
 def same_data(one: Path, two: Path) -> None:

@@ -51,11 +51,11 @@ def collect_metaworld(
         workers: Processes that simulate.
         seed: Of initial states and noise.
     """
-    from counterpoint.envs.metaworld.collect import CollectConfig
+    from counterpoint.envs.metaworld.collect import MetaWorldCollectConfig
     from counterpoint.envs.metaworld.collect import collect_metaworld as record
 
     written = record(
-        CollectConfig(
+        MetaWorldCollectConfig(
             tasks=tasks,
             episodes=episodes,
             val_episodes=val_episodes,
@@ -220,7 +220,8 @@ def collect_robosuite(
         seed: Of initial states and noise.
     """
     from counterpoint.config import validate
-    from counterpoint.envs.robosuite.collect import RobosuiteCollectConfig, summary
+    from counterpoint.envs.collect import summary
+    from counterpoint.envs.robosuite.collect import RobosuiteCollectConfig
     from counterpoint.envs.robosuite.collect import collect_robosuite as record
 
     given = {

@@ -1,133 +1,84 @@
-"""What a collection consists of: its configuration, its episodes in order, and who records them.
+"""Record experts in simulators as data sets: what the suites' collections share.
 
-One recorded episode: a pure function of the scene's seed and a few settings.
-
-Finished episodes on their way into a data set: each appears whole or not at all, so a killed run goes on.
-
-Beside the data set `DIR` to come stands `DIR.partial`, with `collect.json` (what is being recorded, and with
-what) and a folder an episode, named by its place in the data set: `episode.json` (seed, success and so on),
-`arrays.npz` (actions, state, rewards where there are any), a video a camera or, without loss, `pictures.npz`, and
-`masks.npz` where there are masks.
-
-What every collection shares: episodes recorded side by side, kept whole, and gone on with after an interruption.
+A data set is ordered by split, then by task, then by number. An episode depends on the data set's seed, its task, its
+split and its number alone, so that neither workers, nor an interruption, nor recording more change it. Finished
+episodes wait beside the data set in `OUT.partial`, each whole or not at all; the same call again continues there.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import multiprocessing
 import os
+import platform
 import shutil
+import signal
+import threading
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import wait
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
-from multiprocessing.synchronize import Event
+from dataclasses import dataclass
+from functools import lru_cache
+from multiprocessing import connection
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
+from pydantic import Field
 
 from counterpoint.config import FrozenConfig
-from counterpoint.data.episode import Array, Episode
 from counterpoint.data.formats.hdf5.writer import robomimic_about
-from counterpoint.data.masks.robot import mask_camera, mask_frames
-from counterpoint.data.video import encode_video
-from counterpoint.envs.base import choose_cameras
-from counterpoint.envs.metaworld.env import CAMERAS, CONTROL_HZ, HORIZON, MetaWorldEnv
-from counterpoint.envs.metaworld.instructions import resolve_tasks
-from counterpoint.errors import BadInputError, require
-from counterpoint.processes import worker_processes
+from counterpoint.envs.base import CameraEnv
+from counterpoint.envs.recording import Recording, Staging, require_same
+from counterpoint.errors import BadInputError, MissingExtraError, require
 from counterpoint.progress import ProgressBar
 
 __all__ = [
     "CollectConfig",
-    "Planned",
-    "Recording",
+    "Collection",
     "Slot",
-    "Staging",
-    "checked",
+    "collect",
     "collected_about",
     "episode_seed",
-    "first_difference",
     "plan_jobs",
-    "record",
-    "record_missing",
-    "refuse_different",
-    "refuse_foreign",
-    "slots",
-    "split_ranges",
+    "require_collected",
+    "simulation",
+    "summary",
 ]
 
-
+SPLITS = ("train", "val", "test")
+_FAILURES = 20  # scenes in a row without a demonstration that end a collection
+_RAISES = 5  # scenes in a row in which the simulator raised an error that end it
 _JOBS_A_WORKER = 8  # so that the last job makes the others wait for an eighth of their time at most
 
 
 class CollectConfig(FrozenConfig):
-    """What to record.
+    """The settings of every collection; a suite adds its own and sets the defaults.
 
     Attributes:
         out: The data set's folder; it must not exist.
-        tasks: Names of Meta-World v3 tasks, `default` (15 of them) or `all` (50); `-v3` may be left away.
-        episodes: Training episodes a task.
+        tasks: Names of tasks.
         val_episodes: Validation episodes a task.
-        test_episodes: Test episodes a task.
-        noise: Standard deviation of Gaussian noise added to the expert's clipped action, in action units (-1
-            to 1).
-        cameras: Camera names.
-        size: Height and width of the frames, in pixels; at least 16.
-        stride: Control steps a frame. 1 gives 80 frames a second and, for the default tasks, 35 to 120 frames
-            an episode. With more, the recorded action is the mean over the steps.
-        after_success: Frames that still show the task solved, after which the episode ends.
-        max_steps: Control steps after which an unsolved episode ends, 500 at most.
-        successful_only: Give failed episodes up and try the next scene; how many were dropped is recorded.
+        size: Height and width of the images, in pixels.
+        noise: Standard deviation of Gaussian noise on the expert's actions, in action units (-1 to 1).
         workers: Processes that simulate.
-        seed: Of initial states and noise.
+        seed: Random seed for initial states and noise.
     """
 
     out: Path
-    tasks: tuple[str, ...] = ("default",)
-    episodes: int = 10
-    val_episodes: int = 0
-    test_episodes: int = 0
-    noise: float = 0.0
-    cameras: tuple[str, ...] = ("corner2",)
-    size: int = 112
-    stride: int = 1
-    after_success: int = 5
-    max_steps: int = HORIZON
-    successful_only: bool = False
-    workers: int = 2
-    seed: int = 0
-
-    @property
-    def fps(self) -> float:
-        """Frames a second."""
-        return CONTROL_HZ / self.stride
-
-    @property
-    def a_task(self) -> dict[str, int]:
-        """Split -> episodes a task."""
-        return {"train": self.episodes, "val": self.val_episodes, "test": self.test_episodes}
-
-
-class Planned(Protocol):
-    """What episodes a data set is made of."""
-
-    @property
-    def tasks(self) -> Sequence[str]:
-        """Names."""
-
-    @property
-    def a_task(self) -> Mapping[str, int]:
-        """Split -> episodes a task."""
+    tasks: tuple[str, ...] = Field(min_length=1)
+    val_episodes: int = Field(default=0, ge=0)
+    size: int = Field(default=112, ge=16)
+    noise: float = Field(default=0.0, ge=0, le=10)
+    workers: int = Field(default=2, ge=1, le=1024)
+    seed: int = Field(default=0, ge=0, le=2**63)
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One episode to be recorded: its place in the data set, and what decides its content."""
+    """One episode to record: its index in the data set, and what decides its content."""
 
     place: int
     task: str
@@ -135,69 +86,241 @@ class Slot:
     number: int
 
 
-def checked(config: CollectConfig) -> CollectConfig:
-    """The configuration with task names written out.
+def episode_seed(seed: int, task: str, split: str, number: int, attempt: int = 0) -> int:
+    """Return the seed of one scene; more episodes, tasks or splits do not change it.
 
-    Raises:
-        BadInputError: When a value is out of range or a name unknown.
+    Args:
+        seed: The data set's seed.
+        task: The task's name.
+        split: One of train, val, test.
+        number: Number of the episode in that task and split.
+        attempt: How many scenes before it were given up.
     """
-    bounds: dict[str, tuple[float, float]] = {
-        "episodes": (0, math.inf),
-        "val_episodes": (0, math.inf),
-        "test_episodes": (0, math.inf),
-        "noise": (0, 10),
-        "after_success": (0, HORIZON),
-        "max_steps": (1, HORIZON),
-        "workers": (1, 1024),
-        "seed": (0, 2**63),
-    }
-    for key, (low, high) in bounds.items():
-        value = getattr(config, key)
-        if not low <= value <= high:
-            expected = f"at least {low:g}" if high == math.inf else f"{low:g} to {high:g}"
-            raise BadInputError(key, f"{value}", expected, f"correct {key}")
-    if sum(config.a_task.values()) == 0:
-        raise BadInputError("episodes", "0", "at least one a task", "ask for some")
-    if config.stride < 1 or CONTROL_HZ % config.stride:
-        raise BadInputError(
-            "stride",
-            f"{config.stride}",
-            f"a divisor of {CONTROL_HZ:g}, so that frames a second are a whole number",
-            "take 1, 2, 4, 5, 8 or 10",
-        )
-    require(config.size >= 16, "size", config.size, "at least 16 pixels", "enlarge it")
-    require(config.cameras, "cameras", "none", f"some of {', '.join(CAMERAS)}", "choose from these")
-    cameras = choose_cameras(config.cameras, (), CAMERAS)
-    return config.model_copy(update={"tasks": resolve_tasks(config.tasks), "cameras": cameras})
+    keys = [seed, zlib.crc32(task.encode()), SPLITS.index(split), number, attempt]
+    return int(np.random.SeedSequence(keys).generate_state(1)[0])
 
 
-def slots(config: Planned) -> list[Slot]:
-    """Every episode in the data set's order: by split, by task, by number."""
+@dataclass(frozen=True)
+class Collection(ABC):
+    """One data set to record, as a suite describes it. It is pickled for every worker, and a key of a cache.
+
+    Attributes:
+        config: The settings, with names written out.
+    """
+
+    config: Any
+
+    @property
+    def title(self) -> str:
+        """The title of the progress bar."""
+        return "collect"
+
+    @property
+    def lossless(self) -> bool:
+        """Whether images are kept as they are instead of as video."""
+        return False
+
+    @property
+    def out(self) -> Path:
+        """The data set."""
+        return Path(self.config.out)
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Names of the tasks, in the data set's order."""
+        return tuple(self.config.tasks)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Split -> episodes a task."""
+        return {split: getattr(self.config, name, 0) for split, name in _COUNTS.items()}
+
+    @property
+    @abstractmethod
+    def fps(self) -> float:
+        """Frames a second, a whole number."""
+
+    @abstractmethod
+    def instruction(self, task: str) -> str:
+        """Return a task in words."""
+
+    @abstractmethod
+    def identity(self) -> dict[str, Any]:
+        """Return all that decides the data, as JSON values: neither `out` nor `workers`."""
+
+    @abstractmethod
+    def make(self, task: str) -> CameraEnv:
+        """Build the simulation of a task."""
+
+    @abstractmethod
+    def record(self, env: CameraEnv, slot: Slot, seed: int) -> Recording:
+        """Record one scene."""
+
+    @abstractmethod
+    def writer(self, folder: Path, info: dict[str, Any]) -> Any:
+        """Return the writer of the data set, a `LeRobotWriter` or alike."""
+
+    def beside(self, staging: Staging, place: int) -> Any:
+        """Return what the writer gets beside an episode."""
+        return staging.videos(place)
+
+    def assemble(self, staging: Staging, folder: Path, info: dict[str, Any]) -> None:
+        """Write the data set out of the staged episodes."""
+        writer, plan = self.writer(folder, info), slots(self)
+        with ProgressBar("assemble", len(plan), "episodes") as bar:
+            for slot in plan:
+                episode = staging.episode(slot.place, self.instruction(slot.task), self.fps)
+                writer.add_episode(episode, self.beside(staging, slot.place))
+                bar.advance()
+            writer.finalize(split_ranges(self))
+
+
+_COUNTS = {"train": "episodes", "val": "val_episodes", "test": "test_episodes"}
+
+
+@lru_cache(maxsize=1)
+def simulation(job: Collection, task: str) -> CameraEnv:
+    """Return the simulation of a task; building one costs as much as recording an episode or two."""
+    return job.make(task)
+
+
+def slots(job: Collection) -> list[Slot]:
+    """Return every episode in the data set's order."""
     keys = [
-        (task, split, number)
-        for split, count in config.a_task.items()
-        for task in config.tasks
-        for number in range(count)
+        (task, split, number) for split, count in job.counts.items() for task in job.tasks for number in range(count)
     ]
     return [Slot(place, *key) for place, key in enumerate(keys)]
 
 
-def split_ranges(config: Planned) -> dict[str, str]:
-    """Split -> `"a:b"`, the places of its episodes."""
+def split_ranges(job: Collection) -> dict[str, str]:
+    """Return split -> `"a:b"`, the indices of its episodes."""
     ranges, start = {}, 0
-    for split, count in config.a_task.items():
-        end = start + count * len(config.tasks)
+    for split, count in job.counts.items():
+        end = start + count * len(job.tasks)
         if end > start:
             ranges[split] = f"{start}:{end}"
         start = end
     return ranges
 
 
+def collect(job: Collection) -> Path:
+    """Record a data set, or continue one that was interrupted; asking for the same one again changes nothing.
+
+    The data set keeps under `counterpoint`: `collect` (its identity), versions of the machine, and of every episode
+    its task, split, seed, success, and how many scenes before it failed (`dropped`) or raised an error (`raised`).
+
+    Args:
+        job: The data set. With more than one worker, a script must start it under `if __name__ == "__main__"`.
+
+    Returns:
+        The data set's path.
+
+    Raises:
+        BadInputError: When `out` holds something else, a worker dies, or a task cannot be solved or simulated.
+    """
+    require(sum(job.counts.values()) > 0, "episodes", 0, "at least one a task", "ask for some")
+    require_collected(job.out)
+    staging = Staging(job.out)
+    try:
+        identity: dict[str, Any] = json.loads(json.dumps(job.identity()))
+        if job.out.exists():
+            about = (collected_about(job.out) or {})["collect"]
+            require_same(job.out, about, identity, "a data set collected", "choose another --out, or remove it")
+        else:
+            job.out.parent.mkdir(parents=True, exist_ok=True)
+            staging.open(identity)
+            _record_missing(job, staging)
+            built = staging.folder / "dataset"  # inside, so that the remains of a killed writer go with the folder
+            if not built.exists():
+                abouts = [staging.about(slot.place) for slot in slots(job)]
+                totals = {key: sum(about[key] for about in abouts) for key in ("dropped", "raised")}
+                machine = {"python": platform.python_version(), "platform": platform.platform()}
+                episodes = {key: [about[key] for about in abouts] for key in abouts[0]}
+                job.assemble(staging, built, {"collect": identity, "machine": machine, **totals, "episodes": episodes})
+            built.rename(job.out)
+    finally:
+        simulation.cache_clear()
+    if staging.folder.exists():
+        shutil.rmtree(staging.folder)
+    return job.out
+
+
+def record_slot(job: Collection, slot: Slot) -> None:
+    """Record an episode and stage it; scenes that fail or in which the simulator raises are given up.
+
+    Raises:
+        BadInputError: When too many are.
+    """
+    dropped = raised = in_a_row = 0
+    for attempt in range(_FAILURES):
+        seed = episode_seed(job.config.seed, slot.task, slot.split, slot.number, attempt)
+        try:
+            recording = job.record(simulation(job, slot.task), slot, seed)
+        except (BadInputError, MissingExtraError):
+            raise
+        except Exception as error:  # a simulator may raise anything; an episode is lost, not the collection
+            simulation.cache_clear()  # what raised may be in any state
+            raised, in_a_row = raised + 1, in_a_row + 1
+            if in_a_row == _RAISES:
+                found = f"{_RAISES} scenes in a row in which the simulator raised {type(error).__name__}: {error}"
+                hint = "repair the installation of the simulator, then run the same again to continue"
+                raise BadInputError(slot.task, found, "a simulation that runs to its end", hint) from error
+            continue
+        in_a_row = 0
+        if recording.success is False and getattr(job.config, "successful_only", False):
+            dropped += 1
+            continue
+        about = {"task": slot.task, "split": slot.split, "seed": seed, "dropped": dropped, "raised": raised}
+        if recording.success is None:
+            about["return"] = round(float(recording.rewards.sum()), 4)
+        Staging(job.out).add(slot.place, recording, about, job.fps, lossless=job.lossless)
+        return
+    found = f"{_FAILURES} scenes of {slot.task} in a row without a solution ({_lost(dropped, raised)})"
+    hint = "less noise, more max_steps, or keep failed episodes"
+    raise BadInputError("successful_only", found, "a task the expert solves now and then", hint)
+
+
+def summary(out: Path) -> str:
+    """Describe a collected data set in a line: how many episodes, and how many scenes gave none."""
+    about = collected_about(out) or {}
+    return f"{len(about['episodes']['seed'])} episodes, {_lost(about['dropped'], about['raised'])}"
+
+
+def _lost(dropped: int, raised: int) -> str:
+    return f"{dropped} failed ones dropped, {raised} in which the simulator raised an error"
+
+
+def _note(abouts: Sequence[Mapping[str, Any]]) -> str:
+    if "return" in abouts[0]:
+        return f"mean return {np.mean([about['return'] for about in abouts]):.1f}"
+    solved, dropped, raised = (sum(about[key] for about in abouts) for key in ("success", "dropped", "raised"))
+    return f"{solved} of {len(abouts)} solved, {_lost(dropped, raised)}"
+
+
+def collected_about(out: Path) -> dict[str, Any] | None:
+    """Return what `out` keeps of its collection (`collect`, its identity, and more); `None` for anything else."""
+    try:
+        if out.is_file():
+            about: dict[str, Any] = robomimic_about(out)
+        else:
+            about = json.loads((out / "meta" / "info.json").read_text())["counterpoint"]
+        return about if isinstance(about["collect"], dict) else None
+    except (OSError, ValueError, KeyError, TypeError):  # anything but a data set of ours
+        return None
+
+
+def require_collected(out: Path) -> None:
+    """Raise a `BadInputError` when `out` holds anything but a collected data set."""
+    free = not out.exists() or collected_about(out) is not None
+    found = "something that is no data set of counterpoint collect"
+    require(free, out, found, "a new folder", "choose another --out, or remove it")
+
+
 def plan_jobs(pending: Sequence[Slot], workers: int) -> list[tuple[Slot, ...]]:
     """Divide episodes into jobs of one task each, the longest first.
 
-    A worker keeps the simulation of its last task, whose making costs as much as recording an episode or two;
-    so a task is divided only where there would be too few jobs to keep all workers busy to the end.
+    A worker keeps the simulation of its last task, so a task is divided only where there would be too few jobs to keep
+    all workers busy to the end.
     """
     jobs: dict[str, tuple[Slot, ...]] = {}
     for slot in pending:
@@ -213,338 +336,65 @@ def plan_jobs(pending: Sequence[Slot], workers: int) -> list[tuple[Slot, ...]]:
     return sorted(plan, key=lambda job: (-len(job), job[0].place))
 
 
-SPLITS = ("train", "val", "test")
-
-
-@dataclass(frozen=True, slots=True)
-class Recording:
-    """What an expert did in one scene.
-
-    Attributes:
-        frames: Camera name -> uint8 [T, size, size, 3].
-        actions: float32 [T, A], what was carried out, noise included; over `stride` steps their mean.
-        state: float32 [T, P], proprioception at each frame; of Meta-World hand position (metres) and gripper opening
-            (0 to 1).
-        success: Whether the task was solved at any moment; `None` where a task has rewards alone.
-        rewards: float32 [T], what each action earned; over `stride` steps their sum. `None` where nobody said.
-        masks: Camera name -> bool [T, size, size], where its picture shows the robot; empty without masks.
-        simulation: float64 [T, n], the simulator's whole state at each frame; `None` where it is not kept.
-    """
-
-    frames: dict[str, Array]
-    actions: Array
-    state: Array
-    success: bool | None
-    rewards: Array | None = None
-    masks: Mapping[str, Array] = field(default_factory=dict)
-    simulation: Array | None = None
-
-
-def episode_seed(seed: int, task: str, split: str, number: int, attempt: int = 0) -> int:
-    """The seed of one scene. More episodes, other tasks or other splits leave it as it is.
-
-    Args:
-        seed: The data set's.
-        task: The task's name.
-        split: One of train, val, test.
-        number: Which episode of that task and split.
-        attempt: How many scenes before it were given up.
-    """
-    keys = [seed, zlib.crc32(task.encode()), SPLITS.index(split), number, attempt]
-    return int(np.random.SeedSequence(keys).generate_state(1)[0])
-
-
-def record(env: MetaWorldEnv, seed: int, *, noise: float, stride: int, after_success: int, max_steps: int) -> Recording:
-    """Let the expert act in the scene of `seed` until the task is solved or the steps are used up.
-
-    Args:
-        env: The simulation, with `repeat` 1 and at least `max_steps` steps.
-        seed: Of the scene and the noise.
-        noise: Standard deviation of the Gaussian noise added to the clipped action, which is then clipped
-            again.
-        stride: Control steps a frame.
-        after_success: Frames that still show the task solved.
-        max_steps: Control steps at most.
-    """
-    rng = np.random.default_rng([seed, 1])
-    env.look = False
-    env.reset(seed=seed)
-    pictures: list[dict[str, Array]] = []
-    states: list[Array] = []
-    actions: list[Array] = []
-    rewards: list[float] = []
-    success, shown, step = False, 0, 0
-    while step < max_steps and not (success and shown >= after_success):
-        pictures.append(env.images())
-        states.append(env.state())
-        shown += success
-        carried_out: list[Array] = []
-        earned = 0.0
-        for _ in range(min(stride, max_steps - step)):
-            action = env.expert()
-            if noise > 0:
-                action = np.clip(action + noise * rng.standard_normal(4), -1.0, 1.0).astype(np.float32)
-            _, reward, _, _, info = env.step(action)
-            earned += reward
-            success |= info["is_success"]
-            carried_out.append(action)
-            step += 1
-        actions.append(np.stack(carried_out).mean(axis=0))
-        rewards.append(earned)
-    return Recording(
-        frames={camera: np.stack([picture[camera] for picture in pictures]) for camera in env.cameras},
-        actions=np.stack(actions),
-        state=np.stack(states),
-        success=success,
-        rewards=np.array(rewards, np.float32),
-    )
-
-
-Identity = Mapping[str, Any]
-_PICTURES, _MASKS = "pictures.npz", "masks.npz"
-
-
-class Staging:
-    """The folder `DIR.partial` beside a data set that is being recorded.
-
-    Args:
-        out: The data set's folder.
-    """
-
-    def __init__(self, out: Path) -> None:
-        self.folder = out.with_name(f"{out.name}.partial")
-
-    def open(self, identity: Identity) -> None:
-        """Make the folder, or go on with the one that is there.
-
-        Args:
-            identity: All that decides the data, as JSON values.
-
-        Raises:
-            BadInputError: When the folder is not ours, or holds episodes recorded otherwise; the key is
-                named.
-        """
-        note = self.folder / "collect.json"
-        if not self.folder.exists():
-            made = self.folder.with_name(f".{self.folder.name}.{os.getpid()}")
-            made.mkdir(parents=True)
-            (made / note.name).write_text(json.dumps(identity, indent=2))
-            made.rename(self.folder)
-        if not note.is_file():
-            raise BadInputError(
-                self.folder,
-                "a folder without collect.json",
-                "nothing, or a recording to go on with",
-                "remove it, or choose another --out",
-            )
-        difference = first_difference(json.loads(note.read_text()), identity)
-        if difference is not None:
-            key, then, now = difference
-            raise BadInputError(
-                self.folder,
-                f"episodes recorded with {key} = {then}",
-                f"{key} = {now}, as asked for now",
-                f"set {key} as it was to go on, or remove {self.folder} to start anew",
-            )
-        for unfinished in self.folder.glob(".*"):
-            shutil.rmtree(unfinished, ignore_errors=True)
-
-    def finished(self) -> set[int]:
-        """Places of the episodes that are there."""
-        return {int(folder.name) for folder in self.folder.iterdir() if folder.name.isdigit()}
-
-    def add(
-        self, place: int, recording: Recording, about: Mapping[str, Any], fps: float, *, lossless: bool = False
-    ) -> None:
-        """Store an episode.
-
-        Args:
-            place: Its place in the data set.
-            recording: What happened.
-            about: What else to remember, as JSON values.
-            fps: Frames a second.
-            lossless: Keep pictures as they are instead of as video.
-        """
-        made = self.folder / f".{place:06d}.{os.getpid()}"
-        made.mkdir()
-        if lossless:
-            _save(made / _PICTURES, recording.frames)
-        else:
-            for camera, frames in recording.frames.items():
-                encode_video(made / f"{camera}.mp4", frames, fps)
-        vectors = {name: getattr(recording, name) for name in ("actions", "state", "rewards", "simulation")}
-        np.savez(made / "arrays.npz", **{name: value for name, value in vectors.items() if value is not None})
-        if recording.masks:
-            _save(made / _MASKS, recording.masks)
-        (made / "episode.json").write_text(json.dumps({**about, "success": recording.success}))
-        try:
-            made.rename(self.folder / f"{place:06d}")
-        except OSError:
-            if place not in self.finished():
-                raise
-            shutil.rmtree(made)  # a worker of a killed run was a moment faster with the same episode
-
-    def about(self, place: int) -> dict[str, Any]:
-        """What is remembered of an episode."""
-        remembered: dict[str, Any] = json.loads((self.folder / f"{place:06d}" / "episode.json").read_text())
-        return remembered
-
-    def episode(self, place: int, instruction: str, fps: float) -> tuple[Episode, dict[str, Path]]:
-        """An episode without the frames that are kept as video, and the videos that hold them by camera."""
-        folder = self.folder / f"{place:06d}"
-        with np.load(folder / "arrays.npz") as arrays:
-            actions, state, rewards = arrays["actions"], arrays["state"], arrays.get("rewards")
-        masks = {mask_camera(name): mask_frames(mask) for name, mask in _arrays(folder / _MASKS).items()}
-        episode = Episode(
-            frames=_arrays(folder / _PICTURES) | masks,
-            instruction=instruction,
-            timestamps=np.arange(len(actions)) / fps,
-            actions=actions,
-            state=state,
-            success=self.about(place)["success"],
-            rewards=rewards,
-        )
-        return episode, {video.stem: video for video in sorted(folder.glob("*.mp4"))}
-
-    def simulation(self, place: int) -> Array | None:
-        """An episode's states of the simulator, float64 [T, n], where they were kept."""
-        return _arrays(self.folder / f"{place:06d}" / "arrays.npz").get("simulation")
-
-    def remove(self) -> None:
-        """Remove the folder."""
-        shutil.rmtree(self.folder)
-
-
-def _save(path: Path, arrays: Mapping[str, Any]) -> None:
-    np.savez_compressed(path, **arrays)
-
-
-def _arrays(path: Path) -> dict[str, Array]:
-    """Arrays by camera; none where there is no file."""
-    if not path.is_file():
-        return {}
-    with np.load(path) as arrays:
-        return dict(arrays)
-
-
-def first_difference(then: Identity, now: Identity) -> tuple[str, Any, Any] | None:
-    """The first key, dotted, at which two trees differ, with both values; `None` if they are equal."""
-    for key in [*now, *(key for key in then if key not in now)]:
-        old, new = then.get(key), now.get(key)
-        if isinstance(old, Mapping) and isinstance(new, Mapping):
-            inner = first_difference(old, new)
-            if inner is not None:
-                return f"{key}.{inner[0]}", inner[1], inner[2]
-        elif old != new:
-            return key, old, new
-    return None
-
-
-_stopped: Event | None = None  # in a worker: set when the collection is given up
-
-Record = Callable[[Slot], None]
-Note = Callable[[Sequence[Mapping[str, Any]]], str]
-
-
-def record_missing(
-    staging: Staging, plan: Sequence[Slot], record: Record, *, workers: int, note: Note, title: str = "collect"
-) -> None:
-    """Record the episodes of a plan that are not staged yet, with progress.
-
-    Args:
-        staging: Where finished episodes wait.
-        plan: All episodes.
-        record: Records one and stages it; with several workers it is pickled.
-        workers: Processes that record; with 1 it is this one.
-        note: What the progress bar says, given what is remembered of the episodes recorded by this call.
-        title: Of the progress bar.
-
-    Raises:
-        BadInputError: When a worker dies.
-    """
-    counted = staging.finished()
-    jobs = plan_jobs([slot for slot in plan if slot.place not in counted], workers)
+def _record_missing(job: Collection, staging: Staging) -> None:
+    """Record the episodes that are not staged yet, with progress."""
+    plan, counted = slots(job), staging.finished()
+    batches = plan_jobs([slot for slot in plan if slot.place not in counted], job.config.workers)
     recorded: list[Mapping[str, Any]] = []
-    with ProgressBar(title, len(plan), "episodes", done=len(counted)) as bar:
-        for _ in _run(jobs, record, workers):
+    with ProgressBar(job.title, len(plan), "episodes", done=len(counted)) as bar:
+        for _ in _run(job, batches):
             fresh = staging.finished() - counted
             recorded += [staging.about(place) for place in fresh]
             counted |= fresh
             if fresh:
-                bar.advance(len(fresh), note(recorded))
+                bar.advance(len(fresh), _note(recorded))
 
 
-def refuse_foreign(out: Path) -> None:
-    """Raise a BadInputError when `out` holds anything but a collected data set."""
-    if out.exists() and collected_about(out) is None:
-        raise BadInputError(
-            out,
-            "something that is no data set of counterpoint collect",
-            "a new folder",
-            "choose another --out, or remove it",
-        )
-
-
-def refuse_different(out: Path, identity: Mapping[str, Any]) -> None:
-    """Raise a BadInputError unless `out` was collected alike: asking for the same one again is no error."""
-    difference = first_difference((collected_about(out) or {}).get("collect", {}), identity)
-    if difference is not None:
-        key, then, now = difference
-        raise BadInputError(
-            out,
-            f"a data set collected with {key} = {then}",
-            f"{key} = {now}, as asked for now",
-            "choose another --out, or remove it",
-        )
-
-
-def _run(jobs: Sequence[Sequence[Slot]], record: Record, workers: int) -> Iterator[None]:
-    """Do all jobs, yielding now and then and once at the end."""
-    workers = min(workers, len(jobs))
+def _run(job: Collection, batches: Sequence[Sequence[Slot]]) -> Iterator[None]:
+    """Record all batches, yielding now and then and once at the end."""
+    workers = min(job.config.workers, len(batches))
     if workers <= 1:
-        for job in jobs:
-            for slot in job:
-                record(slot)
-                yield
+        for slot in [slot for batch in batches for slot in batch]:
+            record_slot(job, slot)
+            yield
         return
-    stop = multiprocessing.get_context("spawn").Event()
+    # Forked processes would share threads and graphics contexts.
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _enter_worker)
     try:
-        with worker_processes(workers, _enter_worker, (stop,), give_up=stop.set) as pool:
-            running = {pool.submit(_record_job, record, job) for job in jobs}
-            while running:
-                finished, running = wait(running, timeout=0.25)
-                for future in finished:
-                    future.result()
-                yield
+        # The pool watches only the workers that were there when it last looked, and it looks when a result arrives.
+        # Once each has answered, all are watched.
+        for started in [pool.submit(os.getpid) for _ in range(workers)]:
+            started.result()
+        running = {pool.submit(_record_batch, job, batch) for batch in batches}
+        while running:
+            finished, running = wait(running, timeout=0.25)
+            for future in finished:
+                future.result()
+            yield
     except BrokenProcessPool:
-        raise BadInputError(
-            "workers",
-            "a worker process that died",
-            "workers that live to the end",
-            "run the same again to go on; with fewer workers if memory was short; in a script, under "
-            '`if __name__ == "__main__":`',
-        ) from None
+        hint = "run the same again to continue; use fewer workers if memory was short; in a script, under "
+        hint += '`if __name__ == "__main__":`'
+        raise BadInputError("workers", "a worker process that died", "workers that live to the end", hint) from None
+    finally:
+        for process in list((pool._processes or {}).values()):
+            process.terminate()  # what it was recording is not staged yet
+        pool.shutdown(cancel_futures=True)
 
 
-def _enter_worker(stop: Event) -> None:
-    global _stopped
-    _stopped = stop
+def _enter_worker() -> None:
+    """Leave Ctrl-C to the parent, and exit when it does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
 
 
-def _record_job(record: Record, job: Sequence[Slot]) -> None:
-    for slot in job:
-        if _stopped is not None and _stopped.is_set():
-            return
-        record(slot)
+def _exit_with_parent() -> None:
+    """Wait for the parent's end: a killed parent cannot stop its workers, which would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
 
 
-def collected_about(out: Path) -> dict[str, Any] | None:
-    """What `out` says of its collection (`collect`, all that decided the data, and more); `None` if it says nothing."""
-    try:
-        if out.is_file():
-            about: dict[str, Any] = robomimic_about(out)
-        else:
-            about = json.loads((out / "meta" / "info.json").read_text())["counterpoint"]
-        return about if isinstance(about["collect"], dict) else None
-    except (OSError, ValueError, KeyError, TypeError):  # anything but a data set of ours
-        return None
+def _record_batch(job: Collection, batch: Sequence[Slot]) -> None:
+    for slot in batch:
+        record_slot(job, slot)

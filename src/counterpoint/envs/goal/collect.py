@@ -30,9 +30,9 @@ from counterpoint.config import FrozenConfig
 from counterpoint.data.draws import GoalEpisode
 from counterpoint.data.formats.minari.files import import_minari
 from counterpoint.data.formats.minari.writer import write_minari
-from counterpoint.envs.collect import first_difference
 from counterpoint.envs.goal.env import Env, EnvConfig, make_goal_env
 from counterpoint.envs.goal.mazes import Cell, MazeGrid, WaypointController
+from counterpoint.envs.recording import first_difference
 from counterpoint.errors import BadInputError, require
 from counterpoint.progress import ProgressBar
 

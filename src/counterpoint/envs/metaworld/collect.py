@@ -1,149 +1,99 @@
-"""Record Meta-World's scripted experts as a LeRobot v3 data set: `counterpoint collect metaworld`.
-
-The data set is ordered train | val | test and, inside a split, by task. An episode depends on the data set's
-seed, its task, its split and its number alone, so that neither workers nor an interruption change anything.
-Finished episodes wait in `DIR.partial`; the same call again goes on from there.
-"""
+"""Record Meta-World's scripted experts as a LeRobot v3 data set: `counterpoint collect metaworld`."""
 
 from __future__ import annotations
 
-import json
-import platform
-from collections.abc import Mapping, Sequence
-from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field, field_validator
+
 from counterpoint.data.formats.lerobot.writer import LeRobotWriter
-from counterpoint.envs.collect import (
-    CollectConfig,
-    Slot,
-    Staging,
-    checked,
-    episode_seed,
-    record,
-    record_missing,
-    refuse_different,
-    refuse_foreign,
-    slots,
-    split_ranges,
-)
-from counterpoint.envs.metaworld.env import HORIZON, STATE_DIMS, MetaWorldEnv, describe_rendering, versions
-from counterpoint.envs.metaworld.instructions import INSTRUCTIONS
-from counterpoint.errors import BadInputError
-from counterpoint.progress import ProgressBar
+from counterpoint.envs.base import CameraEnv, choose_cameras
+from counterpoint.envs.collect import CollectConfig, Collection, Slot, collect
+from counterpoint.envs.metaworld.env import CAMERAS, CONTROL_HZ, HORIZON, MetaWorldEnv, describe_rendering, versions
+from counterpoint.envs.metaworld.instructions import INSTRUCTIONS, resolve_tasks
+from counterpoint.envs.recording import NoisyExpert, Recording, record
 
-__all__ = ["CollectConfig", "collect_metaworld"]
-
-_ATTEMPTS = 20
+__all__ = ["MetaWorldCollectConfig", "collect_metaworld"]
 
 
-def collect_metaworld(config: CollectConfig) -> Path:
-    """Record a data set, or go on with one that was interrupted.
+class MetaWorldCollectConfig(CollectConfig):
+    """The settings of `collect metaworld`; see `CollectConfig`.
 
-    Actions are float32 [T, 4] as carried out, state is float32 [T, 4] (hand position in metres, gripper
-    opening), rewards are Meta-World's own. `meta/info.json` keeps under `counterpoint`: the configuration,
-    versions, render settings and canary, and of every episode its task, seed, success and the number of failed
-    scenes dropped before it.
+    Attributes:
+        tasks: Names of Meta-World v3 tasks, `default` (15 of them) or `all` (50); `-v3` may be left away.
+        test_episodes: Test episodes a task.
+        cameras: Camera names.
+        stride: Control steps a frame. 1 gives 80 frames a second and, for the default tasks, 35 to 120 frames
+            an episode. With more, the recorded action is the mean over the steps, and the reward their sum.
+        after_success: Frames that still show the task solved, after which the episode ends; as many as max_steps
+            gives episodes of one length.
+        max_steps: Control steps after which an unsolved episode ends, 500 at most.
+        successful_only: Give failed episodes up and record the next scene; how many were dropped is recorded.
+    """
 
-    Args:
-        config: What to record. With more than one worker, a script must start it under `if __name__ ==
-            "__main__"`.
+    tasks: tuple[str, ...] = Field(default=("default",), min_length=1)
+    episodes: int = Field(default=10, ge=0)
+    test_episodes: int = Field(default=0, ge=0)
+    cameras: tuple[str, ...] = Field(default=CAMERAS[:1], min_length=1)
+    stride: int = 1
+    after_success: int = Field(default=5, ge=0, le=HORIZON)
+    max_steps: int = Field(default=HORIZON, ge=1, le=HORIZON)
+    successful_only: bool = False
 
-    Returns:
-        The data set's folder.
+    @field_validator("stride")
+    @classmethod
+    def _divides(cls, stride: int) -> int:
+        if stride < 1 or CONTROL_HZ % stride:
+            raise ValueError(f"a divisor of {CONTROL_HZ:g}, so that frames a second are a whole number")
+        return stride
+
+
+def collect_metaworld(config: MetaWorldCollectConfig) -> Path:
+    """Record a data set, or continue one that was interrupted; see `collect`.
+
+    Actions are float32 [T, 4] as carried out, state is float32 [T, 4] (hand position in metres, gripper opening),
+    rewards are Meta-World's own. `meta/info.json` also keeps the configuration, versions, render settings and canary.
 
     Raises:
         BadInputError: When the configuration is wrong, the folder holds something else, or a worker dies.
         MissingExtraError: When Meta-World is not installed.
     """
-    config = checked(config)
-    refuse_foreign(config.out)
-    identity = _identity(config)
-    staging = Staging(config.out)
-    if config.out.exists():
-        refuse_different(config.out, identity)
-    else:
-        plan = slots(config)
-        staging.open(identity)
-        _record_missing(config, staging, plan)
-        _assemble(config, staging, plan, identity)
-    if staging.folder.exists():
-        staging.remove()
-    return config.out
+    names = {"tasks": resolve_tasks(config.tasks), "cameras": choose_cameras(config.cameras, (), CAMERAS)}
+    return collect(_MetaWorldCollection(config.model_copy(update=names)))
 
 
-def _identity(config: CollectConfig) -> dict[str, Any]:
-    """All that decides the data, as JSON values: where to and by how many workers is not among it."""
-    settings = config.model_dump(mode="json", exclude={"out", "workers"})
-    rendering = describe_rendering(config.cameras, config.size)
-    tree = {"config": settings, "versions": versions(), "rendering": rendering}
-    identity: dict[str, Any] = json.loads(json.dumps(tree))
-    return identity
+class _MetaWorldCollection(Collection):
+    config: MetaWorldCollectConfig
 
+    def identity(self) -> dict[str, Any]:
+        settings = self.config.model_dump(mode="json", exclude={"out", "workers"})
+        rendering = describe_rendering(self.config.cameras, self.config.size)
+        return {"config": settings, "versions": versions(), "rendering": rendering}
 
-def _record_missing(config: CollectConfig, staging: Staging, plan: Sequence[Slot]) -> None:
-    def note(abouts: Sequence[Mapping[str, Any]]) -> str:
-        solved, dropped = (sum(about[key] for about in abouts) for key in ("success", "dropped"))
-        return f"{solved} of {len(abouts)} solved, {dropped} failed ones dropped"
+    def make(self, task: str) -> CameraEnv:
+        return MetaWorldEnv(task, cameras=self.config.cameras, size=self.config.size, steps=HORIZON)
 
-    try:
-        record_missing(staging, plan, partial(_record_slot, config), workers=config.workers, note=note)
-    finally:
-        _simulation.cache_clear()
+    @property
+    def fps(self) -> float:
+        return CONTROL_HZ / self.config.stride
 
+    def instruction(self, task: str) -> str:
+        return INSTRUCTIONS[task]
 
-def _record_slot(config: CollectConfig, slot: Slot) -> None:
-    simulation = _simulation(slot.task, config.cameras, config.size)
-    for attempt in range(_ATTEMPTS):
-        seed = episode_seed(config.seed, slot.task, slot.split, slot.number, attempt)
-        recording = record(
-            simulation,
-            seed,
-            noise=config.noise,
-            stride=config.stride,
-            after_success=config.after_success,
-            max_steps=config.max_steps,
+    def record(self, env: CameraEnv, slot: Slot, seed: int) -> Recording:
+        expert, config = NoisyExpert(env, self.config.noise), self.config
+        return record(
+            env, expert, seed, steps=config.max_steps, after_success=config.after_success, stride=config.stride
         )
-        if recording.success or not config.successful_only:
-            about = {"task": slot.task, "split": slot.split, "seed": seed, "dropped": attempt}
-            Staging(config.out).add(slot.place, recording, about, config.fps)
-            return
-    raise BadInputError(
-        "successful_only",
-        f"{_ATTEMPTS} scenes of {slot.task} in a row that the expert failed to solve",
-        "a task the expert solves now and then",
-        "less noise, more max_steps, or keep failed episodes",
-    )
 
-
-@lru_cache(maxsize=1)
-def _simulation(task: str, cameras: tuple[str, ...], size: int) -> MetaWorldEnv:
-    return MetaWorldEnv(task, cameras=cameras, size=size, steps=HORIZON)
-
-
-def _assemble(config: CollectConfig, staging: Staging, plan: Sequence[Slot], identity: dict[str, Any]) -> None:
-    """Make the data set out of the staged episodes and give it its name."""
-    built = staging.folder / "dataset"  # inside, so that the remains of a killed writer go with the folder
-    if not built.exists():
-        abouts = [staging.about(slot.place) for slot in plan]
-        writer = LeRobotWriter(
-            built,
-            fps=config.fps,
-            cameras=dict.fromkeys(config.cameras, (config.size, config.size)),
+    def writer(self, folder: Path, info: dict[str, Any]) -> LeRobotWriter:
+        return LeRobotWriter(
+            folder,
+            fps=self.fps,
+            cameras=dict.fromkeys(self.config.cameras, (self.config.size, self.config.size)),
             action_dim=4,
-            state_dim=STATE_DIMS,
+            state_dim=4,
             robot_type="sawyer",
-            info={
-                "collect": identity,
-                "machine": {"python": platform.python_version(), "platform": platform.platform()},
-                "dropped": sum(about["dropped"] for about in abouts),
-                "episodes": {key: [about[key] for about in abouts] for key in abouts[0]},
-            },
+            info=info,
         )
-        with ProgressBar("assemble", len(plan), "episodes") as bar:
-            for slot in plan:
-                writer.add_episode(*staging.episode(slot.place, INSTRUCTIONS[slot.task], config.fps))
-                bar.advance()
-            writer.finalize(split_ranges(config))
-    built.rename(config.out)

@@ -168,6 +168,17 @@ class RobosuiteEnv(MujocoEnv):
         """Segment the robot's `mask_parts` at the rendered size: camera -> bool [size, size]."""
         return {camera: self._masked[self.renderer.segment(camera)] for camera in self.cameras}
 
+    @property
+    def controller(self) -> dict[str, Any]:
+        """The configuration of the robot's controller."""
+        controller: dict[str, Any] = self.env.robots[0].composite_controller_config
+        return controller
+
+    def simulator_state(self) -> Array:
+        """Return the simulator's whole state, as robomimic keeps it: float64 [n]."""
+        state: Array = self.env.sim.get_state().flatten()
+        return state
+
     def expert(self) -> Array:
         """Return the scripted expert's action for the simulator's present state: float32 [7].
 

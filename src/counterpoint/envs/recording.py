@@ -1,0 +1,265 @@
+"""One recorded episode: made by `record`, kept by `Staging` until the whole data set is there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from counterpoint.data.episode import Array, Episode
+from counterpoint.data.masks.robot import mask_camera, mask_frames
+from counterpoint.data.video import encode_video
+from counterpoint.envs.base import CameraEnv
+from counterpoint.errors import BadInputError, require
+
+__all__ = ["Actor", "NoisyExpert", "Recording", "Staging", "first_difference", "record", "require_same"]
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """One recorded episode.
+
+    Attributes:
+        actions: float32 [T, A], as carried out, noise included; over `stride` steps their mean.
+        state: float32 [T, P], proprioception at each frame.
+        rewards: float32 [T]; over `stride` steps their sum.
+        success: Whether the task was solved at any moment; `None` where a suite has rewards alone.
+        frames: Camera -> uint8 [T, size, size, 3].
+        masks: Camera -> bool [T, size, size], true on the robot; empty without masks.
+        extra: Further arrays by name.
+    """
+
+    actions: Array
+    state: Array
+    rewards: Array
+    success: bool | None
+    frames: Mapping[str, Array] = field(default_factory=dict)
+    masks: Mapping[str, Array] = field(default_factory=dict)
+    extra: Mapping[str, Array] = field(default_factory=dict)
+
+
+class Actor(Protocol):
+    """Acts in one episode of an environment, which is reset first."""
+
+    def reset(self, seed: int) -> None:
+        """Begin an episode."""
+
+    def act(self) -> Array:
+        """Return the next action: float32 [A] in [-1, 1]."""
+
+
+class NoisyExpert:
+    """An environment's scripted expert with Gaussian noise on its actions, which are then clipped.
+
+    Args:
+        env: An environment with `expert()`.
+        noise: Standard deviation of the noise.
+        exact: How many numbers at the end of an action have none: a gripper that is opened or closed.
+    """
+
+    def __init__(self, env: Any, noise: float, *, exact: int = 0) -> None:
+        self._env, self._noise, self._exact = env, noise, exact
+
+    def reset(self, seed: int) -> None:
+        """Begin an episode."""
+        self._rng = np.random.default_rng([seed, 1])
+
+    def act(self) -> Array:
+        """Return the next action: float32 [A] in [-1, 1]."""
+        action: Array = self._env.expert()
+        if self._noise > 0:
+            noise = self._noise * self._rng.standard_normal(len(action) - self._exact)
+            action = np.clip(action + np.append(noise, np.zeros(self._exact)), -1.0, 1.0).astype(np.float32)
+        return action
+
+
+def record(
+    env: CameraEnv,
+    actor: Actor,
+    seed: int,
+    *,
+    steps: int,
+    after_success: int = 0,
+    stride: int = 1,
+    masks: Sequence[str] = (),
+    simulator: bool = False,
+) -> Recording:
+    """Let an actor act in the scene of a seed until the task is solved or the steps are used up.
+
+    Args:
+        env: The environment, whose horizon is not shorter than `steps`.
+        actor: What acts.
+        seed: Seed of the scene and the actor's noise.
+        steps: The most steps.
+        after_success: Frames that still show the task solved.
+        stride: Steps a frame.
+        masks: Those of the cameras whose robot masks are kept.
+        simulator: Keep the simulator's whole state at each frame, as robomimic does.
+
+    Raises:
+        ArithmeticError: When actions, states or rewards are not finite.
+    """
+    env.look = False
+    env.reset(seed=seed)
+    actor.reset(seed)
+    shots: list[dict[str, Array]] = []
+    robots: list[dict[str, Array]] = []
+    kept: dict[str, list[Any]] = {"actions": [], "state": [], "rewards": [], "simulation": []}
+    success, ended, shown, taken = False, False, 0, 0
+    while taken < steps and not ended and not (success and shown >= after_success):
+        shots.append(env.images())
+        if masks:
+            robots.append(env.masks())  # type: ignore[attr-defined]
+        if simulator:
+            kept["simulation"].append(env.simulator_state())  # type: ignore[attr-defined]
+        kept["state"].append(env.state())
+        shown += success
+        carried: list[Array] = []
+        earned = 0.0
+        for _ in range(min(stride, steps - taken)):
+            action = actor.act()
+            _, reward, ended, _, info = env.step(_finite("action", action))
+            earned, success = earned + reward, success or info.get("is_success", False)
+            carried.append(action)
+            taken += 1
+        kept["actions"].append(np.stack(carried).mean(axis=0))
+        kept["rewards"].append(earned)
+    return Recording(
+        actions=np.stack(kept["actions"]).astype(np.float32),
+        state=_finite("state", np.stack(kept["state"])),
+        rewards=_finite("reward", np.array(kept["rewards"], np.float32)),
+        success=success if env.has_success else None,
+        frames={camera: np.stack([shot[camera] for shot in shots]) for camera in env.cameras},
+        masks={camera: np.stack([shot[camera] for shot in robots]) for camera in masks},
+        extra={"simulation": np.stack(kept["simulation"])} if simulator else {},
+    )
+
+
+def _finite(name: str, values: Array) -> Array:
+    if not np.isfinite(values).all():
+        raise ArithmeticError(f"{name} that is not finite")
+    return values
+
+
+_IMAGES, _MASKS, _ARRAYS = "images.npz", "masks.npz", "arrays.npz"
+
+
+class Staging:
+    """The folder `OUT.partial`: `collect.json` with the identity, and a folder an episode, named by its index.
+
+    An episode is `episode.json` (seed, success and so on), `arrays.npz`, a video a camera or, without loss,
+    `images.npz`, and `masks.npz` where there are masks.
+
+    Args:
+        out: The data set.
+    """
+
+    def __init__(self, out: Path) -> None:
+        self.folder = out.with_name(f"{out.name}.partial")
+
+    def open(self, identity: Mapping[str, Any]) -> None:
+        """Make the folder, or continue the one that is there.
+
+        Raises:
+            BadInputError: When the folder is not ours, or holds episodes recorded otherwise; the key is named.
+        """
+        note = self.folder / "collect.json"
+        if not self.folder.exists():
+            made = self.folder.with_name(f".{self.folder.name}.{os.getpid()}")
+            made.mkdir()
+            (made / note.name).write_text(json.dumps(identity, indent=2))
+            made.rename(self.folder)
+        hint = f"set it as it was to continue, or remove {self.folder} to start anew"
+        found = "a folder without collect.json"
+        require(note.is_file(), self.folder, found, "nothing, or a recording to continue", "choose another --out")
+        require_same(self.folder, json.loads(note.read_text()), identity, "episodes recorded", hint)
+        for unfinished in self.folder.glob(".*"):
+            shutil.rmtree(unfinished, ignore_errors=True)
+
+    def finished(self) -> set[int]:
+        """Return the indices of the episodes that are there."""
+        return {int(folder.name) for folder in self.folder.iterdir() if folder.name.isdigit()}
+
+    def add(
+        self, place: int, recording: Recording, about: Mapping[str, Any], fps: float, *, lossless: bool = False
+    ) -> None:
+        """Store an episode at its index, with notes as JSON values."""
+        made = self.folder / f".{place:06d}.{os.getpid()}"
+        made.mkdir()
+        if lossless:
+            np.savez_compressed(made / _IMAGES, **recording.frames)  # type: ignore[arg-type]
+        else:
+            for camera, frames in recording.frames.items():
+                encode_video(made / f"{camera}.mp4", frames, fps)
+        if recording.masks:
+            np.savez_compressed(made / _MASKS, **recording.masks)  # type: ignore[arg-type]
+        vectors = {"actions": recording.actions, "state": recording.state, "rewards": recording.rewards}
+        np.savez(made / _ARRAYS, **vectors, **recording.extra)  # type: ignore[arg-type]
+        (made / "episode.json").write_text(json.dumps({**about, "success": recording.success}))
+        try:
+            made.rename(self.folder / f"{place:06d}")
+        except OSError:
+            if place not in self.finished():
+                raise
+            shutil.rmtree(made)  # a worker of a killed run was a moment faster with the same episode
+
+    def about(self, place: int) -> dict[str, Any]:
+        """Return the notes of an episode."""
+        about: dict[str, Any] = json.loads((self._at(place) / "episode.json").read_text())
+        return about
+
+    def arrays(self, place: int, name: str = _ARRAYS) -> dict[str, Array]:
+        """Return an episode's arrays by name; none where there is no such file."""
+        path = self._at(place) / name
+        if not path.is_file():
+            return {}
+        with np.load(path) as arrays:
+            return dict(arrays)
+
+    def videos(self, place: int) -> dict[str, Path]:
+        """Return an episode's videos by camera."""
+        return {video.stem: video for video in sorted(self._at(place).glob("*.mp4"))}
+
+    def episode(self, place: int, instruction: str, fps: float) -> Episode:
+        """Return an episode without the frames that are kept as video."""
+        arrays = self.arrays(place)
+        masks = {mask_camera(name): mask_frames(mask) for name, mask in self.arrays(place, _MASKS).items()}
+        return Episode(
+            frames=self.arrays(place, _IMAGES) | masks,
+            instruction=instruction,
+            timestamps=np.arange(len(arrays["actions"])) / fps,
+            actions=arrays["actions"],
+            state=arrays["state"],
+            success=self.about(place)["success"],
+            rewards=arrays["rewards"],
+        )
+
+    def _at(self, place: int) -> Path:
+        return self.folder / f"{place:06d}"
+
+
+def first_difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
+    """Return the first key, dotted, at which two trees differ, with both values; `None` if they are equal."""
+    for key in [*now, *(key for key in then if key not in now)]:
+        old, new = then.get(key), now.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            inner = first_difference(old, new)
+            if inner is not None:
+                return f"{key}.{inner[0]}", inner[1], inner[2]
+        elif old != new:
+            return key, old, new
+    return None
+
+
+def require_same(where: Path, then: Mapping[str, Any], now: Mapping[str, Any], found: str, hint: str) -> None:
+    """Raise a `BadInputError` that names the first key at which two identities differ."""
+    difference = first_difference(then, now)
+    if difference is not None:
+        key, old, new = difference
+        raise BadInputError(where, f"{found} with {key} = {old}", f"{key} = {new}, as asked for now", hint)
