@@ -19,7 +19,6 @@ from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidat
 from torch import Tensor, nn
 
 from counterpoint.config import FrozenConfig, validate
-from counterpoint.encoders.towers import EncoderConfig
 from counterpoint.encoders.weights import fit_weights, read_weights, write_weights
 from counterpoint.errors import BadInputError, require
 from counterpoint.files import sha256_of, write_atomically
@@ -30,7 +29,6 @@ __all__ = [
     "SavedModel",
     "load",
     "model_card",
-    "observation_card",
     "read_model",
     "saved_kind",
     "write_digests",
@@ -130,7 +128,8 @@ def write_model(
     write_weights(weights, folder / WEIGHTS)
     write_atomically(folder / CONFIG, json.dumps({"kind": kind, "config": config}, indent=2) + "\n")
     if card:
-        write_atomically(folder / "README.md", _SHORT_CARD.format(kind=kind.replace("_", " ")))
+        usage = 'import counterpoint\n\nmodel = counterpoint.load("path/or/hub-id")'
+        write_atomically(folder / "README.md", str(model_card(f"Counterpoint {kind.replace('_', ' ')}", usage)))
     write_digests(folder)
     return folder
 
@@ -192,231 +191,31 @@ def _check_digest(files: Mapping[str, Path], name: str) -> None:
     require(found == expected, files[name], f"sha256 {found[:12]}", f"{expected[:12]}, as in {DIGESTS}", hint)
 
 
-_SHORT_CARD = """\
----
-library_name: counterpoint
-pipeline_tag: robotics
----
-
-# Counterpoint {kind}
-
-```python
-import counterpoint
-
-model = counterpoint.load("path/or/hub-id")
-```
-"""
-
-_TEMPLATE = """\
----
-{{ card_data }}
----
-
-# {{ title }}
-
-A dual encoder of camera frames and instructions, written by
-[Counterpoint](https://counterpoint.readthedocs.io).
-
-```python
-from counterpoint.encoders import DualEncoder
-
-encoder = DualEncoder.from_pretrained("{{ repo_id }}")
-# uint8 or float in [0, 1], [..., H, W, 3] -> [..., {{ config.embed_dim }}]
-frames = encoder.encode_image(images)
-# [1, {{ config.embed_dim }}]
-text = encoder.encode_text(["open the drawer"])
-```
-
-## Architecture
-
-| | |
-|---|---|
-| Image tower | {{ config.image }} {{ config.image_model }} |
-| Text tower | {{ text_tower }} |
-| Embedding | {{ config.embed_dim }} numbers, raw (not normalised) |
-| Weights in `model.safetensors` | {{ "{:,}".format(size) }} numbers |
-| Started from | {{ start }} |
-{% if config.text == "minilm" %}
-The sentence encoder is frozen and is **not** part of `model.safetensors`: it is loaded from
-`{{ config.text_model }}`.
-{% endif %}
-## Preprocessing
-
-Done by the encoder: pixels to [0, 1] by dtype, stretched to {{ config.image_size }} x {{ config.image_size }}
-(bilinear, antialiased), minus {{ config.mean }}, divided by {{ config.std }}. Do not normalise before.
-
-## Method
-
-{{ method }}
-
-## Training data
-
-{{ data }}
-
-## Results
-
-{{ results }}
-"""
-
-
 def model_card(
-    config: EncoderConfig,
-    size: int,
+    title: str,
+    usage: str,
     *,
-    title: str = "Counterpoint dual encoder",
-    start: str | None = None,
-    repo_id: str = "path/or/hub-id",
-    method: str = "Not stated.",
-    data: str = "Not stated.",
-    results: str = "None stated.",
+    facts: Mapping[str, object] | None = None,
+    sections: Mapping[str, str] | None = None,
     license: str | None = None,
 ) -> ModelCard:
-    """The card of an encoder.
+    """Return the `README.md` of a saved model.
 
     Args:
-        config: The resolved configuration.
-        size: How many numbers the weight file holds.
         title: First heading.
-        start: Where training started; when not given, what the configuration says.
-        repo_id: What the usage example loads.
-        method: Markdown: how it was trained, with the paper.
-        data: Markdown: on what.
-        results: Markdown: what was measured, with the command.
+        usage: Python code that loads and calls the model.
+        facts: Rows of a table: name -> value.
+        sections: Heading -> Markdown.
         license: Identifier of the weights' licence; left out when not given.
     """
-    metadata = ModelCardData(
-        library_name="counterpoint",
-        license=license,
-        pipeline_tag="robotics",
-        tags=["counterpoint", "robotics", "representation-learning", "contrastive-learning", "vision-language"],
-    )
-    towers = {
-        "minilm": f"{config.text_model} (frozen), learned linear map",
-        "open_clip": f"that of {config.image_model}",
-    }
-    card: ModelCard = ModelCard.from_template(
-        card_data=metadata,
-        template_str=_TEMPLATE,
-        config=config,
-        size=size,
-        text_tower=towers[config.text] + (" (frozen)" if config.freeze_text else ""),
-        title=title,
-        start=start or config.pretrained or "random weights",
-        repo_id=repo_id,
-        method=method,
-        data=data,
-        results=results,
-    )
-    return card
-
-
-_TEMPLATE_OBSERVATION_CARD = """\
----
-{{ card_data }}
----
-
-# {{ title }}
-
-An encoder of camera observations for control, written by
-[Counterpoint](https://counterpoint.readthedocs.io).
-
-```python
-from counterpoint.encoders.observation import ObservationEncoder
-
-encoder = ObservationEncoder.from_pretrained("{{ repo_id }}")
-# uint8 or float in [0, 1], [N, {{ frames }}, {{ config.size }}, {{ config.size }}, 3] -> [N, {{ width }}]
-state = encoder(observations{{ ", instructions" if film }})
-```
-
-## Architecture
-
-| | |
-|---|---|
-| Kind | {{ config.kind }} {{ config.model }} |
-| Observation | {{ config.stack }} frames, {{ config.cameras }} camera(s), {{ config.size }} x {{ config.size }} |
-| Embedding | {{ width }} numbers |
-| Weights in `model.safetensors` | {{ "{:,}".format(size) }} numbers |
-| Started from | {{ start }} |
-{% if film %}
-The sentence encoder is frozen and is **not** part of `model.safetensors`: it is loaded from
-`{{ config.text_model }}`.
-{% endif %}
-## Preprocessing
-
-Done by the encoder: {{ preprocessing }} Do not normalise before.
-
-## Method
-
-{{ method }}
-
-## Training data
-
-{{ data }}
-
-## Results
-
-{{ results }}
-"""
-
-_PREPROCESSING = {
-    "pretrained": "each frame is resized, cut and normalised as the authors of the model do it.",
-    "centred": "the training frames' mean image is taken off, then their deviation divided out; both are in the "
-    "weights.",
-    "plain": "pixels in [0, 255] become x / 255 - 0.5.",
-}
-
-
-def observation_card(
-    config: Mapping[str, Any],
-    width: int,
-    size: int,
-    *,
-    title: str = "Counterpoint observation encoder",
-    start: str | None = None,
-    repo_id: str = "path/or/hub-id",
-    method: str = "Not stated.",
-    data: str = "Not stated.",
-    results: str = "None stated.",
-    license: str | None = None,
-) -> ModelCard:
-    """The card of an observation encoder.
-
-    Args:
-        config: The resolved configuration, as a mapping.
-        width: D.
-        size: How many numbers the weight file holds.
-        title: First heading.
-        start: Where training started; when not given, what the configuration says.
-        repo_id: What the usage example loads.
-        method: Markdown: how it was trained, with the paper.
-        data: Markdown: on what.
-        results: Markdown: what was measured, with the command.
-        license: Identifier of the weights' licence; left out when not given.
-    """
-    metadata = ModelCardData(
-        library_name="counterpoint",
-        license=license,
-        pipeline_tag="robotics",
-        tags=["counterpoint", "robotics", "representation-learning", "contrastive-learning", "control"],
-    )
-    kind = "pretrained" if config["kind"] == "pretrained" else "centred" if config["centre"] else "plain"
-    card: ModelCard = ModelCard.from_template(
-        card_data=metadata,
-        template_str=_TEMPLATE_OBSERVATION_CARD,
-        config=config,
-        frames=config["cameras"] * config["stack"],
-        film=config["kind"] in ("resnet18_film", "libero"),
-        width=width,
-        size=size,
-        preprocessing=_PREPROCESSING[kind],
-        title=title,
-        start=start or config["checkpoint"] or "random weights",
-        repo_id=repo_id,
-        method=method,
-        data=data,
-        results=results,
-    )
-    return card
+    tags = ["counterpoint", "robotics", "representation-learning", "contrastive-learning"]
+    data = ModelCardData(library_name="counterpoint", license=license, pipeline_tag="robotics", tags=tags)
+    parts = [f"---\n{data.to_yaml()}\n---", f"# {title}"]
+    parts += ["Written by [Counterpoint](https://counterpoint.readthedocs.io).", f"```python\n{usage}\n```"]
+    if facts:
+        parts.append("\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in facts.items())]))
+    parts += [f"## {heading}\n\n{text}" for heading, text in (sections or {}).items()]
+    return ModelCard("\n\n".join(parts) + "\n")
 
 
 _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
@@ -428,7 +227,7 @@ class HubEncoder(nn.Module, PyTorchModelHubMixin):
     Attributes:
         kind: Its name in `KINDS`.
         config_type: Class of `config`.
-        start_field: The field of `config` that says where weights start; a saved encoder keeps it as a record.
+        start_field: The field of `config` with the weights that training starts from; saved as a record.
         config: The configuration it was built from, every open field resolved.
     """
 
@@ -436,6 +235,52 @@ class HubEncoder(nn.Module, PyTorchModelHubMixin):
     config_type: ClassVar[type[FrozenConfig]]
     start_field: ClassVar[str]
     config: FrozenConfig
+
+    def describe(self) -> tuple[str, dict[str, object], str]:
+        """Return code that uses `encoder`, facts about it and its preprocessing, for the model card."""
+        raise NotImplementedError
+
+    def generate_model_card(
+        self,
+        *args: Any,
+        title: str | None = None,
+        start: str | None = None,
+        repo_id: str = "path/or/hub-id",
+        method: str = "Not stated.",
+        data: str = "Not stated.",
+        results: str = "None stated.",
+        license: str | None = None,
+        **more: Any,
+    ) -> ModelCard:
+        """Return the model card that `save_pretrained` writes, with what `model_card_kwargs` gives.
+
+        Args:
+            args: Unused.
+            title: First heading.
+            start: The weights that training started from; by default the configuration's.
+            repo_id: The id that the usage example loads.
+            method: Markdown about the training, with the paper.
+            data: Markdown about the training data.
+            results: Markdown about measurements, with the command.
+            license: Identifier of the weights' licence.
+            more: Unused.
+        """
+        usage, facts, preprocessing = self.describe()
+        name = type(self).__name__
+        load = f'from counterpoint.encoders import {name}\n\nencoder = {name}.from_pretrained("{repo_id}")\n{usage}'
+        size = sum(value.numel() for value in self.state_dict().values())
+        facts = {"Kind": self.kind.replace("_", " ")} | facts
+        facts["Weights in `model.safetensors`"] = f"{size:,} numbers"
+        facts["Started from"] = start or getattr(self.config, self.start_field) or "random weights"
+        sections = {"Preprocessing": f"Done by the encoder: {preprocessing} Do not normalise before."}
+        sections |= {"Method": method, "Training data": data, "Results": results}
+        return model_card(
+            title or f"Counterpoint {self.kind.replace('_', ' ')}",
+            load,
+            facts=facts,
+            sections=sections,
+            license=license,
+        )
 
     @classmethod
     def rebuilt(cls, config: FrozenConfig) -> Self:
@@ -454,7 +299,7 @@ class HubEncoder(nn.Module, PyTorchModelHubMixin):
         Args:
             pretrained_model_name_or_path: A folder written by `save_pretrained`, a run, or a Hub id.
             map_location: The device it goes to.
-            strict: Whether all weights must be there.
+            strict: Require all weights.
             hub: Options of `huggingface_hub`, as in `load`.
 
         Raises:

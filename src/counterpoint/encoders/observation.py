@@ -1,30 +1,23 @@
-"""The shallow ConvNet of DrQ-v2 with Premier-TACO's trunk (Appendix C, Listing 1).
-
-ResNet-18 that an instruction modulates: feature-wise linear modulation (FiLM; Perez et al., AAAI 2018).
-
-The observation encoder of control: a stack of camera frames into a state vector.
-"""
+"""The observation encoder of control: a stack of camera frames into a state vector, some under an instruction."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, Literal, Self, cast
+from typing import Literal, Self, cast
 
 import torch
-from huggingface_hub import ModelCard
 from jaxtyping import Float, Shaped, UInt8
 from pydantic import PositiveInt, model_validator
 from torch import Tensor, nn
 
 from counterpoint.config import FrozenConfig
-from counterpoint.encoders.hub import HubEncoder, observation_card
-from counterpoint.encoders.preprocess import check_frames
-from counterpoint.encoders.pretrained import PRETRAINED, PretrainedEncoder
+from counterpoint.encoders.hub import HubEncoder
+from counterpoint.encoders.preprocess import check_frames, stack_frames
 from counterpoint.encoders.text import SentenceTower
 from counterpoint.encoders.towers import MINILM, ResNet18
 from counterpoint.encoders.vit import ViT, ViTConfig
-from counterpoint.errors import BadInputError
+from counterpoint.errors import require
 
 __all__ = [
     "DrQConvNet",
@@ -38,13 +31,14 @@ __all__ = [
 
 
 class DrQConvNet(nn.Module):
-    """Four 3 x 3 convolutions, the first of stride 2, then linear, layer normalisation and tanh.
+    """The shallow ConvNet of DrQ-v2 with Premier-TACO's trunk (Appendix C, Listing 1).
 
-    At 9 x 84 x 84, width 32 and D = 100 it has 3.95 million parameters, as the paper says. (Listing 1 writes
-    `Conv2d(84, 32, ...)`: 84 is the picture's side; the channels are nine.)
+    Four 3 x 3 convolutions, the first of stride 2, then linear, layer normalisation and tanh. At 9 x 84 x 84, width
+    32 and D = 100 it has 3.95 million parameters, as the paper says. (Listing 1 writes `Conv2d(84, 32, ...)`: 84 is
+    the image's side; the channels are nine.)
 
     Args:
-        channels: Of the input: three a frame of the stack.
+        channels: Input channels: three a frame of the stack.
         size: Height and width, in pixels.
         embed_dim: D.
         width: Channels of every convolution.
@@ -73,10 +67,10 @@ _WIDTHS = (64, 64, 128, 128, 256, 256, 512, 512)
 
 
 class SpatialSoftmax(nn.Module):
-    """Where a learned map lies, on average, for each of K maps: x and y in [-1, 1] (Levine et al., 2016).
+    """The mean location, x and y in [-1, 1], of each of K learned maps (Levine et al., 2016).
 
     Args:
-        channels: Of the input.
+        channels: Input channels.
         keypoints: K.
     """
 
@@ -85,22 +79,21 @@ class SpatialSoftmax(nn.Module):
         self.maps = nn.Conv2d(channels, keypoints, 1)
 
     def forward(self, images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N L"]:
-        """L = 2 K: the x of all maps, then the y."""
+        """Return L = 2 K numbers: the x of all maps, then the y."""
         attention = self.maps(images).float().flatten(2).softmax(-1).unflatten(-1, images.shape[-2:])
         y, x = (torch.linspace(-1, 1, side, device=images.device) for side in images.shape[-2:])
         return torch.cat([attention.sum(-2) @ x, attention.sum(-1) @ y], 1)
 
 
 class FilmResNet18(nn.Module):
-    """ResNet-18 with FiLM after every block: h <- (1 + gamma) h + beta, gamma and beta linear in the text.
+    """ResNet-18 with FiLM (Perez et al., 2018) after every block: h <- (1 + gamma) h + beta, both linear in the text.
 
-    Modulation and, with `keypoints`, the whole follow LIBERO (Liu et al., 2023): its encoder keeps the first four
-    of the eight blocks, then takes D / 2 keypoints and a linear layer. Unlike LIBERO's, normalisation is by
-    group, so that no frame sees another, and the sentence encoder is MiniLM where LIBERO has BERT (both frozen;
-    another is a name away). Premier-TACO (Appendix C) takes one such encoder a camera.
+    It follows LIBERO (Liu et al., 2023), whose encoder (`keypoints`) keeps the first four of the eight blocks, then
+    takes D / 2 keypoints and a linear layer. Unlike LIBERO's, normalisation is by group, so that frames do not depend
+    on each other, and the frozen sentence encoder is MiniLM, not BERT. Premier-TACO (Appendix C) has one a camera.
 
     Args:
-        channels: Of the input: three a frame of the stack.
+        channels: Input channels: three a frame of the stack.
         embed_dim: D.
         keypoints: LIBERO's form, instead of all eight blocks, average pooling and a linear layer.
         text_model: Sentence encoder, as in `SentenceTower`.
@@ -142,26 +135,20 @@ class FilmResNet18(nn.Module):
         return embedded
 
     def _modulation(self, instruction: Instruction, count: int) -> tuple[Tensor, ...]:
-        """Beta and gamma, side by side, of every block: one row an observation."""
+        """Return beta and gamma, side by side, of every block: one row an observation."""
         projection = self.language.projection
         if isinstance(instruction, Tensor):
-            found, fits = (f"embeddings {list(instruction.shape)}", instruction.shape[1:] == (projection.in_features,))
+            found, fits = f"embeddings {list(instruction.shape)}", instruction.shape[1:] == (projection.in_features,)
         else:
-            # A single string would be taken for its letters.
             found, fits = f"{len(instruction)} texts", not isinstance(instruction, str)
-        if not fits or len(instruction) == 0 or count % len(instruction):
-            raise BadInputError(
-                "instruction",
-                f"{found} for {count} observations",
-                "a list of texts, or embeddings "
-                f"[B, {projection.in_features}]: one for each observation, or for each of equal runs of them",
-                "pass the instruction of every observation",
-            )
-        rows: Tensor = (
-            projection(instruction.to(projection.weight))
-            if isinstance(instruction, Tensor)
-            else self.language(list(instruction))
-        )
+        fits = fits and len(instruction) > 0 and count % len(instruction) == 0
+        expected = f"texts or embeddings [B, {projection.in_features}], one for each observation or equal run of them"
+        hint = "pass the instruction of every observation"
+        require(fits, "instruction", f"{found} for {count} observations", expected, hint)
+        if isinstance(instruction, Tensor):
+            rows: Tensor = projection(instruction.to(projection.weight))
+        else:
+            rows = self.language(list(instruction))
         ends = list(accumulate(2 * width for width in self.widths))[:-1]
         return torch.tensor_split(rows.repeat_interleave(count // len(instruction), 0), ends, 1)
 
@@ -185,19 +172,17 @@ class ObservationConfig(FrozenConfig):
             transformer, ICon's.
         size: Height and width of frames, in pixels.
         stack: S, frames an observation and camera.
-        cameras: C, pictures of one moment. Each has an encoder of its own, and their embeddings stand side by
-            side.
-        embed_dim: Numbers a camera: 100 for `drq`, 512 for the ResNets, 64 for `libero`; for `pretrained` what
-            the model gives, times S; for `vit` the width of its tokens.
+        cameras: C, images of one moment. Each camera has its own encoder; embeddings are concatenated.
+        embed_dim: Numbers a camera: 100 for `drq`, 512 for the ResNets, 64 for `libero`; for `pretrained` the
+            model's width times S; for `vit` the width of its tokens.
         width: Channels of `drq`'s convolutions; 32 in the papers.
         centre: Subtract the training frames' mean image and divide by their deviation, instead of the paper's
             x / 255 - 0.5. Without it the window loss of Premier-TACO does not start to learn at small scale.
         model: For `pretrained`: a key of `PRETRAINED`, such as "r3m".
         checkpoint: For `pretrained`: the file its authors released; for CLIP also a tag of open_clip ("openai").
-            `None`: random weights. A saved encoder holds its weights and needs the file no more. For `vit` a file
-            or a tag of timm's.
-        text_model: Sentence encoder of the two that take an instruction, frozen and not among the weights.
-        vit: For `vit`: which.
+            For `vit` a file or a tag of timm's. `None`: random weights. A saved encoder does not need the file again.
+        text_model: Sentence encoder of the kinds that take an instruction, frozen and not among the weights.
+        vit: For `vit`: the transformer.
     """
 
     kind: ObservationKind = "drq"
@@ -214,40 +199,44 @@ class ObservationConfig(FrozenConfig):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        if self.kind == "pretrained":
+        kind = self.kind
+        if kind == "pretrained":
+            from counterpoint.encoders.pretrained import PRETRAINED
+
             if self.model not in PRETRAINED:
                 raise ValueError(f"model {self.model!r} is not one of {', '.join(PRETRAINED)}")
-            if self.centre:
-                raise ValueError("centre has no meaning for a pretrained model: it has its own normalisation")
-        elif self.model or (self.checkpoint and self.kind != "vit"):
-            raise ValueError(f"model and checkpoint have no meaning for kind {self.kind!r}: leave them out")
-        if self.kind == "vit" and self.centre:
-            raise ValueError("centre has no meaning for kind 'vit': it has the normalisation of its model")
-        if self.kind != "vit" and self.vit != ViTConfig():
-            raise ValueError(f"vit is for kind 'vit', not {self.kind!r}: leave it out")
-        if self.kind != "drq" and self.width != 32:
-            raise ValueError(f"width is that of kind 'drq', not of {self.kind!r}: leave it out")
-        if self.kind not in _FILM and self.text_model != MINILM:
-            raise ValueError(f"text_model has no meaning for kind {self.kind!r}, which takes no instruction")
-        if self.kind == "drq" and self.size < _SMALLEST_DRQ:
-            raise ValueError(f"kind 'drq' needs frames of {_SMALLEST_DRQ} pixels or more, not {self.size}")
+        refused = {
+            f"centre has no meaning for kind {kind!r}, which has its own normalisation": self.centre
+            and kind in _OWN_NORMALISATION,
+            f"model has no meaning for kind {kind!r}: leave it out": self.model and kind != "pretrained",
+            f"checkpoint has no meaning for kind {kind!r}: leave it out": self.checkpoint
+            and kind not in _OWN_NORMALISATION,
+            f"vit is for kind 'vit', not {kind!r}: leave it out": kind != "vit" and self.vit != ViTConfig(),
+            f"width is for kind 'drq', not {kind!r}: leave it out": kind != "drq" and self.width != 32,
+            f"text_model has no meaning for kind {kind!r}: leave it out": kind not in _FILM
+            and self.text_model != MINILM,
+            f"kind 'drq' needs frames of {_SMALLEST_DRQ} pixels or more, not {self.size}": kind == "drq"
+            and self.size < _SMALLEST_DRQ,
+        }
+        for reason, wrong in refused.items():
+            if wrong:
+                raise ValueError(reason)
         return self
 
 
 class ObservationEncoder(HubEncoder):
-    """Observations into D dimensions.
+    """Embeddings of observations in D dimensions.
 
     Args:
-        config: What to build. `encoder.config` is the same with every open field resolved.
+        config: The configuration; `encoder.config` is the same with every open field resolved.
 
     Attributes:
         embed_dim: D: `config.embed_dim` for each camera.
-        takes_instruction: Whether `forward` needs one.
+        takes_instruction: True when `forward` needs an instruction.
 
     Raises:
-        BadInputError: A checkpoint that cannot be read or does not fit, or an `embed_dim` that is not the
-            pretrained model's.
-        MissingExtraError: The library behind a pretrained model or the sentence encoder is not installed.
+        BadInputError: When a checkpoint cannot be read or does not fit, or `embed_dim` is not the pretrained model's.
+        MissingExtraError: When the library behind a pretrained model or the sentence encoder is not installed.
     """
 
     kind = "observation_encoder"
@@ -270,9 +259,7 @@ class ObservationEncoder(HubEncoder):
             self.body, width = _body(config)
         self.config = config.model_copy(update={"embed_dim": width})
         self.embed_dim = width * config.cameras
-        if config.cameras > 1:
-            return
-        if config.kind not in _OWN_NORMALISATION:
+        if config.cameras == 1 and config.kind not in _OWN_NORMALISATION:
             # [H, W, 3] and a scalar, both of pixels in [0, 1]; the paper's x / 255 - 0.5 until `centre_on`.
             self.register_buffer("mean_image", torch.full((config.size, config.size, 3), 0.5))
             self.register_buffer("deviation", torch.ones(()))
@@ -283,41 +270,32 @@ class ObservationEncoder(HubEncoder):
         """timm's model of each camera, in order; for kind `vit`.
 
         Raises:
-            BadInputError: Of another kind.
+            BadInputError: For another kind.
         """
-        if self.config.kind != "vit":
-            raise BadInputError(
-                "encoder",
-                f"kind {self.config.kind!r}, which has no tokens",
-                "kind 'vit'",
-                'set encoder.kind = "vit", or leave the term that needs tokens out',
-            )
+        kind, hint = self.config.kind, 'set encoder.kind = "vit", or leave the term that needs tokens out'
+        require(kind == "vit", "encoder", f"kind {kind!r}, which has no tokens", "kind 'vit'", hint)
         if isinstance(self.body, nn.ModuleList):
             return tuple(vit for encoder in self.body for vit in cast(ObservationEncoder, encoder).vits)
         return (cast(ViT, self.body).vit,)
 
     def centre_on(self, frames: UInt8[Tensor, "N *cameras H W 3"]) -> None:
-        """Take mean image and deviation from training frames; for `centre` encoders, before training.
+        """Set mean image and deviation from training frames; for `centre` encoders, before training.
 
         Args:
-            frames: N pictures; with several cameras, [N, C, H, W, 3].
+            frames: N images; with several cameras, [N, C, H, W, 3].
 
         Raises:
-            BadInputError: Frames of another size, none, or a pretrained model, which has its own normalisation.
+            BadInputError: When frames are empty or of another size, or the model has its own normalisation.
         """
         C, size = self.config.cameras, self.config.size
         expected = (C, size, size, 3) if C > 1 else (size, size, 3)
-        if len(frames) == 0 or frames.shape[1:] != expected or self.config.kind in _OWN_NORMALISATION:
-            raise BadInputError(
-                "frames",
-                f"shape {list(frames.shape)} for kind {self.config.kind!r}",
-                f"[N, {', '.join(map(str, expected))}] for an encoder trained from scratch",
-                "give frames of the encoder's size; pretrained models are not centred",
-            )
+        ok = len(frames) > 0 and frames.shape[1:] == expected and self.config.kind not in _OWN_NORMALISATION
+        found = f"shape {list(frames.shape)} for kind {self.config.kind!r}"
+        shape = f"[N, {', '.join(map(str, expected))}] for an encoder trained from scratch"
+        require(ok, "frames", found, shape, "give frames of the encoder's size; pretrained models are not centred")
         if isinstance(self.body, nn.ModuleList):
             for camera, encoder in enumerate(self.body):
-                assert isinstance(encoder, ObservationEncoder)
-                encoder.centre_on(frames[:, camera])
+                cast(ObservationEncoder, encoder).centre_on(frames[:, camera])
             return
         pixels = frames.float() / 255
         mean = pixels.mean(0)
@@ -336,85 +314,78 @@ class ObservationEncoder(HubEncoder):
                 B, and each belongs to N / B observations in a row.
 
         Returns:
-            One row an observation, cameras side by side: `.unflatten(1, (C, -1))` parts them.
+            One row an observation, cameras side by side: `.unflatten(1, (C, -1))` separates them.
 
         Raises:
-            BadInputError: Frames of another size, stack or dtype, or an instruction missing or not asked for.
+            BadInputError: When frames have another size, stack or dtype, or an instruction is missing or superfluous.
         """
         self._check(frames, instruction)
         if isinstance(self.body, nn.ModuleList):
             views = frames.chunk(self.config.cameras, 1)
             each = [encoder(view, instruction) for encoder, view in zip(self.body, views, strict=True)]
             return torch.cat(each, 1)
-        arguments = (frames if self.config.kind in _OWN_NORMALISATION else self._images(frames),)
-        embedded: Tensor = self.body(*arguments, *([] if instruction is None else [instruction]))
+        own = self.config.kind in _OWN_NORMALISATION
+        images = frames if own else stack_frames(frames, self.mean_image, self.deviation)
+        embedded: Tensor = self.body(images, *([] if instruction is None else [instruction]))
         # At least single precision, under autocast too: losses divide by temperatures.
         return embedded.to(torch.promote_types(embedded.dtype, torch.float32))
 
-    def generate_model_card(self, *args: Any, **sections: Any) -> ModelCard:
-        """The model card `save_pretrained` writes; `sections` are those of `observation_card`."""
-        size = sum(value.numel() for value in self.state_dict().values())
-        return observation_card(self.config.model_dump(), self.embed_dim, size, **sections)
-
-    def _images(self, frames: Tensor) -> Tensor:
-        """Normalised images [N, 3 S, H, W] in channels-last memory, the oldest frame's channels first.
-
-        Bytes are reordered before they become four times as many, and one fused operation normalises them.
-        """
-        unit = 255.0 if frames.dtype == torch.uint8 else 1.0
-        pixels = torch.cat(frames.unbind(1), -1).to(self.mean_image.dtype)  # [N, H, W, 3 S]
-        offset = (-self.mean_image / self.deviation).repeat(1, 1, self.config.stack)
-        return torch.addcmul(offset, pixels, 1 / (unit * self.deviation)).permute(0, 3, 1, 2)
+    def describe(self) -> tuple[str, dict[str, object], str]:
+        """Return usage, facts and preprocessing for the model card."""
+        config, size = self.config, self.config.size
+        instructions = ", instructions" if self.takes_instruction else ""
+        usage = (
+            f"state = encoder(observations{instructions})"
+            f"  # [N, {config.cameras * config.stack}, {size}, {size}, 3] -> [N, {self.embed_dim}]"
+        )
+        facts: dict[str, object] = {
+            "Architecture": f"{config.kind} {config.model}",
+            "Observation": f"{config.stack} frames, {config.cameras} camera(s), {size} x {size}",
+            "Embedding": f"{self.embed_dim} numbers",
+        }
+        if self.takes_instruction:
+            facts["Sentence encoder"] = f"`{config.text_model}`, frozen, **not** part of `model.safetensors`"
+        if config.kind in _OWN_NORMALISATION:
+            return usage, facts, "each frame is resized, cut and normalised as the authors of the model do it."
+        if config.centre:
+            return usage, facts, "minus the training frames' mean image, divided by their deviation (in the weights)."
+        return usage, facts, "pixels in [0, 255] become x / 255 - 0.5."
 
     def _check(self, frames: Tensor, instruction: Instruction | None) -> None:
         check_frames(frames)
         F, size = self.config.cameras * self.config.stack, self.config.size
         if frames.ndim != 5 or frames.shape[1:] != (F, size, size, 3):
+            found = f"shape {list(frames.shape)}"
+            if frames.ndim == 5:
+                found += f", stacks of {frames.shape[1]} frames of {frames.shape[2]} x {frames.shape[3]} pixels"
             cameras = f" from each of {self.config.cameras} cameras" if self.config.cameras > 1 else ""
-            raise BadInputError(
-                "frames",
-                f"shape {list(frames.shape)}" + _depth(frames),
-                f"[N, {F}, {size}, {size}, 3]: stacks of {self.config.stack} frames{cameras} of {size} x {size} pixels",
-                "collect or read the frames with the encoder's stack and size, or build the encoder for "
-                "theirs (stack, size)",
-            )
-        if (instruction is not None) != self.takes_instruction:
-            raise BadInputError(
-                "instruction",
-                "none" if instruction is None else "one",
-                ("a text or an embedding" if self.takes_instruction else "none") + f" for kind {self.config.kind!r}",
-                "pass the task's instruction" if instruction is None else "leave it out",
-            )
-
-
-def _depth(frames: Tensor) -> str:
-    if frames.ndim != 5:
-        return ""
-    return f", stacks of {frames.shape[1]} frames of {frames.shape[2]} x {frames.shape[3]} pixels"
+            stacks = f"stacks of {self.config.stack} frames{cameras} of {size} x {size} pixels"
+            hint = "use the encoder's stack and size, or build the encoder for the frames' (stack, size)"
+            require(False, "frames", found, f"[N, {F}, {size}, {size}, 3]: {stacks}", hint)
+        given = instruction is not None
+        expected = ("a text or an embedding" if self.takes_instruction else "none") + f" for kind {self.config.kind!r}"
+        hint = "leave it out" if given else "pass the task's instruction"
+        require(given == self.takes_instruction, "instruction", "one" if given else "none", expected, hint)
 
 
 def _body(config: ObservationConfig) -> tuple[nn.Module, int]:
-    """What lies behind the normalisation of one camera, and how many numbers it gives."""
+    """Return the network behind the normalisation of one camera, and the width of its embedding."""
     channels = 3 * config.stack
     if config.kind in _OWN_NORMALISATION:
-        body = _whole_model(config)
-        return body, _its_width(config, body.embed_dim)
+        body: nn.Module
+        if config.kind == "vit":
+            body = ViT(config.vit, size=config.size, stack=config.stack, start=config.checkpoint)
+        else:
+            from counterpoint.encoders.pretrained import PretrainedEncoder  # not before a model of the zoo is built
+
+            body = PretrainedEncoder(config.model, config.checkpoint, stack=config.stack)
+        width = int(body.embed_dim)
+        ok = config.embed_dim in (None, width)
+        require(ok, "embed_dim", config.embed_dim, f"{width}, the model's own", "leave embed_dim out")
+        return body, width
     width = config.embed_dim or _EMBED_DIM[config.kind]
     if config.kind == "drq":
         return DrQConvNet(channels, config.size, width, width=config.width), width
     if config.kind == "resnet18":
         return ResNet18(width, channels=channels), width
-    keypoints = config.kind == "libero"
-    return FilmResNet18(channels, width, keypoints=keypoints, text_model=config.text_model), width
-
-
-def _whole_model(config: ObservationConfig) -> ViT | PretrainedEncoder:
-    if config.kind == "vit":
-        return ViT(config.vit, size=config.size, stack=config.stack, start=config.checkpoint)
-    return PretrainedEncoder(config.model, config.checkpoint, stack=config.stack)
-
-
-def _its_width(config: ObservationConfig, width: int) -> int:
-    if config.embed_dim not in (None, width):
-        raise BadInputError("embed_dim", str(config.embed_dim), f"{width}, what the model gives", "leave embed_dim out")
-    return width
+    return FilmResNet18(channels, width, keypoints=config.kind == "libero", text_model=config.text_model), width

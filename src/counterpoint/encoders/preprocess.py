@@ -1,20 +1,21 @@
-"""From camera frames to what an image tower sees: stated here and nowhere else."""
+"""Preprocessing from camera frames to normalised images: stated here and nowhere else."""
 
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.nn import functional
 
-from counterpoint.errors import BadInputError
+from counterpoint.errors import require
 
-__all__ = ["check_frames", "preprocess"]
+__all__ = ["check_frames", "preprocess", "resize_and_crop", "stack_frames"]
 
 _TOLERANCE = 1e-3
-"""How far outside [0, 1] rounding may carry a pixel."""
+"""Distance from [0, 1] that rounding may cause."""
 
 
 def preprocess(
@@ -22,13 +23,11 @@ def preprocess(
 ) -> Float[Tensor, "N 3 S S"]:
     """Scale to [0, 1], stretch to S x S, normalise.
 
-    The whole picture is kept: other shapes are stretched, not cropped. Resampling is bilinear with
-    antialiasing, on the device, in at least single precision (autocast coarsens none of these operations). An
-    image of the right size is untouched.
+    The whole image is kept: other shapes are stretched, not cropped. Resampling is bilinear with antialiasing, on the
+    device, in at least single precision. An image of the right size is untouched.
 
     Args:
-        frames: uint8 in [0, 255] or floating point in [0, 1]; the dtype decides. Any number of leading
-            dimensions.
+        frames: uint8 in [0, 255] or float in [0, 1]; any number of leading dimensions.
         size: S.
         mean: Channel means of pixels in [0, 1]; its device and dtype are those of the result.
         std: Channel deviations.
@@ -37,7 +36,7 @@ def preprocess(
         N = product of the leading dimensions, in the dtype of `mean`.
 
     Raises:
-        BadInputError: Another dtype, another shape, or floats outside [0, 1].
+        BadInputError: When dtype or shape differ, or floats lie outside [0, 1].
     """
     check_frames(frames)
     dtype = torch.promote_types(mean.dtype, torch.float32)
@@ -51,28 +50,55 @@ def preprocess(
     return (centred / std.to(dtype)[:, None, None]).to(mean.dtype)
 
 
-def check_frames(frames: Tensor) -> None:
-    """Refuse what is no batch of camera frames: one range and one layout for each dtype.
+def stack_frames(
+    frames: Shaped[Tensor, "N S H W 3"], mean: Float[Tensor, "*image 3"], deviation: Float[Tensor, "*channels"]
+) -> Float[Tensor, "N L H W"]:
+    """Return normalised images with the channels of S frames, the oldest first, in channels-last memory.
 
-    Raises:
-        BadInputError: Another dtype, another shape, or floats outside [0, 1].
+    Bytes are reordered before they become four times as many, and one fused operation normalises them.
+
+    Args:
+        frames: uint8 in [0, 255] or float in [0, 1].
+        mean: Of pixels in [0, 1]: an image [H, W, 3], or channel means [3].
+        deviation: One number, or one for each channel.
+
+    Returns:
+        L = 3 S channels.
     """
+    S, unit = frames.shape[1], 255.0 if frames.dtype == torch.uint8 else 1.0
+    pixels = torch.cat(frames.unbind(1), -1).to(mean.dtype)
+    offset = (-mean / deviation).repeat(*[1] * (mean.ndim - 1), S)
+    scale = 1 / (unit * deviation)
+    return torch.addcmul(offset, pixels, scale.repeat(S) if scale.ndim else scale).permute(0, 3, 1, 2)
+
+
+def resize_and_crop(
+    frames: Shaped[Tensor, "M H W 3"], *, size: int, resize: int, resample: Literal["bilinear", "bicubic"]
+) -> Float[Tensor, "M 3 S S"]:
+    """Return pixels in [0, 1], the shorter edge resized to `resize` pixels (antialiased), then the centre cut out."""
+    images = (frames.float() / 255 if frames.dtype == torch.uint8 else frames).permute(0, 3, 1, 2)
+    height, width = images.shape[-2:]
+    short = min(height, width)
+    if short != resize:
+        scaled = (height * resize // short, width * resize // short)
+        images = functional.interpolate(images, scaled, mode=resample, antialias=True).clamp(0, 1)  # bicubic overshoots
+    top, left = (round((side - size) / 2) for side in images.shape[-2:])
+    return images[..., top : top + size, left : left + size]
+
+
+def check_frames(frames: Tensor) -> None:
+    """Raise `BadInputError` unless frames are [..., H, W, 3], uint8 or float in [0, 1]."""
     expected = "a tensor [..., H, W, 3], uint8 in [0, 255] or float in [0, 1]"
-    if not isinstance(frames, Tensor):
-        raise BadInputError("frames", type(frames).__name__, expected, "wrap it with torch.from_numpy")
-    if frames.ndim < 3 or frames.shape[-1] != 3 or 0 in frames.shape[-3:]:
-        raise BadInputError("frames", f"shape {list(frames.shape)}", expected, "put channels last: .movedim(-3, -1)")
+    is_tensor = isinstance(frames, Tensor)
+    require(is_tensor, "frames", type(frames).__name__, expected, "wrap it with torch.from_numpy")
+    images = frames.ndim >= 3 and frames.shape[-1] == 3 and 0 not in frames.shape[-3:]
+    require(images, "frames", f"shape {list(frames.shape)}", expected, "put channels last: .movedim(-3, -1)")
     if frames.dtype == torch.uint8:
         return
-    if not frames.is_floating_point():
-        raise BadInputError("frames", str(frames.dtype), expected, "convert pixels in [0, 255] with .to(torch.uint8)")
+    hint = "convert pixels in [0, 255] with .to(torch.uint8)"
+    require(frames.is_floating_point(), "frames", frames.dtype, expected, hint)
     if frames.numel():
         low, high = (float(bound) for bound in frames.detach().aminmax())
-        # Written so that a NaN fails it too.
-        if not (low >= -_TOLERANCE and high <= 1 + _TOLERANCE):
-            raise BadInputError(
-                "frames",
-                f"{frames.dtype} in [{low:.4g}, {high:.4g}]",
-                expected,
-                "pass pixels in [0, 255] as uint8, or divide by 255; the encoder normalises by itself",
-            )
+        inside = low >= -_TOLERANCE and high <= 1 + _TOLERANCE  # false for NaN too
+        hint = "pass pixels in [0, 255] as uint8, or divide by 255; the encoder normalises by itself"
+        require(inside, "frames", f"{frames.dtype} in [{low:.4g}, {high:.4g}]", expected, hint)

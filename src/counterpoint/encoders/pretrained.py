@@ -1,11 +1,4 @@
-"""Reading the files that authors of pretrained visual representations released.
-
-Which pretrained visual representations can be loaded, and all that tells one from another.
-
-The image models of pretrained visual representations, built by torchvision, timm and open_clip.
-
-A pretrained visual representation over a stack of frames: each frame by itself, side by side.
-"""
+"""Pretrained visual representations (PVR, R3M, VIP, VC-1, MVP, CLIP) from the files their authors released."""
 
 from __future__ import annotations
 
@@ -19,55 +12,14 @@ from typing import Any, Literal, Self
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
-from torch.nn import functional
 
 from counterpoint.encoders import clip
+from counterpoint.encoders.preprocess import resize_and_crop
 from counterpoint.encoders.towers import IMAGENET_MEAN, IMAGENET_STD, Colour, EncoderConfig
 from counterpoint.encoders.weights import fit_weights, is_local, read_torch_file, read_weights
-from counterpoint.errors import BadInputError, MissingExtraError
+from counterpoint.errors import MissingExtraError, require
 
-__all__ = ["PRETRAINED", "Layout", "PretrainedEncoder", "PretrainedModel", "build", "load_released", "released_pixels"]
-
-
-def load_released(module: nn.Module, path: Path, layout: Layout) -> None:
-    """Load the image model in the file at `path` into `module`.
-
-    The file is read without running code from it. Every name and every shape must agree; what the layout calls
-    ignored is left out. Half-precision weights, as OpenAI ships CLIP's, become single precision.
-
-    Raises:
-        BadInputError: No such file, a damaged one, or one of another layout or architecture.
-    """
-    fit_weights(module, _image_model(_state_dict(path, layout), layout), path)
-
-
-def _state_dict(path: Path, layout: Layout) -> dict[str, Tensor]:
-    """The tensors under the layout's outer key, names without the "module." of `DataParallel`."""
-    found: Mapping[str, object]
-    if path.suffix == ".safetensors":
-        found = {layout.outer: read_weights(path)} if layout.outer else read_weights(path)
-    else:
-        # MAE's training script leaves its arguments in the file: a plain container, that runs nothing.
-        with torch.serialization.safe_globals([argparse.Namespace]):
-            found = read_torch_file(path)
-    inner = found.get(layout.outer) if layout.outer else found
-    if not isinstance(inner, Mapping):
-        raise BadInputError(
-            path,
-            f"the entries {', '.join(sorted(found)[:5]) or '(none)'}",
-            f"a state dict under {layout.outer!r}, as its authors released it",
-            "check that `checkpoint` is the file that belongs to `model`",
-        )
-    return {str(name).removeprefix("module."): value for name, value in inner.items() if isinstance(value, Tensor)}
-
-
-def _image_model(weights: Mapping[str, Tensor], layout: Layout) -> dict[str, Tensor]:
-    """Names as the image model has them; a name the layout does not explain stays, for the check to tell."""
-    return {
-        name.removeprefix(layout.prefix): value.float() if value.is_floating_point() else value
-        for name, value in weights.items()
-        if not name.startswith(layout.ignored)
-    }
+__all__ = ["PRETRAINED", "Layout", "PretrainedEncoder", "PretrainedModel", "build", "load_released"]
 
 
 _CLIP_MEAN: Colour = (0.48145466, 0.4578275, 0.40821073)
@@ -80,14 +32,12 @@ _CLIP_TEXT = (
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the weights of the image model lie in the file its authors released.
-
-    A leading "module." (of `DataParallel`) is taken off every name first.
+    """The location of the image model's weights in a released file, after names lost a leading "module.".
 
     Attributes:
         outer: Key of the state dict inside the file; empty where the file is one.
-        prefix: What stands before the names of the image model.
-        ignored: Names that begin so belong to something else: a language head, a decoder, a momentum copy.
+        prefix: Prefix of the image model's names.
+        ignored: Prefixes of other things: a language head, a decoder, a momentum copy.
     """
 
     outer: str
@@ -100,16 +50,16 @@ class PretrainedModel:
     """One pretrained image model.
 
     Attributes:
-        title: Of the paper.
-        architecture: What `pretrained_backbone.build` makes.
+        title: The paper and the model.
+        architecture: The network that `build` makes.
         width: E, numbers a frame.
-        layout: Of the released file.
-        size: Side in pixels of the square the model sees.
-        resize: Side in pixels the shorter edge of a frame is brought to before the centre is cut out.
-        resample: How.
-        mean: Channel means taken off pixels in [0, 1].
-        std: Channel deviations pixels are then divided by.
-        untouched: Whether frames that have the model's size already are taken as they are.
+        layout: Layout of the released file.
+        size: Side in pixels of the model's square input.
+        resize: Length in pixels of a frame's shorter edge before the centre is cut out.
+        resample: Interpolation of that resizing.
+        mean: Channel means of pixels in [0, 1].
+        std: Channel deviations.
+        untouched: Leave frames of the model's size as they are.
     """
 
     title: str
@@ -133,7 +83,7 @@ _CLIP = "CLIP (Radford et al., ICML 2021)"
 
 
 def _moco(*cut: str) -> Layout:
-    """MoCo keeps a momentum copy and a queue beside the encoder; compressed ones no longer use some blocks."""
+    """Return MoCo's layout, with a momentum copy and a queue; compressed models leave out the blocks in `cut`."""
     unused = ("fc.", *cut)
     return Layout("state_dict", "encoder_q.", ("encoder_k.", "queue", *(f"encoder_q.{name}" for name in unused)))
 
@@ -151,7 +101,7 @@ def _vc1(size: str, width: int) -> PretrainedModel:
 
 
 def _mvp(architecture: str, width: int, size: int = 224) -> PretrainedModel:
-    # Its frames are rendered at the model's size: nothing is cut off.
+    # Its frames are rendered at the model's size.
     return PretrainedModel(_MVP, architecture, width, _MAE, size=size, resize=size)
 
 
@@ -200,14 +150,14 @@ _COMPRESSED = {"conv3": ("layer3", 1024, 11), "conv4": ("layer4", 2048, 42)}
 
 
 def build(model: PretrainedModel, *, tag: str | None = None) -> nn.Module:
-    """The image model with random weights: normalised images [N, 3, S, S] in, [N, E] out.
+    """Return the image model with random weights: normalised images [N, 3, S, S] to [N, E].
 
     Args:
-        model: Which.
-        tag: Of CLIP: the weights open_clip knows by this name.
+        model: The model.
+        tag: For CLIP: a pretrained tag of open_clip.
 
     Raises:
-        MissingExtraError: torchvision, timm or open_clip is not installed.
+        MissingExtraError: When torchvision, timm or open_clip is not installed.
     """
     if model.architecture.startswith("resnet"):
         return _resnet(*model.architecture.split("_"))
@@ -217,7 +167,7 @@ def build(model: PretrainedModel, *, tag: str | None = None) -> nn.Module:
 
 
 def _resnet(name: str, end: str = "") -> nn.Module:
-    """torchvision's ResNet that ends in its pooled map, in a linear layer, or in a compressed map."""
+    """Return torchvision's ResNet that ends in its pooled map, in a linear layer, or in a compressed map."""
     try:
         from torchvision.models import resnet
     except ModuleNotFoundError as error:
@@ -230,8 +180,8 @@ def _resnet(name: str, end: str = "") -> nn.Module:
         squeeze = resnet.BasicBlock(channels, narrow, downsample=shortcut)
         if end == "conv3":
             network.layer4 = nn.Identity()
-        # The names in the released files: the stage, then what narrows its map. What widened it again, for training
-        # alone, comes third there and is not built.
+        # The names in the released files: the stage, then the block that narrows its map. A third block, which widens
+        # it again for training, is not built.
         setattr(network, stage, nn.Sequential(getattr(network, stage), squeeze))
         network.avgpool = nn.Identity()
     module: nn.Module = network
@@ -239,7 +189,7 @@ def _resnet(name: str, end: str = "") -> nn.Module:
 
 
 def _vit(width: int, depth: int, heads: int, *, size: int) -> nn.Module:
-    """timm's ViT of 16-pixel patches; its output is the class token after the last normalisation, as in MAE."""
+    """Return timm's ViT of 16-pixel patches; its output is the class token after the last normalisation, as in MAE."""
     try:
         from timm.models.vision_transformer import VisionTransformer
     except ModuleNotFoundError as error:
@@ -256,14 +206,38 @@ def _vit(width: int, depth: int, heads: int, *, size: int) -> nn.Module:
     return module
 
 
-class PretrainedEncoder(nn.Module):
-    """PVR, R3M, VIP, VC-1, MVP or CLIP over a stack of frames.
+def load_released(module: nn.Module, path: Path, layout: Layout) -> None:
+    """Load the image model in the file at `path` into `module`.
 
-    Every frame is embedded by itself, and the S embeddings stand side by side, the oldest first; nothing else is
-    done to them (papers differ: some put differences of neighbours beside them, which a linear layer finds too).
-    All weights may train; whether they do is the policy's choice. Batch normalisation alone keeps the statistics
-    it was pretrained with, in training too: a frame's embedding depends on no other frame, and weights that are
-    frozen give the same features in either mode.
+    The file is read without running code from it. Every name and every shape must agree, apart from what the layout
+    ignores. Half-precision weights, as OpenAI ships CLIP's, become single precision.
+
+    Raises:
+        BadInputError: When the file is missing, damaged, or of another layout or architecture.
+    """
+    found: Mapping[str, object]
+    if path.suffix == ".safetensors":
+        found = {layout.outer: read_weights(path)} if layout.outer else read_weights(path)
+    else:
+        # MAE's training script leaves its arguments in the file: a plain container that runs nothing.
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            found = read_torch_file(path)
+    inner: Any = found.get(layout.outer) if layout.outer else found
+    entries = f"the entries {', '.join(sorted(found)[:5]) or '(none)'}"
+    expected = f"a state dict under {layout.outer!r}, as its authors released it"
+    hint = "check that `checkpoint` is the file that belongs to `model`"
+    require(isinstance(inner, Mapping), path, entries, expected, hint)
+    weights = {str(name).removeprefix("module."): value for name, value in inner.items() if isinstance(value, Tensor)}
+    own = {name.removeprefix(layout.prefix): v for name, v in weights.items() if not name.startswith(layout.ignored)}
+    own = {name: value.float() if value.is_floating_point() else value for name, value in own.items()}
+    fit_weights(module, own, path)
+
+
+class PretrainedEncoder(nn.Module):
+    """PVR, R3M, VIP, VC-1, MVP or CLIP over a stack of frames: each frame by itself, side by side, the oldest first.
+
+    All weights may train. Batch normalisation keeps its pretrained statistics in training too, so that a frame's
+    embedding depends on no other frame and frozen weights give the same features in either mode.
 
     Args:
         name: A key of `PRETRAINED`.
@@ -274,8 +248,8 @@ class PretrainedEncoder(nn.Module):
         embed_dim: D = S E.
 
     Raises:
-        BadInputError: A file that cannot be read or does not fit, or a tag where there are none.
-        MissingExtraError: torchvision, timm or open_clip is not installed.
+        BadInputError: When a file cannot be read or does not fit, or the model has no tags.
+        MissingExtraError: When torchvision, timm or open_clip is not installed.
     """
 
     mean: Tensor
@@ -286,13 +260,10 @@ class PretrainedEncoder(nn.Module):
         self.model: PretrainedModel = PRETRAINED[name]
         self.embed_dim = self.model.width * stack
         tag = checkpoint if checkpoint is not None and not is_local(checkpoint) else None
-        if tag is not None and not name.startswith("clip"):
-            raise BadInputError(
-                "checkpoint",
-                repr(tag),
-                f"the path of the file released for {name}: {self.model.title}",
-                'download it, and write a file beside you as "./name"',
-            )
+        expected = f"the path of the file released for {name}: {self.model.title}"
+        require(
+            tag is None or name.startswith("clip"), "checkpoint", repr(tag), expected, 'write a local file as "./name"'
+        )
         self.backbone = build(self.model, tag=tag)
         if checkpoint is not None and tag is None:
             load_released(self.backbone, Path(checkpoint).expanduser(), self.model.layout)
@@ -303,9 +274,12 @@ class PretrainedEncoder(nn.Module):
 
     def forward(self, frames: Shaped[Tensor, "N S H W 3"]) -> Float[Tensor, "N D"]:
         """Embed N observations, uint8 in [0, 255] or float in [0, 1]; D = S E."""
-        pixels = released_pixels(frames.flatten(0, 1), self.model)
-        images = (pixels - self.mean[:, None, None]) / self.std[:, None, None]
-        features: Tensor = self.backbone(images)
+        model, pixels = self.model, frames.flatten(0, 1)
+        resize = model.resize
+        if model.untouched and pixels.shape[1:3] == (model.size, model.size):
+            resize = model.size
+        images = resize_and_crop(pixels, size=model.size, resize=resize, resample=model.resample)
+        features: Tensor = self.backbone((images - self.mean[:, None, None]) / self.std[:, None, None])
         return features.reshape(len(frames), -1)
 
     def train(self, mode: bool = True) -> Self:
@@ -315,21 +289,3 @@ class PretrainedEncoder(nn.Module):
             if isinstance(module, nn.BatchNorm2d):
                 module.eval()
         return self
-
-
-def released_pixels(frames: Shaped[Tensor, "M H W 3"], model: PretrainedModel) -> Float[Tensor, "M 3 S S"]:
-    """Frames as the model's authors bring them to its size; pixels in [0, 1].
-
-    The shorter edge is brought to `model.resize` pixels, then the centre is cut out. On tensors, antialiased.
-    """
-    images = (frames.float() / 255 if frames.dtype == torch.uint8 else frames).permute(0, 3, 1, 2)
-    height, width = images.shape[-2:]
-    if model.untouched and (height, width) == (model.size, model.size):
-        return images
-    short = min(height, width)
-    if short != model.resize:
-        scaled = (height * model.resize // short, width * model.resize // short)
-        images = functional.interpolate(images, scaled, mode=model.resample, antialias=True)
-        images = images.clamp(0, 1)  # bicubic overshoots
-    top, left = (round((side - model.size) / 2) for side in images.shape[-2:])
-    return images[..., top : top + model.size, left : left + model.size]

@@ -15,6 +15,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from counterpoint.config import FrozenConfig
+from counterpoint.encoders.preprocess import stack_frames
 from counterpoint.encoders.weights import fit_weights, is_local, read_weights
 from counterpoint.errors import BadInputError, MissingExtraError
 
@@ -22,14 +23,14 @@ __all__ = ["ViT", "ViTConfig"]
 
 
 class ViTConfig(FrozenConfig):
-    """Which vision transformer.
+    """Settings of a vision transformer; fields left `None` are the model's own.
 
     Attributes:
-        model: A name of timm's; the paper's is ViT-S/16.
-        patch: Side of a patch in pixels, where it shall be another than the model's.
-        embed_dim: Width of a token, likewise.
-        depth: Blocks, likewise.
-        heads: Of attention, likewise.
+        model: Name of a timm model; the paper's is ViT-S/16.
+        patch: Side of a patch in pixels.
+        embed_dim: Width of a token.
+        depth: Number of blocks.
+        heads: Attention heads.
     """
 
     model: str = "vit_small_patch16_224"
@@ -40,24 +41,21 @@ class ViTConfig(FrozenConfig):
 
 
 class ViT(nn.Module):
-    """Stacks of S frames into [N, D].
-
-    The embedding is the class token after the last block's norm, or what the model pools its tokens to where it has
-    no class token.
+    """Embeddings [N, D] of stacks of S frames: the class token, or the pooled tokens of a model without one.
 
     Args:
-        config: Which.
-        size: Height and width of the pictures, in pixels.
-        stack: S; a stack's frames are the channels of one picture.
-        start: Weights: a file, or a tag that timm knows, which is fetched; `None` for random ones.
+        config: The transformer.
+        size: Height and width of the images, in pixels.
+        stack: S; a stack's frames are the channels of one image.
+        start: A weight file, or a tag that timm fetches; `None` for random weights.
 
     Attributes:
         vit: timm's model.
         embed_dim: D.
 
     Raises:
-        BadInputError: An unknown model, one that is no vision transformer, or weights that do not fit.
-        MissingExtraError: timm is not installed.
+        BadInputError: When the model is unknown or no vision transformer, or weights do not fit.
+        MissingExtraError: When timm is not installed.
     """
 
     mean: Tensor
@@ -72,35 +70,24 @@ class ViT(nn.Module):
         tag = start if start is not None and not is_local(start) else None
         own: dict[str, Any] = {"patch_size": config.patch, "embed_dim": config.embed_dim}
         own |= {"depth": config.depth, "num_heads": config.heads}
+        own = {key: value for key, value in own.items() if value is not None}
         name = f"{config.model}.{tag}" if tag else config.model
         try:
-            self.vit: nn.Module = timm.create_model(
-                name,
-                pretrained=tag is not None,
-                num_classes=0,
-                img_size=size,
-                in_chans=3 * stack,
-                **{key: value for key, value in own.items() if value is not None},
+            model: Any = timm.create_model(
+                name, pretrained=tag is not None, num_classes=0, img_size=size, in_chans=3 * stack, **own
             )
         except (RuntimeError, TypeError, AssertionError, ValueError, OSError) as error:
-            raise BadInputError(
-                "vit",
-                f"{name} at {size} pixels: {str(error).splitlines()[0]}",
-                "a vision transformer of timm's, with patches that divide the picture",
-                "choose one of timm.list_models('vit_*') and a size that its patch divides",
-            ) from error
+            found = f"{name} at {size} pixels: {str(error).splitlines()[0]}"
+            expected = "a vision transformer of timm's, with patches that divide the image"
+            raise BadInputError("vit", found, expected, "choose one of timm.list_models('vit_*')") from error
+        self.vit: nn.Module = model
         if start is not None and tag is None:
             fit_weights(self.vit, read_weights(Path(start).expanduser()), Path(start))
-        model: Any = self.vit
         self.embed_dim = int(model.num_features)
-        expects = model.pretrained_cfg
         for buffer, key in (("mean", "mean"), ("deviation", "std")):
-            values = torch.tensor(expects.get(key) or (0.5, 0.5, 0.5)).repeat(stack)
-            self.register_buffer(buffer, values[:, None, None])
+            self.register_buffer(buffer, torch.tensor(model.pretrained_cfg.get(key) or (0.5, 0.5, 0.5)))
 
     def forward(self, frames: Shaped[Tensor, "N S H W 3"]) -> Float[Tensor, "N D"]:
         """Embed N stacks, uint8 in [0, 255] or float in [0, 1]."""
-        unit = 255 if frames.dtype == torch.uint8 else 1
-        pixels = torch.cat(frames.unbind(1), -1).permute(0, 3, 1, 2)
-        embedded: Tensor = self.vit((pixels / unit - self.mean) / self.deviation)
+        embedded: Tensor = self.vit(stack_frames(frames, self.mean, self.deviation))
         return embedded

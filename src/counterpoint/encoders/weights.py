@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from counterpoint.errors import BadInputError
+from counterpoint.errors import BadInputError, require
 
 __all__ = [
     "check_file",
@@ -28,57 +28,51 @@ _SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 
 
 def is_local(pretrained: str) -> bool:
-    """Whether `pretrained` is written as a path rather than as the name of a tag."""
+    """Return true when `pretrained` is written as a path rather than as the name of a tag."""
     return any(sign in pretrained for sign in ("/", os.sep)) or pretrained.endswith(_SUFFIXES)
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """The state dict in a safetensors file, or in a torch file that holds tensors alone.
+    """Return the state dict in a safetensors file, or in a torch file that holds tensors alone.
 
     Raises:
-        BadInputError: No such file, a damaged one, or one that holds something else.
+        BadInputError: When the file is missing, damaged, or holds something else.
     """
-    if path.suffix != ".safetensors":
-        found = read_torch_file(path)
-        strangers = [name for name, value in found.items() if not isinstance(value, Tensor)]
-        if strangers:
-            raise BadInputError(
-                path,
-                f"entries that are no tensors ({_some(strangers)})",
-                "a state dict: name -> tensor",
-                "save model.state_dict() itself, without what stands around it",
-            )
-        return {name: value for name, value in found.items() if isinstance(value, Tensor)}
-    check_file(path)
-    try:
-        return load_file(path)
-    except SafetensorError as error:
-        raise _damaged(path, "a whole safetensors file", error) from error
+    if path.suffix == ".safetensors":
+        check_file(path)
+        try:
+            return load_file(path)
+        except SafetensorError as error:
+            raise _damaged(path, "a whole safetensors file", error) from error
+    found = read_torch_file(path)
+    others = [name for name, value in found.items() if not isinstance(value, Tensor)]
+    hint = "save model.state_dict() itself"
+    require(not others, path, f"entries that are no tensors ({_some(others)})", "a state dict: name -> tensor", hint)
+    return {name: value for name, value in found.items() if isinstance(value, Tensor)}
 
 
 def read_torch_file(path: Path) -> dict[str, object]:
-    """The dict in a torch file, read with `weights_only=True`: code inside is never run.
+    """Return the dict in a torch file, read with `weights_only=True`: code inside is never run.
 
     Raises:
-        BadInputError: No such file, a damaged one, or one that holds more than tensors and plain containers.
+        BadInputError: When the file is missing, damaged, or holds more than tensors and plain containers.
     """
     check_file(path)
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, EOFError, RuntimeError, KeyError, ValueError) as error:
         raise _damaged(path, "a whole torch file of tensors and plain containers, no code", error) from error
-    if not isinstance(found, Mapping):
-        raise BadInputError(path, type(found).__name__, "a dict of tensors", "save model.state_dict()")
+    require(isinstance(found, Mapping), path, type(found).__name__, "a dict of tensors", "save model.state_dict()")
     return {str(name): value for name, value in found.items()}
 
 
 def write_weights(weights: Mapping[str, Tensor], path: Path) -> None:
     """Write a safetensors file; a reader sees the old one or the new one, never half of one."""
-    # Cloned, because tensors that share memory (tied weights) are refused by the format.
+    # Cloned, because the format refuses tensors that share memory (tied weights).
     whole = {name: value.detach().cpu().contiguous().clone() for name, value in weights.items()}
     draft = path.with_name(path.name + ".tmp")
     save_file(whole, draft, metadata={"format": "pt"})
-    # safetensors makes the file private; whoever sees the folder may read it.
+    # safetensors makes the file private; everyone who can read the folder may read it.
     draft.chmod(path.parent.stat().st_mode & 0o666)
     draft.replace(path)
 
@@ -87,7 +81,7 @@ def fit_weights(module: nn.Module, weights: Mapping[str, Tensor], where: Path) -
     """Load `weights` into `module`: every name and every shape must agree.
 
     Raises:
-        BadInputError: They do not; the message names the first few on either side.
+        BadInputError: When they do not; the message names the first few on either side.
     """
     own = module.state_dict()
     troubles = {
@@ -99,62 +93,40 @@ def fit_weights(module: nn.Module, weights: Mapping[str, Tensor], where: Path) -
             if name in weights and weights[name].shape != value.shape
         ],
     }
-    if any(troubles.values()):
-        raise BadInputError(
-            where,
-            "; ".join(f"{how} {_some(names)}" for how, names in troubles.items() if names),
-            f"the {len(own)} tensors of {type(module).__name__}",
-            "check that the file belongs to the configured model, and that it was copied whole",
-        )
+    found = "; ".join(f"{how} {_some(names)}" for how, names in troubles.items() if names)
+    expected = f"the {len(own)} tensors of {type(module).__name__}"
+    require(
+        not found, where, found, expected, "check that the whole file was copied and belongs to the configured model"
+    )
     module.load_state_dict(weights)
 
 
 def start_from_file(module: nn.Module, pretrained: str | None) -> None:
-    """Load the state dict of `module` from a local file, for a tower that has no pretrained tags of its own.
+    """Load a local state dict into a tower that has no pretrained tags of its own; `None` leaves random weights.
 
     Raises:
-        BadInputError: `pretrained` is no path, or no file that fits.
+        BadInputError: When `pretrained` is no path, or no file that fits.
     """
     if pretrained is None:
         return
-    if not is_local(pretrained):
-        raise BadInputError(
-            "pretrained",
-            repr(pretrained),
-            f"nothing or a local path: {type(module).__name__} has no pretrained tags",
-            'leave it out, or write a file beside you as "./name"',
-        )
+    expected = f"nothing or a local path: {type(module).__name__} has no pretrained tags"
+    require(is_local(pretrained), "pretrained", repr(pretrained), expected, 'write a local file as "./name"')
     path = Path(pretrained).expanduser()
     fit_weights(module, read_weights(path), path)
 
 
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more
-
-
 def check_file(path: Path) -> None:
-    """Refuse what is no file.
+    """Raise `BadInputError` unless `path` is a file."""
+    hint = "load a saved encoder with DualEncoder.from_pretrained, or through `initialize_from`"
+    require(not path.is_dir(), path, "a folder", "a weight file", hint)
+    require(path.is_file(), path, "no such file", "a weight file", "check the path")
 
-    Raises:
-        BadInputError: A folder, or nothing.
-    """
-    if path.is_dir():
-        raise BadInputError(
-            path,
-            "a folder",
-            "a weight file",
-            "load a saved encoder with DualEncoder.from_pretrained, or through `initialize_from`",
-        )
-    if not path.is_file():
-        raise BadInputError(path, "no such file", "a weight file", "check the path")
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _damaged(path: Path, expected: str, error: Exception) -> BadInputError:
-    reason = f"{type(error).__name__}: {error}".splitlines()[0]
-    return BadInputError(
-        path,
-        f"{path.stat().st_size} bytes that cannot be read ({reason[:200]})",
-        expected,
-        "copy or download the file again; it may have been cut short",
-    )
+    reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    found = f"{path.stat().st_size} bytes that cannot be read ({reason})"
+    return BadInputError(path, found, expected, "copy or download the file again; it may have been cut short")
