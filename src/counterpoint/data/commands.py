@@ -37,7 +37,7 @@ def info(path: str | Path) -> None:
     """Print what a data set holds: episodes, cameras, sizes, instructions, splits, share of successes."""
     console = Console()
     if is_minari(path):
-        from counterpoint.data.formats.minari.info import describe_minari  # minari is an extra
+        from counterpoint.data.formats.minari.reader import describe_minari  # minari is an extra
 
         console.print(_facts(path, describe_minari(Path(path))))
         return
@@ -73,7 +73,7 @@ def info(path: str | Path) -> None:
 def doctor(path: str | Path) -> int:
     """Examine a data set, print what is wrong with it, and return the exit code: 0 clean, 2 with findings."""
     if is_minari(path):
-        from counterpoint.data.formats.minari.info import examine_minari  # minari is an extra
+        from counterpoint.data.formats.minari.reader import examine_minari  # minari is an extra
 
         findings = examine_minari(Path(path))
     else:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from counterpoint.data.commands import doctor, info
-from counterpoint.data.formats.minari.info import describe_minari, examine_minari
+from counterpoint.data.formats.minari.reader import describe_minari, examine_minari
 from counterpoint.data.formats.minari.writer import write_minari
 from tests.data.formats.minari_made import goal_episodes, raw_dataset, raw_episode
 

@@ -90,7 +90,7 @@ def test_a_bad_episode_leaves_nothing_behind(tmp_path: Path, change: dict[str, A
 def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="no episode"):
         write_minari(tmp_path / "maze", [], **ABOUT)
-    with pytest.raises(BadInputError, match="something there"):
+    with pytest.raises(BadInputError, match="an existing path"):
         write_minari(tmp_path, goal_episodes(), **ABOUT)
     with pytest.raises(BadInputError, match="dataset_id"):
         write_minari(tmp_path / "maze", goal_episodes(), dataset_id="no version", **ABOUT)

@@ -1,4 +1,4 @@
-"""Where a Minari data set lies, and how it is opened: a folder anywhere, an id below the local root, or a download.
+"""Find and open a Minari data set: a folder anywhere, an id below the local root, or a download.
 
     ROOT/D4RL/pointmaze/umaze-v2/data/metadata.json     with main_data.hdf5, or a folder an episode, beside it
 
@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 import os
 import re
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from counterpoint.data.formats.base import first_line, parsing
 from counterpoint.errors import BadInputError, MissingExtraError
 
 __all__ = ["import_minari", "is_minari", "open_minari"]
@@ -21,11 +23,7 @@ ID = re.compile(r"(?:[-\w]+/)*[-\w]+-v\d+")
 
 
 def import_minari() -> Any:
-    """The package `minari`.
-
-    Raises:
-        MissingExtraError: When it is not installed.
-    """
+    """Import `minari`, or raise `MissingExtraError`."""
     try:
         import minari
         import minari.dataset.minari_storage
@@ -35,7 +33,7 @@ def import_minari() -> Any:
 
 
 def is_minari(path: str | Path) -> bool:
-    """Whether a Minari data set lies in this folder."""
+    """Return whether a Minari data set lies in this folder."""
     try:
         metadata = json.loads((Path(path).expanduser() / "data" / "metadata.json").read_text())
     except (OSError, ValueError):
@@ -44,7 +42,7 @@ def is_minari(path: str | Path) -> bool:
 
 
 def open_minari(source: str | Path) -> Any:
-    """A `minari.MinariDataset` by folder or by id; an id that is not there is downloaded.
+    """Open a `minari.MinariDataset` by folder or by id; an id that is not in the root is downloaded.
 
     Args:
         source: A data set's folder (the one that holds `data`), or an id such as "D4RL/pointmaze/umaze-v2".
@@ -55,51 +53,37 @@ def open_minari(source: str | Path) -> Any:
     """
     minari = import_minari()
     folder = _find(minari, source)
-    try:
-        return minari.MinariDataset(folder / "data")
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(error.name or "minari[hdf5]", "minari") from None
-    except Exception as error:  # minari raises whatever its parts do
-        raise damaged(folder, error) from None
+    with reading(folder):
+        try:
+            return minari.MinariDataset(folder / "data")
+        except ModuleNotFoundError as error:
+            raise MissingExtraError(error.name or "minari[hdf5]", "minari") from None
 
 
-def damaged(where: str | Path, error: Exception) -> BadInputError:
-    """What to say when minari cannot read what is there."""
-    return BadInputError(
-        where,
-        f"a Minari data set that cannot be read ({type(error).__name__}: {_first_line(error)})",
-        "a whole data set, of a version that the installed minari reads",
-        "download or record it again, or install the version of minari it asks for",
-    )
+def reading(where: str | Path) -> AbstractContextManager[None]:
+    """Turn every error of minari on a damaged data set into `BadInputError`."""
+    expected = "a whole Minari data set, of a version that the installed minari reads"
+    return parsing(where, expected, "download or record it again, or install the version of minari it needs")
 
 
 def _find(minari: Any, source: str | Path) -> Path:
-    path = Path(source).expanduser()
+    path, name = Path(source).expanduser(), str(source)
     if is_minari(path):
         return path
-    root = Path(os.environ.get("MINARI_DATASETS_PATH", "~/.minari/datasets")).expanduser()
-    name = str(source)
     if path.exists() or not ID.fullmatch(name):
-        raise BadInputError(
-            source,
-            "a folder without data/metadata.json" if path.exists() else "nothing there",
-            "a Minari data set: its folder, or an id such as D4RL/pointmaze/umaze-v2",
-            "check the path or the id",
-        )
+        found = "a folder without data/metadata.json" if path.exists() else "nothing there"
+        expected = "a Minari data set: its folder, or an id such as D4RL/pointmaze/umaze-v2"
+        raise BadInputError(source, found, expected, "check the path or the id")
+    root = Path(os.environ.get("MINARI_DATASETS_PATH", "~/.minari/datasets")).expanduser()
     if is_minari(root / name):
         return root / name
     try:
         minari.download_dataset(name)
         return Path(minari.load_dataset(name).spec.data_path).parent
     except Exception as error:  # no network, no such id, or no package to download with
-        raise BadInputError(
-            f"Minari data set {name}",
-            f"nothing in {root}, and no download ({type(error).__name__}: {_first_line(error)})",
-            "a data set in that folder, or a network",
+        found = f"nothing in {root}, and no download ({type(error).__name__}: {first_line(error)})"
+        hint = (
             f"where there is a network, run: pip install 'minari[hdf5,hf]' && minari download {name}; then copy "
-            f"~/.minari/datasets/{name} to {root / name}, or give the folder's path",
-        ) from None
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), "")[:200]
+            f"~/.minari/datasets/{name} to {root / name}, or give the folder's path"
+        )
+        raise BadInputError(f"Minari data set {name}", found, "a data set there, or a network", hint) from None

@@ -1,8 +1,8 @@
-"""Minari data sets as replay buffers: D4RL's mazes, gymnasium-robotics' tasks, and what `write_minari` wrote.
+"""Minari data sets as replay buffers: D4RL's mazes, gymnasium-robotics' tasks, and the output of `write_minari`.
 
 Two kinds are read: goal environments, whose observations are `observation`, `achieved_goal` and `desired_goal`, and
 flat vectors, whose whole states can serve as goals. Where an environment keeps the achieved coordinates out of its
-observation (AntMaze does) they are put in front of it: an agent that does not see where it is cannot go anywhere.
+observation (AntMaze does) they are put in front of it: an agent that does not see its location cannot go anywhere.
 """
 
 from __future__ import annotations
@@ -16,14 +16,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterpoint.data.draws import GoalEpisode, Spaces
-from counterpoint.data.formats.minari.files import damaged, is_minari, open_minari
+from counterpoint.data.formats.minari.files import is_minari, open_minari, reading
 from counterpoint.data.store import EpisodeStore
-from counterpoint.errors import BadInputError
+from counterpoint.errors import BadInputError, require
 
 if TYPE_CHECKING:
     from counterpoint.data.replay import ReplayBuffer
 
-__all__ = ["episode_success", "is_minari", "load_minari", "read_minari", "replay_from_store"]
+__all__ = [
+    "describe_minari",
+    "episode_success",
+    "examine_minari",
+    "is_minari",
+    "load_minari",
+    "read_minari",
+    "replay_from_store",
+]
 
 Array = NDArray[Any]
 Goals = Literal["coordinates", "state"]
@@ -38,7 +46,7 @@ def load_minari(source: str | Path, *, goals: Goals = "coordinates") -> ReplayBu
     Args:
         source: A data set's folder, or an id such as "D4RL/antmaze/umaze-v1", which is downloaded where it is not in
             the local root (`MINARI_DATASETS_PATH`).
-        goals: `coordinates` as the environment tells them apart, or whole states. The commanded goal is the desired
+        goals: `coordinates` as the environment separates them, or whole states. The commanded goal is the desired
             one at the episode's start; of whole states, the last one.
 
     Raises:
@@ -48,35 +56,41 @@ def load_minari(source: str | Path, *, goals: Goals = "coordinates") -> ReplayBu
     """
     data = open_minari(source)
     form = _form(source, data, goals)
-    lengths = _lengths(source, data)
+    with reading(source):
+        lengths = [int(about["total_steps"]) for about in data.storage.get_episode_metadata(data.episode_indices)]
     return _fill(source, form.spaces, lengths, _read(source, data, form), form.bounds, goals == "state")
 
 
 def read_minari(source: str | Path, *, goals: Goals = "coordinates") -> Iterator[GoalEpisode]:
-    """The episodes of a Minari data set, one by one; arguments and errors as those of `load_minari`."""
+    """Yield the episodes of a Minari data set, one by one; arguments and errors as those of `load_minari`."""
     data = open_minari(source)
     return _read(source, data, _form(source, data, goals))
 
 
 def episode_success(source: str | Path) -> NDArray[np.bool_]:
-    """Whether each episode succeeded at any step: bool [E].
+    """Return whether each episode succeeded at any step: bool [E].
 
     Raises:
         BadInputError: When an episode does not say, or the data set cannot be read.
         MissingExtraError: When `minari` is not installed.
     """
-    return np.array([_success(source, episode).any() for episode in open_minari(source).iterate_episodes()])
+    succeeded = []
+    for number, raw in _raw_episodes(source, open_minari(source)):
+        success = _success(raw)
+        found = f"infos with {sorted(raw.infos)}" if raw.infos else "no infos"
+        hint = "judge success by the distance of achieved and desired goals, or record the data with it"
+        expected = "'success' (or 'is_success') at every step"
+        require(success is not None, f"{source}, episode {number}", found, expected, hint)
+        succeeded.append(bool(np.any(success)))
+    return np.array(succeeded)
 
 
 def replay_from_store(store: EpisodeStore) -> ReplayBuffer:
-    """States and actions of an `EpisodeStore`, such as a LeRobot data set, as a replay buffer.
+    """Return states and actions of an `EpisodeStore`, such as a LeRobot data set, as a replay buffer.
 
     An episode of T steps has no state after its last action, so it gives T - 1 transitions. Goals are whole states;
     the commanded one is the episode's last. Actions are scaled to [-1, 1] by the least and the greatest value of each
     dimension over these episodes (`ReplayBuffer.action_bounds`). Rewards are zero.
-
-    Args:
-        store: Where episodes come from.
 
     Raises:
         BadInputError: When it has no state or no actions, or an episode has fewer than two steps.
@@ -84,13 +98,9 @@ def replay_from_store(store: EpisodeStore) -> ReplayBuffer:
     vectors = [(store.state(index), store.actions(index)) for index in range(len(store.episodes))]
     states = [state for state, _ in vectors if state is not None]
     actions = [action for _, action in vectors if action is not None]
-    if not vectors or len(states) < len(vectors) or len(actions) < len(vectors):
-        raise BadInputError(
-            "data set",
-            "episodes without state or without actions",
-            "both, to learn to reach goals from",
-            "choose a data set of a robot",
-        )
+    complete = vectors and len(states) == len(vectors) == len(actions)
+    found = "episodes without state or without actions"
+    require(complete, "data set", found, "both, to learn to reach goals from", "choose a data set of a robot")
     low = np.min([action.min(axis=0) for action in actions], axis=0)
     high = np.max([action.max(axis=0) for action in actions], axis=0)
     spaces = Spaces(observation=states[0].shape[1:], goal=states[0].shape[1:], action=len(low))
@@ -102,16 +112,64 @@ def replay_from_store(store: EpisodeStore) -> ReplayBuffer:
     return _fill("data set", spaces, lengths, episodes, np.stack([low, high]), True)
 
 
+def describe_minari(path: Path) -> dict[str, str]:
+    """Return facts for `counterpoint data info`: name -> words.
+
+    Observations without goals (flat vectors) are read as training reads them with `data.goals = "state"`.
+
+    Raises:
+        BadInputError: When the data set cannot be read, or an episode is not one to learn to reach goals from.
+    """
+    note: dict[str, Any] = dict(open_minari(path).storage.metadata)
+    found, whole_states = _episodes(path)
+    episodes = list(found)
+    lengths, first = [len(episode.actions) for episode in episodes], episodes[0]
+    try:
+        success = episode_success(path)
+        succeeded = f"{success.mean():.0%} of {len(success)} episodes"
+    except BadInputError:
+        succeeded = "not recorded"
+    return {
+        "format": "minari",
+        "name": str(note.get("dataset_id", "not recorded")),
+        "environment": str(note.get("env_id", "not recorded")),
+        "episodes": f"{len(lengths)}, of {min(lengths)} to {max(lengths)} transitions",
+        "transitions": str(sum(lengths)),
+        "observations": "x".join(map(str, first.observations.shape[1:])),
+        "goals": "x".join(map(str, first.achieved.shape[1:])) + (" (whole states)" if whole_states else ""),
+        "actions": "discrete" if first.actions.ndim == 1 else f"{first.actions.shape[1]} dimensions",
+        "success": succeeded,
+    }
+
+
+def examine_minari(path: Path) -> list[BadInputError]:
+    """Return the first thing that is wrong with a data set, episode by episode; none where all is well."""
+    try:
+        for _ in _episodes(path)[0]:
+            pass
+    except BadInputError as error:
+        return [error]
+    return []
+
+
+def _episodes(path: Path) -> tuple[Iterator[GoalEpisode], bool]:
+    """Return episodes with goal coordinates where there are some, else with whole states; and whether the latter."""
+    try:
+        return read_minari(path), False
+    except BadInputError:  # every other fault is a fault of states too
+        return read_minari(path, goals="state"), True
+
+
 @dataclass(frozen=True)
 class _Form:
-    """How a data set's numbers are to be read.
+    """The reading of a data set's numbers.
 
     Attributes:
-        spaces: What an agent sees and does.
-        goals: What serves as a goal.
+        spaces: Observations, goals and actions of an agent.
+        goals: The kind of goal.
         nested: Whether observations are dictionaries.
         prepend: Whether achieved coordinates go in front of observations.
-        bounds: float [2, A], what -1 and 1 stand for; `None` of discrete actions.
+        bounds: float [2, A], the actions of -1 and 1; `None` of discrete actions.
         first: Number of the first discrete action.
     """
 
@@ -124,81 +182,71 @@ class _Form:
 
 
 def _form(source: str | Path, data: Any, goals: Goals) -> _Form:
-    import gymnasium
+    from gymnasium.spaces import Box, Dict, Discrete
 
-    nested = isinstance(data.observation_space, gymnasium.spaces.Dict)
-    if nested and not set(_KEYS) <= set(data.observation_space):
-        raise _no_goals(source, f"observations with the keys {sorted(data.observation_space)}")
-    if not nested and goals == "coordinates":
-        raise _no_goals(source, "observations without goals")
-    if not nested and not isinstance(data.observation_space, gymnasium.spaces.Box):
-        raise _no_goals(source, f"observations {data.observation_space}")
-    if not len(data):
-        raise BadInputError(source, "no episode", "at least one", "record some")
-    shape: tuple[int, ...] = (data.observation_space["observation"] if nested else data.observation_space).shape
-    prepend = False
-    if nested and len(shape) == 1:
-        first = _episode(source, data, 0).observations
-        prepend = not _holds(first["observation"], first["achieved_goal"])
-        shape = (shape[0] + prepend * first["achieved_goal"].shape[1],)
-    goal = data.observation_space["achieved_goal"].shape if goals == "coordinates" else shape
-    actions = data.action_space
-    if isinstance(actions, gymnasium.spaces.Discrete):
+    seen, actions = data.observation_space, data.action_space
+    nested = isinstance(seen, Dict)
+    found = f"observations with the keys {sorted(seen)}" if nested else f"observations {seen}, without goals"
+    right = set(_KEYS) <= set(seen) if nested else isinstance(seen, Box) and goals == "state"
+    hint = 'take whole states of flat observations as goals (goals = "state"), or data of a goal environment'
+    require(right, source, found, f"a dictionary with {', '.join(_KEYS)}", hint)
+    require(len(data), source, "no episode", "at least one", "record some")
+    with reading(source):
+        shape: tuple[int, ...] = (seen["observation"] if nested else seen).shape
+        prepend = False
+        if nested and len(shape) == 1:
+            first = data[0].observations
+            prepend = not _holds(first["observation"], first["achieved_goal"])
+            shape = (shape[0] + prepend * first["achieved_goal"].shape[1],)
+        goal = seen["achieved_goal"].shape if goals == "coordinates" else shape
+    if isinstance(actions, Discrete):
         spaces = Spaces(observation=shape, goal=goal, action=int(actions.n), discrete=True)
         return _Form(spaces, goals, nested, prepend, None, int(actions.start))
-    if not isinstance(actions, gymnasium.spaces.Box) or len(actions.shape) != 1 or not actions.is_bounded():
-        raise BadInputError(
-            source,
-            f"actions {actions}",
-            "a bounded vector, or discrete actions",
-            "choose a data set of such an environment",
-        )
+    if not isinstance(actions, Box) or len(actions.shape) != 1 or not actions.is_bounded():
+        expected, hint = "a bounded vector, or discrete actions", "choose a data set of such an environment"
+        raise BadInputError(source, f"actions {actions}", expected, hint)
     spaces = Spaces(observation=shape, goal=goal, action=actions.shape[0])
     return _Form(spaces, goals, nested, prepend, np.stack([actions.low, actions.high]))
 
 
 def _holds(observation: Array, achieved: Array) -> bool:
-    """Whether the achieved coordinates stand somewhere in the observation, side by side."""
+    """Return whether the achieved coordinates are adjacent columns of the observation."""
     width = achieved.shape[1]
-    places = range(observation.shape[1] - width + 1)
-    return any(np.allclose(observation[:, k : k + width], achieved, atol=1e-5, equal_nan=True) for k in places)
+    starts = range(observation.shape[1] - width + 1)
+    return any(np.allclose(observation[:, k : k + width], achieved, atol=1e-5, equal_nan=True) for k in starts)
+
+
+def _raw_episodes(source: str | Path, data: Any) -> Iterator[tuple[int, Any]]:
+    for at in range(len(data)):
+        with reading(f"{source}, episode {data.episode_indices[at]}"):
+            raw = data[at]
+        yield data.episode_indices[at], raw
 
 
 def _read(source: str | Path, data: Any, form: _Form) -> Iterator[GoalEpisode]:
-    for place in range(len(data)):
-        raw = _episode(source, data, place)
-        states = _single(raw.observations["observation"] if form.nested else raw.observations)
-        if form.prepend:
-            states = np.concatenate([_single(raw.observations["achieved_goal"]), states], axis=1)
-        if form.goals == "coordinates":
-            achieved = _single(raw.observations["achieved_goal"])
-            commanded = _single(raw.observations["desired_goal"])[0]
-        else:
-            achieved, commanded = states, states[-1]
-        yield GoalEpisode(
-            observations=states,
-            achieved=achieved,
-            commanded=commanded,
-            actions=raw.actions - form.first if form.bounds is None else _scaled(raw.actions, *form.bounds),
-            rewards=raw.rewards.astype(np.float32),
-            success=_success(source, raw) if _says_success(raw) else None,
-            terminated=bool(raw.terminations[-1]) if len(raw.terminations) else False,
-        )
+    for number, raw in _raw_episodes(source, data):
+        with reading(f"{source}, episode {number}"):
+            episode = _episode(raw, form)
+        yield episode
 
 
-def _episode(source: str | Path, data: Any, place: int) -> Any:
-    try:
-        return data[place]
-    except Exception as error:  # minari raises whatever its parts do
-        raise damaged(f"{source}, episode {data.episode_indices[place]}", error) from None
-
-
-def _lengths(source: str | Path, data: Any) -> list[int]:
-    """T of each episode, without its numbers."""
-    try:
-        return [int(about["total_steps"]) for about in data.storage.get_episode_metadata(data.episode_indices)]
-    except Exception as error:  # minari raises whatever its parts do
-        raise damaged(source, error) from None
+def _episode(raw: Any, form: _Form) -> GoalEpisode:
+    states = _single(raw.observations["observation"] if form.nested else raw.observations)
+    if form.prepend:
+        states = np.concatenate([_single(raw.observations["achieved_goal"]), states], axis=1)
+    achieved, commanded = states, states[-1]
+    if form.goals == "coordinates":
+        achieved, commanded = (_single(raw.observations[name]) for name in ("achieved_goal", "desired_goal"))
+        commanded = commanded[0]
+    return GoalEpisode(
+        observations=states,
+        achieved=achieved,
+        commanded=commanded,
+        actions=raw.actions - form.first if form.bounds is None else _scaled(raw.actions, *form.bounds),
+        rewards=raw.rewards.astype(np.float32),
+        success=_success(raw),
+        terminated=bool(raw.terminations[-1]) if len(raw.terminations) else False,
+    )
 
 
 def _single(values: Array) -> Array:
@@ -206,7 +254,7 @@ def _single(values: Array) -> Array:
 
 
 def _scaled(actions: Array, low: Array, high: Array) -> Array:
-    """Actions of a box as actions in [-1, 1]; a dimension without extent becomes 0."""
+    """Return actions of a box as actions in [-1, 1]; a dimension without extent becomes 0."""
     if (low == -1).all() and (high == 1).all():
         return actions
     extent = np.where(high > low, high - low, 1).astype(np.float64)
@@ -214,31 +262,11 @@ def _scaled(actions: Array, low: Array, high: Array) -> Array:
     return scaled
 
 
-def _says_success(episode: Any) -> bool:
-    return any(name in (episode.infos or {}) for name in _SUCCESS)
-
-
-def _success(source: str | Path, episode: Any) -> NDArray[np.bool_]:
-    """bool [T]: after each transition. Minari's infos begin with the one of the reset."""
-    infos = episode.infos or {}
-    for name in _SUCCESS:
-        if name in infos:
-            return np.asarray(infos[name], dtype=np.bool_).reshape(-1)[-len(episode.rewards) :]
-    raise BadInputError(
-        f"{source}, episode {episode.id}",
-        f"infos with {sorted(infos)}" if infos else "no infos",
-        "'success' (or 'is_success') at every step",
-        "judge success by the distance of achieved and desired goals instead, or record the data with it",
-    )
-
-
-def _no_goals(source: str | Path, found: str) -> BadInputError:
-    return BadInputError(
-        source,
-        found,
-        f"a dictionary with {', '.join(_KEYS)}",
-        'take whole states of flat observations as goals (goals = "state"), or choose data of a goal environment',
-    )
+def _success(raw: Any) -> NDArray[np.bool_] | None:
+    """Return bool [T], after each transition, where infos say; Minari's infos begin with the one of the reset."""
+    infos = raw.infos or {}
+    said = next((infos[name] for name in _SUCCESS if name in infos), None)
+    return None if said is None else np.asarray(said, dtype=np.bool_).reshape(-1)[-len(raw.rewards) :]
 
 
 def _fill(
@@ -249,7 +277,7 @@ def _fill(
     bounds: Array | None,
     states_are_goals: bool,
 ) -> ReplayBuffer:
-    from counterpoint.data.replay import ReplayBuffer  # here, so that reading data loads no agent
+    from counterpoint.data.replay import ReplayBuffer  # here, so that reading data imports no torch
 
     total = max(sum(lengths), 1)
     buffer = ReplayBuffer(

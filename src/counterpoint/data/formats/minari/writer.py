@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from counterpoint.data.draws import GoalEpisode, Spaces
+from counterpoint.data.formats.base import require_new
 from counterpoint.data.formats.minari.files import ID, import_minari
 from counterpoint.data.replay import check_episode
-from counterpoint.errors import BadInputError, MissingExtraError
+from counterpoint.errors import BadInputError, MissingExtraError, require
 
 __all__ = ["write_minari"]
 
@@ -31,19 +32,19 @@ def write_minari(
     discrete: int | None = None,
     about: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write a data set, whole or not at all. Pictures are kept as they are, not as JPEG.
+    """Write a data set, whole or not at all. Images are kept as they are, not as JPEG.
 
     Args:
         out: Its folder, which must not exist. Below `MINARI_DATASETS_PATH` it can be loaded by id.
         episodes: At least one; all of the same sizes.
-        env_id: The environment they were recorded in. It is noted under `env_id`, not as Minari's `env_spec`: goal
-            environments of this library have a form of their own, which gymnasium's registry does not know.
-        description: What is in it, for readers.
-        algorithm: What acted.
-        author: Who recorded it.
+        env_id: The environment of the recording, noted under `env_id` and not as Minari's `env_spec`, because
+            gymnasium's registry lacks this library's goal environments.
+        description: Its contents, for readers.
+        algorithm: Name of the policy that acted.
+        author: Name of the person who recorded it.
         dataset_id: Its id; by default the folder's name, with `-v0` where it names no version.
         discrete: The number of actions, where they are discrete.
-        about: More to note in the metadata, as JSON values.
+        about: Further notes for the metadata, as JSON values.
 
     Returns:
         `out`.
@@ -85,25 +86,13 @@ def write_minari(
 
 
 def _refuse(out: Path, name: str, episodes: Sequence[GoalEpisode]) -> None:
-    if out.exists():
-        raise BadInputError(out, "something there", "a new folder", "name another, or remove it")
-    if not ID.fullmatch(name):
-        raise BadInputError(
-            "dataset_id",
-            repr(name),
-            "an id such as pointmaze/stitching-v0: letters, digits, '-' and '_', and a version",
-            "name it so",
-        )
-    if not episodes:
-        raise BadInputError(out, "no episode to write", "at least one", "record some")
-    said = {episode.success is not None for episode in episodes}
-    if len(said) > 1:
-        raise BadInputError(
-            out,
-            "episodes with and without success",
-            "success of all of them or of none",
-            "judge every episode, or none",
-        )
+    require_new(out)
+    expected = "an id such as pointmaze/stitching-v0: letters, digits, '-' and '_', and a version"
+    require(ID.fullmatch(name), "dataset_id", repr(name), expected, "name it so")
+    require(episodes, out, "no episode to write", "at least one", "record some")
+    known = {episode.success is not None for episode in episodes}
+    expected, hint = "success of all of them or of none", "judge every episode, or none"
+    require(len(known) == 1, out, "episodes with and without success", expected, hint)
 
 
 def _id_of(out: Path) -> str:
@@ -122,7 +111,7 @@ def _spaces(episode: GoalEpisode, discrete: int | None) -> Spaces:
 
 
 def _gymnasium(spaces: Spaces) -> tuple[Any, Any]:
-    """The spaces in gymnasium's words: of observations, of actions."""
+    """Return gymnasium's spaces of observations and of actions."""
     from gymnasium.spaces import Box, Dict, Discrete
 
     def box(shape: tuple[int, ...]) -> Box:
