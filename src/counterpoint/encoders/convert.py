@@ -12,7 +12,7 @@ from torch import Tensor
 from counterpoint.encoders.base import DualEncoder
 from counterpoint.encoders.towers import EncoderConfig
 from counterpoint.encoders.weights import fit_weights, read_torch_file
-from counterpoint.errors import BadInputError
+from counterpoint.errors import require
 
 __all__ = ["AUTHORS_CLIP", "METHODS", "Method", "convert_checkpoint"]
 
@@ -24,7 +24,7 @@ METHODS: dict[Method, str] = {
     "actol": "AcTOL: Provable Ordering and Continuity in Vision-Language Pretraining for Generalizable "
     "Embodied Agents (Zhang et al., 2025), trained by its authors and converted.",
 }
-"""Whose checkpoints can be converted, and what their model card says."""
+"""Methods whose checkpoints can be converted, with the text of their model card."""
 
 AUTHORS_CLIP = EncoderConfig(image="open_clip", image_model="RN50-quickgelu", text="open_clip")
 """OpenAI's RN50, which both papers start from: 1024 dimensions, 224 px, QuickGELU in the text tower."""
@@ -43,7 +43,7 @@ def convert_checkpoint(method: Method, path: str | Path, out: str | Path) -> Pat
     antialiased), and a square frame of 224 px comes out the same.
 
     Args:
-        method: Whose checkpoint it is; it decides what the model card says.
+        method: The checkpoint's method, for the model card.
         path: The authors' file.
         out: Folder to write; made when missing.
 
@@ -51,8 +51,8 @@ def convert_checkpoint(method: Method, path: str | Path, out: str | Path) -> Pat
         `out`.
 
     Raises:
-        BadInputError: No such file, a damaged one, or one that holds another model; `out` is not touched.
-        MissingExtraError: open_clip is not installed.
+        BadInputError: When the file is missing, damaged, or holds another model; `out` is not touched.
+        MissingExtraError: When open_clip is not installed.
     """
     path, out = Path(path), Path(out)
     weights = _renamed(_state_dict(path))
@@ -71,24 +71,21 @@ def convert_checkpoint(method: Method, path: str | Path, out: str | Path) -> Pat
 
 
 def _state_dict(path: Path) -> dict[str, Tensor]:
-    """The tensors in the authors' file, without the outer key and the `model.` in front."""
+    """Return the tensors in the authors' file, without the outer key and the `model.` in front."""
     found: Mapping[str, object] = read_torch_file(path)
     inner = found.get("model")
     if isinstance(inner, Mapping):
         found = inner
     tensors = {name: value for name, value in found.items() if isinstance(value, Tensor)}
-    if not any(name.startswith("model.visual.") for name in tensors):
-        raise BadInputError(
-            path,
-            f"{len(tensors)} tensors ({', '.join(sorted(tensors)[:3]) or 'none'}, ...)",
-            "OpenAI CLIP tensors such as model.visual.conv1.weight, alone or under the key model",
-            "give the checkpoint file the authors released",
-        )
+    found_names = f"{len(tensors)} tensors ({', '.join(sorted(tensors)[:3]) or 'none'}, ...)"
+    expected = "OpenAI CLIP tensors such as model.visual.conv1.weight, alone or under the key model"
+    ok = any(name.startswith("model.visual.") for name in tensors)
+    require(ok, path, found_names, expected, "give the checkpoint file the authors released")
     return {name.removeprefix("model."): value for name, value in tensors.items()}
 
 
 def _renamed(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """OpenAI's names -> ours; the text tower has its own module, settings and temperature stay behind."""
+    """Return weights under our names; settings and temperature are left out."""
     renamed: dict[str, Tensor] = {}
     for name, value in weights.items():
         if name in _SETTINGS or name == "logit_scale":

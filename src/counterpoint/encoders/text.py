@@ -24,17 +24,15 @@ _MINILM_WIDTH = 384
 class SentenceTower(nn.Module):
     """Unit-length sentence embeddings, computed once for each distinct text, then `nn.Linear` to D.
 
-    The sentence encoder is no part of this module: it neither trains nor enters the state dict, is shared by
-    the process, and runs on the CPU one text at a time, so that an embedding depends on its text alone and
-    not on the batch it came in. Texts are remembered in a plain dictionary of CPU tensors.
+    The sentence encoder is no part of this module: it neither trains nor enters the state dict, is shared by the
+    process, and runs on the CPU one text at a time, so that an embedding depends on its text alone.
 
     Args:
-        name: A sentence-transformers name or folder; the default is loaded from an installed package,
-            offline.
+        name: A sentence-transformers name or folder; the default is loaded from an installed package, offline.
         embed_dim: D.
 
     Raises:
-        MissingExtraError: sentence-transformers, or the package with the default's weights, is not installed.
+        MissingExtraError: When sentence-transformers, or the package with the default's weights, is not installed.
     """
 
     def __init__(self, name: str, embed_dim: int) -> None:
@@ -56,7 +54,7 @@ class SentenceTower(nn.Module):
         return projected
 
     def embed(self, text: str) -> Float[Tensor, " E"]:
-        """The frozen embedding of one text, on the CPU."""
+        """Return the frozen embedding of one text, on the CPU."""
         if text not in self._seen:
             sentence_encoder = _sentence_encoder(self.name)
             found = sentence_encoder.encode(text, convert_to_tensor=True, normalize_embeddings=True)
@@ -78,7 +76,7 @@ def _sentence_encoder(name: str) -> Any:
 
 @contextmanager
 def _no_progress_bar() -> Iterator[None]:
-    """Weights that load in a moment need no progress bar in the middle of ours."""
+    """Hide the progress bar of weights that load in a moment."""
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()

