@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from counterpoint.errors import BadInputError
-from counterpoint.objectives.inverse_dynamics import InverseDynamics, InverseDynamicsConfig, inverse_dynamics_loss
+from counterpoint.objectives.action_error import action_error
+from counterpoint.objectives.inverse_dynamics import InverseDynamics, InverseDynamicsConfig
 from tests.objectives.step_training import SIZE, fitted, small_encoder, two_spaces
 from tests.objectives.steps import step_batch
 from tests.reference import action_error as plain
@@ -32,9 +33,7 @@ def test_gradcheck() -> None:
     generator = torch.Generator().manual_seed(0)
     predicted, actions = (torch.randn(4, 3, dtype=torch.float64, generator=generator) for _ in range(2))
     mask = torch.tensor([[True, True, False]]).repeat(4, 1)
-    assert torch.autograd.gradcheck(
-        lambda x: inverse_dynamics_loss(x, actions, mask=mask), (predicted.requires_grad_(),)
-    )
+    assert torch.autograd.gradcheck(lambda x: action_error(x, actions, mask=mask), (predicted.requires_grad_(),))
 
 
 def test_sampling() -> None:

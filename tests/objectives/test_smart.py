@@ -10,14 +10,8 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from counterpoint.errors import BadInputError
-from counterpoint.objectives.smart import (
-    SMART,
-    SMARTConfig,
-    draw_masks,
-    forward_prediction_loss,
-    hindsight_loss,
-    inverse_prediction_loss,
-)
+from counterpoint.objectives.action_error import action_error
+from counterpoint.objectives.smart import SMART, SMARTConfig, forward_prediction_loss, sample_masks
 from tests.objectives.step_training import SIZE, fitted, small_encoder, two_spaces
 from tests.objectives.steps import step_batch
 from tests.reference import action_error as plain_actions
@@ -51,14 +45,11 @@ def test_forward_plain_loop() -> None:
 def test_action_losses_plain_loop() -> None:
     predicted, actions = drawn(4, 5, 3)
     predicted.requires_grad_()
-    masked, _ = draw_masks(4, 5, generator=torch.Generator().manual_seed(0))
+    masked, _ = sample_masks(4, 5, generator=torch.Generator().manual_seed(0))
     for ours, oracle in (
+        (action_error(predicted, actions, mask=own(4)), plain_actions.action_error(predicted, actions, own(4))),
         (
-            inverse_prediction_loss(predicted, actions, mask=own(4)),
-            plain_actions.action_error(predicted, actions, own(4)),
-        ),
-        (
-            hindsight_loss(predicted, actions, masked=masked, mask=own(4)),
+            action_error(predicted, actions, scored=masked, mask=own(4)),
             plain_actions.action_error(predicted, actions, own(4), masked),
         ),
     ):
@@ -68,29 +59,29 @@ def test_action_losses_plain_loop() -> None:
 
 def test_hindsight_scores_masked_actions_alone() -> None:
     predicted, actions = drawn(4, 5, 3)
-    masked, _ = draw_masks(4, 5, actions=0.5, generator=torch.Generator().manual_seed(0))
+    masked, _ = sample_masks(4, 5, actions=0.5, generator=torch.Generator().manual_seed(0))
     wild = torch.where(masked[..., None], predicted, 1e6)
     torch.testing.assert_close(
-        hindsight_loss(predicted, actions, masked=masked, mask=own(4)),
-        hindsight_loss(wild, actions, masked=masked, mask=own(4)),
+        action_error(predicted, actions, scored=masked, mask=own(4)),
+        action_error(wild, actions, scored=masked, mask=own(4)),
     )
 
 
 def test_gradcheck() -> None:
     predicted, other = drawn(2, 3, 3)
     predicted.requires_grad_()
-    masked, _ = draw_masks(2, 3, generator=torch.Generator().manual_seed(0))
+    masked, _ = sample_masks(2, 3, generator=torch.Generator().manual_seed(0))
     check = torch.autograd.gradcheck
     assert check(lambda x: forward_prediction_loss(x, other), (predicted,))
-    assert check(lambda x: inverse_prediction_loss(x, other, mask=own(2)), (predicted,))
-    assert check(lambda x: hindsight_loss(x, other, masked=masked, mask=own(2)), (predicted,))
+    assert check(lambda x: action_error(x, other, mask=own(2)), (predicted,))
+    assert check(lambda x: action_error(x, other, scored=masked, mask=own(2)), (predicted,))
 
 
 @settings(deadline=None, max_examples=40)
 @given(st.integers(2, 12), st.floats(0.01, 1), st.floats(0, 1), st.integers(0, 1000))
 def test_masks(context: int, actions: float, observations: float, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
-    masked, unseen = draw_masks(64, context, actions=actions, observations=observations, generator=generator)
+    masked, unseen = sample_masks(64, context, actions=actions, observations=observations, generator=generator)
     assert masked.shape == unseen.shape == (64, context)
     count = masked.sum(1)
     assert count.min() >= 1
@@ -102,7 +93,7 @@ def test_masks(context: int, actions: float, observations: float, seed: int) -> 
 
 
 def test_masks_are_uniform() -> None:
-    masked, unseen = draw_masks(20_000, 6, generator=torch.Generator().manual_seed(0))
+    masked, unseen = sample_masks(20_000, 6, generator=torch.Generator().manual_seed(0))
     number = masked.sum(1).bincount(minlength=7)[1:] / 20_000
     torch.testing.assert_close(number, torch.full((6,), 1 / 6), atol=0.02, rtol=0)
     # (1 + ... + 6) / 6 actions of 6; (1 + 2 + 3 + 3 + 3 + 3) / 6 observations of the 4 inner ones
@@ -124,7 +115,7 @@ def test_objective_plain_loop() -> None:
     batch = two_spaces(made)
     batch["actions"] = batch["actions"].double()
     actions, mask = batch["actions"], batch["action_mask"]
-    masked, unseen = draw_masks(8, 4, generator=torch.Generator().manual_seed(0))
+    masked, unseen = sample_masks(8, 4, generator=torch.Generator().manual_seed(0))
     told: dict[str, list[Tensor]] = {name: [] for name in ("next", "following", "inverse", "hindsight")}
     for i in range(8):
         z = torch.stack([made.encoder(batch["frames"][i, v : v + 1])[0] for v in range(4)])[None]

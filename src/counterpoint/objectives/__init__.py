@@ -1,6 +1,7 @@
 """Training criteria, one file a paper: pure functions on raw embeddings, and the objectives built on them.
 
-The functions serve in any training loop. `OBJECTIVES` names the objectives that a recipe can train.
+The functions serve in any training loop; they raise `BadInputError` for shapes that do not pair up. `OBJECTIVES` names
+the objectives that a recipe can train.
 """
 
 from __future__ import annotations

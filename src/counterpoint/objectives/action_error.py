@@ -1,4 +1,4 @@
-"""Errors of predicted actions where tasks have action spaces of different sizes.
+"""Errors of predicted actions, for tasks whose action spaces have different sizes.
 
     error = sum m (ahat - a)^2 / sum m
 
@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from counterpoint.errors import BadInputError
-from counterpoint.objectives.infonce import in_full_precision
+from counterpoint.errors import require
+from counterpoint.objectives.infonce import in_full_precision, shapes
 
 __all__ = ["absolute_action_error", "action_error", "constant_action_error"]
 
@@ -26,16 +26,13 @@ def action_error(
     mask: Bool[Tensor, "B A"],
     scored: Bool[Tensor, "B ..."] | None = None,
 ) -> Float[Tensor, ""]:
-    """Mean squared error over own dimensions; 0 when there is none.
+    """Return the mean squared error over own dimensions; 0 when there is none.
 
     Args:
         predicted: Actions, in the units of `actions`.
-        actions: What was done.
-        mask: Which dimensions are a row's own.
-        scored: Which actions count; all by default.
-
-    Raises:
-        BadInputError: When the shapes do not pair up.
+        actions: The data's actions.
+        mask: True at a row's own dimensions.
+        scored: True at actions that count; all by default.
     """
     return _mean(_difference(predicted, actions).square(), _counted(actions, mask, scored))
 
@@ -44,15 +41,12 @@ def action_error(
 def absolute_action_error(
     predicted: Float[Tensor, "B A"], actions: Float[Tensor, "B A"], *, mask: Bool[Tensor, "B A"]
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """Mean absolute error over own dimensions, and that of the batch's mean action; for metrics.
+    """Return the mean absolute error over own dimensions, and that of the batch's mean action; for metrics.
 
     Args:
         predicted: Actions, in the units of `actions`.
-        actions: What was done.
-        mask: Which dimensions are a row's own.
-
-    Raises:
-        BadInputError: When the shapes do not pair up.
+        actions: The data's actions.
+        mask: True at a row's own dimensions.
     """
     counted = _counted(actions, mask, None)
     mean = actions.where(counted, 0).sum(0) / counted.sum(0).clamp_min(1)
@@ -64,15 +58,12 @@ def absolute_action_error(
 def constant_action_error(
     actions: Float[Tensor, "B *steps A"], *, mask: Bool[Tensor, "B A"], scored: Bool[Tensor, "B ..."] | None = None
 ) -> Float[Tensor, ""]:
-    """`action_error` of the batch's mean action: what a prediction that ignores its input can reach.
+    """Return `action_error` of the batch's mean action: the best of a prediction that ignores its input.
 
     Args:
-        actions: What was done.
-        mask: Which dimensions are a row's own.
-        scored: Which actions count; all by default.
-
-    Raises:
-        BadInputError: When the shapes do not pair up.
+        actions: The data's actions.
+        mask: True at a row's own dimensions.
+        scored: True at actions that count; all by default.
     """
     counted = _counted(actions, mask, scored)
     rows = tuple(range(actions.ndim - 1))
@@ -85,25 +76,17 @@ def _mean(errors: Tensor, counted: Tensor) -> Tensor:
 
 
 def _difference(predicted: Tensor, actions: Tensor) -> Tensor:
-    if predicted.shape != actions.shape:
-        raise BadInputError(
-            "predicted",
-            f"shape {tuple(predicted.shape)}",
-            f"{tuple(actions.shape)}, as `actions` has it",
-            "predict every action of the batch, padding included",
-        )
+    ok = predicted.shape == actions.shape
+    require(ok, "predicted", shapes(predicted), f"{tuple(actions.shape)}", "predict every action, padding included")
     return predicted - actions
 
 
 def _counted(actions: Tensor, mask: Tensor, scored: Tensor | None) -> Tensor:
-    """Which entries of `actions` are compared: booleans of its shape."""
+    """Return True at the entries of `actions` that are compared."""
     B, *steps, A = actions.shape
-    if mask.shape != (B, A) or (scored is not None and scored.shape != (B, *steps)):
-        raise BadInputError(
-            "mask, scored",
-            f"shapes {tuple(mask.shape)}, {None if scored is None else tuple(scored.shape)}",
-            f"{(B, A)} and {(B, *steps)}",
-            "pass `action_mask` of the batch the actions are of",
-        )
-    own = mask.bool().reshape(B, *(1 for _ in steps), A).expand_as(actions)
-    return own if scored is None else own & scored[..., None]
+    scored = mask.new_ones(B, *steps) if scored is None else scored
+    ok = mask.shape == (B, A) and scored.shape == (B, *steps)
+    expected = f"{(B, A)} and {(B, *steps)}"
+    require(ok, "mask, scored", shapes(mask, scored), expected, "pass `action_mask` of the actions' batch")
+    own = mask.bool().reshape(B, *(1 for _ in steps), A)
+    return own & scored[..., None]

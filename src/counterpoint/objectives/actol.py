@@ -88,11 +88,7 @@ class AcTOLConfig(ClipConfig):
 
 
 def frame_similarity(frames: Float[Tensor, "B T D"], text: Float[Tensor, "B D"]) -> Float[Tensor, "B T"]:
-    """Return the cosine of every frame and its video's text; 0, without a gradient, where one of them is 0.
-
-    Raises:
-        BadInputError: Shapes that do not pair up.
-    """
+    """Return the cosine of every frame and its video's text; 0, without a gradient, where one of them is 0."""
     check_clips(frames, text)
     products = (frames @ text[..., None])[..., 0]
     return products * _inverse_length(frames) * _inverse_length(text)[:, None]
@@ -204,9 +200,6 @@ def vlo_loss(
         times: n(i), frame numbers (or any times), in any order.
         temperature: Divisor of R; the authors' 0.01.
         valid: False at padding, which does not change the loss.
-
-    Raises:
-        BadInputError: Shapes that do not pair up.
     """
     return ordering_losses(frame_similarity(frames, text), neighbours(times, valid), temperature=temperature).mean()
 
@@ -241,9 +234,6 @@ def vlo_lower_bound(times: Shaped[Tensor, "B T"], *, valid: Bool[Tensor, "B T"] 
     Args:
         times: n(i), as given to the loss.
         valid: False at padding.
-
-    Raises:
-        BadInputError: Shapes that differ.
     """
     return _lower_bounds(neighbours(times, valid)).mean()
 
@@ -272,9 +262,6 @@ def brownian_bridge_loss(
             100. `variance_as_trained` is what the authors' training computes instead (b46fa66, without its factor 0.1),
             which collapses frames, and `log_variance_as_trained` the same of their first release (1aa2a0c, without its
             factor 100).
-
-    Raises:
-        BadInputError: Shapes that do not pair up.
     """
     valid = torch.ones_like(times, dtype=torch.bool) if valid is None else valid
     if interval is None:

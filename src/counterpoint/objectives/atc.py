@@ -1,4 +1,4 @@
-"""ATC: an observation and the one a few steps later.
+"""ATC: contrast of an observation with the one a few steps later.
 
 Stooke, Lee, Abbeel and Laskin, "Decoupling Representation Learning from Reinforcement Learning", ICML 2021
 (arXiv 2009.08319): augmented temporal contrast.
@@ -44,7 +44,7 @@ class ATCConfig(StepConfig):
         steps: k.
         compressed: Dimensions of c.
         hidden: Width of the predictor.
-        ema: tau, how far the target moves each step.
+        ema: tau, rate of the target's soft update.
     """
 
     steps: PositiveInt = 3
@@ -54,7 +54,7 @@ class ATCConfig(StepConfig):
 
 
 class ATC(StepObjective):
-    """ATC.
+    """ATC on pairs of observations.
 
     Args:
         encoder: Observations into D dimensions.
@@ -75,7 +75,7 @@ class ATC(StepObjective):
         self.target = frozen_copy(nn.Sequential(encoder, self.compress))
 
     def encode(self, batch: Batch) -> Features:
-        """`predicted` (W^T p) and `future` (cbar), both [B, `compressed`]."""
+        """Return `predicted` (W^T p) and `future` (cbar), both [B, `compressed`]."""
         views = self.views(batch)
         with torch.no_grad():
             future = self.target[1](embed_views(cast(ObservationEncoder, self.target[0]), views[:, 1:], batch)[:, 0])
@@ -83,10 +83,10 @@ class ATC(StepObjective):
         return Features(rows={"predicted": self.W(c + self.predictor(c)), "future": future})
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
-        """InfoNCE of F and its metrics."""
+        """Return InfoNCE of F and its metrics."""
         logits = features.rows["predicted"] @ features.rows["future"].T
         return LossOutput(infonce(logits), contrast_metrics(logits))
 
     def after_step(self) -> None:
-        """Move the target."""
+        """Update the target."""
         soft_update(self.target, nn.Sequential(self.encoder, self.compress), self.config.ema)

@@ -54,9 +54,6 @@ def c_learning_loss(
         discount: gamma.
         self_normalised: Divide w by its mean over the batch.
         clip: The greatest w, before it is normalised.
-
-    Raises:
-        BadInputError: When the shapes do not pair up.
     """
     shapes = [tuple(x.shape) for x in (next_logits, future_logits, weight_logits)]
     if len(set(shapes)) > 1 or next_logits.ndim not in (1, 2):
@@ -90,9 +87,6 @@ def c_learning_pairwise_loss(
         discount: gamma.
         self_normalised: Divide each row of w by its mean, which is B times TD InfoNCE's softmax.
         clip: The greatest w, before it is normalised.
-
-    Raises:
-        BadInputError: When the shapes do not pair up.
     """
     check_square(next_logits=next_logits, future_logits=future_logits, weight_logits=weight_logits)
     least = weight_logits.amin(2) if weight_logits.ndim == 3 else weight_logits

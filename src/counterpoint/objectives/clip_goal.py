@@ -56,9 +56,6 @@ def clip_goal_loss(
         text: Raw embedding of each clip's instruction.
         temperature: Divides the cosines.
         labels: Equal numbers for equal instructions, which then are not each other's negatives.
-
-    Raises:
-        BadInputError: When the shapes do not pair up.
     """
     check_clips(frames[:, None], text)
     return symmetric_infonce(clip_goal_logits(frames, text, temperature=temperature), labels=labels)

@@ -1,9 +1,10 @@
-"""Few-shot behaviour cloning (Premier-TACO, section 4 and Appendix C): a head, perhaps with its encoder.
+"""Few-shot behaviour cloning (Premier-TACO, section 4 and Appendix C): a head, and optionally its encoder.
 
-    L = mean over batch and action dimensions of (pi(Phi(s_t)) - a_t)^2,    pi = tanh of the head
+    L = mean over batch and action dimensions of (pi(Phi(s_t)) - a_t)^2
 
-The paper names no loss; its authors' code has the squared error of a tanh policy, as here. ConvNets are fine-tuned
-under DrQ-v2's random shift, large pretrained encoders stay frozen; batches of 128 (64 for LIBERO), Adam at 1e-4.
+The paper names no loss; its authors' code has this squared error. Their policy ends in a linear layer, and `act` clamps
+its actions to [-1, 1]. ConvNets are fine-tuned under DrQ-v2's random shift, large pretrained encoders stay frozen;
+batches of 128 (64 for LIBERO), Adam at 1e-4.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch import nn
 
 from counterpoint.data.spec import NStepSpec
 from counterpoint.encoders.observation import ObservationEncoder
-from counterpoint.errors import BadInputError
+from counterpoint.errors import require
 from counterpoint.objectives.action_error import absolute_action_error, action_error
 from counterpoint.objectives.base import Batch, Features, LossOutput, StepConfig, StepObjective
 from counterpoint.policies.cloned import ClonedPolicy
@@ -26,14 +27,14 @@ from counterpoint.policies.heads import ActionHead, HeadConfig
 __all__ = ["FEATURES", "Cloning", "CloningConfig"]
 
 FEATURES = "features"
-"""Batch key of observations that are embedded already: float32 [B, H, D]."""
+"""Batch key of embedded observations: float32 [B, H, D]."""
 
 
 class CloningConfig(HeadConfig, StepConfig):
-    """Settings of behaviour cloning: those of the head, and what becomes of the encoder.
+    """Settings of behaviour cloning: those of the head, and of the encoder.
 
     Attributes:
-        freeze: Keep the encoder as it is, its buffers too.
+        freeze: Do not train the encoder, nor its buffers.
         shift: Random shift in pixels; by default 4 (DrQ-v2's) where the encoder trains and none where it is frozen.
     """
 
@@ -51,15 +52,15 @@ class CloningConfig(HeadConfig, StepConfig):
 class Cloning(StepObjective):
     """Behaviour cloning on transitions, or on features where the encoder is frozen (`FeatureSource`).
 
-    Metrics: `action_error`, the mean absolute error, and `action_error_constant`, what predicting the batch's mean
-    action would have: a policy that has learned nothing has them alike.
+    Metrics: `action_error`, the mean absolute error, and `action_error_constant`, the error of the batch's mean action:
+    for an untrained policy the two are alike.
 
     Args:
         encoder: Observations into D dimensions. It is trained itself, not a copy, unless `freeze`.
         action_dim: A.
         state_dim: P.
-        config: Which head, and how.
-        demonstrations: What it is trained on: normalises proprioception, and goes with the exported policy.
+        config: Settings of head and encoder.
+        demonstrations: The training data's statistics: they normalise proprioception and go into the exported policy.
     """
 
     def __init__(
@@ -86,14 +87,14 @@ class Cloning(StepObjective):
             encoder.requires_grad_(False).eval()
 
     def train(self, mode: bool = True) -> Cloning:
-        """Training mode for the head, and for the encoder unless it is frozen."""
+        """Set training mode for the head, and for the encoder unless it is frozen."""
         super().train(mode)
         if self.config.freeze:
             self.encoder.eval()
         return self
 
     def encode(self, batch: Batch) -> Features:
-        """`predicted` [B, A]."""
+        """Return `predicted` [B, A]."""
         if FEATURES in batch:
             embedded = batch[FEATURES]
         else:
@@ -104,14 +105,11 @@ class Cloning(StepObjective):
         return Features({"predicted": predicted})
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
-        """Masked squared error of a_t."""
-        if batch.get("actions") is None:
-            raise BadInputError(
-                "batch",
-                "no actions",
-                "`actions` [B, 1, A], which cloning imitates",
-                "use demonstrations with logged actions",
-            )
+        """Return the masked squared error of a_t."""
+        found = batch.get("actions")
+        require(
+            found is not None, "batch", "no actions", "`actions` [B, 1, A]", "use demonstrations with logged actions"
+        )
         predicted, actions, mask = features.rows["predicted"], batch["actions"][:, 0], batch["action_mask"]
         error, constant = absolute_action_error(predicted, actions, mask=mask)
         return LossOutput(
@@ -119,5 +117,5 @@ class Cloning(StepObjective):
         )
 
     def exports(self) -> dict[str, nn.Module]:
-        """The policy; it shares its parameters with this objective."""
+        """Return the policy; it shares its parameters with this objective."""
         return {"policy": ClonedPolicy(self.encoder, self.head, self._demonstrations)}

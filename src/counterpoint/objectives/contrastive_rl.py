@@ -55,9 +55,6 @@ def inner_product_logits(
     Args:
         phi: Representations of situations, twins first.
         psi: Representations of future states, twins first.
-
-    Raises:
-        BadInputError: When the shapes do not pair up.
     """
     _check_representations(phi, psi)
     return _twins_last(phi @ psi.mT)
@@ -72,9 +69,6 @@ def scaled_inner_product(
     Args:
         phi: Representations of situations, twins first.
         psi: Representations of future states, twins first.
-
-    Raises:
-        BadInputError: When the shapes do not pair up.
     """
     return inner_product_logits(phi / math.sqrt(phi.shape[-1]), psi)
 
@@ -92,9 +86,6 @@ def negative_distance_logits(
         phi: Representations of situations, twins first.
         psi: Representations of future states, twins first.
         squared: Minus ||phi - psi||^2 instead.
-
-    Raises:
-        BadInputError: When the shapes do not pair up.
     """
     _check_representations(phi, psi)
     lengths = phi.square().sum(-1)[..., :, None] + psi.square().sum(-1)[..., None, :]
@@ -108,9 +99,6 @@ def contrastive_nce_loss(logits: Float[Tensor, "B B *twins"]) -> Float[Tensor, "
 
     Args:
         logits: Row i: a situation; column j: a future state drawn for situation j.
-
-    Raises:
-        BadInputError: For other shapes than [B, B] and [B, B, 2].
     """
     check_square(logits=logits)
     # softplus(f) is -log(1 - sigmoid(f)), and f less is -log sigmoid(f).
@@ -125,9 +113,6 @@ def row_column_infonce_loss(
     Args:
         logits: Row i: a situation; column j: a future state drawn for situation j.
         direction: Rows, columns, or both.
-
-    Raises:
-        BadInputError: For other shapes than [B, B] and [B, B, 2].
     """
     check_square(logits=logits)
     if direction == "forward":
@@ -143,9 +128,6 @@ def logsumexp_penalty(logits: Float[Tensor, "B B *twins"], weight: float) -> Flo
     Args:
         logits: Row i: a situation; column j: a future state.
         weight: JaxGCRL's is 0.1.
-
-    Raises:
-        BadInputError: For other shapes than [B, B] and [B, B, 2].
     """
     check_square(logits=logits)
     return weight * logits.logsumexp(1).square().mean()
@@ -159,9 +141,6 @@ def ddpgbc_loss(q: Float[Tensor, " B *twins"], log_prob: Float[Tensor, " B"], *,
         q: Of the policy's actions; gradients flow through it. Twins count by their minimum.
         log_prob: Of the data's actions under the policy.
         alpha: Weight of cloning; OGBench's for contrastive RL is 0.1.
-
-    Raises:
-        BadInputError: When the shapes do not pair up.
     """
     least = _least(q, log_prob)
     return -least.mean() / (least.detach().abs().mean() + 1e-6) - alpha * log_prob.mean()
@@ -178,9 +157,6 @@ def awr_loss(
         v: Values of the same situations without the action. No gradient.
         log_prob: Of the data's actions under the policy.
         alpha: Inverse temperature of the weights e^(alpha (q - v)), which are clipped at 100.
-
-    Raises:
-        BadInputError: When the shapes do not pair up.
     """
     advantage = _least(q, log_prob, v) - v
     return -((alpha * advantage.detach()).exp().clamp(max=AWR_LIMIT) * log_prob).mean()

@@ -1,4 +1,4 @@
-"""CURL: two random shifts of one observation are each other's.
+"""CURL: contrast of two random shifts of one observation with other observations.
 
 Laskin, Srinivas and Abbeel, "CURL: Contrastive Unsupervised Representations for Reinforcement Learning", ICML 2020
 (arXiv 2004.04136). The contrastive term alone, as a baseline of pretraining.
@@ -9,7 +9,7 @@ Laskin, Srinivas and Abbeel, "CURL: Contrastive Unsupervised Representations for
 Symbols: phi is the encoder, phibar the `target`, tau `ema`.
 
 The authors crop 84 from 100 pixels at random; here both views are randomly shifted, as all baselines of Premier-TACO
-are. They subtract each row's maximum from F, which does not change the loss. W is drawn uniformly from [0, 1).
+are. They subtract each row's maximum from F, which does not change the loss. W is initialised uniformly in [0, 1).
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class CURLConfig(StepConfig):
     """Settings of `CURL`.
 
     Attributes:
-        ema: tau, how far the key encoder moves to the encoder each step.
+        ema: tau, rate of the key encoder's soft update.
     """
 
     ema: float = Field(default=0.05, gt=0, le=1)
 
 
 class CURL(StepObjective):
-    """CURL.
+    """CURL on single observations.
 
     Args:
         encoder: Observations into D dimensions.
@@ -65,17 +65,17 @@ class CURL(StepObjective):
         self.W = nn.Parameter(torch.rand(encoder.embed_dim, encoder.embed_dim))
 
     def encode(self, batch: Batch) -> Features:
-        """`query` (q W) and `key` (k) [B, D]."""
+        """Return `query` (q W) and `key` (k) [B, D]."""
         views = self.views(batch)
         with torch.no_grad():
             key = embed_views(self.target, views[:, 1:], batch)[:, 0]
         return Features(rows={"query": self.embed(views[:, :1], batch)[:, 0] @ self.W, "key": key})
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
-        """InfoNCE of F and its metrics."""
+        """Return InfoNCE of F and its metrics."""
         logits = features.rows["query"] @ features.rows["key"].T
         return LossOutput(infonce(logits), contrast_metrics(logits))
 
     def after_step(self) -> None:
-        """Move the key encoder."""
+        """Update the key encoder."""
         soft_update(self.target, self.encoder, self.config.ema)

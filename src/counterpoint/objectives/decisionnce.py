@@ -82,9 +82,6 @@ def potential_rewards(frames: Float[Tensor, "B F D"], text: Float[Tensor, "B D"]
     Args:
         frames: Raw embeddings, F >= 2.
         text: Raw embeddings.
-
-    Raises:
-        BadInputError: When the shapes do not pair up.
     """
     check_clips(frames, text, least=2)
     return (unit(frames[:, -1]) - unit(frames[:, 0])) @ unit(text).T
@@ -97,9 +94,6 @@ def transition_rewards(frames: Float[Tensor, "B F D"], text: Float[Tensor, "B D"
     Args:
         frames: Raw embeddings, F >= 2.
         text: Raw embeddings.
-
-    Raises:
-        BadInputError: When the shapes do not pair up.
     """
     check_clips(frames, text, least=2)
     return _directions(frames).sum(1) @ unit(text).T
@@ -119,9 +113,6 @@ def decisionnce_p_loss(
         text: Raw embeddings of their instructions.
         temperature: What rewards are divided by.
         labels: Equal numbers for equal instructions; those clips are not each other's negatives.
-
-    Raises:
-        BadInputError: When the shapes do not pair up.
     """
     return symmetric_infonce(potential_rewards(frames, text) / temperature, labels=labels)
 
@@ -140,9 +131,6 @@ def decisionnce_t_loss(
         text: Raw embeddings of their instructions.
         temperature: What rewards are divided by.
         labels: Equal numbers for equal instructions; those clips are not each other's negatives.
-
-    Raises:
-        BadInputError: When the shapes do not pair up.
     """
     return symmetric_infonce(transition_rewards(frames, text) / temperature, labels=labels)
 

@@ -312,9 +312,6 @@ def icon_loss(
 
     Returns:
         0, with a graph, where no image qualifies. At chance log(1 + Ne) + log(1 + Na).
-
-    Raises:
-        BadInputError: Shapes that do not pair up.
     """
     logits = icon_logits(tokens, mask, agent_keys, environment_keys, temperature=temperature)
     Na, Ne = agent_keys.shape[-1], environment_keys.shape[-1]

@@ -1,17 +1,15 @@
-"""Inverse dynamics: the action between two observations, from their embeddings.
+"""Inverse dynamics: prediction of the action between two observations, from their embeddings.
 
     loss = || f(phi(o_t), phi(o_{t+k})) - a_t ||^2, mean over own action dimensions; k = 1
 
 A baseline of Premier-TACO (section 4, "Inverse Dynamics Model"; batch 1024 and learning rate 1e-4 in Appendix C). The
-paper says no more of it: f is a two-layer MLP, like its other heads, without a squashing of its output. With k > 1 it
-is the first of the k actions that is predicted.
+paper does not describe f: here it is a two-layer MLP with a linear output, like its other heads. With k > 1 the first
+of the k actions is predicted.
 """
 
 from __future__ import annotations
 
-from jaxtyping import Bool, Float
 from pydantic import Field
-from torch import Tensor
 
 from counterpoint.data.spec import NStepSpec
 from counterpoint.encoders.observation import ObservationEncoder
@@ -26,7 +24,7 @@ from counterpoint.objectives.base import (
     two_layer,
 )
 
-__all__ = ["InverseDynamics", "InverseDynamicsConfig", "inverse_dynamics_loss"]
+__all__ = ["InverseDynamics", "InverseDynamicsConfig"]
 
 
 class InverseDynamicsConfig(StepConfig):
@@ -39,22 +37,6 @@ class InverseDynamicsConfig(StepConfig):
 
     horizon: int = Field(default=1, ge=1)
     hidden: int = Field(default=1024, ge=1)
-
-
-def inverse_dynamics_loss(
-    predicted: Float[Tensor, "B A"], actions: Float[Tensor, "B A"], *, mask: Bool[Tensor, "B A"]
-) -> Float[Tensor, ""]:
-    """Mean squared error over the own dimensions of all tasks' actions.
-
-    Args:
-        predicted: f(phi(o_t), phi(o_{t+k})).
-        actions: a_t, zeros outside the mask.
-        mask: Which dimensions are a row's own.
-
-    Raises:
-        BadInputError: When the shapes do not pair up.
-    """
-    return action_error(predicted, actions, mask=mask)
 
 
 class InverseDynamics(StepObjective):
@@ -78,18 +60,14 @@ class InverseDynamics(StepObjective):
         self.inverse = two_layer(2 * encoder.embed_dim, config.hidden, action_dim)
 
     def encode(self, batch: Batch) -> Features:
-        """Predicted actions: `predicted` [B, A].
-
-        Raises:
-            BadInputError: When actions have another size than A.
-        """
+        """Return predicted actions: `predicted` [B, A]."""
         check_actions(batch["actions"], 1, self.action_dim)
         both = self.embed(self.views(batch), batch).flatten(1)  # [B, 2 D], the earlier first
         return Features(rows={"predicted": self.inverse(both)})
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
-        """`inverse_dynamics_loss`; metrics set the error beside the one of the batch's mean action."""
+        """Return `action_error`; metrics give it beside that of the batch's mean action."""
         actions, mask = batch["actions"][:, 0], batch["action_mask"]
-        loss = inverse_dynamics_loss(features.rows["predicted"], actions, mask=mask)
+        loss = action_error(features.rows["predicted"], actions, mask=mask)
         constant = constant_action_error(actions, mask=mask)
         return LossOutput(loss, {"action_error": loss, "action_error_constant": constant})

@@ -128,9 +128,6 @@ def liv_loss(
             term.
         similarity: Of state and goal in the two value terms; the CLIP term is always of cosines.
         epsilon: See `vip.dual_value_loss`.
-
-    Raises:
-        BadInputError: When the shapes do not pair up, or there are fewer than five frames a clip.
     """
     check_frames(frames, "o_0, o_g, o_t, o_{t+1}, o_T")
     check_clips(frames, text)

@@ -1,22 +1,21 @@
-"""Multi-task behaviour cloning: one policy for all tasks, of which the encoder is kept.
+"""Multi-task behaviour cloning: one policy for all tasks, whose encoder is kept.
 
     loss = || pi(phi(o_t)) - a_t ||^2, mean over own action dimensions
 
 Premier-TACO's policy pretraining where offline reinforcement learning does not do well (LIBERO: section 4, "Policy
-Pretraining"); the policy's layers are dropped afterwards. The paper does not say whether the policy is told its task.
-Here it sees the observation alone; `tasks` adds a learned embedding of the task's number.
+Pretraining"); the policy's layers are dropped afterwards. The paper does not say whether the policy knows its task:
+here its input is the observation alone, and `tasks` adds a learned embedding of the task's number.
 """
 
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor, nn
 
 from counterpoint.data.spec import NStepSpec
 from counterpoint.encoders.observation import ObservationEncoder
-from counterpoint.errors import BadInputError
+from counterpoint.errors import require
 from counterpoint.objectives.action_error import action_error, constant_action_error
 from counterpoint.objectives.base import (
     Batch,
@@ -28,7 +27,7 @@ from counterpoint.objectives.base import (
     two_layer,
 )
 
-__all__ = ["MultitaskCloning", "MultitaskCloningConfig", "multitask_cloning_loss"]
+__all__ = ["MultitaskCloning", "MultitaskCloningConfig"]
 
 
 class MultitaskCloningConfig(StepConfig):
@@ -36,29 +35,13 @@ class MultitaskCloningConfig(StepConfig):
 
     Attributes:
         hidden: Width of the policy's hidden layer.
-        tasks: How many tasks to learn an embedding of; 0 leaves the policy to tell tasks by what it sees.
+        tasks: Number of tasks with a learned embedding; 0 for no embedding.
         task_dim: Size of that embedding.
     """
 
     hidden: int = Field(default=1024, ge=1)
     tasks: int = Field(default=0, ge=0)
     task_dim: int = Field(default=32, ge=1)
-
-
-def multitask_cloning_loss(
-    predicted: Float[Tensor, "B A"], actions: Float[Tensor, "B A"], *, mask: Bool[Tensor, "B A"]
-) -> Float[Tensor, ""]:
-    """Mean squared error over the own dimensions of all tasks' actions.
-
-    Args:
-        predicted: pi(phi(o_t)).
-        actions: a_t, zeros outside the mask.
-        mask: Which dimensions are a row's own.
-
-    Raises:
-        BadInputError: When the shapes do not pair up.
-    """
-    return action_error(predicted, actions, mask=mask)
 
 
 class MultitaskCloning(StepObjective):
@@ -78,35 +61,28 @@ class MultitaskCloning(StepObjective):
         config = config or MultitaskCloningConfig()
         super().__init__(encoder, NStepSpec((0,), 1, stack=encoder.config.stack, shift=config.shift))
         self.config, self.action_dim = config, action_dim
-        told = config.task_dim if config.tasks else 0
+        task_dim = config.task_dim if config.tasks else 0
         self.task = nn.Embedding(config.tasks, config.task_dim) if config.tasks else None
-        self.policy = two_layer(encoder.embed_dim + told, config.hidden, action_dim)
+        self.policy = two_layer(encoder.embed_dim + task_dim, config.hidden, action_dim)
 
     def encode(self, batch: Batch) -> Features:
-        """Predicted actions: `predicted` [B, A].
-
-        Raises:
-            BadInputError: When actions have another size than A, or a task's number has no embedding.
-        """
+        """Return predicted actions: `predicted` [B, A]."""
         check_actions(batch["actions"], 1, self.action_dim)
         state = self.embed(self.views(batch), batch)[:, 0]
         if self.task is not None:
-            state = torch.cat([state, self.task(self._known(batch["task"]))], 1)
+            state = torch.cat([state, self.task(self._checked(batch["task"]))], 1)
         return Features(rows={"predicted": self.policy(state)})
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
-        """`multitask_cloning_loss`; metrics set the error beside the one of the batch's mean action."""
+        """Return `action_error`; metrics give it beside that of the batch's mean action."""
         actions, mask = batch["actions"][:, 0], batch["action_mask"]
-        loss = multitask_cloning_loss(features.rows["predicted"], actions, mask=mask)
+        loss = action_error(features.rows["predicted"], actions, mask=mask)
         constant = constant_action_error(actions, mask=mask)
         return LossOutput(loss, {"action_error": loss, "action_error_constant": constant})
 
-    def _known(self, task: Tensor) -> Tensor:
-        if int(task.max()) >= self.config.tasks:
-            raise BadInputError(
-                "objective.tasks",
-                f"{self.config.tasks}, and a batch with task {int(task.max())}",
-                "a number above every task's, which count from 0",
-                "set it to the number of tasks in the data, or to 0",
-            )
+    def _checked(self, task: Tensor) -> Tensor:
+        most = int(task.max())
+        found = f"{self.config.tasks}, and a batch with task {most}"
+        hint = "set it to the number of tasks in the data, or to 0"
+        require(most < self.config.tasks, "objective.tasks", found, "a number above every task's, from 0", hint)
         return task

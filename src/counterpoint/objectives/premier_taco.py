@@ -80,9 +80,6 @@ def premier_taco_loss(
         predicted: g, from the anchor and its actions.
         positive: h, of the state K steps ahead.
         negative: h~, of a state near it.
-
-    Raises:
-        BadInputError: When the shapes do not pair up.
     """
     _check(predicted, positive, negative)
     right, wrong = (predicted * positive).sum(1), (predicted * negative).sum(1)
@@ -96,9 +93,6 @@ def premier_taco_softmax_loss(
     """Eq. 2 read as a softmax over two: the positive against the negative. log 2 at chance.
 
     Takes the arguments of `premier_taco_loss`.
-
-    Raises:
-        BadInputError: When the shapes do not pair up.
     """
     _check(predicted, positive, negative)
     return functional.softplus((predicted * (negative - positive)).sum(1)).mean()
@@ -119,9 +113,6 @@ def premier_taco_window_loss(
         positive: h.
         negatives: h~, of N states of the window.
         valid: False where the episode had no such state. A row without any counts for its positive alone.
-
-    Raises:
-        BadInputError: When the shapes do not pair up.
     """
     right, wrong = _scores(predicted, positive, negatives, valid)
     return (functional.softplus(-right).mean() + _row_mean(functional.softplus(wrong), valid)) / 2
@@ -138,9 +129,6 @@ def premier_taco_window_softmax_loss(
     """`premier_taco_softmax_loss` with several negatives a row: the positive against all of them at once.
 
     Takes the arguments of `premier_taco_window_loss`. Mean over rows that have a negative; 0 without any.
-
-    Raises:
-        BadInputError: When the shapes do not pair up.
     """
     right, wrong = _scores(predicted, positive, negatives, valid)
     candidates = torch.cat([right[:, None], wrong.masked_fill(~valid, -torch.inf)], 1)

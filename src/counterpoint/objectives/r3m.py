@@ -137,9 +137,6 @@ def time_candidates(
         ordered: Raw embeddings of s_0 < s_1 < s_2.
         negatives: For each row the N rows whose s_0 ([:, 0]) and s_2 ([:, 1]) it is contrasted with.
         similarity: S.
-
-    Raises:
-        BadInputError: When there are fewer than three frames a clip.
     """
     check_frames(ordered, "s_0, s_1, s_2")
     s0, s1, s2 = ordered[:, :3].unbind(1)
@@ -164,9 +161,6 @@ def language_candidates(
         frames: Raw embeddings of (o_0, o_g, s_0, s_1, s_2).
         text: Raw embedding of each clip's instruction.
         negatives: For each row the N rows whose (o_0, o_g), (o_0, s_1) and (o_0, s_2) it is contrasted with.
-
-    Raises:
-        BadInputError: When there are fewer than five frames a clip.
     """
     check_frames(frames, "o_0, o_g, s_0, s_1, s_2")
     first, last, s0, s1, s2 = frames[:, :5].unbind(1)

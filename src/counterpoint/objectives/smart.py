@@ -1,23 +1,9 @@
-"""SMART's control transformer: observations and actions as one sequence of tokens, read in three ways.
+"""SMART: a control transformer's forward, inverse and masked hindsight prediction (Sun et al., ICLR 2023, section 4).
 
     tokens       o_0 a_0 o_1 a_1 ... o_{L-1} a_{L-1}
-    causal       a token sees itself and what came before
-    inverse      causal, but o_{t+1} does not see a_t, which is what is to be told from it
-    hindsight    every token sees all; masked ones are replaced by a learned token
-
-Sun et al., "SMART: Self-supervised Multi-task pretrAining with contRol Transformers", ICLR 2023, section 4.
-
-Where this differs from the authors' code:
-  - The prediction of masked action number t is read at that action's own token, which is number 2 t + 1; theirs is read
-    at token number t.
-  - A masked token is learned; theirs is filled with -1.
-  - The place in the context is embedded, the place in the episode is not.
-
-SMART: a control transformer's forward, inverse and masked hindsight prediction (Sun et al., ICLR 2023).
-
-    forward      mean || g(o_0 ... a_t) - sg phibar(o_{t+1}) ||^2
+    forward      mean || g(o_0 ... a_t) - sg phibar(o_{t+1}) ||^2, a token sees itself and earlier ones
     inverse      mean || h(o_0 ... o_t; o_{t+1} without a_t) - a_t ||^2
-    hindsight    mean over masked a_t of || k(all tokens not masked) - a_t ||^2
+    hindsight    mean over masked a_t of || k(all tokens not masked) - a_t ||^2, masked tokens replaced by a learned one
     loss         their sum, equal weights (section 4.2)
 
 A baseline of Premier-TACO (section 4, "Control Transformer"). phi is kept, and the transformer dropped; phibar is a
@@ -25,13 +11,16 @@ moving average of phi. Symbols: g, h, k -> `ControlTransformer`.
 
 Where the sources differ:
   - SMART masks one action and one observation at first, and more as training goes on: all L actions and L/2 of the
-    observations in the end, the same ones in a whole batch. An objective does not know how long training lasts: here
-    each sample draws k uniformly from 1 ... L and is masked as at that stage of the schedule, k actions and as many
-    observations up to L/2. First and last observation are never masked.
-  - The last action comes after the last observation, so that no hindsight tells it. When it is masked it is predicted
-    all the same, as in the authors' code.
-  - The authors' code takes the mean of the three losses; the paper writes the sum, which is followed.
-  - SMART has its own ConvNet and frames; here it is whatever encoder is pretrained, linearly widened to tokens.
+    observations in the end, the same ones in a whole batch. Here each sample has a k uniform in 1 ... L and is masked
+    as at that stage of the schedule: k actions and as many observations up to L/2. First and last observation are
+    never masked.
+  - The last action comes after the last observation, so that hindsight does not determine it. When it is masked it is
+    predicted all the same, as in the authors' code.
+  - The authors' code takes the mean of the three losses; we follow the paper, which writes the sum.
+  - The prediction of masked action t is read at that action's own token, number 2 t + 1; theirs at token number t.
+  - A masked token is learned; theirs is filled with -1. Positions in the context are embedded, those in the episode
+    are not.
+  - SMART has its own ConvNet and frames; here the encoder that is pretrained is widened linearly to tokens.
   - The defaults are smaller than SMART's: a context of 30, 8 layers, 8 heads, width 256.
 """
 
@@ -46,7 +35,7 @@ from torch import Tensor, nn
 
 from counterpoint.data.spec import NStepSpec
 from counterpoint.encoders.observation import ObservationEncoder
-from counterpoint.errors import BadInputError
+from counterpoint.errors import require
 from counterpoint.objectives.action_error import action_error, constant_action_error
 from counterpoint.objectives.base import (
     Batch,
@@ -59,23 +48,21 @@ from counterpoint.objectives.base import (
     frozen_copy,
     soft_update,
 )
-from counterpoint.objectives.infonce import in_full_precision
+from counterpoint.objectives.infonce import in_full_precision, shapes
 
 __all__ = [
     "SMART",
     "ControlTransformer",
     "SMARTConfig",
     "causal_mask",
-    "draw_masks",
     "forward_prediction_loss",
-    "hindsight_loss",
     "inverse_mask",
-    "inverse_prediction_loss",
+    "sample_masks",
 ]
 
 
 def causal_mask(length: int) -> Bool[Tensor, "T T"]:
-    """True where row's token must not see column's: what comes after.
+    """Return True where the row's token must not see the column's: at later tokens.
 
     Args:
         length: T, tokens.
@@ -84,7 +71,7 @@ def causal_mask(length: int) -> Bool[Tensor, "T T"]:
 
 
 def inverse_mask(length: int) -> Bool[Tensor, "T T"]:
-    """`causal_mask` that also hides a_t from o_{t+1}. No other token that o_{t+1} sees has seen a_t.
+    """Return `causal_mask` with a_t hidden from o_{t+1} too. No other token that o_{t+1} sees has seen a_t.
 
     Args:
         length: T, tokens.
@@ -96,15 +83,15 @@ def inverse_mask(length: int) -> Bool[Tensor, "T T"]:
 
 
 class ControlTransformer(nn.Module):
-    """Tokens, transformer and the three prediction heads.
+    """The tokens, the transformer and the three prediction heads.
 
     Args:
         embed_dim: D, of observations.
         action_dim: A.
         context: L, steps.
-        width: Of tokens.
+        width: Width of the tokens.
         layers: Transformer layers, normalised first.
-        heads: Of attention; they divide `width`.
+        heads: Attention heads; they divide `width`.
         dropout: Share of activations dropped while training.
     """
 
@@ -117,7 +104,7 @@ class ControlTransformer(nn.Module):
         super().__init__()
         self.observation = nn.Linear(embed_dim, width)
         self.action = nn.Sequential(nn.Linear(action_dim, width), nn.Tanh())
-        self.place = nn.Parameter(0.02 * torch.randn(2 * context, width))
+        self.position = nn.Parameter(0.02 * torch.randn(2 * context, width))
         self.masked = nn.Parameter(0.02 * torch.randn(width))
         self.dropout = nn.Dropout(dropout)
         layer = nn.TransformerEncoderLayer(
@@ -133,7 +120,7 @@ class ControlTransformer(nn.Module):
     def dynamics(
         self, observations: Float[Tensor, "B L D"], actions: Float[Tensor, "B L A"]
     ) -> tuple[Float[Tensor, "B L-1 D"], Float[Tensor, "B L-1 A"]]:
-        """Predictions between neighbouring steps.
+        """Predict next embeddings and the actions between neighbouring steps.
 
         Args:
             observations: Embeddings; gradients flow into them.
@@ -157,13 +144,13 @@ class ControlTransformer(nn.Module):
         masked_observations: Bool[Tensor, "B L"],
         masked_actions: Bool[Tensor, "B L"],
     ) -> Float[Tensor, "B L A"]:
-        """All actions of the context, told from the tokens that are not masked.
+        """Predict all actions of the context from the tokens that are not masked.
 
         Args:
             observations: Embeddings; gradients flow into those not masked.
             actions: Zeros outside a row's own dimensions.
-            masked_observations: Which are hidden from all tokens.
-            masked_actions: Which are hidden from all tokens.
+            masked_observations: True where hidden from all tokens.
+            masked_actions: True where hidden from all tokens.
         """
         observed = torch.where(masked_observations[..., None], self.masked, self.observation(observations))
         acted = torch.where(masked_actions[..., None], self.masked, self.action(actions))
@@ -171,12 +158,12 @@ class ControlTransformer(nn.Module):
         return predicted
 
     def _tokens(self, observed: Tensor, acted: Tensor) -> Tensor:
-        """[B, L, width] of either kind to [B, 2 L, width], taking turns."""
-        placed: Tensor = self.dropout(torch.stack([observed, acted], 2).flatten(1, 2) + self.place)
+        """Interleave [B, L, width] of either kind to [B, 2 L, width]."""
+        placed: Tensor = self.dropout(torch.stack([observed, acted], 2).flatten(1, 2) + self.position)
         return placed
 
     def _read(self, tokens: Tensor, hidden: Tensor | None) -> Tensor:
-        """Outputs by step and kind: [B, L, 2, width]."""
+        """Return outputs by step and kind: [B, L, 2, width]."""
         read: Tensor = self.body(tokens, mask=hidden).unflatten(1, (-1, 2))
         return read
 
@@ -186,13 +173,13 @@ class SMARTConfig(StepConfig):
 
     Attributes:
         context: L, steps of a sequence.
-        layers: Of the transformer.
-        heads: Of its attention.
-        width: Of its tokens.
+        layers: Layers of the transformer.
+        heads: Its attention heads.
+        width: Width of its tokens.
         dropout: Share of activations dropped while training.
-        mask_actions: Greatest share of the actions that is masked.
-        mask_observations: Greatest share of the observations that is masked.
-        ema: How far phibar follows phi with each step.
+        mask_actions: Largest share of the actions that is masked.
+        mask_observations: Largest share of the observations that is masked.
+        ema: Rate of phibar's soft update at each step.
     """
 
     context: int = Field(default=8, ge=2)
@@ -213,63 +200,19 @@ class SMARTConfig(StepConfig):
 
 @in_full_precision
 def forward_prediction_loss(predicted: Float[Tensor, "B T D"], following: Float[Tensor, "B T D"]) -> Float[Tensor, ""]:
-    """Squared error of predicted embeddings, mean over samples, steps and dimensions.
+    """Return the squared error of predicted embeddings, mean over samples, steps and dimensions.
 
     Args:
         predicted: From the tokens up to (o_t, a_t).
         following: phibar(o_{t+1}); gets no gradient.
-
-    Raises:
-        BadInputError: When the shapes do not pair up.
     """
-    if predicted.shape != following.shape:
-        raise BadInputError(
-            "predicted, following",
-            f"shapes {tuple(predicted.shape)} and {tuple(following.shape)}",
-            "one shape, [B, T, D]",
-            "leave out the first observation of the context, which nothing predicts",
-        )
+    hint = "leave out the first observation of the context, which nothing predicts"
+    ok = predicted.shape == following.shape
+    require(ok, "predicted, following", shapes(predicted, following), "one shape, [B, T, D]", hint)
     return (predicted - following.detach()).square().mean()
 
 
-def inverse_prediction_loss(
-    predicted: Float[Tensor, "B T A"], actions: Float[Tensor, "B T A"], *, mask: Bool[Tensor, "B A"]
-) -> Float[Tensor, ""]:
-    """Mean squared error over own dimensions of the actions between neighbouring observations.
-
-    Args:
-        predicted: From o_t and o_{t+1}.
-        actions: a_t, zeros outside the mask.
-        mask: Which dimensions are a row's own.
-
-    Raises:
-        BadInputError: When the shapes do not pair up.
-    """
-    return action_error(predicted, actions, mask=mask)
-
-
-def hindsight_loss(
-    predicted: Float[Tensor, "B L A"],
-    actions: Float[Tensor, "B L A"],
-    *,
-    masked: Bool[Tensor, "B L"],
-    mask: Bool[Tensor, "B A"],
-) -> Float[Tensor, ""]:
-    """Mean squared error over own dimensions of the masked actions alone; 0 when none is masked.
-
-    Args:
-        predicted: Of every action of the context.
-        actions: a_t, zeros outside the mask.
-        masked: Which actions the prediction was made without.
-        mask: Which dimensions are a row's own.
-
-    Raises:
-        BadInputError: When the shapes do not pair up.
-    """
-    return action_error(predicted, actions, mask=mask, scored=masked)
-
-
-def draw_masks(
+def sample_masks(
     batch: int,
     context: int,
     *,
@@ -278,15 +221,15 @@ def draw_masks(
     generator: torch.Generator | None = None,
     device: torch.device | str = "cpu",
 ) -> tuple[Bool[Tensor, "B L"], Bool[Tensor, "B L"]]:
-    """Each sample's masked actions and observations, at a stage of SMART's schedule drawn uniformly.
+    """Sample each row's masked actions and observations, at a uniformly sampled stage of SMART's schedule.
 
     Args:
         batch: B.
         context: L.
-        actions: Greatest share of the actions; at least one is masked.
-        observations: Greatest share of the observations, the first and the last never among them.
-        generator: Of the draws; torch's own by default.
-        device: Of the draws and the result.
+        actions: Largest share of the actions; at least one is masked.
+        observations: Largest share of the observations, the first and the last never among them.
+        generator: Source of randomness; torch's own by default.
+        device: Device of the samples and the result.
 
     Returns:
         Masked actions and masked observations.
@@ -302,7 +245,7 @@ def draw_masks(
 
 
 def _ranks(scores: Float[Tensor, "B n"]) -> Tensor:
-    """The place of each entry in its row's order."""
+    """Return the rank of each entry in its row."""
     return scores.argsort(1).argsort(1)
 
 
@@ -334,14 +277,11 @@ class SMART(StepObjective):
         )
 
     def encode(self, batch: Batch) -> Features:
-        """The three predictions, and what they are compared with beside the batch's actions.
+        """Return the three predictions and their targets other than the batch's actions.
 
         Rows are `next` and `following` [B, L-1, D], `inverse` [B, L-1, A], `hindsight` [B, L, A] and `masked` bool
-        [B, L]. Masks are drawn from torch's generator while training, whose state is saved with a run; in evaluation
+        [B, L]. In training, masks are sampled from torch's generator, whose state is saved with a run; in evaluation
         they are the same at every call.
-
-        Raises:
-            BadInputError: When actions have another size than A, or the context another length.
         """
         check_actions(batch["actions"], self.config.context, self.action_dim)
         views = self.views(batch)
@@ -349,7 +289,7 @@ class SMART(StepObjective):
         actions = batch["actions"] * batch["action_mask"][:, None]
         with torch.no_grad():
             following = embed_views(self.target_encoder, views[:, 1:], batch)
-        masked_actions, masked_observations = draw_masks(
+        masked_actions, masked_observations = sample_masks(
             len(views),
             self.config.context,
             actions=self.config.mask_actions,
@@ -372,12 +312,12 @@ class SMART(StepObjective):
         )
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
-        """The sum of the three; metrics set each error beside the one of a prediction that ignores its input."""
+        """Return the sum of the three; metrics give each error beside that of a prediction that ignores its input."""
         rows, mask, actions = features.rows, batch["action_mask"], batch["actions"]
         between = actions[:, :-1]
         forward = forward_prediction_loss(rows["next"], rows["following"])
-        inverse = inverse_prediction_loss(rows["inverse"], between, mask=mask)
-        hindsight = hindsight_loss(rows["hindsight"], actions, masked=rows["masked"], mask=mask)
+        inverse = action_error(rows["inverse"], between, mask=mask)
+        hindsight = action_error(rows["hindsight"], actions, mask=mask, scored=rows["masked"])
         constant = rows["following"].flatten(0, 1).var(0, correction=0).mean()
         metrics = {
             "forward_error": forward,
@@ -390,5 +330,5 @@ class SMART(StepObjective):
         return LossOutput(forward + inverse + hindsight, metrics)
 
     def after_step(self) -> None:
-        """Let phibar follow phi."""
+        """Update phibar."""
         soft_update(self.target_encoder, self.encoder, self.config.ema)

@@ -1,4 +1,4 @@
-"""SPR: a latent model rolls the actions out, and meets the embeddings of what came.
+"""SPR: a latent model that predicts the embeddings of future observations from the actions.
 
 Schwarzer et al., "Data-Efficient Reinforcement Learning with Self-Predictive Representations", ICLR 2021
 (arXiv 2007.05929); "Pretraining Representations for Data-Efficient Reinforcement Learning", NeurIPS 2021
@@ -14,7 +14,7 @@ Symbols: phi, h, g, q -> `encoder`, `transition`, `project`, `predict`; phibar, 
 Where it differs from the papers: their latents are feature maps and h is convolutional; with encoders that end in a
 vector h is a two-layer perceptron. Its output is layer-normalised and squashed as the encoder's is, where theirs is
 scaled to [0, 1]. The first paper's tau is 1 with augmentation and 0.01 without, the second's, which pretrains, 0.01.
-No negatives hold the embeddings apart: `categorical_accuracy` near 1 / B with cosines near 1 is collapse.
+There are no negatives: `categorical_accuracy` near 1 / B with cosines near 1 means collapse.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from counterpoint.data.spec import NStepSpec
 from counterpoint.encoders.observation import ObservationEncoder
-from counterpoint.errors import BadInputError
+from counterpoint.errors import require
 from counterpoint.objectives.base import (
     Batch,
     Features,
@@ -41,29 +41,22 @@ from counterpoint.objectives.base import (
     soft_update,
     two_layer,
 )
-from counterpoint.objectives.infonce import contrast_metrics, in_full_precision, unit
+from counterpoint.objectives.infonce import contrast_metrics, in_full_precision, shapes, unit
 
 __all__ = ["SPR", "SPRConfig", "spr_loss"]
 
 
 @in_full_precision
 def spr_loss(predicted: Float[Tensor, "B J P"], target: Float[Tensor, "B J P"]) -> Float[Tensor, ""]:
-    """Negative cosines, summed over the J steps ahead, mean over rows: from -J (all met) to J.
+    """Return negative cosines, summed over the J steps ahead, mean over rows: from -J (all predicted) to J.
 
     Args:
         predicted: yhat.
         target: y.
-
-    Raises:
-        BadInputError: When the shapes do not pair up.
     """
-    if predicted.ndim != 3 or predicted.shape != target.shape:
-        raise BadInputError(
-            "predicted, target",
-            f"shapes {tuple(predicted.shape)} and {tuple(target.shape)}",
-            "one shape [B, J, P]",
-            "pass one prediction and one target for every step ahead",
-        )
+    ok = predicted.ndim == 3 and predicted.shape == target.shape
+    hint = "pass one prediction and one target for every step ahead"
+    require(ok, "predicted, target", shapes(predicted, target), "one shape [B, J, P]", hint)
     return -(unit(predicted) * unit(target)).sum((1, 2)).mean()
 
 
@@ -74,7 +67,7 @@ class SPRConfig(StepConfig):
         steps: J.
         hidden: Width of the transition model.
         projected: P, dimensions of y.
-        ema: tau, how far the target moves each step.
+        ema: tau, rate of the target's soft update.
     """
 
     steps: PositiveInt = 5
@@ -84,7 +77,7 @@ class SPRConfig(StepConfig):
 
 
 class SPR(StepObjective):
-    """SPR.
+    """SPR on transitions.
 
     Args:
         encoder: Observations into D dimensions.
@@ -108,7 +101,7 @@ class SPR(StepObjective):
         self.target = frozen_copy(nn.Sequential(encoder, self.project))
 
     def encode(self, batch: Batch) -> Features:
-        """`predicted` (yhat) and `target` (y) [B, J, P]: one pass of each encoder."""
+        """Return `predicted` (yhat) and `target` (y) [B, J, P], from one pass of each encoder."""
         actions = batch["actions"]
         check_actions(actions, self.config.steps, self.action_dim)
         views = self.views(batch)
@@ -123,11 +116,11 @@ class SPR(StepObjective):
         return Features(rows={"predicted": predicted, "target": target})
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
-        """The loss; the contrast of cosines among the batch J steps ahead, which says whether rows stay apart."""
+        """Return the loss, and the contrast of cosines among the batch J steps ahead, which detects collapse."""
         predicted, target = features.rows["predicted"], features.rows["target"]
         cosines = unit(predicted[:, -1]) @ unit(target[:, -1]).T
         return LossOutput(spr_loss(predicted, target), contrast_metrics(cosines))
 
     def after_step(self) -> None:
-        """Move the target."""
+        """Update the target."""
         soft_update(self.target, nn.Sequential(self.encoder, self.project), self.config.ema)

@@ -1,4 +1,4 @@
-"""TACO: a state and its actions against the batch's future states.
+"""TACO: contrast of a state and its actions with the batch's future states.
 
 Zheng et al., "TACO: Temporal Latent Action-Driven Contrastive Loss for Visual Reinforcement Learning", NeurIPS 2023
 (arXiv 2306.13229). Here for pretraining from logged data: its contrastive terms, without the policy.
@@ -47,7 +47,7 @@ class TACOConfig(FutureConfig):
 
 
 class TACO(FutureObjective):
-    """TACO.
+    """TACO on transitions.
 
     Args:
         encoder: Observations into D dimensions.
@@ -74,7 +74,7 @@ class TACO(FutureObjective):
         self.R = two_layer(D + config.steps * action_dim, config.hidden, 1) if config.rewards else None
 
     def encode(self, batch: Batch) -> Features:
-        """`predicted` (g W) and `future` (h) [B, D]; for the CURL term `anchor` (h W) and `again` (h) [B, D].
+        """Return `predicted` (g W) and `future` (h) [B, D]; for the CURL term `anchor` (h W) and `again` (h) [B, D].
 
         With rewards also `reward_guess` [B].
         """
@@ -88,7 +88,7 @@ class TACO(FutureObjective):
         return Features(rows=rows)
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
-        """The sum of the terms; the metrics of F, and each term by itself where there are several."""
+        """Return the sum of the terms; metrics are those of F, and each term where there are several."""
         rows = features.rows
         logits = rows["predicted"] @ rows["future"].T
         terms = {"taco": infonce(logits)}

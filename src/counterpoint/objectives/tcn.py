@@ -103,9 +103,6 @@ def tcn_loss(
         positive: Raw embeddings of frames near the anchors in time.
         negatives: Raw embeddings of frames farther away.
         similarity: S.
-
-    Raises:
-        BadInputError: When the shapes do not pair up.
     """
     if negatives.ndim != 3 or not negatives.shape[1] or not anchor.shape == positive.shape == negatives[:, 0].shape:
         raise BadInputError(

@@ -1,4 +1,4 @@
-"""Policy pretraining: multi-task TD3 + BC on logged transitions, of which the encoder is kept.
+"""Policy pretraining: multi-task TD3 + BC on logged transitions; the encoder is kept.
 
 Fujimoto & Gu, "A Minimalist Approach to Offline Reinforcement Learning", NeurIPS 2021, on embeddings z_t = phi(o_t), as
 Premier-TACO pretrains policies (section 4, "Policy Pretraining"; batch 1024 and learning rate 1e-4 in Appendix C).
@@ -9,10 +9,10 @@ Premier-TACO pretrains policies (section 4, "Policy Pretraining"; batch 1024 and
     actor    = -lambda mean Q_1(z_t, pi(z_t)) + ||pi(z_t) - a_t||^2,  lambda = 2.5 / mean |Q_1|
     loss     = critic + actor; no gradient of the actor's loss reaches Q
 
-pibar and Qbar are moving averages. They and the policy take every second step; in between the actor's loss is reported,
-without a gradient.
+pibar and Qbar are moving averages. They and the policy are updated every second step; in between the actor's loss is
+reported without a gradient.
 
-Where the sources differ, or are silent:
+Where the sources differ, or do not say:
   - Premier-TACO does not say which loss trains phi. DrQ-v2, and DrQ + BC after it, train it by the critic's alone:
     `encoder_learns_from = "critic"`. With "both", the actor's loss reaches phi through the policy, never through Q,
     whose value phi could otherwise raise by itself.
@@ -35,7 +35,7 @@ from torch.func import functional_call
 
 from counterpoint.data.spec import NStepSpec
 from counterpoint.encoders.observation import ObservationEncoder
-from counterpoint.errors import BadInputError
+from counterpoint.errors import require
 from counterpoint.objectives.action_error import action_error, constant_action_error
 from counterpoint.objectives.base import (
     Batch,
@@ -47,7 +47,7 @@ from counterpoint.objectives.base import (
     frozen_copy,
     soft_update,
 )
-from counterpoint.objectives.infonce import in_full_precision
+from counterpoint.objectives.infonce import in_full_precision, shapes
 
 __all__ = [
     "TD3BCPretraining",
@@ -65,10 +65,10 @@ class TD3BCPretrainingConfig(StepConfig):
     Attributes:
         alpha: Weight of the value against cloning.
         discount: gamma.
-        ema: How far the moving averages follow with each of their steps.
+        ema: Rate of the soft updates.
         actor_every: Steps of Q for each one of the policy.
         target_noise: Standard deviation of the noise on target actions.
-        target_noise_clip: Its greatest size.
+        target_noise_clip: Its largest absolute value.
         hidden: Width of the two hidden layers of policy and Q.
         encoder_learns_from: Which loss's gradients reach the encoder.
     """
@@ -86,13 +86,13 @@ class TD3BCPretrainingConfig(StepConfig):
 def smoothed_action(
     action: Float[Tensor, "B A"], noise: Float[Tensor, "B A"], *, scale: float, limit: float
 ) -> Float[Tensor, "B A"]:
-    """An action in the neighbourhood: clipped noise added, the sum clipped to [-1, 1].
+    """Add clipped noise to an action, and clip the sum to [-1, 1].
 
     Args:
         action: In [-1, 1].
         noise: Standard normal.
-        scale: Its standard deviation.
-        limit: Its greatest size.
+        scale: Standard deviation of the noise.
+        limit: Largest absolute value of the noise.
     """
     return (action + (scale * noise).clamp(-limit, limit)).clamp(-1, 1)
 
@@ -102,7 +102,7 @@ def smoothed_action(
 def td3_target(
     rewards: Float[Tensor, " B"], next_values: Float[Tensor, "B 2"], *, discount: float
 ) -> Float[Tensor, " B"]:
-    """y of transitions that never terminate: r + gamma times the twins' minimum, without gradient.
+    """Return y of transitions that never terminate: r + gamma times the twins' minimum, without gradient.
 
     Args:
         rewards: r_t.
@@ -114,22 +114,15 @@ def td3_target(
 
 @in_full_precision
 def td3_critic_loss(values: Float[Tensor, "B 2"], targets: Float[Tensor, " B"]) -> Float[Tensor, ""]:
-    """Squared errors, mean over rows and summed over twins.
+    """Return squared errors, mean over rows and summed over twins.
 
     Args:
         values: Both Q of the data's embeddings and actions.
         targets: y (`td3_target`).
-
-    Raises:
-        BadInputError: When the shapes do not pair up.
     """
-    if values.ndim != 2 or values.shape[:1] != targets.shape:
-        raise BadInputError(
-            "values, targets",
-            f"shapes {tuple(values.shape)} and {tuple(targets.shape)}",
-            "[B, 2] and [B]",
-            "pass both Q of each transition, and its one target",
-        )
+    ok = values.ndim == 2 and values.shape[:1] == targets.shape
+    hint = "pass both Q of each transition, and its one target"
+    require(ok, "values, targets", shapes(values, targets), "[B, 2] and [B]", hint)
     return (values - targets.detach()[:, None]).square().mean(0).sum()
 
 
@@ -142,24 +135,21 @@ def td3_bc_actor_loss(
     alpha: float,
     mask: Bool[Tensor, "B A"],
 ) -> Float[Tensor, ""]:
-    """-lambda mean Q + squared error over own dimensions, lambda = alpha / mean |Q| without gradient.
+    """Return -lambda mean Q + squared error over own dimensions, lambda = alpha / mean |Q| without gradient.
 
     Args:
         value: Q_1 of the policy's actions.
-        action: The policy's.
+        action: The policy's actions.
         data_action: a_t, zeros outside the mask.
         alpha: Weight of the value against cloning.
-        mask: Which dimensions are a row's own.
-
-    Raises:
-        BadInputError: When the shapes do not pair up.
+        mask: True at a row's own dimensions.
     """
     weight = alpha / value.detach().abs().mean().clamp_min(1e-8)
     return action_error(action, data_action, mask=mask) - weight * value.mean()
 
 
 class TwinCritic(nn.Module):
-    """Two Q of the same embeddings and actions.
+    """Two Q functions of the same embeddings and actions.
 
     Args:
         embed_dim: D.
@@ -172,7 +162,7 @@ class TwinCritic(nn.Module):
         self.twins = nn.ModuleList(_three_layers(embed_dim + action_dim, hidden, 1) for _ in range(2))
 
     def forward(self, state: Float[Tensor, "B D"], action: Float[Tensor, "B A"]) -> Float[Tensor, "B 2"]:
-        """Both values."""
+        """Return both values."""
         both = torch.cat([state, action], 1)
         return torch.cat([twin(both) for twin in self.twins], 1)
 
@@ -204,10 +194,10 @@ class TD3BCPretraining(StepObjective):
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
 
     def encode(self, batch: Batch) -> Features:
-        """Values of the data's actions and of the policy's, and targets.
+        """Return values of the data's actions and of the policy's, and targets.
 
-        Rows are `values` [B, 2], `targets` [B], `policy` [B, A] and `policy_value` [B]. Noise is drawn from torch's
-        generator while training, whose state is saved with a run; in evaluation it is the same at every call.
+        Rows are `values` [B, 2], `targets` [B], `policy` [B, A] and `policy_value` [B]. Noise is sampled from
+        torch's generator in training, whose state is saved with a run; in evaluation it is the same at every call.
 
         Raises:
             BadInputError: When actions have another size than A, or under several ranks with `actor_every` above 1.
@@ -228,7 +218,7 @@ class TD3BCPretraining(StepObjective):
         )
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
-        """Both losses; metrics set each error beside the one of the batch's mean target or mean action."""
+        """Return the sum of both losses; metrics give each error beside that of the batch's mean target or action."""
         rows, mask, actions = features.rows, batch["action_mask"], batch["actions"][:, 0]
         critic = td3_critic_loss(rows["values"], rows["targets"])
         actor = td3_bc_actor_loss(rows["policy_value"], rows["policy"], actions, alpha=self.config.alpha, mask=mask)
@@ -243,26 +233,23 @@ class TD3BCPretraining(StepObjective):
         return LossOutput(critic + actor, metrics)
 
     def after_step(self) -> None:
-        """Count the step; after each of the policy's, let the moving averages follow."""
+        """Count the step; after a step of the policy, update the moving averages."""
         if self._is_actors_turn():
             soft_update(self.target_actor, self.actor, self.config.ema)
             soft_update(self.target_critic, self.critic, self.config.ema)
         self.updates += 1
 
     def _is_actors_turn(self) -> bool:
-        """Whether the step under way is one of the policy's; the first is not, as in TD3."""
+        """Return True if the current step updates the policy; the first does not, as in TD3."""
         every = self.config.actor_every
-        if every > 1 and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
-            raise BadInputError(
-                "objective.actor_every",
-                f"{every} under several ranks",
-                "1: ranks wait for every parameter's gradient at every step",
-                "set it to 1, or train in one process",
-            )
+        ranks = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+        expected = "1: ranks wait for every parameter's gradient at every step"
+        hint = "set it to 1, or train in one process"
+        require(every == 1 or ranks == 1, "objective.actor_every", f"{every} under {ranks} ranks", expected, hint)
         return (int(self.updates) + 1) % every == 0
 
     def _judged(self, state: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """The policy's actions and Q_1 of them, with gradients for the policy and not for Q."""
+        """Return the policy's actions and Q_1 of them, with gradients for the policy and not for Q."""
         learning = self.config.encoder_learns_from == "both"
         policy = self.actor(state if learning else state.detach()) * mask
         fixed = {name: value.detach() for name, value in self.critic.named_parameters()}
@@ -281,7 +268,7 @@ class TD3BCPretraining(StepObjective):
 
 
 def _three_layers(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
-    """TD3's networks: two hidden layers."""
+    """Make a perceptron with two hidden layers, as TD3 has them."""
     return nn.Sequential(
         nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, outputs)
     )

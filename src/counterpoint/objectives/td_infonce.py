@@ -61,9 +61,6 @@ def mc_infonce_loss(logits: Float[Tensor, "B B *twins"]) -> Float[Tensor, ""]:
 
     Args:
         logits: Row i: a situation; column j: a future state drawn for situation j.
-
-    Raises:
-        BadInputError: For other shapes than [B, B] and [B, B, 2].
     """
     check_square(logits=logits)
     return -_log_softmax(logits).diagonal(dim1=-2, dim2=-1).mean()
@@ -75,9 +72,6 @@ def td_infonce_weights(weight_logits: Float[Tensor, "B B *twins"]) -> Float[Tens
 
     Args:
         weight_logits: Of the next situations under the slowly moving critics, with the columns of `future_logits`.
-
-    Raises:
-        BadInputError: For other shapes than [B, B] and [B, B, 2].
     """
     check_square(weight_logits=weight_logits)
     return _least(weight_logits.detach()).softmax(1)
@@ -99,9 +93,6 @@ def td_infonce_loss(
         weight_logits: The next situations under the slowly moving critics, with the columns of `future_logits`.
             They get no gradient.
         discount: gamma.
-
-    Raises:
-        BadInputError: When the shapes do not pair up.
     """
     check_square(next_logits=next_logits, future_logits=future_logits)
     W = td_infonce_weights(weight_logits)
@@ -123,20 +114,13 @@ def goal_reaching_rows(goal_logits: Float[Tensor, "B B *twins"]) -> Float[Tensor
 
     Args:
         goal_logits: Situations whose actions the policy drew, with the commanded goals of the batch.
-
-    Raises:
-        BadInputError: For other shapes than [B, B] and [B, B, 2].
     """
     check_square(goal_logits=goal_logits)
     return -_log_softmax(_least(goal_logits)).diagonal()
 
 
 def goal_reaching_loss(goal_logits: Float[Tensor, "B B *twins"]) -> Float[Tensor, ""]:
-    """The actor's loss (Eq. 11): mean of `goal_reaching_rows`, whose argument it takes.
-
-    Raises:
-        BadInputError: For other shapes than [B, B] and [B, B, 2].
-    """
+    """The actor's loss (Eq. 11): mean of `goal_reaching_rows`, whose argument it takes."""
     return goal_reaching_rows(goal_logits).mean()
 
 
@@ -159,9 +143,6 @@ def cloned_actor_loss(
         data_actions: What the data did there.
         weight: lambda in [0, 1]; the paper's table says 0.1, the authors' code 0.2.
         mask: 0 for rows whose action is not to be cloned.
-
-    Raises:
-        BadInputError: When the shapes do not pair up.
     """
     if actions.ndim != 2 or actions.shape != data_actions.shape or goal_rows.shape != actions.shape[:1]:
         raise BadInputError(
@@ -216,9 +197,6 @@ def successor_targets(
         next_states: s' of each transition.
         next_pairs: The row of (s', a').
         discount: gamma.
-
-    Raises:
-        BadInputError: When the shapes do not pair up.
     """
     _check_table(occupancy, next_states=next_states, next_pairs=next_pairs)
     targets = discount * occupancy.detach()[next_pairs]
@@ -245,9 +223,6 @@ def successor_loss(
         next_states: s'.
         next_pairs: The row of (s', a').
         discount: gamma.
-
-    Raises:
-        BadInputError: When the shapes do not pair up.
     """
     _check_table(occupancy, pairs=pairs, next_states=next_states)
     targets = successor_targets(occupancy, next_states, next_pairs, discount=discount)

@@ -114,9 +114,6 @@ def vip_loss(
         l2_weight: Weight of their mean L2 norm.
         value: V(o; g) from the two embeddings.
         epsilon: See `dual_value_loss`.
-
-    Raises:
-        BadInputError: When there are fewer than four frames a clip.
     """
     check_frames(frames, "o_0, o_g, o_t, o_{t+1}")
     used = frames[:, :4]
