@@ -168,7 +168,7 @@ def test_the_renderer_draws_any_model() -> None:
     data = mujoco.MjData(model)
     mujoco.mj_forward(model, data)
     renderer = FastRenderer(model, data, 32)
-    picture = renderer.draw("front")
+    picture = renderer.render("front")
     renderer.close()
     renderer.close()
     assert picture[16, 16, 0] > 50

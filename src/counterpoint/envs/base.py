@@ -178,7 +178,7 @@ class MujocoEnv(CameraEnv):
         return self._renderer
 
     def _images(self) -> dict[str, Array]:
-        return {camera: self.renderer.draw(camera) for camera in self.cameras}
+        return {camera: self.renderer.render(camera) for camera in self.cameras}
 
     def close(self) -> None:
         """Free the graphics context."""

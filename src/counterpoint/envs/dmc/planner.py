@@ -1,19 +1,14 @@
-"""The true dynamics of a suite task for a planner: what rewards do plans bring, many at once.
-
-A copy of the task's model with a few more sensors is rolled out by `mujoco.rollout`. Sensors do not act on the
-simulation, so that a plan brings in the environment what it brought here.
-
-An expert that needs no training: it plans with the true dynamics, anew before every action.
+"""An expert that needs no training: it plans with the true dynamics, anew before every action.
 
 Model predictive path integral control (Williams et al. 2017, arXiv 1707.02342) over `mujoco.rollout`. Plans of H
-actions are drawn about the last plan, shifted by the action that was carried out; the new plan is their mean, weighted
-by what they bring::
+actions are sampled about the last plan, shifted by the action that was carried out; the new plan is their mean,
+weighted by their rewards::
 
     w_i = softmax_i( (R_i - mean R) / (temperature * std R) )        plan = sum_i w_i plan_i
 
 R is the sum of rewards over the horizon, plus the task's guide where the reward is sparse. Dividing by the spread of R
-makes one temperature do for all tasks. Disturbances are smooth: drawn at a few knots, linear in between, each plan with
-a size of its own between a twentieth and all of `noise`, so that one round searches near and far.
+makes one temperature do for all tasks. Disturbances are smooth: sampled at a few knots, linear in between, each plan
+with a size of its own between a twentieth and all of `noise`, so that one round searches near and far.
 """
 
 from __future__ import annotations
@@ -39,22 +34,24 @@ _CHANGING = ("site_pos", "site_size", "geom_pos", "geom_size", "dof_damping")
 
 
 class TrueModel:
-    """Rolls plans out from where a task stands.
+    """The true dynamics of a task: rolls many plans out from its present state, at once.
+
+    The rollouts use a copy of the task's model with a few more sensors. Sensors do not act on the simulation, so that
+    a plan brings in the environment what it brought here.
 
     Args:
-        task: The task; it is not moved.
-        threads: That simulate; 1 uses the calling thread.
+        env: The task; its state does not change.
+        threads: Threads that simulate; 1 uses the calling thread.
     """
 
-    def __init__(self, task: DMCEnv, *, threads: int = 1) -> None:
+    def __init__(self, env: DMCEnv, *, threads: int = 1) -> None:
         self._mujoco = import_mujoco()
         from mujoco import rollout
 
-        self._task = task
-        self._reward = REWARDS[task.task.name]
-        self._guide = GUIDES.get(task.task.name)
-        self.model = _with_sensors(self._mujoco, task)
-        self._steps = int(task.environment._n_sub_steps)  # simulation steps a control step
+        self._env = env
+        self._reward, self._guide = REWARDS[env.task.name], GUIDES.get(env.task.name)
+        self.model = _with_sensors(self._mujoco, env)
+        self._steps = int(env.environment._n_sub_steps)  # simulation steps a control step
         self._pool = rollout.Rollout(nthread=0 if threads == 1 else threads)
         self._data = [self._mujoco.MjData(self.model) for _ in range(threads)]
         self._places = {
@@ -63,7 +60,7 @@ class TrueModel:
         }
 
     def rewards(self, plans: Array) -> tuple[Array, Array]:
-        """What plans would bring from where the task stands now.
+        """Return the rewards that plans would bring from the task's present state.
 
         Args:
             plans: float [B, H, A] in [-1, 1]: H actions, each held for two control steps.
@@ -71,8 +68,7 @@ class TrueModel:
         Returns:
             The suite's rewards and the planner's guide, float64 [B, H] each, summed over an action's control steps.
         """
-        controls = np.repeat(np.asarray(plans, np.float64), ACTION_REPEAT, axis=1)
-        seen = self._roll(controls)
+        seen = self._roll(np.repeat(np.asarray(plans, np.float64), ACTION_REPEAT, axis=1))
         reward = self._reward(seen)
         guide = self._guide(seen) if self._guide is not None else np.zeros_like(reward)
         shape = (len(plans), plans.shape[1], ACTION_REPEAT)
@@ -83,35 +79,31 @@ class TrueModel:
         self._pool.close()
 
     def _roll(self, controls: Array) -> Readings:
-        mujoco, physics, steps = self._mujoco, self._task.physics, self._steps
-        true = physics.model.ptr
+        mujoco, physics, steps = self._mujoco, self._env.physics, self._steps
+        true, data = physics.model.ptr, physics.data.ptr
         for name in _CHANGING:
             getattr(self.model, name)[:] = getattr(true, name)
         kind = mujoco.mjtState.mjSTATE_FULLPHYSICS
         state = np.empty(mujoco.mj_stateSize(true, kind))
-        mujoco.mj_getState(true, physics.data.ptr, state, kind)
+        mujoco.mj_getState(true, data, state, kind)
         # Sensors of positions lag one simulation step behind the state: one more shows the last control step's end.
         held = np.repeat(controls, steps, axis=1)
         held = np.concatenate([held, held[:, -1:]], axis=1)
-        warm = np.array(physics.data.ptr.qacc_warmstart)
+        warm = np.array(data.qacc_warmstart)
         _, sensors = self._pool.rollout(self.model, self._data, state[None], held, initial_warmstart=warm[None])
-        after, last = sensors[:, steps::steps], sensors[:, steps - 1 : -1 : steps]
-
-        def positions(name: str) -> Array:
-            place = self._places.get(_PREFIX + name) or self._places[name]
-            found: Array = after[..., place]
-            return found
-
-        def forces(name: str) -> Array:
-            found: Array = last[..., self._places[name]]
-            return found
-
-        return Readings(positions, forces, controls, self.model, self._task.environment.task)
+        after, last, places = sensors[:, steps::steps], sensors[:, steps - 1 : -1 : steps], self._places
+        return Readings(
+            lambda name: after[..., places.get(_PREFIX + name) or places[name]],
+            lambda name: last[..., places[name]],
+            controls,
+            self.model,
+            self._env.environment.task,
+        )
 
 
-def _with_sensors(mujoco: Any, task: DMCEnv) -> Any:
-    """The task's model, compiled anew with the sensors that its reward needs."""
-    domain = task.task.domain
+def _with_sensors(mujoco: Any, env: DMCEnv) -> Any:
+    """Compile the task's model with the sensors that its reward needs."""
+    domain = env.task.domain
     suite = importlib.import_module(f"dm_control.suite.{domain}")
     if domain == "quadruped":  # without the terrain and ball of other tasks
         text, assets = suite.make_model(), suite.common.ASSETS
@@ -132,15 +124,15 @@ _SMALLEST = 0.05
 
 
 class PlannerConfig(FrozenConfig):
-    """How much a planner looks for, and how far ahead.
+    """The effort and the reach of a planner.
 
     Attributes:
         horizon: H, actions ahead.
         samples: Plans a round.
-        rounds: Of drawing and averaging before each action.
-        knots: Of the disturbances; the more, the jerkier.
+        rounds: Rounds of sampling and averaging before each action.
+        knots: Knots of the disturbances; the more, the jerkier.
         noise: Largest standard deviation of the disturbances, in action units.
-        temperature: Of the weights, in standard deviations of R; 0.1 follows the best plan or two.
+        temperature: Temperature of the weights, in standard deviations of R; 0.1 follows the best plan or two.
     """
 
     horizon: int = Field(default=20, ge=1)
@@ -162,33 +154,33 @@ SETTINGS: dict[str, PlannerConfig] = {
 
 
 def planner_config(task: str) -> PlannerConfig:
-    """The settings of a task's expert."""
+    """Return the settings of a task's expert."""
     return SETTINGS.get(task, PlannerConfig())
 
 
 class Planner:
-    """Chooses actions for a task by looking ahead.
+    """Chooses actions for a task by planning.
 
     Args:
-        task: The task; planning does not move it.
-        config: Its own by default.
-        threads: That simulate.
+        env: The task; planning does not change its state.
+        config: Settings; the task's own by default.
+        threads: Threads that simulate.
     """
 
-    def __init__(self, task: DMCEnv, config: PlannerConfig | None = None, *, threads: int = 1) -> None:
-        self.config = config or planner_config(task.task.name)
-        self._model = TrueModel(task, threads=threads)
-        self._shape = (self.config.horizon, task.action_dim)
+    def __init__(self, env: DMCEnv, config: PlannerConfig | None = None, *, threads: int = 1) -> None:
+        self.config = config or planner_config(env.task.name)
+        self._model = TrueModel(env, threads=threads)
+        self._shape = (self.config.horizon, env.action_dim)
         self._basis = _linear(self.config.horizon, self.config.knots)
         self.reset(0)
 
     def reset(self, seed: int) -> None:
-        """Forget the plan; what follows depends on the seed and the task's states alone."""
+        """Forget the plan and begin with the random numbers of a seed."""
         self._rng = np.random.default_rng([seed, 2])
         self._plan = np.zeros(self._shape)
 
     def act(self) -> Array:
-        """The action for where the task stands: float32 [A] in [-1, 1]."""
+        """Return the action for the task's present state: float32 [A] in [-1, 1]."""
         for _ in range(self.config.rounds):
             self._plan = self._improve(self._plan)
         action: Array = self._plan[0].astype(np.float32)
@@ -204,7 +196,7 @@ class Planner:
         sizes = settings.noise * np.exp(self._rng.uniform(np.log(_SMALLEST), 0, settings.samples))
         knots = self._rng.standard_normal((settings.samples, len(self._basis[0]), self._shape[1]))
         disturbances = sizes[:, None, None] * (self._basis @ knots)
-        disturbances[0] = 0  # the plan as it stands
+        disturbances[0] = 0  # the plan itself
         plans = np.clip(plan + disturbances, -1.0, 1.0)
         rewards, guides = self._model.rewards(plans)
         value = (rewards + guides).sum(axis=1)
@@ -215,7 +207,7 @@ class Planner:
 
 
 def _linear(steps: int, knots: int) -> Array:
-    """Float64 [steps, knots]: weights of evenly spaced knots, linear in between."""
+    """Return weights of evenly spaced knots, linear in between: float64 [steps, knots]."""
     if knots == 1:
         return np.ones((steps, 1))
     places = np.linspace(0, knots - 1, steps)

@@ -182,7 +182,7 @@ class GoalEnv(gymnasium.Wrapper[Observation, Any, Any, Any], gymnasium.utils.Rec
                 self.task.hide_markers()
             self._renderer = FastRenderer(body.model, body.data, self.config.image_size if images else _VIDEO_SIZE)
         self.task.before_rendering()
-        return self._renderer.draw(self.task.view, body.data)
+        return self._renderer.render(self.task.view, body.data)
 
     def close(self) -> None:
         """Free the graphics context, if any, and the simulation."""
