@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from counterpoint.cli import main
-from counterpoint.encoders.hub import write_model
 
 COMMANDS = (
     ["collect"], ["data"], ["data", "info"], ["data", "doctor"], ["data", "convert"],
@@ -117,18 +116,12 @@ def test_train_with_another_name_trains_an_agent(monkeypatch: pytest.MonkeyPatch
     assert calls == [("td_infonce", Path("o"), {"agent.discount": 0.95}, expected)]
 
 
-@pytest.mark.parametrize("kind", ["cloned_policy", "agent"])
-def test_evaluate_tells_policies_and_agents_apart(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_model(tmp_path / "model", kind, {}, {})
-    policies: list[tuple[Any, ...]] = []
-    agents: list[tuple[Any, ...]] = []
-    monkeypatch.setattr("counterpoint.evaluation.evaluate_policy.evaluate_policy", recorder(policies))
-    monkeypatch.setattr("counterpoint.evaluation.evaluate_agent.evaluate_run", recorder(agents))
-    main(["evaluate", str(tmp_path), "--env", "metaworld/bin-picking@corner", "--episodes", "3", "--seed", "7"])
-    called, spared = (policies, agents) if kind == "cloned_policy" else (agents, policies)
-    settings = {"env": "metaworld/bin-picking@corner", "episodes": 3, "envs": 2, "seed": 7}
-    assert called == [(tmp_path, settings)]
-    assert spared == []
+def test_evaluate_passes_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[Any, ...]] = []
+    monkeypatch.setattr("counterpoint.evaluation.evaluate.evaluate", recorder(calls))
+    main(["evaluate", "r", "--env", "metaworld/bin-picking@corner", "--episodes", "3", "--seed", "7", "--video", "2"])
+    settings = {"episodes": 3, "envs": 2, "seed": 7, "video": 2, "device": None}
+    assert calls == [(Path("r"), "metaworld/bin-picking@corner", settings)]
 
 
 def test_collect_dmc_records_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -14,10 +16,11 @@ from counterpoint.cli import main
 from counterpoint.data.episode import Episode
 from counterpoint.data.formats.minari.reader import replay_from_store
 from counterpoint.data.store import MemoryStore
+from counterpoint.data.video import probe_video
 from counterpoint.encoders.hub import load
 from counterpoint.envs.goal.collect import PointMazeCollect, collect_pointmaze
 from counterpoint.errors import BadInputError
-from counterpoint.evaluation.evaluate_agent import evaluate_run
+from counterpoint.evaluation.evaluate import evaluate
 from counterpoint.training.train_agent import load_agent_config, train_agent
 
 pytestmark = pytest.mark.sim
@@ -86,8 +89,23 @@ def test_pictures_and_whole_states_train_online(form: dict[str, Any], tmp_path: 
 def test_the_final_evaluation_does_not_depend_on_the_number_of_environments(tmp_path: Path) -> None:
     out = tmp_path / "run"
     train_agent("gcbc", out, ONLINE, env="PointMaze_UMaze-v3")
-    found = [json.loads(evaluate_run(out, env=None, episodes=3, envs=envs, seed=5).read_text()) for envs in (1, 2)]
+    found = [json.loads(evaluate(out, episodes=3, envs=envs, seed=5).read_text()) for envs in (1, 2)]
     assert found[0]["closest_distance"] == found[1]["closest_distance"]
+    assert found[0]["episodes"] == found[1]["episodes"]
+
+
+def test_instances_and_functions_are_evaluated_in_and_filmed(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    train_agent("gcbc", out, ONLINE, env="PointMaze_UMaze-v3")
+    settings: dict[str, Any] = {"episodes": 2, "seed": 5}
+    by_name = json.loads(evaluate(out, **settings, envs=2, video=1).read_text())
+    assert probe_video(out / "videos" / "episode-000.mp4").frames == 11
+    maze: dict[str, Any] = {"max_episode_steps": 10, "continuing_task": True, "reset_target": False}
+    make = partial(gymnasium.make, "gymnasium_robotics:PointMaze_UMaze-v3", **maze)
+    for env, name in ((make, "given"), (make(), "PointMaze_UMaze-v3")):
+        found = json.loads(evaluate(out, env, **settings).read_text())
+        assert found["episodes"] == by_name["episodes"]
+        assert found["env"]["name"] == name
 
 
 @pytest.mark.parametrize("name", AGENTS)
@@ -139,7 +157,7 @@ Call = Callable[[Path, Path], object]
             "capacity",
         ),
         (lambda out, maze: train_agent("gcbc", out, ONLINE | {"online.capacity": 3}, env="FetchReach-v4"), "3"),
-        (lambda out, maze: evaluate_run(out, env=None, episodes=1, envs=1, seed=0), "no such file"),
+        (lambda out, maze: evaluate(out, episodes=1, envs=1, seed=0), "no such file"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_message(call: Call, message: str, maze: Path, tmp_path: Path) -> None:
@@ -198,7 +216,7 @@ def test_an_agent_that_needs_rewards_refuses_data_without(tmp_path: Path) -> Non
 @pytest.mark.parametrize("settings", [{"episodes": 0}, {"envs": 0}, {"seed": -1}])
 def test_an_evaluation_of_nothing_is_refused(settings: dict[str, int], tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="greater than or equal"):
-        evaluate_run(tmp_path, env=None, **{"episodes": 1, "envs": 1, "seed": 0} | settings)
+        evaluate(tmp_path, **settings)  # type: ignore[arg-type]
 
 
 def test_a_run_with_another_agent_is_refused(tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.encoders.text import SentenceTower
 from counterpoint.errors import BadInputError
-from counterpoint.evaluation import evaluate_policy as evaluation
-from counterpoint.evaluation.evaluate_policy import evaluate_policy
+from counterpoint.evaluation import evaluate as evaluation
+from counterpoint.evaluation.evaluate import evaluate
 from counterpoint.evaluation.rollout import rollout
 from counterpoint.objectives.cloning import CloningConfig
 from counterpoint.policies.base import images_of
@@ -205,9 +205,9 @@ def test_training_and_evaluation_from_the_command_line(
 
     monkeypatch.setattr(evaluation, "make_env", make)
     for env in ("stub/right", f"stub/right@{OUTER}"):
-        with pytest.raises(BadInputError, match="expected 2, as many as the policy sees through"):
-            evaluate_policy(out, env=env, episodes=3, envs=2, seed=0)
-    path = evaluate_policy(out, env=f"stub/right@{OUTER},{WRIST}", episodes=3, envs=2, seed=0)
+        with pytest.raises(BadInputError, match="expected 2, as many as the policy reads"):
+            evaluate(out, env=env, episodes=3, envs=2, seed=0)
+    path = evaluate(out, env=f"stub/right@{OUTER},{WRIST}", episodes=3, envs=2, seed=0)
     assert asked == [("stub/right", (OUTER, WRIST), SIZE)] * 2
     assert json.loads(path.read_text())["success"]["n"] == 3
 

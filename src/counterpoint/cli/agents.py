@@ -56,23 +56,20 @@ def evaluate(
     episodes: int = 50,
     envs: int = 2,
     seed: int = 0,
+    video: int = 0,
+    device: Annotated[str | None, arg(metavar="DEVICE")] = None,
 ) -> None:
     """Run a trained agent or policy and write RUN/evaluation.json: success with its interval.
 
     Args:
         run: The run's folder.
         env: Another environment than the one it was trained for; SUITE/TASK for a policy trained on demonstrations.
-        episodes: How many.
+        episodes: Number of episodes.
         envs: Environments side by side; the result does not depend on it.
-        seed: Of the episodes, which never meet those of training.
+        seed: Random seed of the episodes, which never meet those of training.
+        video: Number of episodes that are written as RUN/videos/episode-NUMBER.mp4.
+        device: Device of the networks; a GPU where there is one.
     """
-    from counterpoint.encoders.hub import saved_kind
+    from counterpoint.evaluation.evaluate import evaluate as written
 
-    if saved_kind(run).endswith("_policy"):
-        from counterpoint.evaluation.evaluate_policy import evaluate_policy
-
-        print(f"Wrote {evaluate_policy(run, env=env, episodes=episodes, envs=envs, seed=seed)}")
-        return
-    from counterpoint.evaluation.evaluate_agent import evaluate_run
-
-    print(f"Wrote {evaluate_run(run, env=env, episodes=episodes, envs=envs, seed=seed)}")
+    print(f"Wrote {written(run, env, episodes=episodes, envs=envs, seed=seed, video=video, device=device)}")

@@ -58,6 +58,12 @@ class EpisodeResult:
     last_distance: float | None = None
     error: str | None = None
 
+    def as_row(self) -> dict[str, Any]:
+        """Return what is known of the episode, for a result file."""
+        row = {**asdict(self), "return": self.total_reward}
+        del row["total_reward"]
+        return {key: value for key, value in row.items() if value is not None}
+
 
 def episode_seed(seed: int, stream: int, number: int, row: int = 0) -> int:
     """Return the seed of one episode: a pure function of the run's seed, so that nothing needs saving.

@@ -128,7 +128,7 @@ class GoalEnv(gymnasium.Wrapper[Observation, Any, Any, Any], gymnasium.utils.Rec
     def __init__(self, env: Env, config: EnvConfig) -> None:
         gymnasium.utils.RecordConstructorArgs.__init__(self, config=config)
         gymnasium.Wrapper.__init__(self, env)
-        self.config, self.task = config, task_of(config.name)(env.unwrapped)
+        self.config, self.task = config, task_of(env.spec.id if env.spec else config.name)(env.unwrapped)
         steps = env.spec.max_episode_steps if env.spec else None
         self._refuse_impossible_form(steps)
         self.episode_steps = int(steps or 0)

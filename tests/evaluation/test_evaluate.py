@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,14 @@ import pytest
 import torch
 
 from counterpoint.data.episode import Array
-from counterpoint.encoders.hub import write_digests
+from counterpoint.data.video import probe_video, read_frames
+from counterpoint.encoders.hub import write_digests, write_model
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.encoders.text import SentenceTower
 from counterpoint.envs.base import CameraEnv
 from counterpoint.errors import BadInputError
-from counterpoint.evaluation import evaluate_policy as evaluation
-from counterpoint.evaluation.evaluate_policy import evaluate_policy
+from counterpoint.evaluation import evaluate as evaluation
+from counterpoint.evaluation.evaluate import evaluate
 from counterpoint.evaluation.statistics import mean_bca, wilson
 from counterpoint.policies.demonstrations import Demonstrations
 from counterpoint.policies.diffusion import DiffusionConfig, DiffusionHead
@@ -115,7 +117,7 @@ def test_an_evaluation_counts_successes_and_rewards(
 ) -> None:
     trained(data, tmp_path / "run")
     task = stubbed(monkeypatch)
-    path = evaluate_policy(tmp_path / "run", env="metaworld/stub", episodes=7, envs=3, seed=5)
+    path = evaluate(tmp_path / "run", env="metaworld/stub", episodes=7, envs=3, seed=5)
     assert path == tmp_path / "run" / "evaluation.json"
     found = json.loads(path.read_text())
     assert (found["env"], found["seed"]) == ("metaworld/stub", 5)
@@ -125,7 +127,8 @@ def test_an_evaluation_counts_successes_and_rewards(
     for episode in found["episodes"]:  # to the end, whether solved or not
         seed = episode["seed"]
         assert episode == {
-            "seed": seed, "success": seed % 2 == 1, "return": 3.0 * (seed % 10), "steps": 3,
+            "seed": seed, "success": seed % 2 == 1, "held": False, "return": 3.0 * (seed % 10), "steps": 3,
+            "steps_to_success": 2 if seed % 2 else 3,
         }  # fmt: skip
     rate = wilson(sum(seed % 2 for seed in seeds), 7)
     assert found["success"] == {
@@ -144,7 +147,7 @@ def test_seeds_alone_decide_which_episodes(data: Path, tmp_path: Path, monkeypat
     stubbed(monkeypatch)
 
     def episodes(seed: int, envs: int, count: int = 4) -> list[dict[str, Any]]:
-        path = evaluate_policy(tmp_path / "run", env="metaworld/stub", episodes=count, envs=envs, seed=seed)
+        path = evaluate(tmp_path / "run", env="metaworld/stub", episodes=count, envs=envs, seed=seed)
         found: list[dict[str, Any]] = json.loads(path.read_text())["episodes"]
         return found
 
@@ -159,11 +162,11 @@ def test_frames_are_drawn_as_large_as_the_demonstrations_were(
 ) -> None:
     trained(data, tmp_path / "run", encoder__size=20)
     task = stubbed(monkeypatch)
-    evaluate_policy(tmp_path / "run", env="metaworld/stub@corner", episodes=1, envs=1, seed=0)
+    evaluate(tmp_path / "run", env="metaworld/stub@corner", episodes=1, envs=1, seed=0)
     settings = {"cameras": ("corner",), "size": 20, "render": SIZE, "repeat": 8}
     assert task.made == (("metaworld/stub", settings),)
     recorded(tmp_path / "run", fps=None, frame=None)  # a policy that does not say
-    evaluate_policy(tmp_path / "run", env="metaworld/stub", episodes=1, envs=1, seed=0)
+    evaluate(tmp_path / "run", env="metaworld/stub", episodes=1, envs=1, seed=0)
     assert (task.made[-1][1]["render"], task.made[-1][1]["repeat"]) == (None, 1)
 
 
@@ -173,7 +176,7 @@ def test_actions_last_as_they_did(data: Path, tmp_path: Path, monkeypatch: pytes
     run: dict[str, Any] = {"run": tmp_path / "run", "episodes": 1, "envs": 1, "seed": 0}
     for suite, fps, repeat in (("metaworld", 26.7, 3), ("dmc", 50, 1), ("libero", 20, 1)):
         recorded(tmp_path / "run", fps=fps)
-        evaluate_policy(**run, env=f"{suite}/stub")
+        evaluate(**run, env=f"{suite}/stub")
         assert task.made[-1][1]["repeat"] == repeat
     made = len(task.made)
     for changes, words in (
@@ -183,14 +186,14 @@ def test_actions_last_as_they_did(data: Path, tmp_path: Path, monkeypatch: pytes
     ):
         recorded(tmp_path / "run", **changes)
         with pytest.raises(BadInputError, match=words):
-            evaluate_policy(**run, env="libero/stub" if changes == {"fps": 10} else "metaworld/stub")
+            evaluate(**run, env="libero/stub" if changes == {"fps": 10} else "metaworld/stub")
     assert len(task.made) == made
 
 
 def test_numbers_that_are_not_known_are_null(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained(data, tmp_path / "run")
-    stubbed(monkeypatch)
-    path = evaluate_policy(tmp_path / "run", env="dmc/walker-walk", episodes=1, envs=1, seed=0)
+    monkeypatch.setattr(stubbed(monkeypatch), "has_success", False)
+    path = evaluate(tmp_path / "run", env="dmc/walker-walk", episodes=1, envs=1, seed=0)
     assert "NaN" not in path.read_text()
     found = json.loads(path.read_text())
     assert found["success"] is None  # dm_control does not say when a task is solved
@@ -212,7 +215,7 @@ def test_a_policy_of_several_instructions_is_told_the_task_s(tmp_path: Path, mon
     assert policy.instruction == ""
     stubbed(monkeypatch)
     told.clear()
-    evaluate_policy(tmp_path / "run", env="metaworld/stub", episodes=2, envs=1, seed=0)
+    evaluate(tmp_path / "run", env="metaworld/stub", episodes=2, envs=1, seed=0)
     assert set(told) == {"move the dot"}
 
 
@@ -239,19 +242,19 @@ def test_a_diffusion_policy_is_evaluated_with_its_own_cameras(tmp_path: Path, mo
     task = stubbed(monkeypatch)
     run: dict[str, Any] = {"run": tmp_path / "run", "episodes": 4, "envs": 2, "seed": 0}
     for env in ("robosuite/stub", f"robosuite/stub@{','.join(names)}"):
-        found = json.loads(evaluate_policy(**run, env=env).read_text())
+        found = json.loads(evaluate(**run, env=env).read_text())
         assert task.made[-1][1] == {"cameras": names, "size": 20, "render": 32, "repeat": 1}
-        assert (found["success"]["n"], found["success"]["method"], found["raised"]) == (4, "Wilson", 0)
+        assert (found["success"]["n"], found["success"]["method"], found["failed"]) == (4, "Wilson", 0)
         for episode in found["episodes"]:  # they end when they are solved
             assert episode["success"] == (episode["seed"] % 2 == 1)
             assert episode["steps"] == (2 if episode["success"] else 3)
     made = len(task.made)
     for cameras in ("agentview,frontview", "robot0_eye_in_hand,agentview", "agentview"):
         with pytest.raises(BadInputError, match="expected agentview, robot0_eye_in_hand, which the policy was"):
-            evaluate_policy(**run, env=f"robosuite/stub@{cameras}")
+            evaluate(**run, env=f"robosuite/stub@{cameras}")
     recorded(tmp_path / "run", fps=50)
     with pytest.raises(BadInputError, match="50 actions a second; expected 20"):
-        evaluate_policy(**run, env="robosuite/stub")
+        evaluate(**run, env="robosuite/stub")
     assert len(task.made) == made
 
 
@@ -260,7 +263,7 @@ def test_robomimic_s_names_of_pictures_are_its_cameras(tmp_path: Path, monkeypat
     task = stubbed(monkeypatch)
     run: dict[str, Any] = {"run": tmp_path / "run", "episodes": 1, "envs": 1, "seed": 0}
     for named in ("", "@agentview,robot0_eye_in_hand"):
-        evaluate_policy(**run, env=f"robosuite/stub{named}")
+        evaluate(**run, env=f"robosuite/stub{named}")
         assert task.made[-1][1]["cameras"] == ("agentview", "robot0_eye_in_hand")
 
 
@@ -276,15 +279,15 @@ class FragileStub(Stub):
 def test_episodes_that_raise_are_counted_as_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     diffused(tmp_path / "run")
     task = stubbed(monkeypatch, FragileStub)
-    path = evaluate_policy(tmp_path / "run", env="robosuite/stub", episodes=10, envs=1, seed=0)
+    path = evaluate(tmp_path / "run", env="robosuite/stub", episodes=10, envs=1, seed=0)
     found = json.loads(path.read_text())
-    assert found["raised"] == 1
+    assert found["failed"] == 1
     assert [one.get("error") for one in found["episodes"]].count("FloatingPointError: unstable") == 1
     assert found["episodes"][3]["success"] is False
     assert (found["success"]["n"], len(task.made)) == (10, 2)  # the simulation was built again
     stubbed(monkeypatch, FragileStub)
     with pytest.raises(BadInputError, match="1 of 9 episodes in which the simulator failed"):
-        evaluate_policy(tmp_path / "run", env="robosuite/stub", episodes=9, envs=1, seed=0)
+        evaluate(tmp_path / "run", env="robosuite/stub", episodes=9, envs=1, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -300,7 +303,7 @@ def test_another_robot_is_refused(
     trained(data, tmp_path / "run", **overrides)
     task = stubbed(monkeypatch, kind)
     with pytest.raises(BadInputError, match=words):
-        evaluate_policy(tmp_path / "run", env="metaworld/stub", episodes=2, envs=2, seed=0)
+        evaluate(tmp_path / "run", env="metaworld/stub", episodes=2, envs=2, seed=0)
     assert task.closed == len(task.made)
     assert not (tmp_path / "run" / "evaluation.json").exists()
 
@@ -310,7 +313,7 @@ def test_proprioception_a_policy_does_not_look_at_may_differ(
 ) -> None:
     trained(data, tmp_path / "run")
     stubbed(monkeypatch, BareStub)
-    assert evaluate_policy(tmp_path / "run", env="metaworld/stub", episodes=1, envs=1, seed=0).is_file()
+    assert evaluate(tmp_path / "run", env="metaworld/stub", episodes=1, envs=1, seed=0).is_file()
 
 
 def test_an_evaluation_that_cannot_be_is_one_message(data: Path, tmp_path: Path) -> None:
@@ -318,13 +321,43 @@ def test_an_evaluation_that_cannot_be_is_one_message(data: Path, tmp_path: Path)
     given: dict[str, Any] = {"episodes": 1, "envs": 1, "seed": 0}
     for changes, words in (
         ({"env": None}, "no environment"),
-        ({"env": "metaworld/stub", "episodes": 0}, "--episodes: found 0"),
-        ({"env": "metaworld/stub", "envs": 0}, "envs: found 0"),
+        ({"env": "metaworld/stub", "episodes": 0}, "episodes = 0; .*greater than or equal to 1"),
+        ({"env": "metaworld/stub", "envs": 0}, "envs = 0; .*greater than or equal to 1"),
         ({"env": "atari/pong"}, "suite 'atari'"),
         ({"env": "metaworld/stub@corner,corner2"}, "2 cameras; expected 1"),
     ):
         with pytest.raises(BadInputError, match=words):
-            evaluate_policy(tmp_path / "run", **(given | changes))
+            evaluate(tmp_path / "run", **(given | changes))
     with pytest.raises(BadInputError, match="no such file"):
-        evaluate_policy(tmp_path / "nowhere", env="metaworld/stub", **given)
+        evaluate(tmp_path / "nowhere", env="metaworld/stub", **given)
     assert not (tmp_path / "run" / "evaluation.json").exists()
+
+
+@pytest.mark.parametrize("given", ["a name", "an instance", "a function"])
+def test_videos_of_the_first_episodes_are_written(
+    given: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained(data, tmp_path / "run")
+    task = stubbed(monkeypatch)
+    settings: dict[str, Any] = {"cameras": None, "size": SIZE}
+    made: Any = {
+        "a name": "metaworld/stub",
+        "an instance": task("metaworld/stub", **settings),
+        "a function": partial(task, "metaworld/stub", **settings),
+    }[given]
+    found = json.loads(evaluate(tmp_path / "run", made, episodes=4, envs=2, video=2).read_text())
+    assert [episode["steps"] for episode in found["episodes"]] == [3] * 4
+    videos = sorted((tmp_path / "run" / "videos").iterdir())
+    assert [video.name for video in videos] == ["episode-000.mp4", "episode-001.mp4"]
+    for video in videos:
+        info = probe_video(video)
+        assert (info.frames, info.height, info.width, info.fps) == (4, SIZE, SIZE, 10)
+        assert np.abs(read_frames(video, [0]).astype(int) - 7).max() < 4
+    plain = json.loads(evaluate(tmp_path / "run", made, episodes=4, envs=2).read_text())
+    assert plain["episodes"] == found["episodes"]
+
+
+def test_a_model_that_does_not_act_is_refused(tmp_path: Path) -> None:
+    write_model(tmp_path / "model", "dual_encoder", {}, {})
+    with pytest.raises(BadInputError, match="'dual_encoder'; expected an agent or a policy"):
+        evaluate(tmp_path, "metaworld/stub")

@@ -1,0 +1,273 @@
+"""`counterpoint evaluate`: run a trained agent or policy in an environment and write `evaluation.json`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from pydantic import Field
+
+from counterpoint.agents import SavedAgent
+from counterpoint.config import FrozenConfig, validate
+from counterpoint.data.formats.hdf5.files import CONTROL_HZ as ROBOSUITE_HZ
+from counterpoint.data.video import encode_video
+from counterpoint.encoders.hub import load, saved_kind
+from counterpoint.envs.goal.env import EnvConfig, in_another_env, make_goal_env, matched, spaces_of
+from counterpoint.envs.make import Maker, as_maker, make_env
+from counterpoint.envs.metaworld.env import CONTROL_HZ
+from counterpoint.envs.vector import Env, VectorEnv
+from counterpoint.errors import require
+from counterpoint.evaluation.rollout import episode_seed, report, rollout
+from counterpoint.files import write_atomically
+from counterpoint.policies.cloned import ClonedPolicy
+from counterpoint.policies.demonstrations import Demonstrations
+from counterpoint.policies.diffusion_policy import DiffusionPolicy
+from counterpoint.progress import ProgressBar
+from counterpoint.provenance import provenance
+
+__all__ = ["evaluate"]
+
+RATES = {"metaworld": CONTROL_HZ, "libero": ROBOSUITE_HZ, "robomimic": ROBOSUITE_HZ, "robosuite": ROBOSUITE_HZ}
+"""Actions a second; dm_control's differ from task to task, and DrQ-v2's replays of them do not tell."""
+RATE_ROUNDING = 0.5
+"""A second: data sets keep whole frames a second."""
+UNTIL_SOLVED = ("robosuite", "rlbench")
+"""Suites whose episodes end when their task is solved; the others run on, and their returns are comparable."""
+
+AnyEnv = Env | Callable[[], Env] | str
+
+
+class EvaluationConfig(FrozenConfig):
+    """Settings of an evaluation: episodes, environments side by side, seed of the episodes, episodes filmed."""
+
+    episodes: int = Field(ge=1)
+    envs: int = Field(ge=1)
+    seed: int = Field(ge=0)
+    video: int = Field(ge=0)
+
+
+def evaluate(
+    run: str | Path,
+    env: AnyEnv | None = None,
+    *,
+    episodes: int = 50,
+    envs: int = 2,
+    seed: int = 0,
+    video: int = 0,
+    device: str | None = None,
+) -> Path:
+    """Run a trained agent or policy and write `run/evaluation.json`: success and return, each with its interval.
+
+    An agent runs in the environment it was trained for, by default. A policy trained on demonstrations is shown images
+    that were rendered as large as theirs and came to its size as theirs did, and an action lasts as long as theirs (on
+    Meta-World; the other suites have one rate). `success` is null in dm_control, which has rewards alone; an
+    interval's end is null where one episode cannot tell. An episode whose simulator failed is no success, holds the
+    `error`, and is counted under `failed`.
+
+    Args:
+        run: The run's folder, with `model/` in it.
+        env: A goal environment's id for an agent, SUITE/TASK for a policy, such as `metaworld/bin-picking` (a camera,
+            or several with commas, may follow an @; a policy that has the names of its cameras needs none), a
+            `gymnasium.Env` or a function that makes one.
+        episodes: Number of episodes.
+        envs: Environments side by side; the result does not depend on it.
+        seed: Random seed of the episodes, which never meet those of training.
+        video: Number of episodes, the first ones, that are written as `run/videos/episode-NUMBER.mp4`.
+        device: Device of the networks; a GPU where there is one.
+
+    Returns:
+        The file written.
+
+    Raises:
+        BadInputError: When there is no agent or policy, no environment, one with other observations, actions or
+            cameras, or at another rate, or the simulator fails in more than a tenth of the episodes.
+    """
+    run = Path(run)
+    given = {"episodes": episodes, "envs": envs, "seed": seed, "video": video}
+    settings = validate(EvaluationConfig, given, "evaluate")
+    kind = saved_kind(run)
+    acts = kind == "agent" or kind.endswith("_policy")
+    require(acts, run, f"a model of kind {kind!r}", "an agent or a policy", "train one: `counterpoint train`")
+    model: Any = load(run, map_location=device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    seeds = [episode_seed(settings.seed, 2, number) for number in range(settings.episodes)]
+    make, most, described = _goal_env(model, env, run) if kind == "agent" else _task(model, env, run)
+    until_solved = isinstance(env, str) and env.partition("/")[0] in UNTIL_SOLVED
+    if settings.video:
+        paths = {one: run / "videos" / f"episode-{number:03d}.mp4" for number, one in enumerate(seeds[:video])}
+        make = partial(_filmed, make, paths)
+    count = min(settings.envs, settings.episodes, most)
+    apart = kind == "agent" and count > 1
+    with VectorEnv(make, count, processes=apart) as rows, ProgressBar("Evaluating", episodes, "episodes") as bar:
+        policy = model.agent if kind == "agent" else model
+        results = rollout(policy, rows, seeds, stop_at_success=until_solved, on_episode=lambda result: bar.advance())
+    record = {
+        "model": model.agent.name if kind == "agent" else kind,
+        "env": described,
+        "seed": settings.seed,
+        **report(results),
+        "episodes": [result.as_row() for result in results],
+        "provenance": provenance(),
+    }
+    write_atomically(run / "evaluation.json", json.dumps(record, indent=1) + "\n")
+    return run / "evaluation.json"
+
+
+def _goal_env(saved: SavedAgent, env: AnyEnv | None, run: Path) -> tuple[Maker, int, Any]:
+    """Return a function that makes an agent's environment, how many it can make, and its description."""
+    tree, base, most = dict(saved.env or {}), None, 10**6
+    if isinstance(env, str):
+        tree = in_another_env(tree, env)
+    elif env is not None:
+        base, most = as_maker(env)
+        tree = in_another_env(tree, str(getattr(getattr(env, "spec", None), "id", None) or "given"))
+    require(
+        "name" in tree, run, "an agent trained on data alone", "an environment to evaluate in", "name one with --env"
+    )
+    config = validate(EnvConfig, tree, f"{run}, [env]")
+    make = partial(make_goal_env, config, base)
+    first = make()
+    matched(spaces_of(first), saved.agent.spaces, str(run))
+    if most == 1:
+        return lambda: first, 1, config.model_dump(mode="json")
+    first.close()
+    return make, most, config.model_dump(mode="json")
+
+
+def _task(policy: ClonedPolicy | DiffusionPolicy, env: AnyEnv | None, run: Path) -> tuple[Maker, int, Any]:
+    """Return a function that makes a policy's task, how many it can make, and its name."""
+    require(env is not None, run, "no environment", "SUITE/TASK", "say --env metaworld/bin-picking, for one")
+    assert env is not None
+    if not isinstance(env, str):
+        make, most = as_maker(env)
+        return partial(_fitting, policy, make, "env"), most, str(getattr(env, "name", getattr(env, "__name__", "env")))
+    name, _, named = env.partition("@")
+    make = partial(
+        make_env,
+        name,
+        cameras=_cameras(policy, env, tuple(named.split(",")) if named else ()),
+        size=policy.frame if isinstance(policy, DiffusionPolicy) else policy.encoder.config.size,
+        render=_rendered_size(name, policy.demonstrations),
+        repeat=_repeat(name, policy.demonstrations),
+    )
+    return partial(_fitting, policy, make, f"--env {name}"), 10**6, env
+
+
+def _cameras(policy: ClonedPolicy | DiffusionPolicy, env: str, named: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Return the cameras to render; `None` for the suite's usual one."""
+    # robomimic's data say `agentview_image` for the images of `agentview`.
+    known = tuple(one.removesuffix("_image") for one in getattr(policy, "cameras", ()))
+    if known and named:
+        expected = f"{', '.join(known)}, which the policy was trained with, in this order"
+        plain = tuple(one.removesuffix("_image") for one in named)
+        hint = "leave them out: the policy has the names of its cameras"
+        require(plain == known, f"--env {env}", f"cameras {', '.join(named)}", expected, hint)
+    cameras, wanted = named or known, policy.encoder.config.cameras
+    found = f"{len(cameras)} cameras" if cameras else "the usual camera"
+    hint = "name them in the encoder's order, such as --env SUITE/TASK@FIRST,SECOND"
+    require(wanted == max(1, len(cameras)), f"--env {env}", found, f"{wanted}, as many as the policy reads", hint)
+    return cameras or None
+
+
+def _rendered_size(name: str, recorded: Demonstrations | None) -> int | None:
+    """Return the height and width of the demonstrations' frames; `None` where that is not known."""
+    if recorded is None or recorded.frame is None:
+        return None
+    height, width = recorded.frame
+    found, hint = f"demonstrations with frames of {height} x {width}", "clone from frames cut to a square"
+    require(height == width, f"--env {name}", found, "square ones, as simulators render them", hint)
+    return height
+
+
+def _repeat(name: str, recorded: Demonstrations | None) -> int:
+    """Return the control steps an action lasts: on Meta-World as in the demonstrations, where their rate is known."""
+    fps = recorded.fps if recorded is not None else None
+    suite, _, task = name.partition("/")
+    if fps is None or suite not in RATES or task.endswith(".hdf5"):  # a robomimic file has its own rate
+        return 1
+    variable = suite == "metaworld"
+    repeat = round(RATES[suite] / fps) if variable else 1
+    fits = repeat >= 1 and abs(RATES[suite] / repeat - fps) <= RATE_ROUNDING
+    expected = f"{RATES[suite]:g}" + (" divided by a whole number" if variable else "")
+    hint = "record demonstrations at another rate, or evaluate elsewhere"
+    require(fits, f"--env {name}", f"demonstrations with {fps:g} actions a second", expected, hint)
+    return repeat
+
+
+def _fitting(policy: ClonedPolicy | DiffusionPolicy, make: Maker, where: str) -> Env:
+    """Make the task, if the policy can act in it. One cloned under several instructions takes the task's."""
+    env = make()
+    space: Any = env.observation_space
+    dims = [("action", env.action_space.shape, policy.head.action_dim)]
+    if isinstance(policy, DiffusionPolicy):
+        uses_state, state_dim = policy.use_state, policy.state_dim
+    else:
+        uses_state, state_dim = policy.head.config.use_state, policy.head.state_dim
+        policy.instruction = policy.instruction or str(getattr(env.unwrapped, "instruction", ""))
+    if uses_state:
+        dims.append(("state", space["state"].shape, state_dim))
+    for kind, shape, expected in dims:
+        if shape != (expected,):
+            env.close()
+        hint, found = "evaluate where the demonstrations are from", f"{kind}s of {(shape or (0,))[0]} dimensions"
+        require(shape == (expected,), where, found, f"{expected}, as in the demonstrations", hint)
+    return env
+
+
+def _filmed(make: Maker, paths: dict[int, Path]) -> Env:
+    return EpisodeVideos(make(), paths)
+
+
+class EpisodeVideos(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Writes a video of some episodes, and renders nothing for the others.
+
+    Args:
+        env: An environment that renders.
+        paths: Seed of an episode -> its file.
+
+    Raises:
+        BadInputError: When it does not render.
+    """
+
+    def __init__(self, env: Env, paths: dict[int, Path]) -> None:
+        super().__init__(env)
+        found, hint = f"render_mode {env.render_mode!r}", "leave --video out"
+        require(env.render_mode == "rgb_array", "--video", found, "an environment that renders", hint)
+        self._paths, self._path = paths, None  # type: dict[int, Path], Path | None
+        self._images: list[Any] = []
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode, after the film of the one before is written."""
+        self._write()
+        answer = self.env.reset(seed=seed, options=options)
+        self._path = None if seed is None else self._paths.get(seed)
+        self._film()
+        return answer
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Take one step."""
+        answer = self.env.step(action)
+        self._film()
+        if answer[2] or answer[3]:
+            self._write()
+        return answer
+
+    def close(self) -> None:
+        """Write the film of an episode that was ended early."""
+        self._write()
+        super().close()
+
+    def _film(self) -> None:
+        if self._path is not None:
+            self._images.append(np.asarray(self.env.render()))
+
+    def _write(self) -> None:
+        if self._path is not None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            encode_video(self._path, self._images, float(self.env.metadata.get("render_fps", 30)))
+        self._path, self._images = None, []
