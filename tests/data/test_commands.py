@@ -11,7 +11,7 @@ from counterpoint.data.commands import convert, doctor, info
 from counterpoint.data.formats import open_dataset, split_names
 from counterpoint.data.video import encode_video
 from counterpoint.errors import BadInputError
-from tests.data.made import memory_store, smooth_frames, write_epic, write_lerobot, write_videos
+from tests.data.made import memory_store, smooth_frames, write_epic, write_lerobot, write_variable_rate, write_videos
 
 
 def test_info_of_lerobot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,6 +114,20 @@ def test_convert_of_several_rates_asks_for_one_and_takes_nearest_frames(tmp_path
     assert [(e.length, e.fps) for e in out.episodes] == [(2, 30), (2, 30), (30, 30)]
     change = out.frames(2, np.array([20])).astype(float) - open_dataset(source).frames(2, np.arange(60))
     assert np.abs(change).mean(axis=(1, 2, 3)).argmin() == round(20 / 30 * 59.94)
+
+
+def test_convert_of_a_rate_that_varies_takes_frames_nearest_in_time(tmp_path: Path) -> None:
+    source = tmp_path / "videos"
+    source.mkdir()
+    times = write_variable_rate(source / "phone.mp4")
+    (source / "manifest.csv").write_text("video,instruction\nphone.mp4,open\n")
+    with pytest.raises(BadInputError, match="a rate that varies"):
+        convert(source, tmp_path / "out")
+    out = open_dataset(convert(source, tmp_path / "out", fps=10))
+    assert out.episodes[0].length == int(times[-1] * 10) + 1
+    assert doctor(tmp_path / "out") == 0
+    change = out.frames(0, np.array([20])).astype(float) - open_dataset(source).frames(0, np.arange(40))
+    assert np.abs(change).mean(axis=(1, 2, 3)).argmin() == np.abs(times - 2.0).argmin()
 
 
 def test_actions_are_never_resampled(tmp_path: Path) -> None:

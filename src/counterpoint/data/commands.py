@@ -1,8 +1,7 @@
-"""What stands behind `counterpoint data info`, `doctor` and `convert`."""
+"""The work of `counterpoint data info`, `doctor` and `convert`."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,14 @@ from counterpoint.data.episode import Array, Episode
 from counterpoint.data.formats import open_dataset, recognise, split_names
 from counterpoint.data.formats.epic import EpicKitchensStore
 from counterpoint.data.formats.hdf5.reader import Hdf5Store
-from counterpoint.data.formats.lerobot.layout import INFO
 from counterpoint.data.formats.lerobot.reader import LeRobotStore
 from counterpoint.data.formats.lerobot.writer import LeRobotWriter
 from counterpoint.data.formats.minari.files import is_minari
+from counterpoint.data.formats.video_folder import VideoFolderStore
 from counterpoint.data.masks.robot import binary_mask, mask_camera, mask_frames, masked_cameras
 from counterpoint.data.store import EpisodeStore, SubsetStore
-from counterpoint.errors import BadInputError
+from counterpoint.data.video import probe_video
+from counterpoint.errors import BadInputError, require
 from counterpoint.progress import ProgressBar
 
 __all__ = ["convert", "doctor", "info"]
@@ -82,11 +82,10 @@ def doctor(path: str | Path) -> int:
     if not findings:
         console.print(Text(f"{path}: nothing wrong"))
         return 0
-    table = Table(
-        "where", "found", "expected", "hint", title=Text(f"{path}: {len(findings)} finding(s)"), show_lines=True
-    )
+    title = Text(f"{path}: {len(findings)} finding(s)")
+    table = Table("where", "found", "expected", "hint", title=title, show_lines=True)
     for finding in findings[:_SHOWN]:
-        parts = (_relative(finding.where, path), finding.found, finding.expected, finding.hint)
+        parts = (finding.where.removeprefix(f"{path}/"), finding.found, finding.expected, finding.hint)
         table.add_row(*(Text(part, overflow="fold") for part in parts))
     console.print(table)
     if len(findings) > _SHOWN:
@@ -98,17 +97,17 @@ def convert(path: str | Path, out: str | Path, *, size: int | None = None, fps: 
     """Write any data set that can be read as LeRobot v3.0.
 
     A LeRobot data set has one whole number of frames a second. Where all episodes agree on one after rounding, every
-    frame is kept and the true rate is told in `meta/info.json`; otherwise `fps` must be given, and the frame nearest
-    in time is taken.
+    frame is kept and the true rate is noted in `meta/info.json`; otherwise, or where a video's rate varies, `fps` must
+    be given, and the frame nearest in time is taken.
 
     Args:
-        path: What to read.
+        path: Any data set that `open_dataset` accepts.
         out: The folder to write; must not exist.
         size: Side of the square to resize frames to, in pixels; by default they stay as they are.
         fps: Frames a second to resample videos to.
 
     Raises:
-        BadInputError: When the source is damaged, its rates or sizes differ, or `out` exists.
+        BadInputError: When the source is damaged, its rates differ or vary, its sizes differ, or `out` exists.
     """
     store: EpisodeStore = open_dataset(path)
     splits, (robot_type, about), fingerprint = _splits(path, store), _origin(store), store.fingerprint
@@ -132,13 +131,10 @@ def convert(path: str | Path, out: str | Path, *, size: int | None = None, fps: 
         for number in range(len(store.episodes)):
             episode = _episode(store, number, rate, size, resample=fps is not None)
             for camera, frames in episode.frames.items():
-                if size is None and frames.shape[1:] != first.frames[camera].shape[1:]:
-                    raise BadInputError(
-                        f"{path}, episode {number}",
-                        f"frames of {frames.shape[1]}x{frames.shape[2]}",
-                        f"{first.frames[camera].shape[1]}x{first.frames[camera].shape[2]}, as in episode 0",
-                        "give --size to bring all frames to one size",
-                    )
+                (_, height, width, _), wanted = frames.shape, first.frames[camera].shape
+                same = frames.shape[1:] == wanted[1:]
+                expected, hint = f"{wanted[1]}x{wanted[2]}, as in episode 0", "give --size to bring all to one size"
+                require(same, f"{path}, episode {number}", f"frames of {height}x{width}", expected, hint)
             writer.add_episode(episode)
             bar.advance()
     writer.finalize(splits or None)
@@ -159,13 +155,8 @@ def _camera_size(store: EpisodeStore, camera: str) -> str:
     return f"{camera} {width}x{height}"
 
 
-def _relative(where: str, path: str | Path) -> str:
-    """Places inside the data set, told without the way to it."""
-    return where.removeprefix(f"{path}/")
-
-
 def _splits(path: str | Path, store: EpisodeStore) -> dict[str, str]:
-    """Split name -> "a:b", episodes a to b - 1; of HDF5 their number, as they lie scattered."""
+    """Return split name -> "a:b", episodes a to b - 1; of HDF5 their number, as they are scattered."""
     if isinstance(store, LeRobotStore):
         return {name: f"{first}:{stop}" for name, (first, stop) in store.info.splits.items()}
     if isinstance(store, Hdf5Store):
@@ -178,7 +169,7 @@ def _splits(path: str | Path, store: EpisodeStore) -> dict[str, str]:
 
 
 def _train_first(store: Hdf5Store) -> tuple[EpisodeStore, dict[str, str]]:
-    """The episodes of `train`, of `valid`, and the rest, with the two as ranges; other subsets have no place there."""
+    """Return the episodes of `train`, of `valid`, and the rest, with the two as ranges; other subsets are dropped."""
     train, valid = (store.splits.get(name, ()) for name in ("train", "valid"))
     if not train or set(train) & set(valid):
         return store, {}
@@ -190,15 +181,13 @@ def _train_first(store: Hdf5Store) -> tuple[EpisodeStore, dict[str, str]]:
 
 
 def _origin(store: EpisodeStore) -> tuple[str, dict[str, Any]]:
-    """Robot and further notes of a LeRobot source."""
-    if not isinstance(store, LeRobotStore):
-        return "unknown", {}
-    raw = json.loads((store.root / INFO).read_text(encoding="utf-8"))
+    """Return the robot and further notes of a LeRobot source."""
+    raw = store.info.raw if isinstance(store, LeRobotStore) else {}
     return str(raw.get("robot_type") or "unknown"), dict(raw.get("counterpoint") or {})
 
 
 def _lossless_cameras(store: EpisodeStore) -> list[str]:
-    """Cameras that the source keeps as pictures rather than video, and masks."""
+    """Return the cameras that the source keeps as images rather than video, and masks."""
     masks = [mask_camera(camera) for camera in masked_cameras(store.cameras)]
     if not isinstance(store, LeRobotStore):
         return masks
@@ -208,27 +197,25 @@ def _lossless_cameras(store: EpisodeStore) -> list[str]:
 
 def _rate(store: EpisodeStore, fps: int | None) -> int:
     rates = Counter(max(1, round(episode.fps)) for episode in store.episodes)
-    if fps is None and len(rates) > 1:
-        raise BadInputError(
-            "frames a second",
-            ", ".join(f"{rate} ({count} episodes)" for rate, count in rates.most_common()),
-            "one rate, as LeRobot data sets have",
-            f"give --fps {rates.most_common(1)[0][0]} to take the frames nearest in time",
-        )
-    if fps is not None and store.actions(0) is not None:
-        raise BadInputError(
-            "--fps", "data with actions", "videos alone: an action belongs to its own time step", "leave --fps out"
-        )
+    variable = isinstance(store, VideoFolderStore) and any(probe_video(video).variable for video in store.videos)
+    if fps is None and (len(rates) > 1 or variable):
+        found = "a rate that varies" if variable else ", ".join(f"{r} ({n} episodes)" for r, n in rates.most_common())
+        hint = f"give --fps {rates.most_common(1)[0][0]} to take the frames nearest in time"
+        raise BadInputError("frames a second", found, "one rate, as LeRobot data sets have", hint)
+    expected = "videos alone: an action belongs to its own time step"
+    good = fps is None or store.actions(0) is None
+    require(good, "--fps", "data with actions", expected, "leave --fps out")
     return fps or next(iter(rates))
 
 
 def _episode(store: EpisodeStore, number: int, rate: int, size: int | None, *, resample: bool) -> Episode:
-    """One episode at the target's rate and size; frames are decoded in chunks, so that few are held at full size."""
+    """Return one episode at the target's rate and size; few frames are held at full size at a time."""
     info = store.episodes[number]
     steps = np.arange(info.length)
     if resample:
-        seconds = np.arange(int((info.length - 1) / info.fps * rate) + 1) / rate
-        steps = np.minimum(np.rint(seconds * info.fps), info.length - 1).astype(np.int64)
+        times = store.timestamps(number)
+        seconds = np.arange(int(times[-1] * rate) + 1) / rate
+        steps = np.rint(np.interp(seconds, times, steps)).astype(np.int64)
     actions, state, rewards = store.actions(number), store.state(number), store.rewards(number)
     return Episode(
         frames={camera: _frames(store, number, steps, camera, size) for camera in store.cameras},
@@ -246,5 +233,5 @@ def _frames(store: EpisodeStore, number: int, steps: Array, camera: str, size: i
     if size is None:
         return np.concatenate(list(chunks))
     resized = np.concatenate([resize(chunk, size) for chunk in chunks])
-    masks = [mask_camera(picture) for picture in masked_cameras(store.cameras)]
+    masks = [mask_camera(masked) for masked in masked_cameras(store.cameras)]
     return mask_frames(binary_mask(resized)) if camera in masks else resized

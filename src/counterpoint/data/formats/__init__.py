@@ -1,4 +1,4 @@
-"""One reader a format, and `open_dataset`, which tells them apart by what lies in the folder."""
+"""One reader a format, and `open_dataset`, which recognises a format by the files in the folder."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from counterpoint.data.formats.base import OnBadRow, raise_error
 from counterpoint.data.formats.drq import DrqReplayStore, drq_files
 from counterpoint.data.formats.epic import EpicKitchensStore
 from counterpoint.data.formats.hdf5.reader import Hdf5Store, hdf5_files, hdf5_splits
+from counterpoint.data.formats.lerobot.layout import read_info
 from counterpoint.data.formats.lerobot.reader import LeRobotStore
 from counterpoint.data.formats.rlbench.reader import RLBenchStore, first_rlbench_episode
 from counterpoint.data.formats.video_folder import MANIFESTS, VideoFolderStore
@@ -24,7 +25,7 @@ EPIC_SPLITS = ("train", "validation")
 
 
 class Format(Enum):
-    """What a folder can be."""
+    """The formats of data sets."""
 
     LEROBOT = "LeRobot"
     VIDEO_FOLDER = "video folder"
@@ -36,7 +37,7 @@ class Format(Enum):
 
 
 def recognise(path: str | Path) -> Format:
-    """Tell a data set's format by its files.
+    """Return a data set's format, by its files.
 
     Raises:
         BadInputError: When nothing is there, or nothing this library reads.
@@ -77,7 +78,7 @@ def open_dataset(
             or variations, or a training store.
         split: One of `split_names(path)`; by default every episode.
         camera: Keep this camera alone; by default all.
-        on_bad_row: Told of each row of a manifest or annotation file, and each HDF5 demonstration, replay file or
+        on_bad_row: Called for each row of a manifest or annotation file, and each HDF5 demonstration, replay file or
             RLBench episode, that cannot be used, which is then left out; by default the first one raises.
 
     Raises:
@@ -85,45 +86,44 @@ def open_dataset(
     """
     kind, path = recognise(path), Path(path)
     if split is not None and kind is not Format.LEROBOT and split not in split_names(path):
-        raise BadInputError(
-            f"split of {path}",
-            repr(split),
-            f"one of {list(split_names(path))}" if split_names(path) else f"none: a {kind.value} has no splits",
-            "name a split the data set has, or leave it out for every episode",
-        )
-    store: EpisodeStore
-    if kind is Format.LEROBOT:
-        store = LeRobotStore(path, split=split)
-    elif kind is Format.VIDEO_FOLDER:
-        store = VideoFolderStore(path, on_bad_row=on_bad_row)
-    elif kind is Format.EPIC_KITCHENS:
-        tables = [t for t in _epic_tables(path) if split is None or t.stem.endswith(f"_{split}")]
-        store = EpicKitchensStore(tables, _epic_frames(path) or path, on_bad_row=on_bad_row)
-    elif kind is Format.HDF5:
-        store = Hdf5Store(path, split=split, on_bad_row=on_bad_row)
-    elif kind is Format.DRQ_REPLAY:
-        store = DrqReplayStore(path, on_bad_row=on_bad_row)
-    elif kind is Format.RLBENCH:
-        store = RLBenchStore(path, on_bad_row=on_bad_row)
-    else:
-        store = CachedStore(path)
+        names = list(split_names(path))
+        expected = f"one of {names}" if names else f"none: a {kind.value} has no splits"
+        raise BadInputError(f"split of {path}", repr(split), expected, "name one of these, or leave it out for all")
+    store = _open(kind, path, split, on_bad_row)
     return store if camera is None else OneCameraStore(store, camera)
 
 
+def _open(kind: Format, path: Path, split: str | None, on_bad_row: OnBadRow) -> EpisodeStore:
+    match kind:
+        case Format.LEROBOT:
+            return LeRobotStore(path, split=split)
+        case Format.VIDEO_FOLDER:
+            return VideoFolderStore(path, on_bad_row=on_bad_row)
+        case Format.EPIC_KITCHENS:
+            tables = [table for table in _epic_tables(path) if split is None or table.stem.endswith(f"_{split}")]
+            return EpicKitchensStore(tables, _epic_frames(path) or path, on_bad_row=on_bad_row)
+        case Format.HDF5:
+            return Hdf5Store(path, split=split, on_bad_row=on_bad_row)
+        case Format.DRQ_REPLAY:
+            return DrqReplayStore(path, on_bad_row=on_bad_row)
+        case Format.RLBENCH:
+            return RLBenchStore(path, on_bad_row=on_bad_row)
+        case Format.TRAINING_STORE:
+            return CachedStore(path)
+
+
 def split_names(path: str | Path) -> tuple[str, ...]:
-    """The splits a data set has; empty where its format has none."""
+    """Return the splits a data set has; empty where its format has none."""
     kind, path = recognise(path), Path(path)
     if kind is Format.LEROBOT:
-        return tuple(LeRobotStore(path).info.splits)
+        return tuple(read_info(path).splits)
     if kind is Format.EPIC_KITCHENS:
         return tuple(table.stem.removeprefix("EPIC_100_") for table in _epic_tables(path))
-    if kind is Format.HDF5:
-        return hdf5_splits(path)
-    return ()
+    return hdf5_splits(path) if kind is Format.HDF5 else ()
 
 
 def _epic_tables(path: Path) -> list[Path]:
-    """Annotation files in the folder, or in the one above it."""
+    """Return annotation files in the folder, or else in the one above it."""
     for folder in (path, path.parent):
         tables = [folder / f"EPIC_100_{split}.csv" for split in EPIC_SPLITS]
         if any(table.is_file() for table in tables):
@@ -132,7 +132,7 @@ def _epic_tables(path: Path) -> list[Path]:
 
 
 def _epic_frames(path: Path) -> Path | None:
-    """The folder of PXX folders: this one or one inside it."""
+    """Return the folder of PXX folders: this one or one inside it."""
     if not path.is_dir():
         return None
     candidates = (path, *sorted(child for child in path.iterdir() if child.is_dir()))

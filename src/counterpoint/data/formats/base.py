@@ -98,7 +98,8 @@ class Reader(EpisodeStore):
         """Hex digest that changes whenever the content behind the store does."""
         digest = hashlib.sha256(repr((self.episodes, self.identity())).encode())
         for path in self.files():
-            stat = path.stat()
+            with parsing(path, "a readable file"):
+                stat = path.stat()
             digest.update(f"{path.name}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
         return digest.hexdigest()
 
