@@ -7,7 +7,7 @@ import numpy as np
 from counterpoint.data.prepared import open_prepared, together, validation_split
 from counterpoint.data.store import MultiTaskStore
 from counterpoint.training.pretrain import DataConfig, open_training_data
-from tests.data.formats.hdf5_made import made_demo, write_robomimic
+from tests.data.formats.hdf5.made import made_demo, write_robomimic
 from tests.data.numbered import numbered_store
 
 

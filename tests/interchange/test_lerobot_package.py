@@ -14,7 +14,7 @@ lerobot_dataset = pytest.importorskip(
 from counterpoint.data.episode import Array, Episode  # noqa: E402  (after importorskip, which needs no import of ours)
 from counterpoint.data.formats.lerobot.reader import LeRobotStore  # noqa: E402
 from counterpoint.data.store import read_episode  # noqa: E402
-from tests.data.formats.lerobot_made import FPS, episode, write_v21, write_v30  # noqa: E402
+from tests.data.formats.lerobot.made import FPS, episode, write_v21, write_v30  # noqa: E402
 
 SIZES = {"top": (64, 96), "wrist": (72, 80)}
 pytestmark = pytest.mark.filterwarnings("ignore")  # lerobot's own, of torchvision's decoder and of numpy

@@ -20,7 +20,7 @@ from counterpoint.data.formats.lerobot.tables import as_column
 from counterpoint.data.store import EpisodeStore
 from counterpoint.data.video import encode_video
 from counterpoint.errors import BadInputError
-from tests.data.formats.lerobot_made import FPS, edit_column, edit_info, episode, write_v30
+from tests.data.formats.lerobot.made import FPS, edit_column, edit_info, episode, write_v30
 
 EPISODES = tuple(episode(number, 5 + number, success=number != 1) for number in range(4))
 DATA = "data/chunk-000/file-000.parquet"

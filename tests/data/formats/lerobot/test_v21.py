@@ -12,7 +12,7 @@ from counterpoint.data.formats.lerobot.reader import LeRobotStore
 from counterpoint.data.store import read_episode
 from counterpoint.data.video import encode_video
 from counterpoint.errors import BadInputError
-from tests.data.formats.lerobot_made import FPS, edit_info, episode, write_v21
+from tests.data.formats.lerobot.made import FPS, edit_info, episode, write_v21
 
 EPISODES = tuple(episode(number, 4 + number, success=number != 1) for number in range(3))
 

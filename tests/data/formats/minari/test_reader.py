@@ -24,7 +24,7 @@ from counterpoint.data.formats.minari.writer import write_minari
 from counterpoint.data.replay import ReplayBuffer
 from counterpoint.data.store import MemoryStore
 from counterpoint.errors import BadInputError, MissingExtraError
-from tests.data.formats.minari_made import goal_episodes, raw_dataset, raw_episode
+from tests.data.formats.minari.made import goal_episodes, raw_dataset, raw_episode
 
 minari = pytest.importorskip("minari")
 pytest.importorskip("h5py")

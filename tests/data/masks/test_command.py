@@ -15,7 +15,7 @@ from counterpoint.data.masks.command import write_masks as command
 from counterpoint.data.masks.robot import binary_mask, mask_frames
 from counterpoint.errors import BadInputError
 from tests.data.made import write_lerobot, write_lerobot_v21, write_videos
-from tests.data.made_masks import made_masks, write_masks
+from tests.data.masks.made import made_masks, write_masks
 
 
 def add(path: Path, out: Path, **given: Any) -> None:

@@ -12,7 +12,7 @@ from counterpoint.data.masks.sources import MaskFiles
 from counterpoint.data.store import MemoryStore
 from counterpoint.errors import BadInputError
 from tests.data.made import memory_store
-from tests.data.made_masks import made_masks, write_masks
+from tests.data.masks.made import made_masks, write_masks
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from counterpoint.data.masks.robot import mask_frames
 from counterpoint.data.store import read_episode
 from counterpoint.errors import BadInputError
 from tests.data.made import smooth_frames
-from tests.data.made_masks import LENGTHS, made_masks
+from tests.data.masks.made import LENGTHS, made_masks
 
 ENV: dict[str, Any] = {
     "env_name": "Lift",

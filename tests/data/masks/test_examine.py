@@ -13,7 +13,7 @@ from counterpoint.data.formats.lerobot.writer import LeRobotWriter
 from counterpoint.data.masks.robot import constant, examine_masks, mask_frames
 from counterpoint.data.store import MemoryStore
 from tests.data.made import smooth_frames
-from tests.data.made_masks import made_masks
+from tests.data.masks.made import made_masks
 
 
 def store_of(mask: Array) -> MemoryStore:

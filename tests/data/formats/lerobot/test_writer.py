@@ -18,7 +18,7 @@ from counterpoint.data.formats.lerobot.writer import LeRobotWriter, PixelCounts,
 from counterpoint.data.store import read_episode
 from counterpoint.data.video import encode_video, read_frames
 from counterpoint.errors import BadInputError
-from tests.data.formats.lerobot_made import FPS, SIZES, episode, write_v30
+from tests.data.formats.lerobot.made import FPS, SIZES, episode, write_v30
 
 
 def assert_same(found: Episode, given: Episode, lossless: tuple[str, ...] = ()) -> None:

@@ -23,7 +23,7 @@ from counterpoint.data.formats.hdf5.files import env_args
 from counterpoint.data.formats.hdf5.reader import Hdf5Store
 from counterpoint.data.store import EpisodeStore, read_episode
 from counterpoint.errors import BadInputError, MissingExtraError
-from tests.data.formats.hdf5_made import ENV_ARGS, made_demo, write_libero, write_robomimic
+from tests.data.formats.hdf5.made import ENV_ARGS, made_demo, write_libero, write_robomimic
 
 CAMERAS = ("agentview_image", "robot0_eye_in_hand_image")
 

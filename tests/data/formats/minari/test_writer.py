@@ -11,7 +11,7 @@ from counterpoint.data.draws import GoalEpisode
 from counterpoint.data.formats.minari.reader import episode_success, is_minari, load_minari, read_minari
 from counterpoint.data.formats.minari.writer import write_minari
 from counterpoint.errors import BadInputError
-from tests.data.formats.minari_made import goal_episodes
+from tests.data.formats.minari.made import goal_episodes
 
 minari = pytest.importorskip("minari")
 pytest.importorskip("h5py")

@@ -17,7 +17,7 @@ from counterpoint.data.formats.rlbench.reader import RLBenchStore
 from counterpoint.data.masks.robot import binary_mask, masked_cameras
 from counterpoint.data.store import EpisodeStore, read_episode
 from counterpoint.errors import BadInputError
-from tests.data.formats.rlbench_made import mask_picture, picture, rlbench_installed, write_episode, write_task
+from tests.data.formats.rlbench.made import mask_picture, picture, rlbench_installed, write_episode, write_task
 
 
 def test_a_task_is_recognised_from_every_folder_above_its_episodes(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from counterpoint.data.commands import doctor, info
 from counterpoint.data.formats.minari.reader import describe_minari, examine_minari
 from counterpoint.data.formats.minari.writer import write_minari
-from tests.data.formats.minari_made import goal_episodes, raw_dataset, raw_episode
+from tests.data.formats.minari.made import goal_episodes, raw_dataset, raw_episode
 
 pytest.importorskip("minari")
 pytest.importorskip("h5py")
