@@ -31,8 +31,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
-from counterpoint.encoders.vit import ViTConfig
+from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder, ViTConfig
 from counterpoint.policies.diffusion import DiffusionConfig, DiffusionHead
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
 from counterpoint.provenance import provenance

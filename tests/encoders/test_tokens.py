@@ -95,7 +95,7 @@ def test_tokens_that_nobody_takes_can_be_let_go() -> None:
     torch.autograd.backward([features.sum()])
     del features
     assert kept[0]() is not None
-    tap.forget()
+    tap.clear()
     assert kept[0]() is None
     with pytest.raises(BadInputError, match="0 of its 2 blocks"):
         tap.take()

@@ -9,8 +9,7 @@ import torch
 from pydantic import ValidationError
 from safetensors.torch import save_file
 
-from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
-from counterpoint.encoders.vit import ViTConfig
+from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder, ViTConfig
 from counterpoint.errors import BadInputError
 
 SMALL = ViTConfig(model="vit_tiny_patch16_224", patch=8, embed_dim=24, depth=2, heads=3)

@@ -7,8 +7,7 @@ import numpy as np
 from counterpoint.data.episode import Episode
 from counterpoint.data.masks.robot import mask_camera
 from counterpoint.data.store import MemoryStore
-from counterpoint.encoders.observation import ObservationConfig
-from counterpoint.encoders.vit import ViTConfig
+from counterpoint.encoders.observation import ObservationConfig, ViTConfig
 from counterpoint.policies.diffusion import DiffusionConfig
 from counterpoint.training.fit import TrainConfig
 from counterpoint.training.imitate import ImitationConfig

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Literal, Self, cast
+from pathlib import Path
+from typing import Any, Literal, Self, cast
 
 import torch
 from jaxtyping import Float, Shaped, UInt8
@@ -16,8 +17,8 @@ from counterpoint.encoders.hub import HubEncoder
 from counterpoint.encoders.preprocess import check_frames, stack_frames
 from counterpoint.encoders.text import SentenceTower
 from counterpoint.encoders.towers import MINILM, ResNet18
-from counterpoint.encoders.vit import ViT, ViTConfig
-from counterpoint.errors import require
+from counterpoint.encoders.weights import fit_weights, is_local, read_weights
+from counterpoint.errors import BadInputError, MissingExtraError, require
 
 __all__ = [
     "DrQConvNet",
@@ -27,6 +28,8 @@ __all__ = [
     "ObservationEncoder",
     "ObservationKind",
     "SpatialSoftmax",
+    "ViT",
+    "ViTConfig",
 ]
 
 
@@ -151,6 +154,79 @@ class FilmResNet18(nn.Module):
             rows = self.language(list(instruction))
         ends = list(accumulate(2 * width for width in self.widths))[:-1]
         return torch.tensor_split(rows.repeat_interleave(count // len(instruction), 0), ends, 1)
+
+
+class ViTConfig(FrozenConfig):
+    """Settings of a vision transformer; fields left `None` are the model's own.
+
+    Attributes:
+        model: Name of a timm model; the paper's is ViT-S/16.
+        patch: Side of a patch in pixels.
+        embed_dim: Width of a token.
+        depth: Number of blocks.
+        heads: Attention heads.
+    """
+
+    model: str = "vit_small_patch16_224"
+    patch: PositiveInt | None = None
+    embed_dim: PositiveInt | None = None
+    depth: PositiveInt | None = None
+    heads: PositiveInt | None = None
+
+
+class ViT(nn.Module):
+    """timm's vision transformer over stacks of S frames: the class token, or pooled tokens of a model without one.
+
+    ICon (Wang and Lin, 2025, Appendix A.2) has ViT-S with patches of 16 pixels at 224 x 224, one for each camera.
+
+    Args:
+        config: The transformer.
+        size: Height and width of the images, in pixels.
+        stack: S; a stack's frames are the channels of one image.
+        start: A weight file, or a tag that timm fetches; `None` for random weights.
+
+    Attributes:
+        vit: timm's model.
+        embed_dim: D.
+
+    Raises:
+        BadInputError: When the model is unknown or no vision transformer, or weights do not fit.
+        MissingExtraError: When timm is not installed.
+    """
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, config: ViTConfig, *, size: int, stack: int = 1, start: str | None = None) -> None:
+        super().__init__()
+        try:
+            import timm
+        except ModuleNotFoundError as error:
+            raise MissingExtraError("timm", "clip") from error
+        tag = start if start is not None and not is_local(start) else None
+        own: dict[str, Any] = {"patch_size": config.patch, "embed_dim": config.embed_dim}
+        own |= {"depth": config.depth, "num_heads": config.heads}
+        own = {key: value for key, value in own.items() if value is not None}
+        name = f"{config.model}.{tag}" if tag else config.model
+        try:
+            model: Any = timm.create_model(
+                name, pretrained=tag is not None, num_classes=0, img_size=size, in_chans=3 * stack, **own
+            )
+        except (RuntimeError, TypeError, AssertionError, ValueError, OSError) as error:
+            found = f"{name} at {size} pixels: {str(error).splitlines()[0]}"
+            expected = "a vision transformer of timm's, with patches that divide the image"
+            raise BadInputError("vit", found, expected, "choose one of timm.list_models('vit_*')") from error
+        self.vit: nn.Module = model
+        if start is not None and tag is None:
+            fit_weights(self.vit, read_weights(Path(start).expanduser()), Path(start))
+        self.embed_dim = int(model.num_features)
+        for buffer, key in (("mean", "mean"), ("deviation", "std")):
+            self.register_buffer(buffer, torch.tensor(model.pretrained_cfg.get(key) or (0.5, 0.5, 0.5)))
+
+    def forward(self, frames: Shaped[Tensor, "N S H W 3"]) -> Float[Tensor, "N D"]:
+        """Embed N stacks, uint8 in [0, 255] or float in [0, 1]."""
+        embedded: Tensor = self.vit(stack_frames(frames, self.mean, self.deviation))
+        return embedded
 
 
 ObservationKind = Literal["drq", "resnet18", "resnet18_film", "libero", "pretrained", "vit"]

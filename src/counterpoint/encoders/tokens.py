@@ -123,7 +123,7 @@ class TokenTap:
     def take_whole(self) -> tuple[Float[Tensor, "n N D"], ...]:
         """Return the tokens as `take`, with the `parts.prefix` tokens before the first patch."""
         tokens = tuple(self._kept)
-        self.forget()
+        self.clear()
         layers, prefix = len(self.parts.blocks), self.parts.prefix
         expected = "one forward pass with gradients since the tokens were last taken"
         hint = "call the model on the images first, outside torch.no_grad() and reentrant gradient checkpointing"
@@ -135,7 +135,7 @@ class TokenTap:
         require(len(shape) == 3 and shape[1] == wanted, "vit", found, expected, hint)
         return tokens
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Clear tokens that were not taken."""
         self._kept, self._open = [], False
 
@@ -144,7 +144,7 @@ class TokenTap:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
-        self.forget()
+        self.clear()
 
     def _begin(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         if torch.is_grad_enabled():

@@ -118,7 +118,7 @@ class IConTerm(AuxiliaryTerm):
         """Terms with batches of their own may have passed them through the tapped encoder."""
         for icon in self.each:
             assert isinstance(icon, ICon)
-            icon.tap.forget()
+            icon.tap.clear()
 
 
 class CrosswayTerm(AuxiliaryTerm):
