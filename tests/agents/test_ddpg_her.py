@@ -45,12 +45,12 @@ def test_the_border_of_success_counts_as_success() -> None:
     assert hindsight_reward(torch.tensor([[0.0], [0.0]]), torch.tensor([[0.5], [0.6]]), 0.5).tolist() == [0, -1]
 
 
-def test_pictures_are_reached_when_equal() -> None:
-    picture = torch.full((1, 4, 4, 3), 255, dtype=torch.uint8)
-    other = picture.clone()
+def test_images_are_reached_when_equal() -> None:
+    image = torch.full((1, 4, 4, 3), 255, dtype=torch.uint8)
+    other = image.clone()
     other[0, 0, 0, 0] = 254
-    assert hindsight_reward(picture, picture, 0.0).tolist() == [0]
-    assert hindsight_reward(picture, other, 0.0).tolist() == [-1]
+    assert hindsight_reward(image, image, 0.0).tolist() == [0]
+    assert hindsight_reward(image, other, 0.0).tolist() == [-1]
 
 
 def test_the_stated_share_of_goals_is_relabelled() -> None:

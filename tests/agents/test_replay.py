@@ -157,7 +157,7 @@ def test_a_folder_of_another_buffer_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("in_files", [False, True])
-def test_pictures(tmp_path: Path, in_files: bool) -> None:
+def test_images(tmp_path: Path, in_files: bool) -> None:
     shape, rng = (8, 8, 3), np.random.default_rng(0)
     spaces = Spaces(observation=shape, goal=shape, action=3, discrete=True)
     kept, shared = (
@@ -167,9 +167,9 @@ def test_pictures(tmp_path: Path, in_files: bool) -> None:
         for name in ("kept", "shared")
     )
     for _ in range(9):
-        pictures, command = rng.integers(256, size=(7, *shape), dtype=np.uint8), np.full(shape, 9, np.uint8)
+        images, command = rng.integers(256, size=(7, *shape), dtype=np.uint8), np.full(shape, 9, np.uint8)
         for buffer in (kept, shared):
-            buffer.add_episode(pictures, np.array([0, 1, 2, 2, 1, 0]), pictures, commanded=command)
+            buffer.add_episode(images, np.array([0, 1, 2, 2, 1, 0]), images, commanded=command)
     assert same(batches(kept), batches(shared))
     batch = batches(kept, 1)[0]
     assert batch["observation"].dtype == batch["goal"].dtype == np.uint8

@@ -78,7 +78,7 @@ def test_online_through_the_command_line_then_longer_then_evaluated(
 
 
 @pytest.mark.parametrize("form", [{"env.observations": "image"}, {"env.goals": "state"}])
-def test_pictures_and_whole_states_train_online(form: dict[str, Any], tmp_path: Path) -> None:
+def test_images_and_whole_states_train_online(form: dict[str, Any], tmp_path: Path) -> None:
     train_agent("td_infonce", tmp_path / "run", ONLINE | form, env="FetchPush-v4")
     saved = load(tmp_path / "run")
     assert saved.agent.spaces.goal == saved.agent.spaces.observation

@@ -30,7 +30,7 @@ def room() -> Iterator[Path]:
         yield Path(folder)
 
 
-def coarse_pictures(count: int) -> Tensor:
+def coarse_images(count: int) -> Tensor:
     generator = torch.Generator().manual_seed(1)
     blocks = torch.randint(0, 256, (count, 4, 4, 3), dtype=torch.uint8, generator=generator)
     return blocks.repeat_interleave(56, dim=1).repeat_interleave(56, dim=2)
@@ -60,7 +60,7 @@ def test_converted_encoders_embed_as_the_authors_model_does(
     if half:
         reference = OpenAIClip().eval()
         reference.load_state_dict({name: weights[name] for name in reference.state_dict()})
-    frames, tokens = coarse_pictures(2), open_clip.get_tokenizer("RN50")(TEXTS)
+    frames, tokens = coarse_images(2), open_clip.get_tokenizer("RN50")(TEXTS)
     with torch.no_grad():
         images, texts = reference.encode_image(as_clip_sees(frames)), reference.encode_text(tokens)
         # Different inputs must differ by far more than the tolerance, or the comparison would show nothing.

@@ -122,23 +122,23 @@ def test_autocast_returns_single_precision() -> None:
 
 def test_centring_takes_off_the_mean_image_and_divides() -> None:
     encoder = built(DRQ)
-    pictures = frames(40, DRQ)[:, 0]
-    encoder.centre_on(pictures)
+    images = frames(40, DRQ)[:, 0]
+    encoder.centre_on(images)
     seen: list[Tensor] = []
     encoder.body.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
-    encoder(pictures[:, None].expand(-1, 2, -1, -1, -1))
+    encoder(images[:, None].expand(-1, 2, -1, -1, -1))
     torch.testing.assert_close(seen[0].mean(0), torch.zeros(6, 24, 24), rtol=0, atol=1e-5)
     torch.testing.assert_close(seen[0].std(), torch.ones(()), rtol=1e-4, atol=1e-4)
 
 
-def test_centring_on_pictures_that_never_change_stays_finite() -> None:
+def test_centring_on_images_that_never_change_stays_finite() -> None:
     encoder = built(DRQ)
     encoder.centre_on(torch.full((3, 24, 24, 3), 7, dtype=torch.uint8))
     assert encoder(frames(2, DRQ)).isfinite().all()
 
 
 @pytest.mark.parametrize("shape", [(0, 24, 24, 3), (4, 25, 24, 3), (4, 2, 24, 24, 3)])
-def test_pictures_of_another_size_cannot_centre(shape: tuple[int, ...]) -> None:
+def test_images_of_another_size_cannot_centre(shape: tuple[int, ...]) -> None:
     with pytest.raises(BadInputError, match=r"expected \[N, 24, 24, 3\]"):
         built(DRQ).centre_on(torch.zeros(shape, dtype=torch.uint8))
 
@@ -210,11 +210,11 @@ def test_two_cameras_are_two_encoders_side_by_side(kind: str) -> None:
 
 def test_two_cameras_have_two_mean_images_and_are_counted() -> None:
     encoder = built(two("drq"))
-    pictures = frames(9, DRQ)  # as many pictures of a moment as DRQ stacks frames: two
-    encoder.centre_on(pictures)
+    images = frames(9, DRQ)  # as many images of a moment as DRQ stacks frames: two
+    encoder.centre_on(images)
     for camera in (0, 1):
         mean = encoder.get_buffer(f"body.{camera}.mean_image")
-        torch.testing.assert_close(mean, pictures[:, camera].float().mean(0) / 255)
+        torch.testing.assert_close(mean, images[:, camera].float().mean(0) / 255)
     with pytest.raises(BadInputError, match=r"expected \[N, 4, 24, 24, 3\].*from each of 2 cameras"):
         encoder(frames(2, DRQ))
 

@@ -51,7 +51,7 @@ def test_no_image_makes_no_image() -> None:
     assert run(pixels(0, 4, 8, 8, 3)).shape == (0, 3, 8, 8)
 
 
-def test_resizing_keeps_the_whole_picture_and_its_average() -> None:
+def test_resizing_keeps_the_whole_image_and_its_average() -> None:
     frames = torch.zeros(8, 32, 3, dtype=torch.uint8)
     frames[:, 16:] = 255
     made = run(frames) * STD[:, None, None] + MEAN[:, None, None]

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import timm
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from counterpoint.encoders.tokens import TokenTap
+from counterpoint.encoders.tokens import TokenTap, attention_maps, vit_parts
 from counterpoint.errors import BadInputError
 from tests.encoders.vits import PREFIX, open_clip_vit, small_vit, timm_vit
 
 
-def pictures(n: int = 2, height: int = 32, width: int = 32) -> torch.Tensor:
+def images(n: int = 2, height: int = 32, width: int = 32) -> torch.Tensor:
     return torch.randn(n, 3, height, width, generator=torch.Generator().manual_seed(0))
 
 
@@ -24,7 +24,7 @@ def test_any_timm_vit(name: str) -> None:
     patch = 14 if "patch14" in name else 16
     vit = timm_vit(name, img_size=4 * patch)
     tap = TokenTap(vit)
-    x = pictures(2, 4 * patch, 4 * patch)
+    x = images(2, 4 * patch, 4 * patch)
     features = vit(x)
     tokens = tap.take()
     assert tap.grid == (4, 4)
@@ -43,19 +43,19 @@ def test_any_timm_vit(name: str) -> None:
 def test_open_clip(batch_first: bool) -> None:
     vit = open_clip_vit(batch_first=batch_first)
     tap = TokenTap(vit)
-    vit(pictures())
+    vit(images())
     tokens = tap.take()
     assert tap.grid == (4, 4)
-    theirs = vit.forward_intermediates(pictures(), output_fmt="NLC")["image_intermediates"]
+    theirs = vit.forward_intermediates(images(), output_fmt="NLC")["image_intermediates"]
     for mine, other in zip(tokens, theirs, strict=True):
         assert torch.equal(mine, other)
 
 
-def test_pictures_of_other_sizes() -> None:
+def test_images_of_other_sizes() -> None:
     vit = small_vit(dynamic_img_size=True)
     tap = TokenTap(vit)
     assert tap.grid == (8, 8)
-    vit(pictures(1, 16, 24))
+    vit(images(1, 16, 24))
     assert tap.grid == (4, 6)
     assert [x.shape for x in tap.take()] == [(1, 24, 24)] * 2
 
@@ -65,8 +65,8 @@ def test_one_pass_and_only_the_last() -> None:
     calls = []
     vit.blocks[0].register_forward_hook(lambda *_: calls.append(1))
     tap = TokenTap(vit)
-    vit(pictures(3))
-    vit(pictures(2))
+    vit(images(3))
+    vit(images(2))
     assert len(tap.take()[0]) == 2
     assert len(calls) == 2
     with pytest.raises(BadInputError, match="0 of its 2 blocks"):
@@ -77,12 +77,12 @@ def test_nothing_is_kept_without_gradients() -> None:
     vit = small_vit()
     tap = TokenTap(vit)
     with torch.no_grad():
-        vit(pictures())
+        vit(images())
     with pytest.raises(BadInputError, match=r"outside torch\.no_grad"):
         tap.take()
-    vit(pictures(3))
+    vit(images(3))
     with torch.no_grad():
-        vit(pictures(2))
+        vit(images(2))
     assert len(tap.take()[0]) == 3
 
 
@@ -91,7 +91,7 @@ def test_tokens_that_nobody_takes_can_be_let_go() -> None:
     tap = TokenTap(vit)
     kept: list[weakref.ref[torch.Tensor]] = []
     vit.blocks[0].register_forward_hook(lambda *passed: kept.append(weakref.ref(passed[2])))
-    features = vit(pictures())
+    features = vit(images())
     torch.autograd.backward([features.sum()])
     del features
     assert kept[0]() is not None
@@ -104,7 +104,7 @@ def test_tokens_that_nobody_takes_can_be_let_go() -> None:
 def test_gradients_reach_the_blocks() -> None:
     vit = small_vit()
     tap = TokenTap(vit)
-    vit(pictures())
+    vit(images())
     torch.autograd.backward([tap.take()[0].square().sum()])
     assert vit.blocks[0].mlp.fc1.weight.grad.abs().sum() > 0
     assert vit.blocks[1].mlp.fc1.weight.grad is None
@@ -119,14 +119,14 @@ class Holder(nn.Module):
 
 def test_copies_have_taps_of_their_own() -> None:
     holder = Holder()
-    holder.vit(pictures(3))
+    holder.vit(images(3))
     other = copy.deepcopy(holder)
     file = io.BytesIO()
     torch.save(holder, file)
     file.seek(0)
     loaded: Any = torch.load(file, weights_only=False)
     for copied in (other, loaded):
-        copied.vit(pictures(2))
+        copied.vit(images(2))
         assert len(copied.tap.take()[0]) == 2
     assert len(holder.tap.take()[0]) == 3
     assert set(holder.state_dict()) == {f"vit.{name}" for name in holder.vit.state_dict()}
@@ -138,7 +138,7 @@ def test_gradient_checkpointing(reentrant: bool) -> None:
 
     vit = small_vit()
     tap = TokenTap(vit)
-    vit(pictures())
+    vit(images())
     torch.autograd.backward([x.square().sum() for x in tap.take()])
     expected = [p.grad.clone() for p in vit.blocks.parameters()]
     vit.zero_grad()
@@ -147,7 +147,7 @@ def test_gradient_checkpointing(reentrant: bool) -> None:
             block.forward = lambda x, own=block.forward: checkpoint(own, x, use_reentrant=True)
     else:
         vit.set_grad_checkpointing()
-    features = vit(pictures())
+    features = vit(images())
     torch.autograd.backward([*(x.square().sum() for x in tap.take()), 0 * features.sum()])
     for parameter, gradient in zip(vit.blocks.parameters(), expected, strict=True):
         torch.testing.assert_close(parameter.grad, gradient)
@@ -158,10 +158,10 @@ def test_gradient_checkpointing(reentrant: bool) -> None:
 def test_autocast() -> None:
     vit = small_vit()
     tap = TokenTap(vit)
-    vit(pictures())
+    vit(images())
     expected = tap.take()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        vit(pictures())
+        vit(images())
     torch.testing.assert_close(tap.take()[1].float(), expected[1], atol=0.1, rtol=0)
 
 
@@ -177,6 +177,77 @@ def test_dropped_patches_are_refused() -> None:
     vit = small_vit(patch_drop_rate=0.5)
     tap = TokenTap(vit)
     vit.train()
-    vit(pictures())
+    vit(images())
     with pytest.raises(BadInputError, match="patch dropout"):
         tap.take()
+
+
+NAMES = [name for name in PREFIX if "dinov3" not in name]
+
+
+def last_rows(vit: Any, x: Tensor) -> Tensor:
+    """Attention [n, heads, N, N] that timm's own unfused path works out in the last block."""
+    attention = vit.blocks[-1].attn
+    attention.fused_attn = False
+    seen: list[Tensor] = []
+    hook = attention.attn_drop.register_forward_hook(lambda _, inputs, output: seen.append(output))
+    with torch.no_grad():
+        vit(x)
+    hook.remove()
+    attention.fused_attn = True
+    return seen[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("qk_norm", [False, True])
+def test_is_what_the_model_attends_to(name: str, qk_norm: bool) -> None:
+    size = 56 if "patch14" in name else 64
+    vit = timm_vit(name, img_size=size, qk_norm=qk_norm).eval()
+    x = images(2, size, size)
+    rows = last_rows(vit, x)
+    torch.testing.assert_close(rows.sum(-1), torch.ones(rows.shape[:-1]))
+    prefix = PREFIX[name]
+    expected = rows[:, :, 0] if vit.cls_token is not None else rows[:, :, prefix:].mean(2)
+    found = attention_maps(vit, x)
+    assert found.shape == (2, 3, 16)
+    torch.testing.assert_close(found, expected[..., prefix:])
+    assert (found.sum(-1) <= 1 + 1e-6).all()
+    torch.testing.assert_close(found.sum(-1) + expected[..., :prefix].sum(-1), torch.ones(2, 3))
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_the_attention_of_open_clip(batch_first: bool) -> None:
+    vit = open_clip_vit(batch_first=batch_first)
+    x = images(2, 32, 32)
+    attention = vit.transformer.resblocks[-1].attn
+    seen: list[Tensor] = []
+    hook = attention.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    with torch.no_grad():
+        vit(x)
+        _, rows = attention(seen[0], seen[0], seen[0], average_attn_weights=False)
+    hook.remove()
+    torch.testing.assert_close(attention_maps(vit, x), rows[:, :, 0, 1:])
+
+
+def test_half_precision_and_autocast() -> None:
+    vit = timm_vit("vit_small_patch16_224", img_size=64).eval()
+    expected = attention_maps(vit, images(2, 64, 64))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = attention_maps(vit, images(2, 64, 64))
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected, atol=5e-3, rtol=0)
+    narrow = attention_maps(vit.bfloat16(), images(2, 64, 64).bfloat16())
+    torch.testing.assert_close(narrow, expected, atol=5e-3, rtol=0)
+
+
+def test_leaves_nothing_behind() -> None:
+    vit = timm_vit("vit_small_patch16_224", img_size=64)
+    attention_maps(vit, images(2, 64, 64))
+    assert not vit_parts(vit).blocks[-1].attn._forward_pre_hooks  # type: ignore[union-attr]
+    assert all(p.grad is None for p in vit.parameters())
+
+
+@pytest.mark.parametrize("name", ["vit_small_patch16_dinov3", "beit_base_patch16_224"])
+def test_other_kinds_of_attention_are_refused(name: str) -> None:
+    with pytest.raises(BadInputError, match="last block"):
+        attention_maps(timm_vit(name, img_size=64), images(2, 64, 64))

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from counterpoint.agents import AGENTS, SavedAgent, agent_config, make_agent
+from counterpoint.agents.base import FiniteCheck, descend, soft_update
+from counterpoint.data.draws import Spaces
+from counterpoint.errors import BadInputError
+from counterpoint.objectives.base import NonFiniteError
+from tests.agents.baseline_batches import SMALL, STATE, batch_of
+from tests.agents.point_world import AGENTS as CONTRASTIVE
+from tests.agents.point_world import point_batch, small_agent
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "gcbc": {},
+    "ddpg_her": {},
+    "qrl": {"latent": 16, "projector": 32, "components": 8, "component_width": 4},
+    "td3_bc": {},
+    "iql": {},
+    "decision_transformer": {"context": 4, "width": 16, "layers": 1},
+}
+
+
+def test_a_step_takes_every_gradient_before_it_changes_anything() -> None:
+    one, other = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+    optimizers = {"one": torch.optim.SGD(one.parameters(), 0.1), "other": torch.optim.SGD(other.parameters(), 0.1)}
+    before = one.weight.item(), other.weight.item()
+    losses = {"one": (one.weight * other.weight.detach()).sum(), "other": (other.weight * one.weight.detach()).sum()}
+    descend(losses, optimizers)
+    assert one.weight.item() == pytest.approx(before[0] - 0.1 * before[1])
+    assert other.weight.item() == pytest.approx(before[1] - 0.1 * before[0])
+    descend({"one": 100 * one.weight.sum()}, optimizers, clip_norm=0.5)
+    assert one.weight.item() == pytest.approx(before[0] - 0.1 * before[1] - 0.05, abs=1e-6)
+
+
+def test_a_soft_update_moves_a_target() -> None:
+    target, online = nn.Linear(2, 2), nn.Linear(2, 2)
+    expected = 0.9 * target.weight + 0.1 * online.weight
+    soft_update(target, online, 0.1)
+    torch.testing.assert_close(target.weight, expected)
+
+
+@pytest.mark.parametrize("name", list(SETTINGS))
+def test_bfloat16_products_change_losses_a_little_and_parameters_stay_float32(name: str) -> None:
+    sizes = {} if name == "decision_transformer" else {"hidden": [32, 32]}
+    losses = []
+    for bf16 in (False, True):
+        agent = make_agent({"name": name, "bf16": bf16} | sizes | SETTINGS[name], STATE)
+        batch = batch_of(STATE, K=agent.sampling().sequence)
+        losses.append(agent.evaluate(batch)["loss"])
+        assert agent.update(batch, 0)["loss"].dtype == torch.float32
+        assert all(p.dtype == torch.float32 for module in agent.modules.values() for p in module.parameters())
+    assert losses[0] != losses[1]
+    assert losses[1] == pytest.approx(losses[0], rel=0.03)
+
+
+SPACES = Spaces(observation=(4,), goal=(2,), action=3, success_distance=0.1)
+
+
+def test_the_check_names_the_loss_that_is_not_finite() -> None:
+    check = FiniteCheck("td3_bc")
+    check.add({"critic": torch.tensor(1.0), "actor": torch.tensor(-1e30)}, 1)
+    with pytest.raises(NonFiniteError, match="a loss of td3_bc is not finite: critic = 1, actor = nan"):
+        check.add({"critic": torch.tensor(1.0), "actor": torch.tensor(torch.nan)}, 2)
+    check.add({"critic": torch.tensor(1.0)}, 3)  # and may be used again
+
+
+def test_losses_that_no_update_waited_for_are_reported_on_demand() -> None:
+    check = FiniteCheck("td3_bc")
+    check.add({"critic": torch.tensor(torch.nan, device="meta")}, 1)  # like a GPU, this device is not read at once
+    check.losses, check.total = {"critic": torch.tensor(2.0)}, torch.tensor([1.0, torch.inf, 2.0]).sum()
+    with pytest.raises(NonFiniteError, match="not finite: critic = 2"):
+        check.check()
+    check.check()
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_neither_checkpoint_nor_agent_is_made_of_parameters_that_are_not_finite(name: str, tmp_path: Path) -> None:
+    agent = make_agent({"name": name, "hidden": [8, 8]}, SPACES)
+    agent.state()
+    first = next(iter(agent.modules["actor"].parameters()))
+    with torch.no_grad():
+        first.view(-1)[0] = torch.nan
+    with pytest.raises(NonFiniteError, match=f"the actor of {name}"):
+        agent.state()
+    with pytest.raises(BadInputError, match=r"not finite.*Hint: lower the learning rates"):
+        SavedAgent(agent).save_pretrained(tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_neither_is_made_after_a_loss_that_was_not_finite(name: str) -> None:
+    agent = make_agent({"name": name, "hidden": [8, 8]}, SPACES)
+    agent.finite.total = torch.tensor(torch.inf)  # as an update on a GPU leaves it
+    with pytest.raises(NonFiniteError):
+        agent.exports()
+    agent.state()  # parameters were untouched
+
+
+@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("hidden", [[], [64, 0], [-3]])
+def test_hidden_layers_must_exist(name: str, hidden: list[int]) -> None:
+    with pytest.raises(BadInputError, match="hidden"):
+        agent_config({"name": name, "hidden": hidden}, "agent")
+
+
+@pytest.mark.parametrize("name", [name for name in AGENTS if name != "decision_transformer"])
+@pytest.mark.parametrize(
+    ("shapes", "told"),
+    [
+        ({"observation": (32, 40, 3), "goal": (2,)}, "32 x 40 pixels"),
+        ({"observation": (64, 64), "goal": (2,)}, r"observations: found shape \(64, 64\)"),
+        ({"observation": (4,), "goal": ()}, r"goals: found shape \(\)"),
+    ],
+)
+def test_what_is_seen_must_be_a_state_or_an_image_of_some_size(name: str, shapes: dict[str, Any], told: str) -> None:
+    with pytest.raises(BadInputError, match=told):
+        make_agent({"name": name, "hidden": [8]}, Spaces(**shapes, action=2, success_distance=0.1))
+
+
+def test_the_smallest_image() -> None:
+    shape = (36, 36, 3)
+    make_agent({"name": "gcbc", "hidden": [8]}, Spaces(observation=shape, goal=shape, action=2))
+
+
+def test_agents_that_need_rewards_say_so() -> None:
+    needing = {name for name, entry in AGENTS.items() if entry.agent.needs_reward}
+    assert needing == {"td3_bc", "iql", "decision_transformer"}
+
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="losses are compiled on GPUs alone")
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_the_losses_are_one_graph_with_the_plain_losses_gradients(name: str) -> None:
+    torch._dynamo.reset()  # the compiler counts the agents of one process as recompilations
+    agent = make_agent({"name": name, "hidden": SMALL}, STATE)
+    if name == "decision_transformer":
+        agent.modules["actor"].eval()
+    batch = agent._inputs(batch_of(STATE, K=agent.sampling().sequence), agent.generator)
+    compiled = torch.compile(agent._autocast_losses, backend="aot_eager", fullgraph=True)
+    parameters = [p for module in agent.modules.values() for p in module.parameters() if p.requires_grad]
+    found, expected = compiled(batch), agent._autocast_losses(batch)
+    for key, value in expected.items():
+        torch.testing.assert_close(found[key], value)
+    for name in agent.optimizers:
+        gradients = [
+            torch.autograd.grad(
+                each[f"{name}/loss"], parameters, retain_graph=True, allow_unused=True, materialize_grads=True
+            )
+            for each in (found, expected)
+        ]
+        torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-6)
+
+
+@needs_gpu
+@pytest.mark.parametrize("name", CONTRASTIVE)
+def test_compiled_updates_equal_plain_ones_and_resume(name: str, tmp_path: Path) -> None:
+    plain, compiled = (small_agent(name, device="cuda", compile=way) for way in (False, True))
+    for step in range(8):
+        one, other = (agent.update(point_batch(step), step) for agent in (plain, compiled))
+        torch.testing.assert_close(one["loss"], other["loss"], rtol=1e-4, atol=1e-5)
+    resumed = small_agent(name, device="cuda", compile=True)
+    resumed.load_state(compiled.state())
+    for step in range(8, 16):
+        one, other = (agent.update(point_batch(step), step) for agent in (resumed, compiled))
+        torch.testing.assert_close(one["loss"], other["loss"], rtol=1e-4, atol=1e-5)
