@@ -118,7 +118,8 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in ("success", "success_at_end", "closest_distance"):
         values = [run["evaluation"][name]["value"] for run in runs]
-        estimate = seeds_interval(np.array(values)) if len(values) > 1 else None
+        share = name.startswith("success")
+        estimate = seeds_interval(np.array(values), share=share) if len(values) > 1 else None
         ends = {"low": estimate.low if estimate else None, "high": estimate.high if estimate else None}
         found[name] = {"mean": sum(values) / len(values), **ends, "values": values}
     return found | {"runs": runs}

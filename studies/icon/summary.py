@@ -86,7 +86,7 @@ def success(runs: Sequence[Float[Array, " conditions"]]) -> Tree:
         "by_seed": by_seed.tolist(),
         "deviation": float(by_seed.std()),
         "episodes": _told(wilson(int(pooled.sum()), len(pooled))),
-        "seeds": _told(seeds_interval(by_seed)),
+        "seeds": _told(seeds_interval(by_seed, share=True)),
     }
 
 

@@ -36,13 +36,22 @@ def test_seeds_use_students_t() -> None:
     assert math.isnan(seeds_interval(np.array([1.0])).low)
 
 
+def test_intervals_of_shares_stay_within_0_and_1() -> None:
+    shares = np.array([0.1, 0.9, 1.0])
+    free, cut = seeds_interval(shares), seeds_interval(shares, share=True)
+    assert free.low < 0
+    assert free.high > 1
+    assert (cut.value, cut.low, cut.high) == (free.value, 0.0, 1.0)
+    assert seeds_interval(np.array([0.5, 0.52]), share=True) == seeds_interval(np.array([0.5, 0.52]))
+
+
 @pytest.mark.parametrize("method", [mean_percentile, mean_bca])
 def test_bootstraps_cover_a_mean_about_as_often_as_they_say(method: object) -> None:
     assert callable(method)
     rng = np.random.default_rng(0)
     inside = 0
     for trial in range(120):
-        found = method(rng.normal(1.0, 2.0, 25), seed=trial, resamples=300)
+        found = method(rng.normal(1.0, 2.0, 25), seed=trial)
         inside += found.low <= 1.0 <= found.high
     assert 0.86 <= inside / 120 <= 0.99
 

@@ -1,4 +1,4 @@
-"""Numbers that say how good a reward or a representation is: pure functions, one definition each.
+"""Measures of rewards and representations: pure functions, one definition each.
 
 A reward curve is one value a frame, in the order of time. Scores [V, L] hold one row a video and one column
 an instruction; `own[v]` is the column of the instruction that video v carries out. All cosines are of raw
@@ -36,27 +36,26 @@ Array = NDArray[np.float64]
 
 
 def value_order_correlation(values: Float[Array, " T"]) -> float:
-    """VOC (GVL, arXiv 2411.04549): Spearman's rho between a curve and time.
+    """Return VOC (GVL, arXiv 2411.04549): Spearman's rho between a curve and time; 0 for a constant curve.
 
-    A constant curve, on which rho is not defined, gets 0 by convention. Blind to what is in the video: a
-    clock scores 1. Never report it without its controls.
+    Blind to what is in the video: a clock scores 1. Never report it without its controls.
     """
-    if np.ptp(values) == 0.0:
-        return 0.0
-    return float(import_extra("scipy.stats", "report").spearmanr(values, np.arange(len(values))).statistic)
+    return _correlation("spearmanr", values)
 
 
 def kendall_tau_b(values: Float[Array, " T"]) -> float:
-    """Kendall's tau-b between a curve and time: ties leave the denominator; 0 for a constant curve."""
+    """Return Kendall's tau-b between a curve and time: ties leave the denominator; 0 for a constant curve."""
+    return _correlation("kendalltau", values)
+
+
+def _correlation(name: str, values: Array) -> float:
     if np.ptp(values) == 0.0:
         return 0.0
-    return float(
-        import_extra("scipy.stats", "report").kendalltau(values, np.arange(len(values)), variant="b").statistic
-    )
+    return float(getattr(import_extra("scipy.stats", "report"), name)(values, np.arange(len(values))).statistic)
 
 
 def matched(scores: Float[Array, "V L"], own: Int[NDArray[np.int64], " V"]) -> Bool[NDArray[np.bool_], " V"]:
-    """Whether each video scores highest under its own instruction, strictly: a tie is a miss.
+    """Return the videos that score highest under their own instruction, strictly: a tie is a miss.
 
     The mean is the matched accuracy, with chance 1/L. With ties as misses, an encoder that maps everything
     to one point gets 0, not the share of the first instruction.
@@ -73,12 +72,12 @@ def triples(
     own: Int[NDArray[np.int64], " V"],
     allowed: Bool[NDArray[np.bool_], "L L"] | None = None,
 ) -> Float[Array, " V"]:
-    """Of all (video, its instruction, another): the share, a video, with r_own > r_other; a tie is a miss.
+    """Return each video's share of other instructions with r_own > r_other; a tie is a miss.
 
     Args:
         scores: One row a video.
         own: Its instruction.
-        allowed: Which other instructions count for which (row: own); all but itself by default.
+        allowed: Other instructions that count for each (row: own); all but itself by default.
 
     Returns:
         One share a video, `nan` where nothing counts. Chance is 1/2.
@@ -91,7 +90,7 @@ def triples(
 
 
 def confusion_gap(scores: Float[Array, "V L"], own: Int[NDArray[np.int64], " V"]) -> Float[Array, " V"]:
-    """A video's score under its own instruction minus its mean score under the others.
+    """Return each video's score under its own instruction minus its mean score under the others.
 
     The mean over videos is the language confusion matrix's mean(diagonal) - mean(off-diagonal) where every
     instruction has as many videos.
@@ -102,7 +101,7 @@ def confusion_gap(scores: Float[Array, "V L"], own: Int[NDArray[np.int64], " V"]
 
 
 def one_word_apart(instructions: Sequence[str]) -> Bool[NDArray[np.bool_], "L L"]:
-    """Hard negatives: "open the drawer" and "close the drawer", equally long and different in one word.
+    """Return the hard negatives: "open the drawer" and "close the drawer", equally long, different in one word.
 
     Case, punctuation and articles do not count.
     """
@@ -115,15 +114,15 @@ def one_word_apart(instructions: Sequence[str]) -> Bool[NDArray[np.bool_], "L L"
 
 
 def ordering(similarity: Float[Array, " T"], times: Float[Array, " T"] | None = None) -> float:
-    """What AcTOL's VLO loss orders (section 4.1), counted.
+    """Return the share of triples that AcTOL's VLO loss would order (section 4.1).
 
-    Of all frames i and pairs j, k other than i with |t_i - t_j| < |t_i - t_k|, the share with |s_i - s_j| <
-    |s_i - s_k|, where s is the similarity of a frame to the instruction. Chance is 1/2; it is even in the
+    Triples are frames i and pairs j, k other than i with |t_i - t_j| < |t_i - t_k|; they are in order where
+    |s_i - s_j| < |s_i - s_k|, with s the similarity of a frame to the instruction. Chance is 1/2; it is even in the
     sign of s, so a reward that falls scores as well as one that rises. `nan` where there is no such triple.
 
     Args:
         similarity: One a frame.
-        times: When each frame was; its number by default.
+        times: Time of each frame; its number by default.
     """
     t = np.arange(len(similarity), dtype=np.float64) if times is None else times
     kept = total = 0
@@ -137,19 +136,19 @@ def ordering(similarity: Float[Array, " T"], times: Float[Array, " T"] | None = 
 
 
 def step_norms(embeddings: Float[Array, "T D"]) -> Float[Array, " T-1"]:
-    """||z_{t+1} - z_t|| of every step."""
+    """Return ||z_{t+1} - z_t|| of every step."""
     norms: Array = np.linalg.norm(np.diff(embeddings, axis=0), axis=1)
     return norms
 
 
 def jump_ratio(embeddings: Float[Array, "T D"]) -> float:
-    """The largest step over the mean step: 1 is an even pace. `nan` where nothing moves."""
+    """Return the largest step over the mean step: 1 is an even pace. `nan` where nothing moves."""
     norms = step_norms(embeddings)
     return float(norms.max() / norms.mean()) if norms.any() else float("nan")
 
 
 def bridge_residual(embeddings: Float[Array, "T D"], times: Float[Array, " T"] | None = None) -> float:
-    """AcTOL's Brownian-bridge term (Eq. 4, variance of Eq. 30), mean over interior frames.
+    """Return AcTOL's Brownian-bridge term (Eq. 4, variance of Eq. 30), the mean over interior frames.
 
     ||z_t - lerp(z_0, z_{T-1}; t)||^2 / (2 var_t) with var_t = (t - t_0)(t_{T-1} - t) / (t_{T-1} - t_0). It
     grows with the square of the embeddings' length: compare embeddings of one scale. `nan` for fewer than
@@ -157,7 +156,7 @@ def bridge_residual(embeddings: Float[Array, "T D"], times: Float[Array, " T"] |
 
     Args:
         embeddings: One a frame.
-        times: When each frame was; its number by default.
+        times: Time of each frame; its number by default.
     """
     t = np.arange(len(embeddings), dtype=np.float64) if times is None else times
     if len(t) < 3:
@@ -169,7 +168,7 @@ def bridge_residual(embeddings: Float[Array, "T D"], times: Float[Array, " T"] |
 
 
 def pairwise_cosine(embeddings: Float[Array, "N D"]) -> float:
-    """Mean cosine over all pairs of two different rows: DecisionNCE's Table 2, first row, for first frames.
+    """Return the mean cosine of all pairs of two different rows: DecisionNCE's Table 2, first row, for first frames.
 
     `nan` for one row. An untrained network scores near 1 as well: look at centred embeddings beside it.
     """
@@ -181,5 +180,5 @@ def pairwise_cosine(embeddings: Float[Array, "N D"]) -> float:
 
 
 def cosine_to(embeddings: Float[Array, "N D"], target: Float[Array, " D"]) -> float:
-    """Mean cosine of every row to one vector: DecisionNCE's Table 2, second row, for mean language."""
+    """Return the mean cosine of every row to one vector: DecisionNCE's Table 2, second row, for mean language."""
     return float(cosine(embeddings, target[None]).mean())
