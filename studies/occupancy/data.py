@@ -24,8 +24,8 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from counterpoint.envs.goal.gridworld import GridWorld, Rollouts
 from counterpoint.errors import BadInputError
+from studies.gridworld import GridWorld, Rollouts
 
 __all__ = ["TAILS", "Counted", "count_data", "future_tables", "successor_counts"]
 

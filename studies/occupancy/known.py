@@ -18,7 +18,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from counterpoint.envs.goal.gridworld import GridWorld
+from studies.gridworld import GridWorld
 from studies.occupancy.draws import Batch
 from studies.occupancy.methods import Gradients
 from studies.occupancy.training import Setting, checkpoints, train_on

@@ -18,8 +18,8 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from counterpoint.config import FrozenConfig
-from counterpoint.envs.goal.gridworld import GridWorld
 from counterpoint.evaluation.statistics import seeds_interval
+from studies.gridworld import GridWorld
 from studies.harness import Study, Trial
 from studies.occupancy.analysis import summarise
 from studies.occupancy.data import Counted, count_data

@@ -16,8 +16,8 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 
 from counterpoint.data.draws import Tail
-from counterpoint.envs.goal.gridworld import ACTIONS, GridWorld
 from counterpoint.errors import BadInputError
+from studies.gridworld import ACTIONS, GridWorld
 
 __all__ = ["CORNER_PAIRS", "LAYOUTS", "Layout", "Path", "Paths", "Staircase", "shortcut_data", "staircase_data", "walk"]
 

@@ -14,8 +14,8 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from counterpoint.envs.goal.gridworld import GridWorld
 from counterpoint.errors import import_extra
+from studies.gridworld import GridWorld
 from studies.stitching.data import Paths
 from studies.stitching.trials import Case
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from counterpoint.envs.goal.gridworld import GridWorld
 from counterpoint.errors import BadInputError
+from studies.gridworld import GridWorld
 from studies.occupancy import figures, run
 from studies.occupancy.analysis import advantage, best_setting, data_needed
 from studies.occupancy.data import count_data

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from counterpoint.envs.goal.gridworld import GridWorld, Rollouts
 from counterpoint.errors import BadInputError
+from studies.gridworld import GridWorld, Rollouts
 from studies.occupancy.data import TAILS, Counted, conditional, count_data, future_tables, successor_counts
 from studies.occupancy.floors import FLOORS, floors, monte_carlo_floor, temporal_difference_floor
 

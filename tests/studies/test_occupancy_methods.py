@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from counterpoint.envs.goal.gridworld import GridWorld
 from counterpoint.objectives import c_learning, td_infonce
+from studies.gridworld import GridWorld
 from studies.occupancy.data import Counted, count_data
 from studies.occupancy.draws import Batch, future_batches, successor_batches
 from studies.occupancy.methods import METHODS, Gradients, estimate

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from counterpoint.data.draws import Tail
-from counterpoint.envs.goal.gridworld import GridWorld
 from counterpoint.errors import BadInputError
+from studies.gridworld import GridWorld
 from studies.stitching.data import CORNER_PAIRS, LAYOUTS, Layout, Paths, Staircase, shortcut_data, staircase_data, walk
 
 STYLES: tuple[Staircase, ...] = ("alternating", "random")

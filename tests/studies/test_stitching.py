@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from counterpoint.envs.goal.gridworld import GridWorld
 from counterpoint.errors import BadInputError
+from studies.gridworld import GridWorld
 from studies.occupancy.tabular import TabularConfig
 from studies.stitching import figures, run, trials
 from studies.stitching.data import Paths, walk

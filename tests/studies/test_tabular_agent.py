@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoint.envs.goal.gridworld import GridWorld
+from studies.gridworld import GridWorld
 from studies.occupancy.tabular import Rule, TabularConfig, allowed_actions, greedy, mc_limit, mc_scores, td_scores
 from studies.stitching.data import Paths, walk
 

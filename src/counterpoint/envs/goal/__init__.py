@@ -1,1 +1,1 @@
-"""Goal-reaching environments: gymnasium-robotics' Fetch and mazes, and grid worlds."""
+"""Goal-reaching environments: gymnasium-robotics' Fetch and mazes, and your own."""

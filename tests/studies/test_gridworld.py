@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterpoint.envs.goal.gridworld import ACTIONS, GridWorld
 from counterpoint.errors import BadInputError
+from studies.gridworld import ACTIONS, GridWorld
 
 grids = st.builds(GridWorld, st.integers(1, 6), st.integers(1, 6))
 
