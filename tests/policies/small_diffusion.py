@@ -28,7 +28,7 @@ def policy(
     encoder = ObservationEncoder(ObservationConfig(size=SIZE, width=4, embed_dim=6, stack=1, cameras=C))
     head = DiffusionHead(A, C * 6 + P * use_state, DiffusionConfig(**DIFFUSION | diffusion))
     made = Demonstrations.of(demonstrations(2), (FRAME, FRAME))
-    head.normalise_by(made.actions)
+    head.normalizer.normalise_by(made.actions)
     return DiffusionPolicy(
         encoder,
         head,

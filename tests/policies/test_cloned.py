@@ -34,7 +34,7 @@ def policy(history: int = 1, seed: int = 0, **settings: Any) -> ClonedPolicy:
     head = ActionHead(8, A, P, config)
     if config.use_state:
         assert made.state is not None
-        head.normalise_by(made.state)
+        head.state_normalizer.standardise_by(made.state)
     return ClonedPolicy(encoder, head, made)
 
 

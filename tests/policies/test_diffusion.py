@@ -29,7 +29,7 @@ SMALL: dict[str, Any] = {
 def small(network: str, **settings: object) -> DiffusionHead:
     torch.manual_seed(0)
     head = DiffusionHead(A, O, DiffusionConfig(**{**SMALL, "network": network, **settings}))
-    head.normalise_by(Statistics.of(demonstrations()[1].flatten(0, 1).numpy()))
+    head.normalizer.normalise_by(Statistics.of(demonstrations()[1].flatten(0, 1).numpy()))
     return head
 
 
@@ -104,7 +104,7 @@ def test_samples_match_the_demonstrations_by_predicting_noise(network: str) -> N
 def test_samples_stay_in_the_training_range(network: str, sampler: Sampler) -> None:
     head = small(network, sampler=sampler, train_steps=12).eval()
     actions = np.stack([np.linspace(-3, 7, 9), np.full(9, 0.5)], axis=1)
-    head.normalise_by(Statistics.of(actions))
+    head.normalizer.normalise_by(Statistics.of(actions))
     for parameter in head.network.parameters():  # a network gone wild
         torch.nn.init.normal_(parameter, generator=drawn())
     sampled = head.sample(100 * demonstrations()[0], generator=drawn())

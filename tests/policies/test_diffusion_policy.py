@@ -179,7 +179,7 @@ class Dots(CameraEnv):
     """A picture of noise that the seed and the actions decide."""
 
     def __init__(self) -> None:
-        cameras = [f"camera{number}" for number in range(C)]
+        cameras = ("front", "wrist")
         super().__init__(
             "stub/dots", "dots", cameras=cameras, size=FRAME, action_dim=A, state_dim=P, control_hz=10, horizon=9
         )
@@ -273,15 +273,18 @@ def test_it_can_be_copied_while_it_acts() -> None:
 
 def test_what_it_cannot_act_on_is_one_message() -> None:
     made, (frames, state) = policy(), sights(1, 2)
-    for seen, numbers, message in (
-        (frames[0, :, :1], state[0], r"frames: found shape \[1, 21, 21, 3\]"),
-        (frames[0, :, :, :SIZE, :SIZE], state[0], r"frames: found shape \[2, 16, 16, 3\] of a row; expected \[2, 21"),
-        (frames[0], state[0, :, :2], r"state: found shape \[2\]"),
-        (frames[0], np.full_like(state[0], np.nan), "a plan that is not finite"),
+    whole = observed(frames[0], state[0])
+    for shown, message in (
+        ({key: whole[key] for key in ("front", "state")}, "found front, state; expected images of front, wrist"),
+        (whole | {"wrist": whole["wrist"][..., :2]}, r"images: found \(2, 21, 21, 2\); expected \[n, H, W, 3\] or"),
+        (whole | {"wrist": whole["wrist"].astype(np.float32)}, "images: found float32 out of range"),
+        (whole | {"state": state[0, :, :2]}, r"state: found shape \[2\]; expected \[3\]"),
+        ({key: whole[key] for key in ("front", "wrist")}, "state: found shape None"),
+        (whole | {"state": np.full_like(state[0], np.nan)}, "a plan that is not finite"),
     ):
         made.reset([0, 1])
         with pytest.raises(BadInputError, match=message):
-            made.act(observed(seen, numbers), rows=[0, 1])
+            made.act(shown, rows=[0, 1])
     with pytest.raises(BadInputError, match="state: found none"):
         made.condition(torch.zeros(1, 2, C, SIZE, SIZE, 3, dtype=torch.uint8), None)
     # proprioception that is not used may be anything

@@ -49,7 +49,7 @@ def test_state_is_normalised(history: int) -> None:
     embedded, valid, state = inputs(history)
     plain, scaled = head(history=history, use_state=True), head(history=history, use_state=True)
     mean, deviation = (1.0, -2.0, 0.5, 7.0), (2.0, 3.0, 0.1, 0.0)
-    scaled.normalise_by(Statistics(mean=mean, deviation=deviation, low=mean, high=mean))
+    scaled.state_normalizer.standardise_by(Statistics(mean=mean, deviation=deviation, low=mean, high=mean))
     spread = torch.tensor([2.0, 3.0, 0.1, 1.0])  # what stands still is centred and not blown up
     torch.testing.assert_close(
         scaled(embedded, valid, state * spread + torch.tensor(mean)), plain(embedded, valid, state)

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self, cast
 
 import torch
 from jaxtyping import Float, Shaped, UInt8
-from pydantic import PositiveInt, model_validator
+from pydantic import NonNegativeInt, PositiveInt, model_validator
 from torch import Tensor, nn
 
 from counterpoint.config import FrozenConfig
@@ -229,7 +229,7 @@ class ViT(nn.Module):
         return embedded
 
 
-ObservationKind = Literal["drq", "resnet18", "resnet18_film", "libero", "pretrained", "vit"]
+ObservationKind = Literal["drq", "resnet18", "resnet18_film", "libero", "pretrained", "vit", "none"]
 
 _EMBED_DIM = {"drq": 100, "resnet18": 512, "resnet18_film": 512, "libero": 64}
 _FILM = ("resnet18_film", "libero")
@@ -245,10 +245,10 @@ class ObservationConfig(FrozenConfig):
         kind: `drq` is the shallow ConvNet of Premier-TACO's Listing 1 (DrQ-v2's, with a trunk); `resnet18` the
             library's ResNet-18; `resnet18_film` the same, modulated by the instruction; `libero` LIBERO's encoder
             (its first four blocks, modulated, and keypoints); `pretrained` one of `PRETRAINED`; `vit` a vision
-            transformer, ICon's.
+            transformer, ICon's; `none` sees nothing, for policies of proprioception alone.
         size: Height and width of frames, in pixels.
         stack: S, frames an observation and camera.
-        cameras: C, images of one moment. Each camera has its own encoder; embeddings are concatenated.
+        cameras: C, images of one moment; 0 for `none`. Each camera has its own encoder; embeddings are concatenated.
         embed_dim: Numbers a camera: 100 for `drq`, 512 for the ResNets, 64 for `libero`; for `pretrained` the
             model's width times S; for `vit` the width of its tokens.
         width: Channels of `drq`'s convolutions; 32 in the papers.
@@ -264,8 +264,8 @@ class ObservationConfig(FrozenConfig):
     kind: ObservationKind = "drq"
     size: PositiveInt = 84
     stack: PositiveInt = 3
-    cameras: PositiveInt = 1
-    embed_dim: PositiveInt | None = None
+    cameras: NonNegativeInt = 1
+    embed_dim: NonNegativeInt | None = None
     width: PositiveInt = 32
     centre: bool = False
     model: str = ""
@@ -282,6 +282,8 @@ class ObservationConfig(FrozenConfig):
             if self.model not in PRETRAINED:
                 raise ValueError(f"model {self.model!r} is not one of {', '.join(PRETRAINED)}")
         refused = {
+            "kind 'none' goes with cameras = 0, every other kind with 1 or more": (kind == "none")
+            != (self.cameras == 0),
             f"centre has no meaning for kind {kind!r}, which has its own normalisation": self.centre
             and kind in _OWN_NORMALISATION,
             f"model has no meaning for kind {kind!r}: leave it out": self.model and kind != "pretrained",
@@ -332,7 +334,7 @@ class ObservationEncoder(HubEncoder):
             each = [ObservationEncoder(one) for _ in range(config.cameras)]
             self.body, width = nn.ModuleList(each), each[0].embed_dim
         else:
-            self.body, width = _body(config)
+            self.body, width = _body(config) if config.cameras else (nn.Identity(), 0)
         self.config = config.model_copy(update={"embed_dim": width})
         self.embed_dim = width * config.cameras
         if config.cameras == 1 and config.kind not in _OWN_NORMALISATION:
@@ -395,6 +397,8 @@ class ObservationEncoder(HubEncoder):
         Raises:
             BadInputError: When frames have another size, stack or dtype, or an instruction is missing or superfluous.
         """
+        if not self.config.cameras:
+            return torch.zeros(len(frames), 0, device=frames.device)
         self._check(frames, instruction)
         if isinstance(self.body, nn.ModuleList):
             views = frames.chunk(self.config.cameras, 1)

@@ -151,7 +151,7 @@ def _task(policy: ClonedPolicy | DiffusionPolicy, env: AnyEnv | None, run: Path)
         make_env,
         name,
         cameras=_cameras(policy, env, tuple(named.split(",")) if named else ()),
-        size=policy.frame if isinstance(policy, DiffusionPolicy) else policy.encoder.config.size,
+        size=policy.frame,
         render=_rendered_size(name, policy.demonstrations),
         repeat=_repeat(name, policy.demonstrations),
     )
@@ -161,7 +161,7 @@ def _task(policy: ClonedPolicy | DiffusionPolicy, env: AnyEnv | None, run: Path)
 def _cameras(policy: ClonedPolicy | DiffusionPolicy, env: str, named: tuple[str, ...]) -> tuple[str, ...] | None:
     """Return the cameras to render; `None` for the suite's usual one."""
     # robomimic's data say `agentview_image` for the images of `agentview`.
-    known = tuple(one.removesuffix("_image") for one in getattr(policy, "cameras", ()))
+    known = tuple(one.removesuffix("_image") for one in policy.cameras)
     if known and named:
         expected = f"{', '.join(known)}, which the policy was trained with, in this order"
         plain = tuple(one.removesuffix("_image") for one in named)
@@ -170,7 +170,7 @@ def _cameras(policy: ClonedPolicy | DiffusionPolicy, env: str, named: tuple[str,
     cameras, wanted = named or known, policy.encoder.config.cameras
     found = f"{len(cameras)} cameras" if cameras else "the usual camera"
     hint = "name them in the encoder's order, such as --env SUITE/TASK@FIRST,SECOND"
-    require(wanted == max(1, len(cameras)), f"--env {env}", found, f"{wanted}, as many as the policy reads", hint)
+    require(wanted in (0, max(1, len(cameras))), f"--env {env}", found, f"{wanted}, as many as the policy reads", hint)
     return cameras or None
 
 
@@ -204,13 +204,9 @@ def _fitting(policy: ClonedPolicy | DiffusionPolicy, make: Maker, where: str) ->
     env = make()
     space: Any = env.observation_space
     dims = [("action", env.action_space.shape, policy.head.action_dim)]
-    if isinstance(policy, DiffusionPolicy):
-        uses_state, state_dim = policy.use_state, policy.state_dim
-    else:
-        uses_state, state_dim = policy.head.config.use_state, policy.head.state_dim
-        policy.instruction = policy.instruction or str(getattr(env.unwrapped, "instruction", ""))
-    if uses_state:
-        dims.append(("state", space["state"].shape, state_dim))
+    policy.instruction = policy.instruction or str(getattr(env.unwrapped, "instruction", ""))
+    if policy.use_state:
+        dims.append(("state", space["state"].shape, policy.state_dim))
     for kind, shape, expected in dims:
         if shape != (expected,):
             env.close()

@@ -3,7 +3,8 @@
     L = mean over batch and action dimensions of (pi(Phi(s_t)) - a_t)^2
 
 The paper names no loss; its authors' code has this squared error. Their policy ends in a linear layer, and `act` clamps
-its actions to [-1, 1]. ConvNets are fine-tuned under DrQ-v2's random shift, large pretrained encoders stay frozen;
+its actions to [-1, 1]; ours ends in a tanh. Actions that lie in [-1, 1] are learned as they are, others normalised by
+their range in the data. ConvNets are fine-tuned under DrQ-v2's random shift, large pretrained encoders stay frozen;
 batches of 128 (64 for LIBERO), Adam at 1e-4.
 """
 
@@ -81,8 +82,10 @@ class Cloning(StepObjective):
         super().__init__(encoder, spec)
         self.config, self._demonstrations = config, demonstrations
         self.head = ActionHead(encoder.embed_dim, action_dim, state_dim, config, cameras=encoder.config.cameras)
-        if config.use_state and demonstrations is not None and demonstrations.state is not None:
-            self.head.normalise_by(demonstrations.state)
+        if demonstrations is not None:
+            self.head.normalizer.normalise_by(demonstrations.actions, keep_unit=True)
+            if config.use_state and demonstrations.state is not None:
+                self.head.state_normalizer.standardise_by(demonstrations.state)
         if config.freeze:
             encoder.requires_grad_(False).eval()
 
@@ -110,7 +113,8 @@ class Cloning(StepObjective):
         require(
             found is not None, "batch", "no actions", "`actions` [B, 1, A]", "use demonstrations with logged actions"
         )
-        predicted, actions, mask = features.rows["predicted"], batch["actions"][:, 0], batch["action_mask"]
+        predicted, mask = features.rows["predicted"], batch["action_mask"]
+        actions = self.head.normalizer(batch["actions"][:, 0])
         error, constant = absolute_action_error(predicted, actions, mask=mask)
         return LossOutput(
             action_error(predicted, actions, mask=mask), {"action_error": error, "action_error_constant": constant}

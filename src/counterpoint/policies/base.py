@@ -42,7 +42,7 @@ class Policy(Protocol):
             explore: Sample from the policy, as when collecting data; otherwise take its mode, as when evaluating.
 
         Returns:
-            float32 [n, A] in [-1, 1], or int64 [n] where actions are discrete.
+            float32 [n, A] in the environment's units, or int64 [n] where actions are discrete.
         """
 
 

@@ -15,7 +15,7 @@ from counterpoint.errors import BadInputError
 __all__ = ["Demonstrations"]
 
 ROUNDING = 1e-4
-"""How far beyond [-1, 1] an action may lie."""
+"""Rounding errors of actions whose space is [-1, 1]."""
 
 
 class Demonstrations(FrozenConfig):
@@ -52,18 +52,12 @@ class Demonstrations(FrozenConfig):
         """Read from a store, whose pictures may be smaller than they were recorded (`frame`).
 
         Raises:
-            BadInputError: An episode without actions, with other dimensions than the first, or with actions outside
-                [-1, 1].
+            BadInputError: An episode without actions, or with other dimensions than the first.
         """
         actions = _whole(store, "actions")
         assert actions is not None
-        if np.abs(actions).max() > 1 + ROUNDING:
-            raise BadInputError(
-                "demonstrations",
-                f"actions in [{actions.min():.3g}, {actions.max():.3g}]",
-                "actions in [-1, 1], which is where policies act",
-                "scale them to the bounds of the action space, or clip them as the simulator does",
-            )
+        if np.abs(actions).max() <= 1 + ROUNDING:
+            actions = actions.clip(-1, 1)
         state = _whole(store, "state")
         instructions = {info.instruction for info in store.episodes}
         rates = {info.fps for info in store.episodes}

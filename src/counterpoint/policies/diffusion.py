@@ -15,7 +15,6 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from counterpoint.config import FrozenConfig
-from counterpoint.data.statistics import Statistics
 from counterpoint.errors import BadInputError, MissingExtraError
 from counterpoint.policies.networks import ConditionalUnet1d, DenoisingTransformer
 from counterpoint.policies.normalizer import LinearNormalizer
@@ -244,7 +243,7 @@ class Denoised:
 class DiffusionHead(nn.Module):
     """Observations' embeddings into windows of actions.
 
-    Actions are normalised to [-1, 1] by the training episodes' range; tell it by `normalise_by` before training.
+    Actions are normalised to [-1, 1] by the training episodes' range; by `normalizer`.
 
     Args:
         action_dim: A.
@@ -280,10 +279,6 @@ class DiffusionHead(nn.Module):
                 embedding_dropout=config.embedding_dropout,
                 attention_dropout=config.attention_dropout,
             )
-
-    def normalise_by(self, statistics: Statistics) -> None:
-        """Take the range of the training episodes' actions, before training."""
-        self.normalizer.normalise_by(statistics)
 
     def denoise(
         self,

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from counterpoint.config import FrozenConfig
-from counterpoint.data.statistics import Statistics
 from counterpoint.encoders.text import SentenceTower
 from counterpoint.encoders.towers import MINILM
-from counterpoint.errors import BadInputError
+from counterpoint.errors import require
+from counterpoint.policies.normalizer import LinearNormalizer
 
 __all__ = ["ActionHead", "CausalDecoder", "HeadConfig"]
 
@@ -132,7 +132,9 @@ class HeadConfig(FrozenConfig):
 
 
 class ActionHead(nn.Module):
-    """Embedded observations (and proprioception, and an instruction) into an action in [-1, 1].
+    """A head from embedded observations (and proprioception, and an instruction) to a normalised action in [-1, 1].
+
+    `normalizer` maps actions from the environment's units and back; the trainer and the policy call it.
 
     With a history of one: [embedding, state, instruction] -> 1024 -> 1024 -> A, ReLU between, tanh at the end, as the
     actor of DrQ-v2. With more: each step's tokens (instruction, cameras, state) go through `CausalDecoder`, the
@@ -147,24 +149,16 @@ class ActionHead(nn.Module):
         cameras: C; the embedding is theirs side by side, and the decoder has a token for each.
     """
 
-    state_mean: Tensor
-    state_deviation: Tensor
-
     def __init__(
         self, embed_dim: int, action_dim: int, state_dim: int, config: HeadConfig, *, cameras: int = 1
     ) -> None:
         super().__init__()
         self.config, self.cameras = config, cameras
         self.action_dim, self.state_dim = action_dim, state_dim
-        self.register_buffer("state_mean", torch.zeros(state_dim))
-        self.register_buffer("state_deviation", torch.ones(state_dim))
-        if config.use_state and state_dim == 0:
-            raise BadInputError(
-                "use_state",
-                "no proprioception (state_dim = 0)",
-                "one number of it or more",
-                "switch use_state off, or use data with proprioception",
-            )
+        self.normalizer, self.state_normalizer = LinearNormalizer(action_dim), LinearNormalizer(state_dim)
+        hint = "switch use_state off, or use data with proprioception"
+        missing = config.use_state and state_dim == 0
+        require(not missing, "use_state", "no proprioception (state_dim = 0)", "one number of it or more", hint)
         self.text = SentenceTower(MINILM, config.token) if config.language else None
         state_width = state_dim if config.use_state else 0
         self.decoder: CausalDecoder | None = None
@@ -174,7 +168,8 @@ class ActionHead(nn.Module):
             layers: list[nn.Module] = [nn.Linear(width, config.hidden), nn.ReLU()]
             layers += [nn.Linear(config.hidden, config.hidden), nn.ReLU()]
         else:
-            self.camera_tokens = nn.ModuleList(nn.Linear(embed_dim // cameras, config.token) for _ in range(cameras))
+            each = embed_dim // max(cameras, 1)
+            self.camera_tokens = nn.ModuleList(nn.Linear(each, config.token) for _ in range(cameras))
             if config.use_state:
                 self.state_token = nn.Linear(state_width, config.token)
             self.decoder = CausalDecoder(
@@ -187,12 +182,6 @@ class ActionHead(nn.Module):
             )
             layers = [nn.Linear(config.token, config.hidden), nn.ReLU()]
         self.mlp = nn.Sequential(*layers, nn.Linear(config.hidden, action_dim), nn.Tanh())
-
-    def normalise_by(self, statistics: Statistics) -> None:
-        """Centre and scale proprioception by its statistics, before training; what stands still is only centred."""
-        mean, deviation = (torch.tensor(part) for part in (statistics.mean, statistics.deviation))
-        self.state_mean.copy_(mean)
-        self.state_deviation.copy_(torch.where(deviation > 1e-6, deviation, 1))
 
     def forward(
         self,
@@ -213,7 +202,7 @@ class ActionHead(nn.Module):
             embedded, state = embedded[:, -1:], None if state is None else state[:, -1:]
             parts = [embedded]  # [B, H, _] each
         else:
-            views = embedded.chunk(self.cameras, dim=-1)
+            views = embedded.chunk(self.cameras, dim=-1) if self.cameras else ()
             parts = [token(view) for token, view in zip(self.camera_tokens, views, strict=True)]
         if self.text is not None:
             assert instructions is not None, "a policy with language acts on instructions"
@@ -221,7 +210,7 @@ class ActionHead(nn.Module):
             parts.insert(0, self.text(instructions)[:, None].expand(-1, embedded.shape[1], -1))
         if self.config.use_state:
             assert state is not None, "a policy with use_state acts on proprioception"
-            numbers = (state - self.state_mean) / self.state_deviation
+            numbers = self.state_normalizer(state)
             parts.append(self.state_token(numbers) if self.state_token is not None else numbers)
         if self.decoder is None:
             newest = torch.cat(parts, dim=-1)[:, 0]

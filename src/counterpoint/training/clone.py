@@ -186,8 +186,8 @@ def clone(
         The policy after the last step, ready to act.
 
     Raises:
-        BadInputError: Demonstrations without actions (or proprioception that is asked for), with actions outside
-            [-1, 1] or of another frame size; a run of other settings; a loss that stops being finite.
+        BadInputError: Demonstrations without actions (or proprioception that is asked for), of
+            another frame size; a run of other settings; a loss that stops being finite.
     """
     accelerator = accelerator or accelerator_of("no")
     demonstrations = Demonstrations.of(store, frame)

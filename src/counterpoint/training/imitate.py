@@ -156,7 +156,7 @@ def imitate(
 
     Raises:
         BadInputError: Demonstrations without actions, proprioception or masks that are asked for, of another size,
-            or with actions outside [-1, 1]; a run of other settings; a loss that stops being finite.
+            a run of other settings; a loss that stops being finite.
     """
     accelerator = accelerator_of(config.train.precision)
     cameras = camera_names(camera, store.cameras, config.encoder.cameras)
@@ -268,7 +268,7 @@ def _fresh_policy(config: ImitationConfig, demonstrations: Demonstrations, camer
     encoder = ObservationEncoder(config.encoder)
     state_dim = demonstrations.state_dim if config.use_state else 0
     head = DiffusionHead(demonstrations.action_dim, encoder.embed_dim + state_dim, config.diffusion)
-    head.normalise_by(demonstrations.actions)
+    head.normalizer.normalise_by(demonstrations.actions)
     return DiffusionPolicy(
         encoder,
         head,

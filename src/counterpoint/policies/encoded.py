@@ -1,0 +1,379 @@
+"""The policy that cloned and diffusion policies share: encode what cameras show, remember it by row, act on plans."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from counterpoint.config import FrozenConfig
+from counterpoint.data.augment import centre_corner
+from counterpoint.data.cache import resize
+from counterpoint.data.episode import Array
+from counterpoint.encoders.hub import read_model, write_model
+from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
+from counterpoint.errors import BadInputError, require
+from counterpoint.policies.chunking import ActionChunks
+from counterpoint.policies.demonstrations import Demonstrations
+
+__all__ = ["EncodedPolicy", "EncodedPolicyConfig", "Episode", "Moment", "Window"]
+
+Observation = Mapping[str, Any]
+"""Images by camera (`front` or `observation.images.front`), "state" (or "observation.state"), and perhaps "task"."""
+
+
+@dataclass(slots=True)
+class Moment:
+    """An observation that was read; it is encoded when the first plan needs it.
+
+    Attributes:
+        images: uint8 [C S, h, w, 3], cropped, the first camera's S frames first; None without cameras.
+        state: float32 [P].
+        instruction: The task in words.
+        embedded: [D], once it is encoded.
+    """
+
+    images: Array | None
+    state: Array
+    instruction: str
+    embedded: Tensor | None = None
+
+
+class Episode:
+    """What a row remembers of its episode: the newest observations, and how many plans it made.
+
+    Args:
+        seed: Seed of the episode.
+        history: H, the observations of a plan.
+        stack: S, the frames of an observation and camera.
+    """
+
+    def __init__(self, seed: int, history: int, stack: int) -> None:
+        self._seed, self._plans = seed, 0
+        self._frames: deque[Array] = deque(maxlen=stack)
+        self.moments: deque[Moment] = deque(maxlen=history)
+
+    def see(self, images: Array | None, state: Array, instruction: str) -> None:
+        """Remember an observation [C, h, w, 3]; frames before the first of an episode repeat it."""
+        if images is not None:
+            self._frames.extend([images] * (1 if self._frames else self._frames.maxlen or 1))
+            images = np.stack(self._frames, axis=1).reshape(-1, *images.shape[1:])
+        self.moments.append(Moment(images, state, instruction))
+
+    def window(self) -> list[Moment]:
+        """Return H moments, the oldest first; those before the episode repeat its first."""
+        return [self.moments[0]] * ((self.moments.maxlen or 1) - len(self.moments)) + list(self.moments)
+
+    def next_generator(self) -> torch.Generator:
+        """Return the generator of the next plan's noise: a function of the episode's seed and the plan's number."""
+        mixed = np.random.SeedSequence([self._seed % 2**64, self._plans]).generate_state(1, np.uint64)
+        self._plans += 1
+        return torch.Generator().manual_seed(int(mixed[0]))
+
+
+@dataclass(frozen=True)
+class Window:
+    """What n rows plan from.
+
+    Attributes:
+        embedded: [n, H, D], the oldest observation first; D is 0 without cameras.
+        state: float32 [n, H, P].
+        valid: False where an observation lies before the episode's first.
+        instructions: n texts.
+        generators: n generators of noise.
+    """
+
+    embedded: Float[Tensor, "n H D"]
+    state: Float[Tensor, "n H P"]
+    valid: Bool[Tensor, "n H"]
+    instructions: list[str]
+    generators: list[torch.Generator]
+
+
+class EncodedPolicyConfig(FrozenConfig):
+    """The part of a saved policy's configuration that all kinds have.
+
+    Attributes:
+        encoder: The encoder.
+        action_dim: A.
+        state_dim: P.
+        frame: Height and width of its images before they are cropped, in pixels.
+        cameras: Their names, in the encoder's order; none where they are not known.
+        instruction: The task, for a policy that reads language.
+        demonstrations: The training data in numbers, as a record; normalisation is among the weights.
+    """
+
+    encoder: ObservationConfig
+    action_dim: int
+    state_dim: int
+    frame: int = 0
+    cameras: tuple[str, ...] = ()
+    instruction: str = ""
+    demonstrations: Demonstrations | None = None
+
+
+class EncodedPolicy(nn.Module):
+    """A `Policy` that encodes images, keeps a history for each row, and executes plans of actions.
+
+    Subclasses write `plan`, `config` and `build`.
+
+    Args:
+        encoder: Observations into D dimensions; one of kind "none" for a policy of proprioception alone.
+        chunks: The way plans become actions.
+        history: H, the observations of a plan.
+        state_dim: P, numbers of proprioception.
+        use_state: Whether they are read.
+        frame: Height and width of its images, in pixels. Where they are larger than the encoder's, training crops
+            at random and acting in the centre.
+        cameras: Their names, in the encoder's order; without names images are taken in the observation's order.
+        demonstrations: The training data in numbers, kept beside the policy.
+
+    Attributes:
+        instruction: The task, for a policy that reads language; by default the demonstrations' only one.
+    """
+
+    kind: ClassVar[str]
+    config_type: ClassVar[type[EncodedPolicyConfig]]
+
+    def __init__(
+        self,
+        encoder: ObservationEncoder,
+        chunks: ActionChunks,
+        *,
+        history: int,
+        state_dim: int,
+        use_state: bool,
+        frame: int | None = None,
+        cameras: Sequence[str] = (),
+        demonstrations: Demonstrations | None = None,
+    ) -> None:
+        super().__init__()
+        C, size = encoder.config.cameras, encoder.config.size
+        self.encoder, self.history = encoder, history
+        self.state_dim, self.use_state = state_dim, use_state
+        self.frame, self.cameras, self.demonstrations = frame or size, tuple(cameras), demonstrations
+        self.instruction = demonstrations.instruction if demonstrations is not None else ""
+        hint = "as many names as cameras, and images no smaller than the encoder's"
+        require(len(self.cameras) in (0, C), "cameras", len(self.cameras), f"{C}", hint)
+        require(self.frame >= size, "frame", self.frame, f"{size}", hint)
+        self._chunks = chunks
+        self._episodes: dict[int, Episode] = {}
+        self._begun = 0
+
+    @property
+    def stack(self) -> int:
+        """S, the frames of an observation and camera."""
+        return self.encoder.config.stack
+
+    @property
+    def reads_language(self) -> bool:
+        """Whether it acts on an instruction."""
+        return self.encoder.takes_instruction
+
+    def plan(self, window: Window) -> Float[Tensor, "n K A"]:
+        """Return actions in the environment's units, the first for the newest observation's step."""
+        raise NotImplementedError
+
+    def config(self) -> EncodedPolicyConfig:
+        """Return the configuration of the saved policy."""
+        raise NotImplementedError
+
+    @classmethod
+    def build(cls, config: Any) -> Self:
+        """Return the policy with fresh weights."""
+        raise NotImplementedError
+
+    def reset(self, rows: Sequence[int] | None = None, seeds: Sequence[int] | None = None) -> None:
+        """Begin an episode in each of these rows, by default in all; see `Policy`."""
+        rows = list(self._episodes) if rows is None else [int(row) for row in rows]
+        numbers = range(self._begun, self._begun + len(rows)) if seeds is None else seeds
+        self._begun += len(rows)
+        for row, seed in zip(rows, numbers, strict=True):
+            self._episodes[row] = Episode(int(seed), self.history, self.stack)
+        self._chunks.reset(rows)
+
+    def looks(self, rows: Sequence[int]) -> list[bool]:
+        """Return whether each row reads its next images: those of the newest observations of a plan."""
+        found: list[bool] = (self._chunks.left(rows) < self.history + self.stack - 1).tolist()
+        return found
+
+    @torch.no_grad()
+    def act(self, observation: Observation, *, rows: Sequence[int], explore: bool = False) -> NDArray[Any]:
+        """Return actions of n rows, float32 [n, A] in the environment's units.
+
+        Args:
+            observation: Images by camera, [n, H, W, 3] or [n, 3, H, W], uint8 or float in [0, 1], numpy or torch, of
+                any size; "state" [n, P]; for language, a "task" of each row (by default `instruction`).
+            rows: Environments that the observations come from.
+            explore: Ignored; noise is the policy's own.
+
+        Raises:
+            BadInputError: A camera or state that is missing or of another shape, or a plan that is not finite.
+        """
+        rows = self._begin(rows)
+        self._see(observation, rows, self.looks(rows))
+        due = [row for row, left in zip(rows, self._chunks.left(rows), strict=True) if left == 0]
+        if due:
+            self._chunks.give(due, self._plans(due))
+        return self._chunks.take(rows)
+
+    def select_action(self, observation: Observation) -> Any:
+        """Return the next action of one robot [A] or of n robots [n, A], as LeRobot's policies do.
+
+        `reset()` begins an episode. Arrays are given back as they came: numpy for numpy, torch for torch.
+        """
+        batch, single, like = _batched(observation)
+        return _as_given(self.act(batch, rows=range(_count(batch))), single, like)
+
+    @torch.no_grad()
+    def predict_action_chunk(self, observation: Observation) -> Any:
+        """Return all actions that are planned from this observation on: [K, A], or [n, K, A] for n robots."""
+        batch, single, like = _batched(observation)
+        rows = self._begin(range(_count(batch)))
+        self._see(batch, rows, [True] * len(rows))
+        return _as_given(self._plans(rows), single, like)
+
+    def save_pretrained(self, folder: str | Path) -> Path:
+        """Write the model's folder, made when absent, and return it."""
+        return write_model(Path(folder), self.kind, self.config().model_dump(mode="json"), self.state_dict())
+
+    @classmethod
+    def from_pretrained(cls, path_or_hub_id: str | Path, *, map_location: str = "cpu", **hub: Any) -> Self:
+        """Load a saved policy, ready to act; arguments and errors as `counterpoint.load`."""
+        saved = read_model(path_or_hub_id, cls.kind, **hub)
+        config = saved.settings(cls.config_type)
+        policy = cls.build(config)
+        policy.instruction = config.instruction
+        return saved.fill(policy, map_location)
+
+    def _begin(self, rows: Sequence[int]) -> list[int]:
+        if self.training:  # tested first: setting every module's mode takes longer than looking an action up
+            self.eval()
+        rows = [int(row) for row in rows]
+        fresh = [row for row in rows if row not in self._episodes]
+        if fresh:
+            self.reset(fresh)
+        return rows
+
+    def _see(self, observation: Observation, rows: list[int], looks: Sequence[bool]) -> None:
+        """Remember the observations of the rows that look."""
+        at = np.flatnonzero(looks)
+        state = _find(observation, ("state", "observation.state")) if self.use_state else None
+        if self.use_state:
+            shape = None if state is None else list(state.shape[1:])
+            good = shape == [self.state_dim]
+            require(good, "state", f"shape {shape}", f"[{self.state_dim}]", "give the same robot's")
+        states = np.zeros((len(rows), 0), np.float32) if state is None else np.asarray(_array(state), np.float32)
+        images = self._images(observation, at) if self.encoder.config.cameras else None
+        told = _find(observation, ("task",)) or self.instruction
+        texts = [told] * len(rows) if isinstance(told, str) else list(told)
+        if self.reads_language and not all(texts):
+            hint = 'set policy.instruction = "..."'
+            raise BadInputError("instruction", "none, and demonstrations of several or of none", "the task", hint)
+        for number, place in enumerate(at.tolist()):
+            seen = None if images is None else images[number]
+            self._episodes[rows[place]].see(seen, states[place].copy(), texts[place])
+
+    def _images(self, observation: Observation, at: NDArray[np.intp]) -> Array:
+        """Return the images of some rows at the encoder's size, uint8 [m, C, h, w, 3]."""
+        C, size = self.encoder.config.cameras, self.encoder.config.size
+        if self.cameras:
+            # robomimic's data say agentview_image for the images of agentview.
+            forms = ("{0}", "observation.images.{0}", "observation.{0}", "{1}")
+            names = [[form.format(name, name.removesuffix("_image")) for form in forms] for name in self.cameras]
+            found = [_find(observation, each) for each in names]
+        else:
+            found = [value for value in observation.values() if getattr(value, "ndim", 0) == 4]
+        if len(found) != C or any(value is None for value in found):
+            wanted = f"images of {', '.join(self.cameras)}" if self.cameras else f"images of {C} cameras"
+            raise BadInputError("observation", f"{', '.join(observation)}", wanted, "name every camera as in training")
+        x, y = centre_corner(self.frame, self.frame, size)
+        views = [resize(_pixels(value, at), self.frame)[:, y : y + size, x : x + size] for value in found]
+        return np.stack(views, axis=1)
+
+    def _plans(self, rows: list[int]) -> Array:
+        """Return one plan each: float32 [n, K, A]."""
+        windows = [self._episodes[row].window() for row in rows]
+        self._encode([moment for window in windows for moment in window])
+        lengths = torch.tensor([[len(self._episodes[row].moments)] for row in rows])
+        parameter = next(self.parameters())
+        embedded = [torch.stack([moment.embedded for moment in w if moment.embedded is not None]) for w in windows]
+        state = torch.from_numpy(np.stack([np.stack([moment.state for moment in window]) for window in windows]))
+        texts = [window[-1].instruction for window in windows]
+        planned = self.plan(
+            Window(
+                embedded=torch.stack(embedded),
+                state=state.to(parameter.device),
+                valid=(torch.arange(self.history) >= self.history - lengths).to(parameter.device),
+                instructions=texts,
+                generators=[self._episodes[row].next_generator() for row in rows],
+            )
+        )
+        plans = planned.float().cpu().numpy()
+        hint = "look for weights, images or proprioception that are not finite"
+        require(np.isfinite(plans).all(), "policy", "a plan that is not finite", "finite actions", hint)
+        return np.asarray(plans)
+
+    def _encode(self, moments: list[Moment]) -> None:
+        """Encode all that no plan has used yet, at once; a moment that fills several positions is encoded once."""
+        fresh = list({id(moment): moment for moment in moments if moment.embedded is None}.values())
+        if not fresh:
+            return
+        images = [np.zeros(0, np.uint8) if moment.images is None else moment.images for moment in fresh]
+        frames = torch.from_numpy(np.stack(images)).to(next(self.parameters()).device)
+        texts = [moment.instruction for moment in fresh] if self.encoder.takes_instruction else None
+        for moment, embedded in zip(fresh, self.encoder(frames, texts), strict=True):
+            moment.embedded = embedded
+
+
+def _find(observation: Observation, names: Sequence[str]) -> Any:
+    return next((observation[name] for name in names if name in observation), None)
+
+
+def _array(value: Any) -> NDArray[Any]:
+    found: NDArray[Any] = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+    return found
+
+
+def _pixels(value: Any, at: NDArray[np.intp]) -> Array:
+    """Return the images of some rows as uint8 [m, H, W, 3]."""
+    images = _array(value)[at]
+    expected, hint = "[n, H, W, 3] or [n, 3, H, W], uint8 or float in [0, 1]", "give each camera's images so"
+    require(images.ndim == 4 and 3 in (images.shape[1], images.shape[3]), "images", images.shape, expected, hint)
+    if images.shape[3] != 3:
+        images = np.moveaxis(images, 1, 3)
+    if images.dtype != np.uint8:
+        good = images.dtype.kind == "f" and (images.size == 0 or bool(images.min() >= 0 and images.max() <= 1))
+        require(good, "images", f"{images.dtype} out of range", expected, hint)
+        images = np.rint(images * 255).astype(np.uint8)
+    return np.ascontiguousarray(images)
+
+
+def _batched(observation: Observation) -> tuple[dict[str, Any], bool, Tensor | None]:
+    """Return the observation of n robots, whether it is of one robot, and a tensor of it, if it has any."""
+    arrays = {name: value for name, value in observation.items() if hasattr(value, "ndim")}
+    state = _find(arrays, ("state", "observation.state"))
+    single = state.ndim == 1 if state is not None else all(value.ndim == 3 for value in arrays.values())
+    like = next((value for value in arrays.values() if isinstance(value, Tensor)), None)
+    return (
+        {name: value[None] if single and name in arrays else value for name, value in observation.items()},
+        single,
+        like,
+    )
+
+
+def _count(batch: Observation) -> int:
+    return next(len(value) for value in batch.values() if hasattr(value, "ndim"))
+
+
+def _as_given(actions: NDArray[Any], single: bool, like: Tensor | None) -> Any:
+    actions = actions[0] if single else actions
+    return actions if like is None else torch.from_numpy(np.ascontiguousarray(actions)).to(like.device)
