@@ -17,9 +17,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from counterpoint.data.sampler import Loader
-from counterpoint.data.spec import Drawn, Key, Spec
+from counterpoint.data.sampler import Sampler
+from counterpoint.data.spec import Spec
 from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.base import DualEncoder
 from counterpoint.objectives import decisionnce_p_loss, decisionnce_t_loss
@@ -44,10 +45,10 @@ class OfLength:
         """One frame more than steps."""
         return self.steps + 1
 
-    def __call__(self, length: int, rng: np.random.Generator) -> Drawn:
-        """Start and goal."""
-        start = int(rng.integers(0, length - self.steps))
-        return Drawn.all_valid(np.array([start, start + self.steps], dtype=np.int64))
+    def __call__(self, lengths: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+        """Pick start and goal."""
+        start = rng.integers(lengths - self.steps)
+        return np.stack([start, start + self.steps], 1)
 
 
 def main() -> None:
@@ -92,9 +93,9 @@ def by_length(encoder: DualEncoder, store: EpisodeStore, name: str, seed: int, b
     found = []
     weights = [p for p in encoder.text.parameters() if p.requires_grad]
     for steps in LENGTHS:
-        spec = Spec({"clip": OfLength(steps)}, {"frames": Key("frames", "clip")})
+        spec = Spec.clips(OfLength(steps))
         norms = []
-        for batch in Loader(store, spec, batch_size=32, seed=seed).batches(0, batches):
+        for batch in Sampler(store, spec.bind(store), batch_size=32, seed=seed).batches(0, batches):
             with torch.no_grad():
                 frames = encoder.encode_image(batch["frames"])
             loss = LOSSES[name](frames, encoder.encode_text(batch["instruction"]), temperature=0.1)

@@ -19,8 +19,7 @@ import torch
 
 from counterpoint.data.cache import cached
 from counterpoint.data.formats import open_dataset
-from counterpoint.data.sampler import NStepLoader
-from counterpoint.data.spec import NStepSpec
+from counterpoint.data.sampler import Sampler
 from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.observation import ObservationConfig
 from counterpoint.files import write_atomically
@@ -101,8 +100,7 @@ def common_score(folder: Path, config: StepPretrainConfig, store: EpisodeStore) 
     _, state = load_checkpoint(list_checkpoints(folder / "checkpoints")[-1])
     objective.load_state_dict(state["objective"])
     spec = objective.sampling()
-    assert isinstance(spec, NStepSpec)
-    loader = NStepLoader(store, spec, batch_size=config.train.batch_size, seed=COMMON_SEED)
+    loader = Sampler(store, spec.bind(store), batch_size=config.train.batch_size, seed=COMMON_SEED)
     metrics = [objective.eval()(batch).metrics for batch in loader.batches(0, COMMON_BATCHES)]
     names = ("window_accuracy", "categorical_accuracy")
     return {name: float(torch.stack([one[name] for one in metrics]).mean()) for name in names}

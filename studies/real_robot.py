@@ -21,7 +21,7 @@ from accelerate import Accelerator
 
 from counterpoint.data.cache import cached
 from counterpoint.data.formats import open_dataset
-from counterpoint.data.sampler import Loader
+from counterpoint.data.sampler import Sampler
 from counterpoint.data.store import EpisodeStore, SubsetStore
 from counterpoint.encoders.base import DualEncoder
 from counterpoint.evaluation.embedded import EmbeddedVideos, embed_store
@@ -116,7 +116,7 @@ def fit(store: EpisodeStore, seed: int, steps: int) -> DualEncoder:
     learner = ObjectiveLearner(
         objective, config.optimizer, total_steps=steps, accelerator=Accelerator(cpu=not torch.cuda.is_available())
     )
-    loader = Loader(store, objective.sampling(), batch_size=config.train.batch_size, seed=seed)
+    loader = Sampler(store, objective.sampling().bind(store), batch_size=config.train.batch_size, seed=seed)
     for step, batch in enumerate(loader.batches(0, steps)):
         learner.update(batch, step)
     encoder = learner.exports()["encoder"]

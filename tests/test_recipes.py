@@ -7,7 +7,6 @@ import pytest
 
 from counterpoint.agents import agent_config
 from counterpoint.config import parse_overrides, read_recipe, recipe_names, validate
-from counterpoint.data.sampler import Loader
 from counterpoint.envs.goal.env import make_goal_env
 from counterpoint.envs.goal.mazes import MazeGrid
 from counterpoint.objectives import ClipObjective, StepObjective, objective_config, objective_names
@@ -16,6 +15,7 @@ from counterpoint.training.pretrain import PretrainConfig, build_objective, load
 from counterpoint.training.pretrain_steps import load_step_config
 from counterpoint.training.train_agent import load_agent_config
 from tests.conftest import moving_square_store
+from tests.data.sampling import sampler
 
 TINY = {
     "encoder.image": "convnet",
@@ -124,7 +124,7 @@ def test_every_value_ends_in_its_source(name: str) -> None:
 def test_every_recipe_takes_a_step_with_a_tiny_encoder(name: str) -> None:
     config = load_config(name, TINY)
     objective = build_objective(config)
-    loader = Loader(moving_square_store(size=32), objective.sampling(), batch_size=4, seed=0)
+    loader = sampler(moving_square_store(size=32), objective.sampling(), batch_size=4, seed=0)
     output = objective(loader[0])
     output.loss.backward()
     gradients = [p.grad for p in objective.parameters() if p.requires_grad]

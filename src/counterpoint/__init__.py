@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from counterpoint.data.episode import Episode
     from counterpoint.data.formats import open_dataset
-    from counterpoint.data.sampler import Loader, NStepLoader
+    from counterpoint.data.sampler import Sampler
     from counterpoint.data.store import EpisodeStore, MemoryStore
     from counterpoint.encoders.base import DualEncoder, EncoderConfig
     from counterpoint.encoders.hub import load
@@ -33,13 +33,12 @@ __all__ = [
     "Episode",
     "EpisodeStore",
     "ImitationConfig",
-    "Loader",
     "MemoryStore",
     "MissingExtraError",
-    "NStepLoader",
     "ObservationConfig",
     "ObservationEncoder",
     "RewardModel",
+    "Sampler",
     "clone",
     "imitate",
     "load",
@@ -56,13 +55,12 @@ _HOMES = {
     "Episode": "data.episode",
     "EpisodeStore": "data.store",
     "ImitationConfig": "training.imitate",
-    "Loader": "data.sampler",
     "MemoryStore": "data.store",
     "MissingExtraError": "errors",
-    "NStepLoader": "data.sampler",
     "ObservationConfig": "encoders.observation",
     "ObservationEncoder": "encoders.observation",
     "RewardModel": "rewards.model",
+    "Sampler": "data.sampler",
     "clone": "training.clone",
     "imitate": "training.imitate",
     "load": "encoders.hub",

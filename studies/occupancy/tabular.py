@@ -30,7 +30,7 @@ from pydantic import Field
 from torch import Tensor
 
 from counterpoint.config import FrozenConfig
-from counterpoint.data.draws import Tail
+from counterpoint.data.transitions import Tail
 from studies.stitching.data import Paths
 
 __all__ = [

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 
-from counterpoint.data.draws import Tail
+from counterpoint.data.transitions import Tail
 from counterpoint.errors import BadInputError
 from studies.gridworld import ACTIONS, GridWorld
 

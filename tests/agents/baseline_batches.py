@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoint.agents.base import Agent, Spaces
+from counterpoint.data.transitions import Transitions
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import NonFiniteError
 from counterpoint.training.checkpoint import load_checkpoint, save_checkpoint
@@ -87,9 +88,15 @@ def acted(agent: Agent, observation: NDArray[Any], goal: NDArray[Any], *, explor
     return agent.act(situation, rows=range(len(observation)), explore=explore)
 
 
+def context(agent: Agent) -> int:
+    """K of the sequences that an agent reads."""
+    index = agent.sampling().index
+    return index.sequence if isinstance(index, Transitions) else 0
+
+
 def assert_learns(agent: Agent, metric: str = "loss", steps: int = 40) -> None:
     """Updates on one batch change every trained network and lower `metric`."""
-    batch, before = batch_of(agent.spaces, K=agent.sampling().sequence), parameters(agent)
+    batch, before = batch_of(agent.spaces, K=context(agent)), parameters(agent)
     first = agent.evaluate(batch)[metric]
     for step in range(steps):
         metrics = agent.update(batch, step)
@@ -118,7 +125,7 @@ def assert_resumes(make: Any, folder: Path) -> None:
 
     def advance(agent: Agent, start: int) -> NDArray[Any]:
         for step in range(start, start + 3):
-            agent.update(batch_of(spaces, seed=step, K=agent.sampling().sequence), step)
+            agent.update(batch_of(spaces, seed=step, K=context(agent)), step)
             acted(agent, *situations(spaces), explore=True)
         return acted(agent, *situations(spaces), explore=True)
 
@@ -134,7 +141,7 @@ def assert_resumes(make: Any, folder: Path) -> None:
 
 def assert_refuses(agent: Agent) -> None:
     """Not finite: parameters stay. Another agent's checkpoint, NaN, a wrong shape: one message each."""
-    batch = batch_of(agent.spaces, K=agent.sampling().sequence)
+    batch = batch_of(agent.spaces, K=context(agent))
     for key in ("action", "sequence_action", "observation", "sequence_observation", "reward"):
         if key in batch and batch[key].is_floating_point():
             batch[key] = batch[key] * torch.nan
@@ -160,7 +167,7 @@ def assert_acts(agent: Agent) -> None:
     observation, goal = situations(agent.spaces)
     mode = acted(agent, observation, goal, explore=False)
     np.testing.assert_array_equal(acted(agent, observation, goal, explore=False), mode)
-    batch = batch_of(agent.spaces, K=agent.sampling().sequence)
+    batch = batch_of(agent.spaces, K=context(agent))
     before = agent.generator.get_state()
     assert agent.evaluate(batch) == agent.evaluate(batch)
     assert torch.equal(agent.generator.get_state(), before)

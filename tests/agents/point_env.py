@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from counterpoint.data.draws import Spaces
+from counterpoint.data.episode import Spaces
 from counterpoint.envs.goal.env import EnvConfig
 from counterpoint.errors import BadInputError
 

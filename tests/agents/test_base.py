@@ -9,10 +9,10 @@ from torch import nn
 
 from counterpoint.agents import AGENTS, SavedAgent, agent_config, make_agent
 from counterpoint.agents.base import FiniteCheck, descend, soft_update
-from counterpoint.data.draws import Spaces
+from counterpoint.data.episode import Spaces
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import NonFiniteError
-from tests.agents.baseline_batches import SMALL, STATE, batch_of
+from tests.agents.baseline_batches import SMALL, STATE, batch_of, context
 from tests.agents.point_world import AGENTS as CONTRASTIVE
 from tests.agents.point_world import point_batch, small_agent
 
@@ -51,7 +51,7 @@ def test_bfloat16_products_change_losses_a_little_and_parameters_stay_float32(na
     losses = []
     for bf16 in (False, True):
         agent = make_agent({"name": name, "bf16": bf16} | sizes | SETTINGS[name], STATE)
-        batch = batch_of(STATE, K=agent.sampling().sequence)
+        batch = batch_of(STATE, K=context(agent))
         losses.append(agent.evaluate(batch)["loss"])
         assert agent.update(batch, 0)["loss"].dtype == torch.float32
         assert all(p.dtype == torch.float32 for module in agent.modules.values() for p in module.parameters())
@@ -142,7 +142,7 @@ def test_the_losses_are_one_graph_with_the_plain_losses_gradients(name: str) -> 
     agent = make_agent({"name": name, "hidden": SMALL}, STATE)
     if name == "decision_transformer":
         agent.modules["actor"].eval()
-    batch = agent._inputs(batch_of(STATE, K=agent.sampling().sequence), agent.generator)
+    batch = agent._inputs(batch_of(STATE, K=context(agent)), agent.generator)
     compiled = torch.compile(agent._autocast_losses, backend="aot_eager", fullgraph=True)
     parameters = [p for module in agent.modules.values() for p in module.parameters() if p.requires_grad]
     found, expected = compiled(batch), agent._autocast_losses(batch)

@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 from counterpoint.agents import make_agent
 from counterpoint.agents.base import Agent, Spaces
-from counterpoint.data.replay import ReplayBuffer, batch_rng
+from counterpoint.data.episode import GoalEpisode
+from counterpoint.data.replay import ReplayBuffer
 from tests.agents.baseline_batches import acted
+from tests.data.sampling import sampler
 
 pytestmark = pytest.mark.slow
 
@@ -79,7 +81,7 @@ def recorded(directed: bool) -> ReplayBuffer:
     observations, actions, goals = episodes(rng, 500, 20, policy)
     for seen, done, goal in zip(observations, actions, goals, strict=True):
         reached = np.linalg.norm(seen[1:, :2] - goal, axis=1) < NEAR
-        buffer.add_episode(seen, done, seen[:, :2], commanded=goal, rewards=reached.astype(np.float32))
+        buffer.append(GoalEpisode(seen, seen[:, :2], goal, done, reached.astype(np.float32)))
     return buffer
 
 
@@ -92,8 +94,9 @@ def success(agent: Agent) -> float:
 
 @pytest.mark.parametrize("name", list(SETTINGS))
 def test_it_reaches_new_goals(name: str) -> None:
-    agent, buffer = make_agent({"name": name} | SETTINGS[name], SPACES), recorded(name not in RELABELS)
+    agent = make_agent({"name": name} | SETTINGS[name], SPACES)
+    serve = sampler(recorded(name not in RELABELS), agent.sampling(), batch_size=128, seed=0)
     assert success(agent) < 0.2
     for step in range(3000 if name == "ddpg_her" else 1000):
-        agent.update(buffer.sample(128, batch_rng(0, step), agent.sampling()), step)
+        agent.update(serve[step], step)
     assert success(agent) > 0.8

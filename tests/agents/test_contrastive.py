@@ -13,6 +13,7 @@ from torch import Tensor
 from counterpoint.agents.base import Spaces
 from counterpoint.agents.contrastive import ContrastiveAgent
 from counterpoint.agents.networks import CategoricalActor
+from counterpoint.data.transitions import Transitions
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import NonFiniteError
 from counterpoint.training.checkpoint import load_checkpoint, save_checkpoint
@@ -113,12 +114,12 @@ def test_evaluation_changes_nothing(name: str) -> None:
 def test_asks_for_the_keys_it_reads_and_no_others(name: str, goals: str) -> None:
     agent = small_agent(name, actor_goals=goals, tail="clip", discount=0.9)
     wanted = agent.sampling()
-    batch = {key: value for key, value in point_batch(0).items() if key in wanted.keys}
+    batch = {key: value for key, value in point_batch(0).items() if key in wanted.reads}
     metrics = agent.update(batch, 0)
     assert {"loss", "critic/loss", "actor/loss", "categorical_accuracy", "logits_pos", "logits_neg"} == set(metrics)
     assert all(value.shape == () and not value.requires_grad for value in metrics.values())
-    assert (wanted.tail, wanted.discount) == ("clip", 0.9)
-    for key in wanted.keys:
+    assert wanted.index == Transitions(discount=0.9, tail="clip")
+    for key in wanted.reads:
         with pytest.raises(KeyError, match=key):
             agent.update({other: value for other, value in batch.items() if other != key}, 1)
 

@@ -171,7 +171,7 @@ def test_the_losses_are_made_of_the_distances_they_name(spaces: Spaces) -> None:
             if spaces is STATE:
                 constraint += 0.01 * (reference.excess(distance(later, reached)[member].tolist(), 0) - 0.0625)
     assert found["loss"].item() == pytest.approx(push + 0.1 * dynamics + constraint, rel=1e-4)
-    assert ("next_goal" in agent.sampling().keys) == (spaces is STATE)
+    assert ("next_goal" in agent.sampling().reads) == (spaces is STATE)
 
 
 @pytest.mark.parametrize("G", [5, 6], ids=["whole state", "coordinates"])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from counterpoint.agents import AGENTS, SavedAgent, make_agent
-from counterpoint.data.draws import Spaces
+from counterpoint.data.episode import Spaces
 from counterpoint.encoders.hub import load, write_digests
 from counterpoint.errors import BadInputError
 from tests.agents.baseline_batches import acted

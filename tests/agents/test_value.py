@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -9,9 +10,11 @@ from counterpoint.agents.contrastive import ContrastiveAgent
 from counterpoint.agents.networks import EnsembleMLP
 from counterpoint.agents.td_infonce import TDInfoNCE, TDInfoNCEConfig
 from counterpoint.agents.value import value_of, values_from_logits
-from counterpoint.data.draws import GoalSpec
-from counterpoint.data.replay import ReplayBuffer, batch_rng
+from counterpoint.data.episode import GoalEpisode
+from counterpoint.data.replay import ReplayBuffer
+from counterpoint.data.spec import Spec
 from tests.agents.point_world import point_batch, small_agent
+from tests.data.sampling import sampler
 
 S, A, GAMMA = 4, 2, 0.8
 SPACES = Spaces(observation=(S,), goal=(S,), action=A, discrete=True)
@@ -113,8 +116,8 @@ def test_continuous_actions_of_a_constant_reward_are_worth_its_discounted_sum(na
 def test_a_batch_has_the_samples_that_the_documentation_names() -> None:
     buffer = ReplayBuffer(Spaces(observation=(1,), goal=(1,), action=1), capacity=10)
     states = torch.arange(4.0)[:, None].numpy()
-    buffer.add_episode(states, states[1:] / 4, states, commanded=states[-1])
-    spec = GoalSpec(frozenset({"random_goal", "next_observation"}), discount=0.9)
-    batch = buffer.sample(400, batch_rng(0, 0), spec)
+    buffer.append(GoalEpisode(states, states, states[-1], states[1:] / 4, np.zeros(len(states) - 1, np.float32)))
+    spec = Spec.transitions({"random_goal", "next_observation"}, discount=0.9)
+    batch = sampler(buffer, spec, batch_size=400, seed=0)[0]
     assert set(batch["random_goal"].flatten().tolist()) == {0, 1, 2, 3}
     assert set(batch["next_observation"].flatten().tolist()) == {1, 2, 3}

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from counterpoint.config import FrozenConfig
+from counterpoint.data.draws import Clips
 from counterpoint.data.episode import Episode
-from counterpoint.data.sampler import Loader
-from counterpoint.data.spec import Spec
 from counterpoint.data.store import MemoryStore
 from counterpoint.errors import BadInputError
 from counterpoint.objectives import ClipObjective, objective_class, objective_config, objective_names
@@ -22,6 +21,7 @@ from counterpoint.objectives.base import LossOutput, Objective
 from counterpoint.training.distributed import gather_batch
 from tests.conftest import moving_square_store
 from tests.contracts.tiny import TinyEncoder
+from tests.data.sampling import sampler
 
 B = 6
 NAMES = sorted(objective_names(ClipObjective))
@@ -37,7 +37,7 @@ def _objective(name: str, seed: int = 0) -> Objective:
 
 
 def _batch(objective: Objective, store: MemoryStore | None = None, step: int = 0) -> dict[str, Any]:
-    loader = Loader(store or moving_square_store(), objective.sampling(), batch_size=B, seed=0)
+    loader = sampler(store or moving_square_store(), objective.sampling(), batch_size=B, seed=0)
     return loader[step]
 
 
@@ -53,12 +53,12 @@ pytestmark = pytest.mark.parametrize("name", NAMES)
 def test_the_spec_is_plain_data_and_the_loader_serves_it(name: str) -> None:
     objective = _objective(name)
     spec = objective.sampling()
-    assert isinstance(spec, Spec)
     assert spec == _objective(name).sampling()
     assert pickle.loads(pickle.dumps(spec)) == spec
     batch = _batch(objective)
-    for key, wanted in spec.keys.items():
-        assert batch[key].shape[:2] == (B, spec.draws[wanted.draw].count)
+    assert isinstance(spec.index, Clips)
+    for key in spec.reads:
+        assert batch[key].shape[:2] == (B, spec.index.pick.count)
 
 
 def test_forward_is_the_loss_of_what_encode_returns(name: str) -> None:
@@ -182,7 +182,9 @@ def test_still_videos_give_finite_gradients(name: str) -> None:
 
 def test_the_shortest_episodes_it_accepts_work_and_shorter_ones_are_refused(name: str) -> None:
     objective = _objective(name)
-    least = objective.sampling().min_length
+    index = objective.sampling().index
+    assert isinstance(index, Clips)
+    least = index.pick.min_length
     assert torch.isfinite(objective(_batch(objective, _store(least))).loss)
     if least > 1:
         with pytest.raises(BadInputError):

@@ -6,15 +6,16 @@ import torch
 from torch.nn import functional
 
 from counterpoint.data.augment import (
+    Jitter,
+    ResizedCrop,
+    ViewShape,
     color_jitter,
-    draw_crop,
-    draw_jitter,
     images,
     random_shift,
     resized_crop,
     shifted_views,
 )
-from counterpoint.data.spec import Augment, sample_rng
+from counterpoint.data.draws import sample_rng
 from tests.golden.load import golden
 
 
@@ -24,8 +25,7 @@ def test_without_parameters_frames_stay_as_they_are() -> None:
 
 
 def test_drawn_crops_lie_inside_the_image_and_keep_their_share() -> None:
-    augment = Augment(scale=(0.2, 1.0))
-    crops = np.stack([draw_crop(augment, sample_rng(0, i, "crop")) for i in range(500)])
+    crops = ResizedCrop(scale=(0.2, 1.0)).draw(ViewShape(500, 2, 1, 8, 8), sample_rng(0, 0, "crop"))
     top, left, height, width = crops.T
     assert (top >= 0).all()
     assert (left >= 0).all()
@@ -58,7 +58,7 @@ def test_neutral_jitter_is_the_identity() -> None:
 
 
 def test_each_frame_has_its_own_jitter_within_bounds() -> None:
-    drawn = draw_jitter(Augment(jitter=0.5), 400, sample_rng(1, 2, "jitter"))
+    drawn = Jitter(0.5).draw(ViewShape(1, 400, 1, 8, 8), sample_rng(1, 2, "jitter"))[0]
     assert drawn.shape == (400, 4)
     assert np.all(np.abs(drawn - [1, 1, 1, 0]) <= [0.5, 0.5, 0.5, 0.1])
     assert len(np.unique(drawn[:, 0])) == 400

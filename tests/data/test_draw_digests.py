@@ -1,4 +1,4 @@
-"""What the three loaders draw, to the bit: these digests change only with a line in the CHANGELOG."""
+"""The samplers' draws, to the bit: these digests change only with a line in the CHANGELOG."""
 
 from __future__ import annotations
 
@@ -10,21 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoint.data.draws import (
-    BATCH_KEYS,
-    GoalSpec,
-    GoalTransition,
-    R3MFrames,
-    SortedFrames,
-    SortedUniform,
-    StartGoal,
-    Tail,
-)
-from counterpoint.data.replay import ReplayBuffer, batch_rng
-from counterpoint.data.sampler import Loader, NStepLoader
-from counterpoint.data.spec import Augment, Draw, Key, NearNegatives, NStepSpec, Spec
-from tests.agents.replay_episodes_made import SPACES, add
+from counterpoint.data.anchors import NearNegatives
+from counterpoint.data.augment import Jitter, ResizedCrop, Transform
+from counterpoint.data.draws import GoalTransition, Pick, R3MFrames, SortedFrames, SortedUniform, StartGoal
+from counterpoint.data.replay import ReplayBuffer
+from counterpoint.data.spec import TRANSITION_READS, Spec
+from counterpoint.data.transitions import Tail
 from tests.data.numbered import numbered_store
+from tests.data.replay_made import SPACES, add
+from tests.data.sampling import sampler
 
 STORE = numbered_store([3, 5, 9, 30, 4, 12, 7])
 
@@ -44,19 +38,19 @@ def digest(batches: Iterable[Mapping[str, Any]]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("draw", "augment", "unique", "expected"),
+    ("pick", "transforms", "unique", "expected"),
     [
-        (StartGoal(), None, False, "e281688f0b906b4a"),
-        (StartGoal(3), Augment(jitter=0.3), True, "19ad0a2ced81f423"),
-        (SortedUniform(2), None, False, "7eb41cca1c9f7ab6"),
-        (SortedFrames(10), None, False, "040e23e892c752be"),
-        (GoalTransition(), None, False, "6662f34a304d2e08"),
-        (R3MFrames(), None, False, "31288926500142dd"),
+        (StartGoal(), {}, False, "96a499d48a64ec2a"),
+        (StartGoal(3), {"frames.crop": ResizedCrop(), "frames.jitter": Jitter(0.3)}, True, "66586c0b96d93679"),
+        (SortedUniform(2), {}, False, "d3e4da44c06263c0"),
+        (SortedFrames(10), {}, False, "a50246a528c72a99"),
+        (GoalTransition(), {}, False, "ad081dadb938e425"),
+        (R3MFrames(), {}, False, "16363eb106671ccf"),
     ],
 )
-def test_clips(draw: Draw, augment: Augment | None, unique: bool, expected: str) -> None:
-    spec = Spec({"clip": draw}, {"frames": Key("frames", "clip")}, unique, augment)
-    loader = Loader(STORE, spec, batch_size=4, seed=3)
+def test_clips(pick: Pick, transforms: dict[str, Transform], unique: bool, expected: str) -> None:
+    spec = Spec.clips(pick, per_instruction=unique, transforms=transforms)
+    loader = sampler(STORE, spec, batch_size=4, seed=3)
     assert digest(loader[step] for step in range(6)) == expected
 
 
@@ -64,21 +58,21 @@ def test_clips(draw: Draw, augment: Augment | None, unique: bool, expected: str)
     ("spec", "balance", "expected"),
     [
         (
-            NStepSpec((0, 3), 3, NearNegatives(5), stack=1, shift=4, rewards=True, state=True),
+            Spec.steps((0, 3), 3, NearNegatives(5), stack=1, shift=4, rewards=True, state=True),
             "steps",
             "c753e4b156030c08",
         ),
-        (NStepSpec((0, 1), 1, NearNegatives(1), stack=1), "steps", "68e8b238d6b56d6b"),
+        (Spec.steps((0, 1), 1, NearNegatives(1), stack=1), "steps", "68e8b238d6b56d6b"),
         (
-            NStepSpec((-1, 0), 16, past_end=14, first_action=-1, stack=1, crop=2, state=True),
+            Spec.steps((-1, 0), 16, past_end=14, first_action=-1, stack=1, crop=2, state=True),
             "steps",
             "61cad213d57420bf",
         ),
-        (NStepSpec((0, 2), 2, NearNegatives(5), shift=1, shift_together=True), "tasks", "b5487ca560745d07"),
+        (Spec.steps((0, 2), 2, NearNegatives(5), shift=1, shift_together=True), "tasks", "b5487ca560745d07"),
     ],
 )
-def test_steps(spec: NStepSpec, balance: Any, expected: str) -> None:
-    loader = NStepLoader(STORE, spec, batch_size=8, seed=3, balance=balance)
+def test_steps(spec: Spec, balance: Any, expected: str) -> None:
+    loader = sampler(STORE, spec.with_index(balance=balance), batch_size=8, seed=3)
     assert digest(loader[step] for step in range(6)) == expected
 
 
@@ -95,6 +89,6 @@ def test_goals(tail: Tail, discount: float, sequence: int, expected: str) -> Non
     buffer = ReplayBuffer(SPACES, capacity=100)
     for number, length in enumerate([1, 2, 5, 6, 30]):
         add(buffer, number, length)
-    spec = GoalSpec(frozenset(BATCH_KEYS), discount=discount, tail=tail, sequence=sequence)
-    drawn = (buffer.sample(16, batch_rng(3, step), spec) for step in range(6))
+    spec = Spec.transitions(TRANSITION_READS, discount=discount, tail=tail, sequence=sequence)
+    drawn = (sampler(buffer, spec, batch_size=16, seed=3)[step] for step in range(6))
     assert digest(drawn) == expected

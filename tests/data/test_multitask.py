@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from counterpoint.data.anchors import NearNegatives
 from counterpoint.data.cache import cached
-from counterpoint.data.sampler import NStepLoader
-from counterpoint.data.spec import NearNegatives, NStepSpec
+from counterpoint.data.sampler import Sampler
+from counterpoint.data.spec import Spec
 from counterpoint.data.store import (
     EpisodeStore,
     MemoryStore,
@@ -21,9 +22,10 @@ from counterpoint.data.store import (
 )
 from counterpoint.errors import BadInputError
 from tests.data.numbered import numbered_store
-from tests.data.test_loader import same
+from tests.data.sampling import sampler
+from tests.data.test_sampler import same
 
-SPEC = NStepSpec((0, 3), 3, NearNegatives(5), rewards=True)
+SPEC = Spec.steps((0, 3), 3, NearNegatives(5), rewards=True)
 ARM, WALKER = numbered_store([9, 12, 8], action_dim=2), numbered_store([30, 7], action_dim=4)
 
 
@@ -72,12 +74,14 @@ def test_tasks_keep_the_numbers_they_have_elsewhere() -> None:
     assert task_numbers(alone, known).tolist() == [3]
     other = numbered_store([9, 9, 9], instructions=("three", "two", "one"))
     assert task_numbers(MultiTaskStore([other], ["arm"]), known).tolist() == [4, 1, 0]
-    loader = NStepLoader(alone, NStepSpec((0,), 1), batch_size=4, seed=0, known_tasks=known, balance="tasks")
+    loader = Sampler(
+        alone, Spec.steps((0,), 1).with_index(balance="tasks").bind(alone, tasks=known), batch_size=4, seed=0
+    )
     assert loader[0]["task"].tolist() == [3] * 4
 
 
 def test_batches_pad_actions_and_say_which_are_the_tasks_own() -> None:
-    loader = NStepLoader(joined(), SPEC, batch_size=64, seed=0, balance="tasks")
+    loader = sampler(joined(), SPEC.with_index(balance="tasks"), batch_size=64, seed=0)
     batch = loader[0]
     assert set(batch["task"].tolist()) == {0, 1, 2, 3}
     assert batch["actions"].shape == (64, 3, 4)
@@ -93,7 +97,7 @@ def test_batches_pad_actions_and_say_which_are_the_tasks_own() -> None:
 def test_memory_mapped_domains_give_the_same_batches(tmp_path: Path) -> None:
     mapped = joined(*(cached(store, size=4, root=tmp_path, progress=False) for store in (ARM, WALKER)))
     for camera in (None, "back"):
-        loaders = [NStepLoader(store, SPEC, batch_size=64, seed=0, camera=camera) for store in (joined(), mapped)]
+        loaders = [sampler(store, SPEC, batch_size=64, seed=0, camera=camera) for store in (joined(), mapped)]
         assert all(same(loaders[0][step], loaders[1][step]) for step in range(3))
 
 

@@ -14,13 +14,13 @@ from torch import Tensor, distributed, nn
 from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
-from counterpoint.data.sampler import Loader
 from counterpoint.objectives import ClipObjective, objective_config, objective_names
 from counterpoint.objectives.base import Features, Objective
 from counterpoint.objectives.decisionnce import decisionnce_t_loss
 from counterpoint.training.distributed import gather, gather_batch, gather_features, rank, world_size
 from tests.conftest import moving_square_store
 from tests.contracts.tiny import TinyEncoder
+from tests.data.sampling import sampler
 
 WORLD, B, F, D = 2, 8, 3, 5
 Gradients = dict[str, Tensor]
@@ -66,7 +66,7 @@ def _objective(name: str) -> Objective:
 
 
 def _batch(objective: Objective, number: int = 0, world: int = 1) -> dict[str, Any]:
-    loader = Loader(moving_square_store(), objective.sampling(), batch_size=B, seed=0, rank=number, world_size=world)
+    loader = sampler(moving_square_store(), objective.sampling(), batch_size=B, seed=0, rank=number, world_size=world)
     return loader[3]
 
 

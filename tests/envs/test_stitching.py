@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterpoint.data.draws import GoalEpisode
+from counterpoint.data.episode import GoalEpisode
 from counterpoint.envs.goal.collect import joining_episodes, plan_stitching, refuse_joined
 from counterpoint.envs.goal.mazes import Cell, MazeGrid
 from counterpoint.errors import BadInputError

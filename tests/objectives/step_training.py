@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from counterpoint.data.spec import NStepSpec
+from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.objectives.base import StepObjective
 from tests.objectives.steps import step_batch
@@ -21,7 +21,7 @@ def small_encoder(*, stack: int = 2, seed: int = 0) -> ObservationEncoder:
     torch.manual_seed(seed)
     config = ObservationConfig(size=SIZE, stack=stack, embed_dim=16, width=8, centre=True)
     encoder = ObservationEncoder(config)
-    encoder.centre_on(step_batch(NStepSpec((0,), 0), batch=32, size=SIZE)["frames"].flatten(0, 2))
+    encoder.centre_on(step_batch(Spec.steps((0,), 0), batch=32, size=SIZE)["frames"].flatten(0, 2))
     return encoder
 
 

@@ -1,4 +1,4 @@
-"""Transition batches of a square that moves as its actions say, in the keys and types that `NStepLoader` serves.
+"""Transition batches of a square that moves as its actions say, in the keys and types that `Sampler` serves.
 
 Also a small encoder for them, and the loop that trains an objective on them.
 """
@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from counterpoint.data.spec import NStepSpec
+from counterpoint.data.anchors import Anchors
+from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.objectives.base import Features, LossOutput, StepObjective
 
@@ -22,9 +23,7 @@ SIDE = 6  # of the square, in pixels
 STRIDE = 3.0  # pixels an action of 1 moves it
 
 
-def step_batch(
-    spec: NStepSpec, *, batch: int = 8, size: int = 32, action_dim: int = 3, seed: int = 0
-) -> dict[str, Any]:
+def step_batch(spec: Spec, *, batch: int = 8, size: int = 32, action_dim: int = 3, seed: int = 0) -> dict[str, Any]:
     """A batch for `spec`: every row an episode of its own, actions uniform in [-1, 1].
 
     The first two action dimensions move the square right and down, walls stop it, any others do nothing. Rewards are
@@ -32,22 +31,24 @@ def step_batch(
     windows lie inside the episodes.
     """
     rng = np.random.default_rng(seed)
-    window = spec.near.window if spec.near else 0
+    index, stack = spec.index, spec.reads["frames"].stack
+    assert isinstance(index, Anchors)
+    window = index.near.window if index.near else 0
     # The anchor's number in a trajectory that holds every step any view could ask for.
-    anchor = max(0, -min(spec.offsets)) + spec.stack - 1 + window
-    length = anchor + spec.reach + window + 1
+    anchor = max(0, -min(index.offsets)) + stack - 1 + window
+    length = anchor + index.reach + window + 1
     actions = rng.uniform(-1, 1, (batch, length, action_dim))
     places = _places(actions, size, rng)  # [B, length, 2]
 
-    steps = np.tile(anchor + np.array(spec.offsets), (batch, 1))  # [B, V_offsets]
-    if spec.near is not None:
+    steps = np.tile(anchor + np.array(index.offsets), (batch, 1))  # [B, V_offsets]
+    if index.near is not None:
         apart = np.array([d for d in range(-window, window + 1) if d])
-        near = np.tile(apart, (batch, 1)) if spec.near.every else rng.choice(apart, (batch, 1))
-        steps = np.concatenate([steps, anchor + spec.offsets[-1] + near], 1)
-    stacked = steps[:, :, None] + np.arange(1 - spec.stack, 1)
+        near = np.tile(apart, (batch, 1)) if index.near.every else rng.choice(apart, (batch, 1))
+        steps = np.concatenate([steps, anchor + index.offsets[-1] + near], 1)
+    stacked = steps[:, :, None] + np.arange(1 - stack, 1)
     row = np.arange(batch)
-    views = spec.views
-    taken = actions[:, anchor : anchor + spec.actions]
+    views = steps.shape[1]
+    taken = actions[:, anchor : anchor + index.actions]
     made: dict[str, Any] = {
         "frames": torch.from_numpy(_draw(places[row[:, None, None], stacked], size)),
         "frames_valid": torch.ones(batch, views, dtype=torch.bool),
@@ -61,16 +62,16 @@ def step_batch(
     }
     if spec.shift:
         made["shift"] = torch.from_numpy(rng.integers(0, 2 * spec.shift + 1, (batch, views, 2)))
-    if spec.near is not None:
-        inside = torch.ones(batch, spec.near.count, dtype=torch.bool)
-        if spec.near.exclude_anchor and spec.near.every:
-            inside = torch.from_numpy(near != -spec.offsets[-1])
+    if index.near is not None:
+        inside = torch.ones(batch, index.near.count, dtype=torch.bool)
+        if index.near.exclude_anchor and index.near.every:
+            inside = torch.from_numpy(near != -index.offsets[-1])
         made["near_valid"] = inside
     scaled = (places / (size - SIDE)).astype(np.float32)
-    if spec.rewards:
-        made["rewards"] = torch.from_numpy(scaled[:, anchor : anchor + spec.actions, 0])
-    if spec.state:
-        made["state"] = torch.from_numpy(scaled[row[:, None], steps[:, : len(spec.offsets)]])
+    if "rewards" in spec.reads:
+        made["rewards"] = torch.from_numpy(scaled[:, anchor : anchor + index.actions, 0])
+    if "state" in spec.reads:
+        made["state"] = torch.from_numpy(scaled[row[:, None], steps[:, : len(index.offsets)]])
     return made
 
 
@@ -82,7 +83,7 @@ def small_encoder(
     config = ObservationConfig(size=size, stack=stack, embed_dim=embed_dim, width=8, centre=centred)
     encoder = ObservationEncoder(config)
     if centred:
-        frames: Tensor = step_batch(NStepSpec((0,), 0, stack=1), batch=64, size=size, seed=99)["frames"]
+        frames: Tensor = step_batch(Spec.steps((0,), 0, stack=1), batch=64, size=size, seed=99)["frames"]
         encoder.centre_on(frames.flatten(0, 2))
     return encoder
 

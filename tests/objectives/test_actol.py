@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from counterpoint.data.augment import ResizedCrop
 from counterpoint.data.draws import SortedFrames
-from counterpoint.data.spec import Augment
+from counterpoint.data.spec import Spec
 from counterpoint.objectives.actol import (
     AcTOL,
     AcTOLConfig,
@@ -131,8 +132,6 @@ def test_random_interval_is_a_function_of_the_sample() -> None:
 def test_sampling() -> None:
     encoder: Any = Pixels()
     spec = AcTOL(encoder).sampling()
-    assert spec.draws == {"clip": SortedFrames(10)}
-    assert spec.augment is None
+    assert spec == Spec.clips(SortedFrames(10))
     spec = AcTOL(encoder, AcTOLConfig(frames=4, augment=True, augment_scale=(0.5, 1.0))).sampling()
-    assert spec.draws == {"clip": SortedFrames(4)}
-    assert spec.augment == Augment(scale=(0.5, 1.0))
+    assert spec == Spec.clips(SortedFrames(4), transforms={"frames.crop": ResizedCrop(scale=(0.5, 1.0))})

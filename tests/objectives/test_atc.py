@@ -3,6 +3,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from counterpoint.data.spec import Spec
 from counterpoint.objectives.atc import ATC, ATCConfig
 from tests.objectives.steps import assert_ranks_agree, small_encoder, step_batch, train
 from tests.reference import bilinear
@@ -57,8 +58,9 @@ def test_target_is_kept_but_not_trained() -> None:
 
 
 def test_asks_for_a_later_step() -> None:
-    spec = small().sampling()
-    assert (spec.offsets, spec.actions, spec.shift) == ((0, 3), 0, 2)
+    objective = small()
+    stack = objective.encoder.config.stack
+    assert objective.sampling() == Spec.steps((0, 3), 0, stack=stack, shift=2)
 
 
 def test_training() -> None:

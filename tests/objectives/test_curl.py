@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from counterpoint.data.spec import Spec
 from counterpoint.objectives.curl import CURL, CURLConfig
 from tests.objectives.steps import assert_ranks_agree, small_encoder, step_batch, train
 from tests.reference import bilinear
@@ -50,8 +51,9 @@ def test_key_encoder_is_kept_but_not_trained() -> None:
 
 
 def test_asks_for_one_step_twice() -> None:
-    spec = small().sampling()
-    assert (spec.offsets, spec.actions, spec.shift) == ((0, 0), 0, 2)
+    objective = small()
+    stack = objective.encoder.config.stack
+    assert objective.sampling() == Spec.steps((0, 0), 0, stack=stack, shift=2)
 
 
 def test_training() -> None:

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from counterpoint.data.augment import Jitter, ResizedCrop, Transform
 from counterpoint.data.draws import SortedUniform, StartGoal
-from counterpoint.data.spec import Augment
+from counterpoint.data.spec import Spec
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import Features
 from counterpoint.objectives.decisionnce import (
@@ -252,13 +253,10 @@ def test_loss_is_pure() -> None:
 def test_sampling() -> None:
     encoder: Any = Pixels()
     spec = DecisionNCEP(encoder).sampling()
-    assert spec.draws == {"clip": StartGoal(2)}
-    assert spec.augment is None
-    assert not spec.unique_instructions
+    assert spec == Spec.clips(StartGoal(2))
     config = DecisionNCEConfig(
         frames=5, draw="sorted_uniform", unique_instructions=True, augment=True, augment_jitter=0.5
     )
     spec = DecisionNCET(encoder, config).sampling()
-    assert spec.draws == {"clip": SortedUniform(5)}
-    assert spec.augment == Augment(scale=(0.2, 1.0), jitter=0.5)
-    assert spec.unique_instructions
+    transforms: dict[str, Transform] = {"frames.crop": ResizedCrop(scale=(0.2, 1.0)), "frames.jitter": Jitter(0.5)}
+    assert spec == Spec.clips(SortedUniform(5), per_instruction=True, transforms=transforms)

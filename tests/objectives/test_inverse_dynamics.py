@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from counterpoint.data.spec import Spec
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.action_error import action_error
 from counterpoint.objectives.inverse_dynamics import InverseDynamics, InverseDynamicsConfig
@@ -37,9 +38,7 @@ def test_gradcheck() -> None:
 
 
 def test_sampling() -> None:
-    spec = objective(horizon=3).sampling()
-    assert (spec.offsets, spec.actions, spec.stack, spec.shift) == ((0, 3), 1, 2, 2)
-    assert not spec.rewards
+    assert objective(horizon=3).sampling() == Spec.steps((0, 3), 1, stack=2, shift=2)
     assert set(objective().exports()) == {"encoder"}
 
 

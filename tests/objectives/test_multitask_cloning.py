@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from counterpoint.data.spec import Spec
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.action_error import action_error
 from counterpoint.objectives.multitask_cloning import MultitaskCloning, MultitaskCloningConfig
@@ -38,8 +39,7 @@ def test_gradcheck() -> None:
 
 
 def test_sampling() -> None:
-    spec = objective().sampling()
-    assert (spec.offsets, spec.actions, spec.stack, spec.shift) == ((0,), 1, 2, 2)
+    assert objective().sampling() == Spec.steps((0,), 1, stack=2, shift=2)
     assert set(objective().exports()) == {"encoder"}
 
 

@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from counterpoint.data.anchors import NearNegatives
+from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.infonce import contrast_metrics, infonce
@@ -292,15 +294,12 @@ def test_refuses_other_shapes() -> None:
 
 
 def test_asks_for_what_the_paper_samples() -> None:
-    spec = PremierTACO(small_encoder(), 3).sampling()
-    assert (spec.offsets, spec.actions, spec.stack, spec.shift, spec.views) == ((0, 3), 3, 2, 4, 3)
-    assert spec.near is not None
-    assert (spec.near.window, spec.near.exclude_anchor) == (5, False)
+    expected = Spec.steps((0, 3), 3, NearNegatives(5), stack=2, shift=4)
+    assert PremierTACO(small_encoder(), 3).sampling() == expected
     config = PremierTACOConfig(steps=2, window=7, every=True, exclude_anchor=True)
-    spec = PremierTACO(small_encoder(), 3, config).sampling()
-    assert spec.near is not None
-    assert spec.near.exclude_anchor
-    assert (spec.offsets, spec.actions, spec.near.count, spec.views) == ((0, 2), 2, 14, 16)
+    near = NearNegatives(7, exclude_anchor=True, every=True)
+    assert near.count == 14
+    assert PremierTACO(small_encoder(), 3, config).sampling() == Spec.steps((0, 2), 2, near, stack=2, shift=4)
 
 
 def test_paper_s_heads() -> None:

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch import Tensor
 
+from counterpoint.data.anchors import Anchors
+from counterpoint.data.spec import Spec
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.action_error import action_error
 from counterpoint.objectives.smart import SMART, SMARTConfig, forward_prediction_loss, sample_masks
@@ -103,8 +105,9 @@ def test_masks_are_uniform() -> None:
 
 def test_sampling() -> None:
     spec = objective(context=5, shift=4).sampling()
-    assert (spec.offsets, spec.actions, spec.stack, spec.shift) == ((0, 1, 2, 3, 4), 5, 2, 4)
-    assert spec.min_length == 5
+    assert spec == Spec.steps((0, 1, 2, 3, 4), 5, stack=2, shift=4)
+    assert isinstance(spec.index, Anchors)
+    assert spec.index.min_length == 5
     assert set(objective().exports()) == {"encoder"}
 
 

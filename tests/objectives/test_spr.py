@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from counterpoint.data.spec import Spec
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.spr import SPR, SPRConfig, spr_loss
 from tests.objectives.steps import assert_ranks_agree, small_encoder, step_batch, train
@@ -82,8 +83,9 @@ def test_target_is_kept_but_not_trained() -> None:
 
 
 def test_asks_for_every_step_on_the_way() -> None:
-    spec = small().sampling()
-    assert (spec.offsets, spec.actions, spec.shift) == ((0, 1, 2, 3, 4, 5), 5, 2)
+    objective = small()
+    stack = objective.encoder.config.stack
+    assert objective.sampling() == Spec.steps((0, 1, 2, 3, 4, 5), 5, stack=stack, shift=2)
 
 
 def test_actions_of_another_width_are_refused() -> None:

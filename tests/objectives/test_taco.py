@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from counterpoint.data.spec import Spec
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.infonce import infonce
 from counterpoint.objectives.premier_taco import PremierTACO, PremierTACOConfig
@@ -78,10 +79,10 @@ def test_rows_one_at_a_time(heads: str) -> None:
 
 
 def test_asks_for_what_it_reads() -> None:
-    spec = small().sampling()
-    assert (spec.offsets, spec.actions, spec.near, spec.rewards) == ((0, 0, 3), 3, None, False)
+    stack, shift = small().encoder.config.stack, small().sampling().shift
+    assert small().sampling() == Spec.steps((0, 0, 3), 3, stack=stack, shift=shift)
     spec = small(curl=False, rewards=True, steps=2).sampling()
-    assert (spec.offsets, spec.actions, spec.rewards) == ((0, 2), 2, True)
+    assert spec == Spec.steps((0, 2), 2, stack=stack, shift=shift, rewards=True)
 
 
 def test_heads_are_premier_taco_s() -> None:

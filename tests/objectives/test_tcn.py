@@ -57,21 +57,20 @@ def test_equal_frames_give_finite_gradients() -> None:
 @given(length=st.integers(3, 40), window=st.integers(1, 50), negatives=st.integers(1, 6), seed=st.integers(0, 999))
 @settings(max_examples=200, deadline=None)
 def test_the_positive_is_nearer_than_every_negative(length: int, window: int, negatives: int, seed: int) -> None:
-    draw = NearAndFar(window, negatives)
-    drawn = draw(length, np.random.default_rng(seed))
-    assert drawn.indices.shape == (draw.count,)
-    assert drawn.valid.all()
-    assert drawn.indices.min() >= 0
-    assert drawn.indices.max() < length
-    distance = np.abs(drawn.indices - drawn.indices[0])
+    pick = NearAndFar(window, negatives)
+    drawn = pick(np.array([length, 40]), np.random.default_rng(seed))
+    assert drawn.shape == (2, pick.count)
+    assert drawn.min() >= 0
+    assert drawn[0].max() < length
+    distance = np.abs(drawn[0] - drawn[0, 0])
     assert 1 <= distance[1] <= window
     assert (distance[2:] > distance[1]).all()
 
 
 def test_every_step_serves_as_anchor() -> None:
     rng = np.random.default_rng(0)
-    assert {int(NearAndFar()(6, rng).indices[0]) for _ in range(200)} == set(range(6))
-    assert {int(NearAndFar()(3, rng).indices[0]) for _ in range(50)} == {0, 2}
+    assert set(NearAndFar()(np.full(200, 6), rng)[:, 0].tolist()) == set(range(6))
+    assert set(NearAndFar()(np.full(50, 3), rng)[:, 0].tolist()) == {0, 2}
 
 
 def test_shapes_that_do_not_pair_up_are_refused() -> None:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from counterpoint.data.spec import Spec
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.td3_bc_pretraining import (
     TD3BCPretraining,
@@ -141,8 +142,7 @@ def test_shapes_that_do_not_pair_up() -> None:
 
 
 def test_sampling() -> None:
-    spec = objective(shift=4).sampling()
-    assert (spec.offsets, spec.actions, spec.rewards, spec.stack, spec.shift) == ((0, 1), 1, True, 2, 4)
+    assert objective(shift=4).sampling() == Spec.steps((0, 1), 1, rewards=True, stack=2, shift=4)
     assert set(objective().exports()) == {"encoder"}
 
 

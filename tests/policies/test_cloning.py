@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from counterpoint.data.anchors import Anchors
+from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.encoders.text import SentenceTower
 from counterpoint.errors import BadInputError
@@ -88,10 +90,10 @@ def test_random_shift_only_where_the_encoder_trains() -> None:
 
 def test_what_a_sample_holds() -> None:
     spec = cloning(history=10, use_state=True).sampling()
-    assert spec.offsets == tuple(range(-9, 1))
-    assert (spec.actions, spec.stack, spec.shift, spec.state, spec.near) == (1, 3, 4, True, None)
-    assert spec.reach == 0  # every step of an episode can be an anchor
-    assert cloning().sampling().offsets == (0,)
+    assert spec == Spec.steps(tuple(range(-9, 1)), 1, stack=3, shift=4, state=True)
+    assert isinstance(spec.index, Anchors)
+    assert spec.index.reach == 0  # every step of an episode can be an anchor
+    assert cloning().sampling() == Spec.steps((0,), 1, stack=3, shift=4)
 
 
 def test_plain_loop() -> None:

@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoint.data.sampler import NStepLoader
-from counterpoint.data.spec import NearNegatives, NStepSpec
+from counterpoint.data.anchors import NearNegatives
+from counterpoint.data.sampler import Sampler
+from counterpoint.data.spec import Spec
 from counterpoint.data.store import EpisodeStore, MultiTaskStore
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.cloning import FEATURES, Cloning, CloningConfig
-from counterpoint.training.clone import FeatureSource, embed_store
+from counterpoint.training.clone import embed_store, embedded
+from tests.data.sampling import sampler
 from tests.policies.demos import demonstrations
 
 
@@ -31,13 +33,17 @@ def objective(**settings: Any) -> Cloning:
     return Cloning(encoder(), 4, 3, CloningConfig(**{**small, **settings}))
 
 
+def of_features(model: Cloning, store: EpisodeStore, **settings: Any) -> Sampler:
+    with_features, spec = embedded(model.encoder, store, model.sampling())
+    return sampler(with_features, spec, **settings)
+
+
 @pytest.mark.parametrize("history", [1, 4])
 def test_the_same_batches_as_the_loader(history: int) -> None:
     store, model = two_domains(), objective(history=history, use_state=True).eval()
     spec = model.sampling()
-    assert isinstance(spec, NStepSpec)
-    loader = NStepLoader(store, spec, batch_size=16, seed=3)
-    source = FeatureSource(model.encoder, store, spec, batch_size=16, seed=3)
+    loader = sampler(store, spec, batch_size=16, seed=3)
+    source = of_features(model, store, batch_size=16, seed=3)
     assert source.epoch_size == loader.epoch_size
     for pixels, features in zip(loader.batches(2, 5), source.batches(2, 5), strict=True):
         assert set(features) == set(pixels) - {"frames"} | {FEATURES}
@@ -53,12 +59,10 @@ def test_the_same_losses_as_through_the_encoder(history: int) -> None:
     losses: list[list[float]] = []
     for through_encoder in (True, False):
         model = objective(history=history)
-        spec = model.sampling()
-        assert isinstance(spec, NStepSpec)
         source = (
-            NStepLoader(store, spec, batch_size=16, seed=0)
+            sampler(store, model.sampling(), batch_size=16, seed=0)
             if through_encoder
-            else FeatureSource(model.encoder, store, spec, batch_size=16, seed=0)
+            else of_features(model, store, batch_size=16, seed=0)
         )
         optimizer = torch.optim.Adam(model.param_groups()["model"], lr=1e-2)
         losses.append([])
@@ -81,8 +85,8 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "spec", [NStepSpec(offsets=(0,), actions=1, shift=4), NStepSpec((0, 3), 3, near=NearNegatives())]
+    "spec", [Spec.steps(offsets=(0,), actions=1, shift=4), Spec.steps((0, 3), 3, near=NearNegatives())]
 )
-def test_only_observations_as_they_are(spec: NStepSpec) -> None:
+def test_only_observations_as_they_are(spec: Spec) -> None:
     with pytest.raises(BadInputError, match="embedded once"):
-        FeatureSource(encoder(), demonstrations(), spec, batch_size=4, seed=0)
+        embedded(encoder(), demonstrations(), spec)

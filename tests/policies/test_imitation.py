@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from counterpoint.data.sampler import JointLoader, NStepLoader
-from counterpoint.data.spec import NStepSpec
+from counterpoint.data.spec import Spec
 from counterpoint.encoders.tokens import TokenTap
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.icon import IConConfig, patch_mask
@@ -15,6 +14,7 @@ from counterpoint.objectives.imitation import Imitation
 from counterpoint.policies.crossway import CrosswayConfig
 from counterpoint.policies.diffusion import DiffusionConfig
 from counterpoint.training.imitate import AuxiliaryConfig, build_imitation
+from tests.data.sampling import sampler
 from tests.policies.masked_demos import CAMERAS, masked_demos, small_imitation
 
 ICON = IConConfig(agent_keys=2, environment_keys=6)
@@ -25,19 +25,14 @@ def made(masks: tuple[str, ...] = ("top",), **changes: object) -> tuple[Imitatio
     torch.manual_seed(0)
     store = masked_demos(masks=masks)
     objective = build_imitation(small_imitation(**changes), store, CAMERAS)
-    main = NStepLoader(store, objective.sampling(), batch_size=8, seed=0, camera=CAMERAS)
-    others = {
-        name: NStepLoader(store, spec, batch_size=8, seed=1, camera=CAMERAS)
-        for name, spec in objective.own_samplings().items()
-    }
-    return objective, next(iter(JointLoader(main, others).batches(0, 1)))
+    return objective, sampler(store, objective.sampling(), batch_size=8, seed=0, camera=CAMERAS)[0]
 
 
 def test_it_asks_for_the_original_s_windows() -> None:
     objective, _ = made()
-    assert objective.sampling() == NStepSpec((-1, 0), 16, stack=1, crop=32, first_action=-1, past_end=7, state=True)
+    assert objective.sampling() == Spec.steps((-1, 0), 16, stack=1, crop=32, first_action=-1, past_end=7, state=True)
     objective, _ = made(icon=ICON, frame=36)
-    assert objective.sampling().masks
+    assert "masks" in objective.sampling().reads
 
 
 def test_the_loss_is_the_squared_error_of_the_noise() -> None:
@@ -87,7 +82,7 @@ def test_any_objective_on_transitions_can_stand_there() -> None:
     for name, settings in (("premier_taco", {"hidden": 16}), ("taco", {"hidden": 16}), ("curl", {})):
         objective, batch = made(auxiliary=AuxiliaryConfig(weight=0.5, objective={"name": name, **settings}))
         assert batch[f"{name}.frames"].shape[0] == 8
-        assert objective.own_samplings()[name].crop == 32
+        assert objective.sampling().beside[name].crop == 32
         output = objective(batch)
         found = output.metrics
         torch.testing.assert_close(output.loss.detach(), found["imitation"] + 0.5 * found[f"{name}/loss"])

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 
+from counterpoint.data.anchors import NearNegatives
 from counterpoint.data.cache import CachedStore, cached
 from counterpoint.data.episode import Array
 from counterpoint.data.formats import open_dataset
-from counterpoint.data.sampler import NStepLoader
-from counterpoint.data.spec import NearNegatives, NStepSpec
+from counterpoint.data.spec import Spec
 from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.encoders.text import SentenceTower
@@ -34,6 +34,7 @@ from studies.fewshot import data, trials
 from studies.fewshot.config import Evaluations, FewshotConfig
 from studies.fewshot.trials import Adaptation, PretrainingRun, adapt, pretrain
 from studies.harness import Study, Trial, load_preset
+from tests.data.sampling import sampler
 from tests.policies.demos import spelled
 from tests.policies.two_cameras import HORIZON, INSTRUCTIONS, OUTER, SIZE, WRIST, PairTask, record_pairs, write_pairs
 
@@ -151,9 +152,9 @@ class Replay:
 
 def test_rollouts_loader_and_features_hold_the_same_frames_in_the_same_order() -> None:
     store = record_pairs(3)  # demonstration 2 n + m was begun with seed n
-    spec = NStepSpec((0, 1), 1, NearNegatives(2), stack=2, shift=2)
-    batch = NStepLoader(store, spec, batch_size=32, seed=0, camera=(OUTER, WRIST))[5]
-    alone = [NStepLoader(store, spec, batch_size=32, seed=0, camera=camera)[5] for camera in (OUTER, WRIST)]
+    spec = Spec.steps((0, 1), 1, NearNegatives(2), stack=2, shift=2)
+    batch = sampler(store, spec, batch_size=32, seed=0, camera=(OUTER, WRIST))[5]
+    alone = [sampler(store, spec, batch_size=32, seed=0, camera=camera)[5] for camera in (OUTER, WRIST)]
     assert batch["frames"].shape == (32, 3, 4, SIZE, SIZE, 3)
     assert torch.equal(batch["frames"], torch.cat([one["frames"] for one in alone], 2))
     assert batch["shift"].shape == (32, 3, 2)

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from counterpoint.data.sampler import NStepLoader
 from counterpoint.training.imitate import build_imitation
 from studies.icon.config import ComparisonConfig
 from studies.icon.data import open_episodes
 from studies.icon.pace import measure_pace, paced, read_pace, steps_of
 from studies.icon.trials import Cell, imitation_config
+from tests.data.sampling import sampler
 from tests.studies.icon_world import CAMERA, SOURCE, recorded_comparison
 
 
@@ -24,7 +24,7 @@ def test_the_number_of_steps_is_the_loader_s(config: ComparisonConfig, tmp_path:
     settings = imitation_config(own, Cell("ICon-Diff-C", SOURCE, 0))
     train, _ = open_episodes(own, tmp_path, SOURCE)
     spec = build_imitation(settings, train, (CAMERA,)).sampling()
-    loader = NStepLoader(train, spec, batch_size=4, seed=0, camera=(CAMERA,))
+    loader = sampler(train, spec, batch_size=4, seed=0, camera=(CAMERA,))
     assert steps_of(settings, train) == settings.train.total_steps(loader.epoch_size)
 
 

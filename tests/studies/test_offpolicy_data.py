@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from counterpoint.data.draws import Tail
+from counterpoint.data.transitions import Tail
 from counterpoint.errors import BadInputError
 from studies.gridworld import GridWorld
 from studies.stitching.data import CORNER_PAIRS, LAYOUTS, Layout, Paths, Staircase, shortcut_data, staircase_data, walk

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from counterpoint.data.sampler import Loader
 from counterpoint.data.store import MemoryStore
 from counterpoint.objectives.base import NonFiniteError
 from counterpoint.training.learner import OptimizerConfig, learning_rate
+from tests.data.sampling import sampler
 from tests.training.toy import learner, toy
 
 
@@ -23,7 +23,7 @@ def test_schedules() -> None:
 
 def test_update_changes_parameters_and_lowers_the_loss(store: MemoryStore) -> None:
     trained = learner()
-    loader = Loader(store, trained.objective.sampling(), batch_size=12, seed=0)
+    loader = sampler(store, trained.objective.sampling(), batch_size=12, seed=0)
     before = [p.clone() for p in trained.objective.parameters()]
     batch = loader[0]
     first = trained.evaluate(batch)["loss"]
@@ -39,7 +39,7 @@ def test_accumulation_equals_the_whole_batch_for_a_mean_loss(store: MemoryStore)
     whole, parts = learner(), learner(accumulate=3)
     for trained in (whole, parts):
         toy(trained).dropout.p = 0.0
-    loader = Loader(store, whole.objective.sampling(), batch_size=12, seed=0)
+    loader = sampler(store, whole.objective.sampling(), batch_size=12, seed=0)
     for step in range(3):
         whole.update(loader[step], step)
         parts.update(loader[step], step)
@@ -49,7 +49,7 @@ def test_accumulation_equals_the_whole_batch_for_a_mean_loss(store: MemoryStore)
 
 def test_clipping_bounds_the_step_of_each_group(store: MemoryStore) -> None:
     trained = learner(clip_norm=1e-3)
-    batch = Loader(store, trained.objective.sampling(), batch_size=6, seed=0)[0]
+    batch = sampler(store, trained.objective.sampling(), batch_size=6, seed=0)[0]
     steps: list[float] = []
     trained.optimizer.optimizer.register_step_pre_hook(
         lambda *_: steps.append(
@@ -62,7 +62,7 @@ def test_clipping_bounds_the_step_of_each_group(store: MemoryStore) -> None:
 
 def test_moving_average_follows_and_is_what_is_exported(store: MemoryStore) -> None:
     trained = learner(ema=0.5)
-    loader = Loader(store, trained.objective.sampling(), batch_size=6, seed=0)
+    loader = sampler(store, trained.objective.sampling(), batch_size=6, seed=0)
     expected = None
     for step in range(4):
         trained.update(loader[step], step)
@@ -74,7 +74,7 @@ def test_moving_average_follows_and_is_what_is_exported(store: MemoryStore) -> N
 
 def test_non_finite_loss_stops_and_leaves_parameters_alone(store: MemoryStore) -> None:
     trained = learner()
-    batch = Loader(store, trained.objective.sampling(), batch_size=6, seed=0)[0]
+    batch = sampler(store, trained.objective.sampling(), batch_size=6, seed=0)[0]
     with torch.no_grad():
         toy(trained).last.bias[0] = math.nan
     before = toy(trained).first.weight.detach().clone()
@@ -94,7 +94,7 @@ def test_half_precision_computes_the_loss_in_full(store: MemoryStore) -> None:
     try:
         accelerator = Accelerator(cpu=True, mixed_precision="bf16")
         trained = ObjectiveLearner(NameTheColour(), OptimizerConfig(lr=1e-2), total_steps=5, accelerator=accelerator)
-        batch = Loader(store, trained.objective.sampling(), batch_size=6, seed=0)[0]
+        batch = sampler(store, trained.objective.sampling(), batch_size=6, seed=0)[0]
         losses = [trained.update(batch, step)["loss"] for step in range(5)]
         assert losses[-1] < losses[0]
         assert toy(trained).first.weight.dtype == torch.float32
@@ -108,7 +108,7 @@ def test_a_moving_average_follows_fast_at_first(store: MemoryStore) -> None:
     The first two updates are copied, as Diffusion Policy's average does.
     """
     trained = learner(ema=0.7, ema_power=0.75)
-    loader = Loader(store, trained.objective.sampling(), batch_size=6, seed=0)
+    loader = sampler(store, trained.objective.sampling(), batch_size=6, seed=0)
     average: torch.Tensor | None = None
     for step in range(6):
         trained.update(loader[step], step)
@@ -123,7 +123,7 @@ def test_a_moving_average_follows_fast_at_first(store: MemoryStore) -> None:
 
 def test_the_count_of_a_moving_average_survives(store: MemoryStore) -> None:
     whole, first, second = (learner(ema=0.99, ema_power=0.75) for _ in range(3))
-    loader = Loader(store, whole.objective.sampling(), batch_size=6, seed=0)
+    loader = sampler(store, whole.objective.sampling(), batch_size=6, seed=0)
     for step in range(4):
         torch.manual_seed(step)
         whole.update(loader[step], step)

@@ -10,9 +10,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from counterpoint.data.anchors import Anchors
 from counterpoint.data.formats import open_dataset
-from counterpoint.data.sampler import NStepLoader
-from counterpoint.data.store import EpisodeStore, MemoryStore, SubsetStore, read_episode
+from counterpoint.data.sampler import Sampler
+from counterpoint.data.store import EpisodeStore, MemoryStore, SubsetStore, read_episode, task_numbers
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.objectives import StepObjective, objective_names
@@ -235,16 +236,16 @@ def test_the_balance_of_the_recipe_reaches_the_batches(
     tmp_path: Path, balance: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
-    plain = NStepLoader.__init__
+    plain = Sampler.__init__
 
-    def spied(self: NStepLoader, *args: Any, **settings: Any) -> None:
-        seen.append(settings["balance"])
+    def spied(self: Sampler, *args: Any, **settings: Any) -> None:
         plain(self, *args, **settings)
+        seen.append(self.bound.spec)
 
-    monkeypatch.setattr(NStepLoader, "__init__", spied)
+    monkeypatch.setattr(Sampler, "__init__", spied)
     config = load_step_config(recipe(tmp_path), {"train.steps": 1, "data.balance": balance})
     pretrain_steps(config, control_store(), tmp_path / "run", control_store(seed=1))
-    assert seen == [balance] * 2
+    assert [isinstance(spec.index, Anchors) and spec.index.balance for spec in seen] == [balance] * 2
 
 
 def refusal(store: MemoryStore, folder: Path, objective: str = "premier_taco") -> str:
@@ -308,13 +309,13 @@ def test_validation_knows_tasks_by_their_numbers_in_training(tmp_path: Path, mon
     kept = MemoryStore([read_episode(val, episode) for episode in range(2)])
     second = write_control_set(tmp_path / "second", {"train": control_store(4, seed=2), "valid": kept})
     tasks = []
-    plain = NStepLoader.__init__
+    plain = Sampler.__init__
 
-    def spied(self: NStepLoader, *args: Any, **settings: Any) -> None:
+    def spied(self: Sampler, *args: Any, **settings: Any) -> None:
         plain(self, *args, **settings)
-        tasks.append(self.tasks.tolist())
+        tasks.append(task_numbers(self.store, self.bound.tasks).tolist())
 
-    monkeypatch.setattr(NStepLoader, "__init__", spied)
+    monkeypatch.setattr(Sampler, "__init__", spied)
     changes = {"objective.tasks": 4, "train.steps": 1, "train.eval_every": 1}
     name = recipe(tmp_path, "multitask_cloning")
     pretrain_recipe(name, [first, second], tmp_path / "run", changes)
@@ -343,5 +344,5 @@ def test_frames_of_two_sizes_are_refused(tmp_path: Path) -> None:
 
 def test_a_data_set_given_twice_is_refused(tmp_path: Path) -> None:
     path = data(tmp_path)
-    with pytest.raises(BadInputError, match="a name of its own"):
+    with pytest.raises(BadInputError, match="its own name"):
         pretrain_recipe(recipe(tmp_path), [path, path], tmp_path / "run", {})

@@ -8,12 +8,12 @@ from torch import nn
 from torch.nn import functional
 
 from counterpoint.data.draws import StartGoal
-from counterpoint.data.sampler import Loader
-from counterpoint.data.spec import Key, Spec
+from counterpoint.data.spec import Spec
 from counterpoint.data.store import MemoryStore
 from counterpoint.objectives.base import Batch, Features, LossOutput, Objective
 from counterpoint.training.fit import TrainConfig, train
 from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
+from tests.data.sampling import sampler
 
 
 class NameTheColour(Objective):
@@ -26,7 +26,7 @@ class NameTheColour(Objective):
         self.dropout = nn.Dropout(0.1)
 
     def sampling(self) -> Spec:
-        return Spec({"clip": StartGoal()}, {"frames": Key("frames", "clip")})
+        return Spec.clips(StartGoal())
 
     def encode(self, batch: Batch) -> Features:
         colour = batch["frames"][:, -1].float().mean(dim=(1, 2)) / 20
@@ -52,6 +52,6 @@ def learner(total: int = 20, **settings: object) -> ObjectiveLearner:
 
 def run(store: MemoryStore, folder: Path, trained: ObjectiveLearner, **settings: object) -> int:
     config = TrainConfig(**{"batch_size": 6, "trackers": (), "log_every": 5, "eval_every": 5, **settings})
-    loader = Loader(store, trained.objective.sampling(), batch_size=6, seed=0, workers=config.workers)
+    loader = sampler(store, trained.objective.sampling(), batch_size=6, seed=0, workers=config.workers)
     folder.mkdir(exist_ok=True)
     return train(trained, loader, loader, config, run=folder, accelerator=trained.accelerator, settings={"toy": True})

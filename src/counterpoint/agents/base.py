@@ -29,7 +29,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from counterpoint.config import FrozenConfig
-from counterpoint.data.draws import GoalSpec, Spaces
+from counterpoint.data.episode import Spaces
+from counterpoint.data.spec import Spec
 from counterpoint.errors import BadInputError, require
 from counterpoint.objectives.base import NonFiniteError
 
@@ -161,9 +162,9 @@ class Agent(ABC):
     def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: bool) -> Tensor:
         """Return the actions of n rows, [n, A] or int64 [n], for tensors on the agent's device, without gradients."""
 
-    def sampling(self) -> GoalSpec:
+    def sampling(self) -> Spec:
         """Return the keys that a batch must hold and the distribution of its futures."""
-        return GoalSpec(self.reads, discount=self.config.discount)
+        return Spec.transitions(self.reads, discount=self.config.discount)
 
     def noise(self, rows: int, generator: torch.Generator) -> dict[str, Tensor]:
         """Sample the random numbers of one update of `rows` transitions, as further keys of its batch."""

@@ -22,7 +22,8 @@ from torch import Tensor
 from counterpoint.agents.base import Agent, AgentConfig, Metrics
 from counterpoint.agents.critics import ContrastiveCritic, action_vectors
 from counterpoint.agents.networks import CategoricalActor, GaussianActor, flat
-from counterpoint.data.draws import GoalSpec, Tail
+from counterpoint.data.spec import Spec
+from counterpoint.data.transitions import Tail
 from counterpoint.objectives.td_infonce import cloned_actor_loss
 
 __all__ = ["ContrastiveAgent", "ContrastiveConfig", "CriticLoss"]
@@ -141,9 +142,9 @@ class ContrastiveAgent(Agent):
         cloning = -log_policy.gather(1, action[:, None])[:, 0]
         return ((1 - share) * expected + share * cloning).mean()
 
-    def sampling(self) -> GoalSpec:
+    def sampling(self) -> Spec:
         """Return the keys of both losses."""
-        return GoalSpec(self.reads, discount=self.config.discount, tail=self.config.tail)
+        return Spec.transitions(self.reads, discount=self.config.discount, tail=self.config.tail)
 
     def noise(self, rows: int, generator: torch.Generator) -> dict[str, Tensor]:
         """Sample noise for next actions and for the actor loss."""

@@ -30,7 +30,7 @@ from torch.nn import functional
 from counterpoint.agents.base import Agent, AgentConfig, Metrics
 from counterpoint.agents.critics import ActionValue
 from counterpoint.agents.networks import DeterministicPolicy
-from counterpoint.data.draws import GoalSpec
+from counterpoint.data.spec import Spec
 
 __all__ = ["DDPGHER", "DDPGHERConfig", "clipped_target", "hindsight_goals", "hindsight_reward"]
 
@@ -95,9 +95,9 @@ class DDPGHER(Agent):
         self.target_critic = self.target("critic", critic, config.tau)
         self.target_actor = self.target("actor", actor, config.tau)
 
-    def sampling(self) -> GoalSpec:
+    def sampling(self) -> Spec:
         """Return the keys, with futures at `future_discount`."""
-        return GoalSpec(self.reads, discount=self.config.future_discount)
+        return Spec.transitions(self.reads, discount=self.config.future_discount)
 
     def noise(self, rows: int, generator: torch.Generator) -> dict[str, Tensor]:
         """Choose the rows whose goals are replaced."""

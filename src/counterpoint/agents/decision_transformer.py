@@ -26,7 +26,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from counterpoint.agents.base import Agent, AgentConfig, Metrics
-from counterpoint.data.draws import GoalSpec, Spaces
+from counterpoint.data.episode import Spaces
+from counterpoint.data.spec import Spec
 from counterpoint.errors import require
 
 __all__ = ["DecisionTransformer", "DecisionTransformerConfig", "SequencePolicy", "sequence_loss"]
@@ -149,9 +150,9 @@ class DecisionTransformer(Agent):
         self.clip_norm = config.clip_norm
         self.history: dict[str, Tensor] = {}
 
-    def sampling(self) -> GoalSpec:
+    def sampling(self) -> Spec:
         """Return the last K steps up to each transition, and the goal."""
-        return GoalSpec(frozenset({"goal"}), discount=self.config.discount, sequence=self.config.context)
+        return Spec.transitions({"goal"}, discount=self.config.discount, sequence=self.config.context)
 
     def losses(self, batch: Mapping[str, Tensor]) -> Metrics:
         """Compute the squared error; padding is replaced by zeros, so that NaN there does no harm."""

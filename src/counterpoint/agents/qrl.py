@@ -38,7 +38,7 @@ from torch.nn import functional
 
 from counterpoint.agents.base import Agent, AgentConfig, Metrics
 from counterpoint.agents.networks import EnsembleMLP, InputEncoder, Policy
-from counterpoint.data.draws import Spaces
+from counterpoint.data.episode import Spaces
 
 __all__ = [
     "QRL",

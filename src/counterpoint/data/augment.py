@@ -1,14 +1,15 @@
-"""Random crop-and-resize and colour jitter of clips.
+"""Random changes of images: crops, shifts and colour jitter.
 
-The loader draws the parameters (keyed on the global sample index, so that workers and ranks change nothing) and puts
-them in the batch as plain numbers; `images` applies them to the whole batch at once, on whatever device it lies.
+The sampler draws their numbers on the CPU, so that workers and ranks change nothing; the functions below apply them to
+a whole batch at once, on its device.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -17,15 +18,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from counterpoint.data.spec import Augment
+from counterpoint.errors import require
 
 __all__ = [
+    "Crop",
+    "Jitter",
+    "ResizedCrop",
+    "Shift",
+    "Transform",
+    "ViewShape",
     "centre_corner",
     "color_jitter",
     "cropped",
     "cropped_views",
-    "draw_crop",
-    "draw_jitter",
     "images",
     "random_shift",
     "resized_crop",
@@ -35,28 +40,101 @@ __all__ = [
 LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601
 
 
-def draw_crop(augment: Augment, rng: np.random.Generator) -> NDArray[np.float32]:
-    """One crop as shares of the image: [top, left, height, width].
+class Transform(Protocol):
+    """A random change of images. The sampler draws its numbers; they enter the batch under the transform's key."""
+
+    def draw(self, views: ViewShape, rng: np.random.Generator) -> NDArray[Any]:
+        """Draw the numbers of a whole batch: [B, ...]."""
+
+
+class ViewShape(NamedTuple):
+    """The sizes of a batch of images: B samples of V views (or frames) by C cameras, H x W pixels."""
+
+    B: int
+    V: int
+    C: int
+    H: int
+    W: int
+
+
+@dataclass(frozen=True)
+class ResizedCrop:
+    """A crop a clip, resized to the image's own size: [B, 4], (top, left, height, width) as shares of the image.
 
     Area uniform in `scale`, width / height log-uniform in `ratio`; where the two together do not fit into the image,
     the longer side is the image's.
     """
-    area = rng.uniform(*augment.scale)
-    ratio = math.exp(rng.uniform(math.log(augment.ratio[0]), math.log(augment.ratio[1])))
-    width, height = min(1.0, math.sqrt(area * ratio)), min(1.0, math.sqrt(area / ratio))
-    top, left = rng.uniform(0, 1 - height), rng.uniform(0, 1 - width)
-    return np.array([top, left, height, width], dtype=np.float32)
+
+    scale: tuple[float, float] = (0.2, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+
+    def draw(self, views: ViewShape, rng: np.random.Generator) -> NDArray[np.float32]:
+        """Draw one crop a clip."""
+        area = rng.uniform(*self.scale, views.B)
+        ratio = np.exp(rng.uniform(math.log(self.ratio[0]), math.log(self.ratio[1]), views.B))
+        size = np.minimum(1, np.sqrt([area / ratio, area * ratio]))
+        return np.concatenate([rng.uniform(0, 1 - size), size]).T.astype(np.float32)
 
 
-def draw_jitter(augment: Augment, frames: int, rng: np.random.Generator) -> NDArray[np.float32]:
-    """[F, 4]: factors of brightness, contrast and saturation, and a hue rotation in turns, one row a frame."""
-    strength = np.array([augment.jitter] * 3 + [augment.jitter / 5])
-    centre = np.array([1.0, 1.0, 1.0, 0.0])
-    return (centre + strength * rng.uniform(-1, 1, (frames, 4))).astype(np.float32)
+@dataclass(frozen=True)
+class Jitter:
+    """Colour jitter: [B, F, 4], factors of brightness, contrast and saturation, and a hue rotation in turns.
+
+    Attributes:
+        strength: Largest change of the three factors, and five times that of the hue.
+    """
+
+    strength: float
+
+    def draw(self, views: ViewShape, rng: np.random.Generator) -> NDArray[np.float32]:
+        """Draw four numbers a frame."""
+        width = np.array([self.strength] * 3 + [self.strength / 5])
+        numbers = np.array([1.0, 1.0, 1.0, 0.0]) + width * rng.uniform(-1, 1, (views.B, views.V, 4))
+        return numbers.astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Shift:
+    """DrQ-v2's random shift: int64 [B, V, 2], (x, y) in 0..2 pad, for all frames of a view and all cameras.
+
+    Attributes:
+        pad: Largest shift either way, in pixels; edges are replicated.
+        together: One shift for all views of a sample, instead of one each.
+    """
+
+    pad: int
+    together: bool = False
+
+    def draw(self, views: ViewShape, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Draw one shift a view."""
+        drawn = rng.integers(2 * self.pad + 1, size=(views.B, 1 if self.together else views.V, 2))
+        return np.broadcast_to(drawn, (views.B, views.V, 2)).copy()
+
+
+@dataclass(frozen=True)
+class Crop:
+    """A window cut out of every image: int64 [B, V, C, 2], (x, y) of its top left corner.
+
+    Attributes:
+        size: Side of the window, in pixels.
+    """
+
+    size: int
+
+    def draw(self, views: ViewShape, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Draw one corner a view and camera; the image's mask is cut alike.
+
+        Raises:
+            BadInputError: When images are smaller than the window.
+        """
+        found, expected = f"{views.H} x {views.W}", f"at least {self.size} x {self.size}, the side of a crop"
+        require(min(views.H, views.W) >= self.size, "frames", found, expected, "open the data larger, or crop less")
+        room = np.array([views.W, views.H]) - self.size + 1
+        return rng.integers(room, size=(views.B, views.V, views.C, 2))
 
 
 def images(batch: Mapping[str, Any], key: str) -> UInt8[Tensor, "B F H W 3"] | Float[Tensor, "B F H W 3"]:
-    """The frames under `key`, augmented where the loader drew augmentation for them.
+    """Return the frames under `key`, augmented where the batch holds numbers for that.
 
     Returns:
         uint8 as stored when there is nothing to apply, otherwise float in [0, 1].
@@ -91,7 +169,7 @@ def resized_crop(frames: Float[Tensor, "B F H W 3"], crop: Float[Tensor, "B 4"])
 
 
 def color_jitter(frames: Float[Tensor, "B F H W 3"], jitter: Float[Tensor, "B F 4"]) -> Float[Tensor, "B F H W 3"]:
-    """Brightness, contrast, saturation, then hue, each frame by its own factors; the result is clamped to [0, 1].
+    """Change brightness, contrast, saturation, then hue, each frame by its own factors; clamp to [0, 1].
 
     Hue turns the chroma plane of YIQ, a linear stand-in for the turn of HSV.
     """
@@ -113,14 +191,14 @@ def color_jitter(frames: Float[Tensor, "B F H W 3"], jitter: Float[Tensor, "B F 
 def random_shift(
     frames: UInt8[Tensor, "N S H W 3"], shift: Int[Tensor, "N 2"], *, pad: int
 ) -> UInt8[Tensor, "N S H W 3"]:
-    """DrQ-v2's random shift, as an index gather: every frame of a stack moves alike, edges are replicated.
+    """Shift images as DrQ-v2 does, by an index gather: every frame of a stack moves alike, edges are replicated.
 
-    The authors sample a grid bilinearly, at whole pixels up to rounding; this is the same crop of the padded picture,
-    exactly, and bytes stay bytes.
+    The authors sample a grid bilinearly, at whole pixels up to rounding; this is exactly the same crop of the padded
+    image, and bytes stay bytes.
 
     Args:
         frames: N stacks of frames.
-        shift: (x, y), each in [0, 2 pad]: where in the padded picture the crop begins; `pad` leaves it as it is.
+        shift: (x, y), each in [0, 2 pad]: where in the padded image the crop begins; `pad` leaves it as it is.
         pad: P, in pixels.
     """
     if frames.device.type == "cpu":
@@ -137,11 +215,11 @@ def random_shift(
 def cropped(
     frames: Shaped[Tensor, "N *lead H W c"], corner: Int[Tensor, "N 2"], size: int
 ) -> Shaped[Tensor, "N *lead s s c"]:
-    """Cut a window out of every picture, an index gather: bytes stay bytes, masks stay binary.
+    """Cut a window out of every image, by an index gather: bytes stay bytes, masks stay binary.
 
     Args:
-        frames: N stacks of pictures, or of masks with one channel.
-        corner: (x, y) of each window's top left corner, inside the picture.
+        frames: N stacks of images, or of masks with one channel.
+        corner: (x, y) of each window's top left corner, inside the image.
         size: Its side, in pixels.
     """
     N, *lead, H, W, c = frames.shape
@@ -168,15 +246,12 @@ def cropped(
 
 
 def centre_corner(height: int, width: int, size: int) -> tuple[int, int]:
-    """(x, y) of the window in the middle of a picture, which is where policies look when they act."""
+    """Return (x, y) of the window in the middle of an image, which policies read when they act."""
     return (width - size) // 2, (height - size) // 2
 
 
 def _shifted_rows(frames: Tensor, shift: Tensor, pad: int) -> Tensor:
-    """`random_shift` on a CPU: all crops there are, as a view of the padded pictures, and of each picture one of them.
-
-    It copies row by row, where indexing by row and column copies byte by byte.
-    """
+    """Shift on a CPU: copy row by row, where indexing by row and column copies byte by byte."""
     pictures, (x, y) = frames.numpy(), shift.numpy().T
     N, S, H, W, C = pictures.shape
     padded = np.empty((N, S, H + 2 * pad, W + 2 * pad, C), np.uint8)
@@ -194,7 +269,7 @@ def _shifted_rows(frames: Tensor, shift: Tensor, pad: int) -> Tensor:
 def shifted_views(
     frames: UInt8[Tensor, "B V S H W 3"], shift: Int[Tensor, "B V 2"] | None, *, pad: int
 ) -> UInt8[Tensor, "B V S H W 3"]:
-    """Every observation of a batch by its own shift; as they are where there is none."""
+    """Shift every observation of a batch by its own shift; `None` changes nothing."""
     if shift is None or pad == 0:
         return frames
     return random_shift(frames.flatten(0, 1), shift.flatten(0, 1), pad=pad).view(frames.shape)
@@ -203,7 +278,7 @@ def shifted_views(
 def cropped_views(
     frames: UInt8[Tensor, "B V F H W 3"], crop: Int[Tensor, "B V C 2"] | None, *, size: int
 ) -> UInt8[Tensor, "B V F s s 3"]:
-    """Every observation of a batch cut to its own windows, one a camera; as they are where there are none."""
+    """Cut every observation of a batch to its own windows, one a camera; `None` changes nothing."""
     if crop is None or size == 0:
         return frames
     (B, V, F), C = frames.shape[:3], crop.shape[2]

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from counterpoint.errors import BadInputError
 
-__all__ = ["Episode", "EpisodeInfo"]
+__all__ = ["Episode", "EpisodeInfo", "GoalEpisode", "Spaces"]
 
 Array = NDArray[Any]
 
@@ -166,3 +166,48 @@ def _check_finite(where: str, value: Array) -> None:
         raise BadInputError(
             where, f"a value that is not finite at step {step}", "finite numbers", "drop or repair the episode"
         )
+
+
+@dataclass(frozen=True)
+class Spaces:
+    """Shapes of an agent's observations, goals and actions.
+
+    Attributes:
+        observation: Shape of one observation: (O,) for a state, (H, W, C) for an image.
+        goal: Shape of one goal.
+        action: Dimensions of a continuous action in [-1, 1], or the number of discrete actions.
+        discrete: Whether actions are discrete.
+        success_distance: Goals nearer than this, in the goal's own units, count as reached; 0 asks for equality.
+    """
+
+    observation: tuple[int, ...]
+    goal: tuple[int, ...]
+    action: int
+    discrete: bool = False
+    success_distance: float = 0.0
+
+
+@dataclass(frozen=True)
+class GoalEpisode:
+    """One episode of a goal-reaching task, as it is written to a data set.
+
+    Attributes:
+        observations: float32 [T + 1, O], or uint8 [T + 1, H, W, C].
+        achieved: Goal coordinates of every state, [T + 1, *G].
+        commanded: The goal it was to reach, [*G].
+        actions: float32 [T, A] in [-1, 1], or int64 [T].
+        rewards: float32 [T].
+        success: bool [T], whether each transition ended at the goal; `None` where that is not recorded.
+        terminated: Whether the task ended with the last transition (not by a time limit).
+    """
+
+    observations: NDArray[Any]
+    achieved: NDArray[Any]
+    commanded: NDArray[Any]
+    actions: NDArray[Any]
+    rewards: NDArray[Any]
+    success: NDArray[np.bool_] | None = None
+    terminated: bool = False
+
+    def __len__(self) -> int:
+        return len(self.actions)

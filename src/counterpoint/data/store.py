@@ -30,6 +30,7 @@ __all__ = [
     "task_numbers",
     "task_table",
     "uneven_frames",
+    "with_column",
 ]
 
 Integers = NDArray[np.int64]
@@ -323,6 +324,13 @@ class SubsetStore(StoreView):
     def fingerprint(self) -> str:
         """The whole's digest with the choice of episodes."""
         return hashlib.sha256(f"{self.whole.fingerprint}{self.indices}".encode()).hexdigest()
+
+
+def with_column(store: EpisodeStore, source: str, values: Array) -> EpisodeStore:
+    """Return a view of a store that has another vector of all steps, such as features: [all steps, ...]."""
+    view = SubsetStore(store, range(len(store.episodes)))
+    view._columns[source] = values
+    return view
 
 
 class OneCameraStore(StoreView):

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from counterpoint.data.spec import sample_rng
+from counterpoint.data.draws import sample_rng
 from counterpoint.errors import import_extra
 from counterpoint.evaluation import metrics
 from counterpoint.evaluation.embedded import EmbeddedVideos

@@ -15,8 +15,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from counterpoint.data.draws import StartGoal
-from counterpoint.data.spec import sample_rng
+from counterpoint.data.draws import StartGoal, sample_rng
 from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError, require
 from counterpoint.evaluation import metrics
@@ -228,7 +227,7 @@ def segment_scores(
 
 def _ends(length: int, share: float | None, rng: np.random.Generator) -> tuple[int, int]:
     if share is None:
-        start, goal = StartGoal()(length, rng).indices
+        start, goal = StartGoal()(np.array([length]), rng)[0]
         return int(start), int(goal)
     span = max(1, round(share * (length - 1)))
     start = int(rng.integers(0, length - span))

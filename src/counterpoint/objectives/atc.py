@@ -19,7 +19,7 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import nn
 
-from counterpoint.data.spec import NStepSpec
+from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.objectives.base import (
     Batch,
@@ -66,7 +66,7 @@ class ATC(StepObjective):
 
     def __init__(self, encoder: ObservationEncoder, config: ATCConfig | None = None) -> None:
         config = config or ATCConfig()
-        spec = NStepSpec(offsets=(0, config.steps), actions=0, stack=encoder.config.stack, shift=config.shift)
+        spec = Spec.steps(offsets=(0, config.steps), actions=0, stack=encoder.config.stack, shift=config.shift)
         super().__init__(encoder, spec)
         self.config = config
         self.compress = nn.Linear(encoder.embed_dim, config.compressed)

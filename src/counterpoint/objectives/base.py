@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
@@ -15,8 +15,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from counterpoint.config import FrozenConfig
-from counterpoint.data.augment import cropped_views, images, shifted_views
-from counterpoint.data.spec import Augment, Draw, Key, NStepSpec, Spec
+from counterpoint.data.augment import Jitter, ResizedCrop, Transform, cropped_views, images, shifted_views
+from counterpoint.data.draws import Pick
+from counterpoint.data.spec import Spec
 from counterpoint.encoders.base import DualEncoder
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.encoders.towers import RewardForm
@@ -126,7 +127,7 @@ class Objective(nn.Module):
     across_ranks: ClassVar[bool] = True
     language: ClassVar[bool] = False
 
-    def sampling(self) -> Spec | NStepSpec:
+    def sampling(self) -> Spec:
         """Return the frames, actions and goals that a batch must hold, as plain data."""
         raise NotImplementedError
 
@@ -177,9 +178,10 @@ class ClipConfig(FrozenConfig):
     augment_jitter: float = Field(default=0.0, ge=0)
 
     @property
-    def augmentation(self) -> Augment | None:
-        """The augmentation of the sampling spec."""
-        return Augment(scale=self.augment_scale, jitter=self.augment_jitter) if self.augment else None
+    def augmentation(self) -> dict[str, Transform]:
+        """The transforms of the sampling spec."""
+        crop: dict[str, Transform] = {"frames.crop": ResizedCrop(self.augment_scale)} if self.augment else {}
+        return crop | ({"frames.jitter": Jitter(self.augment_jitter)} if crop and self.augment_jitter else {})
 
 
 class ClipObjective(Objective):
@@ -190,9 +192,9 @@ class ClipObjective(Objective):
 
     Args:
         encoder: Image and text towers into one space of D dimensions.
-        draw: Sampler of F steps of an episode.
+        pick: The rule that picks F steps of an episode.
         unique_instructions: One clip of each distinct instruction an epoch.
-        augment: Image augmentation, or `None`.
+        augment: Transforms of `frames`, by batch key.
 
     Attributes:
         reward_form: The reward that the objective trains for, written into the encoder's configuration.
@@ -202,14 +204,19 @@ class ClipObjective(Objective):
     reward_form: ClassVar[RewardForm] = "potential"
 
     def __init__(
-        self, encoder: DualEncoder, draw: Draw, *, unique_instructions: bool = False, augment: Augment | None = None
+        self,
+        encoder: DualEncoder,
+        pick: Pick,
+        *,
+        unique_instructions: bool = False,
+        augment: Mapping[str, Transform] | None = None,
     ) -> None:
         super().__init__()
         self.encoder = encoder
-        self._spec = Spec({"clip": draw}, {"frames": Key("frames", "clip")}, unique_instructions, augment)
+        self._spec = Spec.clips(pick, per_instruction=unique_instructions, transforms=augment)
 
     def sampling(self) -> Spec:
-        """Return a spec with one draw, `clip`, read as `frames`."""
+        """Return a spec of clips, read as `frames`."""
         return self._spec
 
     def encode(self, batch: Batch) -> Features:
@@ -255,18 +262,18 @@ class StepObjective(Objective):
 
     actions: ClassVar[bool] = True
 
-    def __init__(self, encoder: ObservationEncoder, spec: NStepSpec) -> None:
+    def __init__(self, encoder: ObservationEncoder, spec: Spec) -> None:
         super().__init__()
         self.encoder = encoder
         self._spec = spec
 
-    def sampling(self) -> NStepSpec:
+    def sampling(self) -> Spec:
         """Return the spec given at construction."""
         return self._spec
 
     def crop_to(self, size: int) -> None:
         """Take random windows of this side from larger images; 0 takes images as they are."""
-        self._spec = replace(self._spec, crop=size)
+        self._spec = self._spec.with_crop(size)
 
     def views(self, batch: Batch) -> Tensor:
         """Return the batch's observations, cropped and randomly shifted by the spec: uint8 [B, V, S, H, W, 3]."""

@@ -16,7 +16,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import nn
 
-from counterpoint.data.spec import NStepSpec
+from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import require
 from counterpoint.objectives.action_error import absolute_action_error, action_error
@@ -51,7 +51,7 @@ class CloningConfig(HeadConfig, StepConfig):
 
 
 class Cloning(StepObjective):
-    """Behaviour cloning on transitions, or on features where the encoder is frozen (`FeatureSource`).
+    """Behaviour cloning on transitions, or on features where the encoder is frozen (`training.clone.embedded`).
 
     Metrics: `action_error`, the mean absolute error, and `action_error_constant`, the error of the batch's mean action:
     for an untrained policy the two are alike.
@@ -72,7 +72,7 @@ class Cloning(StepObjective):
         config: CloningConfig,
         demonstrations: Demonstrations | None = None,
     ) -> None:
-        spec = NStepSpec(
+        spec = Spec.steps(
             offsets=tuple(range(1 - config.history, 1)),
             actions=1,
             stack=encoder.config.stack,

@@ -18,7 +18,7 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from counterpoint.data.spec import NStepSpec
+from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.objectives.base import (
     Batch,
@@ -59,7 +59,7 @@ class CURL(StepObjective):
     def __init__(self, encoder: ObservationEncoder, config: CURLConfig | None = None) -> None:
         config = config or CURLConfig()
         # One step twice: each gets a shift of its own.
-        super().__init__(encoder, NStepSpec(offsets=(0, 0), actions=0, stack=encoder.config.stack, shift=config.shift))
+        super().__init__(encoder, Spec.steps(offsets=(0, 0), actions=0, stack=encoder.config.stack, shift=config.shift))
         self.config = config
         self.target = frozen_copy(encoder)
         self.W = nn.Parameter(torch.rand(encoder.embed_dim, encoder.embed_dim))

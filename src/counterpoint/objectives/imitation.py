@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from counterpoint.data.augment import centre_corner, cropped, cropped_views
-from counterpoint.data.spec import NStepSpec
+from counterpoint.data.spec import Read, Spec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import Batch, Features, Gather, LossOutput, Objective, StepObjective
@@ -68,11 +68,11 @@ class AuxiliaryTerm(nn.Module):
         super().__init__()
         self.weight = weight
 
-    def demand(self, spec: NStepSpec) -> NStepSpec:
+    def demand(self, spec: Spec) -> Spec:
         """What the policy's batches must hold for this term, given what they hold without it."""
         return spec
 
-    def own_sampling(self) -> NStepSpec | None:
+    def own_sampling(self) -> Spec | None:
         """Batches of its own, whose keys then begin with the term's name and a dot. Default: none."""
         return None
 
@@ -101,9 +101,9 @@ class IConTerm(AuxiliaryTerm):
         self._cameras = [camera for camera, has in enumerate(masked) if has]
         self.each = nn.ModuleList(ICon(encoder.vits[camera], config) for camera in self._cameras)
 
-    def demand(self, spec: NStepSpec) -> NStepSpec:
+    def demand(self, spec: Spec) -> Spec:
         """Masks."""
-        return replace(spec, masks=True)
+        return spec.with_read("masks", Read("masks", "views"))
 
     def forward(self, seen: Seen, name: str) -> LossOutput:
         """Of the tokens that the encoder has just made."""
@@ -154,7 +154,7 @@ class ObjectiveTerm(AuxiliaryTerm):
         objective.crop_to(crop)
         self.objective = objective
 
-    def own_sampling(self) -> NStepSpec:
+    def own_sampling(self) -> Spec:
         """The objective's."""
         return self.objective.sampling()
 
@@ -210,7 +210,7 @@ class Imitation(Objective):
         self.terms = nn.ModuleDict(dict(ordered))
         size, frame = policy.encoder.config.size, policy.frame
         config = policy.head.config
-        spec = NStepSpec(
+        spec = Spec.steps(
             offsets=tuple(range(1 - config.obs_steps, 1)),
             actions=config.horizon,
             first_action=1 - config.obs_steps,
@@ -219,18 +219,15 @@ class Imitation(Objective):
             crop=size if frame > size else 0,
             state=policy.use_state,
         )
-        for term in self._terms().values():
-            spec = term.demand(spec)
-        self._spec = spec
+        beside: dict[str, Spec] = {}
+        for name, term in self._terms().items():
+            spec, own = term.demand(spec), term.own_sampling()
+            beside |= {} if own is None else {name: own}
+        self._spec = replace(spec, beside=beside)
 
-    def sampling(self) -> NStepSpec:
-        """Observations o_{t-To+1} ... o_t and the actions from a_{t-To+1} on."""
+    def sampling(self) -> Spec:
+        """Return the spec of o_{t-To+1} ... o_t, the actions from a_{t-To+1} on, and the batches of auxiliary terms."""
         return self._spec
-
-    def own_samplings(self) -> dict[str, NStepSpec]:
-        """Term -> what its own batches hold, of the terms that have any."""
-        found = {name: term.own_sampling() for name, term in self._terms().items()}
-        return {name: spec for name, spec in found.items() if spec is not None}
 
     def encode(self, batch: Batch) -> ImitationFeatures:
         """`predicted` and `target` [B, K, A], and what each term finds in the pass over the batch."""

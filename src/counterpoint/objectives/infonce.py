@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from counterpoint.data.spec import sample_rng
+from counterpoint.data.draws import sample_rng
 from counterpoint.errors import require
 
 __all__ = [

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from counterpoint.data.spec import NStepSpec
+from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.objectives.action_error import action_error, constant_action_error
 from counterpoint.objectives.base import (
@@ -54,7 +54,7 @@ class InverseDynamics(StepObjective):
         self, encoder: ObservationEncoder, action_dim: int, config: InverseDynamicsConfig | None = None
     ) -> None:
         config = config or InverseDynamicsConfig()
-        spec = NStepSpec((0, config.horizon), 1, stack=encoder.config.stack, shift=config.shift)
+        spec = Spec.steps((0, config.horizon), 1, stack=encoder.config.stack, shift=config.shift)
         super().__init__(encoder, spec)
         self.config, self.action_dim = config, action_dim
         self.inverse = two_layer(2 * encoder.embed_dim, config.hidden, action_dim)

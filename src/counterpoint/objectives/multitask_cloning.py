@@ -13,7 +13,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from counterpoint.data.spec import NStepSpec
+from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import require
 from counterpoint.objectives.action_error import action_error, constant_action_error
@@ -59,7 +59,7 @@ class MultitaskCloning(StepObjective):
         self, encoder: ObservationEncoder, action_dim: int, config: MultitaskCloningConfig | None = None
     ) -> None:
         config = config or MultitaskCloningConfig()
-        super().__init__(encoder, NStepSpec((0,), 1, stack=encoder.config.stack, shift=config.shift))
+        super().__init__(encoder, Spec.steps((0,), 1, stack=encoder.config.stack, shift=config.shift))
         self.config, self.action_dim = config, action_dim
         task_dim = config.task_dim if config.tasks else 0
         self.task = nn.Embedding(config.tasks, config.task_dim) if config.tasks else None

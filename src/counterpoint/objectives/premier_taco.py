@@ -40,7 +40,8 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional
 
-from counterpoint.data.spec import NearNegatives, NStepSpec
+from counterpoint.data.anchors import NearNegatives
+from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import (
@@ -297,7 +298,7 @@ class FutureObjective(StepObjective):
         spec: What a sample holds: the anchor first.
     """
 
-    def __init__(self, encoder: ObservationEncoder, action_dim: int, config: FutureConfig, spec: NStepSpec) -> None:
+    def __init__(self, encoder: ObservationEncoder, action_dim: int, config: FutureConfig, spec: Spec) -> None:
         super().__init__(encoder, spec)
         self.stop_gradient = config.stop_gradient
         self.heads = FutureHeads(
@@ -356,7 +357,7 @@ class PremierTACO(FutureObjective):
 
     def __init__(self, encoder: ObservationEncoder, action_dim: int, config: PremierTACOConfig | None = None) -> None:
         config = config or PremierTACOConfig()
-        spec = NStepSpec(
+        spec = Spec.steps(
             offsets=(0, config.steps),
             actions=config.steps,
             near=NearNegatives(config.window, config.exclude_anchor, config.every),

@@ -33,7 +33,7 @@ from jaxtyping import Bool, Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from counterpoint.data.spec import NStepSpec
+from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import require
 from counterpoint.objectives.action_error import action_error, constant_action_error
@@ -263,7 +263,7 @@ class SMART(StepObjective):
     def __init__(self, encoder: ObservationEncoder, action_dim: int, config: SMARTConfig | None = None) -> None:
         config = config or SMARTConfig()
         L = config.context
-        super().__init__(encoder, NStepSpec(tuple(range(L)), L, stack=encoder.config.stack, shift=config.shift))
+        super().__init__(encoder, Spec.steps(tuple(range(L)), L, stack=encoder.config.stack, shift=config.shift))
         self.config, self.action_dim = config, action_dim
         self.target_encoder = frozen_copy(encoder)
         self.transformer = ControlTransformer(

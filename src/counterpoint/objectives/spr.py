@@ -26,7 +26,7 @@ from jaxtyping import Float
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from counterpoint.data.spec import NStepSpec
+from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import require
 from counterpoint.objectives.base import (
@@ -89,7 +89,7 @@ class SPR(StepObjective):
 
     def __init__(self, encoder: ObservationEncoder, action_dim: int, config: SPRConfig | None = None) -> None:
         config = config or SPRConfig()
-        spec = NStepSpec(
+        spec = Spec.steps(
             offsets=tuple(range(config.steps + 1)), actions=config.steps, stack=encoder.config.stack, shift=config.shift
         )
         super().__init__(encoder, spec)

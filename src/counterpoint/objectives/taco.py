@@ -25,7 +25,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from counterpoint.data.spec import NStepSpec
+from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.objectives.base import Batch, Features, LossOutput, two_layer
 from counterpoint.objectives.infonce import contrast_metrics, infonce
@@ -59,7 +59,7 @@ class TACO(FutureObjective):
 
     def __init__(self, encoder: ObservationEncoder, action_dim: int, config: TACOConfig | None = None) -> None:
         config = config or TACOConfig()
-        spec = NStepSpec(
+        spec = Spec.steps(
             offsets=(0, 0, config.steps) if config.curl else (0, config.steps),
             actions=config.steps,
             stack=encoder.config.stack,

@@ -16,13 +16,14 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
+from counterpoint.data.anchors import uniform_choice
 from counterpoint.data.augment import images
-from counterpoint.data.spec import Drawn
 from counterpoint.encoders.base import DualEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import Batch, ClipConfig, ClipObjective, Features, LossOutput
@@ -53,16 +54,18 @@ class NearAndFar:
         """2 + N."""
         return 2 + self.negatives
 
-    def __call__(self, length: int, rng: np.random.Generator) -> Drawn:
-        """Steps (anchor, positive, negatives...)."""
-        steps = np.arange(length, dtype=np.int64)
-        reach = np.maximum(steps, length - 1 - steps)  # from each step to the end farther away
-        anchor = rng.choice(steps[reach >= 2])
+    def __call__(
+        self, lengths: Int[NDArray[np.int64], " B"], rng: np.random.Generator
+    ) -> Int[NDArray[np.int64], "B F"]:
+        """Pick steps (anchor, positive, negatives...)."""
+        steps = np.arange(lengths.max())
+        reach = np.maximum(steps, lengths[:, None] - 1 - steps)  # from each step to the end farther away
+        inside = steps < lengths[:, None]
+        anchor = uniform_choice(inside & (reach >= 2), 1, rng)
         distance = np.abs(steps - anchor)
-        window = min(self.window, int(reach[anchor]) - 1)
-        positive = rng.choice(steps[(distance >= 1) & (distance <= window)])
-        negatives = rng.choice(steps[distance > window], self.negatives)
-        return Drawn.all_valid(np.array([anchor, positive, *negatives], dtype=np.int64))
+        window = np.minimum(self.window, np.take_along_axis(reach, anchor, 1) - 1)
+        positive = uniform_choice(inside & (distance >= 1) & (distance <= window), 1, rng)
+        return np.concatenate([anchor, positive, uniform_choice(inside & (distance > window), self.negatives, rng)], 1)
 
 
 class TCNConfig(ClipConfig):

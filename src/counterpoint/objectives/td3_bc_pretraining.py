@@ -33,7 +33,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from counterpoint.data.spec import NStepSpec
+from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import require
 from counterpoint.objectives.action_error import action_error, constant_action_error
@@ -184,7 +184,7 @@ class TD3BCPretraining(StepObjective):
         self, encoder: ObservationEncoder, action_dim: int, config: TD3BCPretrainingConfig | None = None
     ) -> None:
         config = config or TD3BCPretrainingConfig()
-        spec = NStepSpec((0, 1), 1, stack=encoder.config.stack, shift=config.shift, rewards=True)
+        spec = Spec.steps((0, 1), 1, stack=encoder.config.stack, shift=config.shift, rewards=True)
         super().__init__(encoder, spec)
         self.config, self.action_dim = config, action_dim
         self.actor = nn.Sequential(_three_layers(encoder.embed_dim, config.hidden, action_dim), nn.Tanh())

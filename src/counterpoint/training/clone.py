@@ -8,9 +8,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,12 +19,12 @@ from pydantic import Field
 from torch import Tensor
 
 from counterpoint.config import FrozenConfig
-from counterpoint.data.episode import Array
-from counterpoint.data.sampler import NStepLoader
-from counterpoint.data.spec import NStepSpec
-from counterpoint.data.store import Cameras, EpisodeStore, SubsetStore, camera_images, camera_names
+from counterpoint.data.anchors import Anchors
+from counterpoint.data.sampler import Sampler
+from counterpoint.data.spec import Read, Spec
+from counterpoint.data.store import Cameras, EpisodeStore, camera_images, camera_names, with_column
 from counterpoint.encoders.observation import ObservationEncoder
-from counterpoint.errors import BadInputError
+from counterpoint.errors import BadInputError, require
 from counterpoint.files import write_atomically
 from counterpoint.objectives.base import NonFiniteError
 from counterpoint.objectives.cloning import FEATURES, Cloning, CloningConfig
@@ -37,7 +36,7 @@ from counterpoint.training.fit import BatchSource, TrainConfig, train
 from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
 from counterpoint.training.run import claim_run
 
-__all__ = ["CloneConfig", "FeatureSource", "clone", "embed_store"]
+__all__ = ["CloneConfig", "clone", "embed_store", "embedded"]
 
 
 CHUNK = 256
@@ -65,70 +64,22 @@ def embed_store(encoder: ObservationEncoder, store: EpisodeStore, camera: Camera
     return torch.cat(parts)
 
 
-class FeatureSource:
-    """The batches of `NStepLoader`, with `features` [B, H, D] instead of `frames`.
-
-    Args:
-        encoder: A frozen one.
-        store: Demonstrations.
-        spec: Without random shifts and negatives.
-        camera: Which camera, or as many as the encoder has, in its order; the store's first by default.
-        loader: The other arguments of `NStepLoader`, `batch_size` and `seed` among them.
+def embedded(
+    encoder: ObservationEncoder, store: EpisodeStore, spec: Spec, camera: Cameras = None
+) -> tuple[EpisodeStore, Spec]:
+    """Replace the frames that a spec reads by features [B, H, D] of a frozen encoder, computed once.
 
     Raises:
-        BadInputError: A spec with random shifts or negatives, and whatever `NStepLoader` refuses.
+        BadInputError: When the spec has random shifts or negatives.
     """
-
-    def __init__(
-        self,
-        encoder: ObservationEncoder,
-        store: EpisodeStore,
-        spec: NStepSpec,
-        *,
-        camera: Cameras = None,
-        **loader: Any,
-    ) -> None:
-        if spec.shift or spec.near is not None:
-            raise BadInputError(
-                "features",
-                f"random shifts of {spec.shift} px" if spec.shift else "near negatives",
-                "observations as they are, which can be embedded once",
-                "set shift = 0 with freeze, or train through the encoder",
-            )
-        self._loader = NStepLoader(_Blind(store), spec, **loader)
-        self._features = embed_store(encoder, store, camera)
-        lengths = [info.length for info in store.episodes]
-        self._starts = torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int64))
-        self._offsets = torch.tensor(spec.offsets)
-
-    @property
-    def epoch_size(self) -> int:
-        """Steps that can be an anchor."""
-        return self._loader.epoch_size
-
-    def batches(self, start: int, stop: int) -> Iterator[dict[str, Any]]:
-        """Batches number `start` to `stop - 1`."""
-        for batch in self._loader.batches(start, stop):
-            del batch["frames"]
-            steps = (batch["step"][:, None] + self._offsets).clamp_min(0)
-            yield batch | {FEATURES: self._features[self._starts[batch["episode"]][:, None] + steps]}
-
-
-class _Blind(SubsetStore):
-    """A store whose pictures are one black pixel: the loader draws as it always does and reads next to nothing."""
-
-    def __init__(self, store: EpisodeStore) -> None:
-        super().__init__(store, range(len(store.episodes)))
-
-    def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
-        """uint8 [N, 1, 1, 3]."""
-        return np.zeros((len(indices), 1, 1, 3), np.uint8)
-
-    def gather(
-        self, source: str, episodes: Array, steps: Array, *, camera: str | None = None, out: Array | None = None
-    ) -> Array:
-        """Read black pixels as the frames of many episodes."""
-        return EpisodeStore.gather(self, source, episodes, steps, camera=camera, out=out)
+    plain = not spec.transforms and isinstance(spec.index, Anchors) and spec.index.near is None
+    expected = "observations as they are, which can be embedded once"
+    hint = "set shift = 0 with freeze, or train through the encoder"
+    require(plain, "features", "random shifts or near negatives", expected, hint)
+    features = embed_store(encoder, store, camera).numpy()
+    return with_column(store, FEATURES, features), spec.with_read("frames", None).with_read(
+        FEATURES, Read(FEATURES, "views")
+    )
 
 
 SAVE_EVERY = 1000
@@ -226,16 +177,16 @@ def _source(
     objective: Cloning, store: EpisodeStore, config: CloneConfig, cameras: tuple[str, ...], accelerator: Accelerator
 ) -> BatchSource:
     spec = objective.sampling()
-    assert isinstance(spec, NStepSpec)
-    common = {
-        "batch_size": config.batch_size,
-        "seed": config.seed,
-        "rank": accelerator.process_index,
-        "world_size": accelerator.num_processes,
-    }
     if config.cloning.freeze and not config.cloning.shift:
-        return FeatureSource(objective.encoder, store, spec, camera=cameras, **common)
-    return NStepLoader(store, spec, camera=cameras, **common)
+        store, spec = embedded(objective.encoder, store, spec, cameras)
+    return Sampler(
+        store,
+        spec.bind(store, cameras),
+        batch_size=config.batch_size,
+        seed=config.seed,
+        rank=accelerator.process_index,
+        world_size=accelerator.num_processes,
+    )
 
 
 def _train(

@@ -22,7 +22,7 @@ __all__ = ["BatchSource", "TrainConfig", "train"]
 
 
 class BatchSource(Protocol):
-    """Where batches come from: a `Loader` of episodes, or a replay buffer's source of transitions."""
+    """A source of batches, such as `Sampler`."""
 
     @property
     def epoch_size(self) -> int:

@@ -29,7 +29,7 @@ from counterpoint.data.cache import cached
 from counterpoint.data.formats import split_names
 from counterpoint.data.masks.robot import mask_camera, masked_cameras, rgb_cameras
 from counterpoint.data.prepared import validation_split
-from counterpoint.data.sampler import JointLoader, NStepLoader
+from counterpoint.data.sampler import Sampler
 from counterpoint.data.store import Cameras, EpisodeStore, camera_names
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError
@@ -304,21 +304,16 @@ def _sources(
     """Batches of training and of validation, which scores the policy alone and needs nothing that terms ask for."""
     common = {
         "batch_size": config.train.batch_size,
-        "camera": cameras,
         "rank": accelerator.process_index,
         "world_size": accelerator.num_processes,
         "workers": config.train.workers,
     }
     spec = objective.sampling()
-    main = NStepLoader(store, spec, seed=config.train.seed, **common)
-    # Another seed: the same anchors twice in a batch would make it poorer.
-    others = {
-        name: NStepLoader(store, own, seed=config.train.seed + 1, **common)
-        for name, own in objective.own_samplings().items()
-    }
-    plain = replace(spec, masks=False)
-    scored = None if validation is None else NStepLoader(validation, plain, seed=config.train.seed, **common)
-    return (JointLoader(main, others) if others else main), scored
+    source = Sampler(store, spec.bind(store, cameras), seed=config.train.seed, **common)
+    if validation is None:
+        return source, None
+    plain = replace(spec.with_read("masks", None), beside={})
+    return source, Sampler(validation, plain.bind(store, cameras), seed=config.train.seed, **common)
 
 
 def _policy(learner: ObjectiveLearner) -> DiffusionPolicy:

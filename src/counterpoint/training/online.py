@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,9 @@ from torch import Tensor
 
 from counterpoint.agents.base import Agent, Metrics
 from counterpoint.config import FrozenConfig
-from counterpoint.data.replay import ReplayBuffer, batch_rng
+from counterpoint.data.episode import GoalEpisode
+from counterpoint.data.replay import ReplayBuffer
+from counterpoint.data.sampler import Sampler
 from counterpoint.envs.vector import Failed, Step, VectorEnv, stacked
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.rollout import EpisodeResult, episode_seed, means, rollout
@@ -63,14 +66,15 @@ class Recorder:
 
     def store(self, buffer: ReplayBuffer) -> None:
         """Put the whole episode into the buffer."""
-        buffer.add_episode(
+        episode = GoalEpisode(
             np.stack(self._seen),
-            np.stack(self._actions),
             np.stack(self._achieved),
-            commanded=self._commanded,
-            rewards=np.array(self._rewards, np.float32),
+            self._commanded,
+            np.stack(self._actions),
+            np.array(self._rewards, np.float32),
             terminated=self.latest.terminated,
         )
+        buffer.append(episode)
 
 
 MAX_LOST_ROUNDS = 3
@@ -156,7 +160,6 @@ class OnlineLoop:
         self.agent, self.buffer, self.config, self.run = agent, buffer, config, run
         self.workers, self.evaluators, self.settings = workers, evaluators, settings
         self.counters = Counters()
-        self._spec = agent.sampling()
         self._checkpoints = run / "checkpoints"
         self._recent: dict[str, list[Tensor]] = defaultdict(list)
 
@@ -250,13 +253,18 @@ class OnlineLoop:
                 raise SimulatorFailedError(f"environment {row}: {answer.reason}")
         return [answer for answer in answers.values() if isinstance(answer, Step)]
 
+    @cached_property
+    def _sampler(self) -> Sampler:
+        bound = self.agent.sampling().bind(self.buffer)
+        return Sampler(self.buffer, bound, batch_size=self.config.batch_size, seed=self.config.seed)
+
     def _updates(self, log: MetricsLog) -> None:
         config, counters = self.config, self.counters
-        if counters.steps < config.warmup or not self.buffer.episodes:
+        if counters.steps < config.warmup or not self.buffer.transitions:
             return
         due = int((counters.steps - config.warmup) * config.updates_per_step) - counters.updates
         for _ in range(due):
-            batch = self.buffer.sample(config.batch_size, batch_rng(config.seed, counters.updates), self._spec)
+            batch = self._sampler[counters.updates]
             metrics = self.agent.update(batch, counters.updates)
             counters.updates += 1
             self._note(metrics, log)

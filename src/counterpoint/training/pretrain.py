@@ -15,7 +15,7 @@ from counterpoint.config import FrozenConfig, override, read_recipe, validate
 from counterpoint.data.cache import cached
 from counterpoint.data.formats import open_dataset, split_names
 from counterpoint.data.prepared import validation_split
-from counterpoint.data.sampler import Loader
+from counterpoint.data.sampler import Sampler
 from counterpoint.data.store import EpisodeStore, SubsetStore
 from counterpoint.encoders.base import DualEncoder, EncoderConfig
 from counterpoint.errors import BadInputError
@@ -134,13 +134,12 @@ def pretrain(recipe: str, data: Path | Sequence[Path], out: Path, overrides: Map
     common = {
         "batch_size": config.train.batch_size,
         "seed": config.train.seed,
-        "camera": config.data.camera,
         "rank": accelerator.process_index,
         "world_size": accelerator.num_processes,
     }
-    spec = objective.sampling()
-    loader = Loader(train_store, spec, workers=config.train.workers, **common)
-    validation = Loader(val_store, spec, **common) if val_store is not None else None
+    bound = objective.sampling().bind(train_store, config.data.camera)
+    loader = Sampler(train_store, bound, workers=config.train.workers, **common)
+    validation = Sampler(val_store, bound, **common) if val_store is not None else None
     learner = ObjectiveLearner(
         objective, config.optimizer, total_steps=config.train.total_steps(loader.epoch_size), accelerator=accelerator
     )
@@ -175,7 +174,7 @@ def _open(path: Path, split: str | None, config: DataConfig) -> EpisodeStore:
     return store if len(long_enough) == len(store.episodes) else SubsetStore(store, long_enough)
 
 
-def _card(recipe: str, config: PretrainConfig, store: EpisodeStore, loader: Loader) -> dict[str, str]:
+def _card(recipe: str, config: PretrainConfig, store: EpisodeStore, loader: Sampler) -> dict[str, str]:
     """What the model card says of this run."""
     steps = config.train.total_steps(loader.epoch_size)
     instructions = len({info.instruction for info in store.episodes})

@@ -13,8 +13,8 @@ from accelerate.utils import set_seed
 
 from counterpoint.config import FrozenConfig, override, read_recipe, validate
 from counterpoint.data.prepared import open_prepared, together, validation_split
-from counterpoint.data.sampler import NStepLoader
-from counterpoint.data.spec import NStepSpec
+from counterpoint.data.sampler import Sampler
+from counterpoint.data.spec import Spec
 from counterpoint.data.statistics import action_statistics
 from counterpoint.data.store import (
     Cameras,
@@ -146,20 +146,17 @@ def pretrain_steps(
     claim_run(out, settings | {"fingerprint": fingerprint}, {"train": FREE})
     set_seed(config.train.seed)
     objective = build_step_objective(config, store)
-    spec = objective.sampling()
-    assert isinstance(spec, NStepSpec)
+    spec = objective.sampling().with_index(balance=config.data.balance)
+    cameras = camera_names(config.data.camera, store.cameras, objective.encoder.config.cameras)
+    bound = spec.bind(store, cameras)
     common = {
         "batch_size": config.train.batch_size,
         "seed": config.train.seed,
-        "camera": camera_names(config.data.camera, store.cameras, objective.encoder.config.cameras),
         "rank": accelerator.process_index,
         "world_size": accelerator.num_processes,
-        "balance": config.data.balance,
-        "action_dim": action_dim(store) if spec.actions else None,
-        "known_tasks": task_table(store),
     }
-    loader = NStepLoader(store, spec, workers=config.train.workers, **common)
-    scored = NStepLoader(validation, spec, **common) if validation is not None else None
+    loader = Sampler(store, bound, workers=config.train.workers, **common)
+    scored = Sampler(validation, bound, **common) if validation is not None else None
     learner = ObjectiveLearner(
         objective, config.optimizer, total_steps=config.train.total_steps(loader.epoch_size), accelerator=accelerator
     )
@@ -252,10 +249,10 @@ def _open(path: Path, split: str | None, config: StepPretrainConfig) -> EpisodeS
     )
 
 
-def _tasks(store: EpisodeStore, spec: NStepSpec) -> list[dict[str, Any]]:
+def _tasks(store: EpisodeStore, spec: Spec) -> list[dict[str, Any]]:
     """The tasks by number: what they are, and what their actions are like where the objective looks at them."""
     table = task_table(store)
-    statistics = action_statistics(store) if spec.actions else [None] * len(table)
+    statistics = action_statistics(store) if "actions" in spec.reads else [None] * len(table)
     return [
         {"domain": domain, "instruction": words, "actions": own and own.model_dump()}
         for (domain, words), own in zip(table, statistics, strict=True)

@@ -20,7 +20,8 @@ from counterpoint.config import FrozenConfig, override, read_recipe, recipe_name
 from counterpoint.data.formats import open_dataset
 from counterpoint.data.formats.minari.files import is_minari
 from counterpoint.data.formats.minari.reader import load_minari, replay_from_store
-from counterpoint.data.replay import ReplayBuffer, ReplaySource
+from counterpoint.data.replay import ReplayBuffer
+from counterpoint.data.sampler import Sampler
 from counterpoint.envs.goal.env import EnvConfig, env_facts, env_spaces, goal_envs, in_another_env, matched
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.rollout import EpisodeResult, episode_seed, means, report, rollout
@@ -219,7 +220,7 @@ def train_agent(
         )
     settings = config.model_dump(mode="json")
     settings |= {"agent": {"name": config.agent["name"], **_resolved(config)}}
-    settings["data_source"] = None if buffer is None else {"path": data, "fingerprint": buffer.fingerprint()}
+    settings["data_source"] = None if buffer is None else {"path": data, "fingerprint": buffer.fingerprint}
     claim_run(out, settings, FREE)
     record = settings | {"recipe": agent, "provenance": provenance()}
     write_atomically(out / "config.json", json.dumps(record, indent=1))
@@ -268,7 +269,8 @@ def _online(agent: Agent, config: AgentRunConfig, out: Path, settings: dict[str,
 
 def _offline(agent: Agent, buffer: ReplayBuffer, config: AgentRunConfig, out: Path, settings: dict[str, Any]) -> None:
     set_seed(config.train.seed)
-    source = ReplaySource(buffer, agent.sampling(), batch_size=config.train.batch_size, seed=config.train.seed)
+    bound = agent.sampling().bind(buffer)
+    source = Sampler(buffer, bound, batch_size=config.train.batch_size, seed=config.train.seed)
     workers = goal_envs(config.env, config.data.eval_envs) if config.env is not None else None
     seeds = [episode_seed(config.train.seed, 1, number) for number in range(config.data.eval_episodes)]
 

@@ -27,7 +27,7 @@ import numpy as np
 from pydantic import Field
 
 from counterpoint.config import FrozenConfig
-from counterpoint.data.draws import GoalEpisode
+from counterpoint.data.episode import GoalEpisode
 from counterpoint.data.formats.minari.files import import_minari
 from counterpoint.data.formats.minari.writer import write_minari
 from counterpoint.envs.goal.env import Env, EnvConfig, make_goal_env

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationInfo, field_validator
 
 from counterpoint.config import FrozenConfig
-from counterpoint.data.draws import Spaces
+from counterpoint.data.episode import Spaces
 from counterpoint.envs.goal.mazes import Cell, MazeGrid
 from counterpoint.envs.goal.registry import KEYS, make_base, with_standard_actions
 from counterpoint.envs.goal.tasks import FAMILIES, Raw, task_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from counterpoint.data.draws import GoalEpisode
+from counterpoint.data.episode import GoalEpisode
 
 
 def goal_episodes(lengths: tuple[int, ...] = (4, 1, 7), *, seed: int = 0, success: bool = True) -> list[GoalEpisode]:

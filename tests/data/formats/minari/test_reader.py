@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from counterpoint.data.draws import BATCH_KEYS, GoalSpec
 from counterpoint.data.episode import Episode
 from counterpoint.data.formats.minari.reader import (
     episode_success,
@@ -22,15 +21,17 @@ from counterpoint.data.formats.minari.reader import (
 )
 from counterpoint.data.formats.minari.writer import write_minari
 from counterpoint.data.replay import ReplayBuffer
+from counterpoint.data.spec import TRANSITION_READS, Spec
 from counterpoint.data.store import MemoryStore
 from counterpoint.errors import BadInputError, MissingExtraError
 from tests.data.formats.minari.made import goal_episodes, raw_dataset, raw_episode
+from tests.data.sampling import sampler
 
 minari = pytest.importorskip("minari")
 pytest.importorskip("h5py")
 spaces = pytest.importorskip("gymnasium.spaces")
 
-SPEC = GoalSpec(frozenset(BATCH_KEYS))
+SPEC = Spec.transitions(TRANSITION_READS)
 ABOUT: dict[str, Any] = {"env_id": "PointMaze_UMaze-v3", "description": "Made by a test."}
 VECTOR = spaces.Box(-np.inf, np.inf, (3,), np.float64)
 UNIT = spaces.Box(-1, 1, (2,), np.float32)
@@ -49,7 +50,7 @@ def goal_observations(T: int, *, inside: bool) -> dict[str, np.ndarray[Any, Any]
 
 
 def drawn(buffer: ReplayBuffer, count: int = 400) -> dict[str, np.ndarray[Any, Any]]:
-    return {key: value.numpy() for key, value in buffer.sample(count, np.random.default_rng(0), SPEC).items()}
+    return {key: value.numpy() for key, value in sampler(buffer, SPEC, batch_size=count)[0].items()}
 
 
 @pytest.mark.parametrize("data_format", ["hdf5", "arrow", "parquet"])
@@ -60,7 +61,7 @@ def test_goal_environments_in_every_format(tmp_path: Path, data_format: str) -> 
     out = raw_dataset(tmp_path / "set", goal_space(), UNIT, episodes, data_format=data_format)
     buffer = load_minari(out)
     assert (buffer.spaces.observation, buffer.spaces.goal, buffer.spaces.action) == ((3,), (2,), 2)
-    assert (buffer.transitions, buffer.episodes) == (10, 2)
+    assert (buffer.transitions, len(buffer)) == (10, 2)
     batch = drawn(buffer)
     np.testing.assert_array_equal(batch["next_goal"], batch["next_observation"][:, 1:])
     assert (batch["goal"] == 1).all()
@@ -118,7 +119,7 @@ def test_infos_of_every_state_or_of_every_step_tell_success(tmp_path: Path) -> N
 
 def test_a_data_set_without_success_says_so_when_asked(tmp_path: Path) -> None:
     out = write_minari(tmp_path / "maze", goal_episodes(success=False), **ABOUT)
-    assert load_minari(out).episodes == 3
+    assert len(load_minari(out)) == 3
     assert all(episode.success is None for episode in read_minari(out))
     with pytest.raises(BadInputError, match=r"episode 0: found no infos; expected 'success'"):
         episode_success(out)
@@ -186,9 +187,9 @@ def test_an_id_is_looked_for_below_the_local_root_and_then_downloaded(
         shutil.copytree(made, tmp_path / "root" / name)
 
     monkeypatch.setattr(minari, "download_dataset", download)
-    assert load_minari("D4RL/maze/made-v1").episodes == 3
+    assert len(load_minari("D4RL/maze/made-v1")) == 3
     monkeypatch.delattr(minari, "download_dataset")
-    assert load_minari("D4RL/maze/made-v1").episodes == 3
+    assert len(load_minari("D4RL/maze/made-v1")) == 3
 
 
 def test_without_a_network_the_message_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,7 +244,7 @@ def robot_store(*, actions: bool = True) -> MemoryStore:
 def test_a_robot_data_set_becomes_a_replay_buffer() -> None:
     store = robot_store()
     buffer = replay_from_store(store)
-    assert (buffer.episodes, buffer.transitions) == (3, 1 + 4 + 8)
+    assert (len(buffer), buffer.transitions) == (3, 1 + 4 + 8)
     assert buffer.spaces.goal == buffer.spaces.observation == (3,)
     batch = drawn(buffer)
     np.testing.assert_array_equal(batch["next_goal"], batch["next_observation"])

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from counterpoint.data.draws import GoalEpisode, Spaces
+from counterpoint.data.episode import GoalEpisode, Spaces
 from counterpoint.data.formats.minari.files import is_minari, open_minari, reading
 from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError, require
@@ -289,14 +289,7 @@ def _fill(
     )
     for number, episode in enumerate(episodes):
         try:
-            buffer.add_episode(
-                episode.observations,
-                episode.actions,
-                episode.achieved,
-                commanded=episode.commanded,
-                rewards=episode.rewards,
-                terminated=episode.terminated,
-            )
+            buffer.append(episode)
         except BadInputError as error:
             where = f"{source}, episode {number}, {error.where}".removesuffix(", episode")
             raise BadInputError(where, error.found, error.expected, error.hint) from None

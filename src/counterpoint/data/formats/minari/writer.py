@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from counterpoint.data.draws import GoalEpisode, Spaces
+from counterpoint.data.episode import GoalEpisode, Spaces
 from counterpoint.data.formats.base import require_new
 from counterpoint.data.formats.minari.files import ID, import_minari
 from counterpoint.data.replay import check_episode
@@ -127,9 +127,7 @@ def _buffers(episodes: Sequence[GoalEpisode], spaces: Spaces) -> Iterator[Any]:
 
     for number, episode in enumerate(episodes):
         try:
-            checked = check_episode(
-                spaces, episode.observations, episode.actions, episode.achieved, episode.commanded, episode.rewards
-            )
+            checked = check_episode(spaces, episode)
         except BadInputError as error:
             where = f"episode {number}, {error.where}"
             raise BadInputError(where, error.found, error.expected, error.hint) from None
@@ -142,7 +140,7 @@ def _buffers(episodes: Sequence[GoalEpisode], spaces: Spaces) -> Iterator[Any]:
         yield EpisodeBuffer(
             observations={
                 "observation": checked.observations,
-                "achieved_goal": checked.goals,
+                "achieved_goal": checked.achieved,
                 "desired_goal": np.repeat(checked.commanded[None], T + 1, axis=0),
             },
             actions=checked.actions,

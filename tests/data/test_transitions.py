@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import get_args
 
 import numpy as np
@@ -9,12 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from counterpoint.data.draws import GoalDraws, GoalSpec, Tail, future_offsets
+from counterpoint.data.spec import Spec
+from counterpoint.data.transitions import Tail, Transitions, TransitionTable, future_offsets
 from counterpoint.errors import BadInputError
 
 TAILS: tuple[Tail, ...] = get_args(Tail)
 LENGTHS = (1, 2, 5, 6, 17)
 DRAWS = 40_000
+
+
+def table(lengths: Sequence[int], discount: float = 0.99, tail: Tail = "renormalise") -> TransitionTable:
+    return Transitions(discount, tail).table(np.array(lengths), np.zeros(0, np.int64))
 
 
 def offset_pmf(m: int, discount: float, tail: Tail) -> NDArray[np.float64]:
@@ -81,9 +87,9 @@ def test_offsets_stay_inside_the_episode(remaining: list[int], discount: float, 
 @pytest.mark.parametrize("tail", TAILS)
 @pytest.mark.parametrize("discount", [0.0, 0.3, 0.95, 0.9999])
 def test_transition_and_future_have_the_stated_joint_distribution(discount: float, tail: Tail) -> None:
-    draws, rng = GoalDraws(np.array(LENGTHS)), np.random.default_rng(3)
-    episode, step = draws.transitions(5 * DRAWS, rng, discount=discount, tail=tail)
-    offset = future_offsets(draws.lengths[episode] - step, discount, tail, rng)
+    draws, rng = table(LENGTHS, discount, tail), np.random.default_rng(3)
+    episode, step = draws.transitions(5 * DRAWS, rng)
+    offset = future_offsets(np.array(LENGTHS)[episode] - step, discount, tail, rng)
     seen = Counter(zip(episode.tolist(), step.tolist(), offset.tolist(), strict=True))
     pmf = joint_pmf(LENGTHS, discount, tail)
     assert seen.keys() <= pmf.keys()
@@ -100,8 +106,7 @@ def test_rejection_in_closed_form_is_rejection() -> None:
         episode, step = flat[place]
         if step + k <= LENGTHS[episode]:
             literal[episode, step] += 1
-    draws = GoalDraws(np.array(LENGTHS))
-    drawn = draws.transitions(DRAWS, rng, discount=discount, tail="reject")
+    drawn = table(LENGTHS, discount, "reject").transitions(DRAWS, rng)
     closed = Counter(zip(drawn[0].tolist(), drawn[1].tolist(), strict=True))
     pmf = np.array([literal[key] for key in flat]) / sum(literal.values())
     assert np.abs(np.array([closed[key] for key in flat]) / DRAWS - pmf).max() < 0.01
@@ -110,18 +115,18 @@ def test_rejection_in_closed_form_is_rejection() -> None:
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.sampled_from([1, 2, 3, 8, 9]), min_size=1, max_size=6), st.sampled_from(TAILS), st.integers(0, 99))
 def test_every_transition_and_state_is_reached_and_no_other(lengths: list[int], tail: Tail, seed: int) -> None:
-    draws, rng = GoalDraws(np.array(lengths)), np.random.default_rng(seed)
-    episode, step = draws.transitions(8000, rng, discount=0.8, tail=tail)
+    draws, rng = table(lengths, 0.8, tail), np.random.default_rng(seed)
+    episode, step = draws.transitions(8000, rng)
     wanted = {(e, t) for e, T in enumerate(lengths) for t in range(T)}
     assert set(zip(episode.tolist(), step.tolist(), strict=True)) == wanted
     episode, step = draws.states(8000, rng)
     wanted = {(e, t) for e, T in enumerate(lengths) for t in range(T + 1)}
     assert set(zip(episode.tolist(), step.tolist(), strict=True)) == wanted
-    assert draws.count == sum(lengths)
+    assert len(draws) == sum(lengths)
 
 
 def test_states_are_uniform() -> None:
-    episode, step = GoalDraws(np.array(LENGTHS)).states(DRAWS, np.random.default_rng(1))
+    episode, step = table(LENGTHS).states(DRAWS, np.random.default_rng(1))
     first = np.cumsum([0, *(T + 1 for T in LENGTHS)])
     counts = np.bincount(first[episode] + step, minlength=first[-1]).astype(np.float64)
     assert_drawn_from(counts, np.full(first[-1], 1 / first[-1]))
@@ -130,12 +135,12 @@ def test_states_are_uniform() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"keys": frozenset({"gaol"})}, "gaol"),
-        ({"keys": frozenset(), "discount": 1.0}, "discount"),
-        ({"keys": frozenset(), "discount": float("nan")}, "discount"),
-        ({"keys": frozenset(), "sequence": -1}, "sequence"),
+        ({"keys": {"gaol"}}, "gaol"),
+        ({"keys": set(), "discount": 1.0}, "discount"),
+        ({"keys": set(), "discount": float("nan")}, "discount"),
+        ({"keys": set(), "sequence": -1}, "sequence"),
     ],
 )
 def test_impossible_specs_are_refused(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(BadInputError, match=message):
-        GoalSpec(**arguments)  # type: ignore[arg-type]
+        Spec.transitions(**arguments)  # type: ignore[arg-type]

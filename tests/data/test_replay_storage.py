@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from counterpoint.data import replay
+from counterpoint.data.memory import OutputPool
 from counterpoint.data.replay import Column, Rows
 from counterpoint.errors import BadInputError
 
@@ -69,7 +70,7 @@ def test_memory_is_asked_for_before_it_is_taken(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_memory_of_outputs_is_used_again_only_when_nobody_holds_it() -> None:
-    size = replay.LARGE
+    size = OutputPool.large
     rows = Rows({"image": Column((size,), "uint8")}, 3, None)
     for row in range(3):
         rows.write("image", row, np.full((1, size), row, np.uint8))

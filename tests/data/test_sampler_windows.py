@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +12,13 @@ from counterpoint.data.augment import centre_corner, cropped_views
 from counterpoint.data.cache import cached
 from counterpoint.data.episode import Episode
 from counterpoint.data.masks.robot import binary_mask, mask_camera, masked_cameras, rgb_cameras
-from counterpoint.data.sampler import NStepLoader
-from counterpoint.data.spec import NStepSpec
+from counterpoint.data.spec import Read, Spec
 from counterpoint.data.store import MemoryStore
 from counterpoint.errors import BadInputError
 from tests.data.numbered import numbered_store
+from tests.data.sampling import sampler
 
-DIFFUSION = NStepSpec((-1, 0), 16, first_action=-1, past_end=7, stack=1, state=True)
+DIFFUSION = Spec.steps((-1, 0), 16, first_action=-1, past_end=7, stack=1, state=True)
 """Diffusion Policy's: two observations, sixteen actions from the older one on, eight executed."""
 
 
@@ -44,7 +43,7 @@ def test_a_window_of_actions_is_padded_as_diffusion_policy_s(length: int) -> Non
     store = numbered_store([length])
     actions = store.actions(0)
     assert actions is not None
-    loader = NStepLoader(store, DIFFUSION, batch_size=64, seed=0)
+    loader = sampler(store, DIFFUSION, batch_size=64, seed=0)
     # Starts run from one step before the episode to where seven steps lie past its end.
     assert loader.epoch_size == length - 16 + 7 + 1 + 1
     for step in range(3):
@@ -60,13 +59,13 @@ def test_a_window_of_actions_is_padded_as_diffusion_policy_s(length: int) -> Non
 
 def test_an_episode_shorter_than_what_is_executed_has_no_window() -> None:
     with pytest.raises(BadInputError, match="none longer than 7 steps"):
-        NStepLoader(numbered_store([7]), DIFFUSION, batch_size=2, seed=0)
+        sampler(numbered_store([7]), DIFFUSION, batch_size=2, seed=0)
 
 
 def test_pictures_and_masks_are_cut_alike() -> None:
     store = masked_store([20, 30])
-    spec = NStepSpec((-1, 0), 0, stack=1, crop=9, masks=True)
-    loader = NStepLoader(store, spec, batch_size=32, seed=1, camera=("top", "wrist"))
+    spec = Spec.steps((-1, 0), 0, stack=1, crop=9, masks=True)
+    loader = sampler(store, spec, batch_size=32, seed=1, camera=("top", "wrist"))
     batch = loader[0]
     assert batch["crop"].shape == (32, 2, 2, 2)
     assert set(batch["crop"].flatten().tolist()) == {0, 1, 2, 3}
@@ -82,8 +81,11 @@ def test_pictures_and_masks_are_cut_alike() -> None:
 
 
 def test_crops_leave_the_other_draws_alone() -> None:
-    store, spec = masked_store([20, 30]), NStepSpec((0,), 2, stack=1)
-    plain, both = (NStepLoader(store, s, batch_size=8, seed=3)[5] for s in (spec, replace(spec, crop=8, masks=True)))
+    store, spec = masked_store([20, 30]), Spec.steps((0,), 2, stack=1)
+    masks = Read("masks", "views")
+    plain, both = (
+        sampler(store, s, batch_size=8, seed=3)[5] for s in (spec, spec.with_crop(8).with_read("masks", masks))
+    )
     for key in plain:
         assert key == "instruction" or torch.equal(plain[key], both[key])
 
@@ -107,8 +109,8 @@ def test_names() -> None:
 
 def test_refusals() -> None:
     with pytest.raises(BadInputError, match="counterpoint data masks"):
-        NStepLoader(masked_store([9], masks=()), NStepSpec((0,), 0, masks=True), batch_size=2, seed=0)
+        sampler(masked_store([9], masks=()), Spec.steps((0,), 0, masks=True), batch_size=2, seed=0)
     with pytest.raises(BadInputError, match="found 12 x 12; expected at least 13 x 13"):
-        NStepLoader(masked_store([9]), NStepSpec((0,), 0, crop=13), batch_size=2, seed=0)
+        sampler(masked_store([9]), Spec.steps((0,), 0, crop=13), batch_size=2, seed=0)
     with pytest.raises(BadInputError, match="rewards with actions that begin at t -1"):
-        NStepSpec((0,), 3, first_action=-1, rewards=True)
+        Spec.steps((0,), 3, first_action=-1, rewards=True)

@@ -6,47 +6,48 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
-from counterpoint.data.draws import BATCH_KEYS, GoalSpec, Spaces, Tail
+from counterpoint.data.episode import GoalEpisode, Spaces
 from counterpoint.data.replay import ReplayBuffer
+from counterpoint.data.spec import TRANSITION_READS, Spec
+from counterpoint.data.transitions import Tail
+from tests.data.sampling import sampler
 
 SPACES = Spaces(observation=(3,), goal=(2,), action=2)
-GENEROUS = GoalSpec(frozenset(BATCH_KEYS), discount=0.7)
+GENEROUS = Spec.transitions(TRANSITION_READS, discount=0.7)
 
 
-def spec(tail: Tail = "renormalise", sequence: int = 0, discount: float = 0.7) -> GoalSpec:
-    return GoalSpec(frozenset(BATCH_KEYS), discount=discount, tail=tail, sequence=sequence)
+def spec(tail: Tail = "renormalise", sequence: int = 0, discount: float = 0.7) -> Spec:
+    return Spec.transitions(TRANSITION_READS, discount=discount, tail=tail, sequence=sequence)
 
 
-def arrays(number: int, T: int) -> dict[str, NDArray[Any]]:
+def made(number: int, T: int, **changes: Any) -> GoalEpisode:
     """observation (number, step, -step); goal (number, step); action (step / 1000, number / 1000); reward step + 1."""
     steps = np.arange(T + 1, dtype=np.float32)
     episode = np.full(T + 1, number, np.float32)
-    return {
+    parts: dict[str, Any] = {
         "observations": np.stack([episode, steps, -steps], 1),
-        "goals": np.stack([episode, steps], 1),
-        "actions": np.stack([steps[:-1], episode[:-1]], 1) / 1000,
+        "achieved": np.stack([episode, steps], 1),
         "commanded": np.array([number, -1], np.float32),
+        "actions": np.stack([steps[:-1], episode[:-1]], 1) / 1000,
         "rewards": steps[1:],
     }
+    return GoalEpisode(**parts | changes, terminated=number % 2 == 1)
 
 
 def add(buffer: ReplayBuffer, number: int, T: int) -> None:
     """Episode `number`; those of odd number are terminated."""
-    made = arrays(number, T)
-    buffer.add_episode(
-        made["observations"],
-        made["actions"],
-        made["goals"],
-        commanded=made["commanded"],
-        rewards=made["rewards"],
-        terminated=number % 2 == 1,
-    )
+    buffer.append(made(number, T))
+
+
+def sample(buffer: ReplayBuffer, spec: Spec = GENEROUS, count: int = 64, step: int = 0) -> dict[str, Tensor]:
+    return sampler(buffer, spec, batch_size=count, seed=7)[step]
 
 
 def batches(buffer: ReplayBuffer, count: int = 5, **kind: Any) -> list[dict[str, NDArray[Any]]]:
-    rng = np.random.default_rng(7)
-    return [{key: value.numpy() for key, value in buffer.sample(64, rng, spec(**kind)).items()} for _ in range(count)]
+    steps = (sample(buffer, spec(**kind), step=step) for step in range(count))
+    return [{key: value.numpy() for key, value in batch.items()} for batch in steps]
 
 
 def same(a: list[dict[str, NDArray[Any]]], b: list[dict[str, NDArray[Any]]]) -> bool:

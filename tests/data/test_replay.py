@@ -10,10 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterpoint.data.draws import BATCH_KEYS, GoalSpec, Spaces, Tail
-from counterpoint.data.replay import ReplayBuffer, ReplaySource, batch_rng
+from counterpoint.data.episode import GoalEpisode, Spaces
+from counterpoint.data.replay import ReplayBuffer
+from counterpoint.data.spec import TRANSITION_READS, Spec
+from counterpoint.data.transitions import Tail
 from counterpoint.errors import BadInputError
-from tests.agents.replay_episodes_made import GENEROUS, SPACES, add, arrays, batches, same, spec
+from tests.data.replay_made import GENEROUS, SPACES, add, batches, made, same, sample, spec
+from tests.data.sampling import sampler
 
 
 @pytest.mark.parametrize("tail", ["renormalise", "clip", "reject"])
@@ -21,8 +24,8 @@ def test_a_batch_is_what_its_keys_say(tail: Tail) -> None:
     buffer, lengths = ReplayBuffer(SPACES, capacity=100), {0: 1, 1: 2, 2: 5, 3: 6, 4: 30}
     for number, T in lengths.items():
         add(buffer, number, T)
-    batch = buffer.sample(500, np.random.default_rng(0), spec(tail))
-    assert batch.keys() == set(BATCH_KEYS)
+    batch = sample(buffer, spec(tail), 500)
+    assert batch.keys() == {*TRANSITION_READS, "future_offset"}
     assert batch["observation"].dtype == batch["action"].dtype == batch["reward"].dtype == torch.float32
     assert batch["future_offset"].dtype == torch.int64
     assert batch["terminated"].dtype == torch.bool
@@ -45,8 +48,9 @@ def test_a_batch_is_what_its_keys_say(tail: Tail) -> None:
 def test_only_what_is_asked_for_is_gathered() -> None:
     buffer = ReplayBuffer(SPACES, capacity=10)
     add(buffer, 0, 5)
-    for key in BATCH_KEYS:
-        assert buffer.sample(3, np.random.default_rng(0), GoalSpec(frozenset({key}))).keys() == {key}
+    for key in TRANSITION_READS:
+        more = {"future_offset"} if key == "future_goal" else set()
+        assert sample(buffer, Spec.transitions({key}), 3).keys() == {key} | more
 
 
 @settings(max_examples=40, deadline=None)
@@ -62,9 +66,9 @@ def test_whole_episodes_are_evicted_and_all_that_stay_are_reached(
         live.append((number, T))
         while sum(T for _, T in live) > capacity or sum(T + 2 for _, T in live) > rows:
             live.pop(0)
-    assert buffer.episodes == len(live)
+    assert len(buffer) == len(live)
     assert buffer.transitions == sum(T for _, T in live)
-    batch = buffer.sample(1500, np.random.default_rng(0), GENEROUS)
+    batch = sample(buffer, GENEROUS, 1500)
     seen = {(int(e), int(t)) for e, t, _ in batch["observation"]}
     assert seen == {(number, step) for number, T in live for step in range(T)}
     states = {(int(e), int(t)) for e, t in batch["random_goal"]}
@@ -75,7 +79,7 @@ def test_sequences_end_at_the_transition_and_are_padded_on_the_left() -> None:
     buffer, lengths, K = ReplayBuffer(SPACES, capacity=40), [1, 3, 4, 5, 12], 4
     for number, T in enumerate(lengths):
         add(buffer, number, T)
-    batch = buffer.sample(200, np.random.default_rng(1), spec(sequence=K))
+    batch = sample(buffer, spec(sequence=K), 200)
     assert batch["sequence_observation"].shape == (200, K, 3)
     assert batch["sequence_action"].shape == (200, K, 2)
     for row in range(200):
@@ -86,7 +90,7 @@ def test_sequences_end_at_the_transition_and_are_padded_on_the_left() -> None:
             step = max(step, 0)
             assert batch["sequence_step"][row, place] == step
             assert batch["sequence_observation"][row, place].tolist() == [number, step, -step]
-            left = sum(arrays(number, lengths[number])["rewards"][step:])
+            left = sum(made(number, lengths[number]).rewards[step:])
             assert batch["sequence_return"][row, place] == left
 
 
@@ -169,7 +173,7 @@ def test_images(tmp_path: Path, in_files: bool) -> None:
     for _ in range(9):
         images, command = rng.integers(256, size=(7, *shape), dtype=np.uint8), np.full(shape, 9, np.uint8)
         for buffer in (kept, shared):
-            buffer.add_episode(images, np.array([0, 1, 2, 2, 1, 0]), images, commanded=command)
+            buffer.append(GoalEpisode(images, images, command, np.array([0, 1, 2, 2, 1, 0]), np.zeros(6)))
     assert same(batches(kept), batches(shared))
     batch = batches(kept, 1)[0]
     assert batch["observation"].dtype == batch["goal"].dtype == np.uint8
@@ -182,12 +186,12 @@ def test_images(tmp_path: Path, in_files: bool) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"observations": np.zeros((1, 3)), "goals": np.zeros((1, 2)), "actions": np.zeros((0, 2))}, "1 states"),
+        ({"observations": np.zeros((1, 3)), "achieved": np.zeros((1, 2)), "actions": np.zeros((0, 2))}, "1 states"),
         ({"observations": np.zeros((5, 4))}, r"observations: found shape \(5, 4\)"),
         ({"observations": np.full((5, 3), np.nan)}, r"observations: found NaN or infinity at \(0, 0\)"),
         ({"observations": np.full((5, 3), 1e39)}, "observations: found NaN or infinity"),
-        ({"goals": np.full((5, 2), np.inf)}, "goals: found NaN or infinity"),
-        ({"goals": np.zeros((4, 2))}, r"goals: found shape \(4, 2\)"),
+        ({"achieved": np.full((5, 2), np.inf)}, "goals: found NaN or infinity"),
+        ({"achieved": np.zeros((4, 2))}, r"goals: found shape \(4, 2\)"),
         ({"actions": np.zeros((5, 2))}, r"actions: found shape \(5, 2\)"),
         ({"actions": np.full((4, 2), 1.001)}, "actions, step 0: found 1.001"),
         ({"commanded": np.zeros(3)}, "commanded goal: found shape"),
@@ -200,29 +204,23 @@ def test_a_bad_episode_is_one_message_and_changes_nothing(change: dict[str, Any]
     for number in range(3):
         add(buffer, number, 4)
     cursor, before = buffer.cursor(), batches(buffer)
-    made = {**arrays(9, 4), **change}
     with pytest.raises(BadInputError, match=message):
-        buffer.add_episode(made["observations"], made["actions"], made["goals"], **_named(made))
+        buffer.append(made(9, 4, **change))
     assert buffer.cursor() == cursor
     assert same(batches(buffer), before)
 
 
-def _named(made: dict[str, Any]) -> dict[str, Any]:
-    return {"commanded": made["commanded"], "rewards": made["rewards"]}
-
-
 def test_actions_beyond_the_box_by_rounding_are_clipped() -> None:
-    buffer, made = ReplayBuffer(SPACES, capacity=12), arrays(0, 4)
-    buffer.add_episode(made["observations"], np.full((4, 2), 1 + 1e-7), made["goals"], commanded=made["commanded"])
+    buffer = ReplayBuffer(SPACES, capacity=12)
+    buffer.append(made(0, 4, actions=np.full((4, 2), 1 + 1e-7)))
     assert batches(buffer, 1)[0]["action"].max() == 1
 
 
 @pytest.mark.parametrize("actions", [np.array([0, 1, 2, 3]), np.array([-1, 0, 0, 0]), np.zeros(4)])
 def test_discrete_actions_are_numbers_of_actions(actions: np.ndarray[Any, Any]) -> None:
     buffer = ReplayBuffer(Spaces((3,), (2,), 3, discrete=True), capacity=12)
-    made = arrays(0, 4)
     with pytest.raises(BadInputError, match="actions"):
-        buffer.add_episode(made["observations"], actions, made["goals"], commanded=made["commanded"])
+        buffer.append(made(0, 4, actions=actions))
 
 
 def test_an_episode_longer_than_the_capacity_is_refused() -> None:
@@ -235,7 +233,7 @@ def test_an_episode_longer_than_the_capacity_is_refused() -> None:
 
 def test_an_empty_buffer_cannot_be_sampled() -> None:
     with pytest.raises(BadInputError, match="no episode"):
-        ReplayBuffer(SPACES, capacity=12).sample(2, np.random.default_rng(0), GENEROUS)
+        sample(ReplayBuffer(SPACES, capacity=12))
 
 
 @pytest.mark.parametrize("in_files", [False, True])
@@ -255,17 +253,35 @@ def test_a_source_gives_batch_k_whatever_came_before() -> None:
     buffer = ReplayBuffer(SPACES, capacity=100)
     for number in range(9):
         add(buffer, number, 7)
-    source = ReplaySource(buffer, GENEROUS, batch_size=16, seed=3)
+    source = sampler(buffer, GENEROUS, batch_size=16, seed=3)
     assert source.epoch_size == 63
     whole, rest = list(source.batches(0, 6)), list(source.batches(4, 6))
     for a, b in zip(whole[4:], rest, strict=True):
         assert all(torch.equal(a[key], b[key]) for key in a)
     assert not torch.equal(whole[0]["observation"], whole[1]["observation"])
-    other = ReplaySource(buffer, GENEROUS, batch_size=16, seed=4)
+    other = sampler(buffer, GENEROUS, batch_size=16, seed=4)
     assert not torch.equal(whole[0]["observation"], other[0]["observation"])
-    assert batch_rng(3, 4).random() == batch_rng(3, 4).random()
 
 
-def test_a_source_needs_something_to_draw() -> None:
-    with pytest.raises(BadInputError, match="0 transitions"):
-        ReplaySource(ReplayBuffer(SPACES, capacity=3), GENEROUS, batch_size=2, seed=0)
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_share_the_same_global_batches(ranks: int) -> None:
+    buffer = ReplayBuffer(SPACES, capacity=100)
+    for number in range(9):
+        add(buffer, number, 7)
+    whole = sampler(buffer, GENEROUS, batch_size=16)[4]
+    parts = [sampler(buffer, GENEROUS, batch_size=16, rank=rank, world_size=ranks)[4] for rank in range(ranks)]
+    for key, value in whole.items():
+        assert torch.equal(torch.cat([part[key] for part in parts]), value)
+
+
+def test_a_sampler_follows_a_buffer_that_grows_and_is_restored() -> None:
+    buffer = ReplayBuffer(SPACES, capacity=20, slack=20)
+    add(buffer, 0, 6)
+    serve, cursor = sampler(buffer, GENEROUS, batch_size=64), buffer.cursor()
+    before = serve[0]
+    assert set(before["observation"][:, 0].tolist()) == {0.0}
+    add(buffer, 1, 6)
+    assert serve.epoch_size == 12
+    assert set(serve[0]["observation"][:, 0].tolist()) == {0.0, 1.0}
+    buffer.restore(cursor)
+    assert all(torch.equal(serve[0][key], value) for key, value in before.items())

@@ -13,46 +13,50 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from counterpoint.data.anchors import Anchors, AnchorTable, NearNegatives
 from counterpoint.data.cache import cached
 from counterpoint.data.memory import OutputPool
-from counterpoint.data.sampler import NStepLoader
-from counterpoint.data.spec import NearNegatives, NStepSpec
+from counterpoint.data.sampler import Sampler
+from counterpoint.data.spec import Spec
 from counterpoint.data.store import EpisodeStore, MemoryStore, MultiTaskStore, SubsetStore, read_episode
 from counterpoint.errors import BadInputError
 from tests.data.numbered import numbered_store
-from tests.data.test_loader import same
+from tests.data.sampling import sampler
+from tests.data.test_sampler import same
 
 K, W = 3, 5
-SPEC = NStepSpec((0, K), K, NearNegatives(W), shift=4, rewards=True, state=True)
+SPEC = Spec.steps((0, K), K, NearNegatives(W), shift=4, rewards=True, state=True)
 
 
-def load(store: EpisodeStore, spec: NStepSpec = SPEC, **settings: Any) -> NStepLoader:
-    return NStepLoader(store, spec, **{"batch_size": 8, "seed": 3, **settings})
+def load(store: EpisodeStore, spec: Spec = SPEC, **settings: Any) -> Sampler:
+    return sampler(store, spec, **settings)
 
 
-def check(batch: dict[str, Any], spec: NStepSpec, store: EpisodeStore) -> None:
+def check(batch: dict[str, Any], spec: Spec, store: EpisodeStore) -> None:
     """Every number of a batch of `numbered_store`, row by row from the definition."""
+    index, stack = spec.index, spec.reads["frames"].stack
+    assert isinstance(index, Anchors)
     for row in range(len(batch["episode"])):
         e, t = int(batch["episode"][row]), int(batch["step"][row])
         length = store.episodes[e].length
         seen = batch["frames"][row, ..., 0, 0, 1].tolist()
-        for view, offset in enumerate(spec.offsets):
+        for view, offset in enumerate(index.offsets):
             at = max(0, t + offset)
-            assert seen[view] == [max(0, at - s) for s in reversed(range(spec.stack))]
+            assert seen[view] == [max(0, at - s) for s in reversed(range(stack))]
             assert bool(batch["frames_valid"][row, view]) == (t + offset >= 0)
-            if spec.state:
+            if "state" in spec.reads:
                 assert batch["state"][row, view].tolist() == pytest.approx([100 * e + at + d for d in (0, 0.1, 0.2)])
         assert (batch["frames"][row, ..., 0] == e).all()
-        if spec.near is not None:
+        if index.near is not None:
             for column, valid in enumerate(batch["near_valid"][row].tolist()):
-                at = seen[len(spec.offsets) + column][-1]
+                at = seen[len(index.offsets) + column][-1]
                 assert 0 <= at < length
-                assert 0 < abs(at - t - spec.offsets[-1]) <= spec.near.window
-                assert bool(batch["frames_valid"][row, len(spec.offsets) + column]) == valid
-        values = 100 * e + np.arange(t, t + spec.actions)
-        assert t + spec.actions <= length
+                assert 0 < abs(at - t - index.offsets[-1]) <= index.near.window
+                assert bool(batch["frames_valid"][row, len(index.offsets) + column]) == valid
+        values = 100 * e + np.arange(t, t + index.actions)
+        assert t + index.actions <= length
         assert batch["actions"][row, :, 0].tolist() == values.tolist()
-        if spec.rewards:
+        if "rewards" in spec.reads:
             assert batch["rewards"][row].tolist() == values.tolist()
         assert batch["instruction"][row] == store.episodes[e].instruction
         assert int(batch["task"][row]) == ["one", "two"].index(batch["instruction"][row])
@@ -71,14 +75,15 @@ def test_a_batch_holds_what_its_anchors_say(
     lengths: list[int], every: bool, exclude: bool, stack: int, first: int, seed: int
 ) -> None:
     store = numbered_store(lengths)
-    spec = NStepSpec((first, K), K, NearNegatives(W, exclude, every), stack, rewards=True, state=True)
+    spec = Spec.steps((first, K), K, NearNegatives(W, exclude, every), stack=stack, rewards=True, state=True)
     long_enough = [e for e, length in enumerate(lengths) if length >= K + 1]
     if not long_enough:
         with pytest.raises(BadInputError, match=f"at least {K + 1} steps"):
             load(store, spec, seed=seed)
         return
     loader = load(store, spec, seed=seed)
-    assert loader.skipped == tuple(e for e, length in enumerate(lengths) if length < K + 1)
+    assert isinstance(loader.table, AnchorTable)
+    assert loader.table.skipped == tuple(e for e, length in enumerate(lengths) if length < K + 1)
     assert loader.epoch_size == sum(lengths[e] - K for e in long_enough)
     batch = loader[seed % 1000]
     assert set(batch["episode"].tolist()) <= set(long_enough)
@@ -104,7 +109,7 @@ def test_shapes_and_kinds() -> None:
         "sample": (torch.int64, 8),
     }
     assert batch["sample"].tolist() == list(range(16, 24))
-    assert set(load(numbered_store([20]), NStepSpec((0,), 0))[0]) == {
+    assert set(load(numbered_store([20]), Spec.steps((0,), 0))[0]) == {
         *("frames", "frames_valid", "task", "episode", "step", "sample", "instruction")
     }
 
@@ -142,7 +147,7 @@ def test_ranks_share_the_same_global_batches(ranks: int) -> None:
 
 def test_other_negatives_leave_anchors_and_shifts_alone() -> None:
     store = numbered_store([20, 30, 15])
-    one, other = (load(store, NStepSpec((0, K), K, near, shift=4))[5] for near in (NearNegatives(5), NearNegatives(2)))
+    one, other = (load(store, Spec.steps((0, K), K, near, shift=4))[5] for near in (NearNegatives(5), NearNegatives(2)))
     for name in ("episode", "step", "shift"):
         assert torch.equal(one[name], other[name])
     assert not torch.equal(load(store, seed=4)[5]["step"], load(store)[5]["step"])
@@ -182,7 +187,8 @@ def test_memory_is_used_again_only_when_its_batch_is_gone(monkeypatch: pytest.Mo
 def test_short_episodes_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         loader = load(numbered_store([2, 20, 3]))
-    assert loader.skipped == (0, 2)
+    assert isinstance(loader.table, AnchorTable)
+    assert loader.table.skipped == (0, 2)
     assert [record.getMessage() for record in caplog.records] == [
         "2 of 3 episodes are left out, the first is episode 0 with 2 steps: expected at least 4 steps, which this "
         "objective's sampling needs"
@@ -236,10 +242,14 @@ def test_frames_of_two_sizes_are_one_message() -> None:
     [
         ({"batch_size": 9, "world_size": 2}, "multiple of the number of processes"),
         ({"camera": "wrist"}, "camera"),
-        ({"balance": "task"}, "balance: found 'task'; expected 'steps' or 'tasks'"),
         ({"action_dim": 1}, "action_dim: found 1; expected at least the data's 2"),
     ],
 )
 def test_bad_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInputError, match=message):
         load(numbered_store([20]), **settings)
+
+
+def test_an_unknown_balance_is_refused() -> None:
+    with pytest.raises(BadInputError, match="balance: found 'task'; expected 'steps' or 'tasks'"):
+        SPEC.with_index(balance="task")

@@ -5,9 +5,68 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterpoint.data.draws import AnchorTable, Balance, draw_near
-from counterpoint.data.spec import NearNegatives, NStepSpec
+from counterpoint.data.anchors import Anchors, Balance, NearNegatives, draw_near
+from counterpoint.data.spec import Spec
+from counterpoint.errors import BadInputError
 from tests.golden.load import golden
+
+
+def servable(index: Anchors, length: int) -> list[int]:
+    """Anchors by the definition: every later step exists, and a negative where one is asked for."""
+    found = []
+    for t in range(length):
+        later = [*(t + offset for offset in index.offsets), t + max(0, index.actions - 1)]
+        if max(later) > length - 1:
+            continue
+        if index.near is not None:
+            p = t + index.offsets[-1]
+            near = {p + d for d in range(-index.near.window, index.near.window + 1) if d != 0}
+            near = {s for s in near if 0 <= s < length and not (index.near.exclude_anchor and s == t)}
+            if not near:
+                continue
+        found.append(t)
+    return found
+
+
+@given(
+    K=st.integers(0, 6),
+    W=st.integers(1, 6),
+    length=st.integers(1, 20),
+    near=st.booleans(),
+    exclude=st.booleans(),
+    offsets=st.sampled_from(["positive", "all", "before"]),
+)
+def test_anchors_are_those_that_can_be_served(
+    K: int, W: int, length: int, near: bool, exclude: bool, offsets: str
+) -> None:
+    chosen = {"positive": (0, K), "all": tuple(range(K + 1)), "before": (-2, 0, K)}[offsets]
+    index = Anchors(chosen, NearNegatives(W, exclude) if near else None, K)
+    expected = servable(index, length)
+    assert expected == list(range(len(expected)))
+    assert index.counts(np.array([length])).tolist() == [len(expected)]
+    assert (length >= index.min_length) == bool(expected)
+
+
+def test_views_count_offsets_and_negatives() -> None:
+    lengths, tasks = np.array([40]), np.zeros(1, np.int64)
+    for near, views in ((None, 2), (NearNegatives(5), 3), (NearNegatives(5, every=True), 12)):
+        draws, _ = Anchors((0, 3), near, 3).table(lengths, tasks).draw(7, 0, 0, ())
+        assert draws["views"].steps.shape == (7, views)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"offsets": ()}, "at least one offset"),
+        ({"offsets": (0,), "stack": 0}, "one frame a stack"),
+        ({"offsets": (0, 3), "near": NearNegatives(0)}, "1 or more"),
+        ({"offsets": (0, -1), "near": NearNegatives(2)}, "a last offset of 0 or more"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(asked: dict[str, object], message: str) -> None:
+    with pytest.raises(BadInputError, match=message):
+        Spec.steps(**{"actions": 1, **asked})  # type: ignore[arg-type]
+
 
 K, W = 3, 5
 
@@ -67,8 +126,8 @@ def test_interior_anchors_draw_as_the_authors_do() -> None:
     theirs = (negative - positive)[interior]
     lengths, tasks = np.array([length]), np.array([0])
     rng = np.random.default_rng(0)
-    table = AnchorTable.of(NStepSpec((0, K), K, NearNegatives(W)), lengths, tasks)
-    episodes, anchors = table.draw(len(anchor), "steps", rng)
+    table = Anchors((0, K), NearNegatives(W), K).table(lengths, tasks)
+    episodes, anchors = table.anchors(len(anchor), rng)
     steps, _ = draw_near(NearNegatives(W), anchors, anchors + K, lengths[episodes], rng)
     own = (steps[:, 0] - anchors - K)[(anchors + K >= W) & (anchors <= anchor.max())]
     expected = [d for d in range(-W, W + 1) if d != 0]
@@ -89,13 +148,13 @@ def test_interior_anchors_draw_as_the_authors_do() -> None:
 @pytest.mark.parametrize("balance", ["steps", "tasks"])
 def test_anchors_are_uniform_over_steps_or_over_tasks(balance: Balance) -> None:
     lengths, tasks = np.array([10, 2, 24, 14, 13]), np.array([1, 1, 0, 1, 0])
-    spec = NStepSpec((0, K), K)
-    table = AnchorTable.of(spec, lengths, tasks)
-    counts = spec.anchors(lengths)
+    index = Anchors((0, K), None, K, balance=balance)
+    table = index.table(lengths, tasks)
+    counts = index.counts(lengths)
     assert counts.tolist() == [7, 0, 21, 11, 10]
     assert len(table) == 49
     number = 60_000
-    episodes, steps = table.draw(number, balance, np.random.default_rng(0))
+    episodes, steps = table.anchors(number, np.random.default_rng(0))
     expected = np.zeros((len(lengths), lengths.max()))
     for episode, count in enumerate(counts):
         of_task = counts[tasks == tasks[episode]].sum()

@@ -1,0 +1,154 @@
+"""Transitions of goal-reaching episodes, and the future states that serve as goals.
+
+An episode of T transitions holds T + 1 states::
+
+    state        s0   s1   s2  ...  sT-1   sT
+    action       a0   a1   a2  ...  aT-1
+    transition   0    1    2   ...  T-1        transition t = (s_t, a_t, s_{t+1})
+
+The future of transition t is s_{t+k}, with k = 1, 2, ... drawn with probability (1 - gamma) gamma^(k - 1)
+(TD InfoNCE, Eq. 3). An episode ends, so only k <= T - t can be served; `Tail` names the rule for the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from jaxtyping import Int
+from numpy.typing import NDArray
+
+from counterpoint.data.draws import Draw, Drawn, sample_rng
+from counterpoint.errors import require
+
+__all__ = ["Tail", "TransitionTable", "Transitions", "future_offsets"]
+
+Integers = NDArray[np.int64]
+
+Tail = Literal["renormalise", "clip", "reject"]
+"""The rule for a future step beyond the end of its episode.
+
+`renormalise` draws from the geometric distribution restricted to the episode, `clip` takes the last state instead,
+`reject` gives the whole transition up and draws another one (so that late transitions are rarer).
+"""
+
+
+@dataclass(frozen=True)
+class Transitions:
+    """Transitions drawn with replacement. Draws: `transition`, `next`, `future`, `random` and `sequence`.
+
+    Attributes:
+        discount: gamma of the geometric distribution of futures, in [0, 1).
+        tail: The rule for futures beyond the end of an episode.
+        sequence: K of the draw `sequence`: the K steps that end at the transition, step 0 repeated on the left.
+    """
+
+    discount: float = 0.99
+    tail: Tail = "renormalise"
+    sequence: int = 0
+    draws: ClassVar = ("transition", "next", "future", "random", "sequence")
+
+    def __post_init__(self) -> None:
+        require(0 <= self.discount < 1, "discount", self.discount, "0 <= discount < 1", "choose such a value")
+        require(self.sequence >= 0, "sequence", self.sequence, "0 or more steps", "choose such a value")
+
+    def table(self, lengths: Integers, tasks: Integers) -> TransitionTable:
+        """Prepare draws over episodes of these lengths and task numbers."""
+        return TransitionTable(self, lengths)
+
+
+class TransitionTable:
+    """Draws of transitions and states over episodes of given lengths T >= 1, each without a loop."""
+
+    def __init__(self, index: Transitions, lengths: Int[Integers, " E"]) -> None:
+        require(len(lengths), "replay buffer", "no episode", "at least one", "add episodes first")
+        self._index, self._lengths = index, np.asarray(lengths, np.int64)
+        self._ends = np.cumsum(self._lengths)
+        self._state_ends = self._ends + np.arange(1, len(self._lengths) + 1)
+        if index.tail == "reject":
+            self._weights = _accepted(index.discount, 1 << int(self._lengths.max()).bit_length())
+            self._weight_ends = np.cumsum(self._weights[self._lengths])
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def draw(self, count: int, seed: int, step: int, wanted: Collection[str]) -> Drawn:
+        """Draw one step; see `Table`. All draws share one stream."""
+        index, rng = self._index, sample_rng(seed, step, "replay batch")
+        episode, at = self.transitions(count, rng)
+        draws = {"transition": Draw(episode, at), "next": Draw(episode, at + 1)}
+        values: dict[str, NDArray[Any]] = {}
+        if "future" in wanted:
+            offset = future_offsets(self._lengths[episode] - at, index.discount, index.tail, rng)
+            draws["future"], values["future_offset"] = Draw(episode, at + offset), offset
+        if "random" in wanted:
+            draws["random"] = Draw(*self.states(count, rng))
+        if index.sequence:
+            steps = at[:, None] - np.arange(index.sequence - 1, -1, -1)
+            draws["sequence"] = Draw(episode, np.maximum(steps, 0))
+            values |= {"sequence_step": np.maximum(steps, 0), "sequence_valid": steps >= 0}
+        return draws, values
+
+    def transitions(self, count: int, rng: np.random.Generator) -> tuple[Integers, Integers]:
+        """Draw transitions uniformly; under `reject` with probability proportional to 1 - gamma^(T - t).
+
+        The second is the result of drawing a transition uniformly and its future geometrically, both again
+        until the future lies inside the episode: 1 - gamma^(T - t) is the probability that it does.
+
+        Returns:
+            Episode and step of each, int64 [count].
+        """
+        if self._index.tail != "reject":
+            return _locate(rng.integers(len(self), size=count), self._ends)
+        ends = self._weight_ends
+        drawn = np.searchsorted(ends, rng.random(count) * ends[-1], side="right")
+        episode = np.minimum(drawn, len(ends) - 1)
+        length = self._lengths[episode]
+        # weights[m] is the sum over 1..m, so the first m beyond the drawn share has the probability stated above.
+        remaining = np.searchsorted(self._weights, rng.random(count) * self._weights[length], side="right")
+        return episode, length - np.minimum(remaining, length)
+
+    def states(self, count: int, rng: np.random.Generator) -> tuple[Integers, Integers]:
+        """Draw states uniformly, the last of each episode included: episode and step (0..T), int64 [count]."""
+        return _locate(rng.integers(int(self._state_ends[-1]), size=count), self._state_ends)
+
+
+def future_offsets(
+    remaining: Int[Integers, " B"], discount: float, tail: Tail, rng: np.random.Generator
+) -> Int[Integers, " B"]:
+    """Draw offsets k of future states, by the inverse of their distribution function.
+
+    `renormalise`: P(k) = (1 - gamma) gamma^(k-1) / (1 - gamma^m) for k = 1..m. `clip`: min(k, m) of an unbounded k.
+    `reject`: as `renormalise`, because an unbounded k that is known to be at most m has that distribution; the
+    difference is in which transitions survive (`TransitionTable.transitions`).
+
+    Args:
+        remaining: m = T - t of each transition, at least 1.
+        discount: gamma in [0, 1).
+        tail: The rule at the end of an episode.
+        rng: Random stream; one uniform number a transition.
+
+    Returns:
+        Offsets in 1..m.
+    """
+    rate = math.log(discount) if discount > 0 else -math.inf
+    uniform = rng.random(len(remaining))
+    mass = 1.0 if tail == "clip" else -np.expm1(rate * remaining)
+    steps = np.minimum(np.log1p(-uniform * mass) / rate, remaining - 1)  # floats that may exceed any integer
+    return steps.astype(np.int64) + 1
+
+
+def _locate(flat: Integers, ends: Integers) -> tuple[Integers, Integers]:
+    episode = np.searchsorted(ends, flat, side="right")
+    return episode, flat - np.where(episode > 0, ends[episode - 1], 0)
+
+
+@lru_cache(maxsize=8)
+def _accepted(discount: float, size: int) -> NDArray[np.float64]:
+    """Return the sums of 1 - gamma^j over j = 1..m for m = 0..size."""
+    rate = math.log(discount) if discount > 0 else -math.inf
+    return np.concatenate([[0.0], np.cumsum(-np.expm1(rate * np.arange(1, size + 1)))])
