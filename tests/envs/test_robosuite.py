@@ -10,15 +10,7 @@ import pytest
 
 from counterpoint.data.episode import Array
 from counterpoint.envs.make import SUITES, make_env
-from counterpoint.envs.robosuite.env import (
-    CAMERAS,
-    MASK_PARTS,
-    RobosuiteEnv,
-    check_parts,
-    describe_rendering,
-    robot_geoms,
-    versions,
-)
+from counterpoint.envs.robosuite.env import CAMERAS, MASK_PARTS, RobosuiteEnv, describe_rendering, robot_geoms, versions
 from counterpoint.envs.robosuite.tasks import ROBOTS, TASKS, resolve_robosuite, robosuite_name
 from counterpoint.errors import BadInputError, MissingExtraError
 from tests.envs.played import act, images, masks
@@ -75,7 +67,7 @@ def test_unknown_names() -> None:
     with pytest.raises(BadInputError, match="'leg'; expected some of arm, gripper, mount"):
         RobosuiteEnv("Lift", mask_parts=("arm", "leg"))
     with pytest.raises(BadInputError, match="found none"):
-        check_parts(())
+        RobosuiteEnv("Lift", mask_parts=())
     with pytest.raises(BadInputError, match="at least 16 pixels"):
         RobosuiteEnv("Lift", size=8)
     with pytest.raises(BadInputError, match="1 or more"):
@@ -218,7 +210,7 @@ def test_where_geometry_is_hidden_pictures_change_only_inside_the_mask(lift: Rob
     lift.reset(seed=0)
     whole, shown = images(lift), masks(lift)
     model = lift.env.sim.model._model
-    robot = np.flatnonzero(robot_geoms(model, MASK_PARTS)[:-1])
+    robot = np.flatnonzero(robot_geoms(model, tuple(MASK_PARTS))[:-1])
     groups = model.geom_group[robot].copy()
     model.geom_group[robot] = 0
     without = images(lift)
@@ -241,8 +233,8 @@ def test_parts_of_the_robot_make_up_its_mask() -> None:
         assert parts[-1].any()
     task.close()
     np.testing.assert_array_equal(np.sum(parts, axis=0), whole.astype(int))
-    assert not robot_geoms(model, MASK_PARTS)[-1]
-    names = {model.body(number).name for number in model.geom_bodyid[~robot_geoms(model, MASK_PARTS)[:-1]]}
+    assert not robot_geoms(model, tuple(MASK_PARTS))[-1]
+    names = {model.body(number).name for number in model.geom_bodyid[~robot_geoms(model, tuple(MASK_PARTS))[:-1]]}
     assert not [name for name in names if name.startswith(("robot", "gripper", "fixed_mount"))]
 
 

@@ -36,40 +36,40 @@ def test_the_scripted_expert_shuts_the_drawer(task: RobosuiteEnv) -> None:
 def test_the_drawer_starts_open_and_is_shut_within_a_centimetre(task: RobosuiteEnv) -> None:
     task.reset(seed=3)
     env = task.env
-    assert 0.08 - 1e-3 <= env.opening <= 0.12 + 1e-3
+    assert 0.08 - 1e-3 <= env.joint <= 0.12 + 1e-3
     assert env.reward() == 0.0
     for opening, reward in ((0.011, 0.0), (0.0099, 1.0), (0.0, 1.0)):
-        env.sim.data.qpos[env._slide] = opening
+        env.sim.data.qpos[env._joint] = opening
         assert env.reward() == reward
 
 
 def test_a_drawer_left_alone_stays_open(task: RobosuiteEnv) -> None:
     task.reset(seed=4)
-    before = task.env.opening
+    before = task.env.joint
     for _ in range(20):
         assert not act(task, np.zeros(7, np.float32)).success
-    assert task.env.opening == pytest.approx(before, abs=2e-3)
+    assert task.env.joint == pytest.approx(before, abs=2e-3)
 
 
 def test_placement_is_the_seed_s_and_within_bounds(task: RobosuiteEnv) -> None:
     env, places = task.env, []
     for seed in range(12):
         task.reset(seed=seed)
-        x, y, z = env.sim.model.body_pos[env._cabinet]
+        x, y, z = env.sim.model.body_pos[env._body]
         assert -0.06 <= x <= 0.08
         assert 0.12 <= y <= 0.20
         assert z == pytest.approx(0.85)
         assert np.arccos(-env.outward[1]) <= 0.35 + 1e-6
-        places.append((x, y, env.opening, *env.handle))
+        places.append((x, y, env.joint, *env.handle))
     assert len(set(places)) == len(places)
     task.reset(seed=5)
-    assert (*env.sim.model.body_pos[env._cabinet][:2], env.opening, *env.handle) == places[5]
+    assert (*env.sim.model.body_pos[env._body][:2], env.joint, *env.handle) == places[5]
 
 
 def test_the_picture_shows_the_drawer_shut(task: RobosuiteEnv) -> None:
     task.reset(seed=6)
     before, robot = images(task), masks(task)
-    task.env.sim.data.qpos[task.env._slide] = 0.0
+    task.env.sim.data.qpos[task.env._joint] = 0.0
     task.env.sim.forward()
     changed = (images(task)[0] != before[0]).any(-1)
     assert 0.002 < changed.mean() < 0.2

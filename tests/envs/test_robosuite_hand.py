@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from counterpoint.envs.robosuite.env import RobosuiteEnv
-from counterpoint.envs.robosuite.hand import bounded, pointing_down, rotation_vector
+from counterpoint.envs.robosuite.experts import bounded, pointing_down, rotation_vector
 
 needs_robosuite = pytest.mark.skipif(
     importlib.util.find_spec("robosuite") is None, reason="needs the extra `robosuite`"
@@ -33,7 +33,7 @@ def test_a_hand_that_points_down() -> None:
 def test_fingers_close_along_the_first_axis_of_the_hand() -> None:
     task = RobosuiteEnv("Lift")
     task.reset(seed=0)
-    hand = task._expert._picker.hand
+    hand = task._expert.hand
     pads = [task.env.sim.data.get_geom_xpos(hand._pads[side][0]) for side in ("left_fingerpad", "right_fingerpad")]
     apart = (pads[0] - pads[1]) / np.linalg.norm(pads[0] - pads[1])
     assert abs(apart @ hand.rotation[:, 0]) > 0.99

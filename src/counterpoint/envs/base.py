@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -11,7 +12,7 @@ import numpy as np
 from counterpoint.data.cache import resize
 from counterpoint.data.episode import Array
 from counterpoint.data.store import Cameras
-from counterpoint.envs.rendering import FastRenderer
+from counterpoint.envs.rendering import FastRenderer, render_settings
 from counterpoint.errors import BadInputError, MissingExtraError, require
 
 try:
@@ -186,14 +187,33 @@ class MujocoEnv(CameraEnv):
             self._renderer.close()
             self._renderer = None
 
-    def camera_poses(self) -> dict[str, dict[str, list[float]]]:
-        """Return every camera's position and quaternion in its body, rounded."""
-        views = {camera: self._scene()[0].camera(camera) for camera in self.cameras}
-        parts = {"position": "pos", "quaternion": "quat"}
-        return {
-            camera: {part: np.round(getattr(view, name), 6).tolist() for part, name in parts.items()}
-            for camera, view in views.items()
-        }
+    def describe_rendering(self, canary: MujocoEnv, task: str) -> dict[str, Any]:
+        """Return all that decides pixels, beside the scene: settings, poses in the cameras' bodies, device, a canary.
+
+        The canary is the SHA-256 of one image of one fixed scene. Where it differs between two machines or versions,
+        so do pixels.
+
+        Args:
+            canary: The environment of that scene; it is closed.
+            task: Its task's name.
+        """
+        model, parts = self._scene()[0], {"position": "pos", "quaternion": "quat"}
+        views = {camera: model.camera(camera) for camera in self.cameras}
+        try:
+            canary.reset(seed=0)
+            digest = hashlib.sha256(canary.render().tobytes()).hexdigest()
+            return {
+                **render_settings(self.size),
+                **({"hidden_groups": list(self.hidden)} if self.hidden else {}),
+                "device": canary.renderer.device,
+                "camera_pose": {
+                    camera: {part: np.round(getattr(view, name), 6).tolist() for part, name in parts.items()}
+                    for camera, view in views.items()
+                },
+                "canary": {"task": task, "seed": 0, "camera": canary.cameras[0], "size": canary.size, "sha256": digest},
+            }
+        finally:
+            canary.close()
 
 
 def choose_cameras(asked: Cameras, usual: Sequence[str], known: Sequence[str] | None = None) -> tuple[str, ...]:

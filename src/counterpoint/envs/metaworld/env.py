@@ -7,7 +7,6 @@ are upright and not mirrored, as LeRobot shows them.
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Sequence
 from importlib import metadata
@@ -19,7 +18,7 @@ from counterpoint.data.episode import Array
 from counterpoint.data.store import Cameras
 from counterpoint.envs.base import MujocoEnv, choose_cameras
 from counterpoint.envs.metaworld.instructions import INSTRUCTIONS, resolve_tasks
-from counterpoint.envs.rendering import import_mujoco, render_settings
+from counterpoint.envs.rendering import import_mujoco
 from counterpoint.errors import MissingExtraError, require
 
 __all__ = ["CAMERAS", "CONTROL_HZ", "HORIZON", "STATE_DIMS", "MetaWorldEnv", "describe_rendering", "versions"]
@@ -123,28 +122,9 @@ class MetaWorldEnv(MujocoEnv):
 
 
 def describe_rendering(cameras: Sequence[str] = CAMERAS[:1], size: int = 112) -> dict[str, Any]:
-    """Return all that decides pixels, beside the scene: settings, camera poses, device, and a canary.
-
-    The canary is the SHA-256 of one image of one fixed scene, whatever the arguments. Where it differs between two
-    machines or versions, so do pixels.
-
-    Args:
-        cameras: Cameras whose poses are described.
-        size: Height and width of the images that are described.
-    """
-    env = MetaWorldEnv("drawer-open-v3", cameras=tuple(cameras), size=size)
-    canary = MetaWorldEnv("drawer-open-v3", size=112)
-    try:
-        canary.reset(seed=0)
-        digest = hashlib.sha256(canary.render().tobytes()).hexdigest()
-        return {
-            **render_settings(size),
-            "device": canary.renderer.device,
-            "camera_pose": env.camera_poses(),
-            "canary": {"task": canary.task, "seed": 0, "camera": "corner2", "size": 112, "sha256": digest},
-        }
-    finally:
-        canary.close()
+    """Return all that decides pixels of some cameras; see `MujocoEnv.describe_rendering`."""
+    task = "drawer-open-v3"
+    return MetaWorldEnv(task, cameras=tuple(cameras), size=size).describe_rendering(MetaWorldEnv(task), task)
 
 
 def versions() -> dict[str, str]:

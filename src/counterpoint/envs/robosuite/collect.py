@@ -160,7 +160,7 @@ class _RobosuiteCollection(Collection):
         env = self._env(self.tasks[0])
         return RobomimicWriter(
             folder,
-            env_name=task.environment,
+            env_name=self.tasks[0],
             env_version=info["collect"]["versions"]["robosuite"],
             env_kwargs={
                 "robots": [config.robot],

@@ -1,26 +1,22 @@
-"""Which geoms of a robosuite model are the robot's, so that its segmentation gives the robot's mask.
+"""robosuite's tasks, and two of ours, as `CameraEnv`s with the robot's masks and scripted experts.
 
-robosuite behind the face of `ControlTask`: pictures, masks and an expert, for its tasks and two of ours.
+The simulation is robosuite's: its models, its operational-space controller (OSC_POSE, gains and limits of each robot's
+default configuration) at 20 Hz, its sparse reward and its own test of success. Three things differ, for speed and so
+that a seed decides everything:
 
-The simulation is robosuite's: its models, its operational-space controller (OSC_POSE, gains and limits of each
-robot's default configuration) at 20 Hz, its sparse reward and its own test of success. Three things differ, for
-speed and so that a seed decides everything:
-
-- Pictures come from `FastRenderer`, which draws the visual geoms as robosuite does.
-- A reset moves the objects and leaves the model (robosuite's soft reset). Lift's cube, whose edges robosuite draws
+- Images come from `FastRenderer`, which renders the visual geoms as robosuite does.
+- A reset moves the objects and leaves the model (robosuite's soft reset). Lift's cube, whose edges robosuite samples
   anew from 4.0 to 4.4 cm with every model, therefore keeps one size.
 - Door keeps robosuite's default, a handle that has to be turned (`use_latch`).
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib import import_module, metadata
-from types import MappingProxyType
+from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -28,64 +24,20 @@ import numpy as np
 from counterpoint.data.episode import Array
 from counterpoint.data.store import Cameras
 from counterpoint.envs.base import MujocoEnv, choose_cameras, seeded_numpy
-from counterpoint.envs.rendering import import_mujoco, render_settings
+from counterpoint.envs.rendering import import_mujoco
+from counterpoint.envs.robosuite.experts import EXPERTS
 from counterpoint.envs.robosuite.tasks import CONTROL_HZ, TASKS, resolve_robosuite, robosuite_name
-from counterpoint.errors import BadInputError, MissingExtraError
+from counterpoint.errors import MissingExtraError, require
 
-__all__ = ["CAMERAS", "MASK_PARTS", "RobosuiteEnv", "check_parts", "describe_rendering", "robot_geoms", "versions"]
+__all__ = ["CAMERAS", "MASK_PARTS", "RobosuiteEnv", "describe_rendering", "robot_geoms", "versions"]
 
+MASK_PARTS = {"arm": "robot", "gripper": "gripper", "mount": "fixed_mount"}
+"""A part of the robot -> the beginning of its bodies' names, before the robot's number: `gripper0_right_leftfinger`.
 
-_PREFIXES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"arm": ("robot",), "gripper": ("gripper",), "mount": ("fixed_mount",)}
-)
-"""A part -> how robosuite begins the names of its bodies, before the robot's number: `gripper0_right_leftfinger`."""
-
-MASK_PARTS = tuple(_PREFIXES)
-"""The arm with its links and hand, the gripper with its fingers, and the pedestal that the arm stands on."""
-
-
-def check_parts(parts: Sequence[str]) -> tuple[str, ...]:
-    """Parts without repeats.
-
-    Raises:
-        BadInputError: When one is unknown or there is none.
-    """
-    chosen = tuple(dict.fromkeys(parts))
-    unknown = [part for part in chosen if part not in MASK_PARTS]
-    if unknown or not chosen:
-        raise BadInputError(
-            "mask_parts",
-            f"{unknown[0]!r}" if unknown else "none",
-            f"some of {', '.join(MASK_PARTS)}",
-            "choose from these",
-        )
-    return chosen
-
-
-def robot_geoms(model: Any, parts: Sequence[str]) -> Array:
-    """Which geoms belong to parts of the robot: bool [G + 1], the last, that of no geom, False.
-
-    Args:
-        model: A `mujoco.MjModel` of robosuite's, with G geoms.
-        parts: Some of `MASK_PARTS`.
-
-    Raises:
-        BadInputError: When a part is unknown or there is none.
-    """
-    wanted = {prefix for part in check_parts(parts) for prefix in _PREFIXES[part]}
-    names = (model.body(number).name for number in range(model.nbody))
-    owned = np.array([_before_digit(name) in wanted for name in names])
-    return np.append(owned[model.geom_bodyid], False)
-
-
-def _before_digit(name: str) -> str:
-    """`gripper` of `gripper0_right_leftfinger`; nothing where no digit follows."""
-    found = re.match(r"([a-z_]+)\d", name)
-    return found[1] if found else ""
-
-
+The arm with its links and hand, the gripper with its fingers, and the pedestal that the arm is mounted on.
+"""
 CAMERAS = ("agentview", "robot0_eye_in_hand")
-"""The usual ones: a third person's and the wrist's."""
+"""The usual cameras: a third person's and the wrist's."""
 
 _COLLISION = (0,)  # group of the geoms that collide, which robosuite does not draw
 _ROUNDING = 1e-4  # beyond [-1, 1]
@@ -132,10 +84,13 @@ class RobosuiteEnv(MujocoEnv):
         size: int = 84,
         render: int | None = None,
         steps: int | None = None,
-        mask_parts: Sequence[str] = MASK_PARTS,
+        mask_parts: Sequence[str] = tuple(MASK_PARTS),
     ) -> None:
         self.task, self.robot = resolve_robosuite(task, robot)
-        self.mask_parts = check_parts(mask_parts)
+        expected = f"some of {', '.join(MASK_PARTS)}"
+        require(mask_parts, "mask_parts", "none", expected, "choose from these")
+        for part in mask_parts:
+            require(part in MASK_PARTS, "mask_parts", repr(part), expected, "choose from these")
         spec = TASKS[self.task]
         super().__init__(
             robosuite_name(self.task, self.robot),
@@ -148,15 +103,14 @@ class RobosuiteEnv(MujocoEnv):
             control_hz=CONTROL_HZ,
             horizon=spec.horizon if steps is None else steps,
         )
-        self.env = _make(spec.environment, spec.module, self.robot)
+        self.env = _make(self.task, self.robot)
         choose_cameras(self.cameras, (), self.env.sim.model.camera_names)
         arm = self.env.robots[0]
         motors = arm._ref_joint_gripper_actuator_indexes[arm.arms[0]]
         joints = self.env.sim.model._model.actuator_trnid[motors, 0]
         self._fingers = self.env.sim.model._model.jnt_qposadr[joints]
-        module, _, name = spec.expert.partition(":")
-        self._expert = getattr(import_module(module), name)(self.env)
-        self._masked = robot_geoms(self.env.sim.model._model, self.mask_parts)
+        self._expert = EXPERTS[self.task](self.env)
+        self._masked = robot_geoms(self.env.sim.model._model, mask_parts)
         self._begin(0)
 
     def state(self) -> Array:
@@ -205,56 +159,46 @@ class RobosuiteEnv(MujocoEnv):
         return self.env.sim.model._model, self.env.sim.data._data
 
 
+def robot_geoms(model: Any, parts: Sequence[str]) -> Array:
+    """Return the geoms that belong to parts of the robot: bool [G + 1], the last, for no geom, False.
+
+    Args:
+        model: A `mujoco.MjModel` of robosuite's, with G geoms.
+        parts: Some of `MASK_PARTS`.
+    """
+    found = [re.match(r"([a-z_]+)\d", model.body(number).name) for number in range(model.nbody)]
+    owned = np.array([match is not None and match[1] in [MASK_PARTS[part] for part in parts] for match in found])
+    return np.append(owned[model.geom_bodyid], False)
+
+
 def describe_rendering(
     task: str = "Lift", *, robot: str | None = None, cameras: Cameras = None, size: int = 84
 ) -> dict[str, Any]:
-    """Return all that decides pixels, beside the scene: settings, camera poses, device, and a canary.
-
-    The canary is the SHA-256 of one image of one fixed scene, whatever the arguments. Where it differs between two
-    machines or versions, so do pixels.
-
-    Args:
-        task: The task whose cameras are described.
-        robot: Its robot.
-        cameras: Some of its cameras; each pose is that in the camera's own body, which is the hand for the wrist's.
-        size: Height and width of the images that are described.
-    """
-    env, canary = RobosuiteEnv(task, robot=robot, cameras=cameras, size=size), RobosuiteEnv("Lift")
-    try:
-        canary.reset(seed=0)
-        camera = canary.cameras[0]
-        digest = hashlib.sha256(canary.render().tobytes()).hexdigest()
-        return {
-            **render_settings(size),
-            "hidden_groups": list(_COLLISION),
-            "device": canary.renderer.device,
-            "camera_pose": env.camera_poses(),
-            "canary": {"task": canary.name, "seed": 0, "camera": camera, "size": canary.size, "sha256": digest},
-        }
-    finally:
-        canary.close()
+    """Return all that decides pixels of a task's cameras; see `MujocoEnv.describe_rendering`."""
+    env = RobosuiteEnv(task, robot=robot, cameras=cameras, size=size)
+    return env.describe_rendering(RobosuiteEnv("Lift"), "robosuite/Lift")
 
 
 def versions() -> dict[str, str]:
-    """Versions of what decides states and pixels."""
+    """Return the versions of what decides states and pixels."""
     return {name: metadata.version(name) for name in ("robosuite", "mujoco", "numpy")}
 
 
-def _make(environment: str, module: str | None, robot: str) -> Any:
-    """The environment, without robosuite's remarks on private settings and optional packages."""
+def _make(task: str, robot: str) -> Any:
+    """Build robosuite's environment, without its remarks on private settings and optional packages."""
     import_mujoco()
     with _quiet():
         try:
             import robosuite
         except ModuleNotFoundError as error:
             raise MissingExtraError(error.name or "robosuite", "robosuite") from None
-        if module is not None:
-            import_module(module)
+        if TASKS[task].ours:
+            import counterpoint.envs.robosuite.table  # noqa: F401 (registers it)
         from robosuite.controllers import load_composite_controller_config
 
-        with seeded_numpy(0):  # robosuite draws sizes of objects while it makes them
+        with seeded_numpy(0):  # robosuite samples sizes of objects while it makes them
             return robosuite.make(
-                environment,
+                task,
                 robots=robot,
                 controller_configs=load_composite_controller_config(robot=robot),
                 control_freq=CONTROL_HZ,
@@ -269,7 +213,7 @@ def _make(environment: str, module: str | None, robot: str) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what robosuite logs below an error."""
+    """Drop what robosuite logs below an error."""
     logger = logging.getLogger("robosuite_logs")
 
     def errors(record: logging.LogRecord) -> bool:

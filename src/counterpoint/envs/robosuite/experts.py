@@ -1,10 +1,8 @@
-"""Scripted experts of robosuite's cubes: from the simulator's own state to the next action of the hand.
+"""Scripted experts of robosuite's tasks: from the simulator's own state to the next action of the hand.
 
-Each is a proportional controller whose target moves through few phases, judged anew at every step from what is:
-a cube that slips, or a hand that noise has pushed away, sends it back to an earlier one. Actions are bounded and,
-but for the gripper's, smooth.
-
-The scripted expert of robosuite's Door: it takes the lever, turns it down and draws the door open.
+Each is a proportional controller whose target moves through few phases, judged anew at every step: a cube that slips,
+or a hand that noise has pushed away, sends it back to an earlier phase. Actions are bounded and, but for the gripper's,
+smooth. All expect one arm with robosuite's OSC_POSE controller, whose actions are changes of pose.
 """
 
 from __future__ import annotations
@@ -14,51 +12,144 @@ from typing import Any
 import numpy as np
 
 from counterpoint.data.episode import Array
-from counterpoint.envs.robosuite.hand import CLOSE, OPEN, SPEED, Hand, pointing_down, rotation_vector
 
-__all__ = ["CLOSING", "DoorExpert", "LiftExpert", "StackExpert"]
+__all__ = ["EXPERTS", "Hand", "bounded", "pointing_down", "rotation_vector"]
 
-
-CLOSING = 8  # steps that fingers need to close on a cube
-_NEAR = 0.012  # metres within which the hand is where it should be
-_TURNED = 0.1  # radians likewise
-_STACKED = 0.006  # metres within which a cube is let go
-_FUNNEL = 5.0  # how steeply the hand comes down on what it is beside
-_CLEAR = 0.08  # metres above a cube
-_LIFTED = 0.12  # metres above the table
+UP = np.array((0.0, 0.0, 1.0))
+OPEN, CLOSE = -1.0, 1.0
+SPEED = 0.7  # the largest displacement that `Hand.towards` commands, of 1
+CLOSING = 8  # steps that fingers need to close on a cube or a lever
 
 
-class _Picker:
-    """Goes to a cube from above and closes the fingers on it.
+def bounded(vector: Array, length: float) -> Array:
+    """Return the vector, shortened to `length` where it is longer."""
+    return vector * min(1.0, length / max(float(np.linalg.norm(vector)), 1e-9))
 
-    Args:
-        env: An environment of robosuite with one arm.
-        cube: The cube's model.
-    """
 
-    def __init__(self, env: Any, cube: Any) -> None:
-        self.hand = Hand(env)
-        self._env, self._cube = env, cube
+def rotation_vector(rotation: Array) -> Array:
+    """Return axis times angle of a rotation matrix: [3]."""
+    from scipy.spatial.transform import Rotation
+
+    vector: Array = Rotation.from_matrix(rotation).as_rotvec()
+    return vector
+
+
+def pointing_down(closing: Array) -> Array:
+    """Return the rotation of a hand that points down and closes its fingers along a level direction [3]: [3, 3]."""
+    x = np.array([closing[0], closing[1], 0.0]) / np.hypot(closing[0], closing[1])
+    z = np.array([0.0, 0.0, -1.0])
+    return np.stack([x, np.cross(z, x), z], axis=1)
+
+
+class Hand:
+    """The hand of an environment's only arm, with a gripper of two fingers; positions are in the world, in metres."""
+
+    _reach, _turn = 0.05, 0.5  # metres and radians that an action of 1 commands
+    _gain = 2.0  # of what is left to go; the controller moves an eighth of a command in one step
+    _width_band = 0.008  # metres by which the fingers may miss a commanded width
+    _swung = 0.3  # radians off its target from which on `turn` commands less than all
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+        arm = env.robots[0]
+        self._site = int(arm.eef_site_id[arm.arms[0]])
+        self._pads = arm.gripper[arm.arms[0]].important_geoms
+
+    @property
+    def position(self) -> Array:
+        """The grip site between the fingertips: float64 [3]."""
+        return np.array(self._env.sim.data.site_xpos[self._site])
+
+    @property
+    def rotation(self) -> Array:
+        """The grip site's [3, 3], whose columns are x along which the fingers close, y, and z out of the hand."""
+        rotation: Array = self._env.sim.data.site_xmat[self._site].reshape(3, 3)
+        return rotation
+
+    def towards(self, position: Array, rotation: Array, gripper: float, *, speed: float = SPEED) -> Array:
+        """Return the action that brings the hand nearer to a pose: float64 [7] in [-1, 1].
+
+        Args:
+            position: Position of the grip site: [3].
+            rotation: Its rotation: [3, 3].
+            gripper: Above 0 closes, below opens.
+            speed: The largest displacement commanded, 1 at most.
+        """
+        shift = bounded(self._gain * (position - self.position) / self._reach, speed)
+        turn = bounded(self._gain * rotation_vector(rotation @ self.rotation.T) / self._turn, speed)
+        return np.concatenate([shift, turn, [gripper]])
+
+    def opened(self, width: float) -> float:
+        """Return the gripper's action that brings its pads about that far from each other; 0 leaves them."""
+        off = width - float(np.linalg.norm(self._between_pads))
+        return 0.0 if abs(off) < self._width_band else (OPEN if off > 0 else CLOSE)
+
+    def askew(self, line: Array) -> float:
+        """Return the turn about the vertical, in radians, that lays the line of the fingers along another line.
+
+        A line has no direction, so the turn is at most a right angle.
+        """
+        now = self._between_pads
+        angle = np.arctan2(now[0] * line[1] - now[1] * line[0], now[:2] @ line[:2])
+        return float((angle + np.pi / 2) % np.pi - np.pi / 2)
+
+    def turn(self, line: Array) -> Array:
+        """Return the rotation of an action that points the hand down and its fingers along a line: float64 [3]."""
+        turn: Array = (np.cross(self.rotation[:, 2], -UP) + self.askew(line) * UP) / self._swung
+        return turn
+
+    @property
+    def _between_pads(self) -> Array:
+        """The way from the right finger's pad to the left one's: [3]."""
+        sim = self._env.sim
+        pads = [self._pads[side] for side in ("left_fingerpad", "right_fingerpad")]
+        left, right = (sim.data.geom_xpos[sim.model.geom_name2id(pad[0])] for pad in pads)
+        return np.asarray(left - right)
+
+
+class _Expert:
+    """An expert with its hand and how many steps the fingers have been closing."""
+
+    def __init__(self, env: Any) -> None:
+        self.env, self.hand = env, Hand(env)
         self.reset()
 
     def reset(self) -> None:
-        """An episode begins."""
+        """Begin an episode."""
         self._closed = 0
+
+    def act(self) -> Array:
+        """Return the next action: position, rotation and gripper, float [7] in [-1, 1]."""
+        raise NotImplementedError
+
+
+class _Picker(_Expert):
+    """Goes to a cube from above and closes the fingers on it."""
+
+    near, turned = 0.012, 0.1  # metres and radians within which the hand is at its target
+    funnel, clear = 5.0, 0.08  # how steeply the hand comes down on a cube, and from how many metres above it
+
+    def __init__(self, env: Any, cube: Any) -> None:
+        self._cube = cube
+        super().__init__(env)
+
+    def reset(self) -> None:
+        """Begin an episode."""
+        super().reset()
         self._along: Array | None = None
 
     @property
     def position(self) -> Array:
-        """Of the cube's centre, in metres: [3]."""
-        return self._of_body(self._env.sim.data.body_xpos)
+        """The cube's centre, in metres: [3]."""
+        return self._of_body(self.env.sim.data.body_xpos)
 
     def pick(self, *, beside: Array | None = None) -> Array | None:
-        """The next action, or `None` when the cube is held.
+        """Return the next action, or `None` when the cube is held.
 
         Args:
-            beside: What stands nearby [3]; the fingers then come down to the left and right of the way to it.
+            beside: Something nearby [3]; the fingers then come down to the left and right of the way to it.
         """
-        closing = self._closing(beside)
-        rotation = pointing_down(closing)
+        rotation = pointing_down(self._closing(beside))
         away = self.position - self.hand.position
         if self._closed >= CLOSING:
             if self.held():
@@ -68,27 +159,26 @@ class _Picker:
         off = float(np.hypot(away[0], away[1]))
         if self._closed < 0:
             self._closed += 1
-            return self.hand.towards(self.position + np.array([0.0, 0.0, _CLEAR]), rotation, OPEN)
-        if self._closed or (np.linalg.norm(away) < _NEAR and turn < _TURNED):
+            return self.hand.towards(self.position + self.clear * UP, rotation, OPEN)
+        if self._closed or (np.linalg.norm(away) < self.near and turn < self.turned):
             self._closed += 1
             return self.hand.towards(self.position, rotation, CLOSE)
-        above = np.clip(_FUNNEL * max(off - _NEAR / 2, 0.1 * (turn - _TURNED)), 0.0, _CLEAR)
-        return self.hand.towards(self.position + np.array([0.0, 0.0, above]), rotation, OPEN)
+        above = np.clip(self.funnel * max(off - self.near / 2, 0.1 * (turn - self.turned)), 0.0, self.clear)
+        return self.hand.towards(self.position + above * UP, rotation, OPEN)
 
     def held(self) -> bool:
-        """Whether both fingers touch the cube, and it is between them."""
-        arm = self._env.robots[0]
-        touched = self._env._check_grasp(gripper=arm.gripper[arm.arms[0]], object_geoms=self._cube)
-        return bool(touched) and float(np.linalg.norm(self.position - self.hand.position)) < 2 * _NEAR
+        """Return whether both fingers touch the cube, and it is between them."""
+        arm = self.env.robots[0]
+        touched = self.env._check_grasp(gripper=arm.gripper[arm.arms[0]], object_geoms=self._cube)
+        return bool(touched) and float(np.linalg.norm(self.position - self.hand.position)) < 2 * self.near
 
     def _closing(self, beside: Array | None) -> Array:
-        """The level direction along which the fingers close: a side of the cube, the nearest at the start."""
-        sides = self._of_body(self._env.sim.data.body_xmat).reshape(3, 3).T
+        """Return the level direction along which the fingers close: a side of the cube, the nearest at the start."""
+        sides = self._of_body(self.env.sim.data.body_xmat).reshape(3, 3).T
         level = sides[np.argsort(np.abs(sides[:, 2]))[:2]] * [1.0, 1.0, 0.0]
         axes = level / np.linalg.norm(level, axis=1, keepdims=True)
         axes = np.concatenate([axes, -axes])
-        wanted = self.hand.rotation[:, 0] if self._along is None else self._along
-        fit = axes @ wanted
+        fit = axes @ (self.hand.rotation[:, 0] if self._along is None else self._along)
         if self._along is None and beside is not None:
             way = beside - self.position
             fit = fit - 2.0 * (np.abs(axes @ way) / np.linalg.norm(way) > np.sqrt(0.5))
@@ -97,148 +187,200 @@ class _Picker:
         return chosen
 
     def _of_body(self, values: Array) -> Array:
-        value: Array = values[self._env.sim.model.body_name2id(self._cube.root_body)]
+        value: Array = values[self.env.sim.model.body_name2id(self._cube.root_body)]
         return value
 
 
-class LiftExpert:
-    """Picks the cube up and holds it 10 cm above where it lay.
+class LiftExpert(_Picker):
+    """Picks the cube up and holds it 10 cm above where it lay."""
 
-    Args:
-        env: robosuite's Lift.
-    """
+    lifted = 0.12  # metres above the table
 
     def __init__(self, env: Any) -> None:
-        self._picker = _Picker(env, env.cube)
-        self._height = float(env.table_offset[2]) + _LIFTED
-
-    def reset(self) -> None:
-        """An episode begins."""
-        self._picker.reset()
+        super().__init__(env, env.cube)
 
     def act(self) -> Array:
-        """The next action: float64 [7]."""
-        action = self._picker.pick()
+        """Return the next action."""
+        action = self.pick()
         if action is not None:
             return action
-        hand = self._picker.hand
-        above = np.array([*hand.position[:2], self._height])
-        return hand.towards(above, pointing_down(hand.rotation[:, 0]), CLOSE)
+        above = np.array([*self.hand.position[:2], float(self.env.table_offset[2]) + self.lifted])
+        return self.hand.towards(above, pointing_down(self.hand.rotation[:, 0]), CLOSE)
 
 
-class StackExpert:
-    """Picks the red cube, carries it over the green one, puts it down and draws back.
+class StackExpert(_Picker):
+    """Picks the red cube, carries it over the green one, puts it down and draws back."""
 
-    Args:
-        env: robosuite's Stack.
-    """
+    stacked = 0.006  # metres within which a cube is let go
 
     def __init__(self, env: Any) -> None:
-        self._env = env
-        self._picker, self._below = _Picker(env, env.cubeA), _Picker(env, env.cubeB)
+        self._below = _Picker(env, env.cubeB)
         self._gap = float(env.cubeA.size[2] + env.cubeB.size[2])  # between the centres of stacked cubes
-        self.reset()
+        super().__init__(env, env.cubeA)
 
     def reset(self) -> None:
-        """An episode begins."""
-        self._picker.reset()
+        """Begin an episode."""
+        super().reset()
         self._placed = False
 
     def act(self) -> Array:
-        """The next action: float64 [7]."""
-        hand, top = self._picker.hand, self._below.position + np.array([0.0, 0.0, self._gap])
-        away = top - self._picker.position
+        """Return the next action."""
+        hand, top = self.hand, self._below.position + np.array([0.0, 0.0, self._gap])
+        away = top - self.position
         off = float(np.hypot(away[0], away[1]))
-        if self._placed and off > 2 * _NEAR:  # it fell
+        if self._placed and off > 2 * self.near:  # it fell
             self.reset()
         if self._placed:
-            back = np.array([*hand.position[:2], top[2] + _CLEAR])
+            back = np.array([*hand.position[:2], top[2] + self.clear])
             return hand.towards(back, pointing_down(hand.rotation[:, 0]), OPEN, speed=SPEED / 2)
-        action = self._picker.pick(beside=self._below.position)
+        action = self.pick(beside=self._below.position)
         if action is not None:
             return action
-        self._placed = bool(off < _STACKED and abs(away[2]) < _STACKED)
-        low = np.clip(_FUNNEL * (off - _STACKED / 2), 0.0, _CLEAR)
-        lifted = self._picker.position[2] > top[2] + min(low, _CLEAR) - 2 * _NEAR
-        goal = top + np.array([0.0, 0.0, low]) if lifted else np.array([*self._picker.position[:2], top[2] + _CLEAR])
-        moved = hand.position + goal - self._picker.position
-        return hand.towards(moved, pointing_down(hand.rotation[:, 0]), CLOSE)
+        self._placed = bool(off < self.stacked and abs(away[2]) < self.stacked)
+        low = np.clip(self.funnel * (off - self.stacked / 2), 0.0, self.clear)
+        lifted = self.position[2] > top[2] + min(low, self.clear) - 2 * self.near
+        goal = top + np.array([0.0, 0.0, low]) if lifted else np.array([*self.position[:2], top[2] + self.clear])
+        return hand.towards(hand.position + goal - self.position, pointing_down(hand.rotation[:, 0]), CLOSE)
 
 
-_GRIP = (0.09, -0.10, 0.0)  # on the lever, in metres from its axis, in the frame of the latch
-_AJAR = 0.07  # metres between the pads, so that one fits between lever and door
-_NEAR_ROBOSUITE_DOOR, _TURNED_ROBOSUITE_DOOR = (
-    0.012,
-    0.15,
-)  # metres and radians within which the hand is where it should be
-_LOST = 0.05  # metres from the grip at which the lever has slipped out
-_FUNNEL_ROBOSUITE_DOOR, _CLEAR_ROBOSUITE_DOOR = (
-    5.0,
-    0.10,
-)  # how steeply the hand comes down beside the lever, and from how far
-_FREE, _DOWN = 1.35, 1.5  # radians of the lever: the latch no longer catches, and where the hand keeps it
-_FURTHER = 0.4  # radians by which the hand leads the lever
-_WIDE, _AHEAD = 0.37, 0.12  # radians: of the door when it is open wide, and how far the hand leads it
+class DoorExpert(_Expert):
+    """Takes the lever of robosuite's Door from above, turns it down, and opens the door along its own arc."""
 
-
-class DoorExpert:
-    """Takes the lever from above, turns it with the hand, and goes on along the door's own arc.
-
-    Args:
-        env: robosuite's Door with its latch.
-    """
-
-    def __init__(self, env: Any) -> None:
-        self._env, self._hand = env, Hand(env)
-        self.reset()
-
-    def reset(self) -> None:
-        """An episode begins."""
-        self._closed = 0
+    grip = (0.09, -0.10, 0.0)  # on the lever, in metres from its axis, in the frame of the latch
+    ajar = 0.07  # metres between the pads, so that one fits between lever and door
+    near, turned = 0.012, 0.15  # metres and radians within which the hand is at its target
+    lost = 0.05  # metres from the grip at which the lever has slipped out
+    funnel, clear = 5.0, 0.10  # how steeply the hand comes down beside the lever, and from how far
+    free, down = 1.35, 1.5  # radians of the lever: the latch no longer catches, and where the hand keeps it
+    further = 0.4  # radians by which the hand leads the lever
+    wide, ahead = 0.37, 0.12  # radians of the door when it is open wide, and by which the hand leads it
 
     def act(self) -> Array:
-        """The next action: float64 [7]."""
-        hand = self._hand
+        """Return the next action."""
+        hand = self.hand
         position, rotation = self._lever(0.0, 0.0)
         away = position - hand.position
         turn = float(np.linalg.norm(rotation_vector(rotation @ hand.rotation.T)))
         far = float(np.linalg.norm(away))
-        if self._closed and far > _LOST:
+        if self._closed and far > self.lost:
             self._closed = 0
-        if not self._closed and (far > _NEAR_ROBOSUITE_DOOR or turn > _TURNED_ROBOSUITE_DOOR):
+        if not self._closed and (far > self.near or turn > self.turned):
             into = rotation[:, 2]
             off = float(np.linalg.norm(away - (away @ into) * into))
-            back = np.clip(
-                _FUNNEL_ROBOSUITE_DOOR * max(off - _NEAR_ROBOSUITE_DOOR / 2, 0.1 * (turn - _TURNED_ROBOSUITE_DOOR)),
-                0.0,
-                _CLEAR_ROBOSUITE_DOOR,
-            )
-            return hand.towards(position - back * into, rotation, hand.opened(_AJAR))
+            back = np.clip(self.funnel * max(off - self.near / 2, 0.1 * (turn - self.turned)), 0.0, self.clear)
+            return hand.towards(position - back * into, rotation, hand.opened(self.ajar))
         self._closed += 1
         if self._closed <= CLOSING:
             return hand.towards(position, rotation, CLOSE)
         turned, opened = self._angle("latch_joint"), self._angle("hinge")
-        if turned < _FREE and opened < _AHEAD / 4:
-            return hand.towards(*self._lever(_FURTHER, 0.0), CLOSE)
-        return hand.towards(*self._lever(_DOWN - turned, min(_AHEAD, _WIDE - opened)), CLOSE)
+        if turned < self.free and opened < self.ahead / 4:
+            return hand.towards(*self._lever(self.further, 0.0), CLOSE)
+        return hand.towards(*self._lever(self.down - turned, min(self.ahead, self.wide - opened)), CLOSE)
 
     def _lever(self, turned: float, opened: float) -> tuple[Array, Array]:
-        """Where the hand holds the lever once it and the door have turned further: position [3], rotation [3, 3]."""
+        """Return the grip's pose once the lever and the door have turned further: position [3], rotation [3, 3]."""
         from scipy.spatial.transform import Rotation
 
-        sim = self._env.sim
-        latch = sim.model.body_name2id(self._env.door.latch_body)
+        sim = self.env.sim
+        latch = sim.model.body_name2id(self.env.door.latch_body)
         frame = sim.data.body_xmat[latch].reshape(3, 3)
-        position = sim.data.body_xpos[latch] + frame @ np.array(_GRIP)
+        position = sim.data.body_xpos[latch] + frame @ np.array(self.grip)
         closing, out = -frame[:, 2], frame[:, 1]
         rotation = np.stack([closing, np.cross(out, closing), out], axis=1)
         for joint, angle in (("latch_joint", turned), ("hinge", opened)):
-            number = sim.model.joint_name2id(self._env.door.naming_prefix + joint)
+            number = sim.model.joint_name2id(self.env.door.naming_prefix + joint)
             anchor, axis = sim.data._data.xanchor[number], sim.data._data.xaxis[number]
             further = Rotation.from_rotvec(angle * axis).as_matrix()
             position, rotation = anchor + further @ (position - anchor), further @ rotation
         return position, rotation
 
     def _angle(self, joint: str) -> float:
-        """Of a joint of the door, in radians."""
-        return float(self._env.sim.data.get_joint_qpos(self._env.door.naming_prefix + joint))
+        return float(self.env.sim.data.get_joint_qpos(self.env.door.naming_prefix + joint))
+
+
+class OpenBoxExpert(_Expert):
+    """Turns the hand to the bar of the lid, grasps it from above and leads it along its arc.
+
+    A bar that slips away is grasped again.
+    """
+
+    slow = 0.025  # metres off its target from which on the hand slows down
+    above = 0.09 * UP  # metres from the bar on the way there: open fingers clear it
+    across, along = 0.018, 0.03  # metres off the bar's middle, across and along it, at which coming down is safe
+    skew = 0.08  # radians that the fingers may be askew to the bar then
+    grasp, held = 0.006, 0.018  # metres from the bar at which fingers begin to close, and within which they hold it
+    closing = 14  # steps that closing takes
+    lead, led = 0.30, 0.5  # radians that the target is ahead of the bar; share of the top speed: the lid is not torn
+    wide = 1.3  # radians open at which leading ends
+
+    def act(self) -> Array:
+        """Return the next action."""
+        hand, bar = self.hand.position, self.env.bar
+        point, axis = self.env.hinge
+        across = np.cross(axis, UP)
+        away = hand - bar
+        along = abs(away @ axis)
+        aside = np.linalg.norm(away - (away @ axis) * axis)
+        near = along < self.along and aside < (self.held if self._closed else self.grasp)
+        self._closed = self._closed + 1 if near else 0
+        above = abs(self.hand.askew(across)) < self.skew and along < self.along and abs(away @ across) < self.across
+        if self._closed > self.closing:
+            move = (point + _rotated(bar - point, axis, self.lead) - hand) / self.slow
+            move = move.clip(-self.led, self.led) * (self.env.joint < self.wide)
+        elif self._closed or above:
+            move = (bar - hand) / self.slow
+        elif away[2] > self.above[2] / 2:
+            move = (bar + self.above - hand) / self.slow
+        else:
+            move = UP
+        pose = np.concatenate([move, self.hand.turn(across)]).clip(-1.0, 1.0)
+        return np.append(pose, CLOSE if self._closed else OPEN)
+
+
+def _rotated(vector: Array, axis: Array, angle: float) -> Array:
+    """Rotate a vector about an axis by Rodrigues' formula."""
+    along = (vector @ axis) * axis
+    turned: Array = along + np.cos(angle) * (vector - along) + np.sin(angle) * np.cross(axis, vector)
+    return turned
+
+
+class CloseDrawerExpert(_Expert):
+    """Comes down before the handle with closed fingers and pushes the drawer in; keeps no memory."""
+
+    slow = 0.025  # metres off its target from which on the hand slows down
+    above = 0.14 * UP  # metres from the handle on the way there: the fingers clear the cabinet
+    before = 0.05  # metres before the handle when coming down
+    aside, level = 0.015, 0.012  # metres off the middle of the handle at which coming down and pushing are safe
+    width = 0.035  # metres aside at which the fingers still meet the handle
+    push = 0.6  # share of the top speed: the drawer is pushed, not struck
+    still = 0.004  # metres open at which pushing ends
+
+    def act(self) -> Array:
+        """Return the next action."""
+        outward, handle, hand = self.env.outward, self.env.handle, self.hand.position
+        sideways = np.cross(outward, UP)
+        away = hand - handle
+        out, aside, up = away @ outward, away @ sideways, away[2]
+        before = handle + self.before * outward
+        if self.env.joint <= self.still:
+            move = np.zeros(3)
+        elif abs(aside) < self.width and out > 0 and abs(up) < self.level:
+            move = -self.push * outward - (aside * sideways + up * UP) / self.slow
+        elif abs(aside) < self.aside and abs(out - self.before) < self.aside:
+            move = (before - hand) / self.slow
+        elif up > self.above[2] / 2:
+            move = (before + self.above - hand) / self.slow
+        else:  # straight there it might touch the cabinet
+            move = UP
+        pose = np.concatenate([move, self.hand.turn(outward)]).clip(-1.0, 1.0)
+        return np.append(pose, CLOSE)
+
+
+EXPERTS: dict[str, type[_Expert]] = {
+    "Lift": LiftExpert,
+    "Door": DoorExpert,
+    "Stack": StackExpert,
+    "CloseDrawer": CloseDrawerExpert,
+    "OpenBox": OpenBoxExpert,
+}
+"""Task -> its expert."""

@@ -1,16 +1,15 @@
-"""What robosuite tasks of this library share: one articulated object that stands somewhere on the table.
+"""robosuite tasks of our own, `OpenBox` and `CloseDrawer`: one articulated object on the table.
 
-robosuite has a door and nothing else that is hinged or slides. An object is an MJCF file of `assets/` in the form of
-robosuite's own (a body named `object`, sites that tell its extent, geoms of group 0 that collide and are drawn).
-
-Importing this module imports robosuite.
+robosuite has a door and nothing else that is hinged or slides. The tasks are built like RLBench's of these names (James
+et al. 2020), on which ICon's ablations were made: an object placed anew in each episode, a reward of 1 once it is open
+or shut and of 0 before. An object is an MJCF file of `assets/` in robosuite's form (a body named `object`, sites that
+mark its extent, geoms of group 0 that collide). Importing this module imports robosuite and registers the tasks there.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -29,82 +28,147 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtraError(error.name or "robosuite", "robosuite") from None
 
-__all__ = ["Placement", "TableTask", "object_observables", "on_table", "place"]
+__all__ = ["CloseDrawer", "OpenBox", "TableTask"]
 
 _ASSETS = Path(__file__).with_name("assets")
 _TABLE_SIZE = (0.8, 0.8, 0.05)
 _TABLE_TOP = np.array((0.0, 0.0, 0.8))
 # From beyond the table towards the robot, as robosuite's own `agentview`, and from far enough to see both whole.
 _CAMERA = {"pos": (0.6, 0.0, 1.6), "quat": (0.653, 0.271, 0.271, 0.653)}
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Where an object may stand, each number drawn evenly.
-
-    Attributes:
-        x: Of its middle on the table, in metres; the robot stands at -0.56.
-        y: Likewise.
-        yaw: Its turn about the vertical, in radians.
-    """
-
-    x: tuple[float, float]
-    y: tuple[float, float]
-    yaw: tuple[float, float]
+Bounds = tuple[float, float]
 
 
 class TableTask(ManipulationEnv):  # type: ignore[misc]
-    """A task that is solved or not, with its object on the table.
+    """A task that is solved or not, with one articulated object on the table.
+
+    At each reset the object's location and turn are sampled uniformly, from numpy's global generator as robosuite does.
 
     Args:
         robots: A single-arm robot of robosuite, such as `Panda`.
-        use_object_obs: Whether observations tell of the object.
+        use_object_obs: Whether observations include the object.
         **arguments: robosuite's own, as of its `Lift`.
     """
+
+    asset: ClassVar[str]
+    within: ClassVar[tuple[Bounds, Bounds, Bounds]]
+    """Bounds of the object's x and y on the table, in metres (the robot is at -0.56), and of its turn, in radians."""
+    joint_range: ClassVar[Bounds] = (0.0, 0.0)
+    """Bounds of the joint at reset, in metres or radians."""
 
     def __init__(self, robots: Any, use_object_obs: bool = True, **arguments: Any) -> None:
         self.use_object_obs = use_object_obs
         super().__init__(robots=robots, **{"initialization_noise": "default", **arguments})
 
+    @property
+    def joint(self) -> float:
+        """The position of the object's joint, in metres or radians."""
+        return float(self.sim.data.qpos[self._joint])
+
+    def site(self, name: str) -> Array:
+        """Return the position of one of the object's sites in the world, in metres: float64 [3]."""
+        return np.array(self.sim.data.site_xpos[self.sim.model.site_name2id(self.object.naming_prefix + name)])
+
+    def axis(self, number: int) -> Array:
+        """Return one of the object's axes in the world: float64 [3]."""
+        return np.array(self.sim.data.body_xmat[self._body]).reshape(3, 3)[:, number]
+
     def reward(self, action: Array | None = None) -> float:
-        """1 when the task is solved, 0 otherwise."""
+        """Return 1 when the task is solved, 0 otherwise."""
         return float(self._check_success())
 
+    def readings(self) -> dict[str, Any]:
+        """Return robosuite's observations of the object: name -> a function without arguments to an array."""
+        raise NotImplementedError
 
-# robosuite makes every subclass known by its name, and this one is no task.
+    def _load_model(self) -> None:
+        super()._load_model()
+        robot = self.robots[0].robot_model
+        robot.set_base_xpos(robot.base_xpos_offset["table"](_TABLE_SIZE[0]))
+        arena = TableArena(table_full_size=_TABLE_SIZE, table_offset=_TABLE_TOP)
+        arena.set_origin([0, 0, 0])
+        arena.set_camera(camera_name="agentview", **_CAMERA)
+        name = self.asset.removesuffix(".xml").title()
+        self.object = MujocoXMLObject(str(_ASSETS / self.asset), name=name, joints=None)
+        robots = [each.robot_model for each in self.robots]
+        self.model = ManipulationTask(mujoco_arena=arena, mujoco_robots=robots, mujoco_objects=self.object)
+
+    def _setup_references(self) -> None:
+        super()._setup_references()
+        self._body = self.sim.model.body_name2id(self.object.root_body)
+        self._joint = self.sim.model.get_joint_qpos_addr(self.object.joints[0])
+
+    def _setup_observables(self) -> dict[str, Any]:
+        observables: dict[str, Any] = super()._setup_observables()
+        for name, function in self.readings().items() if self.use_object_obs else ():
+
+            @sensor(modality="object")  # type: ignore[untyped-decorator]
+            def reading(_: Any, function: Any = function) -> Any:
+                return function()
+
+            observables[name] = Observable(name=name, sensor=reading, sampling_rate=self.control_freq)
+        return observables
+
+    def _reset_internal(self) -> None:
+        super()._reset_internal()
+        if self.deterministic_reset:  # a recorded state is put back
+            return
+        x, y, yaw = (np.random.uniform(*bounds) for bounds in self.within)
+        self.sim.model.body_pos[self._body] = _TABLE_TOP + np.array((x, y, -self.object.bottom_offset[2]))
+        self.sim.model.body_quat[self._body] = (np.cos(yaw / 2), 0.0, 0.0, np.sin(yaw / 2))
+        low, high = self.joint_range
+        self.sim.data.qpos[self._joint] = np.random.uniform(low, high) if high > low else low
+
+
+# robosuite registers every subclass by its name, and this one is no task.
 del REGISTERED_ENVS[TableTask.__name__]
 
 
-def on_table(env: Any, asset: str, name: str) -> Any:
-    """Make the scene of `env.model`: robot, table and the object of an asset, which is returned."""
-    robot = env.robots[0].robot_model
-    robot.set_base_xpos(robot.base_xpos_offset["table"](_TABLE_SIZE[0]))
-    arena = TableArena(table_full_size=_TABLE_SIZE, table_offset=_TABLE_TOP)
-    arena.set_origin([0, 0, 0])
-    arena.set_camera(camera_name="agentview", **_CAMERA)
-    thing = MujocoXMLObject(str(_ASSETS / asset), name=name, joints=None)
-    env.model = ManipulationTask(
-        mujoco_arena=arena, mujoco_robots=[each.robot_model for each in env.robots], mujoco_objects=thing
-    )
-    return thing
+class OpenBox(TableTask):
+    """A closed box, the hinge of its lid towards +y; turn the lid by 60 degrees (RLBench: 90), by the bar on it."""
+
+    asset = "box.xml"
+    within = ((-0.04, 0.08), (-0.02, 0.10), (-0.35, 0.35))
+    solved_from = np.pi / 3
+
+    @property
+    def bar(self) -> Array:
+        """The middle of the lid's bar."""
+        return self.site("bar")
+
+    @property
+    def hinge(self) -> tuple[Array, Array]:
+        """A point of the hinge and its direction, about which the lid opens."""
+        return self.site("hinge"), -self.axis(0)
+
+    def readings(self) -> dict[str, Any]:
+        """Return the lid's bar and angle."""
+        return {"bar_pos": lambda: self.bar, "lid_angle": lambda: np.array([self.joint])}
+
+    def _check_success(self) -> bool:
+        return bool(self.joint >= self.solved_from)
 
 
-def place(env: Any, thing: Any, where: Placement) -> None:
-    """Put the object somewhere, by numpy's global generator, as robosuite places its own."""
-    x, y, yaw = (np.random.uniform(*bounds) for bounds in (where.x, where.y, where.yaw))
-    body = env.sim.model.body_name2id(thing.root_body)
-    env.sim.model.body_pos[body] = _TABLE_TOP + np.array((x, y, -thing.bottom_offset[2]))
-    env.sim.model.body_quat[body] = (np.cos(yaw / 2), 0.0, 0.0, np.sin(yaw / 2))
+class CloseDrawer(TableTask):
+    """A cabinet whose drawer is open by 8 to 12 cm, towards -y; shut it to within 1 cm."""
 
+    asset = "drawer.xml"
+    within = ((-0.06, 0.08), (0.12, 0.20), (-0.35, 0.35))
+    joint_range = (0.08, 0.12)
+    solved_to = 0.01
 
-def object_observables(env: Any, **read: Any) -> dict[str, Any]:
-    """robosuite's observables of modality `object`, each from a function without arguments to an array."""
-    made: dict[str, Any] = {}
-    for name, function in read.items():
+    @property
+    def handle(self) -> Array:
+        """The middle of the handle's outer face."""
+        return self.site("handle")
 
-        @sensor(modality="object")  # type: ignore[untyped-decorator]
-        def reading(_: Any, function: Any = function) -> Any:
-            return function()
+    @property
+    def outward(self) -> Array:
+        """The direction in which the drawer slides out."""
+        return -self.axis(1)
 
-        made[name] = Observable(name=name, sensor=reading, sampling_rate=env.control_freq)
-    return made
+    def readings(self) -> dict[str, Any]:
+        """Return the drawer's handle and opening."""
+        return {"handle_pos": lambda: self.handle, "drawer_opening": lambda: np.array([self.joint])}
+
+    def _check_success(self) -> bool:
+        return self.joint <= self.solved_to

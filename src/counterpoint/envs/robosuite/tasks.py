@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from counterpoint.errors import BadInputError
+from counterpoint.errors import require
 
 __all__ = ["CONTROL_HZ", "ROBOTS", "TASKS", "RobosuiteSpec", "resolve_robosuite", "robosuite_name"]
 
@@ -22,73 +22,46 @@ ROBOTS = ("Panda", "Kinova3", "IIWA")
 
 @dataclass(frozen=True, slots=True)
 class RobosuiteSpec:
-    """What the library knows of one environment of robosuite.
+    """A task of robosuite.
 
     Attributes:
-        environment: robosuite's name of it.
-        instruction: What is to be done, in words.
+        instruction: The task in words.
         horizon: Steps of an episode.
-        expert: The class of the scripted expert, as `module:Class`.
-        module: Imported before the environment is made, where a module other than robosuite's own registers it.
+        ours: Whether `counterpoint.envs.robosuite.table` registers it.
     """
 
-    environment: str
     instruction: str
     horizon: int
-    expert: str
-    module: str | None = None
+    ours: bool = False
 
-
-_EXPERTS = "counterpoint.envs.robosuite.experts"
 
 TASKS: Mapping[str, RobosuiteSpec] = MappingProxyType(
     {
-        "Lift": RobosuiteSpec("Lift", "lift the cube", 200, f"{_EXPERTS}:LiftExpert"),
-        "Door": RobosuiteSpec("Door", "open the door", 300, "counterpoint.envs.robosuite.experts:DoorExpert"),
-        "Stack": RobosuiteSpec("Stack", "stack the red cube on the green cube", 300, f"{_EXPERTS}:StackExpert"),
-        "CloseDrawer": RobosuiteSpec(
-            "CloseDrawer",
-            "close the drawer",
-            200,
-            "counterpoint.envs.robosuite.drawer:CloseDrawerExpert",
-            "counterpoint.envs.robosuite.drawer",
-        ),
-        "OpenBox": RobosuiteSpec(
-            "OpenBox",
-            "open the box",
-            200,
-            "counterpoint.envs.robosuite.box:OpenBoxExpert",
-            "counterpoint.envs.robosuite.box",
-        ),
+        "Lift": RobosuiteSpec("lift the cube", 200),
+        "Door": RobosuiteSpec("open the door", 300),
+        "Stack": RobosuiteSpec("stack the red cube on the green cube", 300),
+        "CloseDrawer": RobosuiteSpec("close the drawer", 200, ours=True),
+        "OpenBox": RobosuiteSpec("open the box", 200, ours=True),
     }
 )
-"""A task's name -> what is known of it."""
+"""robosuite's name of a task -> the task."""
 
 
 def robosuite_name(task: str, robot: str = "Panda") -> str:
-    """`SUITE/TASK` of a task with a robot: `robosuite/Lift` with Panda, `robosuite/Lift-IIWA` with another."""
+    """Return SUITE/TASK of a task with a robot: `robosuite/Lift` with Panda, `robosuite/Lift-IIWA` with another."""
     return f"robosuite/{task}" + ("" if robot == ROBOTS[0] else f"-{robot}")
 
 
 def resolve_robosuite(task: str, robot: str | None = None) -> tuple[str, str]:
-    """The task and the robot that are meant: `Lift` with Panda, `Lift-IIWA`, or `Lift` with a robot named apart.
+    """Return the task and the robot of a name: `Lift` with Panda, `Lift-IIWA`, or `Lift` with a robot named apart.
 
     Raises:
         BadInputError: When task or robot is unknown, or two robots are named.
     """
-    name, _, told = task.partition("-")
-    if name not in TASKS:
-        raise BadInputError(
-            f"robosuite/{task}",
-            f"task {name!r}",
-            f"one of {', '.join(TASKS)}",
-            "choose from these; a robot may follow, as in Lift-IIWA",
-        )
-    if told and robot is not None and told != robot:
-        raise BadInputError(f"robosuite/{task}", f"robot {robot!r} beside it", "one robot", "name it once")
-    chosen = told or robot or ROBOTS[0]
-    if chosen not in ROBOTS:
-        raise BadInputError(
-            f"robosuite/{task}", f"robot {chosen!r}", f"one of {', '.join(ROBOTS)}", "choose from these"
-        )
+    where, (name, _, named) = f"robosuite/{task}", task.partition("-")
+    hint = "choose from these; a robot may follow, as in Lift-IIWA"
+    require(name in TASKS, where, f"task {name!r}", f"one of {', '.join(TASKS)}", hint)
+    require(not named or robot in (None, named), where, f"robot {robot!r} beside it", "one robot", "name it once")
+    chosen = named or robot or ROBOTS[0]
+    require(chosen in ROBOTS, where, f"robot {chosen!r}", f"one of {', '.join(ROBOTS)}", "choose from these")
     return name, chosen
