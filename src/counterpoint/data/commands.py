@@ -197,7 +197,7 @@ def _lossless_cameras(store: EpisodeStore) -> list[str]:
 
 def _rate(store: EpisodeStore, fps: int | None) -> int:
     rates = Counter(max(1, round(episode.fps)) for episode in store.episodes)
-    variable = isinstance(store, VideoFolderStore) and any(probe_video(video).variable for video in store.videos)
+    variable = isinstance(store, VideoFolderStore) and any(probe_video(video).variable for video in store.files)
     if fps is None and (len(rates) > 1 or variable):
         found = "a rate that varies" if variable else ", ".join(f"{r} ({n} episodes)" for r, n in rates.most_common())
         hint = f"give --fps {rates.most_common(1)[0][0]} to take the frames nearest in time"

@@ -69,7 +69,7 @@ def _examine_tables(path: Path) -> tuple[list[BadInputError], EpisodeStore | Non
         store = open_dataset(path, on_bad_row=findings.append)
     except BadInputError as error:
         return findings + [error] * (error.where not in {finding.where for finding in findings}), None
-    for video in store.videos if isinstance(store, VideoFolderStore) else ():
+    for video in store.files if isinstance(store, VideoFolderStore) else ():
         findings += _uneven(video)
     return findings, store
 

@@ -163,23 +163,14 @@ def _orientation(frame: av.VideoFrame) -> _Orientation:
 
 @dataclass(frozen=True, slots=True)
 class _Index:
-    """The location of each frame of a file.
-
-    Attributes:
-        info: The file as a whole.
-        times: Presentation time of each frame, ascending, in the stream's units.
-        seconds: Presentation time of each frame and the end, from the first frame.
-        keyframes: Frame number of each keyframe.
-        key_times: Decoding time of each keyframe, the target of a seek.
-        orientation: From stored to shown.
-    """
+    """The location of each frame of a file."""
 
     info: VideoInfo
-    times: NDArray[np.int64]
-    seconds: NDArray[np.float64]
-    keyframes: NDArray[np.int64]
-    key_times: NDArray[np.int64]
-    orientation: _Orientation
+    times: NDArray[np.int64]  # presentation time of each frame, ascending, in the stream's units
+    seconds: NDArray[np.float64]  # presentation time of each frame and the end, from the first frame
+    keyframes: NDArray[np.int64]  # frame number of each keyframe
+    key_times: NDArray[np.int64]  # decoding time of each keyframe, the target of a seek
+    orientation: _Orientation  # from stored to shown
 
 
 _indexes: LRUCache[_Index] = LRUCache(limit=64 * 1024**2)

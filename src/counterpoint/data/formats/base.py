@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -68,10 +68,16 @@ class Reader(EpisodeStore):
     Attributes:
         cameras: Camera names; the first is the default.
         episodes: Length, instruction, frame rate and success of each episode.
+        names: Name of each episode in errors.
+        files: Files whose name, size and modification time enter the fingerprint.
+        identity: Further contents of the fingerprint, beside `episodes`.
     """
 
     cameras: tuple[str, ...] = ("camera",)
     episodes: tuple[EpisodeInfo, ...] = ()
+    names: Sequence[object] = ()
+    files: Sequence[Path] = ()
+    identity: object = None
 
     def read(self, episode: int, steps: Array, camera: str) -> Array:
         """Return uint8 [N, H, W, 3] at N steps in range."""
@@ -81,23 +87,11 @@ class Reader(EpisodeStore):
         """Return `actions`, `state` or `rewards` as [T, n] or [T] of any numeric type, or `None`."""
         return None
 
-    def where(self, episode: int) -> str:
-        """Return the name of an episode in errors."""
-        return f"episode {episode}"
-
-    def files(self) -> Iterable[Path]:
-        """Return the files whose name, size and modification time enter the fingerprint."""
-        raise NotImplementedError
-
-    def identity(self) -> object:
-        """Return what else enters the fingerprint, beside `episodes`."""
-        return None
-
     @property
     def fingerprint(self) -> str:
         """Hex digest that changes whenever the content behind the store does."""
-        digest = hashlib.sha256(repr((self.episodes, self.identity())).encode())
-        for path in self.files():
+        digest = hashlib.sha256(repr((self.episodes, self.identity)).encode())
+        for path in self.files:
             with parsing(path, "a readable file"):
                 stat = path.stat()
             digest.update(f"{path.name}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
@@ -115,7 +109,7 @@ class Reader(EpisodeStore):
         if len(steps) and not (steps.min() >= 0 and steps.max() < length):
             found = f"a request for steps {steps.min()} to {steps.max()}"
             raise BadInputError(
-                self.where(episode), found, f"steps from 0 to {length - 1}", "ask for steps of the episode"
+                str(self.names[episode]), found, f"steps from 0 to {length - 1}", "ask for steps of the episode"
             )
         return self.read(episode, steps, name)
 
@@ -139,7 +133,7 @@ class Reader(EpisodeStore):
 
     def _numbers(self, episode: int, name: str) -> Array | None:
         """Return finite float32 [T, n]."""
-        where, length = f"{self.where(episode)}, {name}", self.episodes[episode].length
+        where, length = f"{self.names[episode]}, {name}", self.episodes[episode].length
         with parsing(where, f"numbers for {length} steps"), np.errstate(over="ignore"):
             values = self.vectors(episode, name)
             if values is None:
@@ -152,7 +146,3 @@ class Reader(EpisodeStore):
             found = f"a value that is not finite at step {bad[0][0]}"
             raise BadInputError(where, found, "finite numbers", "drop or repair the episode")
         return numbers
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave open files behind."""
-        return {name: value for name, value in self.__dict__.items() if not name.startswith("_open")}

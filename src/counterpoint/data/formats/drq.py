@@ -63,20 +63,12 @@ class DrqReplayStore(Reader):
         self.path = Path(path)
         text = self.path.resolve().name.removesuffix("_replay").replace("_", " ")
         lengths = dict(read_each(drq_files(self.path), _length, on_bad_row))
-        self._files = tuple(lengths)
+        self.names = self.files = list(lengths)
         self.episodes = tuple(EpisodeInfo(length, text, _FPS) for length in lengths.values())
-
-    def files(self) -> tuple[Path, ...]:
-        """Return the files of the episodes."""
-        return self._files
-
-    def where(self, episode: int) -> str:
-        """Return the episode's file."""
-        return str(self._files[episode])
 
     def read(self, episode: int, steps: Array, camera: str) -> Array:
         """Return uint8 [N, H, W, 3]: the newest image of each stack."""
-        file = self._files[episode]
+        file = self.files[episode]
         return _images.get((str(file), file.stat().st_mtime_ns), lambda: self._unpack(episode))[steps]
 
     def vectors(self, episode: int, name: str) -> Array | None:
@@ -88,7 +80,7 @@ class DrqReplayStore(Reader):
         return images, images.nbytes
 
     def _array(self, episode: int, name: str) -> Array:
-        with _parsing(self._files[episode]), np.load(self._files[episode]) as arrays:
+        with _parsing(self.files[episode]), np.load(self.files[episode]) as arrays:
             values: Array = arrays[name]
         return values
 

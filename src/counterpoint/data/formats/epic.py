@@ -95,25 +95,19 @@ class EpicKitchensStore(Reader):
             expected = "PXX/rgb_frames/VIDEO_ID/frame_%010d.jpg or PXX/rgb_frames/VIDEO_ID.tar"
             hint = "give the folder that holds the PXX folders, with the frames of at least one segment"
             raise BadInputError(self._root, f"the frames of none of {len(skipped)} segments", expected, hint)
-        self._segments = [segment for segment, _ in kept]
+        self._segments = self.identity = [segment for segment, _ in kept]
+        self.names = [f"{self._root}, {segment.video}" for segment in self._segments]
         self.episodes = tuple(info for _, info in kept)
         self.skipped = tuple(skipped)
 
     @cached_property
     def fingerprint(self) -> str:
         """Hex digest of the segments and of each used file; computed once, as there are many files."""
-        return super().fingerprint
-
-    def identity(self) -> object:
-        """Return the segments."""
-        return self._segments
-
-    def files(self) -> list[Path]:
-        """Return the tars and images that hold the segments' frames."""
         used: dict[str, set[int]] = {}
         for segment in self._segments:
             used.setdefault(segment.video, set()).update(range(segment.start, segment.stop + 1))
-        return [path for video, numbers in used.items() for path in self._frames_of(video).files(sorted(numbers))]
+        self.files = [path for video, frames in used.items() for path in self._frames_of(video).files(sorted(frames))]
+        return super().fingerprint
 
     def read(self, episode: int, steps: Array, camera: str) -> Array:
         """Return uint8 [N, H, W, 3]."""
@@ -146,17 +140,11 @@ class EpicKitchensStore(Reader):
 
 @dataclass(frozen=True, eq=False)
 class _Frames:
-    """The frames of one video: files of a folder, or byte ranges of a tar.
+    """The frames of one video: files of a folder, or byte ranges of a tar."""
 
-    Attributes:
-        path: The folder or the tar.
-        numbers: int64 [n], ascending.
-        ranges: int64 [n, 2], offset and size of each inside the tar; `None` for a folder.
-    """
-
-    path: Path
-    numbers: NDArray[np.int64]
-    ranges: NDArray[np.int64] | None = None
+    path: Path  # the folder or the tar
+    numbers: NDArray[np.int64]  # [n], ascending
+    ranges: NDArray[np.int64] | None = None  # [n, 2], offset and size of each inside the tar; `None` for a folder
 
     def count(self, start: int, stop: int) -> int:
         """Return how many frames with start <= number <= stop exist."""

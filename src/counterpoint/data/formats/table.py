@@ -21,17 +21,11 @@ __all__ = ["Row", "read_table"]
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a table; the methods read a field or raise an error that names it.
-
-    Attributes:
-        path: The table.
-        number: Its line in the file, from 1.
-        fields: Column -> value: text in a CSV, any JSON value in JSON lines.
-    """
+    """One row of a table; the methods read a field or raise an error that names it."""
 
     path: Path
-    number: int
-    fields: Mapping[str, object]
+    number: int  # its line in the file, from 1
+    fields: Mapping[str, object]  # text in a CSV, any JSON value in JSON lines
 
     @property
     def where(self) -> str:

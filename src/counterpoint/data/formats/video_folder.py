@@ -43,19 +43,9 @@ class VideoFolderStore(Reader):
         parsed = [result for _, result in read_each(rows, lambda row: _parse(row, folder), on_bad_row)]
         self.episodes = tuple(episode for episode, _, _ in parsed)
         self._segments = [(video, first) for _, video, first in parsed]
-        self.videos = tuple(dict.fromkeys(video for _, video, _ in parsed))
-
-    def files(self) -> tuple[Path, ...]:
-        """Return the videos."""
-        return self.videos
-
-    def identity(self) -> object:
-        """Return each episode's video and first frame."""
-        return [(video.name, first) for video, first in self._segments]
-
-    def where(self, episode: int) -> str:
-        """Return the episode's video."""
-        return f"{self._segments[episode][0]}"
+        self.names = videos = [video for video, _ in self._segments]
+        self.files = list(dict.fromkeys(videos))
+        self.identity = [(video.name, first) for video, first in self._segments]
 
     def read(self, episode: int, steps: Array, camera: str) -> Array:
         """Return uint8 [N, H, W, 3]."""

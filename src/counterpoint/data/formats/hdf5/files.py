@@ -150,62 +150,38 @@ def _text(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """One demonstration.
+    """One demonstration."""
 
-    Attributes:
-        name: `demo_I`.
-        length: T, the rows in the file.
-        instruction: Its own words; empty where it has none.
-        success: Whether a reward says that the task was solved; `None` where rewards do not say.
-        rewarded: Whether it has rewards.
-    """
-
-    name: str
-    length: int
-    instruction: str
-    success: bool | None
+    name: str  # demo_I
+    length: int  # T, the rows in the file
+    instruction: str  # its own words; empty where it has none
+    success: bool | None  # whether a reward says that the task was solved; `None` where rewards do not say
     rewarded: bool
 
 
 @dataclass(frozen=True, slots=True)
 class FileLayout:
-    """One file.
-
-    Attributes:
-        path: The file.
-        fps: Actions a second.
-        instruction: The file's words; empty where only its environment's name says what was done.
-        env_name: The environment's name.
-        cameras: Keys of images, and of masks: `agentview_image_mask` for `obs/agentview_mask`, see `obs_key`.
-        state: Keys of proprioception, in the order they are put together.
-        bottom_first: Whether images have their bottom row first.
-        lead: By how many rows an action precedes the observation it was done on: 1 in LIBERO, 0 in robomimic.
-        demos: In the order of their numbers.
-        masks: Subset -> names of its demonstrations.
-    """
+    """One file."""
 
     path: Path
     fps: float
-    instruction: str
+    instruction: str  # empty where only the environment's name says what was done
     env_name: str
-    cameras: tuple[str, ...]
-    state: tuple[str, ...]
-    bottom_first: bool
-    lead: int
-    demos: tuple[Demo, ...]
-    masks: dict[str, frozenset[str]]
+    cameras: tuple[str, ...]  # of images, then of masks: `agentview_image_mask` for `obs/agentview_mask`, see `obs_key`
+    state: tuple[str, ...]  # keys of proprioception, in the order they are put together
+    bottom_first: bool  # images have their bottom row first
+    lead: int  # by how many rows an action precedes the observation it was done on: 1 in LIBERO, 0 in robomimic
+    demos: tuple[Demo, ...]  # in the order of their numbers
+    masks: dict[str, frozenset[str]]  # subset -> names of its demonstrations
 
 
 def scan(path: Path, on_bad_row: OnBadRow) -> FileLayout:
     """Read the layout of a file and of every demonstration in it.
 
-    Args:
-        path: The file.
-        on_bad_row: Called for each demonstration that cannot be used, which is then left out.
+    Demonstrations that cannot be used are reported to `on_bad_row` and left out.
 
     Raises:
         BadInputError: When the file is damaged, has no demonstrations, or none has images.
-        MissingExtraError: When `h5py` is not installed.
     """
     with open_hdf5(path) as file, parsing(path, _EXPECTED):
         data = _data_group(path, file)

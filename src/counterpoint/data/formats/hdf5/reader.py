@@ -77,7 +77,6 @@ class Hdf5Store(Reader):
             hdf5_files(self.path), lambda file: _alike(scan(file, on_bad_row), layouts), on_bad_row
         ):
             layouts.append(layout)
-        self._layouts = tuple(layouts)
         every = [(layout, demo) for layout in layouts for demo in layout.demos]
         self._demos = [(f, d) for f, d in every if split is None or d.name in f.masks.get(split, ())]
         self.cameras = layouts[0].cameras if layouts else ()
@@ -90,21 +89,11 @@ class Hdf5Store(Reader):
             name: tuple(n for n, (f, d) in enumerate(self._demos) if d.name in f.masks.get(name, ()))
             for name in _in_order(name for layout in layouts for name in layout.masks)
         }
+        self.names = [f"{file.path}, {demo.name}" for file, demo in self._demos]
+        self.files = [layout.path for layout in layouts]
+        self.identity = split, [layout.lead for layout in layouts]
         self._open: dict[Path, Any] = {}
         self._owner = os.getpid()
-
-    def files(self) -> list[Path]:
-        """Return the files."""
-        return [layout.path for layout in self._layouts]
-
-    def identity(self) -> object:
-        """Return the split and the alignment of actions."""
-        return self.split, [layout.lead for layout in self._layouts]
-
-    def where(self, episode: int) -> str:
-        """Return the file and the demonstration."""
-        layout, demo = self._demos[episode]
-        return f"{layout.path}, {demo.name}"
 
     def read(self, episode: int, steps: Array, camera: str) -> Array:
         """Return uint8 [N, H, W, 3], upright."""
@@ -131,7 +120,7 @@ class Hdf5Store(Reader):
     def _rows(self, episode: int, part: str, wanted: Array | None = None) -> Array:
         """Return all of a dataset, or its rows `wanted`, which ascend without repeats."""
         layout, demo = self._demos[episode]
-        with parsing(f"{layout.path}, {demo.name}, {part}", "the whole file, unchanged since it was opened"):
+        with parsing(f"{self.names[episode]}, {part}", "the whole file, unchanged since it was opened"):
             rows = self._file(layout.path)[f"data/{demo.name}/{part}"]
             if wanted is None:
                 values: Array = rows[()]

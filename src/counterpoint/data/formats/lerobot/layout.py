@@ -73,29 +73,17 @@ class Feature:
 
 @dataclass(frozen=True)
 class Info:
-    """`meta/info.json`, checked.
+    """`meta/info.json`, checked."""
 
-    Attributes:
-        version: (3, 0) or (2, 1).
-        fps: Frames a second.
-        episodes: Number of episodes of the whole data set.
-        features: Column name -> its contents.
-        splits: Split name -> first episode and the one after its last.
-        data_path: Template of the parquet files' paths.
-        video_path: Template of the video files' paths; empty without video.
-        chunk: Number of files (v3.0) or episodes (v2.1) a chunk folder.
-        raw: The whole file.
-    """
-
-    version: tuple[int, int]
+    version: tuple[int, int]  # (3, 0) or (2, 1)
     fps: float
-    episodes: int
+    episodes: int  # of the whole data set
     features: Mapping[str, Feature]
-    splits: Mapping[str, tuple[int, int]]
-    data_path: str
-    video_path: str
-    chunk: int
-    raw: Mapping[str, Any]
+    splits: Mapping[str, tuple[int, int]]  # name -> first episode and the one after its last
+    data_path: str  # template of the parquet files' paths
+    video_path: str  # template of the video files' paths; empty without video
+    chunk: int  # number of files (v3.0) or episodes (v2.1) a chunk folder
+    raw: Mapping[str, Any]  # the whole file
 
     @property
     def cameras(self) -> dict[str, str]:
@@ -120,27 +108,16 @@ class VideoSpan:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeLocation:
-    """The location of one episode.
+    """The location of one episode."""
 
-    Attributes:
-        number: Its `episode_index`.
-        length: T.
-        instruction: Its task in words.
-        success: Whether any step reports success, where the metadata say.
-        data: The parquet file.
-        row: Number of its first row there.
-        rows: Number of rows the whole file must have.
-        videos: Feature key -> its frames.
-    """
-
-    number: int
+    number: int  # `episode_index`
     length: int
     instruction: str
-    success: bool | None
-    data: Path
-    row: int
-    rows: int
-    videos: Mapping[str, VideoSpan]
+    success: bool | None  # whether any step reports success, where the metadata say
+    data: Path  # the parquet file
+    row: int  # the first row there
+    rows: int  # number of rows the whole file must have
+    videos: Mapping[str, VideoSpan]  # by feature key
 
 
 def read_info(root: Path) -> Info:

@@ -58,6 +58,7 @@ class LeRobotStore(Reader):
         for path in self._media:
             if not path.is_file():
                 raise damaged(path, "no such file", "a file that the metadata name")
+        self.names = [f"{location.data}, episode {location.number}" for location in self._locations]
         self._keys = self.info.cameras
         self.cameras = tuple(self._keys)
         fps = self.info.fps
@@ -73,11 +74,6 @@ class LeRobotStore(Reader):
             status = path.stat()
             digest.update(f"{path.relative_to(self.root)}|{status.st_size}|{status.st_mtime_ns}|".encode())
         return digest.hexdigest()
-
-    def where(self, episode: int) -> str:
-        """Return the episode's parquet file and number."""
-        location = self._locations[episode]
-        return f"{location.data}, episode {location.number}"
 
     def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
         """Return uint8 [N, H, W, 3]; see `Reader.frames`."""

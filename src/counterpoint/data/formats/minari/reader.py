@@ -162,23 +162,14 @@ def _episodes(path: Path) -> tuple[Iterator[GoalEpisode], bool]:
 
 @dataclass(frozen=True)
 class _Form:
-    """The reading of a data set's numbers.
-
-    Attributes:
-        spaces: Observations, goals and actions of an agent.
-        goals: The kind of goal.
-        nested: Whether observations are dictionaries.
-        prepend: Whether achieved coordinates go in front of observations.
-        bounds: float [2, A], the actions of -1 and 1; `None` of discrete actions.
-        first: Number of the first discrete action.
-    """
+    """The reading of a data set's numbers."""
 
     spaces: Spaces
     goals: Goals
-    nested: bool
-    prepend: bool
-    bounds: Array | None
-    first: int = 0
+    nested: bool  # observations are dictionaries
+    prepend: bool  # achieved coordinates go in front of observations
+    bounds: Array | None  # float [2, A], the actions of -1 and 1; `None` of discrete actions
+    first: int = 0  # number of the first discrete action
 
 
 def _form(source: str | Path, data: Any, goals: Goals) -> _Form:

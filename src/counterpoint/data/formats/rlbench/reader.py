@@ -112,20 +112,11 @@ class RLBenchStore(Reader):
         for _, demo in read_each(folders, lambda folder: _alike(_read(folder), self._demos), on_bad_row):
             self._demos.append(demo)
         self.episodes = tuple(EpisodeInfo(len(d.actions), d.instruction, _FPS, True) for d in self._demos)
+        self.names = folders = [demo.folder for demo in self._demos]
+        self.files = [folder / _LOW_DIM for folder in folders]
+        self.identity = [str(folder.relative_to(self.path)) for folder in folders], self.robot_handles
         cameras = self._demos[0].cameras if self._demos else ()
         self.cameras = (*cameras, *(mask_camera(camera) for camera in cameras if self._shows_robot(camera)))
-
-    def files(self) -> list[Path]:
-        """Return the pickles."""
-        return [demo.folder / _LOW_DIM for demo in self._demos]
-
-    def identity(self) -> object:
-        """Return the episodes' locations and the robot's numbers."""
-        return [str(demo.folder.relative_to(self.path)) for demo in self._demos], self.robot_handles
-
-    def where(self, episode: int) -> str:
-        """Return the episode's folder."""
-        return str(self._demos[episode].folder)
 
     def read(self, episode: int, steps: Array, camera: str) -> Array:
         """Return uint8 [N, H, W, 3]; of a mask, 255 on the robot and 0 off it."""
