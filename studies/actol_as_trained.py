@@ -72,7 +72,7 @@ def describe(frames: Tensor, times: Tensor) -> tuple[dict[str, float], Tensor]:
     return {name: round(value, 5) for name, value in figures.items()}, place
 
 
-def draw(places: dict[str, Tensor], times: Tensor, path: Path) -> None:
+def plot(places: dict[str, Tensor], times: Tensor, path: Path) -> None:
     """One video: place along the line over time."""
     import matplotlib as mpl
 
@@ -122,7 +122,7 @@ def main() -> None:
     for name, figures in forms.items():
         print(f"| {name} | " + " | ".join(f"{value:.4f}" for value in figures.values()) + " |")
     if arguments.figure:
-        draw(places, times, arguments.figure)
+        plot(places, times, arguments.figure)
 
 
 if __name__ == "__main__":

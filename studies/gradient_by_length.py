@@ -84,7 +84,7 @@ def main() -> None:
         "temperature": config.objective["temperature"],
     }
     arguments.result.write_text(json.dumps(about | {"norms": norms, "provenance": provenance()}, indent=1) + "\n")
-    draw(norms, arguments.figure)
+    plot(norms, arguments.figure)
     print(f"Wrote {arguments.result} and {arguments.figure}")
 
 
@@ -105,7 +105,7 @@ def by_length(encoder: DualEncoder, store: EpisodeStore, name: str, seed: int, b
     return found
 
 
-def draw(norms: dict[str, dict[str, list[list[float]]]], path: Path) -> None:
+def plot(norms: dict[str, dict[str, list[list[float]]]], path: Path) -> None:
     """One panel a state of the encoder; the band spans the seeds."""
     import matplotlib as mpl
 

@@ -43,7 +43,7 @@ class FewshotData(FrozenConfig):
         demonstration_camera: Of demonstrations and rollouts, where it is another (Figure 6, right).
         pretraining_path: A data set to pretrain on instead of recording one.
         demonstrations_path: A data set that holds demonstrations of the unseen tasks, told apart by instruction.
-        render: Pixels a side that are drawn and recorded, where that is more than the encoder sees: small pictures
+        render: Pixels a side that are drawn and recorded, where that is more than the encoder sees: small images
             drawn directly are jagged. Rollouts draw and resize in the same way.
         seed: Of everything recorded.
         workers: Processes that record.

@@ -195,7 +195,7 @@ def _open(data: FewshotData, path: Path, split: str, camera: Cameras, size: int,
     names = split_names(path)
     source = open_dataset(path, split=split if split in names else None)
     if data.suite == "dmc" and len(source.cameras) == 1:
-        camera = None  # dm_control's recorder gives its pictures one name, whichever camera took them
+        camera = None  # dm_control's recorder gives its images one name, whichever camera took them
     cameras = camera_names(camera, source.cameras)
     return cached(source, size=size, root=out / "data" / "cache", cameras=cameras)
 

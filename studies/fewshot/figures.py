@@ -15,7 +15,7 @@ import numpy as np
 from counterpoint.errors import import_extra
 from studies.fewshot.summary import score_titles
 
-__all__ = ["draw_all", "draw_curves", "draw_scores"]
+__all__ = ["plot_all", "plot_curves", "plot_scores"]
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#222222", "#8a8a8a")
 STYLES = ("-", "--", "-.", ":")
@@ -23,13 +23,13 @@ PANEL_COLUMNS = 4
 MARKERS = {"last": "o", "best3": "D"}
 
 
-def draw_all(result: Mapping[str, Any], out: Path) -> None:
+def plot_all(result: Mapping[str, Any], out: Path) -> None:
     """`fewshot_curves.png` and `fewshot_scores.png` into a folder."""
-    draw_curves(result, out / "fewshot_curves.png")
-    draw_scores(result, out / "fewshot_scores.png")
+    plot_curves(result, out / "fewshot_curves.png")
+    plot_scores(result, out / "fewshot_scores.png")
 
 
-def draw_curves(result: Mapping[str, Any], path: Path) -> None:
+def plot_curves(result: Mapping[str, Any], path: Path) -> None:
     """A panel a task: the mean over seeds of each evaluation, and the range of the seeds."""
     tasks = list(result["config"]["data"]["unseen_tasks"])
     columns = min(PANEL_COLUMNS, len(tasks))
@@ -56,7 +56,7 @@ def draw_curves(result: Mapping[str, Any], path: Path) -> None:
     figure.savefig(path)
 
 
-def draw_scores(result: Mapping[str, Any], path: Path) -> None:
+def plot_scores(result: Mapping[str, Any], path: Path) -> None:
     """A panel a task and one for all of them: a line a method, a dot for each kind of score with its interval."""
     tasks, rows = list(result["config"]["data"]["unseen_tasks"]), list(result["table"])
     columns = min(PANEL_COLUMNS, len(tasks) + 1)

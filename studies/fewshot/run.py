@@ -60,7 +60,7 @@ def fewshot_study(config: FewshotConfig, out: Path) -> dict[str, Any]:
             process was killed.
         MissingExtraError: When the simulator or the report's packages are not installed.
     """
-    from studies.fewshot.figures import draw_all  # matplotlib is an extra
+    from studies.fewshot.figures import plot_all  # matplotlib is an extra
 
     for module in REPORT:  # a missing one is reported before days of training
         import_extra(module, "report")
@@ -79,7 +79,7 @@ def fewshot_study(config: FewshotConfig, out: Path) -> dict[str, Any]:
     study.run(then, config.processes)
     result = _result(config, study, runs, adaptations) | {"warnings": warned}
     result = study.finish("fewshot", result, tables(result | {"config": config.model_dump(mode="json")}))
-    draw_all(result, out)
+    plot_all(result, out)
     return result
 
 

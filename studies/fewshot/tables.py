@@ -63,7 +63,7 @@ def _centring(config: Mapping[str, Any]) -> str:
         for rows, frames in ((demonstrations, "their demonstrations"), (pretraining, "the pretraining data's frames"))
         if rows
     ]
-    return f"Pictures are centred: {'; '.join(told)}." if told else ""
+    return f"Images are centred: {'; '.join(told)}." if told else ""
 
 
 def _improvement(result: Mapping[str, Any], kinds: Mapping[str, str]) -> str:

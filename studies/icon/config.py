@@ -28,7 +28,7 @@ class IconData(FrozenConfig):
         demonstrations: Training episodes a task; 50 in the paper. All methods and seeds train on the same ones.
         validation: Episodes a task kept back, which attention and separability are measured on.
         cameras: The policy's views, in order.
-        frame: Side of recorded and drawn pictures, in pixels; 256 in the paper. What the encoder sees is cropped from
+        frame: Side of recorded and drawn images, in pixels; 256 in the paper. What the encoder sees is cropped from
             them.
         path: A folder of data sets, one a task in a folder of its name, to open instead of recording any.
         seed: Of what is recorded.
@@ -113,13 +113,13 @@ class Measures(FrozenConfig):
         camera: Which view, one that has masks.
         frames: Of each held-out episode, evenly spread over it.
         probe_frames: Of all training episodes together, whose tokens linear probes are fitted on.
-        pictures: Held-out frames whose attention the report shows.
+        images: Held-out frames whose attention the report shows.
     """
 
     camera: str = "agentview"
     frames: PositiveInt = 10
     probe_frames: PositiveInt = 100
-    pictures: PositiveInt = 4
+    images: PositiveInt = 4
 
 
 class ComparisonConfig(FrozenConfig):

@@ -44,7 +44,7 @@ def check_tasks(config: ComparisonConfig) -> None:
 
 
 def task_maker(config: ComparisonConfig, task: str) -> partial[CameraEnv]:
-    """What makes a task's simulation, with the pictures that policies are trained on."""
+    """What makes a task's simulation, with the images that policies are trained on."""
     return partial(make_env, task, size=config.data.frame, cameras=config.data.cameras, steps=config.evaluation.steps)
 
 

@@ -1,4 +1,4 @@
-"""Figures of a comparison with ICon: attention as pictures and as a number, separability, success.
+"""Figures of a comparison with ICon: attention as images and as a number, separability, success.
 
 Colours are those colour-blind readers can tell apart (Okabe and Ito); markers tell methods apart without them.
 """
@@ -17,7 +17,7 @@ from studies.harness import file_name
 from studies.icon.measures import Views
 from studies.icon.trials import TRAINED, UNTRAINED
 
-__all__ = ["draw_all"]
+__all__ = ["plot_all"]
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
 MARKERS = ("o", "s", "D", "^", "v")
@@ -25,12 +25,12 @@ GREY, INK = "#767676", "#222222"
 WIDE = 8.6
 """Inches across, of a page."""
 TITLE = 14
-"""Letters in a line above a picture."""
+"""Letters in a line above a image."""
 
 Tree = Mapping[str, Any]
 
 
-def draw_all(result: Tree, views: Mapping[str, Views], out: Path) -> dict[str, Path]:
+def plot_all(result: Tree, views: Mapping[str, Views], out: Path) -> dict[str, Path]:
     """Draw every figure as a PNG.
 
     Args:
@@ -80,7 +80,7 @@ def _maps(result: Tree, column: str, views: Views) -> Any:
             _outline(panels[row][place], mask, grid.shape)
             if row == 0:
                 panels[row][place].set_title(textwrap.fill(name, TITLE), fontsize=9)
-    for place, title in enumerate(("picture", "robot")):
+    for place, title in enumerate(("image", "robot")):
         panels[0][place].set_title(title, fontsize=9)
     for panel in panels.flat:
         panel.set(xticks=[], yticks=[])

@@ -74,7 +74,7 @@ def views_of(store: EpisodeStore, camera: str, *, a_episode: int, size: int) -> 
 
 
 def look_inside(
-    encoder: ObservationEncoder, place: int, fit: Views, held_out: Views, *, pictures: int, seed: int
+    encoder: ObservationEncoder, place: int, fit: Views, held_out: Views, *, images: int, seed: int
 ) -> dict[str, Any]:
     """Attention on the robot, and how separable its tokens are in each block, on held-out frames.
 
@@ -83,12 +83,12 @@ def look_inside(
         place: Of the measured camera among the encoder's.
         fit: Frames of training episodes, for linear probes.
         held_out: Frames of episodes that nothing was trained on.
-        pictures: How many frames' attention to keep for showing.
+        images: How many frames' attention to keep for showing.
         seed: Of the probes' draw of tokens.
 
     Returns:
         `share` and `area` (one number a held-out episode; `None` where the robot fills all of its frames or nothing),
-        `separability` (one a block, balanced accuracy), and the `attention` [pictures, P] of frames `evenly_spread`
+        `separability` (one a block, balanced accuracy), and the `attention` [images, P] of frames `evenly_spread`
         over the held-out ones.
     """
     one = _of_camera(encoder, place)
@@ -100,7 +100,7 @@ def look_inside(
     )
     found = attention_share(attention, robot)
     blocks = layer_separability(_tokens(one, fit), fit.tokens(patch), _tokens(one, held_out), robot, seed=seed)
-    shown = evenly_spread(len(attention), pictures)
+    shown = evenly_spread(len(attention), images)
     return {
         "share": _told(episode_means(found.share, held_out.episodes)),
         "area": _told(episode_means(found.area, held_out.episodes)),

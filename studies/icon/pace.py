@@ -18,7 +18,7 @@ from counterpoint.training.imitate import ImitationConfig, imitate
 from studies.harness import file_name
 from studies.icon.config import ComparisonConfig
 from studies.icon.data import open_episodes
-from studies.icon.trials import Cell, imitation_config
+from studies.icon.trials import PolicyTrial, imitation_config
 
 __all__ = ["measure_pace", "paced", "read_pace", "steps_of"]
 
@@ -26,22 +26,22 @@ WARM, TIMED = 10, 30
 """Gradient steps before and under the clock when the pace is measured."""
 
 
-def measure_pace(config: ComparisonConfig, out: Path, methods: list[Cell]) -> None:
+def measure_pace(config: ComparisonConfig, out: Path, methods: list[PolicyTrial]) -> None:
     """Time each method's gradient steps, and write down how many of the slowest fit into `config.minutes`."""
     if config.minutes is None or _pace_path(out).exists():
         return
     seconds = {}
-    for cell in methods:
-        train, _ = open_episodes(config, out, cell.task)
-        settings = imitation_config(config, cell)
+    for trial in methods:
+        train, _ = open_episodes(config, out, trial.task)
+        settings = imitation_config(config, trial)
         own = {"steps": WARM + TIMED, "epochs": None, "eval_every": WARM, "save_every": 10**9, "log_every": WARM}
         settings = settings.model_copy(update={"train": settings.train.model_copy(update=own)})
         clock: list[float] = []
-        run = out / "runs" / f"pace-{file_name(cell.method)}"
+        run = out / "runs" / f"pace-{file_name(trial.method)}"
         shutil.rmtree(run, ignore_errors=True)
         imitate(settings, train, run=run, camera=config.data.cameras, on_checkpoint=_clock(clock))
         shutil.rmtree(run)
-        seconds[cell.method] = (clock[-1] - clock[0]) / TIMED
+        seconds[trial.method] = (clock[-1] - clock[0]) / TIMED
     steps = max(1, int(60 * config.minutes / max(seconds.values())))
     write_atomically(_pace_path(out), json.dumps({"steps": steps, "seconds_a_step": seconds}))
 
@@ -52,9 +52,9 @@ def read_pace(out: Path) -> dict[str, Any] | None:
     return json.loads(path.read_text()) if path.exists() else None
 
 
-def paced(config: ComparisonConfig, out: Path, cell: Cell, train: EpisodeStore) -> ImitationConfig:
+def paced(config: ComparisonConfig, out: Path, trial: PolicyTrial, train: EpisodeStore) -> ImitationConfig:
     """The settings with the number of steps, and checkpoints equally far apart."""
-    settings = imitation_config(config, cell)
+    settings = imitation_config(config, trial)
     pace = read_pace(out)
     steps = pace["steps"] if pace is not None else steps_of(settings, train)
     own = {"steps": steps, "epochs": None, "eval_every": -(-steps // config.evaluation.checkpoints), "keep": 1}

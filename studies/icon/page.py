@@ -1,4 +1,4 @@
-"""The report of a comparison with ICon: one page with its pictures, tables and what to make of them."""
+"""The report of a comparison with ICon: one page with its images, tables and what to make of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from markupsafe import Markup
 
 from counterpoint.rewards.page import render, write_whole
-from studies.icon.figures import draw_all
+from studies.icon.figures import plot_all
 from studies.icon.measures import Views
 from studies.icon.table import interval, success_rows
 from studies.icon.trials import UNTRAINED
@@ -36,7 +36,7 @@ def write_report(result: Mapping[str, Any], views: Mapping[str, Views], out: Pat
     Raises:
         MissingExtraError: When matplotlib or jinja2 is not installed.
     """
-    figures = {name: _embedded(path) for name, path in draw_all(result, views, out).items()}
+    figures = {name: _embedded(path) for name, path in plot_all(result, views, out).items()}
     head, rows = success_rows(result)
     page = render(
         "icon.html.j2",

@@ -20,8 +20,8 @@ from studies.icon.measures import Views, evenly_spread
 from studies.icon.pace import measure_pace, read_pace, steps_of
 from studies.icon.summary import summarise
 from studies.icon.table import tables
-from studies.icon.training import open_views, train_cell
-from studies.icon.trials import Cell, imitation_config
+from studies.icon.training import open_views, train_policy
+from studies.icon.trials import PolicyTrial, imitation_config
 
 __all__ = ["icon_study", "plan"]
 
@@ -49,24 +49,24 @@ def icon_study(config: ComparisonConfig, out: Path) -> dict[str, Any]:
     for module in REPORT:  # a missing one is reported before hours of training
         import_extra(module, "report")
     first, transferred = plan(config)
-    for cell in (*first, *transferred):
-        imitation_config(config, cell)
+    for trial in (*first, *transferred):
+        imitation_config(config, trial)
     check_tasks(config)
     free = ("processes", "data.workers", "evaluation.envs", "evaluation.processes")
     study = Study(config.title, out, config, free=free)
-    study.check([Trial(cell.name, dict) for cell in (*first, *transferred)])
+    study.check([Trial(trial.name, dict) for trial in (*first, *transferred)])
     record_data(config, out)
     views = _views(config, out)  # decodes every frame before workers need them
-    measure_pace(config, out, [cell for cell in first if cell.seed == first[0].seed and cell.task == first[0].task])
+    measure_pace(config, out, [trial for trial in first if trial.seed == first[0].seed and trial.task == first[0].task])
     for group in (first, transferred):
-        study.run([_trial(config, out, cell) for cell in group], config.processes)
+        study.run([_trial(config, out, trial) for trial in group], config.processes)
     result = _result(config, study, [*first, *transferred])
     result = study.finish("icon", result, tables(result | {"config": config.model_dump(mode="json")}))
     write_report(result, views, out)
     return result
 
 
-def plan(config: ComparisonConfig) -> tuple[list[Cell], list[Cell]]:
+def plan(config: ComparisonConfig) -> tuple[list[PolicyTrial], list[PolicyTrial]]:
     """Policies trained from random weights, and those that begin with one of these.
 
     Seed after seed, the methods side by side: a benchmark cut short has whole columns of the first seeds.
@@ -75,29 +75,29 @@ def plan(config: ComparisonConfig) -> tuple[list[Cell], list[Cell]]:
     targets = config.transfer.targets if config.transfer is not None else {}
     for seed in config.seeds:
         for task in config.data.tasks:
-            first += [Cell(method.name, task, seed) for method in config.methods]
+            first += [PolicyTrial(method.name, task, seed) for method in config.methods]
             for target in targets.get(task, ()):
-                first += [Cell(method.name, target, seed, "alone") for method in config.methods]
-                transferred += [Cell(method.name, target, seed, "transferred") for method in config.methods]
+                first += [PolicyTrial(method.name, target, seed, "alone") for method in config.methods]
+                transferred += [PolicyTrial(method.name, target, seed, "transferred") for method in config.methods]
     return first, transferred
 
 
-def _trial(config: ComparisonConfig, out: Path, cell: Cell) -> Trial:
+def _trial(config: ComparisonConfig, out: Path, trial: PolicyTrial) -> Trial:
     pace = read_pace(out)
     steps = (
         int(pace["steps"])
         if pace is not None
-        else steps_of(imitation_config(config, cell), open_episodes(config, out, cell.task)[0])
+        else steps_of(imitation_config(config, trial), open_episodes(config, out, trial.task)[0])
     )
-    return Trial(cell.name, partial(train_cell, config, out, cell, _source_of(config, cell)), steps)
+    return Trial(trial.name, partial(train_policy, config, out, trial, _source_of(config, trial)), steps)
 
 
-def _source_of(config: ComparisonConfig, cell: Cell) -> Cell | None:
+def _source_of(config: ComparisonConfig, trial: PolicyTrial) -> PolicyTrial | None:
     """The finished part whose policy this one starts from."""
-    if cell.start != "transferred" or config.transfer is None:
+    if trial.start != "transferred" or config.transfer is None:
         return None
-    (task,) = (task for task, targets in config.transfer.targets.items() if cell.task in targets)
-    return Cell(cell.method, task, cell.seed)
+    (task,) = (task for task, targets in config.transfer.targets.items() if trial.task in targets)
+    return PolicyTrial(trial.method, task, trial.seed)
 
 
 def _views(config: ComparisonConfig, out: Path) -> dict[str, Views]:
@@ -106,17 +106,17 @@ def _views(config: ComparisonConfig, out: Path) -> dict[str, Views]:
     size = imitation_config(config, plan(config)[0][0]).encoder.size
     for task in config.all_tasks:
         _, held_out = open_views(config, *open_episodes(config, out, task), size)
-        places = evenly_spread(len(held_out.frames), config.measures.pictures)
+        places = evenly_spread(len(held_out.frames), config.measures.images)
         found[task] = Views(held_out.frames[places], held_out.masks[places], held_out.episodes[places])
     return found
 
 
-def _result(config: ComparisonConfig, study: Study, cells: Sequence[Cell]) -> dict[str, Any]:
+def _result(config: ComparisonConfig, study: Study, trials: Sequence[PolicyTrial]) -> dict[str, Any]:
     """Everything the parts found, and what follows from it."""
-    found = {cell: study.read(cell.name) for cell in cells}
+    found = {trial: study.read(trial.name) for trial in trials}
     errors = {
-        cell.name: told
-        for cell, one in found.items()
+        trial.name: told
+        for trial, one in found.items()
         if (told := {seed: error for point in one["curve"] for seed, error in point["raised"].items()})
     }
     return {
@@ -124,17 +124,17 @@ def _result(config: ComparisonConfig, study: Study, cells: Sequence[Cell]) -> di
         "pace": read_pace(study.out),
         "simulator_errors": errors,
         "raw": {
-            cell.name: {
-                "method": cell.method,
-                "column": cell.column,
-                "seed": cell.seed,
+            trial.name: {
+                "method": trial.method,
+                "column": trial.column,
+                "seed": trial.seed,
                 "curve": one["curve"],
                 "inside": one["inside"],
             }
-            for cell, one in found.items()
+            for trial, one in found.items()
         },
-        "evaluation_seeds": {cell.column: one["evaluation_seeds"] for cell, one in found.items()},
-        "steps": {cell.name: one["steps"] for cell, one in found.items()},
-        "parameters": {cell.method: one["parameters"] for cell, one in found.items()},
-        "seconds": {cell.name: one["seconds"] for cell, one in found.items()},
+        "evaluation_seeds": {trial.column: one["evaluation_seeds"] for trial, one in found.items()},
+        "steps": {trial.name: one["steps"] for trial, one in found.items()},
+        "parameters": {trial.method: one["parameters"] for trial, one in found.items()},
+        "seconds": {trial.name: one["seconds"] for trial, one in found.items()},
     }

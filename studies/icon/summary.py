@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from counterpoint.evaluation.statistics import Estimate, mean_where_defined, seeds_interval, wilson
 from studies.harness import aggregates, improvements
 from studies.icon.config import ComparisonConfig
-from studies.icon.trials import TRAINED, UNTRAINED, Cell
+from studies.icon.trials import TRAINED, UNTRAINED, PolicyTrial
 
 __all__ = ["TOP", "columns_of", "stability", "success", "summarise"]
 
@@ -27,7 +27,7 @@ TOP = 10
 UNDEFINED = {"value": None, "low": None, "high": None, "n": 0, "method": "none: success was never met"}
 
 Array = NDArray[np.float64]
-Found = Mapping[Cell, Mapping[str, Any]]
+Found = Mapping[PolicyTrial, Mapping[str, Any]]
 Tree = dict[str, Any]
 
 
@@ -36,7 +36,7 @@ def summarise(config: ComparisonConfig, found: Found) -> Tree:
 
     Args:
         config: The comparison.
-        found: What every cell came to.
+        found: What every trial came to.
     """
     methods, columns = [method.name for method in config.methods], columns_of(found)
     runs = {column: {method: _runs(config, found, method, column) for method in methods} for column in columns}
@@ -68,11 +68,11 @@ def summarise(config: ComparisonConfig, found: Found) -> Tree:
 
 def columns_of(found: Found) -> list[str]:
     """Of the table: tasks, and how their policies began."""
-    return list(dict.fromkeys(cell.column for cell in found))
+    return list(dict.fromkeys(trial.column for trial in found))
 
 
 def success(runs: Sequence[Float[Array, " conditions"]]) -> Tree:
-    """One cell of the table: success rate of the last checkpoint.
+    """One trial of the table: success rate of the last checkpoint.
 
     The Wilson interval pools the episodes of all seeds as if each were on its own, though seeds share the conditions.
 
@@ -113,7 +113,7 @@ def stability(curves: Sequence[Sequence[Mapping[str, Any]]]) -> Tree:
 
 
 def _runs(config: ComparisonConfig, found: Found, method: str, column: str) -> list[Mapping[str, Any]]:
-    of_column = {(cell.method, cell.seed): one for cell, one in found.items() if cell.column == column}
+    of_column = {(trial.method, trial.seed): one for trial, one in found.items() if trial.column == column}
     return [of_column[method, seed] for seed in config.seeds]
 
 

@@ -23,40 +23,40 @@ from studies.icon.config import ComparisonConfig
 from studies.icon.data import demonstration_seeds, evaluation_seeds, open_episodes, task_maker
 from studies.icon.measures import Views, look_inside, views_of
 from studies.icon.pace import paced
-from studies.icon.trials import TRAINED, UNTRAINED, Cell
+from studies.icon.trials import TRAINED, UNTRAINED, PolicyTrial
 
-__all__ = ["open_views", "train_cell"]
+__all__ = ["open_views", "train_policy"]
 
 
-def train_cell(config: ComparisonConfig, out: Path, cell: Cell, source: Cell | None) -> dict[str, Any]:
+def train_policy(config: ComparisonConfig, out: Path, trial: PolicyTrial, source: PolicyTrial | None) -> dict[str, Any]:
     """Train one policy, roll its checkpoints out, and measure the encoder of the last one.
 
     Args:
         config: The comparison.
         out: Its folder.
-        cell: The trial.
+        trial: The trial.
         source: The finished trial whose policy this one starts from.
     """
-    train, held_out = open_episodes(config, out, cell.task)
-    settings = paced(config, out, cell, train)
-    seeds = evaluation_seeds(config, cell.task, demonstration_seeds(config, out, cell.task))
+    train, held_out = open_episodes(config, out, trial.task)
+    settings = paced(config, out, trial, train)
+    seeds = evaluation_seeds(config, trial.task, demonstration_seeds(config, out, trial.task))
     start = None if source is None else DiffusionPolicy.from_pretrained(source.run(out))
-    curve, options, total = _Curve(cell.run(out)), config.evaluation, settings.train.steps
-    with VectorEnv(task_maker(config, cell.task), options.envs, processes=options.processes) as envs:
+    curve, options, total = _Curve(trial.run(out)), config.evaluation, settings.train.steps
+    with VectorEnv(task_maker(config, trial.task), options.envs, processes=options.processes) as envs:
 
         def evaluate(done: int, policy: DiffusionPolicy) -> None:
             met = seeds if done == total else seeds[: options.between]
             curve.add(done, rollout(_acting(policy, options.ensemble), envs, met, stop_at_success=True))
 
         policy = imitate(
-            settings, train, run=cell.run(out), camera=config.data.cameras, start_from=start, on_checkpoint=evaluate
+            settings, train, run=trial.run(out), camera=config.data.cameras, start_from=start, on_checkpoint=evaluate
         )
     views = open_views(config, train, held_out, settings.encoder.size)
-    inside = {TRAINED: _inside(config, cell, policy.encoder, views)}
-    if cell.method == config.reference and cell.start == "scratch":
-        torch.manual_seed(cell.seed)  # the encoder that this training began with
-        inside[UNTRAINED] = _inside(config, cell, ObservationEncoder(settings.encoder), views)
-    shutil.rmtree(cell.run(out) / "checkpoints", ignore_errors=True)  # the policy stays
+    inside = {TRAINED: _inside(config, trial, policy.encoder, views)}
+    if trial.method == config.reference and trial.start == "scratch":
+        torch.manual_seed(trial.seed)  # the encoder that this training began with
+        inside[UNTRAINED] = _inside(config, trial, ObservationEncoder(settings.encoder), views)
+    shutil.rmtree(trial.run(out) / "checkpoints", ignore_errors=True)  # the policy stays
     return {
         "evaluation_seeds": seeds,
         "curve": curve.points,
@@ -96,10 +96,10 @@ def open_views(config: ComparisonConfig, train: EpisodeStore, held_out: EpisodeS
 
 
 def _inside(
-    config: ComparisonConfig, cell: Cell, encoder: ObservationEncoder, views: tuple[Views, Views]
+    config: ComparisonConfig, trial: PolicyTrial, encoder: ObservationEncoder, views: tuple[Views, Views]
 ) -> dict[str, Any]:
     place = config.data.cameras.index(config.measures.camera)
-    return look_inside(encoder, place, *views, pictures=config.measures.pictures, seed=cell.seed)
+    return look_inside(encoder, place, *views, images=config.measures.images, seed=trial.seed)
 
 
 def _acting(policy: DiffusionPolicy, ensemble: float | None) -> DiffusionPolicy:

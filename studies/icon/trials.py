@@ -12,7 +12,7 @@ from counterpoint.training.imitate import ImitationConfig
 from studies.harness import file_name
 from studies.icon.config import ComparisonConfig, nested
 
-__all__ = ["TRAINED", "UNTRAINED", "Cell", "Start", "imitation_config"]
+__all__ = ["TRAINED", "UNTRAINED", "PolicyTrial", "Start", "imitation_config"]
 
 Start = Literal["scratch", "alone", "transferred"]
 TRAINED, UNTRAINED = "trained", "untrained"
@@ -20,7 +20,7 @@ TRAINED, UNTRAINED = "trained", "untrained"
 
 
 @dataclass(frozen=True)
-class Cell:
+class PolicyTrial:
     """One method on one task with one seed.
 
     Attributes:
@@ -48,7 +48,7 @@ class Cell:
         return out / "runs" / self.name
 
 
-def imitation_config(config: ComparisonConfig, cell: Cell) -> ImitationConfig:
+def imitation_config(config: ComparisonConfig, trial: PolicyTrial) -> ImitationConfig:
     """What `imitate` is given, but for the number of steps where `minutes` decide it.
 
     Raises:
@@ -57,16 +57,16 @@ def imitation_config(config: ComparisonConfig, cell: Cell) -> ImitationConfig:
     defaults = ImitationConfig().model_dump(mode="json", exclude={"diffusion"})
     defaults["train"]["epochs"] = None  # the benchmark says how long, in epochs or in steps
     tree = nested(config.training, defaults)
-    tree = nested(config.method(cell.method).training, tree)
-    if cell.start != "scratch" and config.transfer is not None:
+    tree = nested(config.method(trial.method).training, tree)
+    if trial.start != "scratch" and config.transfer is not None:
         tree = nested(config.transfer.training, tree)
-    tree = nested({"frame": config.data.frame, "train.seed": cell.seed, "train.trackers": ()}, tree)
-    found = validate(ImitationConfig, tree, f"training of {cell.method}")
+    tree = nested({"frame": config.data.frame, "train.seed": trial.seed, "train.trackers": ()}, tree)
+    found = validate(ImitationConfig, tree, f"training of {trial.method}")
     if config.minutes is None:
         found.train.total_steps(1)
     if found.encoder.cameras != len(config.data.cameras):
         raise BadInputError(
-            f"training of {cell.method}",
+            f"training of {trial.method}",
             f"encoder.cameras = {found.encoder.cameras}",
             f"{len(config.data.cameras)}, as many as data.cameras",
             "correct one of the two",

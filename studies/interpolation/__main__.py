@@ -77,8 +77,8 @@ def main() -> None:
     }
     path = RESULTS / "interpolation.json"
     path.write_text(json.dumps(record, indent=1) + "\n")
-    for picture in (arguments.out / "study").glob("*.png"):
-        shutil.copy(picture, ROOT / "docs" / "assets" / picture.name)
+    for image in (arguments.out / "study").glob("*.png"):
+        shutil.copy(image, ROOT / "docs" / "assets" / image.name)
     print(f"Wrote {path}")
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from counterpoint.envs.goal.mazes import MazeGrid
 from counterpoint.errors import import_extra
 
-__all__ = ["draw_interpolation"]
+__all__ = ["plot_interpolation"]
 
 TITLES = {
     "parametric": "parametric",
@@ -23,7 +23,7 @@ TITLES = {
 COLOURS, START, WALL = "viridis", "#222222", "#c8c8c8"
 
 
-def draw_interpolation(
+def plot_interpolation(
     methods: Mapping[str, Any],
     positions: Float[NDArray[np.floating[Any]], "V 2"],
     maze: MazeGrid,
@@ -37,7 +37,7 @@ def draw_interpolation(
         methods: One encoder's part of what `interpolation_study` returns.
         positions: x and y of the validation states.
         maze: Where the walls are.
-        path: Of the picture.
+        path: Of the image.
         most: Pairs to draw, the first ones.
     """
     pairs = next(iter(methods.values()))["pairs"][:most]

@@ -53,7 +53,7 @@ def agent_encoder(agent: ContrastiveAgent) -> Encoder:
     goal (contrastive RL) is not told the goal.
 
     Raises:
-        BadInputError: When the agent's actions are discrete or it sees pictures.
+        BadInputError: When the agent's actions are discrete or it sees images.
     """
     spaces = agent.spaces
     if spaces.discrete or len(spaces.observation) != 1 or len(spaces.goal) != 1:
@@ -226,7 +226,7 @@ def interpolation_study(
     Raises:
         BadInputError: When a state lies in a wall, or a pair has one cell only.
     """
-    from studies.interpolation.figures import draw_interpolation  # matplotlib is an extra
+    from studies.interpolation.figures import plot_interpolation  # matplotlib is an extra
 
     cells = maze.cells_of(states[:, :2])
     alphas = np.linspace(0, 1, steps)
@@ -260,5 +260,5 @@ def interpolation_study(
     result = {"steps": steps, "anchors": len(chosen), "states": len(states), "encoders": found}
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / "interpolation.json", json.dumps(result, indent=1) + "\n")
-    draw_interpolation(found[next(iter(encoders))], states[:, :2], maze, out / "interpolation.png")
+    plot_interpolation(found[next(iter(encoders))], states[:, :2], maze, out / "interpolation.png")
     return result

@@ -1,8 +1,8 @@
-"""From the cells of the occupancy study to its tables: best learning rates, intervals, how much data for one error.
+"""From the trials of the occupancy study to its tables: best learning rates, intervals, how much data for one error.
 
 A method's learning rate is chosen for each amount of data and schedule by the error itself, averaged over seeds. That
 takes knowing the answer, so it says what a method can reach and not what a user would get; it is done for every method
-alike. A cell here is what `occupancy_training.train` returns, with the settings it was given.
+alike. A trial here is what `occupancy_training.train` returns, with the settings it was given.
 
 **How many times less data.** A baseline has some error at the largest amount of data, n_max. TD InfoNCE's curve against
 data is followed, straight between its points on logarithmic axes, to the n where it first has that error; the ratio is
@@ -83,15 +83,15 @@ def advantage(sizes: Sequence[int], ours: Reals, baseline: Reals) -> Tree:
     }
 
 
-def best_setting(cell: Mapping[str, Any], schedule: str, key: str = "error") -> int:
+def best_setting(trial: Mapping[str, Any], schedule: str, key: str = "error") -> int:
     """The setting with the smallest final error, mean over seeds, of one schedule."""
-    final = np.array(cell[key][-1]).mean(axis=0)
-    own = [i for i, setting in enumerate(cell["settings"]) if setting["schedule"] == schedule]
+    final = np.array(trial[key][-1]).mean(axis=0)
+    own = [i for i, setting in enumerate(trial["settings"]) if setting["schedule"] == schedule]
     return min(own, key=lambda i: float(final[i]))
 
 
 def summarise(
-    cells: Mapping[str, Mapping[str, Any]],
+    trials: Mapping[str, Mapping[str, Any]],
     floors: Mapping[str, Mapping[str, float]],
     known: Mapping[str, Any],
     *,
@@ -101,18 +101,18 @@ def summarise(
     """The study's tables.
 
     Args:
-        cells: By name, cut-size-method.
+        trials: By name, cut-size-method.
         floors: By name, cut-size-seed.
         known: What `train_known` returned.
         sizes: Growing.
         curve_size: Of the learning curves.
     """
     methods: dict[str, list[str]] = {}
-    for name in cells:
+    for name in trials:
         cut, _, method = name.split("-")
         if method not in methods.setdefault(cut, []):
             methods[cut].append(method)
-    schedules = sorted({setting["schedule"] for cell in cells.values() for setting in cell["settings"]})
+    schedules = sorted({setting["schedule"] for trial in trials.values() for setting in trial["settings"]})
     errors: Tree = {}
     curves: Tree = {}
     for cut, own in methods.items():
@@ -121,10 +121,10 @@ def summarise(
                 for suffix, key in KEYS.items():
                     if suffix and not method.startswith("c_learning"):
                         continue
-                    of_sizes = {n: cells[f"{cut}-{n}-{method}"] for n in sizes}
+                    of_sizes = {n: trials[f"{cut}-{n}-{method}"] for n in sizes}
                     place = errors.setdefault(cut, {}).setdefault(schedule, {})
                     place[method + suffix] = {str(n): _final(c, schedule, key) for n, c in of_sizes.items()}
-                curve = _curve(cells[f"{cut}-{curve_size}-{method}"], schedule)
+                curve = _curve(trials[f"{cut}-{curve_size}-{method}"], schedule)
                 curves.setdefault(cut, {}).setdefault(schedule, {})[method] = curve
     floor_table = _floor_table(floors)
     return {
@@ -138,36 +138,36 @@ def summarise(
         "floors": floor_table,
         "floor_advantages": {cut: _floor_advantages(sizes, table) for cut, table in floor_table.items()},
         "curves": curves,
-        "known_model": {name: _known(cell) for name, cell in known.items()},
+        "known_model": {name: _known(trial) for name, trial in known.items()},
         "intervals": "95 %: Student's t over seeds, of logarithms for ratios",
         "selection": "learning rate with the smallest error, mean over seeds, at each size and schedule",
     }
 
 
-def _final(cell: Mapping[str, Any], schedule: str, key: str) -> Tree:
+def _final(trial: Mapping[str, Any], schedule: str, key: str) -> Tree:
     """The best setting's final errors, and every rate's mean."""
-    best = best_setting(cell, schedule, key)
-    final = np.array(cell[key][-1])
+    best = best_setting(trial, schedule, key)
+    final = np.array(trial[key][-1])
     by_rate = {
         str(setting["learning_rate"]): final[:, i].tolist()
-        for i, setting in enumerate(cell["settings"])
+        for i, setting in enumerate(trial["settings"])
         if setting["schedule"] == schedule
     }
     return {
-        "learning_rate": cell["settings"][best]["learning_rate"],
+        "learning_rate": trial["settings"][best]["learning_rate"],
         "per_seed": final[:, best].tolist(),
         **_interval(seeds_interval(final[:, best])),
         "per_seed_by_rate": by_rate,
     }
 
 
-def _curve(cell: Mapping[str, Any], schedule: str) -> Tree:
+def _curve(trial: Mapping[str, Any], schedule: str) -> Tree:
     """Error against gradient step of the setting that ends best."""
-    best = best_setting(cell, schedule)
-    over_seeds = [seeds_interval(np.array(at)[:, best]) for at in cell["error"]]
+    best = best_setting(trial, schedule)
+    over_seeds = [seeds_interval(np.array(at)[:, best]) for at in trial["error"]]
     return {
-        "learning_rate": cell["settings"][best]["learning_rate"],
-        "steps": cell["steps"],
+        "learning_rate": trial["settings"][best]["learning_rate"],
+        "steps": trial["steps"],
         **{part: [getattr(e, part) for e in over_seeds] for part in ("value", "low", "high")},
     }
 
@@ -230,11 +230,11 @@ def _floor_advantages(sizes: Sequence[int], table: Tree) -> Tree:
     }
 
 
-def _known(cell: Mapping[str, Any]) -> Tree:
+def _known(trial: Mapping[str, Any]) -> Tree:
     """The setting with the smallest final error, its whole curve."""
-    errors = np.array(cell["error"])[:, 0]
+    errors = np.array(trial["error"])[:, 0]
     best = int(errors[-1].argmin())
-    return {"setting": best, "steps": cell["steps"], "error": errors[:, best].tolist()}
+    return {"setting": best, "steps": trial["steps"], "error": errors[:, best].tolist()}
 
 
 def _interval(estimate: Estimate) -> Tree:

@@ -10,7 +10,7 @@ from counterpoint.errors import import_extra
 from studies.occupancy.known import KNOWN
 from studies.occupancy.methods import METHODS
 
-__all__ = ["FIGURES", "draw_all"]
+__all__ = ["FIGURES", "plot_all"]
 
 MAIN = ("mc_infonce_renormalise", "c_learning", "sr", "td_infonce")
 VARIANTS = ("c_learning", "c_learning_normalised", "c_learning_pairs", "c_learning_both", "td_infonce")
@@ -35,7 +35,7 @@ ERROR, DATA = "mean |p̂ - p|", "transitions"
 Tree = Mapping[str, Any]
 
 
-def draw_all(result: Tree, out: Path) -> None:
+def plot_all(result: Tree, out: Path) -> None:
     """Draw every figure as a PNG.
 
     Args:
@@ -45,8 +45,8 @@ def draw_all(result: Tree, out: Path) -> None:
     pyplot = import_extra("matplotlib.pyplot", "report")
     settings = {"font.size": 9, "axes.grid": True, "grid.alpha": 0.25, "legend.frameon": False, "figure.dpi": 130}
     with pyplot.rc_context(settings):
-        for name, draw in FIGURES.items():
-            figure = draw(pyplot, result)
+        for name, plot in FIGURES.items():
+            figure = plot(pyplot, result)
             figure.savefig(out / f"occupancy_{name}.png", bbox_inches="tight")
             pyplot.close(figure)
 

@@ -93,7 +93,7 @@ def occupancy_study(config: OccupancyConfig, out: Path) -> dict[str, Any]:
     Raises:
         BadInputError: When the folder holds a study of another configuration.
     """
-    from studies.occupancy.figures import draw_all  # matplotlib is an extra
+    from studies.occupancy.figures import plot_all  # matplotlib is an extra
 
     study = Study("occupancy study", out, config)
     trials = [Trial("known", partial(_train_known, config))]
@@ -118,7 +118,7 @@ def occupancy_study(config: OccupancyConfig, out: Path) -> dict[str, Any]:
         kept = {"mean": final.value, "low": final.low, "high": final.high}
         found.setdefault("by_batch", {}).setdefault(method, {})[str(batch)] = kept
     result = study.finish("occupancy", found)
-    draw_all(result, out)
+    plot_all(result, out)
     return result
 
 

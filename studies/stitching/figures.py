@@ -19,13 +19,13 @@ from studies.gridworld import GridWorld
 from studies.stitching.data import Paths
 from studies.stitching.trials import Case
 
-__all__ = ["draw_all", "draw_shortcuts", "draw_stitching"]
+__all__ = ["plot_all", "plot_shortcuts", "plot_stitching"]
 
 TD, MC, DATA, DARK = "#0072B2", "#D55E00", "#8a8a8a", "#222222"
 Records = Sequence[Mapping[str, Any]]
 
 
-def draw_all(cases: Mapping[str, Sequence[Case]], records: Mapping[tuple[str, str], Records], out: Path) -> None:
+def plot_all(cases: Mapping[str, Sequence[Case]], records: Mapping[tuple[str, str], Records], out: Path) -> None:
     """`stitching_<style>.png` and `shortcuts_<kind>.png`, all of the first seed.
 
     Args:
@@ -44,9 +44,9 @@ def draw_all(cases: Mapping[str, Sequence[Case]], records: Mapping[tuple[str, st
         }
         stem = experiment.replace(" ", "_")
         if len(first[0].pairs) > 1:
-            draw_stitching(first[0], chosen, out / f"stitching_{stem}.png")
+            plot_stitching(first[0], chosen, out / f"stitching_{stem}.png")
         else:
-            draw_shortcuts(first, chosen, out / f"shortcuts_{stem}.png")
+            plot_shortcuts(first, chosen, out / f"shortcuts_{stem}.png")
 
 
 ROWS = (
@@ -57,7 +57,7 @@ ROWS = (
 )
 
 
-def draw_stitching(case: Case, records: Mapping[tuple[str, str], Records], path: Path) -> None:
+def plot_stitching(case: Case, records: Mapping[tuple[str, str], Records], path: Path) -> None:
     """A column a (start, goal) pair; the data on the left, methods and rules below each other (Fig. 4 and 8)."""
     pairs = case.pairs
     figure, panels = _panels(len(ROWS), len(pairs) + 1)
@@ -78,7 +78,7 @@ def draw_stitching(case: Case, records: Mapping[tuple[str, str], Records], path:
     figure.savefig(path)
 
 
-def draw_shortcuts(cases: Sequence[Case], records: Mapping[tuple[str, str], Records], path: Path) -> None:
+def plot_shortcuts(cases: Sequence[Case], records: Mapping[tuple[str, str], Records], path: Path) -> None:
     """A row a layout; the data on the left, then methods and rules (Fig. 5 and 9)."""
     figure, panels = _panels(len(cases), len(ROWS) + 1)
     for row, case in enumerate(cases):

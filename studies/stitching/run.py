@@ -113,7 +113,7 @@ def stitching_study(config: StitchingConfig, out: Path) -> dict[str, Any]:
     Raises:
         BadInputError: When the folder holds a study of another configuration, or a worker process was killed.
     """
-    from studies.stitching.figures import draw_all  # matplotlib is an extra
+    from studies.stitching.figures import plot_all  # matplotlib is an extra
 
     study = Study("stitching study", out, config)
     plan = [(experiment, *cell) for experiment in (*STAIRCASES, *SHORTCUTS) for cell in CELLS]
@@ -132,7 +132,7 @@ def stitching_study(config: StitchingConfig, out: Path) -> dict[str, Any]:
     walks: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for (experiment, method, _), content in found.items():
         walks.setdefault((experiment, method), []).extend(content["records"])
-    draw_all({name: _cases(config, name) for name in (*STAIRCASES, *SHORTCUTS)}, walks, out)
+    plot_all({name: _cases(config, name) for name in (*STAIRCASES, *SHORTCUTS)}, walks, out)
     return result
 
 

@@ -80,7 +80,7 @@ def small_comparison(path: Path) -> ComparisonConfig:
         ),
         seeds=(0, 42),
         evaluation=Evaluations(checkpoints=2, episodes=5, between=3, envs=3),
-        measures=Measures(frames=4, probe_frames=16, pictures=2),
+        measures=Measures(frames=4, probe_frames=16, images=2),
         transfer=Transfer(
             targets={SOURCE: (TARGET,)}, demonstrations=2, training={"train": {"steps": 4}, "optimizer.lr": 1e-4}
         ),

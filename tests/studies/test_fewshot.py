@@ -82,7 +82,7 @@ def test_a_benchmark_writes_its_table_and_figures(whole: tuple[Path, dict[str, A
     assert "| method | top | low | mean | IQM |" in table
     assert "Mean of all, at most three, of 3 evaluations:" in table
     assert (
-        "Pictures are centred: those of scratch on their demonstrations; those of premier_taco/frozen, "
+        "Images are centred: those of scratch on their demonstrations; those of premier_taco/frozen, "
         "premier_taco/finetuned on the pretraining data's frames." in table
     )
 
@@ -100,7 +100,7 @@ def test_one_that_was_interrupted_goes_on_to_the_same_result(
         return own(*arguments, **options)
 
     monkeypatch.setattr(trials, "clone", interrupted)
-    monkeypatch.setattr(figures, "draw_all", lambda *_: None)
+    monkeypatch.setattr(figures, "plot_all", lambda *_: None)
     with pytest.raises(KeyboardInterrupt):
         fewshot_study(config, tmp_path)
     assert not (tmp_path / "fewshot.json").exists()
@@ -118,7 +118,7 @@ def test_workers_give_the_same_numbers(
     for path in (tmp_path / "trials").glob("pretrain-*.json"):
         path.unlink()
     shutil.rmtree(tmp_path / "pretraining")
-    monkeypatch.setattr(figures, "draw_all", lambda *_: None)
+    monkeypatch.setattr(figures, "plot_all", lambda *_: None)
     side_by_side = config.model_copy(update={"processes": 2, "pretraining_processes": 2})
     again = fewshot_study(side_by_side, tmp_path)
     numbers = {name: run["metrics"] for name, run in again["pretraining"].items()}

@@ -21,7 +21,7 @@ from studies.icon import data, training
 from studies.icon.config import ComparisonConfig, nested
 from studies.icon.data import evaluation_seeds, open_episodes
 from studies.icon.run import icon_study, plan
-from studies.icon.trials import Cell
+from studies.icon.trials import PolicyTrial
 from tests.studies.icon_world import SOURCE, TARGET, make_robot, record_robots, recorded_comparison
 
 ALONE, MOVED = f"{TARGET} (alone)", f"{TARGET} (transferred)"
@@ -140,12 +140,12 @@ def test_transferred_policies_begin_with_the_source_s(
         return imitate(*arguments, **options)
 
     monkeypatch.setattr(training, "imitate", watched)
-    for cell in (Cell("Diff-C", TARGET, 42, "alone"), Cell("Diff-C", TARGET, 42, "transferred")):
+    for cell in (PolicyTrial("Diff-C", TARGET, 42, "alone"), PolicyTrial("Diff-C", TARGET, 42, "transferred")):
         (tmp_path / "trials" / f"{cell.name}.json").unlink()
         shutil.rmtree(cell.run(tmp_path))
     icon_study(config, tmp_path)
     assert starts[0] is None
-    source = DiffusionPolicy.from_pretrained(Cell("Diff-C", SOURCE, 42).run(tmp_path))
+    source = DiffusionPolicy.from_pretrained(PolicyTrial("Diff-C", SOURCE, 42).run(tmp_path))
     for own, theirs in zip(starts[1].parameters(), source.parameters(), strict=True):
         assert torch.equal(own, theirs)
 

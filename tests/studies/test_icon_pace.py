@@ -8,7 +8,7 @@ from counterpoint.training.imitate import build_imitation
 from studies.icon.config import ComparisonConfig
 from studies.icon.data import open_episodes
 from studies.icon.pace import measure_pace, paced, read_pace, steps_of
-from studies.icon.trials import Cell, imitation_config
+from studies.icon.trials import PolicyTrial, imitation_config
 from tests.data.sampling import sampler
 from tests.studies.icon_world import CAMERA, SOURCE, recorded_comparison
 
@@ -21,7 +21,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> ComparisonConfig:
 def test_the_number_of_steps_is_the_loader_s(config: ComparisonConfig, tmp_path: Path) -> None:
     by_epoch = {"train": {"epochs": 3, "batch_size": 4}}
     own = config.model_copy(update={"training": config.training | by_epoch, "transfer": None})
-    settings = imitation_config(own, Cell("ICon-Diff-C", SOURCE, 0))
+    settings = imitation_config(own, PolicyTrial("ICon-Diff-C", SOURCE, 0))
     train, _ = open_episodes(own, tmp_path, SOURCE)
     spec = build_imitation(settings, train, (CAMERA,)).sampling()
     loader = sampler(train, spec, batch_size=4, seed=0, camera=(CAMERA,))
@@ -30,7 +30,7 @@ def test_the_number_of_steps_is_the_loader_s(config: ComparisonConfig, tmp_path:
 
 def test_the_slowest_method_s_pace_decides_for_all(config: ComparisonConfig, tmp_path: Path) -> None:
     own = config.model_copy(update={"minutes": 0.2})
-    cells = [Cell(method.name, SOURCE, 0) for method in own.methods]
+    cells = [PolicyTrial(method.name, SOURCE, 0) for method in own.methods]
     measure_pace(own, tmp_path, cells)
     found = read_pace(tmp_path)
     assert found is not None

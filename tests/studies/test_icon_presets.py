@@ -6,7 +6,7 @@ from studies.harness import load_preset, presets
 from studies.icon.config import ComparisonConfig, nested
 from studies.icon.paper import PAPER, paper_number
 from studies.icon.run import plan
-from studies.icon.trials import Cell, imitation_config
+from studies.icon.trials import PolicyTrial, imitation_config
 
 
 def preset(name: str) -> ComparisonConfig:
@@ -30,15 +30,16 @@ def test_presets_are_whole(name: str) -> None:
 
 def test_presets_are_the_paper_s_where_they_say_so() -> None:
     config = preset("transfer")
-    source = imitation_config(config, Cell("ICon-Diff-C", "robosuite/Lift", 42))
-    target = imitation_config(config, Cell("ICon-Diff-C", "robosuite/Lift-IIWA", 42, "transferred"))
+    source = imitation_config(config, PolicyTrial("ICon-Diff-C", "robosuite/Lift", 42))
+    target = imitation_config(config, PolicyTrial("ICon-Diff-C", "robosuite/Lift-IIWA", 42, "transferred"))
     assert (source.train.epochs, target.train.epochs) == (600, 300)
     assert (source.train.batch_size, source.frame, source.encoder.size) == (64, 256, 224)
     assert (config.demonstrations_for("robosuite/Lift"), config.demonstrations_for("robosuite/Lift-IIWA")) == (50, 5)
     assert source.icon is not None
-    assert imitation_config(config, Cell("Diff-C", "robosuite/Lift", 0)).icon is None
+    assert imitation_config(config, PolicyTrial("Diff-C", "robosuite/Lift", 0)).icon is None
     assert (
-        imitation_config(preset("paper"), Cell("ICon-Diff-T", "robosuite/Lift", 0)).diffusion.network == "transformer"
+        imitation_config(preset("paper"), PolicyTrial("ICon-Diff-T", "robosuite/Lift", 0)).diffusion.network
+        == "transformer"
     )
     assert config.seeds == (0, 42, 100)
     assert config.evaluation.checkpoints == 600 // 50

@@ -10,7 +10,7 @@ from counterpoint.evaluation.statistics import seeds_interval, wilson
 from studies.icon.config import ComparisonConfig, IconData, Method
 from studies.icon.summary import stability, success, summarise
 from studies.icon.table import interval, success_rows, tables
-from studies.icon.trials import Cell
+from studies.icon.trials import PolicyTrial
 
 TASK = "robosuite/Lift"
 CONFIG = ComparisonConfig(
@@ -27,8 +27,10 @@ def inside(share: list[float | None], *blocks: float) -> dict[str, Any]:
     return {"share": share, "area": area, "separability": list(blocks), "attention": [[0.5, 0.5]]}
 
 
-def cell(method: str, seed: int, curve: list[dict[str, Any]], looks: dict[str, Any]) -> tuple[Cell, dict[str, Any]]:
-    return Cell(method, TASK, seed), {"curve": curve, "inside": looks}
+def cell(
+    method: str, seed: int, curve: list[dict[str, Any]], looks: dict[str, Any]
+) -> tuple[PolicyTrial, dict[str, Any]]:
+    return PolicyTrial(method, TASK, seed), {"curve": curve, "inside": looks}
 
 
 FOUND = dict(

@@ -89,7 +89,7 @@ def test_what_was_interrupted_goes_on_to_the_same_numbers(
         return own(method, *arguments, **options)
 
     monkeypatch.setattr(run, "train", interrupted)
-    monkeypatch.setattr(figures, "draw_all", no_figures)
+    monkeypatch.setattr(figures, "plot_all", no_figures)
     with pytest.raises(KeyboardInterrupt):
         occupancy_study(TINY, tmp_path)
     assert not (tmp_path / "occupancy.json").exists()
@@ -104,7 +104,7 @@ def test_two_processes_give_the_same_numbers(
     study: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, whole = study
-    monkeypatch.setattr(figures, "draw_all", no_figures)
+    monkeypatch.setattr(figures, "plot_all", no_figures)
     shutil.copytree(out, tmp_path, dirs_exist_ok=True)
     for path in (tmp_path / "trials").glob("trajectory-*.json"):
         path.unlink()

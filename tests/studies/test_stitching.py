@@ -81,7 +81,7 @@ def test_a_study_goes_on_where_it_stopped_and_ends_the_same(tmp_path: Path, monk
         return run_trial(*arguments, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(run, "run_trial", stop_at_the_sixth)
-    monkeypatch.setattr(figures, "draw_all", lambda *_: None)
+    monkeypatch.setattr(figures, "plot_all", lambda *_: None)
     with pytest.raises(StoppedError):
         stitching_study(TINY, tmp_path / "part")
     assert len(list((tmp_path / "part" / "trials").glob("*.json"))) == 5
