@@ -1,16 +1,16 @@
-"""C-learning: future states classified by temporal differences (Eysenbach et al., ICLR 2021; arXiv 2011.08909).
+"""C-learning: classification of future states by temporal differences (Eysenbach et al., ICLR 2021; arXiv 2011.08909).
 
     C(s, a, s+) = sigmoid(f(s, a, s+))
     loss = -(1 - gamma) E log C(s, a, s') - gamma E[w log C(s, a, s+)] - E log(1 - C(s, a, s+)),   s+ ~ p(s+)
     w    = sg C / (1 - C) at (s', a' ~ pi, s+)  =  sg e^f
     p(s+ | s, a) = p(s+) C / (1 - C)  at the optimum
 
-a' comes from the data where the behaviour policy itself is evaluated. It is the temporal difference form of NCE, as TD
-InfoNCE is of InfoNCE. TD InfoNCE's Appendix E.3 names two steps from the one to the other: weights divided by their
-mean (`self_normalised`), and the last two terms over all pairs of the batch (`c_learning_pairwise_loss`, "N^2").
+a' is the data's action when the behaviour policy itself is evaluated. C-learning is the temporal difference form of
+NCE, as TD InfoNCE is of InfoNCE. TD InfoNCE's Appendix E.3 names two steps from one to the other: weights divided by
+their mean (`self_normalised`), and the last two terms over all pairs of the batch (`c_learning_pairwise_loss`, "N^2").
 
-Symbols: f(s, a, s') -> `next_logits`; f(s, a, s+) -> `future_logits`; f(s', a', s+) under the slowly moving classifier
--> `weight_logits`. Twins stand on a last axis; w takes their minimum, and one w teaches both.
+Symbols: f(s, a, s') -> `next_logits`; f(s, a, s+) -> `future_logits`; f(s', a', s+) under the target classifier
+-> `weight_logits`. Twins are on a last axis; w takes their minimum, and both are trained with one w.
 
 Where the sources differ:
   - The authors clip w at 20 unless told otherwise, which bends the fixed point wherever p(s+ | s, a) > 20 p(s+).
@@ -28,8 +28,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from counterpoint.errors import BadInputError
-from counterpoint.objectives.infonce import in_full_precision
+from counterpoint.errors import require
+from counterpoint.objectives.infonce import in_full_precision, shapes
 from counterpoint.objectives.td_infonce import check_square
 
 __all__ = ["c_learning_loss", "c_learning_pairwise_loss"]
@@ -45,24 +45,20 @@ def c_learning_loss(
     self_normalised: bool = False,
     clip: float = math.inf,
 ) -> Float[Tensor, ""]:
-    """C-learning with one drawn state for each situation, mean over situations and twins.
+    """Return the C-learning loss with one sampled state for each situation, mean over situations and twins.
 
     Args:
         next_logits: Each situation with its next state.
-        future_logits: Each situation with a state drawn from p(s+).
-        weight_logits: Each next situation with that same state, under the slowly moving classifier; no gradient.
+        future_logits: Each situation with a state sampled from p(s+).
+        weight_logits: Each next situation with that same state, under the target classifier; no gradient.
         discount: gamma.
         self_normalised: Divide w by its mean over the batch.
-        clip: The greatest w, before it is normalised.
+        clip: The largest w, before it is normalised.
     """
-    shapes = [tuple(x.shape) for x in (next_logits, future_logits, weight_logits)]
-    if len(set(shapes)) > 1 or next_logits.ndim not in (1, 2):
-        raise BadInputError(
-            "next_logits, future_logits, weight_logits",
-            f"shapes {', '.join(map(str, shapes))}",
-            "[B] each, or [B, 2] of twins",
-            "score each situation with its own next state and with one drawn state",
-        )
+    same = next_logits.shape == future_logits.shape == weight_logits.shape
+    found, expected = shapes(next_logits, future_logits, weight_logits), "[B] each, or [B, 2] of twins"
+    hint = "score each situation with its own next state and with one sampled state"
+    require(same and next_logits.ndim in (1, 2), "next_logits, future_logits, weight_logits", found, expected, hint)
     least = weight_logits.amin(1) if weight_logits.ndim == 2 else weight_logits
     w = _weights(least, clip, self_normalised)
     return _loss(next_logits, future_logits, w, discount)
@@ -78,15 +74,15 @@ def c_learning_pairwise_loss(
     self_normalised: bool = False,
     clip: float = math.inf,
 ) -> Float[Tensor, ""]:
-    """C-learning whose drawn states serve every situation of the batch ("N^2"), mean over pairs and twins.
+    """Return the C-learning loss over all pairs of situations and sampled states ("N^2"), mean over pairs and twins.
 
     Args:
         next_logits: Situations with next states; only the diagonal, the pairs, is read.
-        future_logits: Situations with states drawn from p(s+).
-        weight_logits: Next situations with those same states, under the slowly moving classifier; no gradient.
+        future_logits: Situations with states sampled from p(s+).
+        weight_logits: Next situations with those same states, under the target classifier; no gradient.
         discount: gamma.
         self_normalised: Divide each row of w by its mean, which is B times TD InfoNCE's softmax.
-        clip: The greatest w, before it is normalised.
+        clip: The largest w, before it is normalised.
     """
     check_square(next_logits=next_logits, future_logits=future_logits, weight_logits=weight_logits)
     least = weight_logits.amin(2) if weight_logits.ndim == 3 else weight_logits
@@ -95,7 +91,7 @@ def c_learning_pairwise_loss(
 
 
 def _weights(logits: Float[Tensor, "*B"], clip: float, self_normalised: bool) -> Float[Tensor, "*B"]:
-    """C / (1 - C) = e^f without gradient; divided by its mean over the last axis it is a scaled softmax."""
+    """Return C / (1 - C) = e^f without gradient; divided by its mean over the last axis it is a scaled softmax."""
     logits = logits.detach().clamp(max=math.log(clip))
     return logits.softmax(-1) * logits.shape[-1] if self_normalised else logits.exp()
 
@@ -103,7 +99,7 @@ def _weights(logits: Float[Tensor, "*B"], clip: float, self_normalised: bool) ->
 def _loss(
     next_logits: Float[Tensor, "*P"], future_logits: Float[Tensor, "*B"], w: Float[Tensor, "*B"], discount: float
 ) -> Float[Tensor, ""]:
-    """The three terms; -log C = softplus(-f) and -log(1 - C) = softplus(f)."""
+    """Return the sum of the three terms; -log C = softplus(-f) and -log(1 - C) = softplus(f)."""
     if future_logits.ndim > w.ndim:
         w = w[..., None]
     reached = functional.softplus(-next_logits).mean()

@@ -1,4 +1,4 @@
-"""CLIP on goal frames: a clip's last frame and its instruction, by symmetric InfoNCE (Radford et al., 2021).
+"""CLIP on goal frames: symmetric InfoNCE of each clip's last frame and its instruction (Radford et al., 2021).
 
     L = (CE(F, diag) + CE(F^T, diag)) / 2,  F[i, j] = cos(phi(o_T^i), psi(l^j)) / temperature
 
@@ -37,7 +37,7 @@ class CLIPGoalConfig(ClipConfig):
 def clip_goal_logits(
     frames: Float[Tensor, "B D"], text: Float[Tensor, "B D"], *, temperature: float = 0.01
 ) -> Float[Tensor, "B B"]:
-    """Cosines of every frame (rows) with every instruction (columns), over the temperature."""
+    """Return cosines of every frame (rows) with every instruction (columns), over the temperature."""
     return unit(frames) @ unit(text).T / temperature
 
 
@@ -49,7 +49,7 @@ def clip_goal_loss(
     temperature: float = 0.01,
     labels: Int[Tensor, " B"] | None = None,
 ) -> Float[Tensor, ""]:
-    """Symmetric InfoNCE between goal frames and instructions.
+    """Return symmetric InfoNCE between goal frames and instructions.
 
     Args:
         frames: Raw embedding of each clip's last frame.
@@ -77,7 +77,7 @@ class CLIPGoal(ClipObjective):
         self.config = config
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
-        """`clip_goal_loss` and the metrics of its logits."""
+        """Return `clip_goal_loss` and the metrics of its logits."""
         goals, text = features.rows["frames"][:, 0], features.rows["text"]
         labels = batch["instruction_id"] if self.config.multi_positive else None
         logits = clip_goal_logits(goals, text, temperature=self.config.temperature)

@@ -1,4 +1,4 @@
-"""Contrastive RL: which future belongs to which situation (Eysenbach et al., NeurIPS 2022; arXiv 2206.07568).
+"""Contrastive RL: contrast of situations with future states (Eysenbach et al., NeurIPS 2022; arXiv 2206.07568).
 
     energies    f = phi(s, a) . psi(g), scaled by 1/sqrt(D), or minus the distance of the two (squared)
     NCE         mean over all pairs of -log sigmoid(f) on the diagonal and -log(1 - sigmoid(f)) beside it
@@ -8,14 +8,14 @@
     AWR         -mean min(e^(alpha (q - v)), 100) log pi(a | s)
 
 Symbols: phi -> `phi`, psi -> `psi`, raw representations, twins on a first axis; f -> `logits`, twins on a last axis;
-row i is situation i, column j a future state (a goal) drawn for situation j.
+row i is situation i, column j a future state (a goal) sampled for situation j.
 
 Where the sources differ:
-  - Of the paper's NCE, OGBench's form is followed (scaled inner product, mean over all pairs and twins, so that the
+  - We follow OGBench's form of the paper's NCE (scaled inner product, mean over all pairs and twins, so that the
     positives weigh 1/B), and its two actors.
   - Energies, directions and the penalty are JaxGCRL's. Its symmetric loss is the sum of both directions; here it is
     the mean. It adds 1e-6 to all logits before the penalty; here nothing is added.
-  - JaxGCRL's `binary_nce` is -mean sigmoid(f), which does not know the positives and grows all logits alike; its
+  - JaxGCRL's `binary_nce` is -mean sigmoid(f), which ignores the positives and raises all logits alike; its
     `cosine` divides by the norm of all representations together. Neither is reproduced. For cosines pass unit vectors.
 """
 
@@ -28,8 +28,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from counterpoint.errors import BadInputError
-from counterpoint.objectives.infonce import in_full_precision
+from counterpoint.errors import require
+from counterpoint.objectives.infonce import in_full_precision, shapes
 from counterpoint.objectives.td_infonce import check_square, mc_infonce_loss
 
 __all__ = [
@@ -43,14 +43,14 @@ __all__ = [
     "scaled_inner_product",
 ]
 
-AWR_LIMIT = 100.0  # the greatest weight of a cloned action
+AWR_LIMIT = 100.0  # largest weight of a cloned action
 
 
 @in_full_precision
 def inner_product_logits(
     phi: Float[Tensor, "*twins B D"], psi: Float[Tensor, "*twins B D"]
 ) -> Float[Tensor, "B B *twins"]:
-    """Inner products of every pair; cosines where both are unit vectors.
+    """Return inner products of every pair; cosines where both are unit vectors.
 
     Args:
         phi: Representations of situations, twins first.
@@ -64,7 +64,7 @@ def inner_product_logits(
 def scaled_inner_product(
     phi: Float[Tensor, "*twins B D"], psi: Float[Tensor, "*twins B D"]
 ) -> Float[Tensor, "B B *twins"]:
-    """Inner products of every pair over sqrt(D); OGBench's energy.
+    """Return inner products of every pair over sqrt(D); OGBench's energy.
 
     Args:
         phi: Representations of situations, twins first.
@@ -77,10 +77,10 @@ def scaled_inner_product(
 def negative_distance_logits(
     phi: Float[Tensor, "*twins B D"], psi: Float[Tensor, "*twins B D"], *, squared: bool = False
 ) -> Float[Tensor, "B B *twins"]:
-    """Minus the distance of every pair, sqrt(||phi - psi||^2 + 1e-6); JaxGCRL's `norm`, and `l2` when squared.
+    """Return minus the distance of every pair, sqrt(||phi - psi||^2 + 1e-6); JaxGCRL's `norm`, and `l2` when squared.
 
-    Squares come from inner products, so that nothing of size B x B x D is made; in single precision they are good to
-    about 1e-7 of the representations' own squared length.
+    Squares come from inner products, without a tensor of size B x B x D; in single precision their error is about 1e-7
+    of the representations' squared length.
 
     Args:
         phi: Representations of situations, twins first.
@@ -95,23 +95,23 @@ def negative_distance_logits(
 
 @in_full_precision
 def contrastive_nce_loss(logits: Float[Tensor, "B B *twins"]) -> Float[Tensor, ""]:
-    """Binary cross entropy of sigmoid(logits) against the identity, mean over pairs and twins.
+    """Return the binary cross entropy of sigmoid(logits) against the identity, mean over pairs and twins.
 
     Args:
-        logits: Row i: a situation; column j: a future state drawn for situation j.
+        logits: Row i: a situation; column j: a future state sampled for situation j.
     """
     check_square(logits=logits)
-    # softplus(f) is -log(1 - sigmoid(f)), and f less is -log sigmoid(f).
+    # softplus(f) is -log(1 - sigmoid(f)), and softplus(f) - f is -log sigmoid(f).
     return functional.softplus(logits).mean() - logits.diagonal().mean() / len(logits)
 
 
 def row_column_infonce_loss(
     logits: Float[Tensor, "B B *twins"], direction: Literal["forward", "backward", "symmetric"] = "symmetric"
 ) -> Float[Tensor, ""]:
-    """InfoNCE of each situation among states, of each state among situations, or the mean of both.
+    """Return InfoNCE of each situation among states, of each state among situations, or the mean of both.
 
     Args:
-        logits: Row i: a situation; column j: a future state drawn for situation j.
+        logits: Row i: a situation; column j: a future state sampled for situation j.
         direction: Rows, columns, or both.
     """
     check_square(logits=logits)
@@ -123,7 +123,7 @@ def row_column_infonce_loss(
 
 @in_full_precision
 def logsumexp_penalty(logits: Float[Tensor, "B B *twins"], weight: float) -> Float[Tensor, ""]:
-    """The mean square of the rows' log sums, times `weight`; added to InfoNCE.
+    """Return the mean square of the rows' log sums, times `weight`; added to InfoNCE.
 
     Args:
         logits: Row i: a situation; column j: a future state.
@@ -135,11 +135,11 @@ def logsumexp_penalty(logits: Float[Tensor, "B B *twins"], weight: float) -> Flo
 
 @in_full_precision
 def ddpgbc_loss(q: Float[Tensor, " B *twins"], log_prob: Float[Tensor, " B"], *, alpha: float) -> Float[Tensor, ""]:
-    """The DDPG+BC actor: climb q, in units of its mean size, and stay likely to do what the data did.
+    """Return the DDPG+BC actor's loss: maximise q, in units of its mean size, and the data's actions' likelihood.
 
     Args:
-        q: Of the policy's actions; gradients flow through it. Twins count by their minimum.
-        log_prob: Of the data's actions under the policy.
+        q: Values of the policy's actions, with gradient. Twins count by their minimum.
+        log_prob: Log probabilities of the data's actions under the policy.
         alpha: Weight of cloning; OGBench's for contrastive RL is 0.1.
     """
     least = _least(q, log_prob)
@@ -150,12 +150,12 @@ def ddpgbc_loss(q: Float[Tensor, " B *twins"], log_prob: Float[Tensor, " B"], *,
 def awr_loss(
     q: Float[Tensor, " B *twins"], v: Float[Tensor, " B"], log_prob: Float[Tensor, " B"], *, alpha: float
 ) -> Float[Tensor, ""]:
-    """The advantage-weighted actor: clone the data's actions, better ones more.
+    """Return the advantage-weighted actor's loss: clone the data's actions, better ones more.
 
     Args:
-        q: Of the data's actions. Twins count by their minimum. No gradient.
+        q: Values of the data's actions. Twins count by their minimum. No gradient.
         v: Values of the same situations without the action. No gradient.
-        log_prob: Of the data's actions under the policy.
+        log_prob: Log probabilities of the data's actions under the policy.
         alpha: Inverse temperature of the weights e^(alpha (q - v)), which are clipped at 100.
     """
     advantage = _least(q, log_prob, v) - v
@@ -163,14 +163,10 @@ def awr_loss(
 
 
 def _least(q: Float[Tensor, " B *twins"], *others: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
-    """The twins' minimum of q, whose rows must be as many as the others'."""
-    if q.ndim not in (1, 2) or any(x.shape != q.shape[:1] for x in others):
-        raise BadInputError(
-            "q",
-            f"shapes {', '.join(str(tuple(x.shape)) for x in (q, *others))}",
-            "[B] or [B, 2], and [B] for the others",
-            "pass one value of each situation",
-        )
+    """Return the twins' minimum of q, which must have as many rows as the others."""
+    ok = q.ndim in (1, 2) and all(x.shape == q.shape[:1] for x in others)
+    found, expected = shapes(q, *others), "[B] or [B, 2], and [B] for the others"
+    require(ok, "q", found, expected, "pass one value of each situation")
     return q if q.ndim == 1 else q.amin(1)
 
 
@@ -179,10 +175,6 @@ def _twins_last(logits: Float[Tensor, "*twins B B"]) -> Float[Tensor, "B B *twin
 
 
 def _check_representations(phi: Float[Tensor, "*twins B D"], psi: Float[Tensor, "*twins B D"]) -> None:
-    if phi.ndim not in (2, 3) or phi.shape != psi.shape:
-        raise BadInputError(
-            "phi, psi",
-            f"shapes {tuple(phi.shape)} and {tuple(psi.shape)}",
-            "[B, D] or [2, B, D], one shape for both",
-            "pass one representation of each situation and of each future state, twins on the first axis",
-        )
+    ok = phi.ndim in (2, 3) and phi.shape == psi.shape
+    expected = "[B, D] or [2, B, D], one shape for both"
+    require(ok, "phi, psi", shapes(phi, psi), expected, "pass one representation of each situation and future state")

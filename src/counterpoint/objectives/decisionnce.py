@@ -1,4 +1,4 @@
-"""DecisionNCE: segments preferred for their own instructions (Li et al., ICML 2024; arXiv 2402.18137).
+"""DecisionNCE: contrast of segments and instructions by implicit preference (Li et al., ICML 2024; arXiv 2402.18137).
 
     -P (Eq. 3, 4)    r(i, j) = S(phi(o_{n+m}^i), psi(l^j)) - S(phi(o_n^i), psi(l^j)),  S the cosine
     -T (Eq. 6)       r(i, j) = S(phi(o_{n+m}^i) - phi(o_n^i), psi(l^j))
@@ -11,7 +11,7 @@ Symbols: phi(o_n^i), ..., phi(o_{n+m}^i) -> `frames[i]`; psi(l^j) -> `text[j]`; 
 Where the sources differ:
   - Algorithm 1 as printed lost the cross indices of its denominators; Eq. 5 and 7 stand.
   - Eq. 5 and 7 have no temperature; the authors fix 0.01 (a logit scale of 100). Algorithm 1 sums the two
-    directions, the authors take their mean. Followed: the authors.
+    directions, the authors take their mean. We follow the authors.
   - More than two frames: -T sums the cosines of consecutive differences (Eq. 24 and 25, Appendix E.2). -P
     telescopes to last minus first, whatever lies between. The authors' -P subtracts one half of the frames
     from the other, which is `decisionnce_p_loss_halves`; theirs of three frames broadcasts, and is refused.
@@ -33,7 +33,7 @@ from torch import Tensor
 
 from counterpoint.data.draws import SortedUniform, StartGoal
 from counterpoint.encoders.base import DualEncoder
-from counterpoint.errors import BadInputError
+from counterpoint.errors import require
 from counterpoint.objectives.base import Batch, ClipConfig, ClipObjective, Features, LossOutput
 from counterpoint.objectives.infonce import check_clips, contrast_metrics, in_full_precision, symmetric_infonce, unit
 
@@ -49,9 +49,9 @@ __all__ = [
 ]
 
 STILL = 1e-3
-"""Under this share of the two frames' root mean square norm, a difference counts as standing still.
+"""Differences below this share of the two frames' root mean square norm count as no change.
 
-It is about what rounding in half precision makes of two equal frames.
+It is about the difference of two equal frames after rounding to half precision.
 """
 
 EPSILON = 1e-6  # the authors' addition to the norm of a difference
@@ -61,9 +61,9 @@ class DecisionNCEConfig(ClipConfig):
     """Settings of both variants. The paper's recipes switch `augment` on.
 
     Attributes:
-        temperature: What rewards are divided by; the authors' 0.01. From random weights 0.1 does better.
+        temperature: Divisor of the rewards; the authors' 0.01. From random weights 0.1 does better.
         frames: F; 2 is the method, 5 and 9 are the 4 and 8 steps of Appendix E.2 (-T).
-        draw: `start_goal` as section 3.2 says, `sorted_uniform` as the authors' code does.
+        draw: `start_goal` as in section 3.2, `sorted_uniform` as in the authors' code.
         multi_positive: Clips of one instruction are not each other's negatives.
         unique_instructions: One clip of each distinct instruction an epoch, as the authors' loader has it.
     """
@@ -77,7 +77,7 @@ class DecisionNCEConfig(ClipConfig):
 
 @in_full_precision
 def potential_rewards(frames: Float[Tensor, "B F D"], text: Float[Tensor, "B D"]) -> Float[Tensor, "B B"]:
-    """-P's reward of segment i under instruction j (Eq. 4), in [-2, 2]; frames between the ends do not matter.
+    """Return -P's reward of segment i under instruction j (Eq. 4), in [-2, 2]; frames between the ends do not matter.
 
     Args:
         frames: Raw embeddings, F >= 2.
@@ -89,7 +89,7 @@ def potential_rewards(frames: Float[Tensor, "B F D"], text: Float[Tensor, "B D"]
 
 @in_full_precision
 def transition_rewards(frames: Float[Tensor, "B F D"], text: Float[Tensor, "B D"]) -> Float[Tensor, "B B"]:
-    """-T's reward of segment i under instruction j (Eq. 6, 24, 25), in [-(F-1), F-1]; equal frames add 0.
+    """Return -T's reward of segment i under instruction j (Eq. 6, 24, 25), in [-(F-1), F-1]; equal frames add 0.
 
     Args:
         frames: Raw embeddings, F >= 2.
@@ -106,12 +106,12 @@ def decisionnce_p_loss(
     temperature: float = 0.01,
     labels: Int[Tensor, " B"] | None = None,
 ) -> Float[Tensor, ""]:
-    """DecisionNCE-P (Eq. 5).
+    """Return DecisionNCE-P's loss (Eq. 5).
 
     Args:
         frames: Raw embeddings of each segment's frames in order, F >= 2.
         text: Raw embeddings of their instructions.
-        temperature: What rewards are divided by.
+        temperature: Divisor of the rewards.
         labels: Equal numbers for equal instructions; those clips are not each other's negatives.
     """
     return symmetric_infonce(potential_rewards(frames, text) / temperature, labels=labels)
@@ -124,12 +124,12 @@ def decisionnce_t_loss(
     temperature: float = 0.01,
     labels: Int[Tensor, " B"] | None = None,
 ) -> Float[Tensor, ""]:
-    """DecisionNCE-T (Eq. 7; with more than two frames Eq. 24 and 25).
+    """Return DecisionNCE-T's loss (Eq. 7; with more than two frames Eq. 24 and 25).
 
     Args:
         frames: Raw embeddings of each segment's frames in order, F >= 2.
         text: Raw embeddings of their instructions.
-        temperature: What rewards are divided by.
+        temperature: Divisor of the rewards.
         labels: Equal numbers for equal instructions; those clips are not each other's negatives.
     """
     return symmetric_infonce(transition_rewards(frames, text) / temperature, labels=labels)
@@ -143,24 +143,23 @@ def decisionnce_p_loss_halves(
     temperature: float = 0.01,
     labels: Int[Tensor, " B"] | None = None,
 ) -> Float[Tensor, ""]:
-    """The authors' -P of an even F: similarities of the later half of the frames less those of the earlier.
+    """Return the authors' -P of an even F: similarities of the later half of the frames minus those of the earlier.
 
     Not in the paper. With two frames it is `decisionnce_p_loss`, whose arguments it takes.
 
     Raises:
-        BadInputError: For an odd F, or when the shapes do not pair up.
+        BadInputError: For an odd F.
     """
     check_clips(frames, text, least=2)
     F = frames.shape[1]
-    if F % 2:
-        raise BadInputError("frames", f"{F} frames a clip", "an even number", "drop a frame, or use decisionnce_p_loss")
+    require(F % 2 == 0, "frames", f"{F} frames a clip", "an even number", "drop a frame, or use decisionnce_p_loss")
     directions = unit(frames)
     later_less_earlier = directions[:, F // 2 :].sum(1) - directions[:, : F // 2].sum(1)
     return symmetric_infonce(later_less_earlier @ unit(text).T / temperature, labels=labels)
 
 
 def _directions(frames: Float[Tensor, "B F D"]) -> Float[Tensor, "B F-1 D"]:
-    """Unit vectors from each frame to the next; shorter, down to 0, where the two are all but equal.
+    """Return unit vectors from each frame to the next; shorter, down to 0, where the two are almost equal.
 
     With x = length / still, a vector's length is x^2 (2 - x^2) for x < 1 and 1 above. That is differentiable,
     exact above, and its slope is at most 1.54 / still, where 1 / length grows without bound. `still` counts as
@@ -175,7 +174,7 @@ def _directions(frames: Float[Tensor, "B F D"]) -> Float[Tensor, "B F-1 D"]:
 
 
 class _DecisionNCE(ClipObjective):
-    """What the two variants share: all but the reward.
+    """The part that both variants share: all but the reward.
 
     Args:
         encoder: Image and text towers.
@@ -191,29 +190,29 @@ class _DecisionNCE(ClipObjective):
         self.config = config
 
     def rewards(self, frames: Float[Tensor, "B F D"], text: Float[Tensor, "B D"]) -> Float[Tensor, "B B"]:
-        """Of segment i under instruction j."""
+        """Return the reward of segment i under instruction j."""
         raise NotImplementedError
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
-        """The loss, and the metrics of its logits: rewards over temperature."""
+        """Return the loss, and the metrics of its logits: rewards over temperature."""
         labels = batch["instruction_id"] if self.config.multi_positive else None
         logits = self.rewards(features.rows["frames"], features.rows["text"]) / self.config.temperature
         return LossOutput(symmetric_infonce(logits, labels=labels), contrast_metrics(logits, labels=labels))
 
 
 class DecisionNCEP(_DecisionNCE):
-    """DecisionNCE-P: the reward is how much closer to the instruction a segment ends than it began."""
+    """DecisionNCE-P: the reward is the gain in similarity to the instruction over the segment."""
 
     def rewards(self, frames: Float[Tensor, "B F D"], text: Float[Tensor, "B D"]) -> Float[Tensor, "B B"]:
-        """`potential_rewards`."""
+        """Return `potential_rewards`."""
         return potential_rewards(frames, text)
 
 
 class DecisionNCET(_DecisionNCE):
-    """DecisionNCE-T: the reward is how well a segment moves in the instruction's direction."""
+    """DecisionNCE-T: the reward is the similarity of the segment's change to the instruction."""
 
     reward_form = "transition"
 
     def rewards(self, frames: Float[Tensor, "B F D"], text: Float[Tensor, "B D"]) -> Float[Tensor, "B B"]:
-        """`transition_rewards`."""
+        """Return `transition_rewards`."""
         return transition_rewards(frames, text)

@@ -1,18 +1,12 @@
-"""Losses beside imitation: what shapes a policy's representation while the policy is learned.
+"""Imitation with auxiliary terms: a diffusion policy learns from demonstrations, and its encoder from more.
 
     L = L_pred + sum over terms of lambda L_term          (ICon, Eq. 6)
 
-`IConTerm` and `CrosswayTerm` look at what the policy's own pass over a batch left behind (`Seen`); `ObjectiveTerm` puts
-any objective on transitions there (Premier-TACO, TACO, CURL, ...), which shares the policy's encoder and gets
-batches of its own.
-
-Imitation with auxiliary terms: a diffusion policy learns from demonstrations, and its encoder from more.
-
-    L = L_pred + lambda L_ICon          (ICon, Eq. 6)
-
 L_pred is the squared error of the noise that was added to a window of actions (Diffusion Policy, Chi et al. 2023,
-Eq. 5), means over window and action dimensions; windows that reach beyond an episode repeat its first and last
-action and count like any other, as in the original. The encoder runs once: auxiliary terms look at that pass.
+Eq. 5), means over window and action dimensions; windows that reach beyond an episode repeat its first and last action
+and count like any other, as in the original. The encoder runs once: `IConTerm` and `CrosswayTerm` use that pass.
+`ObjectiveTerm` adds any objective on transitions (Premier-TACO, TACO, CURL, ...), which shares the policy's encoder and
+gets batches of its own.
 """
 
 from __future__ import annotations
@@ -28,26 +22,26 @@ from torch.nn import functional
 from counterpoint.data.augment import centre_corner, cropped, cropped_views
 from counterpoint.data.spec import Read, Spec
 from counterpoint.encoders.observation import ObservationEncoder
-from counterpoint.errors import BadInputError
+from counterpoint.errors import require
 from counterpoint.objectives.base import Batch, Features, Gather, LossOutput, Objective, StepObjective
 from counterpoint.objectives.icon import ICon, IConConfig
 from counterpoint.policies.crossway import CrosswayDecoder
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
 from counterpoint.policies.networks import DenoisingTransformer, decay_groups
 
-__all__ = ["AuxiliaryTerm", "CrosswayTerm", "IConTerm", "Imitation", "ImitationFeatures", "ObjectiveTerm", "Seen"]
+__all__ = ["AuxiliaryTerm", "CrosswayTerm", "IConTerm", "Imitation", "ImitationFeatures", "ObjectiveTerm", "PolicyPass"]
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What a policy's pass over a batch leaves to auxiliary terms.
+class PolicyPass:
+    """The tensors of a policy's pass over a batch that auxiliary terms use.
 
     Attributes:
         frames: uint8 [B, To, C, h, w, 3], cropped to the encoder's size.
-        masks: bool [B, To, C, h, w], the robot in them, where the batch has masks.
+        masks: bool [B, To, C, h, w], the robot's pixels, where the batch has masks.
         state: float [B, To, P], normalised, where the policy reads proprioception.
         bottleneck: [B, M, k], the U-Net's innermost features; `None` of another network.
-        batch: All of it.
+        batch: The whole batch.
     """
 
     frames: UInt8[Tensor, "B To C h w 3"]
@@ -58,7 +52,7 @@ class Seen:
 
 
 class AuxiliaryTerm(nn.Module):
-    """One loss beside imitation.
+    """A loss beside imitation.
 
     Args:
         weight: lambda.
@@ -69,15 +63,15 @@ class AuxiliaryTerm(nn.Module):
         self.weight = weight
 
     def demand(self, spec: Spec) -> Spec:
-        """What the policy's batches must hold for this term, given what they hold without it."""
+        """Return the spec of the policy's batches with what this term needs added."""
         return spec
 
     def own_sampling(self) -> Spec | None:
-        """Batches of its own, whose keys then begin with the term's name and a dot. Default: none."""
+        """Return the spec of batches of its own, whose keys begin with the term's name and a dot. Default: none."""
         return None
 
-    def forward(self, seen: Seen, name: str) -> LossOutput:
-        """The loss, without its weight. Called in training, after the policy's networks have seen the batch."""
+    def forward(self, run: PolicyPass, name: str) -> LossOutput:
+        """Return the loss without its weight. Called in training, after the policy's networks have run on the batch."""
         raise NotImplementedError
 
     def after_step(self) -> None:
@@ -85,12 +79,12 @@ class AuxiliaryTerm(nn.Module):
 
 
 class IConTerm(AuxiliaryTerm):
-    """Inter-token contrast in the encoder's vision transformers (ICon, Eq. 4 to 6), the mean over cameras.
+    """The inter-token contrast in the encoder's vision transformers (ICon, Eq. 4 to 6), the mean over cameras.
 
     Args:
         encoder: The policy's, of kind `vit`.
-        masked: Of each camera, whether it has masks; the others are left alone.
-        config: Keys, temperature, layers and weight.
+        masked: For each camera, whether it has masks; the others have no loss.
+        config: Settings of ICon.
 
     Raises:
         BadInputError: An encoder without tokens, or more keys than a picture has tokens.
@@ -102,30 +96,30 @@ class IConTerm(AuxiliaryTerm):
         self.each = nn.ModuleList(ICon(encoder.vits[camera], config) for camera in self._cameras)
 
     def demand(self, spec: Spec) -> Spec:
-        """Masks."""
+        """Add masks."""
         return spec.with_read("masks", Read("masks", "views"))
 
-    def forward(self, seen: Seen, name: str) -> LossOutput:
-        """Of the tokens that the encoder has just made."""
-        assert seen.masks is not None
+    def forward(self, run: PolicyPass, name: str) -> LossOutput:
+        """Return the loss of the tokens of the policy's pass."""
+        assert run.masks is not None
         outputs: list[LossOutput] = [
-            icon(seen.masks[:, :, camera].flatten(0, 1)) for icon, camera in zip(self.each, self._cameras, strict=True)
+            icon(run.masks[:, :, camera].flatten(0, 1)) for icon, camera in zip(self.each, self._cameras, strict=True)
         ]
         means = {key: torch.stack([o.metrics[key] for o in outputs]).mean() for key in outputs[0].metrics}
         return LossOutput(torch.stack([output.loss for output in outputs]).mean(), means)
 
     def after_step(self) -> None:
-        """Terms with batches of their own may have passed them through the tapped encoder."""
+        """Drop tokens of other terms' passes through the encoder."""
         for icon in self.each:
             assert isinstance(icon, ICon)
             icon.tap.clear()
 
 
 class CrosswayTerm(AuxiliaryTerm):
-    """Crossway Diffusion's reconstruction of the newest observation from the U-Net's bottleneck.
+    """The reconstruction (Crossway Diffusion) of the newest observation from the U-Net's bottleneck.
 
     Args:
-        decoder: Of pictures and proprioception.
+        decoder: Decoder of images and proprioception.
         weight: 0.1 in the paper.
     """
 
@@ -133,20 +127,20 @@ class CrosswayTerm(AuxiliaryTerm):
         super().__init__(weight)
         self.decoder = decoder
 
-    def forward(self, seen: Seen, name: str) -> LossOutput:
-        """The decoder's error."""
-        assert seen.bottleneck is not None
-        state = None if seen.state is None else seen.state[:, -1]
-        return LossOutput(*self.decoder(seen.bottleneck, seen.frames[:, -1], state))
+    def forward(self, run: PolicyPass, name: str) -> LossOutput:
+        """Return the decoder's error."""
+        assert run.bottleneck is not None
+        state = None if run.state is None else run.state[:, -1]
+        return LossOutput(*self.decoder(run.bottleneck, run.frames[:, -1], state))
 
 
 class ObjectiveTerm(AuxiliaryTerm):
-    """Any objective on transitions, on batches of its own, through the policy's encoder.
+    """An objective on transitions, on batches of its own, through the policy's encoder.
 
     Args:
         objective: Built around the policy's encoder.
         weight: lambda.
-        crop: Side of random windows, where the policy's pictures are cropped; 0 where they are not.
+        crop: Side of random windows, where the policy's images are cropped; 0 where they are not.
     """
 
     def __init__(self, objective: StepObjective, weight: float, *, crop: int = 0) -> None:
@@ -155,29 +149,29 @@ class ObjectiveTerm(AuxiliaryTerm):
         self.objective = objective
 
     def own_sampling(self) -> Spec:
-        """The objective's."""
+        """Return the objective's spec."""
         return self.objective.sampling()
 
-    def forward(self, seen: Seen, name: str) -> LossOutput:
-        """The objective's loss on the part of the batch that is this term's."""
+    def forward(self, run: PolicyPass, name: str) -> LossOutput:
+        """Return the objective's loss on this term's part of the batch."""
         prefix = f"{name}."
-        own = {key.removeprefix(prefix): value for key, value in seen.batch.items() if key.startswith(prefix)}
+        own = {key.removeprefix(prefix): value for key, value in run.batch.items() if key.startswith(prefix)}
         features = self.objective.encode(own)
-        with torch.autocast(seen.frames.device.type, enabled=False):
+        with torch.autocast(run.frames.device.type, enabled=False):
             return self.objective.loss(features.float(), own)
 
     def after_step(self) -> None:
-        """Targets follow."""
+        """Update the objective's targets."""
         self.objective.after_step()
 
 
 TRANSFORMER_DECAY = 1e-3
-"""Of the denoising transformer's matrices (the original's configuration); its other parameters do not decay."""
+"""Weight decay of the denoising transformer's matrices (the original's configuration); other parameters have none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImitationFeatures(Features):
-    """What the policy's networks give.
+    """The outputs of the policy's networks.
 
     Attributes:
         terms: Name of a term -> its loss, without its weight; empty where nothing is trained.
@@ -196,7 +190,7 @@ class Imitation(Objective):
     Metrics: `imitation`, the error of the noise; of each term `NAME/loss` and its own metrics.
 
     Args:
-        policy: Encoder, denoising network and what normalises; trained itself, not a copy.
+        policy: Encoder, denoising network and normalisers; trained itself, not a copy.
         terms: Name -> auxiliary term.
     """
 
@@ -205,7 +199,7 @@ class Imitation(Objective):
     def __init__(self, policy: DiffusionPolicy, terms: Mapping[str, AuxiliaryTerm] | None = None) -> None:
         super().__init__()
         self.policy = policy
-        # Batches of their own come last: their pass through the encoder takes the place of the policy's.
+        # Terms with batches of their own come last: their pass through the encoder replaces the policy's tokens.
         ordered = sorted((terms or {}).items(), key=lambda one: one[1].own_sampling() is not None)
         self.terms = nn.ModuleDict(dict(ordered))
         size, frame = policy.encoder.config.size, policy.frame
@@ -230,29 +224,23 @@ class Imitation(Objective):
         return self._spec
 
     def encode(self, batch: Batch) -> ImitationFeatures:
-        """`predicted` and `target` [B, K, A], and what each term finds in the pass over the batch."""
-        if batch.get("actions") is None:
-            raise BadInputError(
-                "batch",
-                "no actions",
-                "`actions` [B, K, A], which a policy imitates",
-                "use demonstrations with logged actions",
-            )
+        """Return `predicted` and `target` [B, K, A], and in training the terms' losses."""
+        hint = "use demonstrations with logged actions"
+        require(batch.get("actions") is not None, "batch", "no actions", "`actions` [B, K, A]", hint)
         frames, masks = self._windows(batch)
         state = batch.get("state") if self.policy.use_state else None
         condition = self.policy.condition(frames, state)
         noise, steps = self._fixed_noise(batch) if not self.training else (None, None)
         denoised = self.policy.head.denoise(condition, batch["actions"], noise=noise, steps=steps)
         normal = None if state is None else self.policy.normal_state(state)
-        seen = Seen(frames, masks, normal, denoised.bottleneck, batch)
+        run = PolicyPass(frames, masks, normal, denoised.bottleneck, batch)
         return ImitationFeatures(
             {"predicted": denoised.predicted, "target": denoised.target},
-            # Terms shape a representation in training; a validation is of the policy alone.
-            terms={name: term(seen, name) for name, term in self._terms().items() if self.training},
+            terms={name: term(run, name) for name, term in self._terms().items() if self.training},
         )
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
-        """Squared error of the noise, and the terms by their weights."""
+        """Return the squared error of the noise plus the weighted terms."""
         assert isinstance(features, ImitationFeatures)
         rows = features.rows
         imitation = functional.mse_loss(rows["predicted"].float(), rows["target"].float())
@@ -270,7 +258,7 @@ class Imitation(Objective):
             return self.loss(features, batch)
 
     def param_groups(self) -> dict[str, list[nn.Parameter]]:
-        """A denoising transformer in two groups (`decay_groups`), and `model`, everything else that trains."""
+        """Return a denoising transformer's two groups (`decay_groups`), and `model`, everything else that trains."""
         network = self.policy.head.network
         apart = decay_groups(network) if isinstance(network, DenoisingTransformer) else {}
         known = {id(parameter) for group in apart.values() for parameter in group}
@@ -278,30 +266,30 @@ class Imitation(Objective):
         return {"model": rest, **apart}
 
     def weight_decays(self) -> dict[str, float]:
-        """The transformer's, as the original's configuration has them."""
+        """Return the transformer's decays, as in the original's configuration."""
         return {"decayed": TRANSFORMER_DECAY, "plain": 0.0}
 
     def after_step(self) -> None:
-        """Of every term."""
+        """Run every term's `after_step`."""
         for term in self._terms().values():
             term.after_step()
 
     def exports(self) -> dict[str, nn.Module]:
-        """The policy; it shares its parameters with this objective."""
+        """Return the policy; it shares its parameters with this objective."""
         return {"policy": self.policy}
 
     def _terms(self) -> dict[str, AuxiliaryTerm]:
         return {name: term for name, term in self.terms.items() if isinstance(term, AuxiliaryTerm)}
 
     def _fixed_noise(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Of a validation: the same for the same batch each time, and nothing taken from training's random stream."""
+        """Return a validation's noise and steps: a function of the batch's first sample alone."""
         actions, generator = batch["actions"], torch.Generator().manual_seed(int(batch["sample"][0]))
         noise = torch.randn(actions.shape, generator=generator).to(actions.device)
         steps = torch.randint(self.policy.head.config.train_steps, (len(actions),), generator=generator)
         return noise, steps.to(actions.device)
 
     def _windows(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        """Pictures uint8 [B, To, C, h, w, 3] and masks [B, To, C, h, w], cut alike: a validation's in the middle."""
+        """Return images [B, To, C, h, w, 3] and masks [B, To, C, h, w], cropped alike; in validation at the centre."""
         size, crop = self._spec.crop, batch.get("crop")
         frames, masks = batch["frames"], batch.get("masks")
         if crop is not None and not self.training:

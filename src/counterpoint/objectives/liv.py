@@ -11,10 +11,10 @@ Symbols: phi(o_0), phi(o_g), phi(o_t), phi(o_{t+1}), phi(o_T) -> `frames[:, 0..4
 
 Where the sources differ:
   - Eq. 10 of the DecisionNCE paper prints VIP's reward with the other sign, and an InfoNCE of scaled cosines;
-    the authors' CLIP term has no temperature and no scale. Followed: the authors'.
+    the authors' CLIP term has no temperature and no scale. We follow the authors.
   - The authors use one reward for both goals: 0 where o_t is the image goal, which need not be the clip's
     last frame.
-  - Their shuffles keep fixed points, so that a clip can be its own negative; `LIV` draws shuffles without
+  - Their shuffles keep fixed points, so that a clip can be its own negative; `LIV` has shuffles without
     fixed points. `liv_loss` takes any rows as an argument.
   - They add 1e-8 inside VIP's logarithms; `epsilon=1e-8` gives their numbers (see `vip`).
 """
@@ -46,7 +46,7 @@ __all__ = ["LIV", "LIVConfig", "liv_loss", "liv_value_loss"]
 
 
 class LIVConfig(ClipConfig):
-    """LIV's settings; the authors' pretraining configuration gives them.
+    """Settings of LIV, from the authors' pretraining configuration.
 
     Attributes:
         discount: gamma.
@@ -76,7 +76,7 @@ def liv_value_loss(
     similarity: Similarity = cosine,
     epsilon: float = 0.0,
 ) -> Float[Tensor, ""]:
-    """VIP with values in units of the longest return, V = similarity / (1 - gamma).
+    """Return VIP's loss with values in units of the longest return, V = similarity / (1 - gamma).
 
     Args:
         frames: Raw embeddings of (o_0, o_g, o_t, o_{t+1}, ...).
@@ -84,7 +84,7 @@ def liv_value_loss(
         rewards: 0 where o_t is the goal, -1 elsewhere.
         discount: gamma.
         negatives: For each row the N rows it is contrasted with; `None` for none.
-        similarity: Of state and goal.
+        similarity: Similarity of state and goal.
         epsilon: See `vip.dual_value_loss`.
     """
 
@@ -112,7 +112,7 @@ def liv_loss(
     similarity: Similarity = cosine,
     epsilon: float = 0.0,
 ) -> Float[Tensor, ""]:
-    """LIV's loss.
+    """Return LIV's loss.
 
     Args:
         frames: Raw embeddings of (o_0, o_g, o_t, o_{t+1}, o_T), o_T the clip's last frame.
@@ -126,7 +126,7 @@ def liv_loss(
         clip_weight: Weight of the CLIP term.
         labels: Equal numbers for equal instructions, which then are not each other's negatives in the CLIP
             term.
-        similarity: Of state and goal in the two value terms; the CLIP term is always of cosines.
+        similarity: Similarity of state and goal in the two value terms; the CLIP term always has cosines.
         epsilon: See `vip.dual_value_loss`.
     """
     check_frames(frames, "o_0, o_g, o_t, o_{t+1}, o_T")
@@ -154,7 +154,7 @@ class LIV(ClipObjective):
         self.config = config
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
-        """`liv_loss`; the three InfoNCE metrics are those of its CLIP term."""
+        """Return `liv_loss`; the three InfoNCE metrics are those of its CLIP term."""
         frames, text = features.rows["frames"], features.rows["text"]
         N = self.config.num_negatives
         rows = other_rows(batch["sample"], 2 * N)

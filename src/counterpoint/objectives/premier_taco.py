@@ -1,4 +1,4 @@
-"""Premier-TACO: a state and its actions against near misses of where they lead.
+"""Premier-TACO: contrast of the state that actions lead to with states near it.
 
 Zheng et al., "Premier-TACO is a Few-Shot Policy Learner", ICML 2024 (arXiv 2402.06187).
 
@@ -14,18 +14,19 @@ Appendix D takes all of the window; phi is the encoder; psi, G and H are `Future
 
 Where the sources differ:
   - Eq. 2 prints products without exp. The authors' code classifies each product as positive or negative: the binary
-    form, without temperature or normalisation. Followed: the code; the softmax reading stands beside it.
-  - The paper's equation lets gradients through h and h~. The authors encode future states without any. Followed: the
-    code (`stop_gradient`). The paper's H, which no anchor passes through, learns all the same: see `FutureHeads`.
-  - Heads: Appendix C and the code do not agree. Followed: the paper; `heads="released"` is the code.
-  - The window: with K <= W the printed one contains the anchor s_t. Kept as printed; `exclude_anchor` leaves it out.
+    form, without temperature or normalisation. We follow the code; the softmax reading is `premier_taco_softmax_loss`.
+  - The paper's equation lets gradients through h and h~. The authors encode future states without any. We follow
+    the code (`stop_gradient`). The paper's H, which no anchor passes through, is trained all the same: see
+    `FutureHeads`.
+  - Heads: Appendix C and the code do not agree. We follow the paper; `heads="released"` is the code.
+  - The window: with K <= W the printed one contains the anchor s_t. We keep it; `exclude_anchor` leaves it out.
     In the code early negatives wrap around to the episode's end; here the window ends where the episode does.
 
-At small scale both losses stay at log 2 for hundreds of steps. Under x / 255 - 0.5 a fresh encoder mostly says what all
-pictures share: embeddings of a square's places within one window lay 3% of their length apart, 26% on centred pictures.
-The sum of g's gradients from h and h~ is as small, while both pull g to what makes their common part score 0. Two
-mends, neither of them the paper's: `ObservationConfig(centre=True)` takes the common picture away, and
-`premier_taco_mixed_loss` adds the batch's other rows as easier negatives.
+At small scale both losses stay at log 2 for hundreds of steps. With torch's initialisation and x / 255 - 0.5 a fresh
+encoder mostly encodes what all images share: embeddings of a square's locations within one window differ by 3% of their
+length, by 26% on centred images. The sum of g's gradients from h and h~ is as small, while both pull g to where their
+common part scores 0. Two remedies, neither of them the paper's: `ObservationConfig(centre=True)` subtracts the mean
+image, and `premier_taco_mixed_loss` adds the batch's other rows as easier negatives.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from torch.nn import functional
 from counterpoint.data.anchors import NearNegatives
 from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import ObservationEncoder
-from counterpoint.errors import BadInputError
+from counterpoint.errors import require
 from counterpoint.objectives.base import (
     Batch,
     Features,
@@ -53,7 +54,7 @@ from counterpoint.objectives.base import (
     check_actions,
     two_layer,
 )
-from counterpoint.objectives.infonce import contrast_metrics, in_full_precision
+from counterpoint.objectives.infonce import contrast_metrics, in_full_precision, shapes
 
 __all__ = [
     "ActionEncoder",
@@ -75,7 +76,7 @@ __all__ = [
 def premier_taco_loss(
     predicted: Float[Tensor, "B D"], positive: Float[Tensor, "B D"], negative: Float[Tensor, "B D"]
 ) -> Float[Tensor, ""]:
-    """The authors' form of Eq. 2: positive and negative each classified by itself. log 2 at chance.
+    """Return the authors' form of Eq. 2: positive and negative each classified by itself. log 2 at chance.
 
     Args:
         predicted: g, from the anchor and its actions.
@@ -91,7 +92,7 @@ def premier_taco_loss(
 def premier_taco_softmax_loss(
     predicted: Float[Tensor, "B D"], positive: Float[Tensor, "B D"], negative: Float[Tensor, "B D"]
 ) -> Float[Tensor, ""]:
-    """Eq. 2 read as a softmax over two: the positive against the negative. log 2 at chance.
+    """Return Eq. 2 read as a softmax over two: the positive against the negative. log 2 at chance.
 
     Takes the arguments of `premier_taco_loss`.
     """
@@ -107,7 +108,7 @@ def premier_taco_window_loss(
     *,
     valid: Bool[Tensor, "B N"],
 ) -> Float[Tensor, ""]:
-    """`premier_taco_loss` with several negatives a row (Appendix D): each row's own are averaged first.
+    """Return `premier_taco_loss` with several negatives a row (Appendix D), averaged within each row first.
 
     Args:
         predicted: g.
@@ -127,7 +128,7 @@ def premier_taco_window_softmax_loss(
     *,
     valid: Bool[Tensor, "B N"],
 ) -> Float[Tensor, ""]:
-    """`premier_taco_softmax_loss` with several negatives a row: the positive against all of them at once.
+    """Return `premier_taco_softmax_loss` with several negatives a row: the positive against all of them at once.
 
     Takes the arguments of `premier_taco_window_loss`. Mean over rows that have a negative; 0 without any.
     """
@@ -147,25 +148,21 @@ def premier_taco_mixed_loss(
     valid: Bool[Tensor, "B N"],
     weight: float = 1.0,
 ) -> Float[Tensor, ""]:
-    """InfoNCE over each row's window negatives and the other rows' positives together. Not the paper's.
+    """Return InfoNCE over each row's window negatives and the other rows' positives together. Not the paper's.
 
         -mean_i log e^{g_i.h_i} / ( sum_j e^{g_i.h_j} + weight sum_n e^{g_i.h~_in} )
 
-    The other rows are easier to tell apart and start the encoder off; what is left to gain is then the window's
-    negatives. A large `weight` brings the slow start back.
+    The other rows are easier negatives, with which the encoder starts to learn. A large `weight` brings the slow start
+    back.
 
     Args:
         predicted: g.
         positive: h.
         negatives: h~, of N states of the window.
         valid: False where the episode had no such state. A row without any has the others' positives alone.
-        weight: As how many candidates each window negative counts.
-
-    Raises:
-        BadInputError: When the shapes do not pair up, or `weight` is not positive.
+        weight: Number of candidates that each window negative counts as.
     """
-    if weight <= 0:
-        raise BadInputError("weight", f"{weight}", "more than 0", "1 counts it as one of the candidates")
+    require(weight > 0, "weight", weight, "more than 0", "1 counts it as one of the candidates")
     right, wrong = _scores(predicted, positive, negatives, valid)
     near = (wrong + math.log(weight)).masked_fill(~valid, -torch.inf)
     candidates = torch.cat([predicted @ positive.T, near], 1)
@@ -180,9 +177,9 @@ def window_accuracy(
     *,
     valid: Bool[Tensor, "B N"],
 ) -> Float[Tensor, ""]:
-    """Share of a row's window negatives that score below its positive, mean over rows that have any.
+    """Return the share of a row's window negatives that score below its positive, mean over rows that have any.
 
-    0.5 is chance: equal scores, as of a scene where nothing moves, count half.
+    0.5 is chance: equal scores (in a scene where nothing moves) count half.
     """
     right, wrong = _scores(predicted, positive, negatives, valid)
     below = ((right[:, None] - wrong).sign() + 1) / 2
@@ -190,7 +187,7 @@ def window_accuracy(
 
 
 class ActionEncoder(nn.Module):
-    """psi: each action by itself through a two-layer perceptron that keeps its size (Premier-TACO, Appendix C).
+    """A two-layer perceptron psi for each action by itself, which keeps its size (Premier-TACO, Appendix C).
 
     Args:
         action_dim: A.
@@ -208,14 +205,14 @@ class ActionEncoder(nn.Module):
 
 
 class FutureHeads(nn.Module):
-    """psi, G and H: what predicts the future's embedding from a state and actions, and what it is compared with.
+    """The heads psi, G and H: G predicts from a state and actions psi, H projects the future state.
 
     `paper` is Appendix C of Premier-TACO: per-action psi of A -> 64 -> A, G of D + K A -> 1024 -> D, H of
     D -> 1024 -> D. `released` is the authors' code: psi is linear, layer normalisation and tanh on the K A numbers of
     the whole sequence; H is the same on D; G sees H(z) where the paper has z.
 
     Args:
-        kind: Whose.
+        kind: `paper` or `released`.
         embed_dim: D.
         action_dim: A.
         steps: K.
@@ -246,16 +243,16 @@ class FutureHeads(nn.Module):
         self.G = two_layer(embed_dim + flat, hidden, embed_dim)
 
     def join(self, z: Float[Tensor, "B D"], actions: Float[Tensor, "B K A"]) -> Float[Tensor, "B D+K*A"]:
-        """A state and the actions from there on as one vector: what G reads."""
+        """Return the input of G: a state and its actions as one vector."""
         check_actions(actions, self.steps, self.action_dim)
         state = self.H(z) if self.kind == "released" else z
         return torch.cat([state, self.psi(actions)], 1)
 
     def project(self, z: Float[Tensor, "*batch D"], *, stop: bool) -> Float[Tensor, "*batch D"]:
-        """h = H(z) of future states; with `stop`, no gradient passes to the encoder.
+        """Return h = H(z) of future states; with `stop`, no gradient passes to the encoder.
 
-        The paper's H sees future states alone and so has to learn from them; the authors' also sees the anchors, and
-        learns from those only.
+        The paper's H is applied to future states alone and is trained on them; the authors' is also applied to the
+        anchors, and trained on those only.
         """
         if not stop:
             projected: Tensor = self.H(z)
@@ -273,10 +270,10 @@ class FutureConfig(StepConfig):
         heads: `paper` or `released`, see `FutureHeads`.
         hidden: Width of G, and of the paper's H.
         action_hidden: Width of the paper's action encoder.
-        shift_together: Shift all observations of a sample alike. With shifts of their own (the authors' code), two
-            states of a window differ by up to 2 `shift` pixels before anything has moved: at small sizes that drowns
-            what the window's negatives are told apart by.
-        stop_gradient: Future states, positive and negative, send no gradient to the encoder (the authors' code);
+        shift_together: Shift all observations of a sample alike. With independent shifts (the authors' code), two
+            states of a window differ by up to 2 `shift` pixels before anything has moved, which at small sizes hides
+            the differences between the window's negatives.
+        stop_gradient: Future states, positive and negative, pass no gradient to the encoder (the authors' code);
             otherwise they do (the papers' equations).
     """
 
@@ -295,7 +292,7 @@ class FutureObjective(StepObjective):
         encoder: Observations into D dimensions.
         action_dim: A, of the batches.
         config: Settings.
-        spec: What a sample holds: the anchor first.
+        spec: The content of a sample: the anchor first.
     """
 
     def __init__(self, encoder: ObservationEncoder, action_dim: int, config: FutureConfig, spec: Spec) -> None:
@@ -311,10 +308,7 @@ class FutureObjective(StepObjective):
         )
 
     def anchor_and_rest(self, batch: Batch) -> tuple[Float[Tensor, "B D"], Float[Tensor, "B V-1 D"]]:
-        """z of the first view and h of all others, in one pass of the encoder each, or in one together.
-
-        With `stop_gradient` nothing of the others' pass is kept for the way back.
-        """
+        """Return z of the first view and h of all others; with `stop_gradient` the others run without a graph."""
         views = self.views(batch)
         if self.stop_gradient:
             anchor = self.embed(views[:, :1], batch)[:, 0]
@@ -334,7 +328,7 @@ class PremierTACOConfig(FutureConfig):
         exclude_anchor: Never take s_t as a negative.
         every: Take all states of the window as negatives (Appendix D), instead of one at random.
         loss: `binary` is the authors' form, `softmax` the other reading of Eq. 2, `mixed` takes in-batch negatives in.
-        window_weight: As how many candidates a window negative counts in `mixed`.
+        window_weight: Number of candidates that a window negative counts as in `mixed`.
     """
 
     window: PositiveInt = 5
@@ -345,7 +339,7 @@ class PremierTACOConfig(FutureConfig):
 
 
 class PremierTACO(FutureObjective):
-    """Premier-TACO.
+    """Premier-TACO on transitions.
 
     Args:
         encoder: Observations into D dimensions.
@@ -369,16 +363,16 @@ class PremierTACO(FutureObjective):
         self.config = config
 
     def encode(self, batch: Batch) -> Features:
-        """`predicted` and `positive` [B, D], `negatives` [B, N, D]."""
+        """Return `predicted` and `positive` [B, D], `negatives` [B, N, D]."""
         z, h = self.anchor_and_rest(batch)
         predicted = self.heads.G(self.heads.join(z, batch["actions"]))
         return Features(rows={"predicted": predicted, "positive": h[:, 0], "negatives": h[:, 1:]})
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
-        """The loss, the contrast of the batch's rows, and how the window's negatives fare.
+        """Return the loss, with metrics of the batch's rows and of the window's negatives.
 
-        Metrics: the three of `contrast_metrics` on g_i.h_j; `window_accuracy`, 0.5 at chance; `chance_gap`: how far
-        the loss lies below that of equal scores, in nats. An objective that learns nothing stays at 0.5 and 0.
+        Metrics: the three of `contrast_metrics` on g_i.h_j; `window_accuracy`, 0.5 at chance; `chance_gap`: the loss
+        of equal scores minus the loss, in nats. An untrained objective has 0.5 and 0.
         """
         g, positive, negatives = (features.rows[name] for name in ("predicted", "positive", "negatives"))
         valid = batch["near_valid"]
@@ -405,31 +399,22 @@ def _scores(
     negatives: Float[Tensor, "B N D"],
     valid: Bool[Tensor, "B N"],
 ) -> tuple[Float[Tensor, " B"], Float[Tensor, "B N"]]:
-    """g.h and g.h~, once the shapes are known to pair up."""
-    if negatives.ndim != 3 or valid.shape != negatives.shape[:2]:
-        raise BadInputError(
-            "negatives, valid",
-            f"shapes {tuple(negatives.shape)} and {tuple(valid.shape)}",
-            "[B, N, D] and [B, N]",
-            "pass N negatives of each row, and which of them the episode had",
-        )
+    """Return g.h and g.h~."""
+    ok = negatives.ndim == 3 and valid.shape == negatives.shape[:2]
+    hint = "pass N negatives of each row, and which of them the episode had"
+    require(ok, "negatives, valid", shapes(negatives, valid), "[B, N, D] and [B, N]", hint)
     _check(predicted, positive, negatives[:, 0])
     return (predicted * positive).sum(1), torch.einsum("bd,bnd->bn", predicted, negatives)
 
 
 def _row_mean(values: Float[Tensor, "B N"], valid: Bool[Tensor, "B N"]) -> Float[Tensor, ""]:
-    """Mean over each row's valid entries, then over rows that have any; 0 where none has."""
+    """Return the mean over each row's valid entries, then over rows that have any; 0 where none has."""
     counts = valid.sum(1)
     rows = values.where(valid, 0).sum(1) / counts.clamp(min=1)
     return rows.sum() / (counts > 0).sum().clamp(min=1)
 
 
 def _check(predicted: Tensor, positive: Tensor, negative: Tensor) -> None:
-    if predicted.ndim != 2 or not predicted.shape == positive.shape == negative.shape:
-        shapes = ", ".join(str(tuple(x.shape)) for x in (predicted, positive, negative))
-        raise BadInputError(
-            "predicted, positive, negative",
-            f"shapes {shapes}",
-            "one shape [B, D] for all",
-            "pass one prediction, one embedding of its future state and of each near miss, for every row",
-        )
+    ok = predicted.ndim == 2 and predicted.shape == positive.shape == negative.shape
+    found, hint = shapes(predicted, positive, negative), "pass one prediction, future state and near miss for every row"
+    require(ok, "predicted, positive, negative", found, "one shape [B, D] for all", hint)

@@ -1,6 +1,4 @@
-"""R3M's language reward: how much of an instruction was done since the first frame (Nair et al., 2022).
-
-R3M: time contrast within clips and a language reward across them (Nair et al., CoRL 2022).
+"""R3M: time contrast within clips and a language reward across them (Nair et al., CoRL 2022).
 
     L = lambda_1 L_tcn + lambda_2 L_language + lambda_3 mean ||phi||_1 + lambda_4 mean ||phi||_2
 
@@ -17,8 +15,7 @@ Symbols: phi of (o_0, o_g, s_0, s_1, s_2) -> `frames[:, 0..4]`; psi(l) -> `text`
 Where the sources differ:
   - G is described with a sigmoid at its end; the authors define one and never apply it. Inside the softmax it
     would keep the loss above log(1 + (N+1)/e), .90 of log(N+2) = 1.61 at N = 3. So `R3M` contrasts
-    `LanguageReward.logit`, as their code does, and the reward it gives away is the sigmoid of it; the
-    functions take either.
+    `LanguageReward.logit`, as their code does, and its reward is the sigmoid of it; the functions take either.
   - The authors' default configuration gives the language loss weight 0; the paper's method, and the default
     here, is 1.
   - Their shuffles keep fixed points, so that a clip can be its own negative; `R3M` draws shuffles without
@@ -69,7 +66,7 @@ __all__ = [
 
 
 class LanguageReward(nn.Module):
-    """G(o_0, o, l): how far instruction l has been done between o_0 and o, in (0, 1).
+    """The reward G(o_0, o, l) in (0, 1): progress of instruction l between o_0 and o.
 
     Args:
         frame_dim: D of the frames' embeddings.
@@ -88,13 +85,13 @@ class LanguageReward(nn.Module):
     def forward(
         self, first: Float[Tensor, "*#batch D"], current: Float[Tensor, "*#batch D"], text: Float[Tensor, "*#batch L"]
     ) -> Float[Tensor, "*batch"]:
-        """Rewards of raw embeddings, which broadcast against each other in all but the last axis."""
+        """Return rewards of raw embeddings, which broadcast against each other in all but the last axis."""
         return torch.sigmoid(self.logit(first, current, text))
 
     def logit(
         self, first: Float[Tensor, "*#batch D"], current: Float[Tensor, "*#batch D"], text: Float[Tensor, "*#batch L"]
     ) -> Float[Tensor, "*batch"]:
-        """The rewards before the sigmoid."""
+        """Return the rewards before the sigmoid."""
         shape = np.broadcast_shapes(first.shape[:-1], current.shape[:-1], text.shape[:-1])
         parts = [x.expand(*shape, x.shape[-1]) for x in (first, current, text)]
         logits: Tensor = self.layers(torch.cat(parts, dim=-1))
@@ -106,7 +103,7 @@ RewardFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class R3MConfig(ClipConfig):
-    """R3M's settings.
+    """Settings of R3M.
 
     Attributes:
         num_negatives: N, other clips in each softmax.
@@ -131,7 +128,7 @@ def time_candidates(
     *,
     similarity: Similarity = negative_distance,
 ) -> Float[Tensor, "2 B C"]:
-    """Logits of the time contrast, C = 2 + N, the positive first: anchored at s_2, then at s_0.
+    """Return logits of the time contrast, C = 2 + N, the positive first: anchored at s_2, then at s_0.
 
     Args:
         ordered: Raw embeddings of s_0 < s_1 < s_2.
@@ -154,7 +151,7 @@ def language_candidates(
     text: Float[Tensor, "B L"],
     negatives: Int[Tensor, "N 3 B"] | None = None,
 ) -> Float[Tensor, "3 B C"]:
-    """Rewards of the language contrast, C = 2 + N, the positive first: for o_g, s_1 and s_2.
+    """Return rewards of the language contrast, C = 2 + N, the positive first: for o_g, s_1 and s_2.
 
     Args:
         reward: G, a `LanguageReward` or its `logit`, or any function like them.
@@ -181,7 +178,7 @@ def r3m_time_contrastive_loss(
     similarity: Similarity = negative_distance,
     epsilon: float = 0.0,
 ) -> Float[Tensor, ""]:
-    """R3M's time contrast; arguments as in `time_candidates`, `epsilon` as in the module's docstring."""
+    """Return R3M's time contrast; arguments as in `time_candidates`, `epsilon` as in the module's docstring."""
     return _minus_log_share(time_candidates(ordered, negatives, similarity=similarity), epsilon).mean()
 
 
@@ -195,7 +192,7 @@ def r3m_language_loss(
     has_text: Bool[Tensor, " B"] | None = None,
     epsilon: float = 0.0,
 ) -> Float[Tensor, ""]:
-    """R3M's language contrast; arguments as in `language_candidates`.
+    """Return R3M's language contrast; arguments as in `language_candidates`.
 
     Args:
         reward: G.
@@ -226,7 +223,7 @@ def r3m_loss(
     similarity: Similarity = negative_distance,
     epsilon: float = 0.0,
 ) -> Float[Tensor, ""]:
-    """The weighted sum of time contrast, language contrast and the two norm penalties.
+    """Return the weighted sum of time contrast, language contrast and the two norm penalties.
 
     Args:
         reward: G.
@@ -248,8 +245,8 @@ def r3m_loss(
     return time_weight * time + language_weight * language + norms
 
 
-def _minus_log_share(candidates: Float[Tensor, "*batch C"], epsilon: float) -> Float[Tensor, "*batch"]:
-    """-log(epsilon + e^{c_0} / (epsilon + sum_c e^{c})) without overflow or underflow."""
+def _minus_log_share(candidates: Float[Tensor, "*batch C"], epsilon: float = 0.0) -> Float[Tensor, "*batch"]:
+    """Return -log(epsilon + e^{c_0} / (epsilon + sum_c e^{c})) without overflow or underflow."""
     total = torch.logsumexp(candidates, -1)
     if not epsilon:
         return total - candidates[..., 0]
@@ -263,7 +260,7 @@ class R3M(ClipObjective):
     Its space aligns no frame with a text: language scores come from `language_reward` alone.
 
     Args:
-        encoder: Image tower, and the text tower whose embeddings the language reward reads.
+        encoder: Image tower, and the text tower of the language reward.
         config: R3M's settings.
     """
 
@@ -277,40 +274,31 @@ class R3M(ClipObjective):
         self.reward = LanguageReward(encoder.embed_dim, encoder.embed_dim, self.config.hidden)
 
     def encode(self, batch: Batch) -> Features:
-        """Raw embeddings `frames` [B, 5, D] and `text` [B, D], and `has_text` [B], where there is a text."""
+        """Return raw `frames` [B, 5, D] and `text` [B, D], and `has_text` [B], False for empty instructions."""
         features = super().encode(batch)
         text = features.rows["text"]
         has_text = torch.tensor([bool(words.strip()) for words in batch["instruction"]], device=text.device)
         return Features({**features.rows, "has_text": has_text}, features.shared)
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
-        """`r3m_loss` on the reward's logits; the three InfoNCE metrics are those of the time contrast."""
+        """Return `r3m_loss` on the reward's logits; the three InfoNCE metrics are those of the time contrast."""
         frames, text = features.rows["frames"], features.rows["text"]
         N = self.config.num_negatives
         rows = other_rows(batch["sample"], 5 * N).view(N, 5, len(frames))
         time_negatives, language_negatives = rows[:, :2], rows[:, 2:]
-        loss = r3m_loss(
-            self.reward.logit,
-            frames,
-            text,
-            language_negatives=language_negatives,
-            time_negatives=time_negatives,
-            has_text=features.rows["has_text"],
-            time_weight=self.config.time_weight,
-            language_weight=self.config.language_weight,
-            l1_weight=self.config.l1_weight,
-            l2_weight=self.config.l2_weight,
-        )
-        with torch.no_grad():
-            time = time_candidates(frames[:, 2:], time_negatives)
-            language = language_candidates(self.reward.logit, frames, text, language_negatives)
-            ranked = candidate_metrics(language)["categorical_accuracy"]
+        config = self.config
+        time = time_candidates(frames[:, 2:], time_negatives)
+        language = language_candidates(self.reward.logit, frames, text, language_negatives)
+        norms = config.l1_weight * embedding_norm(frames, 1) + config.l2_weight * embedding_norm(frames, 2)
+        ranking = (_minus_log_share(language) * features.rows["has_text"]).mean()
+        loss = config.time_weight * _minus_log_share(time).mean() + config.language_weight * ranking + norms
+        ranked = candidate_metrics(language)["categorical_accuracy"]
         return LossOutput(loss, candidate_metrics(time) | {"language_accuracy": ranked})
 
     def language_reward(
         self, first: Float[Tensor, "*#batch D"], frames: Float[Tensor, "*#batch D"], text: Float[Tensor, "*#batch L"]
     ) -> Float[Tensor, "*batch"]:
-        """Rewards in (0, 1) of `frames` for `text`, seen from `first`; raw embeddings that broadcast.
+        """Return rewards in (0, 1) of `frames` for `text` since `first`; raw embeddings that broadcast.
 
         For a reward curve: `first` [D] the clip's first frame, `frames` [T, D] all of them, `text` [D].
         """
@@ -318,5 +306,5 @@ class R3M(ClipObjective):
         return reward
 
     def exports(self) -> dict[str, nn.Module]:
-        """The dual encoder and the language reward."""
+        """Return the dual encoder and the language reward."""
         return {**super().exports(), "language_reward": self.reward}

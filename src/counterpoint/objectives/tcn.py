@@ -25,23 +25,23 @@ from torch.nn import functional
 from counterpoint.data.anchors import uniform_choice
 from counterpoint.data.augment import images
 from counterpoint.encoders.base import DualEncoder
-from counterpoint.errors import BadInputError
+from counterpoint.errors import require
 from counterpoint.objectives.base import Batch, ClipConfig, ClipObjective, Features, LossOutput
-from counterpoint.objectives.infonce import Similarity, candidate_metrics, in_full_precision, negative_distance
+from counterpoint.objectives.infonce import Similarity, candidate_metrics, in_full_precision, negative_distance, shapes
 
 __all__ = ["TCN", "NearAndFar", "TCNConfig", "tcn_candidates", "tcn_loss"]
 
 
 @dataclass(frozen=True)
 class NearAndFar:
-    """TCN's frames: an anchor, a positive at most `window` steps away, and negatives farther away than that.
+    """A sampler of an anchor, a positive at most `window` steps away, and negatives farther away than that.
 
     Anchor, positive and negatives are uniform over the steps that qualify, negatives with replacement. In
     clips so short that nothing lies farther than `window` from the anchor, the window shrinks to what leaves
     a negative.
 
     Attributes:
-        window: Greatest distance of the positive, in steps.
+        window: Largest distance of the positive, in steps.
         negatives: N.
     """
 
@@ -51,13 +51,13 @@ class NearAndFar:
 
     @property
     def count(self) -> int:
-        """2 + N."""
+        """The number of steps, 2 + N."""
         return 2 + self.negatives
 
     def __call__(
         self, lengths: Int[NDArray[np.int64], " B"], rng: np.random.Generator
     ) -> Int[NDArray[np.int64], "B F"]:
-        """Pick steps (anchor, positive, negatives...)."""
+        """Sample steps (anchor, positive, negatives...)."""
         steps = np.arange(lengths.max())
         reach = np.maximum(steps, lengths[:, None] - 1 - steps)  # from each step to the end farther away
         inside = steps < lengths[:, None]
@@ -69,10 +69,10 @@ class NearAndFar:
 
 
 class TCNConfig(ClipConfig):
-    """TCN's settings.
+    """Settings of TCN.
 
     Attributes:
-        window: Greatest distance of the positive from the anchor, in steps.
+        window: Largest distance of the positive from the anchor, in steps.
         num_negatives: N, frames of the same clip outside the window.
     """
 
@@ -87,7 +87,7 @@ def tcn_candidates(
     *,
     similarity: Similarity = negative_distance,
 ) -> Float[Tensor, "B C"]:
-    """Logits of the time contrast, C = 1 + N, the positive first."""
+    """Return logits of the time contrast, C = 1 + N, the positive first."""
     return similarity(anchor[:, None], torch.cat([positive[:, None], negatives], dim=1))
 
 
@@ -99,7 +99,7 @@ def tcn_loss(
     *,
     similarity: Similarity = negative_distance,
 ) -> Float[Tensor, ""]:
-    """InfoNCE of each anchor's positive among its own negatives.
+    """Return InfoNCE of each anchor's positive among its own negatives.
 
     Args:
         anchor: Raw embeddings.
@@ -107,19 +107,16 @@ def tcn_loss(
         negatives: Raw embeddings of frames farther away.
         similarity: S.
     """
-    if negatives.ndim != 3 or not negatives.shape[1] or not anchor.shape == positive.shape == negatives[:, 0].shape:
-        raise BadInputError(
-            "anchor, positive, negatives",
-            f"shapes {tuple(anchor.shape)}, {tuple(positive.shape)} and {tuple(negatives.shape)}",
-            "[B, D], [B, D] and [B, N, D] with N >= 1",
-            "pass one anchor, one positive and the same number of negatives a clip",
-        )
+    ok = negatives.ndim == 3 and negatives.shape[1] and anchor.shape == positive.shape == negatives[:, 0].shape
+    expected = "[B, D], [B, D] and [B, N, D] with N >= 1"
+    hint = "pass one anchor, one positive and the same number of negatives a clip"
+    require(ok, "anchor, positive, negatives", shapes(anchor, positive, negatives), expected, hint)
     candidates = tcn_candidates(anchor, positive, negatives, similarity=similarity)
     return functional.cross_entropy(candidates, candidates.new_zeros(len(candidates), dtype=torch.long))
 
 
 class TCN(ClipObjective):
-    """TCN on clips. It trains the image tower alone: what it would score against language is not defined.
+    """TCN on clips. It trains the image tower alone; scores against language are not defined.
 
     Args:
         encoder: Its image tower is trained; its text tower is frozen, since no gradient reaches it.
@@ -137,11 +134,11 @@ class TCN(ClipObjective):
         encoder.text.requires_grad_(False)
 
     def encode(self, batch: Batch) -> Features:
-        """Raw embeddings `frames` [B, 2 + N, D]."""
+        """Return raw embeddings `frames` [B, 2 + N, D]."""
         return Features(rows={"frames": self.encoder.encode_image(images(batch, "frames"))})
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
-        """`tcn_loss` and the metrics of its candidates."""
+        """Return `tcn_loss` and the metrics of its candidates."""
         frames = features.rows["frames"]
         anchor, positive, negatives = frames[:, 0], frames[:, 1], frames[:, 2:]
         loss = tcn_loss(anchor, positive, negatives)

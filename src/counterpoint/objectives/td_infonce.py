@@ -1,4 +1,4 @@
-"""TD InfoNCE: future states contrasted by temporal differences.
+"""TD InfoNCE: contrast of future states by temporal differences.
 
 Zheng, Salakhutdinov and Eysenbach, "Contrastive Difference Predictive Coding", ICLR 2024 (arXiv 2310.20141).
 
@@ -18,18 +18,21 @@ Symbols, row i for the situation x_i = (s_t, a_t, g)^(i) and column j for a stat
     F_w[i, j]       (s_{t+1}, a' ~ pi, g)^(i) with s_{t+}^(j), EMA critic  `weight_logits`
     F_goal[i, j]    (s_t, a ~ pi, g)^(i) with g^(j)                        `goal_logits`
     lambda          `weight` of behaviour cloning (Appendix D.3)
+    M               `occupancy` of the successor representation, one row a state-action pair (Eq. 16; Dayan, 1993):
+                    M(s, a) <- (1 - gamma) onehot(s') + gamma M(s', a'), all states in the place of sampled ones
 
-Twin critics stand on a last axis of 2. The paper does not mention them.
+Twin critics are on a last axis of 2. The paper does not mention them.
 
 Where the sources differ:
   - Algorithm 1 and Eq. 17 print W = N softmax. Eq. 10 averages over the N draws, so that the factor is there twice:
-    rows of N make the effective discount gamma N / (1 - gamma + gamma N). Followed: the authors' code, whose rows sum
-    to 1.
-  - The paper's cross entropies are sums over rows; the authors take means over rows and twins. Followed: the code.
+    rows of N make the effective discount gamma N / (1 - gamma + gamma N). We follow the authors' code, whose rows
+    sum to 1.
+  - The paper's cross entropies are sums over rows; the authors take means over rows and twins. We follow the
+    code.
   - Of twins, W and the actor take the elementwise minimum of the whole matrices of logits before the softmax; one W
     teaches both critics.
-  - The paper draws s_{t+} from p(s+). The authors take the other rows' goals (`roll` of the random goals by one). Which
-    columns the logits are of is the caller's business.
+  - The paper samples s_{t+} from p(s+). The authors take the other rows' goals (`roll` of the random goals by one).
+    Here the caller chooses the columns of the logits.
   - Appendix D.3 prints + lambda ||a - a_orig||^2 inside an argmax. It is minimised, and is a mean over action
     dimensions (the code).
 """
@@ -39,8 +42,8 @@ from __future__ import annotations
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from counterpoint.errors import BadInputError
-from counterpoint.objectives.infonce import in_full_precision
+from counterpoint.errors import require
+from counterpoint.objectives.infonce import in_full_precision, shapes
 
 __all__ = [
     "check_square",
@@ -57,10 +60,10 @@ __all__ = [
 
 @in_full_precision
 def mc_infonce_loss(logits: Float[Tensor, "B B *twins"]) -> Float[Tensor, ""]:
-    """InfoNCE of every row's own column among all columns (Eq. 6), mean over rows and twins.
+    """Return InfoNCE of every row's own column among all columns (Eq. 6), mean over rows and twins.
 
     Args:
-        logits: Row i: a situation; column j: a future state drawn for situation j.
+        logits: Row i: a situation; column j: a future state sampled for situation j.
     """
     check_square(logits=logits)
     return -_log_softmax(logits).diagonal(dim1=-2, dim2=-1).mean()
@@ -68,10 +71,10 @@ def mc_infonce_loss(logits: Float[Tensor, "B B *twins"]) -> Float[Tensor, ""]:
 
 @in_full_precision
 def td_infonce_weights(weight_logits: Float[Tensor, "B B *twins"]) -> Float[Tensor, "B B"]:
-    """W (Eq. 9): softmax over each row of the twins' minimum; rows sum to 1, no gradient.
+    """Return W (Eq. 9): softmax over each row of the twins' minimum; rows sum to 1, no gradient.
 
     Args:
-        weight_logits: Of the next situations under the slowly moving critics, with the columns of `future_logits`.
+        weight_logits: The next situations under the target critics, with the columns of `future_logits`.
     """
     check_square(weight_logits=weight_logits)
     return _least(weight_logits.detach()).softmax(1)
@@ -85,24 +88,20 @@ def td_infonce_loss(
     *,
     discount: float,
 ) -> Float[Tensor, ""]:
-    """TD InfoNCE (Eq. 10, 17): the next state's row entropy and the importance-weighted future's.
+    """Return TD InfoNCE (Eq. 10, 17): the next state's row cross entropy and the importance-weighted future's.
 
     Args:
         next_logits: Situations with the next states of the batch; the diagonal holds the pairs.
-        future_logits: Situations with states drawn from p(s+).
-        weight_logits: The next situations under the slowly moving critics, with the columns of `future_logits`.
-            They get no gradient.
+        future_logits: Situations with states sampled from p(s+).
+        weight_logits: The next situations under the target critics, with the columns of `future_logits`. They get no
+            gradient.
         discount: gamma.
     """
     check_square(next_logits=next_logits, future_logits=future_logits)
     W = td_infonce_weights(weight_logits)
-    if len(W) != len(future_logits):
-        raise BadInputError(
-            "weight_logits",
-            f"{len(W)} rows",
-            f"{len(future_logits)}, as many as `future_logits` has",
-            "pair the next situations with the same states as the situations",
-        )
+    expected = f"{len(future_logits)}, as many as `future_logits` has"
+    hint = "pair the next situations with the same states as the situations"
+    require(len(W) == len(future_logits), "weight_logits", f"{len(W)} rows", expected, hint)
     chosen = W * _log_softmax(future_logits)
     future = -chosen.sum() * len(W) / chosen.numel()  # the mean over rows and twins
     return (1 - discount) * mc_infonce_loss(next_logits) + discount * future
@@ -110,17 +109,17 @@ def td_infonce_loss(
 
 @in_full_precision
 def goal_reaching_rows(goal_logits: Float[Tensor, "B B *twins"]) -> Float[Tensor, " B"]:
-    """-log p(g | s, a, g) up to a constant of each row's policy (Eq. 11): row cross entropies of the twins' minimum.
+    """Return -log p(g | s, a, g) up to a constant of each row (Eq. 11): row cross entropies of the twins' minimum.
 
     Args:
-        goal_logits: Situations whose actions the policy drew, with the commanded goals of the batch.
+        goal_logits: Situations with the policy's actions, with the goals of the batch.
     """
     check_square(goal_logits=goal_logits)
     return -_log_softmax(_least(goal_logits)).diagonal()
 
 
 def goal_reaching_loss(goal_logits: Float[Tensor, "B B *twins"]) -> Float[Tensor, ""]:
-    """The actor's loss (Eq. 11): mean of `goal_reaching_rows`, whose argument it takes."""
+    """Return the actor's loss (Eq. 11): the mean of `goal_reaching_rows`, whose argument it takes."""
     return goal_reaching_rows(goal_logits).mean()
 
 
@@ -133,24 +132,20 @@ def cloned_actor_loss(
     weight: float,
     mask: Float[Tensor, " B"] | Bool[Tensor, " B"] | None = None,
 ) -> Float[Tensor, ""]:
-    """The offline actor's loss (Appendix D.3): `weight` of it pulls towards the data's actions.
+    """Return the offline actor's loss, `weight` of it towards the data's actions (Appendix D.3).
 
-    mean over rows of weight * mask * mean_d (a - a_orig)^2 + (1 - weight) * goal_rows.
+    It is the mean over rows of weight * mask * mean_d (a - a_orig)^2 + (1 - weight) * goal_rows.
 
     Args:
-        goal_rows: What is minimised besides, row by row: `goal_reaching_rows`.
-        actions: The policy's, for the data's future goals.
-        data_actions: What the data did there.
+        goal_rows: The other loss, row by row: `goal_reaching_rows`.
+        actions: The policy's actions for the data's future goals.
+        data_actions: The data's actions there.
         weight: lambda in [0, 1]; the paper's table says 0.1, the authors' code 0.2.
         mask: 0 for rows whose action is not to be cloned.
     """
-    if actions.ndim != 2 or actions.shape != data_actions.shape or goal_rows.shape != actions.shape[:1]:
-        raise BadInputError(
-            "goal_rows, actions, data_actions",
-            f"shapes {', '.join(str(tuple(x.shape)) for x in (goal_rows, actions, data_actions))}",
-            "[B], [B, A] and [B, A]",
-            "pass one row loss, one action of the policy and one of the data for each situation",
-        )
+    ok = actions.ndim == 2 and actions.shape == data_actions.shape and goal_rows.shape == actions.shape[:1]
+    found, hint = shapes(goal_rows, actions, data_actions), "pass one row loss and two actions for each situation"
+    require(ok, "goal_rows, actions, data_actions", found, "[B], [B, A] and [B, A]", hint)
     apart = (actions - data_actions).square().mean(1)
     if mask is not None:
         apart = apart * mask
@@ -167,30 +162,27 @@ def check_square(**logits: Tensor) -> None:
         BadInputError: Naming the argument at fault.
     """
     first = next(iter(logits.values())).shape
+    hint = "score every row's situation with every column's state, and stack twins on the last axis"
     for name, value in logits.items():
-        if value.ndim not in (2, 3) or value.shape[0] != value.shape[1] or value.shape != first:
-            raise BadInputError(
-                name,
-                f"shape {tuple(value.shape)}",
-                f"{tuple(first)}" if value.shape != first else "[B, B], or [B, B, 2] of twins",
-                "score every row's situation with every column's state, and stack twins on the last axis",
-            )
+        square = value.ndim in (2, 3) and value.shape[0] == value.shape[1]
+        expected = "[B, B], or [B, B, 2] of twins" if value.shape == first else f"{tuple(first)}"
+        require(square and value.shape == first, name, shapes(value), expected, hint)
 
 
 def _least(logits: Float[Tensor, "B B *twins"]) -> Float[Tensor, "B B"]:
-    """The elementwise minimum over twins."""
+    """Return the elementwise minimum over twins."""
     return logits if logits.ndim == 2 else logits.amin(2)
 
 
 def _log_softmax(logits: Float[Tensor, "B B *twins"]) -> Float[Tensor, "*twins B B"]:
-    """Log probabilities of every row, twins first: rows that lie whole in memory go two to four times as fast."""
+    """Return log probabilities of every row, twins first: contiguous rows are two to four times as fast."""
     return (logits if logits.ndim == 2 else logits.movedim(2, 0)).log_softmax(-1)
 
 
 def successor_targets(
     occupancy: Float[Tensor, "P S"], next_states: Int[Tensor, " B"], next_pairs: Int[Tensor, " B"], *, discount: float
 ) -> Float[Tensor, "B S"]:
-    """What M(s, a) of each transition is moved to (Eq. 16); rows that sum to 1 stay so. No gradient.
+    """Return the target of M(s, a) of each transition (Eq. 16); rows that sum to 1 keep their sum. No gradient.
 
     Args:
         occupancy: M, rows of state-action pairs over states.
@@ -212,7 +204,7 @@ def successor_loss(
     *,
     discount: float,
 ) -> Float[Tensor, ""]:
-    """Half the squared distance to `successor_targets`, summed over states, mean over transitions.
+    """Return half the squared distance to `successor_targets`, summed over states, mean over transitions.
 
     Its gradient with respect to M(s, a) of one transition is M(s, a) less the target, so that a gradient step of size
     1 on one transition is Eq. 16.
@@ -229,13 +221,8 @@ def successor_loss(
     return (occupancy[pairs] - targets).square().sum(1).mean() / 2
 
 
-def _check_table(occupancy: Tensor, **numbers: Tensor) -> None:
-    """A table [P, S], and two rows of numbers of one length."""
-    shapes = [tuple(x.shape) for x in (occupancy, *numbers.values())]
-    if occupancy.ndim != 2 or len(shapes[1]) != 1 or shapes[1] != shapes[2]:
-        raise BadInputError(
-            ", ".join(("occupancy", *numbers)),
-            f"shapes {', '.join(map(str, shapes))}",
-            "[P, S], [B] and [B]",
-            "pass the whole table, and one number of each transition",
-        )
+def _check_table(occupancy: Tensor, **indices: Tensor) -> None:
+    first, second = indices.values()
+    ok = occupancy.ndim == 2 and first.ndim == 1 and first.shape == second.shape
+    found, hint = shapes(occupancy, first, second), "pass the whole table, and one index of each transition"
+    require(ok, ", ".join(("occupancy", *indices)), found, "[P, S], [B] and [B]", hint)

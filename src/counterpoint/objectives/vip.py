@@ -9,7 +9,7 @@ Where the sources differ:
   - Eq. 10 of the DecisionNCE paper prints r with the other sign; the sign here is VIP's own.
   - The authors add the second term once more for o_t and o_{t+1} of other clips, with r = -1, and the mean L1
     and L2 norm of the embeddings; both are followed. Their shuffles keep fixed points, so that a clip can be
-    its own negative; `VIP` draws shuffles without fixed points. `vip_loss` takes any rows as an argument.
+    its own negative; `VIP` has shuffles without fixed points. `vip_loss` takes any rows as an argument.
   - The authors add 1e-8 inside the logarithm against underflow. Here the logarithm is taken stably, which
     needs no such term; `epsilon=1e-8` gives their numbers.
 """
@@ -40,7 +40,7 @@ __all__ = ["VIP", "VIPConfig", "dual_value_loss", "goal_rewards", "vip_loss"]
 
 
 class VIPConfig(ClipConfig):
-    """VIP's settings; the authors' Ego4D configuration gives the last three.
+    """Settings of VIP; the last three are of the authors' Ego4D configuration.
 
     Attributes:
         discount: gamma.
@@ -56,7 +56,7 @@ class VIPConfig(ClipConfig):
 
 
 def goal_rewards(indices: Int[Tensor, "B F"]) -> Float[Tensor, " B"]:
-    """Rewards of `GoalTransition`'s steps (o_0, o_g, o_t, ...): 0 where o_t is the goal, -1 elsewhere."""
+    """Return rewards of `GoalTransition`'s steps (o_0, o_g, o_t, ...): 0 where o_t is the goal, -1 elsewhere."""
     return torch.where(indices[:, 2] == indices[:, 1], 0.0, -1.0)
 
 
@@ -71,7 +71,7 @@ def dual_value_loss(
     negatives: Int[Tensor, "N B"] | None = None,
     epsilon: float = 0.0,
 ) -> Float[Tensor, ""]:
-    """The equation above for goals of any modality.
+    """Return the equation above for goals of any modality.
 
     Args:
         states: Raw embeddings of o_0, o_t and o_{t+1}.
@@ -103,7 +103,7 @@ def vip_loss(
     value: Similarity = negative_distance,
     epsilon: float = 0.0,
 ) -> Float[Tensor, ""]:
-    """VIP's loss; with the two weights, the authors' norm penalties too.
+    """Return VIP's loss; with the two weights, the authors' norm penalties too.
 
     Args:
         frames: Raw embeddings of (o_0, o_g, o_t, o_{t+1}); further frames are ignored.
@@ -125,13 +125,13 @@ def vip_loss(
 
 
 def _log_mean_exp(x: Float[Tensor, " M"], epsilon: float) -> Float[Tensor, ""]:
-    """log(epsilon + mean exp x) without overflow or underflow."""
+    """Return log(epsilon + mean exp x) without overflow or underflow."""
     value = torch.logsumexp(x, 0) - math.log(len(x))
     return torch.logaddexp(value, value.new_tensor(math.log(epsilon))) if epsilon else value
 
 
 class VIP(ClipObjective):
-    """VIP on clips. It trains the image tower alone: what it would score against language is not defined.
+    """VIP on clips. It trains the image tower alone; scores against language are not defined.
 
     Goals are images. A language column of a table stays empty for this objective, unless a map from text into
     its image space was trained afterwards, and then the table says so.
@@ -152,11 +152,11 @@ class VIP(ClipObjective):
         encoder.text.requires_grad_(False)
 
     def encode(self, batch: Batch) -> Features:
-        """Raw embeddings `frames` [B, 4, D]; the draw's fifth frame, LIV's, is not run."""
+        """Return raw embeddings `frames` [B, 4, D]; the sample's fifth frame, LIV's, is not encoded."""
         return Features(rows={"frames": self.encoder.encode_image(images(batch, "frames")[:, :4])})
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
-        """`vip_loss`; metrics are the mean value of o_0 and the mean gain of value from o_t to o_{t+1}."""
+        """Return `vip_loss`; metrics are the mean value of o_0 and the mean gain of value from o_t to o_{t+1}."""
         frames = features.rows["frames"]
         loss = vip_loss(
             frames,
