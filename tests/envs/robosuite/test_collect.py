@@ -22,15 +22,15 @@ from counterpoint.envs.robosuite import collect
 from counterpoint.envs.robosuite.collect import RobosuiteCollectConfig, checked, collect_robosuite
 from counterpoint.errors import BadInputError
 from tests.envs.killed import UNFINISHED, kill
-from tests.envs.made_expert import FLOOR, ROBOT, MadeTask
 from tests.envs.played import masks
+from tests.envs.robosuite.made_expert import FLOOR, ROBOT, MadeTask
 
 CAMERAS = ("agentview", "robot0_eye_in_hand")
 PROGRAM = """
 import sys
 from counterpoint.envs.robosuite import collect
 from counterpoint.envs.robosuite.collect import RobosuiteCollectConfig, collect_robosuite
-from tests.envs.made_expert import MadeTask
+from tests.envs.robosuite.made_expert import MadeTask
 
 class Troubled(MadeTask):
     troubles = ("raises", "fails")
@@ -287,7 +287,7 @@ def test_a_killed_collection_goes_on_with_two_workers_and_ends_as_an_undisturbed
     script, unfinished = tmp_path / "program.py", tmp_path / "unfinished.py"
     script.write_text(PROGRAM)
     unfinished.write_text(UNFINISHED + PROGRAM)
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
 
     def start(wanted: RobosuiteCollectConfig, script: Path = script) -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, str(script), wanted.model_dump_json()], env=environment, cwd=tmp_path)

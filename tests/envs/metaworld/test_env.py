@@ -1,10 +1,7 @@
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
-from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,25 +9,8 @@ import pytest
 from counterpoint.data.episode import Array
 from counterpoint.envs.metaworld.env import CAMERAS, CONTROL_HZ, MetaWorldEnv, describe_rendering, versions
 from counterpoint.envs.metaworld.instructions import DEFAULT_TASKS
-from counterpoint.envs.rendering import FastRenderer, choose_backend, import_mujoco, simplify_meshes
+from counterpoint.envs.rendering import import_mujoco
 from counterpoint.errors import BadInputError, MissingExtraError
-
-
-def ball() -> Any:
-    """A model with one red mesh of about 1,000 triangles: the hull of points on a sphere."""
-    turn, height = np.arange(500) * 2.4, np.linspace(-1, 1, 500)
-    ring = np.sqrt(1 - height**2)
-    points = np.stack([ring * np.cos(turn), ring * np.sin(turn), height], axis=1)
-    vertices = " ".join(f"{number:.5f}" for number in points.ravel())
-    return import_mujoco().MjModel.from_xml_string(f"""
-        <mujoco>
-          <asset><mesh name="ball" vertex="{vertices}"/></asset>
-          <worldbody>
-            <light pos="0 -5 0" dir="0 1 0"/>
-            <camera name="front" pos="0 -4 0" xyaxes="1 0 0 0 0 1"/>
-            <geom type="mesh" mesh="ball" rgba="1 0 0 1"/>
-          </worldbody>
-        </mujoco>""")
 
 
 @pytest.fixture(scope="module")
@@ -145,39 +125,6 @@ def test_a_fast_picture_is_close_to_one_with_every_triangle(drawer: MetaWorldEnv
 
 @pytest.mark.sim
 @pytest.mark.usefixtures("simulator")
-def test_simplified_meshes_lose_only_what_is_finer_than_the_cell() -> None:
-    model = ball()
-    faces, vertices = int(model.mesh_facenum[0]), model.mesh_vert.copy()
-    same, coarse, gone = (simplify_meshes(model, cell) for cell in (1e-4, 0.3, 100.0))
-    assert same.mesh_facenum[0] == faces
-    np.testing.assert_allclose(np.unique(same.mesh_vert, axis=0), np.unique(vertices, axis=0), atol=1e-6)
-    assert 20 < coarse.mesh_facenum[0] < faces / 2
-    used = coarse.mesh_face[: coarse.mesh_facenum[0]]
-    radius = np.linalg.norm(coarse.mesh_vert[np.unique(used)], axis=1)
-    assert np.abs(radius - np.linalg.norm(vertices, axis=1).mean()).max() < 0.3
-    assert gone.mesh_facenum[0] <= 12  # one corner in each of eight cubes
-    assert model.mesh_facenum[0] == faces
-    np.testing.assert_array_equal(model.mesh_vert, vertices)
-
-
-@pytest.mark.sim
-@pytest.mark.usefixtures("simulator")
-def test_the_renderer_draws_any_model() -> None:
-    mujoco = import_mujoco()
-    model = ball()
-    data = mujoco.MjData(model)
-    mujoco.mj_forward(model, data)
-    renderer = FastRenderer(model, data, 32)
-    picture = renderer.render("front")
-    renderer.close()
-    renderer.close()
-    assert picture[16, 16, 0] > 50
-    assert picture[16, 16, 0] > 2 * picture[16, 16, 1]
-    assert picture[0, 0].max() == 0
-
-
-@pytest.mark.sim
-@pytest.mark.usefixtures("simulator")
 def test_the_canary_is_a_digest_that_stays() -> None:
     first, second = describe_rendering(("corner2", "corner4"), 48), describe_rendering()
     assert first["canary"] == second["canary"]
@@ -200,52 +147,6 @@ def test_a_missing_simulator_names_the_extra(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "mujoco", None)
     with pytest.raises(MissingExtraError, match=r"counterpoint\[sim\]"):
         MetaWorldEnv("drawer-open")
-
-
-@pytest.mark.parametrize(
-    ("platform", "display", "given", "expected"),
-    [
-        ("linux", None, None, "egl"),
-        ("linux", None, "osmesa", "osmesa"),
-        ("linux", ":0", None, None),
-        ("darwin", None, None, None),
-    ],
-)
-def test_the_backend_is_chosen_only_on_linux_without_a_display(
-    monkeypatch: pytest.MonkeyPatch, platform: str, display: str | None, given: str | None, expected: str | None
-) -> None:
-    monkeypatch.delitem(sys.modules, "mujoco", raising=False)
-    pretend_machine(monkeypatch, platform, display, given)
-    choose_backend()
-    assert os.environ.get("MUJOCO_GL") == expected
-
-
-def test_a_backend_cannot_be_chosen_any_more_when_mujoco_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "mujoco", ModuleType("mujoco"))
-    pretend_machine(monkeypatch, "linux", None, None)
-    with pytest.raises(BadInputError, match="set MUJOCO_GL=egl"):
-        choose_backend()
-
-
-def pretend_machine(monkeypatch: pytest.MonkeyPatch, platform: str, display: str | None, backend: str | None) -> None:
-    monkeypatch.setattr(sys, "platform", platform)
-    for name, value in (("DISPLAY", display), ("WAYLAND_DISPLAY", None), ("MUJOCO_GL", backend)):
-        monkeypatch.setenv(name, "")  # so that what is set here is undone
-        monkeypatch.delenv(name) if value is None else monkeypatch.setenv(name, value)
-
-
-@pytest.mark.sim
-@pytest.mark.usefixtures("simulator")
-def test_a_broken_graphics_library_is_told_in_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    mujoco = import_mujoco()
-
-    def broken(*_: object) -> None:
-        raise ImportError("Cannot initialize a EGL device display")
-
-    monkeypatch.setattr(mujoco, "Renderer", broken)
-    model = ball()
-    with pytest.raises(BadInputError, match=r"MUJOCO_GL.*Cannot initialize.*libegl1"):
-        FastRenderer(model, mujoco.MjData(model), 32)
 
 
 @pytest.mark.sim
