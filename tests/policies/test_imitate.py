@@ -11,12 +11,11 @@ import torch
 
 from counterpoint.data.store import MemoryStore, read_episode
 from counterpoint.errors import BadInputError
+from counterpoint.objectives.crossway import CrosswayConfig
 from counterpoint.objectives.icon import IConConfig
-from counterpoint.policies.crossway import CrosswayConfig
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
 from counterpoint.training.fit import TrainConfig
 from counterpoint.training.imitate import AuxiliaryConfig, ImitationConfig, imitate
-from tests.policies.demos import observed
 from tests.policies.masked_demos import CAMERAS, masked_demos, small_imitation
 
 ICON = IConConfig(agent_keys=2, environment_keys=6)
@@ -44,12 +43,12 @@ def test_from_demonstrations_to_a_saved_policy(tmp_path: Path) -> None:
     again = DiffusionPolicy.from_pretrained(tmp_path)
     assert same(weights(policy), weights(again))
     assert again.cameras == CAMERAS
-    seen = np.stack([store.frames(0, np.array([0]), camera)[0] for camera in CAMERAS])[None]
+    seen = {camera: store.frames(0, np.array([0]), camera) for camera in CAMERAS}
     state = store.state(0)
     assert state is not None
     for one in (policy, again):
         one.reset([0], [5])
-    a, b = (one.act(observed(seen, state[:1]), rows=[0]) for one in (policy, again))
+    a, b = (one.act(seen | {"state": state[:1]}, rows=[0]) for one in (policy, again))
     np.testing.assert_array_equal(a, b)
     assert a.shape == (1, 2)
     assert np.abs(a).max() <= 1

@@ -9,9 +9,9 @@ import torch
 from counterpoint.data.spec import Spec
 from counterpoint.encoders.tokens import TokenTap
 from counterpoint.errors import BadInputError
+from counterpoint.objectives.crossway import CrosswayConfig
 from counterpoint.objectives.icon import IConConfig, patch_mask
 from counterpoint.objectives.imitation import Imitation
-from counterpoint.policies.crossway import CrosswayConfig
 from counterpoint.policies.diffusion import DiffusionConfig
 from counterpoint.training.imitate import AuxiliaryConfig, build_imitation
 from tests.data.sampling import sampler

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from counterpoint.objectives.crossway import CrosswayConfig
 from counterpoint.objectives.icon import IConConfig
-from counterpoint.policies.crossway import CrosswayConfig
 from counterpoint.policies.diffusion import DiffusionConfig
 from counterpoint.training.imitate import ImitationConfig
 from tests.policies.masked_demos import small_imitation

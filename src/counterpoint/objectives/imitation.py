@@ -24,8 +24,8 @@ from counterpoint.data.spec import Read, Spec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import require
 from counterpoint.objectives.base import Batch, Features, Gather, LossOutput, Objective, StepObjective
+from counterpoint.objectives.crossway import CrosswayDecoder
 from counterpoint.objectives.icon import ICon, IConConfig
-from counterpoint.policies.crossway import CrosswayDecoder
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
 from counterpoint.policies.networks import DenoisingTransformer, decay_groups
 

@@ -1,7 +1,4 @@
-"""How noise is added to actions in training, and taken away step by step in acting: DDPM and DDIM.
-
-Actions by diffusion: noise is added to demonstrated actions in training and taken from noise in acting.
-"""
+"""Actions by diffusion: noise is added to demonstrated actions in training and removed step by step in acting."""
 
 from __future__ import annotations
 
@@ -19,26 +16,17 @@ from counterpoint.errors import BadInputError, MissingExtraError
 from counterpoint.policies.networks import ConditionalUnet1d, DenoisingTransformer
 from counterpoint.policies.normalizer import LinearNormalizer
 
-__all__ = [
-    "Denoised",
-    "DiffusionConfig",
-    "DiffusionHead",
-    "Generators",
-    "NoiseSchedule",
-    "Prediction",
-    "Sampler",
-    "Update",
-]
+__all__ = ["Denoised", "DiffusionConfig", "DiffusionHead", "NoiseSchedule"]
 
 
 Prediction = Literal["epsilon", "sample"]
 Sampler = Literal["ddim", "ddpm"]
 Generators = torch.Generator | Sequence[torch.Generator] | None
-"""One, one for each row, or the global one."""
+"""One generator, one for each row, or the global one."""
 
 
 class Update(NamedTuple):
-    """A step of sampling; both samplers and both predictions are of this one form.
+    """The coefficients of a step of sampling; both samplers and both predictions have this form.
 
     clean = clip(clean_from_sample x + clean_from_output y, -1, 1), with x the noisy sample and y the network's output;
     the next x = from_clean clean + from_sample x + from_output y + from_noise z, z ~ N(0, 1).
@@ -55,16 +43,15 @@ class Update(NamedTuple):
 class NoiseSchedule(nn.Module):
     """The squared-cosine schedule of `diffusers`, its tables on the module's device and its updates as plain numbers.
 
-    diffusers' own `step` looks its coefficients up again at every call, on the device that the step number lives on.
-    Here they are computed once, and no step waits for the device. Clean samples are clipped to [-1, 1], DDPM's
-    variance is the small fixed one, DDIM adds no noise (eta = 0) and takes every (train_steps // inference_steps)-th
-    step, as in Diffusion Policy.
+    The `step` of diffusers reads its coefficients from the device at every call; here they are computed once, so that
+    no step waits for the device. Clean samples are clipped to [-1, 1], DDPM's variance is the small fixed one, DDIM
+    adds no noise (eta = 0) and takes every (train_steps // inference_steps)-th step, as in Diffusion Policy.
 
     Args:
-        train_steps: Of training's schedule.
-        inference_steps: Of sampling.
-        sampler: Which of the two.
-        prediction: What the network's output is: the noise (`epsilon`) or the clean sample.
+        train_steps: Steps of training's schedule.
+        inference_steps: Steps of sampling.
+        sampler: DDIM or DDPM.
+        prediction: The meaning of the network's output: the noise (`epsilon`) or the clean sample.
     """
 
     signal: Tensor
@@ -90,13 +77,13 @@ class NoiseSchedule(nn.Module):
     def add_noise(
         self, clean: Float[Tensor, "B K A"], noise: Float[Tensor, "B K A"], steps: Int[Tensor, " B"]
     ) -> Float[Tensor, "B K A"]:
-        """The noisy sample at each row's step (Eq. 4 of Ho et al., 2020)."""
+        """Return the noisy sample at each row's step (Eq. 4 of Ho et al., 2020)."""
         return self.signal[steps][:, None, None] * clean + self.noise[steps][:, None, None] * noise
 
     def update(
         self, number: int, sample: Float[Tensor, "B K A"], output: Float[Tensor, "B K A"], generator: Generators = None
     ) -> Float[Tensor, "B K A"]:
-        """The next sample of step `number`, counted from the first (noisiest) of sampling."""
+        """Return the next sample of step `number`, counted from the first (noisiest) of sampling."""
         now = self.updates[number]
         clean = (now.clean_from_sample * sample + now.clean_from_output * output).clamp(-1, 1)
         after = now.from_clean * clean + now.from_sample * sample + now.from_output * output
@@ -106,9 +93,9 @@ class NoiseSchedule(nn.Module):
 
 
 def gaussian(shape: tuple[int, ...], device: torch.device, generator: Generators = None) -> Tensor:
-    """Standard normal numbers; equal ones on every device when the generator is a CPU's.
+    """Return standard normal numbers; equal ones on every device when the generator is a CPU's.
 
-    With a generator for each row, what a row gets does not depend on the rows beside it.
+    With a generator for each row, a row's numbers do not depend on the rows beside it.
     """
     if isinstance(generator, Sequence):
         return torch.cat([gaussian((1, *shape[1:]), device, one) for one in generator])
@@ -133,7 +120,7 @@ def _clean(level: float, prediction: Prediction) -> tuple[float, float]:
 
 
 def _ddim(level: float, after: float, prediction: Prediction) -> Update:
-    """Eq. 12 of Song et al. (2021) with no noise; the noise is the network's, not that of the clipped sample."""
+    """Return Eq. 12 of Song et al. (2021) without noise; epsilon is the network's, not that of the clipped sample."""
     if prediction == "epsilon":
         from_sample, from_output = 0.0, (1 - after) ** 0.5
     else:
@@ -143,7 +130,7 @@ def _ddim(level: float, after: float, prediction: Prediction) -> Update:
 
 
 def _ddpm(level: float, after: float, prediction: Prediction) -> Update:
-    """Eq. 6 and 7 of Ho et al. (2020)."""
+    """Return Eq. 6 and 7 of Ho et al. (2020)."""
     kept = level / after
     from_clean = after**0.5 * (1 - kept) / (1 - level)
     from_sample = kept**0.5 * (1 - after) / (1 - level)
@@ -152,7 +139,7 @@ def _ddpm(level: float, after: float, prediction: Prediction) -> Update:
 
 
 STEPS_AT_ONCE = 8
-"""Sampling computes what depends on the observations alone for so many steps at once; it bounds the memory."""
+"""Sampling steps whose conditioning is computed at once, which bounds the memory."""
 
 
 def _inference_steps(before: dict[str, Any]) -> int:
@@ -167,23 +154,23 @@ class DiffusionConfig(FrozenConfig):
 
     Attributes:
         network: `unet` (the paper's CNN form, Diff-C) or `transformer` (Diff-T).
-        obs_steps: To, the observations it acts on (Table 7 of the paper: 2).
-        horizon: K, the actions it predicts, the first at the oldest observation's step (16).
-        executed: How many of them are carried out, from the newest observation's step on (8).
-        train_steps: Of the noise schedule, squared cosine (100).
-        prediction: What the network predicts: the noise, as in all published configurations, or the clean actions.
+        obs_steps: To, the observations of a plan (Table 7 of the paper: 2).
+        horizon: K, the predicted actions, the first at the oldest observation's step (16).
+        executed: Number of them that are executed, from the newest observation's step on (8).
+        train_steps: Steps of the noise schedule, squared cosine (100).
+        prediction: The network's output: the noise, as in all published configurations, or the clean actions.
         sampler: `ddim` as on the paper's robots, or `ddpm` as in its simulations.
-        inference_steps: Of sampling: 8 with DDIM, all of `train_steps` with DDPM.
-        down_dims: U-Net: channels of its levels.
-        kernel_size: U-Net: of its convolutions, odd.
-        groups: U-Net: of its group normalisation.
-        step_dim: U-Net: of the diffusion step's embedding, even.
-        layers: Transformer: of its decoder.
-        heads: Transformer: of attention.
-        width: Transformer: of a token, even.
-        condition_layers: Transformer: of self-attention over step and observations; 0 is a two-layer MLP.
-        embedding_dropout: Transformer: of tokens.
-        attention_dropout: Transformer: within its layers.
+        inference_steps: Steps of sampling: 8 with DDIM, all of `train_steps` with DDPM.
+        down_dims: U-Net: channels of the levels.
+        kernel_size: U-Net: odd size of the convolutions.
+        groups: U-Net: groups of the normalisation.
+        step_dim: U-Net: even width of the diffusion step's embedding.
+        layers: Transformer: layers of the decoder.
+        heads: Transformer: heads of attention.
+        width: Transformer: even width of a token.
+        condition_layers: Transformer: layers of self-attention over step and observations; 0 is a two-layer MLP.
+        embedding_dropout: Transformer: dropout of tokens.
+        attention_dropout: Transformer: dropout within the layers.
     """
 
     network: Literal["unet", "transformer"] = "unet"
@@ -227,11 +214,11 @@ class DiffusionConfig(FrozenConfig):
 
 @dataclass(frozen=True)
 class Denoised:
-    """What training compares; the loss is their mean squared difference.
+    """The output of training's forward pass; the loss is the mean squared difference of the first two.
 
     Attributes:
         predicted: [B, K, A], the network's output.
-        target: [B, K, A], what it should have been: the noise, or the normalised actions.
+        target: [B, K, A], the noise, or the normalised actions.
         bottleneck: [B, M, k], the U-Net's innermost features; None for the transformer.
     """
 
@@ -241,14 +228,14 @@ class Denoised:
 
 
 class DiffusionHead(nn.Module):
-    """Observations' embeddings into windows of actions.
+    """A head from embedded observations to windows of actions.
 
-    Actions are normalised to [-1, 1] by the training episodes' range; by `normalizer`.
+    `normalizer` maps actions to [-1, 1] by the training episodes' range; it is set before training.
 
     Args:
         action_dim: A.
-        condition_dim: O, of one observation: its embedded cameras side by side, and its normalised state.
-        config: Which network and sampler.
+        condition_dim: O, the numbers of one observation: its embedded cameras and its normalised state.
+        config: Network and sampler.
     """
 
     def __init__(self, action_dim: int, condition_dim: int, config: DiffusionConfig) -> None:
@@ -258,27 +245,13 @@ class DiffusionHead(nn.Module):
         self.schedule = NoiseSchedule(config.train_steps, config.inference_steps, config.sampler, config.prediction)
         self.network: ConditionalUnet1d | DenoisingTransformer
         if config.network == "unet":
-            self.network = ConditionalUnet1d(
-                action_dim,
-                condition_dim * config.obs_steps,
-                widths=config.down_dims,
-                kernel_size=config.kernel_size,
-                groups=config.groups,
-                step_dim=config.step_dim,
-            )
+            names = {"widths": "down_dims", "kernel_size": "kernel_size", "groups": "groups", "step_dim": "step_dim"}
+            settings = {name: getattr(config, field) for name, field in names.items()}
+            self.network = ConditionalUnet1d(action_dim, condition_dim * config.obs_steps, **settings)
         else:
-            self.network = DenoisingTransformer(
-                action_dim,
-                condition_dim,
-                obs_steps=config.obs_steps,
-                horizon=config.horizon,
-                layers=config.layers,
-                heads=config.heads,
-                width=config.width,
-                condition_layers=config.condition_layers,
-                embedding_dropout=config.embedding_dropout,
-                attention_dropout=config.attention_dropout,
-            )
+            options = ("layers", "heads", "width", "condition_layers", "embedding_dropout", "attention_dropout")
+            settings = {name: getattr(config, name) for name in ("obs_steps", "horizon", *options)}
+            self.network = DenoisingTransformer(action_dim, condition_dim, **settings)
 
     def denoise(
         self,
@@ -288,16 +261,16 @@ class DiffusionHead(nn.Module):
         noise: Float[Tensor, "B K A"] | None = None,
         steps: Int[Tensor, " B"] | None = None,
     ) -> Denoised:
-        """Add noise to actions, and let the network find it (Eq. 5 of the paper).
+        """Add noise to actions and predict it (Eq. 5 of the paper).
 
         Args:
             condition: To observations, the oldest first.
             actions: In the environment's units, the first at the oldest observation's step.
-            noise: Standard normal; drawn when not given.
-            steps: The diffusion steps, in [0, train_steps); drawn evenly when not given.
+            noise: Standard normal; sampled when not given.
+            steps: The diffusion steps, in [0, train_steps); sampled uniformly when not given.
 
         Raises:
-            BadInputError: When condition or actions are of another shape than the head's.
+            BadInputError: Condition or actions of another shape than the head's.
         """
         self._check(condition, actions)
         clean = self.normalizer(actions.float())
@@ -311,14 +284,13 @@ class DiffusionHead(nn.Module):
 
     @torch.no_grad()
     def sample(self, condition: Float[Tensor, "B To O"], *, generator: Generators = None) -> Float[Tensor, "B K A"]:
-        """Actions in the environment's units, never outside the training episodes' range.
+        """Return actions in the environment's units, never outside the training episodes' range.
 
-        Call it in evaluation mode. It never waits for the device; a CPU's generator draws equal noise for every
-        device.
+        Call it in evaluation mode. It never waits for the device; a CPU's generator gives equal noise on every device.
 
         Args:
             condition: To observations, the oldest first.
-            generator: Of the noise it begins with, and of DDPM's at every step; one, or one for each row.
+            generator: Generator of the first noise, and of DDPM's at every step; one, or one for each row.
         """
         self._check(condition)
         rows, number = len(condition), 0
@@ -340,9 +312,5 @@ class DiffusionHead(nn.Module):
             shapes.append(("actions", actions, (config.horizon, self.action_dim), "steps, numbers of each"))
         for name, found, wanted, meaning in shapes:
             if tuple(found.shape[1:]) != wanted:
-                raise BadInputError(
-                    name,
-                    f"shape {tuple(found.shape)}",
-                    f"[B, {wanted[0]}, {wanted[1]}] ({meaning})",
-                    "give what the head was made for, or make another head",
-                )
+                expected = f"[B, {wanted[0]}, {wanted[1]}] ({meaning})"
+                raise BadInputError(name, f"shape {tuple(found.shape)}", expected, "build another head for it")

@@ -1,11 +1,6 @@
-"""ResNet-T's transformer decoder: the tokens of a window of steps under a causal mask (Liu et al., 2023, LIBERO).
-
-What turns embedded observations into an action: an MLP on the newest one, or ResNet-T's decoder over a history.
-"""
+"""Heads of cloned policies: an MLP on the newest observation, or ResNet-T's decoder over a history."""
 
 from __future__ import annotations
-
-from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -23,19 +18,19 @@ __all__ = ["ActionHead", "CausalDecoder", "HeadConfig"]
 
 
 class CausalDecoder(nn.Module):
-    """Layers of attention and feed-forward, each normalised before; tokens of a step see it whole and what was before.
+    """A transformer decoder whose tokens attend to their own step and to earlier ones (Liu et al., 2023, LIBERO).
 
-    The numbers are LIBERO's: heads as wide as a token (not a share of it), no biases in the attention's inputs,
-    GELU, sinusoidal positions of base 10, stochastic depth of the feed-forward parts, no normalisation at the end.
-    Positions count from the window's oldest step, whether or not the episode reaches back so far.
+    Layers normalise first. The numbers are LIBERO's: heads as wide as a token (not a share of it), no biases in the
+    attention's inputs, GELU, sinusoidal positions of base 10, stochastic depth of the feed-forward parts, no
+    normalisation at the end. Positions count from the window's oldest step, in the episode or before it.
 
     Args:
-        width: Of a token; even.
+        width: Width of a token; even.
         steps: H, the window.
-        layers: How many.
-        heads: Of attention.
+        layers: Number of layers.
+        heads: Heads of attention.
         feedforward: Hidden width.
-        dropout: Of both parts, and of whole feed-forward parts.
+        dropout: Dropout of both parts, and of whole feed-forward parts.
     """
 
     position: Tensor
@@ -47,7 +42,7 @@ class CausalDecoder(nn.Module):
         rates = 10.0 ** (-torch.arange(0, width, 2) / width)
         angles = torch.arange(steps)[:, None] * rates
         self.register_buffer("position", torch.cat([angles.sin(), angles.cos()], -1), persistent=False)
-        # [H, H]: whether the row's step may look at the column's.
+        # [H, H]: whether the row's step may attend to the column's.
         self.register_buffer("earlier", torch.ones(steps, steps).tril().bool(), persistent=False)
 
     def forward(self, tokens: Float[Tensor, "B H M E"], valid: Bool[Tensor, "B H"]) -> Tensor:
@@ -55,13 +50,13 @@ class CausalDecoder(nn.Module):
 
         Args:
             tokens: The oldest step first.
-            valid: False for steps before the episode's first; nobody looks at those but they themselves.
+            valid: False for steps before the episode's first, which only attend to themselves.
 
         Returns:
             [B, H, M, E].
         """
         H, M = tokens.shape[1:3]
-        # A step that may look at nothing at all would become NaN, and NaN would leak: let each see itself.
+        # A step that may attend to nothing would become NaN, and NaN would spread: each attends to itself.
         itself = torch.eye(H, dtype=torch.bool, device=tokens.device)
         seen = (self.earlier & valid[:, None, :]) | itself  # [B, H, H]
         mask = seen.repeat_interleave(M, 1).repeat_interleave(M, 2)[:, None]  # [B, 1, H M, H M]
@@ -100,19 +95,19 @@ class _Layer(nn.Module):
 
 
 class HeadConfig(FrozenConfig):
-    """What a policy reads and how large its head is.
+    """Settings of a cloned policy's head.
 
     Attributes:
-        history: Observations the policy sees, the newest last. 1 makes the head an MLP, more make it ResNet-T's
-            decoder; Premier-TACO's for LIBERO is 10 (Appendix C).
+        history: Observations that the policy reads, the newest last. 1 makes the head an MLP, more make it
+            ResNet-T's decoder; Premier-TACO's for LIBERO is 10 (Appendix C).
         use_state: Read proprioception too, normalised by the demonstrations' mean and deviation.
         language: Read the instruction too, as a frozen sentence embedding with a learned map (the paper's is BERT's).
         hidden: Width of the MLP's hidden layers; 1024 in the paper.
         token: Width of the decoder's tokens. This and the next four are LIBERO's numbers.
-        layers: Of the decoder.
-        heads: Of attention, each as wide as a token.
+        layers: Layers of the decoder.
+        heads: Heads of attention, each as wide as a token.
         feedforward: Hidden width of the decoder's layers.
-        dropout: Within the decoder.
+        dropout: Dropout within the decoder.
     """
 
     history: int = Field(default=1, ge=1)
@@ -125,11 +120,6 @@ class HeadConfig(FrozenConfig):
     feedforward: int = Field(default=256, ge=1)
     dropout: float = Field(default=0.1, ge=0, lt=1)
 
-    @property
-    def kind(self) -> Literal["mlp", "resnet_t"]:
-        """Which of the two heads it is."""
-        return "mlp" if self.history == 1 else "resnet_t"
-
 
 class ActionHead(nn.Module):
     """A head from embedded observations (and proprioception, and an instruction) to a normalised action in [-1, 1].
@@ -138,15 +128,15 @@ class ActionHead(nn.Module):
 
     With a history of one: [embedding, state, instruction] -> 1024 -> 1024 -> A, ReLU between, tanh at the end, as the
     actor of DrQ-v2. With more: each step's tokens (instruction, cameras, state) go through `CausalDecoder`, the
-    newest step's first token through a two-layer MLP, and tanh (Appendix C; ResNet-T of LIBERO, whose head is a
-    mixture of Gaussians instead).
+    newest step's first token through a two-layer MLP, and tanh (Appendix C; LIBERO's ResNet-T ends in a mixture of
+    Gaussians instead).
 
     Args:
         embed_dim: D.
         action_dim: A.
-        state_dim: P; read only where the configuration says so.
-        config: Which head.
-        cameras: C; the embedding is theirs side by side, and the decoder has a token for each.
+        state_dim: P; read where the configuration says so.
+        config: Settings.
+        cameras: C; their embeddings are concatenated, and the decoder has a token for each.
     """
 
     def __init__(
@@ -163,7 +153,7 @@ class ActionHead(nn.Module):
         state_width = state_dim if config.use_state else 0
         self.decoder: CausalDecoder | None = None
         self.state_token: nn.Linear | None = None
-        if config.kind == "mlp":
+        if config.history == 1:
             width = embed_dim + state_width + (config.token if config.language else 0)
             layers: list[nn.Module] = [nn.Linear(width, config.hidden), nn.ReLU()]
             layers += [nn.Linear(config.hidden, config.hidden), nn.ReLU()]
@@ -190,13 +180,13 @@ class ActionHead(nn.Module):
         state: Float[Tensor, "B H P"] | None = None,
         instructions: list[str] | None = None,
     ) -> Float[Tensor, "B A"]:
-        """The actions of the newest step.
+        """Return the normalised actions of the newest step.
 
         Args:
             embedded: H observations, the oldest first.
-            valid: False where an observation lay before the episode's first step; those are not looked at.
+            valid: False where an observation lies before the episode's first step; those are ignored.
             state: Their proprioception; needed with `use_state`.
-            instructions: B of them; needed with `language`.
+            instructions: B texts; needed with `language`.
         """
         if self.decoder is None:
             embedded, state = embedded[:, -1:], None if state is None else state[:, -1:]
@@ -206,7 +196,7 @@ class ActionHead(nn.Module):
             parts = [token(view) for token, view in zip(self.camera_tokens, views, strict=True)]
         if self.text is not None:
             assert instructions is not None, "a policy with language acts on instructions"
-            # First, where the decoder's action is read off, as LIBERO does.
+            # First: the decoder's action is read there, as in LIBERO.
             parts.insert(0, self.text(instructions)[:, None].expand(-1, embedded.shape[1], -1))
         if self.config.use_state:
             assert state is not None, "a policy with use_state acts on proprioception"

@@ -1,7 +1,4 @@
-"""Diffusion Policy's convolutional network: a U-Net over the action window, modulated by what is seen (FiLM).
-
-Diffusion Policy's transformer: actions as tokens that attend to the diffusion step and what is seen.
-"""
+"""Diffusion Policy's two denoising networks: a U-Net modulated by the observations (FiLM), and a transformer."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ __all__ = ["ConditionalUnet1d", "DenoisingTransformer", "decay_groups", "step_wa
 
 
 def step_waves(steps: Int[Tensor, " B"], width: int) -> Float[Tensor, "B width"]:
-    """Sines, then cosines, of diffusion steps at `width / 2` frequencies from 1 to 1/10000, evenly in the log."""
+    """Return sines, then cosines, of diffusion steps at `width / 2` log-spaced frequencies from 1 to 1/10000."""
     half = width // 2
     rates = torch.exp(torch.arange(half, device=steps.device) * (-math.log(10000) / (half - 1)))
     angles = steps[:, None] * rates
@@ -24,20 +21,20 @@ def step_waves(steps: Int[Tensor, " B"], width: int) -> Float[Tensor, "B width"]
 
 
 class ConditionalUnet1d(nn.Module):
-    """The CNN form of Diffusion Policy (Chi et al., 2023, section 3.1).
+    """A U-Net over the window's steps: the CNN form of Diffusion Policy (Chi et al., 2023, section 3.1).
 
-    The window's steps are convolved. There are as many levels as widths; each has two residual blocks, and all but
-    the last halve the steps. Two blocks stand at the bottom. On the way up each level but the first is joined
-    to its twin. Every residual block scales and shifts its channels by a linear map of the diffusion step's
-    embedding beside the flattened observations. Defaults are of the original's image configurations.
+    There are as many levels as widths; each has two residual blocks, and all but the last halve the steps. Two more
+    blocks follow at the bottom; on the way up each level is concatenated with its twin. Every residual block scales and
+    shifts its channels by a linear map of the diffusion step's embedding and the flattened observations. Defaults are
+    the original's for images.
 
     Args:
         action_dim: A.
         condition_dim: To O, the flattened observations.
-        widths: Channels of each level. The original's `down_dims`; for its image policies 512, 1024, 2048.
-        kernel_size: Of the convolutions.
-        groups: Of group normalisation.
-        step_dim: Of the diffusion step's embedding.
+        widths: Channels of each level (the original's `down_dims`).
+        kernel_size: Size of the convolutions.
+        groups: Groups of the normalisation.
+        step_dim: Width of the diffusion step's embedding.
     """
 
     def __init__(
@@ -71,9 +68,9 @@ class ConditionalUnet1d(nn.Module):
         )
 
     def conditioning(self, steps: Int[Tensor, " n"], condition: Float[Tensor, "n To O"]) -> tuple[Tensor, ...]:
-        """What the blocks are modulated by: [n, 2 channels] for each, in the order in which they are used.
+        """Return scale and bias of each block, [n, 2 channels], in the order of use.
 
-        It depends on no noisy sample, so sampling computes it for all its steps in one go.
+        They depend on no noisy sample, so that sampling computes them for several steps at once.
         """
         embedded = self.step_encoder(step_waves(steps, self.step_dim).to(condition.dtype))
         features = nn.functional.mish(torch.cat([embedded, condition.flatten(1)], dim=-1))
@@ -82,7 +79,7 @@ class ConditionalUnet1d(nn.Module):
     def forward(
         self, noisy: Float[Tensor, "n K A"], conditioning: tuple[Tensor, ...]
     ) -> tuple[Float[Tensor, "n K A"], Float[Tensor, "n M k"]]:
-        """The network's output, and its innermost features: M channels of k = K / 2^(levels - 1) steps."""
+        """Return the network's output, and its innermost features: M channels of k = K / 2^(levels - 1) steps."""
         films = iter(conditioning)
         x, twins = noisy.transpose(1, 2), []
         for level, pair in enumerate(self.down):
@@ -132,24 +129,24 @@ def _convolution(inputs: int, outputs: int, kernel_size: int, groups: int) -> nn
 
 
 class DenoisingTransformer(nn.Module):
-    """The transformer form of Diffusion Policy (Chi et al., 2023, section 3.1).
+    """A transformer over the window's actions: the other form of Diffusion Policy (Chi et al., 2023, section 3.1).
 
-    The diffusion step and each observation are one token of memory, with learned places, through a two-layer MLP or
+    The diffusion step and each observation are one token of memory, with learned positions, through a two-layer MLP or
     layers of self-attention. Noisy actions are the tokens of a decoder that attends to earlier actions and, at the
-    window's step t, to observations up to step t. Layers normalise first. Weights begin as N(0, .02). Defaults are of
-    the original's image configuration.
+    window's step t, to observations up to step t. Layers normalise first. Weights are initialised from N(0, .02).
+    Defaults are the original's for images.
 
     Args:
         action_dim: A.
-        condition_dim: O, of one observation.
+        condition_dim: O, the numbers of one observation.
         obs_steps: To.
         horizon: K.
-        layers: Of the decoder.
-        heads: Of attention.
-        width: Of a token.
-        condition_layers: Of self-attention over the memory; 0 is the MLP.
-        embedding_dropout: Of tokens before the layers.
-        attention_dropout: Within the layers.
+        layers: Layers of the decoder.
+        heads: Heads of attention.
+        width: Width of a token.
+        condition_layers: Layers of self-attention over the memory; 0 is the MLP.
+        embedding_dropout: Dropout of tokens before the layers.
+        attention_dropout: Dropout within the layers.
     """
 
     unseen: Tensor
@@ -191,7 +188,7 @@ class DenoisingTransformer(nn.Module):
         )
         self.norm, self.last = nn.LayerNorm(width), nn.Linear(width, action_dim)
         step, seen = torch.arange(horizon)[:, None], torch.arange(1 + obs_steps)
-        # [K, K] and [K, 1 + To]: what an action must not look at. The diffusion step stands before the observations.
+        # [K, K] and [K, 1 + To]: True where an action must not attend; the diffusion step comes before observations.
         self.register_buffer("later", torch.arange(horizon) > step, persistent=False)
         self.register_buffer("unseen", seen - 1 > step, persistent=False)
         self.apply(_begin)
@@ -199,10 +196,7 @@ class DenoisingTransformer(nn.Module):
             nn.init.normal_(place, std=0.02)
 
     def conditioning(self, steps: Int[Tensor, " n"], condition: Float[Tensor, "n To O"]) -> tuple[Tensor, ...]:
-        """The memory [n, 1 + To, width], alone in a tuple.
-
-        It depends on no noisy sample, so sampling computes it for all its steps in one go.
-        """
+        """Return the memory [n, 1 + To, width], alone in a tuple; it depends on no noisy sample."""
         step = step_waves(steps, self.width).to(condition.dtype)[:, None]
         tokens = torch.cat([step, self.condition_token(condition)], dim=1) + self.condition_place
         return (self.memory(self.dropout(tokens)),)
@@ -210,20 +204,20 @@ class DenoisingTransformer(nn.Module):
     def forward(
         self, noisy: Float[Tensor, "n K A"], conditioning: tuple[Tensor, ...]
     ) -> tuple[Float[Tensor, "n K A"], None]:
-        """The network's output; there is no bottleneck."""
+        """Return the network's output; there is no bottleneck."""
         (memory,) = conditioning
         x = self.dropout(self.action_token(noisy) + self.action_place)
         for layer in self.decoder:
-            # Told that its mask is the causal one, a layer takes the fused kernel and need not look.
+            # With tgt_is_causal a layer takes the fused kernel without testing its mask.
             x = layer(x, memory, tgt_mask=self.later, memory_mask=self.unseen, tgt_is_causal=True)
         return self.last(self.norm(x)), None
 
 
 def decay_groups(module: nn.Module) -> dict[str, list[nn.Parameter]]:
-    """Trainable parameters in two groups: `decayed`, the weights of linear maps and attention, and `plain`, the rest.
+    """Return trainable parameters in two groups: `decayed`, the weights of linear maps and attention, and `plain`.
 
-    Biases, norms and learned places are not decayed; the original decays the others by 1e-3, and its U-Net and
-    encoders whole by 1e-6. A parameter that modules share is listed once, where it is met first.
+    Biases, norms and learned positions are plain; the original decays the others by 1e-3, and its U-Net and encoders
+    whole by 1e-6. A parameter that modules share is listed once.
     """
     groups: dict[str, list[nn.Parameter]] = {"decayed": [], "plain": []}
     met: set[nn.Parameter] = set()

@@ -35,9 +35,9 @@ from counterpoint.encoders.observation import ObservationConfig, ObservationEnco
 from counterpoint.errors import BadInputError
 from counterpoint.files import write_atomically
 from counterpoint.objectives import StepObjective, objective_config
+from counterpoint.objectives.crossway import CrosswayConfig, CrosswayDecoder
 from counterpoint.objectives.icon import IConConfig
 from counterpoint.objectives.imitation import AuxiliaryTerm, CrosswayTerm, IConTerm, Imitation, ObjectiveTerm
-from counterpoint.policies.crossway import CrosswayConfig, CrosswayDecoder
 from counterpoint.policies.demonstrations import Demonstrations
 from counterpoint.policies.diffusion import DiffusionConfig, DiffusionHead
 from counterpoint.policies.diffusion_policy import DiffusionPolicy

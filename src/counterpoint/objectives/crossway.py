@@ -1,4 +1,7 @@
-"""Crossway Diffusion's auxiliary loss: the U-Net's bottleneck must tell what was seen (Li et al., 2024)."""
+"""Crossway Diffusion (Li et al., 2024): reconstruct the observation from the U-Net's bottleneck.
+
+L_rec = sum over cameras c of w_c MSE(image of c) + MSE(state),    images in [-1, 1], the state normalised
+"""
 
 from __future__ import annotations
 
@@ -12,23 +15,22 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from counterpoint.config import FrozenConfig
-from counterpoint.errors import BadInputError
+from counterpoint.errors import require
 
 __all__ = ["CrosswayConfig", "CrosswayDecoder"]
 
 SMALLEST_MAP = 8
-"""A picture is decoded from a map of at most so many places a side, where its size can be halved down to that."""
+"""An image is decoded from a map of at most so many cells a side, where its size can be halved down to that."""
 
 
 class CrosswayConfig(FrozenConfig):
     """Settings of the reconstruction.
 
     Attributes:
-        weight: Of the whole term beside the diffusion loss (the paper's and its configurations' .1). The caller
-            multiplies by it.
-        camera_weights: Of each camera's error; None gives each 1, as the paper's configurations do.
-        widths: Channels of the picture decoder's levels, from the smallest map on; further levels take the last.
-        groups: Of group normalisation, as in the original.
+        weight: Weight of the term beside the diffusion loss (.1 in the paper). The caller multiplies by it.
+        camera_weights: Weight of each camera's error; None gives each 1, as the paper's configurations do.
+        widths: Channels of the image decoder's levels, from the smallest map on; further levels take the last.
+        groups: Groups of the normalisation, as in the original.
     """
 
     weight: float = Field(default=0.1, ge=0)
@@ -46,23 +48,21 @@ class CrosswayConfig(FrozenConfig):
 class CrosswayDecoder(nn.Module):
     """Reconstructs the newest observation from the U-Net's bottleneck at the diffusion step that was drawn.
 
-    L_rec = sum over cameras c of w_c MSE(picture of c) + MSE(state), pictures in [-1, 1], the state normalised.
-
-    After the original's design A, the bottleneck's first step is taken and its M channels cut into 2 by 2 places.
-    For a picture these are repeated over a small map and joined to sines and cosines of the place; residual
-    convolutions and doublings lead to the picture. For the state there is an MLP of widths 4 P, 2 P and P.
+    After the original's design A, the bottleneck's first step is taken and its M channels cut into 2 by 2 locations.
+    For an image these are repeated over a small map and joined to sines and cosines of the location; residual
+    convolutions and doublings lead to the image. For the state there is an MLP of widths 4 P, 2 P and P.
 
     What differs: the original reconstructs both observations, each from half of the channels, and decodes from a map
-    of half the picture's side through one doubling at 128 channels and kernels of 5. At 224 pixels that would cost
-    several times the image encoder, so here the map is 8 places a side or fewer (7 for 224, 6 for 96) with narrower
-    channels and kernels of 3 towards the picture. The state is one term; in the original each of its parts is one.
+    of half the image's side through one doubling at 128 channels and kernels of 5. At 224 pixels that would cost
+    several times the image encoder, so here the map is 8 cells a side or fewer (7 for 224, 6 for 96) with narrower
+    channels and kernels of 3 towards the image. The state is one term; in the original each of its parts is one.
 
     Args:
         bottleneck_dim: M, the channels at the bottleneck (the last of `down_dims`).
         cameras: C.
-        size: Side of the square pictures, in pixels.
+        size: Side of the square images, in pixels.
         state_dim: P, 0 where there is no state.
-        config: Of the loss and the decoders.
+        config: Settings of the loss and the decoders.
     """
 
     camera_weights: Tensor
@@ -70,14 +70,13 @@ class CrosswayDecoder(nn.Module):
     def __init__(self, bottleneck_dim: int, cameras: int, size: int, state_dim: int, config: CrosswayConfig) -> None:
         super().__init__()
         weights = config.camera_weights
-        if weights is not None and len(weights) != cameras:
-            raise BadInputError(
-                "camera_weights", f"{len(weights)} of them", f"{cameras}, one for each camera", "correct camera_weights"
-            )
+        good = weights is None or len(weights) == cameras
+        expected = f"{cameras}, one for each camera"
+        require(good, "camera_weights", f"{len(weights or ())} of them", expected, "correct camera_weights")
         self.config, self.size, self.state_dim = config, size, state_dim
         each = torch.ones(cameras) if weights is None else torch.tensor(weights)
         self.register_buffer("camera_weights", each, persistent=False)
-        self.pictures = nn.ModuleList(_PictureDecoder(bottleneck_dim, size, config) for _ in range(cameras))
+        self.images = nn.ModuleList(_ImageDecoder(bottleneck_dim, size, config) for _ in range(cameras))
         self.state: nn.Sequential | None = None
         if state_dim:
             self.state = nn.Sequential(
@@ -91,10 +90,10 @@ class CrosswayDecoder(nn.Module):
     def reconstruct(
         self, bottleneck: Float[Tensor, "B M k"]
     ) -> tuple[Float[Tensor, "B C 3 h w"], Float[Tensor, "B P"] | None]:
-        """Pictures in [-1, 1], and the normalised state where there is one."""
+        """Images in [-1, 1], and the normalised state where there is one."""
         first = bottleneck[:, :, 0]
-        pictures = torch.stack([decode(first) for decode in self.pictures], dim=1)
-        return pictures, None if self.state is None else self.state(first)
+        images = torch.stack([decode(first) for decode in self.images], dim=1)
+        return images, None if self.state is None else self.state(first)
 
     def forward(
         self,
@@ -106,66 +105,52 @@ class CrosswayDecoder(nn.Module):
 
         Args:
             bottleneck: `Denoised.bottleneck`.
-            frames: What each camera saw, as the encoder was shown it.
+            frames: Each camera's image, as the encoder gets it.
             state: Normalised; needed where `state_dim` is not 0.
 
         Returns:
-            The loss, and metrics: `pictures`, the mean error over cameras without their weights, and `state`.
+            The loss, and metrics: `images`, the mean error over cameras without their weights, and `state`.
 
         Raises:
             BadInputError: When frames or state are of another shape than the decoders.
         """
         self._check(frames, state)
-        pictures, numbers = self.reconstruct(bottleneck)
+        images, numbers = self.reconstruct(bottleneck)
         seen = frames.movedim(-1, 2).float().div_(127.5).sub_(1)
-        errors = (pictures.float() - seen).square().mean(dim=(0, 2, 3, 4))  # [C]
+        errors = (images.float() - seen).square().mean(dim=(0, 2, 3, 4))  # [C]
         loss = (self.camera_weights * errors).sum()
-        metrics = {"pictures": errors.mean()}
+        metrics = {"images": errors.mean()}
         if numbers is not None and state is not None:
             metrics["state"] = functional.mse_loss(numbers.float(), state.float())
             loss = loss + metrics["state"]
         return loss, metrics
 
     def _check(self, frames: Tensor, state: Tensor | None) -> None:
-        wanted = (len(self.pictures), self.size, self.size, 3)
-        if tuple(frames.shape[1:]) != wanted:
-            raise BadInputError(
-                "frames",
-                f"shape {tuple(frames.shape)}",
-                f"[B, {', '.join(str(part) for part in wanted)}]",
-                "give every camera's frames as the encoder sees them",
-            )
-        found = 0 if state is None else state.shape[-1]
-        if self.state_dim and found != self.state_dim:
-            raise BadInputError(
-                "state",
-                f"{found} numbers" if found else "none",
-                f"{self.state_dim} numbers",
-                "train with the state, or make the decoder for state_dim=0",
-            )
+        wanted, found = (len(self.images), self.size, self.size, 3), 0 if state is None else state.shape[-1]
+        good = tuple(frames.shape[1:]) == wanted
+        hint = "give every camera's frames as the encoder sees them"
+        require(good, "frames", f"shape {tuple(frames.shape)}", f"[B, {', '.join(map(str, wanted))}]", hint)
+        good = not self.state_dim or found == self.state_dim
+        hint = "train with the state, or make the decoder for state_dim=0"
+        require(good, "state", f"{found} numbers" if found else "none", f"{self.state_dim} numbers", hint)
 
 
-class _PictureDecoder(nn.Module):
-    """M channels into a picture: 2 by 2 places, repeated over a map, then residual blocks and doublings."""
+class _ImageDecoder(nn.Module):
+    """M channels into an image: 2 by 2 locations, repeated over a map, then residual blocks and doublings."""
 
-    places: Tensor
+    locations: Tensor
 
     def __init__(self, bottleneck_dim: int, size: int, config: CrosswayConfig) -> None:
         super().__init__()
-        if bottleneck_dim % 4:
-            raise BadInputError(
-                "bottleneck_dim",
-                str(bottleneck_dim),
-                "a multiple of 4: it is cut into 2 by 2 places",
-                "change the last of down_dims",
-            )
+        expected = "a multiple of 4: it is cut into 2 by 2 locations"
+        require(bottleneck_dim % 4 == 0, "bottleneck_dim", bottleneck_dim, expected, "change the last of down_dims")
         side, doublings = size, 0
         while side > SMALLEST_MAP and side % 2 == 0:
             side, doublings = side // 2, doublings + 1
         self.side = side
-        self.register_buffer("places", _places(side), persistent=False)
+        self.register_buffer("locations", _locations(side), persistent=False)
         widths = [config.widths[min(level, len(config.widths) - 1)] for level in range(doublings + 1)]
-        inputs = [bottleneck_dim // 4 + len(self.places), *widths]
+        inputs = [bottleneck_dim // 4 + len(self.locations), *widths]
         layers: list[nn.Module] = []
         for level, width in enumerate(widths):
             layers.append(_Residual2d(inputs[level], width, config.groups))
@@ -177,7 +162,8 @@ class _PictureDecoder(nn.Module):
         repeats = math.ceil(self.side / 2)
         tiled = first.reshape(len(first), -1, 2, 2).repeat(1, 1, repeats, repeats)
         x = torch.cat(
-            [tiled[:, :, : self.side, : self.side], self.places.to(tiled.dtype).expand(len(first), -1, -1, -1)], dim=1
+            [tiled[:, :, : self.side, : self.side], self.locations.to(tiled.dtype).expand(len(first), -1, -1, -1)],
+            dim=1,
         )
         made: Tensor = self.layers(x)
         return made
@@ -197,8 +183,8 @@ class _Residual2d(nn.Module):
         return made
 
 
-def _places(side: int) -> Float[Tensor, "f side side"]:
-    """Sines and cosines of both coordinates at pi, 2 pi, 4 pi, ... as far as a map of this side can show them."""
+def _locations(side: int) -> Float[Tensor, "f side side"]:
+    """Return sines and cosines of both coordinates at pi, 2 pi, 4 pi, ... as far as a map of this side resolves."""
     along = torch.linspace(-1, 1, side)
     rates = torch.pi * 2.0 ** torch.arange(max(1, int(math.log2(side))))
     angles = rates[:, None] * along  # [frequencies, side]

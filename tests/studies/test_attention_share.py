@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counterpoint.errors import BadInputError
-from counterpoint.evaluation.attention import attention_share, episode_means
+from studies.icon.attention import attention_share, episode_means
 
 ROBOT = np.array([[True, True, False, False], [False, False, False, True]])
 

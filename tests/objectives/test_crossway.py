@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from counterpoint.errors import BadInputError
-from counterpoint.policies.crossway import CrosswayConfig, CrosswayDecoder
+from counterpoint.objectives.crossway import CrosswayConfig, CrosswayDecoder
 from counterpoint.policies.diffusion import DiffusionConfig, DiffusionHead
 from tests.reference import crossway as reference
 
@@ -30,18 +30,18 @@ def inputs() -> tuple[Tensor, Tensor, Tensor]:
 def test_any_square_size(size: int, side: int) -> None:
     config = CrosswayConfig(widths=(8,), groups=4)
     decoder = CrosswayDecoder(M, 1, size, 0, config)
-    assert decoder.pictures[0].side == side
-    pictures, numbers = decoder.reconstruct(torch.randn(2, M, 4))
-    assert pictures.shape == (2, 1, 3, size, size)
+    assert decoder.images[0].side == side
+    images, numbers = decoder.reconstruct(torch.randn(2, M, 4))
+    assert images.shape == (2, 1, 3, size, size)
     assert numbers is None
 
 
 def test_the_size_of_the_paper_policies() -> None:
     decoder = CrosswayDecoder(2048, 2, 224, 9, CrosswayConfig())
     with torch.no_grad():
-        pictures, numbers = decoder.reconstruct(torch.zeros(1, 2048, 4))
+        images, numbers = decoder.reconstruct(torch.zeros(1, 2048, 4))
     assert numbers is not None
-    assert (pictures.shape, numbers.shape) == ((1, 2, 3, 224, 224), (1, 9))
+    assert (images.shape, numbers.shape) == ((1, 2, 3, 224, 224), (1, 9))
 
 
 @pytest.mark.parametrize("weights", [None, (0.5, 2.0)])
@@ -49,10 +49,10 @@ def test_loss_one_number_at_a_time(weights: tuple[float, float] | None) -> None:
     decoder = small(camera_weights=weights)
     bottleneck, frames, state = inputs()
     loss, metrics = decoder(bottleneck, frames, state)
-    pictures, numbers = decoder.reconstruct(bottleneck)
+    images, numbers = decoder.reconstruct(bottleneck)
     assert numbers is not None
-    pictures, numbers = pictures.detach(), numbers.detach()
-    wanted = reference.reconstruction(pictures, frames, weights or (1.0, 1.0), numbers, state)
+    images, numbers = images.detach(), numbers.detach()
+    wanted = reference.reconstruction(images, frames, weights or (1.0, 1.0), numbers, state)
     assert loss.item() == pytest.approx(wanted, rel=1e-5)
     assert metrics["state"].item() == pytest.approx(reference.state_error(numbers, state))
 

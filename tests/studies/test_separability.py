@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from counterpoint.errors import BadInputError
-from counterpoint.evaluation.attention import layer_separability, separability
+from studies.icon.attention import layer_separability, separability
 
 Float = NDArray[np.float32]
 Mask = NDArray[np.bool_]
