@@ -183,8 +183,7 @@ def _index(key: _FileKey) -> _Index:
 def _walk(path: str) -> tuple[_Index, int]:
     """Return a file's index and the index's size in bytes."""
     with reading(path), av.open(path, metadata_errors="replace") as container:
-        if not container.streams.video:
-            raise BadInputError(path, "no video stream", "a video", "give another file")
+        require(container.streams.video, path, "no video stream", "a video", "give another file")
         stream = container.streams.video[0]
         shown: list[tuple[int, int]] = []
         keys: list[tuple[int, int]] = []
@@ -348,7 +347,10 @@ def encode_video(
         stream.codec_context.thread_count = 1  # the same frames give the same bytes, whatever the machine
         for number, frame in enumerate(frames):
             if shape is None:
-                shape = _check_encodable(path, frame, codec)
+                shape, least = frame.shape, _SMALLEST_AV1 if codec == "libsvtav1" else 1
+                good = frame.ndim == 3 and frame.shape[-1] == 3 and min(frame.shape[:2]) >= least
+                expected = f"(H, W, 3), at least {least} pixels a side"
+                require(good, path, f"frames of {shape}", expected, "give RGB frames; libx264 takes small ones")
                 stream.height, stream.width = shape[:2]
                 odd = any(side % 2 for side in shape[:2])
                 stream.pix_fmt = "yuv444p" if odd and codec == "libx264" else "yuv420p"
@@ -357,8 +359,7 @@ def encode_video(
                 raise BadInputError(path, found, f"uint8 {shape}", "give RGB frames of one size, channels last")
             image = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
             container.mux(stream.encode(image))
-        if shape is None:
-            raise BadInputError(path, "no frame", "at least one", "drop empty episodes")
+        require(shape is not None, path, "no frame", "at least one", "drop empty episodes")
         container.mux(stream.encode(None))
 
 
@@ -454,11 +455,3 @@ def _written_whole(path: Path) -> Iterator[Path]:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
-
-
-def _check_encodable(path: Path, frame: Array, codec: Codec) -> tuple[int, ...]:
-    require(frame.ndim == 3 and frame.shape[-1] == 3, path, f"frames of {frame.shape}", "(H, W, 3)", "give RGB frames")
-    if codec == "libsvtav1" and min(frame.shape[:2]) < _SMALLEST_AV1:
-        expected, hint = f"at least {_SMALLEST_AV1} pixels a side", "use codec='libx264' for small frames"
-        raise BadInputError(path, f"frames of {frame.shape}", expected, hint)
-    return frame.shape

@@ -98,11 +98,7 @@ class Reader(EpisodeStore):
         return digest.hexdigest()
 
     def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
-        """Return uint8 [N, H, W, 3] at the N step `indices`, in any order, repeats allowed.
-
-        Raises:
-            BadInputError: When the camera is unknown, a step is outside the episode, or a frame cannot be decoded.
-        """
+        """Return uint8 [N, H, W, 3] at the N step `indices`; an unknown camera or step is refused."""
         name = camera or next(iter(self.cameras), "")
         check_camera(name, self.cameras)
         steps, length = np.asarray(indices, np.int64).reshape(-1), self.episodes[episode].length

@@ -25,13 +25,15 @@ import numpy as np
 from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.data.formats.base import OnBadRow, Reader, parsing, raise_error, read_each
 from counterpoint.data.memory import LRUCache
-from counterpoint.errors import BadInputError
+from counterpoint.errors import require
 
 __all__ = ["DrqReplayStore", "drq_files"]
 
 _NAME = re.compile(r".*_(\d+)_(\d+)\.npz")
 _FPS = 20.0  # the files do not say
 _LARGEST = 1 << 30  # bytes of an episode's images; a packed file of a few MB can claim many GB
+_EXPECTED = "an .npz of a DrQ-v2 replay buffer"
+_HINT = "record the episode again, or remove the file"
 _ARRAYS = {"actions": "action", "rewards": "reward"}
 _images: LRUCache[Array] = LRUCache(limit=128 * 1024**2)
 
@@ -80,32 +82,27 @@ class DrqReplayStore(Reader):
         return images, images.nbytes
 
     def _array(self, episode: int, name: str) -> Array:
-        with _parsing(self.files[episode]), np.load(self.files[episode]) as arrays:
+        with parsing(self.files[episode], _EXPECTED, _HINT), np.load(self.files[episode]) as arrays:
             values: Array = arrays[name]
         return values
 
 
-def _parsing(file: Path) -> Any:
-    return parsing(file, "an .npz of a DrQ-v2 replay buffer", "record the episode again, or remove the file")
-
-
 def _length(file: Path) -> int:
     """Return the number of steps, from the arrays' headers alone, which must agree with the file's name."""
-    with _parsing(file):
+    with parsing(file, _EXPECTED, _HINT):
         shapes = _shapes(file)
-        missing = {"observation", "action", "reward"} - shapes.keys()
-        if missing:
-            raise _bad(file, f"no {', '.join(sorted(missing))}", "the arrays observation, action and reward")
+        missing = sorted({"observation", "action", "reward"} - shapes.keys())
+        require(not missing, file, f"no {', '.join(missing)}", "the arrays observation, action and reward", _HINT)
         shape, kind = shapes["observation"]
-        if kind != np.uint8 or len(shape) != 4 or shape[1] == 0 or shape[1] % 3 or math.prod(shape) > _LARGEST:
-            raise _bad(f"{file}, observation", f"{kind} {shape}", "uint8 [L + 1, 3 * stack, H, W] of 1 GB at most")
-        if len(shapes["action"][0]) != 2:
-            raise _bad(f"{file}, action", f"{shapes['action'][0]}", "[L + 1, A]")
+        good = kind == np.uint8 and len(shape) == 4 and shape[1] > 0 == shape[1] % 3 and math.prod(shape) <= _LARGEST
+        expected = "uint8 [L + 1, 3 * stack, H, W] of 1 GB at most"
+        require(good, f"{file}, observation", f"{kind} {shape}", expected, _HINT)
+        require(len(shapes["action"][0]) == 2, f"{file}, action", shapes["action"][0], "[L + 1, A]", _HINT)
         name = _NAME.fullmatch(file.name)
         rows = int(name[2]) + 1 if name else shape[0]
         lengths = {name: shape[0] for name, (shape, _) in shapes.items() if shape}
-        if rows < 2 or any(length != rows for length in lengths.values()):
-            raise _bad(file, f"lengths that disagree: {lengths}", f"{rows} rows, one more than the name says")
+        good, expected = rows > 1 and set(lengths.values()) == {rows}, f"{rows} rows, one more than the name says"
+        require(good, file, f"lengths that disagree: {lengths}", expected, _HINT)
         return rows - 1
 
 
@@ -120,7 +117,3 @@ def _shapes(file: Path) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
                 shape, _, dtype = read(stream)
             shapes[member.removesuffix(".npy")] = (shape, dtype)
     return shapes
-
-
-def _bad(where: str | Path, found: str, expected: str) -> BadInputError:
-    return BadInputError(where, found, expected, "record the episode again, or remove the file")

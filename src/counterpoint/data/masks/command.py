@@ -17,7 +17,7 @@ from counterpoint.data.masks.robot import constant, mask_camera, mask_frames, rg
 from counterpoint.data.masks.sources import Box, MaskFiles, Point, SamMasks
 from counterpoint.errors import require
 
-__all__ = ["add_masks", "write_masks"]
+__all__ = ["write_masks"]
 
 _SHOWN = 6
 
@@ -34,10 +34,14 @@ def write_masks(
     batch_size: int,
     device: str | None,
 ) -> None:
-    """Run the command and print what was written; the arguments are those of `MaskFiles` and `SamMasks`.
+    """Copy a data set with the cameras `CAMERA_mask` beside its own; arguments as of `MaskFiles` and `SamMasks`.
+
+    Episodes whose mask is empty, or full, in every frame are written with a warning: no loss that needs robot and
+    surroundings can use them.
 
     Raises:
-        BadInputError: When both kinds of masks are given or none, or as `add_masks`, `MaskFiles` and `SamMasks` say.
+        BadInputError: When both kinds of masks are given or none, a mask is wrong or missing, a camera has one already,
+            or `out` exists. Nothing is written then.
         MissingExtraError: When a model is given and `transformers` is not installed.
     """
     found = "neither --from nor --sam" if files is None else "both --from and --sam"
@@ -56,50 +60,28 @@ def write_masks(
     else:
         named = camera or rgb_cameras(store.cameras)[0]
         source = SamMasks(sam or "", store, camera=named, points=points, box=box, batch_size=batch_size, device=device)
-    for name, kinds in add_masks(store, out, source).items():
-        for useless, episodes in kinds.items():
-            shown = ", ".join(map(str, episodes[:_SHOWN])) + (", ..." if len(episodes) > _SHOWN else "")
-            text = f"the mask of {name} is {useless} in every frame of {len(episodes)} episodes ({shown})"
-            print(f"counterpoint: warning: {text}: no loss on masks can use them", file=sys.stderr)
-    print(f"Wrote {out}: {', '.join(mask_camera(name) for name in source.cameras)}")
-
-
-def add_masks(store: LeRobotStore, out: str | Path, source: MaskFiles | SamMasks) -> dict[str, dict[str, list[int]]]:
-    """Write a copy of a data set with the cameras `CAMERA_mask` beside its own.
-
-    Episodes whose mask is empty, or full, in every frame are written and reported: no loss that needs robot and
-    surroundings can use them.
-
-    Args:
-        store: The data set.
-        out: The folder to write; it must not exist.
-        source: Where masks come from.
-
-    Returns:
-        Camera -> `empty` or `full` -> the episodes that are so in every frame.
-
-    Raises:
-        BadInputError: When a mask is wrong or missing, a camera has one already, or `out` exists. Nothing is written
-            then.
-    """
     for camera in source.cameras:
         expected, hint = "a camera without a mask", "start from the data set without masks"
         require(mask_camera(camera) not in store.cameras, store.root, f"{camera!r} with a mask already", expected, hint)
         require(camera in rgb_cameras(store.cameras), store.root, f"{camera!r}, a mask", expected, hint)
     sizes = {mask_camera(camera): store.frames(0, np.array([0]), camera).shape[1:3] for camera in source.cameras}
-    useless: dict[str, dict[str, list[int]]] = {}
+    useless: dict[tuple[str, str], list[int]] = {}
 
     def frames(number: int) -> dict[str, Array]:
         added = {}
         for camera in source.cameras:
             mask = source.masks(number, camera)
-            kind = constant(mask)
-            if kind is not None:
-                useless.setdefault(camera, {}).setdefault(kind, []).append(number)
+            same = constant(mask)
+            if same is not None:
+                useless.setdefault((camera, same), []).append(number)
             added[mask_camera(camera)] = mask_frames(mask)
         return added
 
     before = (store.info.raw.get("counterpoint") or {}).get("masks", {})
     origins = {**before, **{mask_camera(name): dict(source.about) for name in source.cameras}}
-    copy_with_images(store.root, out, sizes, frames, about={"masks": origins})
-    return useless
+    copy_with_images(store.root, Path(out), sizes, frames, about={"masks": origins})
+    for (name, same), episodes in useless.items():
+        shown = ", ".join(map(str, episodes[:_SHOWN])) + (", ..." if len(episodes) > _SHOWN else "")
+        text = f"the mask of {name} is {same} in every frame of {len(episodes)} episodes ({shown})"
+        print(f"counterpoint: warning: {text}: no loss on masks can use them", file=sys.stderr)
+    print(f"Wrote {out}: {', '.join(mask_camera(name) for name in source.cameras)}")

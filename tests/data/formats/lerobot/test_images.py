@@ -24,7 +24,8 @@ def depth(number: int) -> dict[str, Array]:
 
 def test_everything_that_was_there_stays(tmp_path: Path) -> None:
     root = write_lerobot(tmp_path / "data", splits={"train": "0:2", "val": "2:3"}, image_cameras=("wrist",))
-    out = copy_with_images(root, tmp_path / "deep" / "out", {"depth": (8, 6)}, depth, about={"by": "a test"})
+    out = tmp_path / "deep" / "out"
+    copy_with_images(root, out, {"depth": (8, 6)}, depth, about={"by": "a test"})
     store = open_dataset(out)
     for number, info in enumerate(store.episodes):
         np.testing.assert_array_equal(store.frames(number, np.arange(info.length), "depth"), depth(number)["depth"])
@@ -43,7 +44,8 @@ def test_everything_that_was_there_stays(tmp_path: Path) -> None:
 
 
 def test_statistics_of_each_episode(tmp_path: Path) -> None:
-    out = copy_with_images(write_lerobot(tmp_path / "data"), tmp_path / "out", {"depth": (8, 6)}, depth)
+    out = tmp_path / "out"
+    copy_with_images(write_lerobot(tmp_path / "data"), out, {"depth": (8, 6)}, depth)
     episodes = pq.read_table(out / "meta/episodes/chunk-000/file-000.parquet").to_pylist()
     for number, row in enumerate(episodes):
         mean = np.ravel(row["stats/observation.images.depth/mean"])

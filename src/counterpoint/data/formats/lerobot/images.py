@@ -32,13 +32,13 @@ Frames = Callable[[int], Mapping[str, Array]]
 
 
 def copy_with_images(
-    root: str | Path,
-    out: str | Path,
+    root: Path,
+    out: Path,
     cameras: Mapping[str, tuple[int, int]],
     frames: Frames,
     *,
     about: Mapping[str, Any] | None = None,
-) -> Path:
+) -> None:
     """Copy a LeRobot data set, v3.0 or v2.1, and add cameras.
 
     Args:
@@ -48,13 +48,9 @@ def copy_with_images(
         frames: Function from an episode's number to the frames of every new camera, uint8 [T, H, W, 3].
         about: Notes on them, put under the key `counterpoint` of `meta/info.json`.
 
-    Returns:
-        `out`.
-
     Raises:
-        BadInputError: When the data set is damaged, `out` exists, or a camera is there already.
+        BadInputError: When the data set is damaged, `out` exists, or a camera exists already.
     """
-    root, out = Path(root), Path(out)
     info = layout.read_info(root)
     locations = layout.locate(root, info)
     keys = {camera: layout.IMAGES + camera for camera in cameras}
@@ -78,7 +74,6 @@ def copy_with_images(
         _add_statistics(copy, keys, pixels)
         require_new(out)
         copy.rename(out)
-    return out
 
 
 def _write_rows(
