@@ -1,42 +1,44 @@
-"""How much of a ViT's attention lies on the robot: a number for the pictures of ICon's Figure 6.
+"""Two measures inside a ViT: its attention on the robot, and how well a linear probe separates the robot's tokens.
 
-A picture of attention convinces whoever chose it. Here the attention of the class token in the last block, averaged
-over heads, is summed over the tokens that the robot fills (Eq. 2) and divided by its sum over all patch tokens. Next to
-that share stands the share of the tokens that are the robot's, which attention spread evenly would get.
+The attention of the class token in the last block (ICon, Fig. 6), averaged over heads, is summed over the tokens that
+the robot fills (Eq. 2) and divided by its sum over all patch tokens; attention spread evenly gets the robot's share of
+the tokens.
 
-How well a linear probe tells a robot's tokens from its surroundings', block by block of a ViT.
-
-ICon sets out to separate the two in the space of features (section 3). A logistic regression on standardised tokens of
-training episodes is scored on tokens of episodes that neither the probe nor the policy has seen. Its score is balanced
-accuracy, as most tokens are no robot's: 0.5 is chance. A robot is often in the same place, which position embeddings
-give away, so that an untrained ViT scores far above chance; it is what trained ones are to be compared with.
+ICon separates the robot from its surroundings in the space of features (section 3). A logistic regression on
+standardised tokens of training episodes is scored on tokens of other episodes, by balanced accuracy, because most
+tokens are not the robot's: 0.5 is chance. Position embeddings give away a robot that is often at one location, so that
+an untrained ViT scores far above chance; it is the baseline of trained ones.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float
 from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
 
-from counterpoint.errors import BadInputError, import_extra
+from counterpoint.encoders.tokens import vit_parts
+from counterpoint.errors import BadInputError, import_extra, require
 
-__all__ = ["AttentionShare", "attention_share", "episode_means", "layer_separability", "separability"]
-
+__all__ = ["AttentionShare", "attention_maps", "attention_share", "episode_means", "layer_separability", "separability"]
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class AttentionShare:
-    """Of each image; nan for an image of which no token, or every token, is the robot's.
+    """The robot's share of each image's attention; nan for an image of which no token, or every token, is the robot's.
 
     Attributes:
-        share: Of the attention, on the robot's tokens.
-        area: Of the tokens, the robot's: what attention spread evenly would give.
+        share: Share of the attention that the robot's tokens get.
+        area: Share of the tokens that are the robot's.
     """
 
     share: Float[Array, " n"]
@@ -44,15 +46,15 @@ class AttentionShare:
 
     @property
     def ratio(self) -> Float[Array, " n"]:
-        """How many times as much attention as its area a robot gets; 1 for attention spread evenly."""
+        """The robot's attention divided by its area; 1 for attention spread evenly."""
         found: Array = self.share / self.area
         return found
 
 
 def attention_share(attention: Float[Array, "n P"], robot: Bool[NDArray[np.bool_], "n P"]) -> AttentionShare:
-    """Attention on the robot's tokens, as a share of the attention on all patch tokens.
+    """Return the attention on the robot's tokens, as a share of the attention on all patch tokens.
 
-    What the class token pays to itself and to registers is left out: that goes to no place in the image.
+    Attention to the class token and to registers is left out.
 
     Args:
         attention: Of each image's class token on its patch tokens, averaged over heads, not negative.
@@ -62,21 +64,12 @@ def attention_share(attention: Float[Array, "n P"], robot: Bool[NDArray[np.bool_
         BadInputError: When shapes differ, or attention is negative, not finite, or nothing at all in an image.
     """
     attention, robot = np.asarray(attention, np.float64), np.asarray(robot, bool)
-    if attention.ndim != 2 or attention.shape != robot.shape:
-        raise BadInputError(
-            "token masks",
-            f"shape {robot.shape} beside attention of shape {attention.shape}",
-            "one row an image and one column a patch token in both",
-            "make the masks from pixel masks of the ViT's input size",
-        )
+    ok, found = attention.ndim == 2 and attention.shape == robot.shape, f"shape {robot.shape} beside {attention.shape}"
+    require(ok, "token masks", found, "one row an image, one column a patch token", "use the ViT's input size")
     total = attention.sum(1)
-    if not np.isfinite(attention).all() or (attention < 0).any() or (total <= 0).any():
-        raise BadInputError(
-            "attention",
-            "weights that are negative, not finite, or zero throughout an image",
-            "weights of a softmax",
-            "look at the encoder: its weights may not be finite",
-        )
+    ok = bool(np.isfinite(attention).all() and (attention >= 0).all() and (total > 0).all())
+    found = "weights that are negative, not finite, or zero throughout an image"
+    require(ok, "attention", found, "weights of a softmax", "check that the encoder's weights are finite")
     area = robot.mean(1)
     area[(area == 0) | (area == 1)] = np.nan
     share = (attention * robot).sum(1) / total
@@ -84,18 +77,18 @@ def attention_share(attention: Float[Array, "n P"], robot: Bool[NDArray[np.bool_
 
 
 def episode_means(values: Float[Array, " n"], episodes: Sequence[int] | NDArray[np.int64]) -> Float[Array, " episodes"]:
-    """The mean of each episode's images, episodes in order; an episode of nan alone is nan.
+    """Return the mean of each episode's images, episodes in order; an episode of nan alone is nan.
 
-    Images of one episode are nearly alike, so that episodes are what an interval may count.
+    Images of one episode are nearly alike, so that intervals count episodes.
 
     Args:
         values: One an image; nan where it is not defined.
-        episodes: Which episode each image is of.
+        episodes: The episode of each image.
     """
-    numbers, place = np.unique(np.asarray(episodes), return_inverse=True)
+    numbers, index = np.unique(np.asarray(episodes), return_inverse=True)
     defined = ~np.isnan(values)
-    sums = np.bincount(place, np.where(defined, values, 0.0), minlength=len(numbers))
-    counts = np.bincount(place, defined, minlength=len(numbers))
+    sums = np.bincount(index, np.where(defined, values, 0.0), minlength=len(numbers))
+    counts = np.bincount(index, defined, minlength=len(numbers))
     means: Array = np.divide(sums, counts, out=np.full(len(numbers), np.nan), where=counts > 0)
     return means
 
@@ -104,7 +97,7 @@ Tokens = Float[NDArray[np.float32], "n P D"]
 Masks = Bool[NDArray[np.bool_], "n P"]
 
 MOST_TOKENS = 4000
-"""Tokens that a probe is fitted on, drawn at random, half of them a robot's where there are enough."""
+"""Number of tokens that a probe is fitted on, sampled at random, half of them the robot's where there are enough."""
 
 
 def layer_separability(
@@ -116,26 +109,13 @@ def layer_separability(
     seed: int = 0,
     most: int = MOST_TOKENS,
 ) -> list[float]:
-    """`separability` of each layer, on the same tokens for all.
-
-    Args:
-        train: Patch tokens of images of training episodes, one array a layer.
-        train_robot: Which of them the robot fills.
-        test: Of images of held-out episodes.
-        test_robot: Which of them the robot fills.
-        seed: Of the tokens that are drawn.
-        most: Tokens to fit on at most.
+    """Return `separability` of each layer, on the same tokens for all; one array of tokens a layer.
 
     Raises:
         BadInputError: When shapes differ, or there are tokens of one kind alone.
     """
-    if len(train) != len(test):
-        raise BadInputError(
-            "layers",
-            f"{len(train)} to fit on and {len(test)} to score",
-            "as many of both",
-            "give the tokens of one ViT",
-        )
+    found = f"{len(train)} to fit on and {len(test)} to score"
+    require(len(train) == len(test), "layers", found, "as many of both", "give the tokens of one ViT")
     return [
         separability(fit, train_robot, scored, test_robot, seed=seed, most=most)
         for fit, scored in zip(train, test, strict=True)
@@ -145,15 +125,15 @@ def layer_separability(
 def separability(
     train: Tokens, train_robot: Masks, test: Tokens, test_robot: Masks, *, seed: int = 0, most: int = MOST_TOKENS
 ) -> float:
-    """Balanced accuracy, on `test`, of a linear probe fitted on `train`.
+    """Return the balanced accuracy, on `test`, of a linear probe fitted on `train`.
 
     Args:
         train: Patch tokens.
-        train_robot: Which of them the robot fills.
+        train_robot: True for tokens that the robot fills.
         test: Patch tokens of other images.
-        test_robot: Which of them the robot fills.
-        seed: Of the tokens that are drawn.
-        most: Tokens to fit on at most.
+        test_robot: True for tokens that the robot fills.
+        seed: Random seed for the choice of tokens.
+        most: Greatest number of tokens to fit on.
 
     Raises:
         BadInputError: When shapes differ, or there are tokens of one kind alone.
@@ -163,19 +143,19 @@ def separability(
     linear, pipeline, scaling, metrics = (
         import_extra(f"sklearn.{name}", "report") for name in ("linear_model", "pipeline", "preprocessing", "metrics")
     )
-    chosen = _drawn(train_robot.ravel(), seed, most)
+    chosen = _chosen(train_robot.ravel(), seed, most)
     fitted = pipeline.make_pipeline(
         scaling.StandardScaler(), linear.LogisticRegression(class_weight="balanced", max_iter=500)
     )
-    with warnings.catch_warnings():  # separable tokens have no optimum to converge to; the direction is found
+    with warnings.catch_warnings():  # separable tokens have no optimum to converge to
         warnings.simplefilter("ignore", import_extra("sklearn.exceptions", "report").ConvergenceWarning)
         fitted.fit(train.reshape(-1, train.shape[-1])[chosen], train_robot.ravel()[chosen])
     guessed = fitted.predict(test.reshape(-1, test.shape[-1]))
     return float(metrics.balanced_accuracy_score(test_robot.ravel(), guessed))
 
 
-def _drawn(robot: Bool[NDArray[np.bool_], " N"], seed: int, most: int) -> NDArray[np.int64]:
-    """Places of at most `most` tokens, the rarer kind first, so that few robot tokens are not lost in the draw."""
+def _chosen(robot: Bool[NDArray[np.bool_], " N"], seed: int, most: int) -> NDArray[np.int64]:
+    """Return the indices of at most `most` tokens, the rarer kind first, so that none of few robot tokens is lost."""
     rng = np.random.default_rng(seed)
     kinds = sorted((np.flatnonzero(robot), np.flatnonzero(~robot)), key=len)
     rare = rng.permutation(kinds[0])[: max(1, most // 2)]
@@ -184,21 +164,76 @@ def _drawn(robot: Bool[NDArray[np.bool_], " N"], seed: int, most: int) -> NDArra
 
 
 def _check(name: str, tokens: Tokens, robot: Masks) -> None:
-    if tokens.ndim != 3 or tokens.shape[:2] != robot.shape:
-        raise BadInputError(
-            f"{name} tokens",
-            f"shape {tokens.shape} with masks of shape {robot.shape}",
-            "tokens [n, P, D] and masks [n, P]",
-            "give the masks of the same images, one value a token",
-        )
-    if not np.isfinite(tokens).all():
-        raise BadInputError(
-            f"{name} tokens", "values that are not finite", "finite features", "look at the encoder's weights"
-        )
-    if robot.all() or not robot.any():
-        raise BadInputError(
-            f"{name} tokens",
-            "the robot's alone" if robot.all() else "none of the robot's",
-            "tokens of both kinds",
-            "take more images, or a camera that sees the robot and its surroundings",
-        )
+    where, ok = f"{name} tokens", tokens.ndim == 3 and tokens.shape[:2] == robot.shape
+    found = f"shape {tokens.shape} with masks of shape {robot.shape}"
+    require(ok, where, found, "tokens [n, P, D] and masks [n, P]", "give the masks of the same images")
+    found, finite = "values that are not finite", np.isfinite(tokens).all()
+    require(finite, where, found, "finite features", "check that the encoder's weights are finite")
+    found = "the robot's alone" if robot.all() else "none of the robot's"
+    both = robot.any() and not robot.all()
+    require(both, where, found, "tokens of both kinds", "take images of the robot and its surroundings")
+
+
+@torch.no_grad()
+def attention_maps(vit: nn.Module, images: Float[Tensor, "n 3 H W"]) -> Float[Tensor, "n heads P"]:
+    """Return the attention of the last block's class token to each patch (ICon, Fig. 6, before the mean of heads).
+
+    For a model without a class token it is the mean over the queries of all patches. Fused kernels keep no attention,
+    so it is computed again from the block's input, without dropout.
+
+    Args:
+        vit: A Vision Transformer of timm or open_clip.
+        images: Normalised as the model expects.
+
+    Returns:
+        Attention in raster order and float32; a row and its attention to class token and registers sum to 1.
+
+    Raises:
+        BadInputError: When the model has no patch tokens, or its last block another kind of attention (relative or
+            rotary positions).
+    """
+    parts = vit_parts(vit)
+    attention: Any = getattr(parts.blocks[-1], "attn", None)
+    queries_and_keys = _reader(attention)
+    seen: list[Tensor] = []
+    hook = attention.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    try:
+        vit(images)
+    finally:
+        hook.remove()
+    tokens = seen[0] if parts.batch_first else seen[0].transpose(0, 1)
+    with torch.autocast(tokens.device.type, enabled=False):
+        query, key = queries_and_keys(attention, tokens.to(next(attention.parameters()).dtype))
+        query = query[:, :, :1] if parts.class_token else query[:, :, parts.prefix :]
+        shares = (query.float() @ key.float().mT / key.shape[-1] ** 0.5).softmax(-1)
+    maps: Tensor = shares.mean(2)[..., parts.prefix :]
+    return maps
+
+
+Reader = Callable[[Any, Tensor], tuple[Tensor, Tensor]]
+
+
+def _reader(attention: object) -> Reader:
+    """Return the function that computes queries and keys [n, heads, N, d] of this kind of attention."""
+    if isinstance(attention, nn.MultiheadAttention) and attention.in_proj_weight is not None:
+        return _of_torch
+    if type(attention).__module__ == "timm.layers.attention" and type(attention).__name__ == "Attention":
+        return _of_timm
+    found = f"a last block with {type(attention).__name__}"
+    expected = "timm's Attention or torch's MultiheadAttention, whose scores are scaled products of queries and keys"
+    raise BadInputError("vit", found, expected, "use a plain Vision Transformer, such as vit_small_patch16_224")
+
+
+def _of_timm(attention: Any, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    both = attention.qkv(tokens).unflatten(-1, (3, attention.num_heads, -1))[:, :, :2]
+    query, key = both.permute(2, 0, 3, 1, 4)
+    return attention.q_norm(query), attention.k_norm(key)
+
+
+def _of_torch(attention: nn.MultiheadAttention, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    width = 2 * attention.embed_dim
+    bias = None if attention.in_proj_bias is None else attention.in_proj_bias[:width]
+    both = functional.linear(tokens, attention.in_proj_weight[:width], bias)
+    n, N = tokens.shape[:2]
+    query, key = both.view(n, N, 2, attention.num_heads, -1).permute(2, 0, 3, 1, 4)
+    return query, key

@@ -19,9 +19,9 @@ from counterpoint.data.episode import Array
 from counterpoint.data.masks.robot import binary_mask, mask_camera
 from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.observation import ObservationEncoder
-from counterpoint.encoders.tokens import TokenTap, attention_maps, vit_parts
+from counterpoint.encoders.tokens import TokenTap, vit_parts
 from counterpoint.objectives.icon import patch_mask
-from studies.icon.attention import attention_share, episode_means, layer_separability
+from studies.icon.attention import attention_maps, attention_share, episode_means, layer_separability
 
 __all__ = ["Views", "evenly_spread", "look_inside", "views_of"]
 
