@@ -25,7 +25,6 @@ from counterpoint.evaluation import evaluate as evaluation
 from counterpoint.evaluation.evaluate import evaluate
 from counterpoint.evaluation.rollout import rollout
 from counterpoint.objectives.cloning import CloningConfig
-from counterpoint.policies.base import images_of
 from counterpoint.policies.cloned import ClonedPolicy
 from counterpoint.training.clone import CloneConfig, clone, embed_store
 from counterpoint.training.clone_command import train_policy
@@ -145,7 +144,7 @@ class Replay:
         return [True] * len(rows)
 
     def act(self, observation: Mapping[str, Array], *, rows: Sequence[int], explore: bool = False) -> Array:
-        self.shown.append(images_of(observation)[0])
+        self.shown.append(np.stack([observation[OUTER][0], observation[WRIST][0]]))
         step: Array = self.actions[len(self.shown) - 1 :][:1]
         return step
 

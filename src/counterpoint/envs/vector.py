@@ -44,7 +44,7 @@ class Step:
 
     @property
     def over(self) -> bool:
-        """Whether the episode has ended."""
+        """True when the episode has ended."""
         return self.terminated or self.truncated
 
 

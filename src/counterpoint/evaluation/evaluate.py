@@ -25,9 +25,8 @@ from counterpoint.envs.vector import Env, VectorEnv
 from counterpoint.errors import require
 from counterpoint.evaluation.rollout import episode_seed, report, rollout
 from counterpoint.files import write_atomically
-from counterpoint.policies.cloned import ClonedPolicy
 from counterpoint.policies.demonstrations import Demonstrations
-from counterpoint.policies.diffusion_policy import DiffusionPolicy
+from counterpoint.policies.encoded import EncodedPolicy
 from counterpoint.progress import ProgressBar
 from counterpoint.provenance import provenance
 
@@ -126,9 +125,8 @@ def _goal_env(saved: SavedAgent, env: AnyEnv | None, run: Path) -> tuple[Maker, 
     elif env is not None:
         base, most = as_maker(env)
         tree = in_another_env(tree, str(getattr(getattr(env, "spec", None), "id", None) or "given"))
-    require(
-        "name" in tree, run, "an agent trained on data alone", "an environment to evaluate in", "name one with --env"
-    )
+    found, expected = "an agent trained on data alone", "an environment to evaluate in"
+    require("name" in tree, run, found, expected, "name one with --env")
     config = validate(EnvConfig, tree, f"{run}, [env]")
     make = partial(make_goal_env, config, base)
     first = make()
@@ -139,7 +137,7 @@ def _goal_env(saved: SavedAgent, env: AnyEnv | None, run: Path) -> tuple[Maker, 
     return make, most, config.model_dump(mode="json")
 
 
-def _task(policy: ClonedPolicy | DiffusionPolicy, env: AnyEnv | None, run: Path) -> tuple[Maker, int, Any]:
+def _task(policy: EncodedPolicy, env: AnyEnv | None, run: Path) -> tuple[Maker, int, Any]:
     """Return a function that makes a policy's task, how many it can make, and its name."""
     require(env is not None, run, "no environment", "SUITE/TASK", "say --env metaworld/bin-picking, for one")
     assert env is not None
@@ -158,7 +156,7 @@ def _task(policy: ClonedPolicy | DiffusionPolicy, env: AnyEnv | None, run: Path)
     return partial(_fitting, policy, make, f"--env {name}"), 10**6, env
 
 
-def _cameras(policy: ClonedPolicy | DiffusionPolicy, env: str, named: tuple[str, ...]) -> tuple[str, ...] | None:
+def _cameras(policy: EncodedPolicy, env: str, named: tuple[str, ...]) -> tuple[str, ...] | None:
     """Return the cameras to render; `None` for the suite's usual one."""
     # robomimic's data say `agentview_image` for the images of `agentview`.
     known = tuple(one.removesuffix("_image") for one in policy.cameras)
@@ -199,11 +197,11 @@ def _repeat(name: str, recorded: Demonstrations | None) -> int:
     return repeat
 
 
-def _fitting(policy: ClonedPolicy | DiffusionPolicy, make: Maker, where: str) -> Env:
+def _fitting(policy: EncodedPolicy, make: Maker, where: str) -> Env:
     """Make the task, if the policy can act in it. One cloned under several instructions takes the task's."""
     env = make()
     space: Any = env.observation_space
-    dims = [("action", env.action_space.shape, policy.head.action_dim)]
+    dims = [("action", env.action_space.shape, policy.config().action_dim)]
     policy.instruction = policy.instruction or str(getattr(env.unwrapped, "instruction", ""))
     if policy.use_state:
         dims.append(("state", space["state"].shape, policy.state_dim))
@@ -212,7 +210,7 @@ def _fitting(policy: ClonedPolicy | DiffusionPolicy, make: Maker, where: str) ->
             env.close()
         hint, found = "evaluate where the demonstrations are from", f"{kind}s of {(shape or (0,))[0]} dimensions"
         require(shape == (expected,), where, found, f"{expected}, as in the demonstrations", hint)
-    return env
+    return gymnasium.wrappers.ClipAction(env)  # policies act in the units of their data, without limits
 
 
 def _filmed(make: Maker, paths: dict[int, Path]) -> Env:

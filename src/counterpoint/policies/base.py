@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Policy", "images_of"]
+__all__ = ["Policy"]
 
 
 class Policy(Protocol):
@@ -44,8 +43,3 @@ class Policy(Protocol):
         Returns:
             float32 [n, A] in the environment's units, or int64 [n] where actions are discrete.
         """
-
-
-def images_of(observation: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:
-    """Return the cameras' images in the order of the observation: uint8 [n, C, H, W, 3]."""
-    return np.stack([value for value in observation.values() if value.ndim == 4], axis=1)

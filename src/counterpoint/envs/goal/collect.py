@@ -32,7 +32,7 @@ from counterpoint.data.formats.minari.files import import_minari
 from counterpoint.data.formats.minari.writer import write_minari
 from counterpoint.envs.goal.env import Env, EnvConfig, make_goal_env
 from counterpoint.envs.goal.mazes import Cell, MazeGrid, WaypointController
-from counterpoint.envs.recording import first_difference
+from counterpoint.envs.recording import require_same
 from counterpoint.errors import BadInputError, require
 from counterpoint.progress import ProgressBar
 
@@ -304,7 +304,4 @@ def _refuse_different(out: Path, identity: dict[str, Any]) -> None:
         recorded = {key: kept[key] for key in identity}
     except (OSError, ValueError, KeyError):
         raise BadInputError(out, "something that counterpoint did not collect", "a new folder", hint) from None
-    difference = first_difference(recorded, identity)
-    if difference is not None:
-        key, then, now = difference
-        raise BadInputError(out, f"a data set collected with {key} = {then}", f"{key} = {now}, as asked for now", hint)
+    require_same(out, recorded, identity, "a data set collected", hint)
