@@ -1,6 +1,4 @@
-"""Writing a training store: decode every frame once, resize it, put it on the disk with its digests.
-
-The training store: every frame decoded once, at training resolution, memory-mapped, hashed.
+"""The training store: every frame decoded once, at training resolution, memory-mapped, hashed.
 
 A store is a folder named by its key, the digest of the source's fingerprint, the size, the resize rule, the
 cameras and the version of this layout; so a changed source finds no store and one is built. It holds
@@ -26,6 +24,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,8 +33,8 @@ from filelock import FileLock
 from PIL import Image
 
 from counterpoint.data.episode import Array, EpisodeInfo
-from counterpoint.data.store import EpisodeStore
-from counterpoint.errors import BadInputError
+from counterpoint.data.store import EpisodeStore, check_camera
+from counterpoint.errors import BadInputError, require
 from counterpoint.progress import ProgressBar
 
 __all__ = ["LAYOUT", "CachedStore", "Fit", "build", "cache_root", "cached", "digest_line", "resize"]
@@ -51,7 +50,7 @@ _CHUNK = 64  # frames decoded at a time: bounds memory however long the video
 
 
 def resize(frames: Array, size: int, fit: Fit = "square") -> Array:
-    """Resize frames with Pillow's antialiased bicubic filter, CLIP's own; frames of that size pass untouched.
+    """Resize frames with Pillow's antialiased bicubic filter, as CLIP does; frames of that size stay as they are.
 
     Args:
         frames: uint8 [N, H, W, 3].
@@ -77,7 +76,7 @@ def resize(frames: Array, size: int, fit: Fit = "square") -> Array:
 def build(
     store: EpisodeStore, folder: Path, *, key: str, size: int, fit: Fit, cameras: tuple[str, ...], progress: bool
 ) -> None:
-    """Write the training store of `store` into `folder`, which must not exist. See `counterpoint.data.cache`.
+    """Write the training store of `store` into `folder`, which must not exist.
 
     Raises:
         BadInputError: When the disk is too small, episodes differ in parts or shapes, or the source is bad.
@@ -98,24 +97,11 @@ def build(
                     bar.advance(len(rows))
             if any(column.rows_of_episode != info.length for column in columns.values()):
                 raise _uneven(number, "lacks actions, state or rewards")
-            episodes.append(
-                {
-                    "length": info.length,
-                    "instruction": info.instruction,
-                    "fps": info.fps,
-                    "success": info.success,
-                    "sha256": {name: column.end_episode() for name, column in columns.items()},
-                }
-            )
-    meta = {
-        "layout": LAYOUT,
-        "key": key,
-        "size": size,
-        "fit": fit,
-        "cameras": cameras,
-        "arrays": {name: column.close() for name, column in columns.items()},
-        "episodes": episodes,
-    }
+            digests = {name: column.end_episode() for name, column in columns.items()}
+            episodes.append(asdict(info) | {"sha256": digests})
+    arrays = {name: column.close() for name, column in columns.items()}
+    meta = {"layout": LAYOUT, "key": key, "size": size, "fit": fit, "cameras": cameras, "arrays": arrays}
+    meta["episodes"] = episodes
     text = json.dumps(meta, indent=1).encode()
     for path, data in ((folder / "store.json", text), (folder / "store.json.sha256", digest_line(text))):
         with path.open("wb") as file:
@@ -124,7 +110,7 @@ def build(
 
 
 def digest_line(text: bytes) -> bytes:
-    """What store.json.sha256 holds for a store.json of these bytes; `sha256sum --check` reads it."""
+    """Return the content of store.json.sha256 for a store.json of these bytes; `sha256sum --check` reads it."""
     return f"{hashlib.sha256(text).hexdigest()}  store.json\n".encode()
 
 
@@ -140,13 +126,8 @@ class _Column:
     def append(self, rows: Array, where: str) -> None:
         kind = rows.dtype.newbyteorder("<").str, rows.shape[1:]
         self._kind = self._kind or kind
-        if kind != self._kind:
-            raise BadInputError(
-                where,
-                f"{kind} a step",
-                f"{self._kind}, as in the episodes before",
-                "leave the episode out; for frames that differ in aspect, use fit='square'",
-            )
+        expected, hint = f"{self._kind}, as in the episodes before", "leave the episode out, or use fit='square'"
+        require(kind == self._kind, where, f"{kind} a step", expected, hint)
         data = np.ascontiguousarray(rows, dtype=kind[0]).tobytes()
         self._whole.update(data)
         self._episode.update(data)
@@ -167,19 +148,14 @@ class _Column:
 
 
 def _vectors(store: EpisodeStore, episode: int) -> dict[str, Array]:
-    parts = {
-        "timestamps": store.timestamps(episode),
-        "actions": store.actions(episode),
-        "state": store.state(episode),
-        "rewards": store.rewards(episode),
-    }
+    parts = {name: getattr(store, name)(episode) for name in ("timestamps", "actions", "state", "rewards")}
     return {name: value for name, value in parts.items() if value is not None}
 
 
 def _parts(
     store: EpisodeStore, episode: int, *, size: int, fit: Fit, cameras: tuple[str, ...]
 ) -> Iterator[tuple[str, Array]]:
-    """Everything of an episode, by array name; frames come in chunks, in order."""
+    """Yield everything of an episode by array name; frames come in chunks, in order."""
     yield from _vectors(store, episode).items()
     length = store.episodes[episode].length
     chunks = [np.arange(first, min(first + _CHUNK, length)) for first in range(0, length, _CHUNK)]
@@ -189,35 +165,26 @@ def _parts(
 
 
 def _uneven(episode: int, found: str) -> BadInputError:
-    return BadInputError(
-        f"episode {episode}",
-        f"an episode that {found}",
-        "the same parts as in episode 0",
-        "keep only episodes that have the same parts",
-    )
+    expected, hint = "the same parts as in episode 0", "keep only episodes that have the same parts"
+    return BadInputError(f"episode {episode}", f"an episode that {found}", expected, hint)
 
 
 def _flush(file: Any) -> None:
-    """Put the bytes on the disk before a rename makes them a store."""
+    """Write the bytes to the disk before a rename makes them a store."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def _check_room(store: EpisodeStore, root: Path, size: int, cameras: tuple[str, ...]) -> None:
-    """Refuse at once what would fill the disk hours later."""
+    """Refuse a store that would fill the disk hours later."""
     needed = sum(info.length for info in store.episodes) * size * size * 3 * len(cameras)
     free = shutil.disk_usage(root).free
-    if needed > free:
-        raise BadInputError(
-            root,
-            f"{free / 1e9:.1f} GB free",
-            f"at least {needed / 1e9:.1f} GB for the training store",
-            "set COUNTERPOINT_CACHE to a larger disk, or use a smaller size or fewer cameras",
-        )
+    expected, hint = f"at least {needed / 1e9:.1f} GB for the training store", "set COUNTERPOINT_CACHE to a larger disk"
+    require(needed <= free, root, f"{free / 1e9:.1f} GB free", expected, hint)
 
 
 def cache_root() -> Path:
-    """Where training stores are kept: `COUNTERPOINT_CACHE`, or else `~/.cache/counterpoint`."""
+    """Return the folder of training stores: `COUNTERPOINT_CACHE`, or else `~/.cache/counterpoint`."""
     return Path(os.environ.get("COUNTERPOINT_CACHE") or Path.home() / ".cache" / "counterpoint")
 
 
@@ -232,13 +199,13 @@ def cached(
 ) -> CachedStore:
     """Open the training store of `store` at `size`, building it first where it is missing or damaged.
 
-    It is built in a folder beside its place and renamed when complete, under a lock: a killed build leaves
-    nothing that looks like a store, and of several processes that ask at once one builds and the others wait.
+    It is built in a folder of another name and renamed when complete, under a lock: a killed build leaves
+    nothing that looks like a store, and of several processes one builds and the others wait.
 
     Args:
         store: The source.
         size: Training resolution in pixels.
-        fit: How frames come to that size: `square` squeezes them to size x size, `shorter` keeps the aspect.
+        fit: The resize rule.
         root: Folder of all training stores; `cache_root()` by default.
         cameras: Which cameras to keep, in order; all by default.
         progress: Show a progress bar on standard error while building.
@@ -248,19 +215,16 @@ def cached(
     """
     names = tuple(store.cameras if cameras is None else cameras)
     for camera in names:
-        if camera not in store.cameras:
-            raise _unknown_camera(camera, store.cameras)
+        check_camera(camera, store.cameras)
     if isinstance(store, CachedStore) and (store.size, store.fit, store.cameras) == (size, fit, names):
         return store
     key = hashlib.sha256(json.dumps([LAYOUT, store.fingerprint, size, fit, names]).encode()).hexdigest()
     folder = Path(root or cache_root()).expanduser() / key
-    sound = _open_sound(folder)  # needs no lock, so that a root that cannot be written serves
-    if sound:
+    if sound := _open_sound(folder):  # needs no lock, so that a root that cannot be written serves
         return sound
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_name(f"{key}.lock")):
-        sound = _open_sound(folder)
-        if sound:
+        if sound := _open_sound(folder):
             return sound
         for leftover in folder.parent.glob(f"{key}.building-*"):  # of a killed build: the lock is ours
             shutil.rmtree(leftover)
@@ -345,7 +309,7 @@ class CachedStore(EpisodeStore):
         return np.take(array, rows, axis=0, out=out, mode="clip")
 
     def verify(self) -> None:
-        """Compare every byte with its digest, whatever was touched before.
+        """Compare every byte with its digest.
 
         Raises:
             BadInputError: At the first damage, naming file and episode.
@@ -354,7 +318,7 @@ class CachedStore(EpisodeStore):
             raise damage
 
     def damage(self) -> list[BadInputError]:
-        """Everything that differs from what was written; nothing where the store is whole."""
+        """Return everything that differs from its digest."""
         try:
             store = CachedStore(self.path)  # anew: store.json and the lengths of files may have changed
         except BadInputError as error:
@@ -380,10 +344,8 @@ class CachedStore(EpisodeStore):
         return np.asarray(np.memmap(path, dtype, mode="r", shape=shape))
 
     def _frames_name(self, camera: str | None) -> str:
-        name = self._names.get(camera, "")
-        if name not in self._arrays:
-            raise _unknown_camera(str(camera), self.cameras)
-        return name
+        check_camera(camera or next(iter(self.cameras), ""), self.cameras)
+        return self._names[camera]
 
     def _part(self, name: str, episode: int) -> Array:
         if not self._sound[name][episode]:
@@ -414,11 +376,9 @@ def _read_meta(folder: Path) -> dict[str, Any]:
 
 
 def _open_sound(folder: Path) -> CachedStore | None:
-    """The store where it stands complete; digests of the arrays are compared later, episode by episode."""
-    if not folder.exists():
-        return None
+    """Open a complete store; digests of the arrays are compared later, episode by episode."""
     try:
-        return CachedStore(folder)
+        return CachedStore(folder) if folder.exists() else None
     except BadInputError:
         return None
 
@@ -426,7 +386,3 @@ def _open_sound(folder: Path) -> CachedStore | None:
 def _damage(where: Path, found: str, expected: str) -> BadInputError:
     folder = where if where.is_dir() else where.parent
     return BadInputError(where, found, expected, f"delete {folder}: it is built again when next used")
-
-
-def _unknown_camera(camera: str, known: Sequence[str]) -> BadInputError:
-    return BadInputError("camera", repr(camera), f"one of {list(known)}", "name a camera the data has")

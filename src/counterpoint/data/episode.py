@@ -1,4 +1,4 @@
-"""One trajectory: what was seen, what was done, and what it was for.
+"""One trajectory: frames, actions, rewards and an instruction.
 
 An episode of T steps is laid out so, with the terminal observation only where the source has one::
 
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from counterpoint.errors import BadInputError
+from counterpoint.errors import BadInputError, require
 
 __all__ = ["Episode", "EpisodeInfo", "GoalEpisode", "Spaces"]
 
@@ -28,13 +28,13 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class EpisodeInfo:
-    """What is known of an episode before any frame is decoded.
+    """The facts of an episode that are read without decoding a frame.
 
     Attributes:
         length: T, the number of steps (at least 1).
-        instruction: What the trajectory was for, in words; empty when the source has none.
+        instruction: The task in words; empty when the source has none.
         fps: Frames a second.
-        success: Whether the episode succeeded; `None` where the source does not say.
+        success: True when the episode succeeded; `None` where the source does not say.
     """
 
     length: int
@@ -45,18 +45,18 @@ class EpisodeInfo:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """A frozen trajectory that validates itself when it is made.
+    """A frozen trajectory that is checked when it is made.
 
     Attributes:
         frames: Camera name -> uint8 [T, H, W, 3], RGB in [0, 255].
-        instruction: What the trajectory was for; empty when unknown.
+        instruction: The task in words; empty when unknown.
         timestamps: Seconds since the start, float64 [T], strictly increasing.
         actions: float32 [T, A], or `None` (videos of people have none).
         state: Proprioception, float32 [T, S], or `None`.
         terminal: Camera name -> uint8 [H, W, 3], the observation after the last action, where it exists.
-        masks: Name -> bool [T], what of each step is to be trusted.
-        success: Whether the episode succeeded; `None` where nobody said.
-        rewards: What each action earned, float32 [T], or `None`.
+        masks: Name -> bool [T], True where a step can be trusted.
+        success: True when the episode succeeded; `None` where that is not recorded.
+        rewards: Reward of each action, float32 [T], or `None`.
 
     Raises:
         BadInputError: When lengths disagree, a dtype or shape is wrong, or a number is not finite.
@@ -77,31 +77,25 @@ class Episode:
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, MappingProxyType(dict(value)))
-        _check_instruction(self.instruction)
-        if not self.frames and self.state is None:
-            raise BadInputError(
-                "episode",
-                "neither frames nor state",
-                "at least one camera or a state",
-                "give frames={'camera': uint8 [T, H, W, 3]}",
-            )
-        length = len(self.timestamps)
+        text = isinstance(self.instruction, str)
+        require(text, "instruction", repr(self.instruction), "text", "give the instruction as a string")
+        seen = self.frames or self.state is not None
+        require(
+            seen, "episode", "neither frames nor state", "at least one camera or a state", "give frames={'camera': ...}"
+        )
         _check_timestamps(self.timestamps)
+        length = len(self.timestamps)
         for camera, frames in self.frames.items():
             _check_frames(f"frames[{camera!r}]", frames, length)
         for camera, frame in (self.terminal or {}).items():
             _check_frames(f"terminal[{camera!r}]", frame[None], 1)
-        for name in ("actions", "state"):
+        for name, ndim in (("actions", 2), ("state", 2), ("rewards", 1)):
             value = getattr(self, name)
             if value is not None:
-                _check_vectors(name, value, length)
-        if self.rewards is not None:
-            _check_rewards(self.rewards, length)
+                _check_vectors(name, value, length, ndim)
         for name, mask in self.masks.items():
-            if mask.dtype != np.bool_ or mask.shape != (length,):
-                raise BadInputError(
-                    f"masks[{name!r}]", f"{mask.dtype} {mask.shape}", f"bool ({length},)", "give one truth value a step"
-                )
+            good, found = mask.dtype == np.bool_ and mask.shape == (length,), f"{mask.dtype} {mask.shape}"
+            require(good, f"masks[{name!r}]", found, f"bool ({length},)", "give one truth value a step")
 
     def __len__(self) -> int:
         return len(self.timestamps)
@@ -116,56 +110,27 @@ class Episode:
         return f"Episode(T={len(self)}, {self.instruction!r}, cameras=[{cameras}])"
 
 
-def _check_instruction(instruction: object) -> None:
-    if not isinstance(instruction, str):
-        raise BadInputError(
-            "instruction", f"{type(instruction).__name__} {instruction!r}", "text", "give the instruction as a string"
-        )
-
-
 def _check_timestamps(timestamps: Array) -> None:
     good = timestamps.ndim == 1 and len(timestamps) > 0 and bool(np.isfinite(timestamps).all())
-    if not good or bool((np.diff(timestamps) <= 0).any()):
-        raise BadInputError(
-            "timestamps",
-            f"{timestamps.dtype} {timestamps.shape}, not strictly increasing and finite",
-            "at least one time, in seconds, strictly increasing",
-            "sort the frames by time and drop repeats",
-        )
+    good = good and bool((np.diff(timestamps) > 0).all())
+    found = f"{timestamps.dtype} {timestamps.shape}, not strictly increasing and finite"
+    require(good, "timestamps", found, "at least one time, in seconds, strictly increasing", "sort the frames by time")
 
 
 def _check_frames(where: str, frames: Array, length: int) -> None:
-    if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[-1] != 3 or len(frames) != length:
-        raise BadInputError(
-            where,
-            f"{frames.dtype} {frames.shape}",
-            f"uint8 ({length}, H, W, 3)",
-            "give RGB frames as uint8 in [0, 255], channels last, one a step",
-        )
+    good = frames.dtype == np.uint8 and frames.ndim == 4 and frames.shape[-1] == 3 and len(frames) == length
+    expected, hint = f"uint8 ({length}, H, W, 3)", "give RGB frames in [0, 255], channels last, one a step"
+    require(good, where, f"{frames.dtype} {frames.shape}", expected, hint)
 
 
-def _check_vectors(where: str, value: Array, length: int) -> None:
-    if value.dtype != np.float32 or value.ndim != 2 or len(value) != length:
-        raise BadInputError(
-            where, f"{value.dtype} {value.shape}", f"float32 ({length}, n)", "give one float32 vector a step"
-        )
-    _check_finite(where, value)
-
-
-def _check_rewards(rewards: Array, length: int) -> None:
-    if rewards.dtype != np.float32 or rewards.shape != (length,):
-        raise BadInputError(
-            "rewards", f"{rewards.dtype} {rewards.shape}", f"float32 ({length},)", "give one number a step"
-        )
-    _check_finite("rewards", rewards)
-
-
-def _check_finite(where: str, value: Array) -> None:
-    if not bool(np.isfinite(value).all()):
-        step = int(np.argwhere(~np.isfinite(value))[0][0])
-        raise BadInputError(
-            where, f"a value that is not finite at step {step}", "finite numbers", "drop or repair the episode"
-        )
+def _check_vectors(where: str, value: Array, length: int, ndim: int) -> None:
+    good = value.dtype == np.float32 and value.ndim == ndim and len(value) == length
+    expected = f"float32 ({length}{', n' if ndim == 2 else ','})"
+    require(good, where, f"{value.dtype} {value.shape}", expected, "give one vector (of rewards, one number) a step")
+    bad = np.argwhere(~np.isfinite(value))
+    if len(bad):
+        found = f"a value that is not finite at step {bad[0][0]}"
+        raise BadInputError(where, found, "finite numbers", "drop or repair the episode")
 
 
 @dataclass(frozen=True)

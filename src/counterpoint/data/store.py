@@ -26,6 +26,7 @@ __all__ = [
     "action_mask",
     "camera_images",
     "camera_names",
+    "check_camera",
     "read_episode",
     "task_numbers",
     "task_table",
