@@ -22,7 +22,7 @@ import torch
 from counterpoint.data.formats import open_dataset
 from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.base import DualEncoder
-from counterpoint.envs.metaworld.instructions import INSTRUCTIONS, PARAPHRASES
+from counterpoint.envs.metaworld.instructions import INSTRUCTIONS
 from counterpoint.evaluation.embedded import embed_store
 from counterpoint.evaluation.metrics import value_order_correlation
 from counterpoint.evaluation.reward_eval import evaluate_encoder
@@ -33,6 +33,7 @@ from counterpoint.rewards import RewardForm
 from counterpoint.training.pretrain import DataConfig, load_config, pretrain
 from counterpoint.training.pretrain import open_training_data as open_split
 from studies.harness import RESULTS
+from studies.metaworld_paraphrases import PARAPHRASES
 
 RECIPE = "decisionnce_t-demo"
 

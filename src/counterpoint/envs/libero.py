@@ -1,7 +1,7 @@
 """LIBERO's tasks as `CameraEnv`s.
 
 LIBERO needs robosuite 1.4, the other extras a later one: it lives in an environment of its own, with the extra
-`libero`. Its package asks questions when first imported, and fetches its meshes when a first task is made.
+`libero`. Its package reads answers from the console on its first import, and downloads its meshes for the first task.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from counterpoint.data.store import Cameras
 from counterpoint.envs.base import CameraEnv, choose_cameras, seeded_numpy
 from counterpoint.envs.rendering import choose_backend
 from counterpoint.envs.robomimic import upright_image
-from counterpoint.errors import BadInputError, MissingExtraError
+from counterpoint.errors import BadInputError, MissingExtraError, require
 
 __all__ = ["CAMERAS", "SUITES", "LiberoEnv", "read_init_states"]
 
@@ -58,8 +58,8 @@ class LiberoEnv(CameraEnv):
         names = [_IN_DATA.get(name, name) for name in choose_cameras(cameras, CAMERAS[:1])]
         suite, _, which = task.partition("/")
         chosen = choose_cameras(names, (), CAMERAS)
-        if suite not in SUITES:
-            raise _unknown(task, f"suite {suite!r}", f"one of {', '.join(SUITES)}")
+        expected = f"one of {', '.join(SUITES)}"
+        require(suite in SUITES, f"libero/{task}", f"suite {suite!r}", expected, "say libero/SUITE/TASK")
         libero, benchmark, simulation = _import_libero(task)
         tasks = benchmark.get_benchmark_dict()[suite]()
         number = _number(task, which, tasks.get_task_names())
@@ -110,7 +110,7 @@ class LiberoEnv(CameraEnv):
 
 
 def read_init_states(path: Path) -> Array:
-    """The initial states of a task: float64 [N, n], read without running what a pickle may hold.
+    """Read the initial states of a task, float64 [N, n], without running code that a pickle may hold.
 
     Raises:
         BadInputError: When the file is not there or holds anything but numbers.
@@ -127,19 +127,16 @@ def read_init_states(path: Path) -> Array:
         with torch.serialization.safe_globals(allowed):
             states = np.asarray(torch.load(path, weights_only=True), np.float64)
     except (OSError, RuntimeError, ValueError, TypeError, pickle.UnpicklingError) as error:
+        found = f"no array of numbers ({type(error).__name__})" if path.is_file() else "no file"
         raise BadInputError(
-            path,
-            "no file" if not path.is_file() else f"no array of numbers ({type(error).__name__})",
-            "LIBERO's initial states",
-            "install LIBERO again, with its init_files",
+            path, found, "LIBERO's initial states", "install LIBERO again, with its init_files"
         ) from None
-    if states.ndim != 2 or not len(states):
-        raise BadInputError(path, f"{states.shape}", "[N, n], N at least 1", "install LIBERO again")
+    require(states.ndim == 2 and len(states), path, states.shape, "[N, n], N at least 1", "install LIBERO again")
     return states
 
 
 def _import_libero(task: str) -> tuple[Any, Any, Any]:
-    """The package, which asks on the console where no `config.yaml` is, its benchmark, and its simulation."""
+    """Import the package, its benchmark and its simulation; without a `config.yaml` it reads from the console."""
     choose_backend()
     config = Path(os.environ.get("LIBERO_CONFIG_PATH", "~/.libero")).expanduser() / "config.yaml"
     try:
@@ -147,22 +144,15 @@ def _import_libero(task: str) -> tuple[Any, Any, Any]:
     except ModuleNotFoundError as error:
         raise MissingExtraError(error.name or "libero", "libero") from None
     except (EOFError, OSError):
-        raise BadInputError(
-            f"libero/{task}",
-            f"LIBERO without its settings in {config}",
-            "the file it writes when first imported",
-            "run once: echo n | python -c 'import libero.libero'",
-        ) from None
+        found, expected = f"LIBERO without its settings in {config}", "the file it writes when first imported"
+        hint = "run once: echo n | python -c 'import libero.libero'"
+        raise BadInputError(f"libero/{task}", found, expected, hint) from None
     return libero, benchmark, simulation
 
 
 def _number(task: str, which: str, names: list[str]) -> int:
     if re.fullmatch(r"\d+", which) and int(which) < len(names):
         return int(which)
-    if which in names:
-        return names.index(which)
-    raise _unknown(task, f"task {which!r}", f"0 to {len(names) - 1}, or one of {', '.join(names)}")
-
-
-def _unknown(task: str, found: str, expected: str) -> BadInputError:
-    return BadInputError(f"libero/{task}", found, expected, "say libero/SUITE/TASK")
+    expected = f"0 to {len(names) - 1}, or one of {', '.join(names)}"
+    require(which in names, f"libero/{task}", f"task {which!r}", expected, "say libero/SUITE/TASK")
+    return names.index(which)

@@ -6,15 +6,14 @@ RLBench (James et al. 2020) runs in CoppeliaSim, which PyPI does not have; nor h
 
     pip install git+https://github.com/stepjam/PyRep.git git+https://github.com/stepjam/RLBench.git
 
-This adapter is written against RLBench's sources and tested on a stand-in of its interface. Nobody has run it in
-CoppeliaSim here: its pictures, masks and dynamics are unverified. For demonstrations run RLBench's own
+This adapter is written against RLBench's sources and tested on a stand-in of its interface, not in CoppeliaSim: its
+images, masks and dynamics are unverified. For demonstrations run RLBench's own
 `tools/dataset_generator.py`, at 256 by 256 pixels; `open_dataset` reads what it writes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any
@@ -27,7 +26,7 @@ from counterpoint.data.store import Cameras
 from counterpoint.envs.base import CameraEnv, choose_cameras, seeded_numpy
 from counterpoint.errors import MissingExtraError, require
 
-__all__ = ["CAMERAS", "TASKS", "RLBenchEnv", "RLBenchSpec"]
+__all__ = ["CAMERAS", "TASKS", "RLBenchEnv"]
 
 CAMERAS = ("front", "wrist")
 """ICon's two of RLBench's five."""
@@ -38,29 +37,16 @@ _KNOWN_CAMERAS = (*CAMERAS, "left_shoulder", "right_shoulder", "overhead")
 _ROBOT = "Panda"  # how the names of the arm's and the gripper's shapes begin
 
 
-@dataclass(frozen=True, slots=True)
-class RLBenchSpec:
-    """What the library knows of a task.
-
-    Attributes:
-        task_class: RLBench's class, in `rlbench.tasks`.
-        horizon: Steps of an episode (ICon, Table 4).
-    """
-
-    task_class: str
-    horizon: int
-
-
-TASKS: Mapping[str, RLBenchSpec] = MappingProxyType(
+TASKS: Mapping[str, int] = MappingProxyType(
     {
-        "close_microwave": RLBenchSpec("CloseMicrowave", 150),
-        "close_drawer": RLBenchSpec("CloseDrawer", 200),
-        "open_box": RLBenchSpec("OpenBox", 200),
-        "take_lid_off_saucepan": RLBenchSpec("TakeLidOffSaucepan", 200),
-        "put_rubbish_in_bin": RLBenchSpec("PutRubbishInBin", 300),
+        "close_microwave": 150,
+        "close_drawer": 200,
+        "open_box": 200,
+        "take_lid_off_saucepan": 200,
+        "put_rubbish_in_bin": 300,
     }
 )
-"""RLBench's name of a task -> what is known of it."""
+"""RLBench's name of a task -> steps of an episode (ICon, Table 4)."""
 
 
 class RLBenchEnv(CameraEnv):
@@ -102,7 +88,6 @@ class RLBenchEnv(CameraEnv):
         variation: int = 0,
     ) -> None:
         require(task in TASKS, f"rlbench/{task}", f"task {task!r}", f"one of {', '.join(TASKS)}", "choose from these")
-        spec = TASKS[task]
         super().__init__(
             f"rlbench/{task}",
             "",
@@ -112,13 +97,14 @@ class RLBenchEnv(CameraEnv):
             action_dim=7,
             state_dim=14,
             control_hz=CONTROL_HZ,
-            horizon=spec.horizon if steps is None else steps,
+            horizon=TASKS[task] if steps is None else steps,
         )
         self._environment = _environment(self.cameras, self._rendered_size)
         self._unreachable = _import("rlbench.backend.exceptions").InvalidActionError
         self._environment.launch()
         try:
-            self._task = self._environment.get_task(getattr(_import("rlbench.tasks"), spec.task_class))
+            task_class = getattr(_import("rlbench.tasks"), task.title().replace("_", ""))
+            self._task = self._environment.get_task(task_class)
             count = self._task.variation_count()
             require(0 <= variation < count, "variation", variation, f"0 to {count - 1}, of {task}", "choose from these")
             self._task.set_variation(variation)
@@ -161,7 +147,7 @@ class RLBenchEnv(CameraEnv):
 
 
 def _environment(cameras: tuple[str, ...], size: int) -> Any:
-    """RLBench's environment, not yet launched: inverse kinematics, and what the policies see, nothing else."""
+    """Build RLBench's environment, not yet launched, with inverse kinematics and the policies' observations only."""
     modes = "rlbench.action_modes"
     arm = _import(f"{modes}.arm_action_modes").EndEffectorPoseViaIK()
     gripper = _import(f"{modes}.gripper_action_modes").Discrete()
@@ -178,7 +164,7 @@ def _environment(cameras: tuple[str, ...], size: int) -> Any:
 
 
 def _robot_handles() -> tuple[int, ...]:
-    """Of the running simulation: the arm's and the gripper's shapes, known by their names."""
+    """Return the numbers of the arm's and the gripper's shapes in the running simulation."""
     shape = _import("pyrep.const").ObjectType.SHAPE
     arm = _import("pyrep.robots.arms.panda").Panda()
     gripper = _import("pyrep.robots.end_effectors.panda_gripper").PandaGripper()
@@ -190,8 +176,6 @@ def _import(module: str) -> Any:
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f"{(error.name or module).partition('.')[0]}, which comes from GitHub with CoppeliaSim "
-            "(counterpoint.envs.rlbench says how),",
-            "rlbench",
-        ) from None
+        package = (error.name or module).partition(".")[0]
+        origin = "which comes from GitHub with CoppeliaSim (counterpoint.envs.rlbench says how),"
+        raise MissingExtraError(f"{package}, {origin}", "rlbench") from None

@@ -104,7 +104,7 @@ def upright_image(sim: Any, camera: str, size: int) -> Array:
 
 
 def _about(task: str) -> dict[str, Any]:
-    """`env_args` of a data set, or what stands for them where an environment is named."""
+    """Return the `env_args` of a data set, or those of an environment by name."""
     if "/" in task or task.endswith((".hdf5", ".h5")):
         return env_args(Path(task).expanduser())
     robots = ["Panda", "Panda"] if task.startswith("TwoArm") else ["Panda"]
@@ -112,7 +112,7 @@ def _about(task: str) -> dict[str, Any]:
 
 
 def _arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The data set's arguments, without a window, and with pictures drawn only when asked for."""
+    """Return the data set's arguments, without a window and without rendered observations."""
     kept = {
         key: value
         for key, value in copy.deepcopy(kwargs).items()
@@ -129,7 +129,7 @@ def _arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _modern(arguments: dict[str, Any], version: str) -> dict[str, Any]:
-    """robosuite 1.5 has one controller for a whole robot; that of a data set of before, an arm's, is put into it."""
+    """Put an arm's controller from an older data set into the whole robot's that robosuite 1.5 has."""
     arm = arguments.get("controller_configs")
     if not isinstance(arm, dict) or "body_parts" in arm or version.startswith(("1.2", "1.3", "1.4")):
         return arguments
@@ -151,5 +151,5 @@ def _import_robosuite() -> Any:
 
 
 def _usual_camera(env: Any) -> str:
-    """robomimic's first camera of the environment."""
+    """Return robomimic's first camera of the environment."""
     return next((name for name in ("agentview", "shouldercamera0") if name in env.sim.model.camera_names), "frontview")

@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from counterpoint.errors import BadInputError
+from counterpoint.errors import require
 
 __all__ = ["EVALUATION", "HARD_DOMAINS", "INSTRUCTIONS", "PRETRAINING", "TASKS", "SuiteTask", "resolve_dmc_tasks"]
 
@@ -60,10 +60,10 @@ _CAMERAS = {"quadruped": 2}  # as in DrQ-v2's dmc.py; everywhere else camera 0, 
 
 @dataclass(frozen=True, slots=True)
 class SuiteTask:
-    """A task as the suite knows it.
+    """A task of the suite.
 
     Attributes:
-        name: Ours, such as `cup-catch`.
+        name: Our name, such as `cup-catch`.
         domain: The suite's domain, such as `ball_in_cup`.
         task: The suite's task, such as `catch`.
         camera: Number of the usual camera.
@@ -77,50 +77,39 @@ class SuiteTask:
     instruction: str
 
 
-def _known() -> dict[str, SuiteTask]:
-    found = {}
-    for name, instruction in INSTRUCTIONS.items():
-        domain, _, task = name.partition("-")
-        domain = _SUITE_NAMES.get(domain, domain)
-        found[name] = SuiteTask(name, domain, task, _CAMERAS.get(domain, 0), instruction)
-    return found
+def _suite_task(name: str, instruction: str) -> SuiteTask:
+    domain, _, task = name.partition("-")
+    domain = _SUITE_NAMES.get(domain, domain)
+    return SuiteTask(name, domain, task, _CAMERAS.get(domain, 0), instruction)
 
 
-TASKS = _known()
+TASKS = {name: _suite_task(name, instruction) for name, instruction in INSTRUCTIONS.items()}
 """Name -> task."""
 
 
 def resolve_dmc_tasks(names: Sequence[str]) -> tuple[str, ...]:
-    """Task names written out, each once.
+    """Return task names written out, each once.
 
     Args:
-        names: Of tasks, `pretraining` (DMC-6) or `evaluation` (Table 1). The suite's spelling (`ball_in_cup-catch`)
-            and underscores or spaces for hyphens (`walker_walk`, `Finger Turn Hard`) are understood.
+        names: Task names, `pretraining` (DMC-6) or `evaluation` (Table 1). The suite's spelling (`ball_in_cup-catch`)
+            and underscores or spaces for hyphens (`walker_walk`, `Finger Turn Hard`) work too.
 
     Raises:
         BadInputError: When a name is unknown.
     """
     groups = {"pretraining": PRETRAINING, "evaluation": EVALUATION}
-    found: list[str] = []
-    for name in names:
-        found += groups.get(name) or (_resolve(name),)
-    if not found:
-        raise BadInputError("tasks", "none", "at least one task", "name some")
-    return tuple(dict.fromkeys(found))
+    require(names, "tasks", "none", "at least one task", "name some")
+    return tuple(dict.fromkeys(task for name in names for task in groups.get(name) or (_resolve(name),)))
 
 
 def _resolve(name: str) -> str:
     spellings = {_spelling(known): known for known in TASKS}
     spellings |= {_spelling(f"{task.domain}-{task.task}"): task.name for task in TASKS.values()}
-    if _spelling(name) in spellings:
-        return spellings[_spelling(name)]
     close = difflib.get_close_matches(_spelling(name), list(spellings), n=1)
-    raise BadInputError(
-        f"task {name!r}",
-        "no such task of dm_control",
-        f"one of {', '.join(TASKS)}, pretraining or evaluation",
-        f"did you mean {spellings[close[0]]}?" if close else "choose one of these",
-    )
+    hint = f"did you mean {spellings[close[0]]}?" if close else "choose one of these"
+    expected = f"one of {', '.join(TASKS)}, pretraining or evaluation"
+    require(_spelling(name) in spellings, f"task {name!r}", "no such task of dm_control", expected, hint)
+    return spellings[_spelling(name)]
 
 
 def _spelling(name: str) -> str:

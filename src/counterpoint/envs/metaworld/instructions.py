@@ -1,4 +1,4 @@
-"""Meta-World's 50 tasks in words: an instruction each, and paraphrases that only evaluation ever sees.
+"""Meta-World's 50 tasks in words.
 
 Left, right, forward and back are the arm's own, as in Meta-World's task names: the arm reaches forward over
 the table.
@@ -10,9 +10,9 @@ import difflib
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from counterpoint.errors import BadInputError
+from counterpoint.errors import BadInputError, require
 
-__all__ = ["DEFAULT_TASKS", "INSTRUCTIONS", "PARAPHRASES", "help_me", "please", "resolve_tasks"]
+__all__ = ["DEFAULT_TASKS", "INSTRUCTIONS", "resolve_tasks"]
 
 INSTRUCTIONS: Mapping[str, str] = MappingProxyType(
     {
@@ -69,76 +69,30 @@ INSTRUCTIONS: Mapping[str, str] = MappingProxyType(
     }
 )
 
-PARAPHRASES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "assembly-v3": (
-            "slip the ring over the peg",
-            "fit the round nut onto the post",
-            "set the loop down around the stick",
-        ),
-        "basketball-v3": ("drop the ball through the hoop", "score a basket", "dunk the basketball"),
-        "button-press-topdown-v3": (
-            "push the button down",
-            "come from above and hit the button",
-            "press down on the red button",
-        ),
-        "coffee-push-v3": (
-            "slide the cup to the coffee maker",
-            "move the coffee cup below the spout",
-            "bring the mug to the espresso machine",
-        ),
-        "dial-turn-v3": ("rotate the knob", "twist the dial round", "give the round knob a turn"),
-        "door-close-v3": ("shut the door", "push the door until it is closed", "swing the door shut"),
-        "drawer-open-v3": ("pull the drawer out", "slide the drawer open", "get the drawer open by its handle"),
-        "faucet-open-v3": ("open the tap", "turn the faucet handle to let the water run", "switch the tap on"),
-        "hammer-v3": (
-            "hit the nail with the hammer",
-            "pick up the hammer and drive the nail into the wall",
-            "pound the nail into the wood",
-        ),
-        "handle-press-side-v3": (
-            "push the handle downwards",
-            "lower the handle",
-            "from the side, push down on the lever",
-        ),
-        "lever-pull-v3": ("lift the lever", "raise the lever arm", "flip the lever upwards"),
-        "plate-slide-v3": (
-            "push the dish into the goal",
-            "shove the disc under the net",
-            "move the plate forward into the cage",
-        ),
-        "shelf-place-v3": (
-            "put the cube on the rack",
-            "lift the blue block and set it on the shelf board",
-            "store the block in the bookcase",
-        ),
-        "stick-push-v3": (
-            "use the stick to shove the bottle away",
-            "take the stick and move the flask with it",
-            "nudge the thermos along using the blue rod",
-        ),
-        "window-open-v3": ("slide the window open", "push the window to the side", "let some air in by the window"),
-    }
+DEFAULT_TASKS = (
+    "assembly-v3",
+    "basketball-v3",
+    "button-press-topdown-v3",
+    "coffee-push-v3",
+    "dial-turn-v3",
+    "door-close-v3",
+    "drawer-open-v3",
+    "faucet-open-v3",
+    "hammer-v3",
+    "handle-press-side-v3",
+    "lever-pull-v3",
+    "plate-slide-v3",
+    "shelf-place-v3",
+    "stick-push-v3",
+    "window-open-v3",
 )
-
-DEFAULT_TASKS: tuple[str, ...] = tuple(PARAPHRASES)
 """Fifteen scenes that look different, which the scripted experts solve in about 30 to 110 steps."""
 
 _NAMED = {"default": DEFAULT_TASKS, "all": tuple(INSTRUCTIONS)}
 
 
-def please(instruction: str) -> str:
-    """`Please {action} for me.`, the first conversational style of AcTOL, section 5.6."""
-    return f"Please {instruction} for me."
-
-
-def help_me(instruction: str) -> str:
-    """`Help me {action}.`, the second conversational style of AcTOL, section 5.6."""
-    return f"Help me {instruction}."
-
-
 def resolve_tasks(names: Iterable[str]) -> tuple[str, ...]:
-    """Task names written out: `default` and `all` stand for their lists, `-v3` may be left away, repeats go.
+    """Return task names written out, each once: `default` and `all` stand for their lists, `-v3` may be left away.
 
     Raises:
         BadInputError: When a name is unknown or there is none.
@@ -148,13 +102,8 @@ def resolve_tasks(names: Iterable[str]) -> tuple[str, ...]:
         full = name if name in _NAMED or name.endswith("-v3") else f"{name}-v3"
         if full not in _NAMED and full not in INSTRUCTIONS:
             close = difflib.get_close_matches(full, INSTRUCTIONS, n=3)
-            raise BadInputError(
-                "tasks",
-                f"{name!r}",
-                "default, all, or Meta-World v3 tasks",
-                f"did you mean {' or '.join(close)}?" if close else f"one of {', '.join(INSTRUCTIONS)}",
-            )
+            hint = f"did you mean {' or '.join(close)}?" if close else f"one of {', '.join(INSTRUCTIONS)}"
+            raise BadInputError("tasks", f"{name!r}", "default, all, or Meta-World v3 tasks", hint)
         tasks.update(dict.fromkeys(_NAMED.get(full, (full,))))
-    if not tasks:
-        raise BadInputError("tasks", "none", "at least one", "name a task, or say default")
+    require(tasks, "tasks", "none", "at least one", "name a task, or say default")
     return tuple(tasks)
