@@ -19,6 +19,7 @@ from counterpoint.data.video import (
     decoders,
     encode_video,
     frame_times,
+    has_uneven_rate,
     in_worker,
     probe_video,
     read_frames,
@@ -136,6 +137,8 @@ def test_frame_times_of_a_constant_and_of_a_variable_rate(tmp_path: Path, video:
     np.testing.assert_allclose(frame_times(video), np.arange(31) / 10)
     times = write_variable_rate(tmp_path / "variable.mp4")
     assert probe_video(tmp_path / "variable.mp4").variable
+    assert has_uneven_rate(tmp_path / "variable.mp4")
+    assert not has_uneven_rate(video)
     np.testing.assert_allclose(frame_times(tmp_path / "variable.mp4")[:-1], times, atol=1e-4)
 
 

@@ -23,7 +23,7 @@ from counterpoint.data.formats.minari.files import is_minari
 from counterpoint.data.formats.video_folder import VideoFolderStore
 from counterpoint.data.masks.robot import binary_mask, mask_camera, mask_frames, masked_cameras
 from counterpoint.data.store import EpisodeStore, SubsetStore
-from counterpoint.data.video import probe_video
+from counterpoint.data.video import has_uneven_rate
 from counterpoint.errors import BadInputError, require
 from counterpoint.progress import ProgressBar
 
@@ -197,7 +197,7 @@ def _lossless_cameras(store: EpisodeStore) -> list[str]:
 
 def _rate(store: EpisodeStore, fps: int | None) -> int:
     rates = Counter(max(1, round(episode.fps)) for episode in store.episodes)
-    variable = isinstance(store, VideoFolderStore) and any(probe_video(video).variable for video in store.files)
+    variable = isinstance(store, VideoFolderStore) and any(map(has_uneven_rate, store.files))
     if fps is None and (len(rates) > 1 or variable):
         found = "a rate that varies" if variable else ", ".join(f"{r} ({n} episodes)" for r, n in rates.most_common())
         hint = f"give --fps {rates.most_common(1)[0][0]} to take the frames nearest in time"

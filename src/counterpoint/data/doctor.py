@@ -25,7 +25,7 @@ from counterpoint.data.formats.lerobot.tables import as_matrix, read_table, read
 from counterpoint.data.formats.video_folder import VideoFolderStore
 from counterpoint.data.masks.robot import examine_masks
 from counterpoint.data.store import EpisodeStore
-from counterpoint.data.video import frame_times, in_worker, probe_video
+from counterpoint.data.video import frame_times, has_uneven_rate, in_worker, probe_video
 from counterpoint.errors import BadInputError
 from counterpoint.progress import ProgressBar
 
@@ -76,7 +76,7 @@ def _examine_tables(path: Path) -> tuple[list[BadInputError], EpisodeStore | Non
 
 def _uneven(video: Path) -> list[BadInputError]:
     """Find a variable frame rate, as training counts every step alike."""
-    if not probe_video(video).variable:
+    if not has_uneven_rate(video):
         return []
     steps = np.maximum(np.diff(frame_times(video)[:-1]), 1e-6)
     found = f"a variable frame rate: {1 / steps.max():.3g} to {1 / steps.min():.3g} frames a second"

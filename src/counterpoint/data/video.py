@@ -33,6 +33,7 @@ __all__ = [
     "decoders",
     "encode_video",
     "frame_times",
+    "has_uneven_rate",
     "in_worker",
     "probe_video",
     "read_frames",
@@ -84,6 +85,12 @@ def frame_times(path: str | Path) -> NDArray[np.float64]:
         found, hint = f"a frame rate of {index.info.fps}", "encode the video again with a frame rate"
         raise BadInputError(path, found, "frames a second above 0", hint)
     return index.seconds if index.info.variable else np.arange(index.info.frames + 1) / index.info.fps
+
+
+def has_uneven_rate(path: str | Path) -> bool:
+    """Return whether more than one interval in twenty differs from the median by more than half of it."""
+    steps = np.diff(frame_times(path)[:-1])
+    return len(steps) > 0 and bool((np.abs(steps / np.median(steps) - 1) > 0.5).mean() > 0.05)
 
 
 def read_frames(path: str | Path, indices: Sequence[int] | NDArray[Any]) -> Array:

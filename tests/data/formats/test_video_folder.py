@@ -11,7 +11,7 @@ import pytest
 from counterpoint.data.doctor import examine
 from counterpoint.data.formats.video_folder import VideoFolderStore
 from counterpoint.data.store import EpisodeStore, read_episode
-from counterpoint.data.video import read_frames
+from counterpoint.data.video import has_uneven_rate, read_frames
 from counterpoint.errors import BadInputError
 from tests.data.made import smooth_frames, write_variable_rate, write_videos
 
@@ -196,6 +196,7 @@ def test_real_rollouts_of_a_robot() -> None:
     store = VideoFolderStore(WIDOWX)
     assert len(store.episodes) == 18
     assert len({info.instruction for info in store.episodes}) == 9
+    assert not any(map(has_uneven_rate, store.files))  # two videos have one short interval
     for number, info in enumerate(store.episodes):
         assert 19 <= info.length <= 80
         assert 3.3 <= info.fps <= 3.5

@@ -222,8 +222,8 @@ def _locate_v21(root: Path, info: Info) -> list[EpisodeLocation]:
     success: dict[int, bool] = {}
     if stats.exists():  # absent before v2.1
         with reading(stats, "statistics of each episode"):
-            told = {int(line["episode_index"]): line.get("stats", {}).get(SUCCESS) for line in json_lines(stats)}
-            success = {number: bool(entry["max"][0]) for number, entry in told.items() if entry}
+            entries = {int(line["episode_index"]): line.get("stats", {}).get(SUCCESS) for line in json_lines(stats)}
+            success = {number: bool(entry["max"][0]) for number, entry in entries.items() if entry}
     locations = []
     for line in json_lines(path):
         with reading(path, "episode_index, length and tasks"):
