@@ -40,9 +40,6 @@ _COUNTERS = ("timestamp", "frame_index", "episode_index", "index")
 def examine(path: str | Path) -> list[BadInputError]:
     """Examine a data set of any format, or a training store, to the last frame.
 
-    Args:
-        path: A path that `open_dataset` accepts.
-
     Returns:
         One finding for each thing that is wrong; none where all is well.
 

@@ -274,11 +274,7 @@ class _Decoder:
 
 
 class _DecoderCache:
-    """An LRU cache of this process's open decoders.
-
-    Attributes:
-        limit: Number of files that may stay open.
-    """
+    """An LRU cache of this process's open decoders, `limit` at most."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -371,11 +367,7 @@ def encode_video(
 
 
 def remux(parts: Sequence[Path], path: str | Path) -> None:
-    """Concatenate video files of one codec, size and frame rate without encoding again.
-
-    Args:
-        parts: At least one file, as `encode_video` writes them.
-        path: The file to write.
+    """Concatenate one or more files that `encode_video` wrote, of one codec, size and frame rate, into `path`.
 
     Raises:
         BadInputError: When a part is damaged or differs from the first.
@@ -407,7 +399,7 @@ def in_worker(function: Callable[..., Result], *args: Any, timeout: float = 60.0
 
     Args:
         function: A picklable function; what it raises is raised here.
-        args: Its arguments; a path in the first place names the input in the error.
+        args: Its arguments; if the first is a path, it names the input in the error.
         timeout: Seconds the function may take, its process's start not counted, before the process is killed.
 
     Raises:

@@ -74,9 +74,6 @@ def read_table(path: str | Path, columns: Sequence[str], *, on_bad_row: OnBadRow
         columns: Columns that every row must have; others are kept too.
         on_bad_row: Called for each row of another form, which is then left out; by default the first raises.
 
-    Returns:
-        At least one row.
-
     Raises:
         BadInputError: When the file cannot be read as such a table, lacks a column, or has no row.
     """

@@ -79,11 +79,7 @@ class MaskFiles:
         require(not missing, self._folder, found, "a mask for every frame of every episode", hint)
 
     def masks(self, number: int, camera: str) -> Array:
-        """Return an episode's masks of a camera: bool [T, H, W].
-
-        Raises:
-            BadInputError: When a file cannot be read, has another size than its image, or more than two values.
-        """
+        """Return an episode's masks of a camera, bool [T, H, W], of the size of their images."""
         size = self._store.frames(number, np.array([0]), camera).shape[1:3]
         packed = self._packed(number)
         if packed.is_file():

@@ -67,12 +67,7 @@ def import_h5py() -> Any:
 
 
 def open_hdf5(path: Path) -> Any:
-    """Open an `h5py.File` to read.
-
-    Raises:
-        BadInputError: When there is no such file, it is damaged, or a part of it would be read from another file.
-        MissingExtraError: When `h5py` is not installed.
-    """
+    """Open an `h5py.File` to read; refuse one that is damaged or would read a part from another file."""
     h5py = import_h5py()
     try:
         stat = path.stat()
@@ -104,12 +99,7 @@ def _require_contained(path: Path, size: int, changed: int) -> None:
 
 
 def env_args(path: Path) -> dict[str, Any]:
-    """Return the environment a data set was recorded in: `env_name`, `type`, `env_kwargs`.
-
-    Raises:
-        BadInputError: When the file does not say.
-        MissingExtraError: When `h5py` is not installed.
-    """
+    """Return the environment of a recording: `env_name`, `type`, `env_kwargs`; refuse a file that does not say."""
     with open_hdf5(path) as file, parsing(path, _EXPECTED):
         args = _json(path, _data_group(path, file).attrs, "env_args")
     if not isinstance(args.get("env_name"), str) or not isinstance(args.get("env_kwargs"), dict):

@@ -27,12 +27,7 @@ def hdf5_files(path: Path) -> list[Path]:
 
 
 def hdf5_splits(path: Path) -> tuple[str, ...]:
-    """Return the subsets of `mask` in a file or a folder of files; `train` and `valid` first.
-
-    Raises:
-        BadInputError: When a file is damaged.
-        MissingExtraError: When `h5py` is not installed.
-    """
+    """Return the subsets of `mask` in a file or a folder of files; `train` and `valid` first."""
     names: list[str] = []
     for path_of_file in hdf5_files(path):
         with open_hdf5(path_of_file) as file, parsing(path_of_file, "a group mask"):

@@ -113,8 +113,7 @@ class RobomimicWriter:
         """Complete the file and move it to its path.
 
         Args:
-            splits: Split name -> "a:b", demonstrations a to b-1; they become the filter keys `train`, `valid` (of
-                `val`) and so on.
+            splits: Split name -> "a:b", demonstrations a to b-1; they become filter keys (`valid` of `val`).
 
         Raises:
             BadInputError: When there is no demonstration, or the path exists by now.
@@ -133,13 +132,7 @@ class RobomimicWriter:
 
 
 def robomimic_about(path: Path) -> dict[str, Any]:
-    """Return the notes in a file (`about` of the writer); empty where there are none.
-
-    Raises:
-        OSError: When the file cannot be opened.
-        ValueError: When the notes are no JSON.
-        MissingExtraError: When `h5py` is not installed.
-    """
+    """Return the notes in a file (`about` of the writer), or raise `OSError` or `ValueError`."""
     with import_h5py().File(path, "r") as file:
         about: dict[str, Any] = json.loads(file["data"].attrs.get(_ABOUT, "{}"))
     return about

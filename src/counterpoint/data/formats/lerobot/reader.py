@@ -98,11 +98,7 @@ class LeRobotStore(Reader):
         return np.stack(images)[inverse[: len(steps)]]
 
     def timestamps(self, episode: int) -> Array:
-        """Return float64 [T], frame_index / fps.
-
-        Raises:
-            BadInputError: When the stored timestamps do not step by 1/fps within 1e-4 s.
-        """
+        """Return float64 [T], frame_index / fps; stored timestamps must step by 1/fps within 1e-4 s."""
         at, fps = self._locations[episode], self.info.fps
         stored = self._checked(at)["timestamp"][:, 0].astype(np.float64)
         off = np.abs(np.diff(stored) - 1 / fps)

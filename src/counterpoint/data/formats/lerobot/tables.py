@@ -64,11 +64,7 @@ def count_rows(path: Path) -> int:
 
 
 def read_rows(path: Path, first: int, count: int, columns: Sequence[str]) -> pa.Table:
-    """Read rows `first` to `first + count - 1` of some columns.
-
-    Raises:
-        BadInputError: When the file is missing, damaged, or has no such rows or columns.
-    """
+    """Read rows `first` to `first + count - 1` of some columns."""
     key = file_key(path)
     opened = _opened(key)
     if first + count > opened.starts[-1]:
@@ -128,11 +124,7 @@ def as_column(values: Array) -> pa.Array:
 
 
 def as_matrix(where: Path, table: pa.Table, name: str) -> Array:
-    """Return (nested) lists of fixed or varying type as [T, n]: the reverse of `as_column`.
-
-    Raises:
-        BadInputError: When the lists are not all of one length, or a value is no number.
-    """
+    """Return (nested) lists of numbers, all of one length, as [T, n]: the reverse of `as_column`."""
     values = table[name].combine_chunks()
     while pa.types.is_nested(values.type):
         with reading(where, f"lists of numbers in {name!r}"):

@@ -68,12 +68,7 @@ def read_minari(source: str | Path, *, goals: Goals = "coordinates") -> Iterator
 
 
 def episode_success(source: str | Path) -> NDArray[np.bool_]:
-    """Return whether each episode succeeded at any step: bool [E].
-
-    Raises:
-        BadInputError: When an episode does not say, or the data set cannot be read.
-        MissingExtraError: When `minari` is not installed.
-    """
+    """Return whether each episode succeeded at any step, bool [E]; refuse data that do not say."""
     succeeded = []
     for number, raw in _raw_episodes(source, open_minari(source)):
         success = _success(raw)
@@ -116,9 +111,6 @@ def describe_minari(path: Path) -> dict[str, str]:
     """Return facts for `counterpoint data info`: name -> words.
 
     Observations without goals (flat vectors) are read as training reads them with `data.goals = "state"`.
-
-    Raises:
-        BadInputError: When the data set cannot be read, or an episode is not one to learn to reach goals from.
     """
     note: dict[str, Any] = dict(open_minari(path).storage.metadata)
     found, whole_states = _episodes(path)
