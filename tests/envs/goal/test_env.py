@@ -15,16 +15,21 @@ from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
-from counterpoint.envs.goal.env import EnvConfig, make_goal_env, spaces_of
+from counterpoint.envs.goal.env import CorruptedObservations, EnvConfig, GoalEnv, make_goal_env, spaces_of
 from counterpoint.envs.vector import Step, VectorEnv
 from counterpoint.errors import BadInputError
 from tests.envs.toy_goals import Slider
 
+pytestmark = [pytest.mark.sim, pytest.mark.usefixtures("slider")]
+
+
 Observation = dict[str, NDArray[Any]]
+
+
 TOY = "tests.envs.toy_goals:Slider"
 
-pytestmark = [pytest.mark.sim, pytest.mark.usefixtures("slider")]
 
 FORMS = [
     EnvConfig(name="FetchReach-v4"),
@@ -276,3 +281,95 @@ def test_pictures_without_a_backend_are_told_of(tmp_path: Path) -> None:
 def test_nothing_here_loads_torch_into_a_worker() -> None:
     script = "import sys, counterpoint.envs.goal.env; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (EnvConfig(name="MuteSlider-v0"), ["no distance", "give success_distance"]),
+        (EnvConfig(name="Slider-v0", success_distance=1, observations="image"), ["FetchReach", "state"]),
+        (EnvConfig(name="Slider-v0", success_distance=1, goals="state"), ["coordinates"]),
+        (EnvConfig(name="Slider-v0", success_distance=1, goals="state_zero_padded"), ["coordinates"]),
+        (EnvConfig(name="EndlessSlider-v0", success_distance=1), ["without an end", "max_episode_steps"]),
+        (EnvConfig(name="FetchReach-v4", goal_cells=((1, 1),)), ["no maze", "PointMaze"]),
+        (EnvConfig(name="PointMaze_UMaze-v3", start_cells=((1, 1), (2, 2))), ["in a wall: [(2, 2)]"]),
+    ],
+    ids=lambda value: value.name if isinstance(value, EnvConfig) else "",
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_form_that_a_simulation_cannot_take_is_told(config: EnvConfig, words: list[str]) -> None:
+    with pytest.raises(BadInputError) as told:
+        make_goal_env(config)
+    assert all(word in str(told.value) for word in words), told.value
+
+
+def test_an_impossible_configuration_is_refused() -> None:
+    with pytest.raises(ValidationError, match="goals are images"):
+        EnvConfig(name="FetchReach-v4", observations="image", goals="state_zero_padded")
+    with pytest.raises(ValidationError, match="greater than or equal to 36"):
+        EnvConfig(name="FetchReach-v4", observations="image", image_size=35)
+
+
+PLAIN = EnvConfig(name="PointMaze_UMaze-v3", max_episode_steps=200)
+
+
+def corrupted(probability: float) -> CorruptedObservations:
+    env = make_goal_env(PLAIN.model_copy(update={"corruption": probability}))
+    assert isinstance(env, CorruptedObservations)
+    return env
+
+
+def test_so_many_observations_are_replaced_by_ones_that_were_seen() -> None:
+    env, plain = corrupted(0.1), make_goal_env(PLAIN)
+    replaced = total = first = 0
+    for seed in range(40):
+        for number, ((seen, info), (truth, known)) in enumerate(
+            zip(play(env, seed, 100), play(plain, seed, 100), strict=True)
+        ):
+            total += 1
+            replaced += info["corrupted"]
+            first += info["corrupted"] and number == 0
+            changed = not np.array_equal(seen["observation"], truth["observation"])
+            assert changed == info["corrupted"]
+            np.testing.assert_array_equal(seen["desired_goal"], truth["desired_goal"])
+            assert {key: info[key] for key in known} == known  # success and distance of the true state
+            if info["corrupted"]:
+                assert any(
+                    np.array_equal(seen["observation"], one["observation"])
+                    and np.array_equal(seen["achieved_goal"], one["achieved_goal"])
+                    for one in env.pool
+                )
+    spread = np.sqrt(0.1 * 0.9 / total)
+    assert abs(replaced / total - 0.1) < 4 * spread
+    assert first > 0
+
+
+def test_the_pool_holds_what_random_actions_showed() -> None:
+    env = corrupted(0.5)
+    env.reset(seed=0)
+    assert len(env.pool) == 20 * 50
+    assert len({one["observation"].tobytes() for one in env.pool}) == len(env.pool)
+    again = corrupted(0.5)
+    play(again, 7, 3)
+    assert all(
+        np.array_equal(one["observation"], other["observation"])
+        for one, other in zip(env.pool, again.pool, strict=True)
+    )
+
+
+def test_the_seed_decides_which_whatever_went_before() -> None:
+    env, fresh = corrupted(0.3), corrupted(0.3)
+    play(env, 1, 30)
+    for (seen, info), (again, told) in zip(play(env, 2, 50), play(fresh, 2, 50), strict=True):
+        np.testing.assert_array_equal(seen["observation"], again["observation"])
+        assert info == told
+
+
+@pytest.mark.parametrize("probability", [0.0, 1.0])
+def test_never_and_always(probability: float) -> None:
+    env = make_goal_env(PLAIN.model_copy(update={"corruption": probability}))
+    if probability == 0:
+        assert isinstance(env, GoalEnv)
+    else:
+        assert all(info["corrupted"] for _, info in play(env, 0, 20))
+        assert spaces_of(env) == spaces_of(make_goal_env(PLAIN))
