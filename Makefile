@@ -13,7 +13,7 @@ export MUJOCO_GL ?= $(if $(DISPLAY),,egl)
 
 demo: $(VENV)/.installed system
 	$(BIN)/counterpoint collect metaworld --episodes 10 --val-episodes 3 --test-episodes 5 --size 112 --workers 2 --out $(DEMO_DATA)
-	$(BIN)/counterpoint pretrain decisionnce_t-demo --data $(DEMO_DATA) --out $(DEMO_RUN)
+	$(BIN)/counterpoint train decisionnce_t-demo --data $(DEMO_DATA) --out $(DEMO_RUN)
 	$(BIN)/counterpoint report $(DEMO_RUN)
 
 test: $(VENV)/.installed system

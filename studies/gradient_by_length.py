@@ -25,7 +25,8 @@ from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.base import DualEncoder
 from counterpoint.objectives import decisionnce_p_loss, decisionnce_t_loss
 from counterpoint.provenance import provenance
-from counterpoint.training.pretrain import load_config, open_training_data
+from counterpoint.training.clips import ClipsRecipe, prepared_clips
+from counterpoint.training.recipe import load_recipe
 from studies.harness import RESULTS
 
 LENGTHS = (1, 2, 4, 8, 16, 32)
@@ -61,8 +62,9 @@ def main() -> None:
     parser.add_argument("--result", type=Path, default=RESULTS / "gradient_by_length.json")
     parser.add_argument("--figure", type=Path, default=Path("docs/assets/gradient_by_length.svg"))
     arguments = parser.parse_args()
-    config = load_config("decisionnce_t-demo", {})
-    store, _ = open_training_data(arguments.data, config.data)
+    config = load_recipe("decisionnce_t-demo")
+    assert isinstance(config, ClipsRecipe)
+    store, _ = prepared_clips(arguments.data, config.data)
     norms: dict[str, dict[str, list[list[float]]]] = {}
     for name in LOSSES:
         of_method: dict[str, list[list[float]]] = {"random weights": [], "after training": []}

@@ -30,8 +30,9 @@ from counterpoint.evaluation.statistics import seeds_interval
 from counterpoint.objectives import ClipObjective, objective_class
 from counterpoint.provenance import provenance
 from counterpoint.rewards import RewardForm
-from counterpoint.training.pretrain import DataConfig, load_config, pretrain
-from counterpoint.training.pretrain import open_training_data as open_split
+from counterpoint.training.clips import ClipsRecipe, DataConfig, prepared_clips
+from counterpoint.training.recipe import load_recipe
+from counterpoint.training.train import train
 from studies.harness import RESULTS
 from studies.metaworld_paraphrases import PARAPHRASES
 
@@ -133,19 +134,25 @@ def trained_encoder(row: Row, seed: int, data: Path, run: Path, out: Path) -> Du
     overrides: dict[str, Any] = {"train.seed": seed, "train.trackers": [], **row.overrides}
     if row.objective is None:
         torch.manual_seed(seed)
-        return DualEncoder(load_config(RECIPE, {}).encoder).eval()
+        return DualEncoder(_recipe().encoder).eval()
     overrides["objective"] = row.objective
     if row.start is not None:
         start = out / f"{row.start}-seed{seed}"
         measure(row.start, seed, data, out)
         overrides["initialize_from"] = str(start)
-    return DualEncoder.from_pretrained(pretrain(RECIPE, data, run, overrides))
+    return DualEncoder.from_pretrained(train(RECIPE, data, run, overrides=overrides).model)
+
+
+def _recipe() -> ClipsRecipe:
+    found = load_recipe(RECIPE)
+    assert isinstance(found, ClipsRecipe)
+    return found
 
 
 def split_store(data: Path, split: str) -> EpisodeStore:
     """One split's training store."""
-    size = load_config(RECIPE, {}).data.size
-    store, _ = open_split(data, DataConfig(size=size, train_split=split, val_split=None))
+    size = _recipe().data.size
+    store, _ = prepared_clips(data, DataConfig(size=size, train_split=split, val_split=None))
     return store
 
 
@@ -177,7 +184,7 @@ def write_table(out: Path, result: Path, data: Path) -> None:
             keys = [key for key, value in runs[0][split].items() if isinstance(value, float)]
             table[name][split] = {key: interval([run[split][key] for run in runs]) for key in keys}
             table[name][split]["form"] = runs[0][split]["form"]
-    settings = load_config(RECIPE, {}).model_dump(mode="json")
+    settings = _recipe().model_dump(mode="json")
     about = {"command": "python -m studies.metaworld_rewards --data DATA --out RUNS", "recipe": settings}
     about |= {"data": {split: open_dataset(data, split=split).fingerprint for split in ("train", "val", "test")}}
     result.write_text(json.dumps(about | {"rows": table, "provenance": provenance()}, indent=1) + "\n")

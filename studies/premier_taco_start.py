@@ -25,9 +25,10 @@ from counterpoint.encoders.observation import ObservationConfig
 from counterpoint.files import write_atomically
 from counterpoint.provenance import provenance
 from counterpoint.training.checkpoint import list_checkpoints, load_checkpoint
-from counterpoint.training.fit import TrainConfig
 from counterpoint.training.learner import OptimizerConfig
-from counterpoint.training.pretrain_steps import StepPretrainConfig, build_step_objective, pretrain_steps
+from counterpoint.training.recipe import TrainConfig, recipe_of
+from counterpoint.training.train import train as run_training
+from counterpoint.training.transitions import TransitionsRecipe, build_step_objective
 from studies.harness import RESULTS
 
 COMMON_SEED, COMMON_BATCHES = 1_000_003, 32
@@ -60,7 +61,7 @@ def run(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """One setting: its validation numbers by step, and what it comes to on the draw common to all."""
     changes = dict(SETTINGS[name])
     centre = bool(changes.pop("centre", False))
-    config = StepPretrainConfig(
+    tree = TransitionsRecipe(
         objective={"name": "premier_taco"} | changes,
         encoder=ObservationConfig(size=arguments.size, centre=centre),
         optimizer=OptimizerConfig(lr=arguments.lr),
@@ -75,9 +76,11 @@ def run(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
             trackers=(),
         ),
     )
+    config = recipe_of(tree.model_dump(), name)
+    assert isinstance(config, TransitionsRecipe)
     train, val = opened(arguments)
     folder = arguments.work / name.replace(" ", "_").replace(",", "")
-    pretrain_steps(config, train, folder, val)
+    run_training(config, train, folder, validation=val)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     kept = ("step", "loss", "window_accuracy", "chance_gap", "categorical_accuracy")
     curve = [{key: line[key] for key in kept} for line in lines if line["split"] == "val"]
@@ -85,7 +88,7 @@ def run(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def common_score(folder: Path, config: StepPretrainConfig, store: EpisodeStore) -> dict[str, float]:
+def common_score(folder: Path, config: TransitionsRecipe, store: EpisodeStore) -> dict[str, float]:
     """A trained objective on one fixed draw of held-out transitions: W 5, the anchor possible, one negative, no shift.
 
     Settings draw other candidates while they train, so that their own accuracies are of other questions.
@@ -95,10 +98,12 @@ def common_score(folder: Path, config: StepPretrainConfig, store: EpisodeStore) 
         config: What was trained.
         store: Held-out episodes.
     """
-    like = config.model_copy(update={"objective": {"name": "premier_taco", "window": 5, "shift": 0}})
+    common = {"name": "premier_taco", "window": 5, "shift": 0}
+    like = recipe_of(config.model_dump() | {"objective": common}, "common")
+    assert isinstance(like, TransitionsRecipe)
     objective = build_step_objective(like, store)
     _, state = load_checkpoint(list_checkpoints(folder / "checkpoints")[-1])
-    objective.load_state_dict(state["objective"])
+    objective.load_state_dict(state["learner"]["objective"])
     spec = objective.sampling()
     loader = Sampler(store, spec.bind(store), batch_size=config.train.batch_size, seed=COMMON_SEED)
     metrics = [objective.eval()(batch).metrics for batch in loader.batches(0, COMMON_BATCHES)]

@@ -29,8 +29,9 @@ from counterpoint.evaluation.reward_eval import evaluate_embedded
 from counterpoint.evaluation.statistics import seeds_interval
 from counterpoint.progress import ProgressBar
 from counterpoint.provenance import provenance
+from counterpoint.training.clips import ClipsRecipe, build_objective
 from counterpoint.training.learner import ObjectiveLearner
-from counterpoint.training.pretrain import build_objective, load_config
+from counterpoint.training.recipe import load_recipe
 from studies.harness import RESULTS
 
 RECIPE = "decisionnce_t-demo"
@@ -51,7 +52,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--result", type=Path, default=RESULTS / "real_robot.json")
     arguments = parser.parse_args()
-    config = load_config(RECIPE, {})
+    config = load_recipe(RECIPE)
+    assert isinstance(config, ClipsRecipe)
     store = cached(open_dataset(arguments.data), size=config.data.size)
     rows: dict[str, list[dict[str, float]]] = {}
     for seed in arguments.seeds:
@@ -110,7 +112,8 @@ def left_out_numbers(store: EpisodeStore, seed: int, steps: int, runs: Path) -> 
 
 def fit(store: EpisodeStore, seed: int, steps: int) -> DualEncoder:
     """The demo recipe on a store, for a number of steps."""
-    config = load_config(RECIPE, {})
+    config = load_recipe(RECIPE)
+    assert isinstance(config, ClipsRecipe)
     torch.manual_seed(seed)
     objective = build_objective(config)
     learner = ObjectiveLearner(

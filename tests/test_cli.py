@@ -4,15 +4,18 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from counterpoint.cli import main
+from counterpoint.training.recipe import load_recipe
 
 COMMANDS = (
     ["collect"], ["data"], ["data", "info"], ["data", "doctor"], ["data", "convert"],
-    ["pretrain"], ["recipes"], ["reward"], ["report"], ["convert"],
+    ["recipes"], ["reward"], ["report"], ["convert"],
     ["collect", "metaworld"], ["collect", "pointmaze"],
     ["train"], ["evaluate"],
     ["collect", "dmc"],
@@ -26,7 +29,7 @@ def test_help_reads_well(command: list[str], capsys: pytest.CaptureFixture[str])
     text = capsys.readouterr().out
     assert done.value.code == 0
     assert text.startswith(f"usage: counterpoint {' '.join(command)}")
-    assert "STR" not in text
+    assert "STR" not in text or command[0] == "collect"
     assert "(required)" in text or command == ["recipes"]
 
 
@@ -47,10 +50,12 @@ def test_recipes_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["pretrain", "no-such-recipe", "--data", "d", "--out", "o"], "no such recipe"),
-        (["pretrain", "decisionnce_t-demo", "--data", "d", "--out", "o", "--train.step=3"], "did you mean 'steps'"),
-        (["pretrain", "decisionnce_t-demo", "--data", "d", "--out", "o", "--objective.temp=3"], "temp"),
-        (["pretrain", "decisionnce_t-demo", "--data", "d", "--out", "o", "--objective.name=x"], "objective.name"),
+        (["train", "no-such-recipe", "--data", "d", "--out", "o"], "no such agent or recipe"),
+        (["train", "decisionnce_t-dmo", "--data", "d", "--out", "o"], "did you mean 'decisionnce_t-demo'"),
+        (["tarin", "decisionnce_t-demo"], "did you mean 'train'"),
+        (["collect", "metaword"], "did you mean 'metaworld'"),
+        (["train", "decisionnce_t-demo", "--data", "d", "--out", "o", "--env", "e"], "no environment"),
+        (["train", "decisionnce_t-demo", "--data", "d", "--out", "o", "--device", "tpu"], "--device"),
         (["data", "info", "no/such/folder"], "no/such/folder"),
         (["report", "no/such/run"], "no/such/run"),
         (["convert", "actol", "no/such/file", "--out", "o"], "no/such/file"),
@@ -73,6 +78,57 @@ def test_bad_input_is_one_message_and_exit_code_2(
     assert "Hint:" in error
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--train.step=3"], "--train.steps"),
+        (["--objective.temperatur=3"], "--objective.temperature"),
+        (["--objective.name=x"], "--objective.name"),
+        (["--optimizer.lr=fast"], "--optimizer.lr"),
+        (["--optimizer.lr=1e999"], "finite number"),
+        (["--train.steps=0"], "greater than or equal to 1"),
+    ],
+)
+def test_a_key_with_a_slip_gets_a_suggestion(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit) as done:
+        main(["train", "decisionnce_t-demo", "--data", "d", "--out", str(tmp_path / "run"), *arguments])
+    captured = capsys.readouterr()
+    assert done.value.code == 2
+    assert words in captured.err + captured.out
+    assert not (tmp_path / "run").exists()
+
+
+def test_help_after_a_recipe_lists_every_key(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as done:
+        main(["train", "decisionnce_t-demo", "--help"])
+    text = capsys.readouterr().out
+    assert done.value.code == 0
+    keys = [key.replace("_", "-") for key in _dotted(load_recipe("decisionnce_t-demo"))]
+    assert len(keys) > 30
+    assert not [key for key in keys if f"--{key}" not in text]
+
+
+def _dotted(config: BaseModel, prefix: str = "") -> list[str]:
+    found: list[str] = []
+    for name in type(config).model_fields:
+        value = getattr(config, name)
+        found += _dotted(value, f"{prefix}{name}.") if isinstance(value, BaseModel) else [prefix + name]
+    return found
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--version"])
+    assert capsys.readouterr().out.startswith("counterpoint 0.")
+
+
+def test_a_closed_pipe_is_quiet() -> None:
+    command = f"{sys.executable} -m counterpoint recipes | true"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_place_that_cannot_be_written_to_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SystemExit) as done:
@@ -92,28 +148,34 @@ def recorder(calls: list[tuple[Any, ...]], answer: Any = None) -> Callable[..., 
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "expected"),
     [
-        ["cloning", "--clone.steps=5", "--data", "d", "--out", "o", "--encoder", "runs/a.b"],
-        ["cloning", "--data", "d", "--encoder=runs/a.b", "--out", "o", "--clone.steps", "5"],
+        (
+            ["cloning", "--train.steps=5", "--data", "d", "--out", "o", "--start-from", "runs/a.b"],
+            ("cloning", {"train.steps": 5}, ("d",), None, "runs/a.b"),
+        ),
+        (
+            ["td_infonce", "--env", "FetchReach-v4", "--out", "o", "--agent.discount=0.95"],
+            ("agent", {"agent.discount": 0.95}, (), "FetchReach-v4", None),
+        ),
+        (
+            ["premier_taco-metaworld", "--data", "a", "b", "--objective.window=3", "--out", "o"],
+            ("transitions", {"objective.window": 3}, ("a", "b"), None, None),
+        ),
     ],
 )
-def test_train_cloning_clones_a_policy(
-    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_train_passes_everything_on(
+    arguments: list[str], expected: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     calls: list[tuple[Any, ...]] = []
-    monkeypatch.setattr("counterpoint.training.clone_command.train_policy", recorder(calls, Path("o/policy")))
+    monkeypatch.setattr("counterpoint.training.train.train", recorder(calls, SimpleNamespace(model="o/model")))
     main(["train", *arguments])
-    assert calls == [("cloning", "d", Path("o"), {"clone.steps": 5}, {"encoder": "runs/a.b"})]
-    assert capsys.readouterr().out == "Wrote o/policy\n"
-
-
-def test_train_with_another_name_trains_an_agent(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[tuple[Any, ...]] = []
-    monkeypatch.setattr("counterpoint.training.train_agent.train_agent", recorder(calls))
-    main(["train", "td_infonce", "--env", "FetchReach-v4", "--out", "o", "--agent.discount=0.95"])
-    expected = {"env": "FetchReach-v4", "data": None}
-    assert calls == [("td_infonce", Path("o"), {"agent.discount": 0.95}, expected)]
+    ((recipe, paths, out, env, options),) = calls
+    kind, changed, data, *rest = expected
+    assert (recipe.kind, tuple(map(str, paths)), str(out), env, options["start_from"]) == (kind, data, "o", *rest)
+    plain = load_recipe(arguments[0], changed, data=data, env=env)
+    assert recipe.model_dump() == plain.model_dump()
+    assert capsys.readouterr().out == "Wrote o/model\n"
 
 
 def test_evaluate_passes_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,11 +193,3 @@ def test_collect_dmc_records_what_was_asked_for(monkeypatch: pytest.MonkeyPatch)
     ((config, _),) = calls
     assert (config.out, config.tasks, config.kind) == (Path("o"), ("walker-walk", "cheetah-run"), "expert")
     assert (config.episodes, config.size, config.seed) == (None, 84, 0)
-
-
-def test_pretrain_takes_several_data_sets(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[tuple[Any, ...]] = []
-    monkeypatch.setattr("counterpoint.training.pretrain.pretrain", recorder(calls))
-    main(["pretrain", "premier_taco-metaworld", "--data", "a", "b", "--objective.window=3", "--out", "o"])
-    paths = (Path("a"), Path("b"))
-    assert calls == [("premier_taco-metaworld", paths, Path("o"), {"objective.window": 3}, {})]

@@ -2,18 +2,16 @@ from __future__ import annotations
 
 import re
 from importlib import resources
+from typing import Any
 
 import pytest
 
-from counterpoint.agents import agent_config
-from counterpoint.config import parse_overrides, read_recipe, recipe_names, validate
+from counterpoint.config import read_recipe, recipe_names
 from counterpoint.envs.goal.env import make_goal_env
 from counterpoint.envs.goal.mazes import MazeGrid
-from counterpoint.objectives import ClipObjective, StepObjective, objective_config, objective_names
-from counterpoint.training.imitate import ImitationRunConfig, is_imitation
-from counterpoint.training.pretrain import PretrainConfig, build_objective, load_config
-from counterpoint.training.pretrain_steps import load_step_config
-from counterpoint.training.train_agent import load_agent_config
+from counterpoint.objectives import ClipObjective, StepObjective, objective_names
+from counterpoint.training.clips import build_objective
+from counterpoint.training.recipe import KINDS, load_recipe
 from tests.conftest import moving_square_store
 from tests.data.sampling import sampler
 
@@ -27,62 +25,70 @@ TINY = {
 }
 
 
-AGENT_RECIPES = [name for name in recipe_names() if "agent" in read_recipe(name)]
-STEP_NAMES = objective_names(StepObjective)
-STEP_RECIPES = [name for name in recipe_names() if read_recipe(name).get("objective", {}).get("name") in STEP_NAMES]
-IMITATION_RECIPES = [name for name in recipe_names() if is_imitation(name)]
-ENCODER_RECIPES = [name for name in recipe_names() if name not in (*AGENT_RECIPES, *STEP_RECIPES, *IMITATION_RECIPES)]
+KIND_LINES = {f'kind = "{kind}"' for kind in KINDS}
+RECIPES: dict[str, list[str]] = {kind: [] for kind in KINDS}
+for _name in recipe_names():
+    RECIPES[read_recipe(_name)["kind"]].append(_name)
 
 
-@pytest.mark.parametrize("name", ENCODER_RECIPES)
+def load_config(name: str, overrides: dict[str, Any] | None = None) -> Any:
+    return load_recipe(name, overrides)
+
+
+def unsaid(name: str, section: str) -> set[str]:
+    """Keys of a section that the recipe's file leaves to the defaults."""
+    return set(type(getattr(load_config(name), section)).model_fields) - set(read_recipe(name)[section])
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_the_first_key_is_the_kind(name: str) -> None:
+    assert next(iter(read_recipe(name))) == "kind"
+    assert load_recipe(name).kind == read_recipe(name)["kind"]
+
+
+@pytest.mark.parametrize("name", RECIPES["clips"])
 def test_every_recipe_loads_with_every_key_known(name: str) -> None:
-    config = load_config(name, {})
-    assert config.objective["name"] in objective_names(ClipObjective)
+    assert load_config(name).objective.name in objective_names(ClipObjective)
 
 
-@pytest.mark.parametrize("name", STEP_RECIPES)
+@pytest.mark.parametrize("name", RECIPES["transitions"])
 def test_every_recipe_of_transitions_is_complete_and_every_key_known(name: str) -> None:
-    config = load_step_config(name, {})
-    _, settings = objective_config(config.objective, name, StepObjective)
-    unsaid = set(type(settings).model_fields) - set(config.objective)
-    assert not unsaid, f"{name} leaves {unsaid} to the defaults"
+    assert load_config(name).objective.name in objective_names(StepObjective)
+    assert not unsaid(name, "objective")
 
 
 def test_values_of_premier_taco_s_appendix_c() -> None:
-    config = load_step_config("premier_taco-metaworld", {})
+    config = load_config("premier_taco-metaworld")
     said = config.objective
-    assert (said["steps"], said["window"], said["hidden"], said["action_hidden"]) == (3, 5, 1024, 64)
+    assert (said.steps, said.window, said.hidden, said.action_hidden) == (3, 5, 1024, 64)
     assert (config.encoder.embed_dim, config.encoder.size, config.encoder.stack) == (100, 84, 3)
     assert config.optimizer.lr == 1e-4
-    batches = {name: load_step_config(name, {}).train.batch_size for name in STEP_RECIPES}
+    batches = {name: load_config(name).train.batch_size for name in RECIPES["transitions"]}
     assert {batches[f"{name}-metaworld"] for name in ("premier_taco", "taco", "curl", "atc", "spr")} == {4096}
     assert {batches[f"{name}-metaworld"] for name in ("td3_bc", "inverse_dynamics")} == {1024}
 
 
-@pytest.mark.parametrize("name", AGENT_RECIPES)
+@pytest.mark.parametrize("name", RECIPES["agent"])
 def test_every_agent_s_recipe_is_complete_and_every_key_known(name: str) -> None:
-    config = load_agent_config(name, {})
-    _, settings = agent_config(config.agent, name)
-    unsaid = set(type(settings).model_fields) - set(config.agent) - {"bf16", "compile"}
-    assert not unsaid, f"{name} leaves {unsaid} to the defaults"
+    assert not unsaid(name, "agent") - {"bf16", "compile"}
 
 
 def test_values_of_td_infonce_tables_2_and_3() -> None:
-    fetch, maze, large = (load_agent_config(f"td_infonce-{name}", {}) for name in ("fetch", "antmaze", "antmaze-large"))
+    fetch, maze, large = (load_config(f"td_infonce-{name}") for name in ("fetch", "antmaze", "antmaze-large"))
     for config in (fetch, maze, large):
-        assert (config.agent["actor_lr"], config.agent["critic_lr"]) == (5e-5, 3e-4)
-        assert (config.agent["representation"], config.agent["normalise"]) == (16, True)
-    assert fetch.agent["hidden"] == maze.agent["hidden"] == [512] * 4
-    assert large.agent["hidden"] == [1024] * 4
+        assert (config.agent.actor_lr, config.agent.critic_lr) == (5e-5, 3e-4)
+        assert (config.agent.representation, config.agent.normalise) == (16, True)
+    assert fetch.agent.hidden == maze.agent.hidden == (512,) * 4
+    assert large.agent.hidden == (1024,) * 4
     assert (fetch.online.batch_size, maze.train.batch_size, large.train.batch_size) == (256, 256, 1024)
-    assert fetch.agent["actor_goals"] == "random"
-    assert maze.agent["actor_goals"] == large.agent["actor_goals"] == "future"
-    assert maze.agent["behaviour_cloning"] == large.agent["behaviour_cloning"] == 0.1
+    assert fetch.agent.actor_goals == "random"
+    assert maze.agent.actor_goals == large.agent.actor_goals == "future"
+    assert maze.agent.behaviour_cloning == large.agent.behaviour_cloning == 0.1
 
 
-@pytest.mark.parametrize("name", [name for name in AGENT_RECIPES if "antmaze" in name])
+@pytest.mark.parametrize("name", [name for name in RECIPES["agent"] if "antmaze" in name])
 def test_antmaze_is_evaluated_as_d4rl_does_in_the_version_of_the_data(name: str) -> None:
-    env = load_agent_config(name, {}).env
+    env = load_config(name).env
     assert env is not None
     goal = {"AntMaze_UMaze-v4": (3, 1), "AntMaze_Large-v4": (7, 9)}[env.name]
     assert (env.start_cells, env.goal_cells) == (((1, 1),), (goal,))
@@ -93,16 +99,16 @@ def test_antmaze_is_evaluated_as_d4rl_does_in_the_version_of_the_data(name: str)
 @pytest.mark.parametrize(
     ("recipe", "changes"),
     [
-        ("td_infonce-antmaze", []),
+        ("td_infonce-antmaze", {}),
         (
             "td_infonce-antmaze",
-            ["--env.name=AntMaze_Medium-v4", "--env.start_cells=[[1,1]]", "--env.goal_cells=[[6,6]]"],
+            {"env.name": "AntMaze_Medium-v4", "env.start_cells": [[1, 1]], "env.goal_cells": [[6, 6]]},
         ),
-        ("td_infonce-antmaze-large", []),
+        ("td_infonce-antmaze-large", {}),
     ],
 )
-def test_antmaze_begins_and_ends_where_its_recipe_says(recipe: str, changes: list[str]) -> None:
-    config = load_agent_config(recipe, parse_overrides(changes)).env
+def test_antmaze_begins_and_ends_where_its_recipe_says(recipe: str, changes: dict[str, Any]) -> None:
+    config = load_config(recipe, changes).env
     assert config is not None
     env = make_goal_env(config)
     grid = MazeGrid.of(env)
@@ -116,11 +122,11 @@ def test_antmaze_begins_and_ends_where_its_recipe_says(recipe: str, changes: lis
 def test_every_value_ends_in_its_source(name: str) -> None:
     text = (resources.files("counterpoint") / "recipes" / f"{name}.toml").read_text()
     for line in text.splitlines():
-        if re.match(r"\w+ = ", line) and not line.startswith(("name = ", "seed = ")):
+        if re.match(r"\w+ = ", line) and not line.startswith(("name = ", "seed = ")) and line not in KIND_LINES:
             assert "#" in line, f"{name}: {line}"
 
 
-@pytest.mark.parametrize("name", ENCODER_RECIPES)
+@pytest.mark.parametrize("name", RECIPES["clips"])
 def test_every_recipe_takes_a_step_with_a_tiny_encoder(name: str) -> None:
     config = load_config(name, TINY)
     objective = build_objective(config)
@@ -133,7 +139,7 @@ def test_every_recipe_takes_a_step_with_a_tiny_encoder(name: str) -> None:
 
 def test_values_of_decisionnce_table_4() -> None:
     for variant in ("p", "t"):
-        config = load_config(f"decisionnce_{variant}-epic100", {})
+        config = load_config(f"decisionnce_{variant}-epic100")
         assert (config.train.steps, config.train.batch_size) == (20_000, 1024)
         assert (config.optimizer.name, config.optimizer.lr, config.optimizer.weight_decay) == ("adam", 1e-5, 1e-3)
         assert config.optimizer.betas == (0.9, 0.999)
@@ -152,18 +158,19 @@ def test_values_of_actol_table_3() -> None:
     assert settings["bridge_weight"] == 100
 
 
-def objective_settings(config: PretrainConfig) -> dict[str, object]:
-    return objective_config(config.objective, "test", ClipObjective)[1].model_dump()
+def objective_settings(config: Any) -> dict[str, object]:
+    found: dict[str, object] = config.objective.model_dump()
+    return found
 
 
 UNET = {"down_dims", "kernel_size", "groups", "step_dim"}
 TRANSFORMER = {"layers", "heads", "width", "condition_layers", "embedding_dropout", "attention_dropout"}
 
 
-@pytest.mark.parametrize("name", IMITATION_RECIPES)
+@pytest.mark.parametrize("name", RECIPES["imitation"])
 def test_every_recipe_of_imitation_is_complete_and_every_key_known(name: str) -> None:
     tree = read_recipe(name)
-    config = validate(ImitationRunConfig, tree, name)
+    config = load_config(name)
     other = TRANSFORMER if config.diffusion.network == "unet" else UNET
     assert set(type(config.diffusion).model_fields) - set(tree["diffusion"]) == other
     if config.icon is not None:
@@ -172,11 +179,11 @@ def test_every_recipe_of_imitation_is_complete_and_every_key_known(name: str) ->
 
 
 def test_values_of_icon_s_experiments() -> None:
-    assert set(IMITATION_RECIPES) == {
+    assert set(RECIPES["imitation"]) == {
         f"{name}-robosuite" for name in ("diff_c", "diff_t", "crossway_diff_c", "icon_diff_c", "icon_diff_t")
     }
-    for name in IMITATION_RECIPES:
-        config = validate(ImitationRunConfig, read_recipe(name), name)
+    for name in RECIPES["imitation"]:
+        config = load_config(name)
         assert (config.train.epochs, config.train.batch_size) == (600, 64)  # Appendix A.4
         assert (config.encoder.vit.model, config.encoder.size) == ("vit_small_patch16_224", 224)  # A.2
         assert (config.frame, config.encoder.cameras) == (256, 2)  # Table 4
@@ -192,11 +199,8 @@ BASELINES = {"clip": "clip_goal", "liv": "liv", "vip": "vip", "r3m": "r3m", "tcn
 def test_every_baseline_has_a_recipe_of_both_sizes_that_states_its_settings(
     recipe: str, objective: str, size: str
 ) -> None:
-    config = load_config(f"{recipe}-{size}", {})
-    assert config.objective["name"] == objective
-    _, settings = objective_config(config.objective, recipe, ClipObjective)
-    optional = {"augment", "augment_scale", "augment_jitter", "multi_positive"}
-    assert set(type(settings).model_fields) - set(config.objective) <= optional
+    assert load_config(f"{recipe}-{size}").objective.name == objective
+    assert unsaid(f"{recipe}-{size}", "objective") <= {"augment", "augment_scale", "augment_jitter", "multi_positive"}
 
 
 @pytest.mark.parametrize(

@@ -20,51 +20,47 @@ if TYPE_CHECKING:
     from counterpoint.policies.cloned import ClonedPolicy
     from counterpoint.policies.diffusion_policy import DiffusionPolicy
     from counterpoint.rewards.model import RewardModel
-    from counterpoint.training.clone import CloneConfig, clone
-    from counterpoint.training.imitate import ImitationConfig, imitate
+    from counterpoint.training.recipe import load_recipe
+    from counterpoint.training.train import train
 
 __all__ = [
     "BadInputError",
-    "CloneConfig",
     "ClonedPolicy",
     "DiffusionPolicy",
     "DualEncoder",
     "EncoderConfig",
     "Episode",
     "EpisodeStore",
-    "ImitationConfig",
     "MemoryStore",
     "MissingExtraError",
     "ObservationConfig",
     "ObservationEncoder",
     "RewardModel",
     "Sampler",
-    "clone",
-    "imitate",
     "load",
+    "load_recipe",
     "open_dataset",
+    "train",
 ]
 
 _HOMES = {
     "BadInputError": "errors",
-    "CloneConfig": "training.clone",
     "ClonedPolicy": "policies.cloned",
     "DiffusionPolicy": "policies.diffusion_policy",
     "DualEncoder": "encoders.base",
     "EncoderConfig": "encoders.base",
     "Episode": "data.episode",
     "EpisodeStore": "data.store",
-    "ImitationConfig": "training.imitate",
     "MemoryStore": "data.store",
     "MissingExtraError": "errors",
     "ObservationConfig": "encoders.observation",
     "ObservationEncoder": "encoders.observation",
     "RewardModel": "rewards.model",
     "Sampler": "data.sampler",
-    "clone": "training.clone",
-    "imitate": "training.imitate",
     "load": "encoders.hub",
+    "load_recipe": "training.recipe",
     "open_dataset": "data.formats",
+    "train": "training.train",
 }
 
 

@@ -9,8 +9,8 @@ from pydantic import Field, PositiveInt, model_validator
 
 from counterpoint.config import FrozenConfig
 from counterpoint.encoders.observation import ObservationConfig
-from counterpoint.training.fit import TrainConfig
 from counterpoint.training.learner import OptimizerConfig
+from counterpoint.training.recipe import TrainConfig
 from studies.harness import ALLOWED, file_name
 
 __all__ = ["Evaluations", "FewshotConfig", "FewshotData", "Pretraining", "Row"]
@@ -186,7 +186,7 @@ class FewshotConfig(FrozenConfig):
         train: Of pretraining.
         pretrainings: By name.
         rows: The methods.
-        clone: Settings of `counterpoint.training.clone.CloneConfig`.
+        clone: Steps, batch size, learning rate and `cloning` settings of `CloningRecipe`.
         evaluation: How policies are evaluated.
         seeds: How many; seed s pretrains, draws demonstrations and clones with s.
         reference: The row that others are compared with.

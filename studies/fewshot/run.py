@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from counterpoint.errors import import_extra
-from counterpoint.training.pretrain_steps import load_encoder
+from counterpoint.training.transitions import load_encoder
 from studies.fewshot.check import check_data
 from studies.fewshot.config import FewshotConfig
 from studies.fewshot.data import (
@@ -69,7 +69,10 @@ def fewshot_study(config: FewshotConfig, out: Path) -> dict[str, Any]:
     start_simulations(config)
     study = Study(config.title, out, config, free=("processes", "pretraining_processes", "data.workers"))
     first = [Trial(run.name, partial(pretrain, config, out, run), _steps(config, run)) for run in runs]
-    then = [Trial(one.name, partial(adapt, config, out, one), clone_config(config, one).steps) for one in adaptations]
+    then = [
+        Trial(one.name, partial(adapt, config, out, one), clone_config(config, one).train.steps or 1)
+        for one in adaptations
+    ]
     study.check([*first, *then])
     record_data(config, out)
     warned = _prepare(config, out)
@@ -93,6 +96,10 @@ def plan(config: FewshotConfig) -> tuple[list[PretrainingRun], list[Adaptation]]
         for row in config.rows
     ]
     return runs, adaptations
+
+
+def _clone_steps(config: FewshotConfig, trial: Adaptation) -> int:
+    return clone_config(config, trial).train.steps or 1
 
 
 def _steps(config: FewshotConfig, run: PretrainingRun) -> int:

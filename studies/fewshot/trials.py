@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from counterpoint.config import override, validate
 from counterpoint.data.store import EpisodeStore
@@ -16,16 +19,11 @@ from counterpoint.encoders.observation import ObservationConfig, ObservationEnco
 from counterpoint.envs.make import make_env
 from counterpoint.envs.vector import VectorEnv
 from counterpoint.evaluation.rollout import EpisodeResult, rollout
-from counterpoint.objectives import StepObjective, objective_config
-from counterpoint.policies.base import Policy
-from counterpoint.training.clone import CloneConfig, clone
-from counterpoint.training.pretrain_steps import (
-    CENTRE_FRAMES,
-    StepPretrainConfig,
-    evenly_spaced_frames,
-    load_encoder,
-    pretrain_steps,
-)
+from counterpoint.policies.cloned import ClonedPolicy
+from counterpoint.training.cloning import CloningRecipe
+from counterpoint.training.recipe import recipe_of
+from counterpoint.training.train import train
+from counterpoint.training.transitions import TransitionsRecipe, centred, load_encoder
 from studies.fewshot.config import FewshotConfig
 from studies.fewshot.data import (
     demonstration_seeds,
@@ -67,8 +65,8 @@ class Adaptation:
         return f"adapt-{file_name(self.row, self.task, self.seed)}"
 
 
-def pretraining_config(config: FewshotConfig, run: PretrainingRun) -> StepPretrainConfig:
-    """What `pretrain_steps` is given.
+def pretraining_config(config: FewshotConfig, run: PretrainingRun) -> TransitionsRecipe:
+    """Return the recipe of a pretraining.
 
     Raises:
         BadInputError: When a setting is unknown.
@@ -76,6 +74,7 @@ def pretraining_config(config: FewshotConfig, run: PretrainingRun) -> StepPretra
     own = config.pretrainings[run.pretraining]
     where = f"pretraining {run.pretraining}"
     tree = {
+        "kind": "transitions",
         "objective": own.objective,
         "encoder": override(config.encoder.model_dump(mode="json"), own.encoder),
         "optimizer": override(config.optimizer.model_dump(mode="json"), own.optimizer),
@@ -83,8 +82,8 @@ def pretraining_config(config: FewshotConfig, run: PretrainingRun) -> StepPretra
         "data": own.data,
         "initialize_from": own.initialize_from,
     }
-    found = validate(StepPretrainConfig, tree, where)
-    objective_config(found.objective, where, StepObjective)
+    found = recipe_of(tree, where)
+    assert isinstance(found, TransitionsRecipe)
     found.train.total_steps(1)
     return found
 
@@ -100,23 +99,26 @@ def encoder_config(config: FewshotConfig, row: str) -> ObservationConfig:
     return validate(ObservationConfig, override(config.encoder.model_dump(mode="json"), changes), f"encoder of {row}")
 
 
-def clone_config(config: FewshotConfig, trial: Adaptation) -> CloneConfig:
-    """What `clone` is given.
+def clone_config(config: FewshotConfig, trial: Adaptation) -> CloningRecipe:
+    """Return the recipe of a policy.
 
     Raises:
         BadInputError: When a setting is unknown.
     """
-    row = config.row(trial.row)
-    tree = override(config.clone, row.clone | {"cloning.freeze": row.frozen, "seed": trial.seed})
-    return validate(CloneConfig, tree, f"clone of {trial.row}")
+    row, every = config.row(trial.row), config.evaluation.every
+    tree = override(config.clone, row.clone | {"cloning.freeze": row.frozen})
+    loop: dict[str, Any] = {key: tree.pop(key) for key in ("steps", "batch_size") if key in tree}
+    loop |= {"seed": trial.seed, "eval_every": every, "save_every": every or 1000, "keep": 1, "trackers": []}
+    optimizer = {"lr": tree.pop("lr", 1e-4)}
+    return validate(CloningRecipe, {**tree, "train": loop, "optimizer": optimizer}, f"clone of {trial.row}")
 
 
 def pretrain(config: FewshotConfig, out: Path, run: PretrainingRun) -> dict[str, Any]:
     """Pretrain one encoder; an interrupted run continues from its last checkpoint."""
     settings = pretraining_config(config, run)
     folder = out / "pretraining" / run.name
-    train, validation = open_pretraining(config, out, settings.encoder.size)
-    encoder = pretrain_steps(settings, train, folder, validation)
+    episodes, validation = open_pretraining(config, out, settings.encoder.size)
+    encoder = train(settings, episodes, folder, validation=validation).model
     return {"encoder": str(encoder.relative_to(out)), "metrics": _last_metrics(folder / "metrics.jsonl")}
 
 
@@ -135,11 +137,18 @@ def adapt(config: FewshotConfig, out: Path, trial: Adaptation) -> dict[str, Any]
     curve: list[dict[str, Any]] = []
     with VectorEnv(make, options.envs, processes=options.processes) as envs:
 
-        def evaluate(step: int, policy: Policy) -> None:
+        def evaluate(step: int, exports: Mapping[str, nn.Module]) -> None:
+            policy = exports["policy"]
+            assert isinstance(policy, ClonedPolicy)
             results = rollout(policy, envs, seeds, stop_at_success=_has_success(config))
             curve.append({"step": step, **_columns(results)})
 
-        clone(encoder, own, settings, on_evaluate=evaluate, evaluate_every=options.every)
+        # Evaluations before an interruption are lost, so that an interrupted trial begins again.
+        folder = out / "adapting" / trial.name
+        shutil.rmtree(folder, ignore_errors=True)
+        encoder.save_pretrained(folder / "start")
+        train(settings, own, folder / "run", start_from=folder / "start", on_eval=evaluate)
+        shutil.rmtree(folder)
     return {"evaluation_seeds": seeds, "curve": curve}
 
 
@@ -158,10 +167,7 @@ def _encoder(config: FewshotConfig, out: Path, trial: Adaptation, own: EpisodeSt
         return load_encoder(row.initialize_from, encoder_config(config, trial.row), f"encoder of {trial.row}")
     torch.manual_seed(trial.seed)
     encoder = ObservationEncoder(encoder_config(config, trial.row))
-    if encoder.config.centre:
-        cameras = own.cameras[: encoder.config.cameras]
-        encoder.centre_on(evenly_spaced_frames(own, CENTRE_FRAMES, cameras))
-    return encoder
+    return centred(encoder, own, own.cameras[: encoder.config.cameras])
 
 
 def _columns(results: list[EpisodeResult]) -> dict[str, list[float]]:

@@ -128,7 +128,7 @@ class ComparisonConfig(FrozenConfig):
     Attributes:
         title: What it is, in a line.
         data: Tasks and data.
-        training: Settings of `counterpoint.training.imitate.ImitationConfig` that all methods share.
+        training: Settings of `counterpoint.training.imitation.ImitationRecipe` that all methods share.
         methods: The rows of the table.
         reference: The row that others are compared with.
         seeds: Of initial weights and training; the paper's three.

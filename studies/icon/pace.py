@@ -13,8 +13,8 @@ import torch
 
 from counterpoint.data.store import EpisodeStore
 from counterpoint.files import write_atomically
-from counterpoint.policies.diffusion_policy import DiffusionPolicy
-from counterpoint.training.imitate import ImitationConfig, imitate
+from counterpoint.training.imitation import ImitationRecipe
+from counterpoint.training.train import train as run_training
 from studies.harness import file_name
 from studies.icon.config import ComparisonConfig
 from studies.icon.data import open_episodes
@@ -39,7 +39,7 @@ def measure_pace(config: ComparisonConfig, out: Path, methods: list[PolicyTrial]
         clock: list[float] = []
         run = out / "runs" / f"pace-{file_name(trial.method)}"
         shutil.rmtree(run, ignore_errors=True)
-        imitate(settings, train, run=run, camera=config.data.cameras, on_checkpoint=_clock(clock))
+        run_training(settings, train, run, on_eval=_clock(clock))
         shutil.rmtree(run)
         seconds[trial.method] = (clock[-1] - clock[0]) / TIMED
     steps = max(1, int(60 * config.minutes / max(seconds.values())))
@@ -52,7 +52,7 @@ def read_pace(out: Path) -> dict[str, Any] | None:
     return json.loads(path.read_text()) if path.exists() else None
 
 
-def paced(config: ComparisonConfig, out: Path, trial: PolicyTrial, train: EpisodeStore) -> ImitationConfig:
+def paced(config: ComparisonConfig, out: Path, trial: PolicyTrial, train: EpisodeStore) -> ImitationRecipe:
     """The settings with the number of steps, and checkpoints equally far apart."""
     settings = imitation_config(config, trial)
     pace = read_pace(out)
@@ -61,7 +61,7 @@ def paced(config: ComparisonConfig, out: Path, trial: PolicyTrial, train: Episod
     return settings.model_copy(update={"train": settings.train.model_copy(update=own)})
 
 
-def steps_of(settings: ImitationConfig, train: EpisodeStore) -> int:
+def steps_of(settings: ImitationRecipe, train: EpisodeStore) -> int:
     """Gradient steps of a training on these demonstrations."""
     past_end = settings.diffusion.executed - 1
     reach = settings.diffusion.horizon - settings.diffusion.obs_steps - past_end
@@ -69,8 +69,8 @@ def steps_of(settings: ImitationConfig, train: EpisodeStore) -> int:
     return settings.train.total_steps(windows)
 
 
-def _clock(readings: list[float]) -> Callable[[int, DiffusionPolicy], None]:
-    def read(_: int, policy: DiffusionPolicy) -> None:
+def _clock(readings: list[float]) -> Callable[[int, object], None]:
+    def read(_: int, exports: object) -> None:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         readings.append(time.perf_counter())

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.observation import ObservationEncoder
@@ -18,7 +20,7 @@ from counterpoint.envs.vector import VectorEnv
 from counterpoint.evaluation.rollout import EpisodeResult, rollout
 from counterpoint.files import write_atomically
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
-from counterpoint.training.imitate import imitate
+from counterpoint.training.train import train as run_training
 from studies.icon.config import ComparisonConfig
 from studies.icon.data import demonstration_seeds, evaluation_seeds, open_episodes, task_maker
 from studies.icon.measures import Views, look_inside, views_of
@@ -40,17 +42,18 @@ def train_policy(config: ComparisonConfig, out: Path, trial: PolicyTrial, source
     train, held_out = open_episodes(config, out, trial.task)
     settings = paced(config, out, trial, train)
     seeds = evaluation_seeds(config, trial.task, demonstration_seeds(config, out, trial.task))
-    start = None if source is None else DiffusionPolicy.from_pretrained(source.run(out))
+    start = None if source is None else source.run(out)
     curve, options, total = _Curve(trial.run(out)), config.evaluation, settings.train.steps
     with VectorEnv(task_maker(config, trial.task), options.envs, processes=options.processes) as envs:
 
-        def evaluate(done: int, policy: DiffusionPolicy) -> None:
+        def evaluate(done: int, exports: Mapping[str, nn.Module]) -> None:
+            policy = exports["policy"]
+            assert isinstance(policy, DiffusionPolicy)
             met = seeds if done == total else seeds[: options.between]
             curve.add(done, rollout(_acting(policy, options.ensemble), envs, met, stop_at_success=True))
 
-        policy = imitate(
-            settings, train, run=trial.run(out), camera=config.data.cameras, start_from=start, on_checkpoint=evaluate
-        )
+        run = run_training(settings, train, trial.run(out), start_from=start, on_eval=evaluate)
+    policy = DiffusionPolicy.from_pretrained(run.folder)
     views = open_views(config, train, held_out, settings.encoder.size)
     inside = {TRAINED: _inside(config, trial, policy.encoder, views)}
     if trial.method == config.reference and trial.start == "scratch":

@@ -8,7 +8,7 @@ from typing import Literal
 
 from counterpoint.config import validate
 from counterpoint.errors import BadInputError
-from counterpoint.training.imitate import ImitationConfig
+from counterpoint.training.imitation import ImitationRecipe
 from studies.harness import file_name
 from studies.icon.config import ComparisonConfig, nested
 
@@ -48,20 +48,21 @@ class PolicyTrial:
         return out / "runs" / self.name
 
 
-def imitation_config(config: ComparisonConfig, trial: PolicyTrial) -> ImitationConfig:
-    """What `imitate` is given, but for the number of steps where `minutes` decide it.
+def imitation_config(config: ComparisonConfig, trial: PolicyTrial) -> ImitationRecipe:
+    """Return the recipe of a policy, but for the number of steps where `minutes` decide it.
 
     Raises:
         BadInputError: When a setting is unknown.
     """
-    defaults = ImitationConfig().model_dump(mode="json", exclude={"diffusion"})
+    defaults = ImitationRecipe().model_dump(mode="json", exclude={"diffusion"})
     defaults["train"]["epochs"] = None  # the benchmark says how long, in epochs or in steps
     tree = nested(config.training, defaults)
     tree = nested(config.method(trial.method).training, tree)
     if trial.start != "scratch" and config.transfer is not None:
         tree = nested(config.transfer.training, tree)
-    tree = nested({"frame": config.data.frame, "train.seed": trial.seed, "train.trackers": ()}, tree)
-    found = validate(ImitationConfig, tree, f"training of {trial.method}")
+    own = {"frame": config.data.frame, "data.camera": config.data.cameras, "train.seed": trial.seed}
+    tree = nested(own | {"train.trackers": ()}, tree)
+    found = validate(ImitationRecipe, tree, f"training of {trial.method}")
     if config.minutes is None:
         found.train.total_steps(1)
     if found.encoder.cameras != len(config.data.cameras):

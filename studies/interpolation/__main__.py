@@ -23,7 +23,7 @@ from counterpoint.envs.goal.collect import PointMazeCollect, collect_pointmaze
 from counterpoint.envs.goal.env import EnvConfig, make_goal_env
 from counterpoint.envs.goal.mazes import MazeGrid
 from counterpoint.provenance import provenance
-from counterpoint.training.train_agent import train_agent
+from counterpoint.training.train import train
 from studies.harness import RESULTS
 from studies.interpolation.run import agent_encoder, interpolation_study, untrained
 
@@ -49,7 +49,7 @@ def main() -> None:
     data = collect_pointmaze(PointMazeCollect(out=arguments.out / "data", maze="Medium", episodes=300, val_episodes=30))
     run = arguments.out / "run"
     if not (run / "model").exists():
-        train_agent("td_infonce", run, SETTINGS, data=str(data))
+        train("td_infonce", data, run, overrides=SETTINGS)
     agent = SavedAgent.from_pretrained(run).agent
     assert isinstance(agent, ContrastiveAgent)
     env = make_goal_env(EnvConfig(name="PointMaze_Medium-v3"))

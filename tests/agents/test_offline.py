@@ -5,20 +5,20 @@ from pathlib import Path
 import pytest
 
 from counterpoint.errors import BadInputError
-from counterpoint.training import train_agent
-from counterpoint.training.train_agent import recorded_evaluation
+from counterpoint.training import agent
+from counterpoint.training.agent import recorded_evaluation
 
 
 def _recorded(folder: Path, note: bytes, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(train_agent, "is_minari", lambda path: path == folder / "train")
+    monkeypatch.setattr(agent, "is_minari", lambda path: path == folder / "train")
     (folder / "collect.json").write_bytes(note)
     return str(folder)
 
 
-def test_the_recorder_s_environment_as_dotted_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_recorder_s_environment_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = _recorded(tmp_path, b'{"evaluation": {"name": "PointMaze_UMaze-v3"}}', monkeypatch)
-    assert recorded_evaluation(data) == {"env.name": "PointMaze_UMaze-v3"}
-    assert recorded_evaluation(f"{data}/train") == {"env.name": "PointMaze_UMaze-v3"}
+    assert recorded_evaluation(data) == {"name": "PointMaze_UMaze-v3"}
+    assert recorded_evaluation(f"{data}/train") == {"name": "PointMaze_UMaze-v3"}
     assert recorded_evaluation(str(tmp_path / "train" / "data")) == {}
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -13,7 +13,11 @@ from counterpoint.agents import Agent, make_agent
 from counterpoint.data.replay import ReplayBuffer
 from counterpoint.envs.vector import VectorEnv
 from counterpoint.errors import BadInputError
-from counterpoint.training.online import OnlineConfig, OnlineLoop
+from counterpoint.evaluation.rollout import episode_seed, means, rollout
+from counterpoint.training.fit import fit
+from counterpoint.training.online import OnlineConfig, OnlineSource
+from counterpoint.training.recipe import Recipe
+from counterpoint.training.run import Run
 from tests.agents.point_env import SPACES, STEPS, make_dying, make_point, make_refusing
 
 ONLINE = OnlineConfig(
@@ -35,22 +39,38 @@ def _agent(name: str = "td_infonce") -> Agent:
     return make_agent({"name": name, "hidden": [16, 16]}, SPACES)
 
 
-def _loop(run: Path, agent: Agent, config: OnlineConfig = ONLINE, make: Callable[..., Any] = make_point) -> OnlineLoop:
-    run.mkdir(parents=True, exist_ok=True)
-    return OnlineLoop(
-        agent,
-        ReplayBuffer(SPACES, capacity=config.capacity, folder=run / "replay", slack=600),
-        VectorEnv(make, config.envs, processes=config.envs > 1),
-        VectorEnv(make_point, 1),
-        config,
-        run=run,
-        settings={},
-    )
+class PointRecipe(Recipe):
+    kind: Literal["point"] = "point"
+    online: OnlineConfig = ONLINE
+
+    @property
+    def loop(self) -> OnlineConfig:
+        return self.online
 
 
-def _train(loop: OnlineLoop, **kwargs: Any) -> None:
-    with loop.workers, loop.evaluators:
-        loop.train(**kwargs)
+def _loop(
+    run: Path, agent: Agent, config: OnlineConfig = ONLINE, make: Callable[..., Any] = make_point
+) -> tuple[Path, OnlineSource]:
+    buffer = ReplayBuffer(SPACES, capacity=config.capacity, folder=run / "replay", slack=600)
+    return run, OnlineSource(agent, buffer, VectorEnv(make, config.envs, processes=config.envs > 1), config)
+
+
+def _train(loop: tuple[Path, OnlineSource], on_evaluation: Callable[[int], object] = lambda steps: None) -> None:
+    folder, source = loop
+    evaluators, config = VectorEnv(make_point, 1), source.config
+
+    def evaluate(steps: int) -> dict[str, float]:
+        results = rollout(
+            source.agent, evaluators, [episode_seed(config.seed, 1, number) for number in range(config.eval_episodes)]
+        )
+        on_evaluation(steps)
+        return means(results)
+
+    with evaluators, Run.open(folder, PointRecipe(online=config), {}) as run:
+        try:
+            fit(source.agent, source, run, on_eval=evaluate)
+        finally:
+            source.close()
 
 
 def _parameters(agent: Agent) -> dict[str, torch.Tensor]:
@@ -66,12 +86,13 @@ def test_a_run_counts_logs_evaluates_and_learns(tmp_path: Path) -> None:
     before = _parameters(agent)
     loop = _loop(tmp_path, agent)
     told: list[int] = []
-    _train(loop, on_evaluation=lambda steps, results: told.append(steps))
-    assert loop.counters.steps == 200
+    _train(loop, told.append)
+    source = loop[1]
+    assert source.counters.steps == 200
     # Steps after the warm-up, but for the last vector step, whose updates would come with the next one.
-    assert loop.counters.updates == (200 - 40 - 2) / 2
-    assert loop.counters.episodes == 200 / STEPS
-    assert loop.buffer.transitions == ONLINE.capacity
+    assert source.counters.updates == (200 - 40 - 2) / 2
+    assert source.counters.episodes == 200 / STEPS
+    assert source.buffer.transitions == ONLINE.capacity
     assert told == [100, 200]
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert {line["split"] for line in lines} == {"train", "eval"}
@@ -90,7 +111,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path, na
     second = _agent(name)  # a fresh process would begin from these weights
     loop = _loop(tmp_path / "parts", second)
     _train(loop)
-    assert loop.counters.steps == 200
+    assert loop[1].counters.steps == 200
     expected, found = _parameters(whole), _parameters(second)
     for key, value in expected.items():
         torch.testing.assert_close(found[key], value, rtol=0, atol=0, msg=key)
@@ -105,13 +126,13 @@ def test_a_run_killed_after_more_steps_forgets_them(tmp_path: Path) -> None:
     class KilledError(Exception):
         pass
 
-    def kill(steps: int, results: object) -> None:
+    def kill(steps: int) -> None:
         if steps == 200:
             raise KilledError
 
     killed = _loop(tmp_path / "killed", _agent())
     with pytest.raises(KilledError):
-        _train(killed, on_evaluation=kill)
+        _train(killed, kill)
     again = _agent()
     loop = _loop(tmp_path / "killed", again)
     _train(loop)
@@ -139,15 +160,16 @@ def test_one_lost_worker_costs_a_round_and_nothing_more(tmp_path: Path) -> None:
     loop = _loop(tmp_path, _agent())
     told: list[int] = []
 
-    def lose_one(steps: int, results: object) -> None:
+    def lose_one(steps: int) -> None:
         told.append(steps)
-        row: Any = loop.workers._rows[0]
+        row: Any = loop[1].envs._rows[0]
         row.process.kill()
 
-    _train(loop, on_evaluation=lose_one)
-    assert loop.counters.steps >= 200
+    _train(loop, lose_one)
+    source = loop[1]
+    assert source.counters.steps >= 200
     assert told[0] == 100
-    assert loop.counters.lost == 0
+    assert source.counters.lost == 0
 
 
 def test_a_checkpoint_of_another_agent_is_refused(tmp_path: Path) -> None:

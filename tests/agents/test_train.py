@@ -21,7 +21,9 @@ from counterpoint.encoders.hub import load
 from counterpoint.envs.goal.collect import PointMazeCollect, collect_pointmaze
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.evaluate import evaluate
-from counterpoint.training.train_agent import load_agent_config, train_agent
+from counterpoint.training.agent import AgentRecipe
+from counterpoint.training.recipe import load_recipe
+from counterpoint.training.train import train
 
 pytestmark = pytest.mark.sim
 
@@ -58,7 +60,22 @@ def maze(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _arguments(settings: dict[str, Any]) -> list[str]:
-    return [f"--{key}={json.dumps(value)}" for key, value in settings.items()]
+    own: list[str] = []
+    for key, value in settings.items():
+        own += [f"--{key}", *map(str, value if isinstance(value, list) else [value])]
+    return own
+
+
+def train_agent(
+    agent: str, out: Path, overrides: dict[str, Any], *, env: str | None = None, data: str | None = None
+) -> Path:
+    return train(agent, data, out, env, overrides=overrides).model
+
+
+def load_agent_config(name: str, overrides: dict[str, Any], *, offline: bool = False) -> AgentRecipe:
+    found = load_recipe(name, overrides, data=[None] if offline else [])
+    assert isinstance(found, AgentRecipe)
+    return found
 
 
 def test_online_through_the_command_line_then_longer_then_evaluated(
@@ -168,8 +185,8 @@ def test_bad_input_is_one_message(call: Call, message: str, maze: Path, tmp_path
 
 def test_an_agent_s_bare_name_means_its_offline_defaults_where_there_are_data() -> None:
     online, offline = load_agent_config("td_infonce", {}), load_agent_config("td_infonce", {}, offline=True)
-    assert online.agent == {"name": "td_infonce"}
-    assert offline.agent == {"name": "td_infonce", "actor_goals": "future", "behaviour_cloning": 0.1}
+    assert (online.agent.actor_goals, online.agent.behaviour_cloning) == ("random", 0.0)
+    assert (offline.agent.actor_goals, offline.agent.behaviour_cloning) == ("future", 0.1)
 
 
 def test_the_cells_of_one_maze_are_not_taken_to_the_next() -> None:
@@ -190,7 +207,7 @@ def test_other_data_under_the_same_name_is_not_gone_on_with(tmp_path: Path) -> N
     train_agent("gcbc", tmp_path / "run", OFFLINE, data=str(tmp_path / "data"))
     (tmp_path / "data").unlink()
     (tmp_path / "data").symlink_to(tmp_path / "data-1")
-    with pytest.raises(BadInputError, match=r"another \[data_source\]"):
+    with pytest.raises(BadInputError, match=r"another \[fingerprint\]"):
         train_agent("gcbc", tmp_path / "run", OFFLINE, data=str(tmp_path / "data"))
 
 
@@ -226,8 +243,7 @@ def test_a_run_with_another_agent_is_refused(tmp_path: Path) -> None:
 
 
 def test_defaults_are_the_paper_s() -> None:
-    config = load_agent_config("td_infonce-fetch", {})
-    bare = load_agent_config("td_infonce", {})
-    assert config.agent["hidden"] == [512, 512, 512, 512]
-    assert config.agent["actor_lr"] == 5e-5
-    assert bare.agent == {"name": "td_infonce"}
+    config, bare = load_agent_config("td_infonce-fetch", {}), load_agent_config("td_infonce", {})
+    assert config.agent.hidden == (512, 512, 512, 512)
+    assert config.agent.actor_lr == 5e-5
+    assert bare.agent == config.agent

@@ -6,7 +6,7 @@ import numpy as np
 
 from counterpoint.data.prepared import open_prepared, together, validation_split
 from counterpoint.data.store import MultiTaskStore
-from counterpoint.training.pretrain import DataConfig, open_training_data
+from counterpoint.training.clips import DataConfig, open_clips
 from tests.data.formats.hdf5.made import made_demo, write_robomimic
 from tests.data.numbered import numbered_store
 
@@ -16,7 +16,7 @@ def test_robomimic_s_validation_is_found_under_its_own_name(tmp_path: Path) -> N
     path = write_robomimic(tmp_path / "image.hdf5", masks=masks)
     asked = ("val", "valid", "train", "test", None)
     assert [validation_split(path, name) for name in asked] == ["valid", "valid", "train", None, None]
-    _, held_out = open_training_data(path, DataConfig(size=16, cache=str(tmp_path / "cache")))
+    _, held_out = open_clips(path, DataConfig(size=16, cache=str(tmp_path / "cache")))
     assert held_out is not None
     assert [info.length for info in held_out.episodes] == [12]
     both = write_robomimic(tmp_path / "both.hdf5", masks=masks | {"val": [0]})

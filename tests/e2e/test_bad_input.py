@@ -79,7 +79,7 @@ def manifest(text: str) -> Callable[[Path], None]:
 
 
 TRAIN = [
-    "pretrain",
+    "train",
     "decisionnce_t-demo",
     "--out",
     "run",
@@ -111,8 +111,6 @@ CASES: dict[str, tuple[Callable[[Path], None], list[str], str]] = {
         [*TRAIN, "robot", "--objective.draw=sorted_uniform", "--objective.frames=12"],
         "expected at least 12",
     ),
-    "unknown key": (nothing, [*TRAIN, "robot", "--train.batchsize=3"], "batch_size"),
-    "ill-typed key": (nothing, [*TRAIN, "robot", "--optimizer.lr=fast"], "optimizer.lr"),
     "unknown camera": (nothing, [*TRAIN, "robot", "--data.camera=wrist"], "wrist"),
     "empty instruction": (nothing, [*REWARD, " "], "instruction"),
     "no such video": (lambda p: (p / "videos" / "0.mp4").unlink(), [*REWARD, "push"], "0.mp4"),

@@ -39,7 +39,7 @@ def pretrain(
 ) -> subprocess.Popen[str]:
     environment = os.environ | {"COUNTERPOINT_CACHE": str(place / "cache"), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        [*program, *("pretrain", "decisionnce_t-demo", "--data", "data", "--out", out, *TINY, *overrides)],
+        [*program, *("train", "decisionnce_t-demo", "--data", "data", "--out", out, *TINY, *overrides)],
         cwd=place,
         env=environment,
         text=True,

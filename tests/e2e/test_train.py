@@ -18,9 +18,9 @@ from tests.e2e.unfinished import unfinished
 pytestmark = [pytest.mark.sim, pytest.mark.slow]
 
 SETTINGS = (
-    "--agent.hidden=[16,16]", "--env.max_episode_steps=20", "--online.envs=2", "--online.steps=1200",
+    "--agent.hidden", "16", "16", "--env.max_episode_steps=20", "--online.envs=2", "--online.steps=1200",
     "--online.warmup=80", "--online.updates_per_step=0.5", "--online.batch_size=16", "--online.capacity=300",
-    "--online.eval_every=400", "--online.eval_episodes=2", "--online.save_every=80", "--online.trackers=[]",
+    "--online.eval_every=400", "--online.eval_episodes=2", "--online.save_every=80", "--online.trackers",
 )  # fmt: skip
 
 WHOLE = (sys.executable, "-m", "counterpoint")

@@ -6,18 +6,18 @@ import sys
 
 PROGRAM = """
 import sys, time
-from counterpoint.training import fit, online
+from counterpoint.training import run
 from counterpoint.cli import main
 
 
-last, whole_save = int(sys.argv.pop(1)), fit.save_checkpoint
+last, whole_save = int(sys.argv.pop(1)), run.save_checkpoint
 
 def save_but_the_last(folder, step, *arguments, **more):
     while step >= last:
         time.sleep(1)
     return whole_save(folder, step, *arguments, **more)
 
-online.save_checkpoint = fit.save_checkpoint = save_but_the_last
+run.save_checkpoint = save_but_the_last
 main()
 """
 

@@ -9,8 +9,8 @@ from counterpoint.data.masks.robot import mask_camera
 from counterpoint.data.store import MemoryStore
 from counterpoint.encoders.observation import ObservationConfig, ViTConfig
 from counterpoint.policies.diffusion import DiffusionConfig
-from counterpoint.training.fit import TrainConfig
-from counterpoint.training.imitate import ImitationConfig
+from counterpoint.training.imitation import ImitationRecipe
+from counterpoint.training.recipe import TrainConfig
 
 __all__ = ["CAMERAS", "SMALL_VIT", "masked_demos", "small_imitation"]
 
@@ -41,9 +41,9 @@ def masked_demos(
     return MemoryStore(episodes, fps=20)
 
 
-def small_imitation(**changes: object) -> ImitationConfig:
+def small_imitation(**changes: object) -> ImitationRecipe:
     """A policy that trains in a second; keys of `train` are given as `steps`, `batch_size` and so on."""
     diffusion = DiffusionConfig(down_dims=(16, 32, 64), step_dim=16, layers=2, width=32, train_steps=20)
     tree: dict[str, object] = {"encoder": SMALL_VIT, "frame": 36, "diffusion": diffusion}
     tree["train"] = TrainConfig(steps=4, batch_size=8, trackers=(), log_every=1, eval_every=2, save_every=2)
-    return ImitationConfig.model_validate(tree | changes)
+    return ImitationRecipe.model_validate(tree | changes)

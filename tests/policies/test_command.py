@@ -11,15 +11,15 @@ import torch
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.policies.cloned import ClonedPolicy
-from counterpoint.training.clone_command import is_cloning, train_policy
+from counterpoint.training.train import train
 from tests.training.step_data import SIZE, control_store, write_control_set
 
 TINY = {
-    "clone.steps": 2,
-    "clone.batch_size": 4,
-    "clone.lr": 1e-12,
-    "clone.cloning.hidden": 8,
-    "clone.cloning.shift": 1,
+    "train.steps": 2,
+    "train.batch_size": 4,
+    "optimizer.lr": 1e-12,
+    "cloning.hidden": 8,
+    "cloning.shift": 1,
     "encoder.size": SIZE,
     "encoder.stack": 2,
     "encoder.width": 4,
@@ -42,22 +42,8 @@ def data(tmp_path: Path) -> Path:
 
 def trained(data: Path, out: Path, **overrides: Any) -> ClonedPolicy:
     dotted = {key.replace("__", "."): value for key, value in overrides.items()}
-    assert train_policy("cloning", str(data), out, TINY | dotted) == out / "model"
+    assert train("cloning", data, out, overrides=TINY | dotted).model == out / "model"
     return ClonedPolicy.from_pretrained(out)
-
-
-def test_what_cloning_is(tmp_path: Path) -> None:
-    recipe = tmp_path / "mine.toml"
-    recipe.write_text("[clone]\nsteps = 3\n")
-    other = tmp_path / "other.toml"
-    other.write_text("[agent]\nname = 'td3_bc'\n")
-    assert is_cloning("cloning")
-    assert is_cloning(str(recipe))
-    assert not is_cloning(str(other))
-    assert not is_cloning("td_infonce")
-    assert not is_cloning("premier_taco-metaworld")
-    with pytest.raises(BadInputError, match="no file"):
-        is_cloning(str(tmp_path / "none.toml"))
 
 
 def test_demonstrations_become_a_policy(data: Path, tmp_path: Path) -> None:
@@ -65,8 +51,9 @@ def test_demonstrations_become_a_policy(data: Path, tmp_path: Path) -> None:
     assert policy.demonstrations is not None
     assert policy.demonstrations.count == 5  # those of the training split
     assert policy.instruction == ""  # there are two
-    record = json.loads((tmp_path / "run" / "demonstrations.json").read_text())
-    assert record == {"path": str(data.resolve()), "cameras": ["front"]}
+    record = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert record["data"]["path"] == str(data.resolve())
+    assert record["identity"]["cameras"] == ["front"]
     assert (policy.demonstrations.fps, policy.demonstrations.frame) == (10, (SIZE, SIZE))
     again = trained(data, tmp_path / "run")  # which has ended, and is read
     for name, value in policy.state_dict().items():
@@ -94,10 +81,12 @@ def test_the_first_few_demonstrations_are_taken(data: Path, tmp_path: Path) -> N
 
 def test_a_recipe_s_values_are_used_and_overridden(data: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "mine.toml"
-    recipe.write_text(f"[clone]\nsteps = 1\nbatch_size = 2\n[encoder]\nsize = {SIZE}\nstack = 3\nwidth = 4\n")
-    train_policy(str(recipe), str(data), tmp_path / "run", {"clone.batch_size": 3})
+    recipe.write_text(
+        f"kind = 'cloning'\n[train]\nsteps = 1\nbatch_size = 2\n[encoder]\nsize = {SIZE}\nstack = 3\nwidth = 4\n"
+    )
+    train(recipe, data, tmp_path / "run", overrides={"train.batch_size": 3})
     record = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert (record["clone"]["steps"], record["clone"]["batch_size"], record["clone"]["lr"]) == (1, 3, 1e-4)
+    assert (record["train"]["steps"], record["train"]["batch_size"], record["optimizer"]["lr"]) == (1, 3, 1e-4)
     assert ClonedPolicy.from_pretrained(tmp_path / "run").stack == 3
 
 
@@ -106,7 +95,7 @@ def test_the_encoder_starts_from_a_pretrained_one(data: Path, tmp_path: Path) ->
     given = ObservationEncoder(ObservationConfig(size=20, stack=1, width=4, embed_dim=6, centre=True))
     given.centre_on(torch.randint(0, 256, (5, 20, 20, 3), dtype=torch.uint8))
     given.save_pretrained(tmp_path / "model")
-    train_policy("cloning", str(data), tmp_path / "run", TINY, encoder=str(tmp_path / "model"))
+    train("cloning", data, tmp_path / "run", overrides=TINY, start_from=tmp_path / "model")
     policy = ClonedPolicy.from_pretrained(tmp_path / "run")
     assert (policy.encoder.config.size, policy.stack) == (20, 1)
     for name, value in policy.encoder.state_dict().items():
@@ -126,7 +115,7 @@ def test_an_encoder_from_scratch_is_centred_where_that_is_asked_for(data: Path, 
 
 def test_seeds_decide_the_encoder_from_scratch(data: Path, tmp_path: Path) -> None:
     first, again, other = (
-        trained(data, tmp_path / name, clone__seed=seed).encoder.state_dict()
+        trained(data, tmp_path / name, train__seed=seed).encoder.state_dict()
         for name, seed in (("a", 0), ("b", 0), ("c", 1))
     )
     assert all(torch.equal(value, again[name]) for name, value in first.items())
@@ -142,24 +131,24 @@ def test_seeds_decide_the_encoder_from_scratch(data: Path, tmp_path: Path) -> No
         ({"data.split": "test"}, "test"),
         ({"data.camera": "back"}, "back"),
         ({"encoder.cameras": 2}, "camera"),
-        ({"clone.step": 3}, "did you mean 'steps'"),
+        ({"train.step": 3}, "did you mean 'steps'"),
         ({"data.episodes": 0}, "data.episodes = 0"),
     ],
 )
 def test_bad_demonstrations_are_one_message(data: Path, tmp_path: Path, overrides: dict[str, Any], words: str) -> None:
     with pytest.raises(BadInputError) as refused:
-        train_policy("cloning", str(data), tmp_path / "run", TINY | overrides)
+        train("cloning", data, tmp_path / "run", overrides=TINY | overrides)
     assert words in str(refused.value)
     assert "None" not in str(refused.value)
     assert not (tmp_path / "run").exists()
 
 
 def test_missing_demonstrations_or_actions_are_one_message(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match="--data: found nothing"):
-        train_policy("cloning", None, tmp_path / "run", TINY)
+    with pytest.raises(BadInputError, match="--data: found none"):
+        train("cloning", None, tmp_path / "run", overrides=TINY)
     with pytest.raises(BadInputError, match="nothing there"):
-        train_policy("cloning", str(tmp_path / "nowhere"), tmp_path / "run", TINY)
+        train("cloning", tmp_path / "nowhere", tmp_path / "run", overrides=TINY)
     videos = write_control_set(tmp_path / "videos", {"train": control_store(action_dim=None)})
     with pytest.raises(BadInputError, match="no actions"):
-        train_policy("cloning", str(videos), tmp_path / "run", TINY)
+        train("cloning", videos, tmp_path / "run", overrides=TINY)
     assert not (tmp_path / "run").exists()

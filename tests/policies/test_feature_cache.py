@@ -13,7 +13,7 @@ from counterpoint.data.store import EpisodeStore, MultiTaskStore
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.cloning import FEATURES, Cloning, CloningConfig
-from counterpoint.training.clone import embed_store, embedded
+from counterpoint.training.cloning import embed_store, embedded
 from tests.data.sampling import sampler
 from tests.policies.demos import demonstrations
 
@@ -79,7 +79,7 @@ def test_the_same_losses_as_through_the_encoder(history: int) -> None:
 
 def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = embed_store(encoder(), two_domains())
-    monkeypatch.setattr("counterpoint.training.clone.CHUNK", 5)
+    monkeypatch.setattr("counterpoint.training.cloning.CHUNK", 5)
     torch.testing.assert_close(embed_store(encoder(), two_domains()), whole)
     assert whole.shape == (2 * 12 + 3 * 7, 16)
 

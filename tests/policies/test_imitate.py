@@ -14,14 +14,15 @@ from counterpoint.errors import BadInputError
 from counterpoint.objectives.crossway import CrosswayConfig
 from counterpoint.objectives.icon import IConConfig
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
-from counterpoint.training.fit import TrainConfig
-from counterpoint.training.imitate import AuxiliaryConfig, ImitationConfig, imitate
+from counterpoint.training.imitation import AuxiliaryConfig, ImitationRecipe
+from counterpoint.training.recipe import TrainConfig
 from tests.policies.masked_demos import CAMERAS, masked_demos, small_imitation
+from tests.training.runs import imitate
 
 ICON = IConConfig(agent_keys=2, environment_keys=6)
 
 
-def train(steps: int = 4, **changes: Any) -> ImitationConfig:
+def train(steps: int = 4, **changes: Any) -> ImitationRecipe:
     loop = TrainConfig(steps=steps, batch_size=8, trackers=(), log_every=1, eval_every=2, save_every=2)
     return small_imitation(icon=ICON, train=loop, **changes)
 
@@ -37,7 +38,7 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 def test_from_demonstrations_to_a_saved_policy(tmp_path: Path) -> None:
     store, told = masked_demos(), []
     policy = imitate(
-        train(), store, run=tmp_path, camera=CAMERAS, validation=store, on_checkpoint=lambda n, p: told.append(n)
+        train(), store, out=tmp_path, camera=CAMERAS, validation=store, on_evaluate=lambda n, p: told.append(n)
     )
     assert told == [2, 4]
     again = DiffusionPolicy.from_pretrained(tmp_path)
@@ -59,7 +60,7 @@ def test_from_demonstrations_to_a_saved_policy(tmp_path: Path) -> None:
 
 def test_the_policy_is_free_of_what_trained_it(tmp_path: Path) -> None:
     """No hook of an auxiliary term stays: one would keep the tokens of every pass with gradients."""
-    policy = imitate(train(2), masked_demos(), run=tmp_path, camera=CAMERAS)
+    policy = imitate(train(2), masked_demos(), out=tmp_path, camera=CAMERAS)
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in policy.modules())
 
 
@@ -67,7 +68,7 @@ def test_a_validation_needs_nothing_that_terms_ask_for(tmp_path: Path) -> None:
     """Neither masks nor episodes long enough for an objective's own windows."""
     config = train(2, auxiliary=AuxiliaryConfig(objective={"name": "premier_taco", "steps": 12, "hidden": 8}))
     short = masked_demos((9,), masks=())
-    imitate(config, masked_demos(), run=tmp_path, camera=CAMERAS, validation=short)
+    imitate(config, masked_demos(), out=tmp_path, camera=CAMERAS, validation=short)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["split"] for line in lines][-1] == "val"
 
@@ -83,7 +84,7 @@ def test_half_precision(tmp_path: Path) -> None:
             auxiliary=AuxiliaryConfig(objective={"name": "curl"}),
             train=loop,
         )
-        imitate(config, masked_demos(), run=tmp_path / precision, camera=CAMERAS)
+        imitate(config, masked_demos(), out=tmp_path / precision, camera=CAMERAS)
         lines = (tmp_path / precision / "metrics.jsonl").read_text().splitlines()
         found.append(json.loads(lines[0]))
     for name in ("imitation", "icon/loss", "crossway/loss", "curl/loss"):
@@ -103,18 +104,18 @@ def test_an_interrupted_run_ends_like_one_without_a_stop(tmp_path: Path) -> None
             raise StopError
 
     store, config = masked_demos(), train(6)
-    whole = imitate(config, store, run=tmp_path / "whole", camera=CAMERAS)
+    whole = imitate(config, store, out=tmp_path / "whole", camera=CAMERAS)
     with pytest.raises(StopError):
-        imitate(config, store, run=tmp_path / "cut", camera=CAMERAS, validation=store, on_checkpoint=stop)
-    resumed = imitate(config, store, run=tmp_path / "cut", camera=CAMERAS)
+        imitate(config, store, out=tmp_path / "cut", camera=CAMERAS, validation=store, on_evaluate=stop)
+    resumed = imitate(config, store, out=tmp_path / "cut", camera=CAMERAS)
     assert same(weights(whole), weights(resumed))
 
 
 def test_a_policy_is_fine_tuned(tmp_path: Path) -> None:
-    first = imitate(train(), masked_demos(), run=tmp_path / "first", camera=CAMERAS)
+    first = imitate(train(), masked_demos(), out=tmp_path / "first", camera=CAMERAS)
     before = weights(first)
     config = train(2).model_copy(update={"optimizer": train().optimizer.model_copy(update={"lr": 1e-12})})
-    tuned = imitate(config, masked_demos((12,)), run=tmp_path / "tuned", camera=CAMERAS, start_from=first)
+    tuned = imitate(config, masked_demos((12,)), out=tmp_path / "tuned", camera=CAMERAS, start_from=tmp_path / "first")
     for key, value in weights(tuned).items():
         torch.testing.assert_close(value, before[key])
     assert same(before, weights(first))
@@ -123,9 +124,10 @@ def test_a_policy_is_fine_tuned(tmp_path: Path) -> None:
 
 
 def test_fine_tuning_another_network_is_one_message(tmp_path: Path) -> None:
-    first = imitate(train(), masked_demos(), run=tmp_path / "first", camera=CAMERAS)
+    first, other = tmp_path / "first", train(use_state=False)
+    imitate(train(), masked_demos(), out=first, camera=CAMERAS)
     with pytest.raises(BadInputError, match="start_from: found a policy whose"):
-        imitate(train(use_state=False), masked_demos(), run=tmp_path / "other", camera=CAMERAS, start_from=first)
+        imitate(other, masked_demos(), out=tmp_path / "other", camera=CAMERAS, start_from=first)
 
 
 def changed(**parts: Any) -> MemoryStore:
@@ -146,18 +148,18 @@ def test_demonstrations_that_cannot_be_imitated_are_one_message(tmp_path: Path) 
         )
     ):
         with pytest.raises(BadInputError, match=message):
-            imitate(train(), data, run=tmp_path / str(number), camera=CAMERAS)
+            imitate(train(), data, out=tmp_path / str(number), camera=CAMERAS)
 
 
 def test_a_camera_that_is_not_there_is_one_message(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="camera: found 'side'"):
-        imitate(train(), masked_demos(), run=tmp_path, camera=("top", "side"))
+        imitate(train(), masked_demos(), out=tmp_path, camera=("top", "side"))
 
 
 def test_another_configuration_does_not_touch_the_run(tmp_path: Path) -> None:
-    imitate(train(2), masked_demos(), run=tmp_path, camera=CAMERAS)
+    imitate(train(2), masked_demos(), out=tmp_path, camera=CAMERAS)
     before = (tmp_path / "config.json").read_bytes()
     other = train(2).model_copy(update={"icon": IConConfig(agent_keys=1, environment_keys=6)})
     with pytest.raises(BadInputError, match="another \\[icon\\]"):
-        imitate(other, masked_demos(), run=tmp_path, camera=CAMERAS)
+        imitate(other, masked_demos(), out=tmp_path, camera=CAMERAS)
     assert (tmp_path / "config.json").read_bytes() == before

@@ -5,7 +5,7 @@ import pytest
 from counterpoint.objectives.crossway import CrosswayConfig
 from counterpoint.objectives.icon import IConConfig
 from counterpoint.policies.diffusion import DiffusionConfig
-from counterpoint.training.imitate import ImitationConfig
+from counterpoint.training.imitation import ImitationRecipe
 from tests.policies.masked_demos import small_imitation
 
 ICON = IConConfig(agent_keys=2, environment_keys=6)
@@ -20,4 +20,4 @@ def test_settings_that_do_not_fit_are_refused() -> None:
         with pytest.raises(ValueError, match=message):
             small_imitation(**changes)
     with pytest.raises(ValueError, match="icon needs an encoder with tokens"):
-        ImitationConfig.model_validate({"icon": ICON, "encoder": {"kind": "drq", "stack": 1, "size": 84}, "frame": 84})
+        ImitationRecipe.model_validate({"icon": ICON, "encoder": {"kind": "drq", "stack": 1, "size": 84}, "frame": 84})

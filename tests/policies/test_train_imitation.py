@@ -10,10 +10,11 @@ from counterpoint.data.formats.lerobot.writer import LeRobotWriter
 from counterpoint.data.store import read_episode
 from counterpoint.errors import BadInputError
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
-from counterpoint.training.imitate import is_imitation, train_imitation
+from counterpoint.training.train import train
 from tests.policies.masked_demos import masked_demos
 
 SMALL = """
+kind = "imitation"
 frame = 36
 
 [encoder]
@@ -66,16 +67,10 @@ def data(tmp_path: Path) -> Path:
     return root
 
 
-def test_names() -> None:
-    assert is_imitation("icon_diff_t-robosuite")
-    assert not is_imitation("cloning")
-    assert not is_imitation("premier_taco-metaworld")
-
-
 def test_from_the_command_line(recipe: str, data: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     cache = f"--data.cache={tmp_path / 'cache'}"
-    main(["train", recipe, "--data", str(data), "--out", str(run), "--", cache])
+    main(["train", recipe, "--data", str(data), "--out", str(run), cache])
     policy = DiffusionPolicy.from_pretrained(run)
     assert policy.cameras == ("top", "wrist")
     assert policy.demonstrations is not None
@@ -83,12 +78,12 @@ def test_from_the_command_line(recipe: str, data: Path, tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [line["split"] for line in lines] == ["train", "val"]
     tuned = tmp_path / "tuned"
-    again = ["train", recipe, "--data", str(data), "--out", str(tuned), "--policy", str(run), "--", cache]
+    again = ["train", recipe, "--data", str(data), "--out", str(tuned), "--start-from", str(run), cache]
     main(again)
     assert (tuned / "model" / "model.safetensors").is_file()
-    assert json.loads((tuned / "config.json").read_text())["start_from"] == str(run.resolve())
+    assert json.loads((tuned / "config.json").read_text())["identity"]["start_from"] == str(run.resolve())
     with pytest.raises(BadInputError, match="another \\[start_from\\]"):  # not continued from elsewhere
-        train_imitation(recipe, str(data), tuned, {"data.cache": str(tmp_path / "cache")})
+        train(recipe, data, tuned, overrides={"data.cache": str(tmp_path / "cache")})
 
 
 def test_what_cannot_be_trained_is_one_message(recipe: str, data: Path, tmp_path: Path) -> None:
@@ -102,6 +97,6 @@ def test_what_cannot_be_trained_is_one_message(recipe: str, data: Path, tmp_path
         ({"encoder.kind": "drq"}, "icon needs an encoder with tokens|vit is for kind 'vit'"),
     ):
         with pytest.raises(BadInputError, match=message):
-            train_imitation(recipe, str(data), tmp_path / "run", {**cache, **changes})
-    with pytest.raises(BadInputError, match="--data: found nothing"):
-        train_imitation(recipe, None, tmp_path / "run", {})
+            train(recipe, data, tmp_path / "run", overrides={**cache, **changes})
+    with pytest.raises(BadInputError, match="--data: found none"):
+        train(recipe, None, tmp_path / "run")

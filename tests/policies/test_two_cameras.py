@@ -24,18 +24,19 @@ from counterpoint.errors import BadInputError
 from counterpoint.evaluation import evaluate as evaluation
 from counterpoint.evaluation.evaluate import evaluate
 from counterpoint.evaluation.rollout import rollout
-from counterpoint.objectives.cloning import CloningConfig
 from counterpoint.policies.cloned import ClonedPolicy
-from counterpoint.training.clone import CloneConfig, clone, embed_store
-from counterpoint.training.clone_command import train_policy
-from counterpoint.training.pretrain_steps import evenly_spaced_frames, load_step_config, pretrain_recipe
+from counterpoint.training.cloning import embed_store
+from counterpoint.training.recipe import load_recipe
+from counterpoint.training.train import train
+from counterpoint.training.transitions import evenly_spaced_frames
 from studies.fewshot import data, trials
 from studies.fewshot.config import Evaluations, FewshotConfig
-from studies.fewshot.trials import Adaptation, PretrainingRun, adapt, pretrain
+from studies.fewshot.trials import Adaptation, PretrainingRun, adapt
 from studies.harness import Study, Trial, load_preset
 from tests.data.sampling import sampler
 from tests.policies.demos import spelled
 from tests.policies.two_cameras import HORIZON, INSTRUCTIONS, OUTER, SIZE, WRIST, PairTask, record_pairs, write_pairs
+from tests.training.runs import clone, cloning, pretrain
 
 RIGHT = INSTRUCTIONS["stub/right"]
 HEAD = {"history": 3, "language": True, "hidden": 16, "token": 8, "layers": 1, "heads": 2, "dropout": 0.0}
@@ -68,7 +69,7 @@ def run(files: Path) -> Path:
         patch.setattr(SentenceTower, "embed", spelled)
         out = files.parent / "run"
         cache = {"data.cache": str(files.parent / "cache")}
-        pretrain_recipe("premier_taco-libero", [files], out, SMALL | cache)
+        pretrain("premier_taco-libero", [files], out, SMALL | cache)
         return out
 
 
@@ -80,7 +81,7 @@ def small_encoder(**settings: Any) -> ObservationEncoder:
 
 
 def test_the_recipe_is_appendix_c_s() -> None:
-    config = load_step_config("premier_taco-libero", {})
+    config: Any = load_recipe("premier_taco-libero")
     assert (config.encoder.kind, config.encoder.cameras, config.encoder.size) == ("libero", 2, 128)
     assert config.data.camera == (OUTER, WRIST)
     benchmark = load_preset("fewshot", FewshotConfig, "libero")
@@ -114,7 +115,7 @@ def test_pretraining_reads_both_cameras_and_the_instruction(files: Path, run: Pa
 def test_cameras_that_the_encoder_or_the_data_have_not(files: Path, tmp_path: Path, camera: Any) -> None:
     cache = {"data.cache": str(tmp_path / "cache"), "data.camera": camera}
     with pytest.raises(BadInputError, match="camera"):
-        pretrain_recipe("premier_taco-libero", [files], tmp_path / "run", SMALL | cache)
+        pretrain("premier_taco-libero", [files], tmp_path / "run", SMALL | cache)
     assert not (tmp_path / "run").exists()
     assert not (tmp_path / "cache").exists()  # nothing was decoded for nothing
 
@@ -174,9 +175,10 @@ def test_rollouts_loader_and_features_hold_the_same_frames_in_the_same_order() -
 
 def test_a_policy_needs_each_camera_in_its_place(tmp_path: Path) -> None:
     store = record_pairs(12, names=("stub/right",))
-    head = CloningConfig(**HEAD | {"history": 2, "token": 16, "hidden": 32}, shift=0)
-    config = CloneConfig(steps=120, batch_size=16, lr=3e-3, cloning=head)
-    policy = clone(small_encoder(stack=1), store, config, camera=(OUTER, WRIST))
+    head: dict[str, Any] = HEAD | {"history": 2, "token": 16, "hidden": 32, "shift": 0}
+    policy = clone(
+        small_encoder(stack=1), store, cloning(120, lr=3e-3, **head), tmp_path / "run", camera=(OUTER, WRIST)
+    )
     seeds = list(range(100, 108))
     solved = rollout(policy, PairTask, seeds, envs=4, stop_at_success=True)
     assert np.mean([one.success for one in solved]) >= 0.75
@@ -190,11 +192,11 @@ def test_a_policy_needs_each_camera_in_its_place(tmp_path: Path) -> None:
 def test_training_and_evaluation_from_the_command_line(
     files: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, freeze: bool
 ) -> None:
-    overrides: dict[str, Any] = {f"clone.cloning.{name}": value for name, value in HEAD.items()}
-    overrides |= {"clone.steps": 2, "clone.batch_size": 4, "clone.cloning.freeze": freeze}
+    overrides: dict[str, Any] = {f"cloning.{name}": value for name, value in HEAD.items()}
+    overrides |= {"train.steps": 2, "train.batch_size": 4, "cloning.freeze": freeze}
     overrides |= {"data.instruction": RIGHT, "data.cache": str(tmp_path / "cache")}
     out = tmp_path / "cloned"
-    train_policy("cloning", str(files), out, overrides, encoder=str(run))
+    train("cloning", files, out, overrides=overrides, start_from=run)
     policy = ClonedPolicy.from_pretrained(out)
     assert (policy.encoder.config.cameras, policy.history, policy.instruction) == (2, 3, RIGHT)
     asked: list[Any] = []
@@ -242,7 +244,7 @@ def test_the_benchmark_pretrains_clones_and_rolls_out(
     small = config.pretrainings["premier_taco"].model_copy(update={"train": {"batch_size": 4}})
     config = config.model_copy(update={"pretrainings": {"premier_taco": small}})
     run = PretrainingRun("premier_taco", 0)
-    Study("study", tmp_path, config).run([Trial(run.name, partial(pretrain, config, tmp_path, run))])
+    Study("study", tmp_path, config).run([Trial(run.name, partial(trials.pretrain, config, tmp_path, run))])
     found = adapt(config, tmp_path, Adaptation("premier_taco/finetuned", "right", 0))
     assert [one["step"] for one in found["curve"]] == [2]
     assert set(asked) == {(OUTER, WRIST)}

@@ -14,7 +14,7 @@ from counterpoint.errors import BadInputError
 from counterpoint.evaluation.report import write_report
 from counterpoint.rewards import RewardForm, RewardModel
 from counterpoint.rewards.curves import reward_command
-from counterpoint.training.pretrain import pretrain
+from counterpoint.training import train as training
 from tests.evaluation.fake import INSTRUCTIONS, episode
 from tests.evaluation.fake_run import quick_words, write_data
 
@@ -31,7 +31,7 @@ def train(name: str, tmp_path: Path) -> Path:
         "data.cache": str(tmp_path / "cache"),
         "encoder": {"image_size": 32, "embed_dim": 8},
     }
-    pretrain("decisionnce_t-demo", write_data(tmp_path / "data", each=2), tmp_path / "run", overrides)
+    training.train("decisionnce_t-demo", write_data(tmp_path / "data", each=2), tmp_path / "run", overrides=overrides)
     return tmp_path / "run"
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from counterpoint.errors import BadInputError, MissingExtraError
-from counterpoint.training.clone import clone
-from counterpoint.training.fit import TrainConfig
+from counterpoint.training.recipe import TrainConfig
+from counterpoint.training.train import train
 from studies.fewshot import figures, trials
 from studies.fewshot import run as study
 from studies.fewshot.config import FewshotConfig, Pretraining, Row
@@ -91,15 +91,16 @@ def test_one_that_was_interrupted_goes_on_to_the_same_result(
     config: FewshotConfig, whole: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cloned: list[int] = []
-    own = clone
+    own = train
 
     def interrupted(*arguments: Any, **options: Any) -> object:
-        cloned.append(len(cloned))
-        if len(cloned) == 6:
-            raise KeyboardInterrupt
+        if "start_from" in options:
+            cloned.append(len(cloned))
+            if len(cloned) == 6:
+                raise KeyboardInterrupt
         return own(*arguments, **options)
 
-    monkeypatch.setattr(trials, "clone", interrupted)
+    monkeypatch.setattr(trials, "train", interrupted)
     monkeypatch.setattr(figures, "plot_all", lambda *_: None)
     with pytest.raises(KeyboardInterrupt):
         fewshot_study(config, tmp_path)

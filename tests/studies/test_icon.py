@@ -15,7 +15,7 @@ from counterpoint.errors import BadInputError, MissingExtraError
 from counterpoint.evaluation.rollout import rollout
 from counterpoint.evaluation.statistics import wilson
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
-from counterpoint.training.imitate import imitate
+from counterpoint.training.train import train
 from studies.harness import Study, load_preset, read_result
 from studies.icon import data, training
 from studies.icon.config import ComparisonConfig, nested
@@ -137,16 +137,17 @@ def test_transferred_policies_begin_with_the_source_s(
 
     def watched(*arguments: Any, **options: Any) -> Any:
         starts.append(options["start_from"])
-        return imitate(*arguments, **options)
+        return train(*arguments, **options)
 
-    monkeypatch.setattr(training, "imitate", watched)
+    monkeypatch.setattr(training, "run_training", watched)
     for cell in (PolicyTrial("Diff-C", TARGET, 42, "alone"), PolicyTrial("Diff-C", TARGET, 42, "transferred")):
         (tmp_path / "trials" / f"{cell.name}.json").unlink()
         shutil.rmtree(cell.run(tmp_path))
     icon_study(config, tmp_path)
     assert starts[0] is None
     source = DiffusionPolicy.from_pretrained(PolicyTrial("Diff-C", SOURCE, 42).run(tmp_path))
-    for own, theirs in zip(starts[1].parameters(), source.parameters(), strict=True):
+    start = DiffusionPolicy.from_pretrained(starts[1])
+    for own, theirs in zip(start.parameters(), source.parameters(), strict=True):
         assert torch.equal(own, theirs)
 
 

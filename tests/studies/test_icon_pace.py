@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from counterpoint.training.imitate import build_imitation
+from counterpoint.training.imitation import build_imitation
 from studies.icon.config import ComparisonConfig
 from studies.icon.data import open_episodes
 from studies.icon.pace import measure_pace, paced, read_pace, steps_of

@@ -86,7 +86,7 @@ def write_recipe(path: Path, objective: str, settings: Mapping[str, Any] | None 
     """
     own = "".join(f"{key} = {json.dumps(value)}\n" for key, value in (settings or {}).items())
     path.write_text(
-        f'[objective]\nname = "{objective}"\nshift = 1\n{own}'
+        f'kind = "transitions"\n[objective]\nname = "{objective}"\nshift = 1\n{own}'
         f"[encoder]\nsize = {SIZE}\nstack = 2\nembed_dim = 8\nwidth = 4\ncentre = true\n"
         "[optimizer]\nlr = 1e-3\n"
         "[train]\nsteps = 4\nbatch_size = 8\nlog_every = 2\neval_every = 2\neval_batches = 1\n"

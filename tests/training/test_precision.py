@@ -8,13 +8,11 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, PartialState
 
-from counterpoint.objectives.cloning import CloningConfig
-from counterpoint.training import clone as cloning
-from counterpoint.training.clone import CloneConfig, clone
+from counterpoint.training import train as training
 from counterpoint.training.distributed import accelerator_of
-from counterpoint.training.pretrain_steps import load_step_config, pretrain_steps
 from tests.policies.demos import demonstrations
 from tests.policies.test_clone import encoder
+from tests.training.runs import clone, cloning, pretrain
 from tests.training.step_data import control_store, write_recipe
 
 
@@ -41,16 +39,15 @@ def test_cloning_after_half_precision_is_in_full(tmp_path: Path, monkeypatch: py
     recipe = str(write_recipe(tmp_path / "curl.toml", "curl"))
     used: list[Accelerator] = []
 
-    def kept(precision: str) -> Accelerator:
-        used.append(accelerator_of(precision))
+    def kept(precision: str, device: str | None = None) -> Accelerator:
+        used.append(accelerator_of(precision, device))
         return used[-1]
 
-    monkeypatch.setattr(cloning, "accelerator_of", kept)
-    config = CloneConfig(steps=6, batch_size=16, cloning=CloningConfig(hidden=16, shift=0))
-    first = clone(encoder(), demonstrations(2), config).state_dict()
-    half = load_step_config(recipe, {"train.precision": "bf16"})
-    pretrain_steps(half, control_store(), tmp_path / "half")  # after one in full
-    second = clone(encoder(), demonstrations(2), config).state_dict()
-    assert [one.mixed_precision for one in used] == ["no", "no"]
+    monkeypatch.setattr(training, "accelerator_of", kept)
+    config = cloning(6, hidden=16, shift=0)
+    first = clone(encoder(), demonstrations(2), config, tmp_path / "first").state_dict()
+    pretrain(recipe, control_store(), tmp_path / "half", {"train.precision": "bf16"})  # after one in full
+    second = clone(encoder(), demonstrations(2), config, tmp_path / "second").state_dict()
+    assert [one.mixed_precision for one in used] == ["no", "bf16", "no"]
     for name, value in first.items():
         assert torch.equal(value, second[name])

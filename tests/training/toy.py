@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from accelerate import Accelerator
@@ -11,8 +12,10 @@ from counterpoint.data.draws import StartGoal
 from counterpoint.data.spec import Spec
 from counterpoint.data.store import MemoryStore
 from counterpoint.objectives.base import Batch, Features, LossOutput, Objective
-from counterpoint.training.fit import TrainConfig, train
+from counterpoint.training.fit import Source, fit
 from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
+from counterpoint.training.recipe import Recipe, TrainConfig
+from counterpoint.training.run import Run
 from tests.data.sampling import sampler
 
 
@@ -50,8 +53,21 @@ def learner(total: int = 20, **settings: object) -> ObjectiveLearner:
     return ObjectiveLearner(NameTheColour(), config, total_steps=total, accelerator=Accelerator(cpu=True))
 
 
-def run(store: MemoryStore, folder: Path, trained: ObjectiveLearner, **settings: object) -> int:
+class ToyRecipe(Recipe):
+    kind: Literal["toy"] = "toy"
+    train: TrainConfig = TrainConfig()
+
+    @property
+    def loop(self) -> TrainConfig:
+        return self.train
+
+
+def open_run(folder: Path, **settings: Any) -> Run:
     config = TrainConfig(**{"batch_size": 6, "trackers": (), "log_every": 5, "eval_every": 5, **settings})
-    loader = sampler(store, trained.objective.sampling(), batch_size=6, seed=0, workers=config.workers)
-    folder.mkdir(exist_ok=True)
-    return train(trained, loader, loader, config, run=folder, accelerator=trained.accelerator, settings={"toy": True})
+    return Run.open(folder, ToyRecipe(train=config), {"fingerprint": "toys"})
+
+
+def run(store: MemoryStore, folder: Path, trained: ObjectiveLearner, **settings: Any) -> int:
+    with open_run(folder, **settings) as opened:
+        loader = sampler(store, trained.objective.sampling(), batch_size=6, seed=0, workers=settings.get("workers", 0))
+        return fit(trained, Source(loader), opened, validation=loader)

@@ -51,7 +51,7 @@ class CloningConfig(HeadConfig, StepConfig):
 
 
 class Cloning(StepObjective):
-    """Behaviour cloning on transitions, or on features where the encoder is frozen (`training.clone.embedded`).
+    """Behaviour cloning on transitions, or on features where the encoder is frozen (`training.cloning.embedded`).
 
     Metrics: `action_error`, the mean absolute error, and `action_error_constant`, the error of the batch's mean action:
     for an untrained policy the two are alike.

@@ -47,15 +47,20 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], *, keep: int
     final = folder / f"{PREFIX}{step:08d}"
     temporary = folder / f".{final.name}.{os.getpid()}"
     shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    tensors: dict[str, Tensor] = {}
-    skeleton = _take_tensors(state, "", tensors)
-    save_file(tensors, temporary / "state.safetensors")
-    (temporary / "state.json").write_text(json.dumps({"step": step, "state": skeleton}))
-    hashes = {name: sha256_of(temporary / name) for name in ("state.safetensors", "state.json")}
-    (temporary / "manifest.json").write_text(json.dumps(hashes, indent=1))
-    for path in temporary.iterdir():
-        flush(path)
+    try:
+        temporary.mkdir(parents=True)
+        tensors: dict[str, Tensor] = {}
+        skeleton = _take_tensors(state, "", tensors)
+        save_file(tensors, temporary / "state.safetensors")
+        (temporary / "state.json").write_text(json.dumps({"step": step, "state": skeleton}))
+        hashes = {name: sha256_of(temporary / name) for name in ("state.safetensors", "state.json")}
+        (temporary / "manifest.json").write_text(json.dumps(hashes, indent=1))
+        for path in temporary.iterdir():
+            flush(path)
+    except (OSError, SafetensorError) as error:  # a full disk, which safetensors reports in its own way
+        shutil.rmtree(temporary, ignore_errors=True)
+        hint = f"free some space, then run the same command again; {last_good(folder)}"
+        raise BadInputError(folder, f"no checkpoint could be written ({error})", "a disk with room", hint) from None
     shutil.rmtree(final, ignore_errors=True)
     temporary.rename(final)
     flush(folder)
@@ -66,7 +71,7 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], *, keep: int
 
 
 def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:
-    """The step and state of one checkpoint, its hashes checked first.
+    """Return step and state of one checkpoint; its hashes are checked first.
 
     Raises:
         BadInputError: When a file is missing or does not match its hash.
@@ -89,7 +94,7 @@ def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:
 
 
 def newest_valid(folder: Path) -> tuple[Path, int, dict[str, Any], list[BadInputError]] | None:
-    """The newest checkpoint that is whole, with what was wrong with newer ones; `None` when there is none."""
+    """Return the newest whole checkpoint and the errors of newer ones; `None` when there is none."""
     troubles: list[BadInputError] = []
     for path in reversed(list_checkpoints(folder)):
         try:
@@ -104,12 +109,12 @@ def newest_valid(folder: Path) -> tuple[Path, int, dict[str, Any], list[BadInput
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Checkpoint folders, oldest first."""
+    """Return the checkpoint folders, oldest first."""
     return sorted(folder.glob(f"{PREFIX}*")) if folder.is_dir() else []
 
 
 def last_good(folder: Path) -> str:
-    """Words for a run that cannot go on: which checkpoint is its newest."""
+    """Return words on the newest checkpoint, for a run that cannot go on."""
     last = folder / "last"
     if not last.exists():
         return "none was saved yet"

@@ -1,14 +1,10 @@
-"""Accelerators of their own precision, one after the other in one process.
+"""Rows of all ranks as one batch, so that every rank's samples are negatives of every other's.
 
-Rows of all ranks as one batch, so that every rank's samples are negatives of every other's.
-
-Each rank gathers embeddings, evaluates the loss over the whole global batch, and sends the gradient of each
-row back to the rank that encoded it. With W ranks, a row's gradient arrives W times, once from each rank's
-copy of the same loss, and DistributedDataParallel then divides the sum of parameter gradients by W:
-parameters on either side of the gather receive exactly the gradient that one process with the whole batch
-would compute. No factor is needed.
-
-Only embeddings travel, never images, and every rank must hold the same number of rows.
+Each rank gathers embeddings, evaluates the loss over the whole global batch, and sends the gradient of each row back to
+the rank that encoded it. With W ranks, a row's gradient arrives W times, once from each rank's copy of the same loss,
+and DistributedDataParallel divides the sum of parameter gradients by W: parameters on either side of the gather receive
+the gradient that one process with the whole batch would compute. Only embeddings travel, never images, and every rank
+must hold the same number of rows.
 """
 
 from __future__ import annotations
@@ -21,39 +17,64 @@ from accelerate.state import AcceleratorState
 from torch import Tensor, distributed
 from torch.autograd.function import FunctionCtx, once_differentiable
 
+from counterpoint.errors import require
 from counterpoint.objectives.base import Batch, Features
 
-__all__ = ["accelerator_of", "gather", "gather_batch", "gather_features", "is_distributed", "rank", "world_size"]
+__all__ = [
+    *("accelerator_of", "any_rank", "gather", "gather_batch", "gather_features"),
+    *("is_distributed", "rank", "world_size"),
+]
 
 
-def accelerator_of(precision: str) -> Accelerator:
-    """An accelerator that computes in the precision asked for, whatever was trained before in this process.
+def accelerator_of(precision: str = "no", device: str | None = None) -> Accelerator:
+    """Return an accelerator of this precision, whatever was trained before in this process.
 
-    accelerate keeps one precision a process: a second accelerator without one takes over the first one's, and one with
-    another is refused. That part of its state is forgotten here. Devices and the process group, kept elsewhere, stay,
-    so that all processes of a distributed run may call this alike. Accelerators made before are not to be used again.
+    accelerate keeps one precision and device a process; that part of its state is dropped here. The process group
+    stays, so that all processes of a distributed run may call this alike. Accelerators made before must not be used
+    again.
 
     Args:
         precision: `no` (float32), `fp16` or `bf16`.
+        device: `cpu`, `cuda` or `cuda:N`; a GPU by default where there is one.
+
+    Raises:
+        BadInputError: When there is no such device.
     """
-    if AcceleratorState._shared_state and AcceleratorState().mixed_precision != precision:
+    if device is not None:
+        kind = torch.device(device).type if device.partition(":")[0] in ("cpu", "cuda") else ""
+        there = kind == "cpu" or (kind == "cuda" and torch.cuda.is_available())
+        require(there, "--device", device, "cpu" + (" or cuda:N" if torch.cuda.is_available() else ""), "leave it out")
+        if kind == "cuda":
+            torch.cuda.set_device(torch.device(device))
+    if AcceleratorState._shared_state and not is_distributed():
+        AcceleratorState._reset_state(reset_partial_state=True)
+    elif AcceleratorState._shared_state and AcceleratorState().mixed_precision != precision:
         AcceleratorState._reset_state()
-    return Accelerator(mixed_precision=precision)
+    return Accelerator(mixed_precision=precision, cpu=device == "cpu")
 
 
 def is_distributed() -> bool:
-    """Whether a process group stands."""
+    """Return whether there is a process group."""
     return distributed.is_available() and distributed.is_initialized()
 
 
 def rank() -> int:
-    """This process's number among `world_size()`; 0 without a process group."""
+    """Return this process's number among `world_size()`; 0 without a process group."""
     return distributed.get_rank() if is_distributed() else 0
 
 
 def world_size() -> int:
-    """How many processes train together; 1 without a process group."""
+    """Return the number of processes that train together; 1 without a process group."""
     return distributed.get_world_size() if is_distributed() else 1
+
+
+def any_rank(flag: bool) -> bool:
+    """Return whether the flag is set in any process, so that all of them act alike."""
+    if world_size() == 1:
+        return flag
+    flags = torch.tensor(int(flag), device="cuda" if distributed.get_backend() == "nccl" else "cpu")
+    distributed.all_reduce(flags, distributed.ReduceOp.MAX)
+    return bool(flags)
 
 
 def gather(features: Features, batch: Batch) -> tuple[Features, Batch]:
@@ -62,7 +83,7 @@ def gather(features: Features, batch: Batch) -> tuple[Features, Batch]:
 
 
 def gather_features(features: Features) -> Features:
-    """The rows of all ranks, in rank order, with gradients flowing back to where each row was made.
+    """Return the rows of all ranks, in rank order, with gradients flowing back to where each row was made.
 
     Args:
         features: `rows` of this rank, [B, ...] each. `shared` tensors stay as they are.
@@ -76,7 +97,7 @@ def gather_features(features: Features) -> Features:
 
 
 def gather_batch(batch: Batch) -> dict[str, Any]:
-    """What losses read of the batch, of all ranks, in rank order.
+    """Return what losses read of the batch, of all ranks, in rank order.
 
     Tensors of integers, booleans and floats are gathered. Images (uint8, or floats [..., H, W, 3]) and lists
     of strings are left out, since encoders have read them by then: `instruction_id` stands for the

@@ -1,177 +1,225 @@
-"""The one optimisation loop: batches in, updates, now and then a line of numbers, a validation, a checkpoint."""
+"""The one training loop: batches in, updates, now and then a line of numbers, an evaluation, a checkpoint."""
 
 from __future__ import annotations
 
+import copy
+import signal
 import statistics
+import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
+from types import FrameType, TracebackType
 from typing import Any, Protocol
 
-from accelerate import Accelerator
-from pydantic import Field
-
-from counterpoint.config import FrozenConfig
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import Learner, NonFiniteError
 from counterpoint.progress import ProgressBar
-from counterpoint.training.checkpoint import last_good, newest_valid, save_checkpoint
-from counterpoint.training.log import MetricsLog
+from counterpoint.training.distributed import any_rank
+from counterpoint.training.recipe import LoopConfig, TrainConfig
+from counterpoint.training.run import MetricsLog, Run
 
-__all__ = ["BatchSource", "TrainConfig", "train"]
+__all__ = ["Batches", "Source", "StoppedError", "fit"]
+
+TERMINATED = 128 + signal.SIGTERM
+"""Exit code of a process that SIGTERM stopped."""
 
 
-class BatchSource(Protocol):
-    """A source of batches, such as `Sampler`."""
+class Batches(Protocol):
+    """Batches by number."""
 
     @property
     def epoch_size(self) -> int:
         """Samples of one pass."""
 
     def batches(self, start: int, stop: int) -> Iterator[dict[str, Any]]:
-        """Batches number `start` to `stop - 1`, each a function of its number."""
+        """Yield batches number `start` to `stop - 1`, each a function of its number."""
 
 
-class TrainConfig(FrozenConfig):
-    """The loop's settings.
-
-    Attributes:
-        steps: Optimiser steps; give this or `epochs`.
-        epochs: Passes over the data; give this or `steps`.
-        batch_size: Samples a step over all processes.
-        seed: Of initial weights and of every draw.
-        workers: Processes that prepare batches.
-        precision: `no` is float32.
-        log_every: Steps between lines of training numbers (each the mean since the last).
-        eval_every: Steps between validations; 0 validates never.
-        eval_batches: Batches of one validation, the same ones each time.
-        save_every: Steps between checkpoints.
-        keep: How many checkpoints stay.
-        trackers: `tensorboard`, `wandb`, both or none.
-    """
-
-    steps: int | None = Field(None, ge=1)
-    epochs: int | None = Field(None, ge=1)
-    batch_size: int = Field(32, ge=1)
-    seed: int = Field(0, ge=0)
-    workers: int = Field(0, ge=0)
-    precision: str = Field("no", pattern="^(no|fp16|bf16)$")
-    log_every: int = Field(50, ge=1)
-    eval_every: int = Field(250, ge=0)
-    eval_batches: int = Field(4, ge=1)
-    save_every: int = Field(500, ge=1)
-    keep: int = Field(2, ge=1)
-    trackers: tuple[str, ...] = ("tensorboard",)
-
-    def total_steps(self, epoch_size: int) -> int:
-        """Optimiser steps of the run.
-
-        Raises:
-            BadInputError: Unless exactly one of `steps` and `epochs` is given.
-        """
-        if (self.steps is None) == (self.epochs is None):
-            raise BadInputError(
-                "train",
-                f"steps = {self.steps}, epochs = {self.epochs}",
-                "one of the two",
-                "give --train.steps=N and --train.epochs=null, or the reverse",
-            )
-        if self.steps is not None:
-            return self.steps
-        assert self.epochs is not None
-        return -(-self.epochs * epoch_size // self.batch_size)
-
-
-def train(
-    learner: Learner,
-    loader: BatchSource,
-    validation: BatchSource | None,
-    config: TrainConfig,
-    *,
-    run: Path,
-    accelerator: Accelerator,
-    settings: dict[str, object],
-    evaluation: Callable[[int], dict[str, float]] | None = None,
-) -> int:
-    """Train to the end, from the newest whole checkpoint of `run` where there is one.
+class Source:
+    """Training batches, and how far they are. This base serves those of a sampler; collection online overrides it.
 
     Args:
-        learner: What trains.
-        loader: Training batches.
-        validation: Validation batches, or `None`.
-        config: The loop's settings.
-        run: The run's folder.
-        accelerator: Tells which process writes.
-        settings: The resolved configuration, for trackers.
-        evaluation: Told the steps done, as often as there is a validation; what it returns is logged as `eval`.
+        sampler: Serves the batches.
+    """
+
+    unit = "steps"
+    """The unit of `clock`, in the plural."""
+    copies = False
+    """Whether the loop keeps a copy of the state at every rest, because rests are far apart."""
+
+    def __init__(self, sampler: Batches) -> None:
+        self.sampler = sampler
+
+    @property
+    def epoch_size(self) -> int:
+        """Samples of one pass."""
+        return self.sampler.epoch_size
+
+    def batches(self, updates: int, stop: int) -> Iterator[dict[str, Any] | None]:
+        """Yield batches after `updates` updates until `clock` reaches `stop`; `None` where there is none to learn."""
+        return self.sampler.batches(updates, stop)
+
+    def clock(self, updates: int) -> int:
+        """Return how far the run is after `updates` updates, in `unit`."""
+        return updates
+
+    def at_rest(self) -> bool:
+        """Return whether a checkpoint may be taken now."""
+        return True
+
+    def state(self) -> dict[str, Any]:
+        """Return what later batches depend on, beside their number."""
+        return {}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state."""
+
+    def flush(self) -> None:
+        """Put on the disk what a state refers to."""
+
+    def numbers(self) -> dict[str, float]:
+        """Return numbers to log beside the learner's."""
+        return {}
+
+    def close(self) -> None:
+        """End processes and close files."""
+
+
+class StoppedError(SystemExit):
+    """SIGTERM came; the run is saved."""
+
+
+def fit(
+    learner: Learner,
+    source: Source,
+    run: Run,
+    *,
+    validation: Batches | None = None,
+    on_eval: Callable[[int], Mapping[str, float]] | None = None,
+) -> int:
+    """Train to the end, from the newest whole checkpoint of the run where there is one.
+
+    SIGTERM writes a checkpoint and raises `SystemExit` with code 143.
+
+    Args:
+        learner: Trains.
+        source: Training batches.
+        run: The run's folder and the loop's settings.
+        validation: Validation batches.
+        on_eval: Called with the steps done, in the main process; the numbers it returns are logged as `eval`.
 
     Returns:
         The step the run was resumed from; 0 for a fresh one.
 
     Raises:
-        BadInputError: When the loss stops being finite (the last good checkpoint stays), or all are damaged.
+        BadInputError: When the loss stops being finite (the last good checkpoint stays), all checkpoints are damaged,
+            or the source fails (the run is saved first).
     """
-    checkpoints = run / "checkpoints"
-    total = config.total_steps(loader.epoch_size)
-    start = 0
-    found = newest_valid(checkpoints)
+    loop, total = run.loop, run.loop.total_steps(source.epoch_size)
+    updates = 0
+    found = run.resume()
     if found is not None:
-        path, start, state, troubles = found
-        for trouble in troubles:
-            accelerator.print(f"Skipped a damaged checkpoint. {trouble}")
-        learner.load_state(state)
-        accelerator.print(f"Resumed from {path}, step {start} of {total}")
-    main = accelerator.is_main_process
-    log = MetricsLog(run, config.trackers, settings, start) if main else None
+        learner.load_state(found[1]["learner"])
+        source.load_state(found[1]["source"])
+        updates = found[1]["updates"]
+    start = clock = rested = source.clock(updates)
+    log = MetricsLog(run.folder, loop.trackers, run.settings, start) if run.main else None
     recent: dict[str, list[Any]] = defaultdict(list)
-    note = ""
+    newest: tuple[int, dict[str, Any]] | None = None
+
+    def state() -> dict[str, Any]:
+        return {"learner": learner.state(), "source": source.state(), "updates": updates}
+
+    def save() -> None:
+        if clock > run.last_saved:
+            source.flush()
+            run.save(clock, state())
+
+    def crossed(every: int) -> bool:
+        return clock >= total or (every > 0 and clock // every > rested // every)
+
+    note, attempt = "", updates
     try:
-        with ProgressBar("Training", total, "steps", done=start) as progress:
-            for step, batch in enumerate(loader.batches(start, total), start):
-                try:
-                    metrics = learner.update(batch, step)
-                except NonFiniteError as error:
-                    raise _diverged(error, step, checkpoints) from None
-                for name, value in metrics.items():
-                    recent[name].append(value)
-                done = step + 1
-                if log is not None and (done % config.log_every == 0 or done == total):
+        with ProgressBar("Training", total, source.unit, done=start) as progress, _Terminated() as terminated:
+            for batch in source.batches(updates, total):
+                if batch is not None:
+                    attempt = updates + 1
+                    for name, value in learner.update(batch, updates).items():
+                        recent[name].append(value)
+                    updates += 1
+                before, clock = clock, source.clock(updates)
+                resting = source.at_rest()
+                over = resting and clock >= total
+                if recent and ((batch is not None and updates % loop.log_every == 0) or over):
                     # Metrics that are still on a device are read here, now and then, and not at every step.
                     means = {name: statistics.fmean(map(float, values)) for name, values in recent.items()}
-                    log.write(done, "train", means)
-                    note = f"loss {means['loss']:.3f}"
+                    if log is not None:
+                        log.write(clock, "train", means | source.numbers())
+                    note = _note(means)
                     recent.clear()
-                if config.eval_every and (done % config.eval_every == 0 or done == total):
-                    scores = _validate(learner, validation, config) if validation is not None else {}
-                    found_out = evaluation(done) if evaluation is not None and main else {}
+                if resting and (loop.eval_every or loop.last_evaluation) and crossed(loop.eval_every):
+                    scores = _validate(learner, validation, loop) if validation is not None else {}
+                    found_out = on_eval(clock) if on_eval is not None and run.main else {}
                     for split, numbers in (("val", scores), ("eval", found_out)):
                         if log is not None and numbers:
-                            log.write(done, split, numbers)
-                if main and (done % config.save_every == 0 or done == total):
-                    try:
-                        state = learner.state()
-                    except NonFiniteError as error:  # told late where an update does not wait for its loss
-                        raise _diverged(error, step, checkpoints) from None
-                    save_checkpoint(checkpoints, done, state, keep=config.keep)
-                progress.advance(note=note)
+                            log.write(clock, split, numbers)
+                    note = f"success {found_out['success']:.2f}" if "success" in found_out else note
+                if resting and crossed(loop.save_every):
+                    save()
+                if resting and source.copies:
+                    newest = clock, copy.deepcopy(state())
+                if any_rank(terminated.now):
+                    newest = newest if source.copies else (clock, state())
+                    if newest is not None and newest[0] > run.last_saved:
+                        source.flush()
+                        run.save(*newest)
+                    raise StoppedError(TERMINATED)
+                rested = clock if resting else rested
+                progress.advance(clock - before, note=note)
+    except NonFiniteError as error:  # a GPU's losses are checked now and then, and before every save
+        raise run.diverged(error, attempt) from None
+    except BadInputError:
+        if source.at_rest() and (updates or source.copies):
+            save()
+        raise
     finally:
         if log is not None:
             log.close()
     return start
 
 
-def _validate(learner: Learner, loader: BatchSource, config: TrainConfig) -> dict[str, float]:
+def _validate(learner: Learner, batches: Batches, loop: LoopConfig) -> dict[str, float]:
+    assert isinstance(loop, TrainConfig)
     scores: dict[str, list[float]] = defaultdict(list)
-    for batch in loader.batches(0, config.eval_batches):
+    for batch in batches.batches(0, loop.eval_batches):
         for name, value in learner.evaluate(batch).items():
             scores[name].append(value)
     return {name: statistics.fmean(values) for name, values in scores.items()}
 
 
-def _diverged(error: NonFiniteError, step: int, checkpoints: Path) -> BadInputError:
-    return BadInputError(
-        f"training step {step + 1}",
-        str(error),
-        "a finite loss and finite gradients",
-        f"lower the learning rate, clip gradients, or look at the data; {last_good(checkpoints)}",
-    )
+def _note(means: Mapping[str, float]) -> str:
+    """Return the loss, and beside it the accuracy or error that tells how good the model is."""
+    own = next((name for name in means if name.endswith(("accuracy", "error"))), None)
+    return f"loss {means['loss']:.3f}" + (f", {own.replace('_', ' ')} {means[own]:.3f}" if own else "")
+
+
+class _Terminated:
+    """Notes SIGTERM while the loop runs; `now` says whether it came."""
+
+    def __init__(self) -> None:
+        self.now = False
+        self._before: Any = None
+
+    def __enter__(self) -> _Terminated:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGTERM, self._note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.now = True

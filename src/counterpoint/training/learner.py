@@ -1,7 +1,4 @@
-"""A `Learner` turns batches into better parameters; an `Objective` with an optimiser is its simple case.
-
-Trainer, checkpoint and logging know only this face, so that agents which own several optimisers fit beside it.
-"""
+"""An `Objective` with an optimiser: the simple `Learner`."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any, Literal, cast
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from pydantic import Field
@@ -18,7 +16,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from counterpoint.config import FrozenConfig
 from counterpoint.objectives.base import Batch, LossOutput, NonFiniteError, Objective
-from counterpoint.training.distributed import gather, world_size
+from counterpoint.training.distributed import gather, rank, world_size
 
 __all__ = ["ObjectiveLearner", "OptimizerConfig", "learning_rate"]
 
@@ -53,7 +51,7 @@ class OptimizerConfig(FrozenConfig):
 
 
 def learning_rate(config: OptimizerConfig, step: int, total: int) -> float:
-    """The rate of optimiser step `step` (0-based) of `total`: a pure function, so nothing needs saving."""
+    """Return the rate of optimiser step `step` (0-based) of `total`: a pure function, so nothing needs saving."""
     if step < config.warmup_steps:
         return config.lr * (step + 1) / config.warmup_steps
     if config.schedule == "constant":
@@ -62,19 +60,31 @@ def learning_rate(config: OptimizerConfig, step: int, total: int) -> float:
     return config.final_lr + (config.lr - config.final_lr) * (1 + math.cos(math.pi * min(1.0, progress))) / 2
 
 
+def _step_seed(seed: int, step: int, rank: int) -> int:
+    return int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> 1)
+
+
 class ObjectiveLearner:
     """Minimises one `Objective` with one optimiser.
 
     Args:
-        objective: What to minimise.
-        config: How.
+        objective: The objective to minimise.
+        config: The optimiser.
         total_steps: The length of the schedule.
         accelerator: Placement, precision and process group.
+        seed: Random seed of dropout and noise; with the step's number, so that checkpoints hold no generator state.
     """
 
     def __init__(
-        self, objective: Objective, config: OptimizerConfig, *, total_steps: int, accelerator: Accelerator
+        self,
+        objective: Objective,
+        config: OptimizerConfig,
+        *,
+        total_steps: int,
+        accelerator: Accelerator,
+        seed: int = 0,
     ) -> None:
+        self._seed = seed
         self.config, self.total_steps, self.accelerator = config, total_steps, accelerator
         self.objective = objective.to(accelerator.device)
         self._groups = {name: group for name, group in self.objective.param_groups().items() if group}
@@ -91,10 +101,15 @@ class ObjectiveLearner:
             weight_decay=config.weight_decay,
         )
         self.model, self.optimizer = accelerator.prepare(self.objective, optimizer)
+        self._devices = [accelerator.device] if accelerator.device.type == "cuda" else []
         self._gather = gather if objective.across_ranks and world_size() > 1 else None
         self._average: AveragedModel | None = None
         if config.ema is not None:
             self._average = AveragedModel(self.objective, multi_avg_fn=_moving_average(config))
+
+    def sampling(self) -> Any:
+        """Return the objective's spec of a batch."""
+        return self.objective.sampling()
 
     def update(self, batch: Batch, step: int) -> dict[str, float]:
         """One optimiser step over `config.accumulate` parts of the batch.
@@ -102,7 +117,11 @@ class ObjectiveLearner:
         Raises:
             NonFiniteError: When the loss or a gradient is not finite; parameters are then untouched.
         """
-        rate = learning_rate(self.config, step, self.total_steps)
+        with torch.random.fork_rng(devices=self._devices):
+            torch.manual_seed(_step_seed(self._seed, step, rank()))
+            return self._step(batch, learning_rate(self.config, step, self.total_steps))
+
+    def _step(self, batch: Batch, rate: float) -> dict[str, float]:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.model.train()
@@ -126,40 +145,33 @@ class ObjectiveLearner:
         return metrics
 
     def evaluate(self, batch: Batch) -> dict[str, float]:
-        """Loss and metrics under the exported parameters."""
+        """Return loss and metrics under the exported parameters."""
         objective = self._exported()
         objective.eval()
         with torch.no_grad(), self.accelerator.autocast():
             return _mean([objective(self._move(batch), self._gather)])
 
     def state(self) -> dict[str, Any]:
-        """Parameters, optimiser, moving average, gradient scaler and random states."""
+        """Return parameters, optimiser, moving average and gradient scaler."""
         scaler = self.accelerator.scaler
         return {
             "objective": dict(self.objective.state_dict()),
             "optimizer": self.optimizer.state_dict(),
             "average": dict(self._average.state_dict()) if self._average is not None else None,
             "scaler": scaler.state_dict() if scaler is not None else None,
-            "rng": {
-                "cpu": torch.get_rng_state(),
-                "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-            },
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Continue from what `state` returned."""
+        """Continue from a saved state."""
         self.objective.load_state_dict(state["objective"])
         self.optimizer.load_state_dict(state["optimizer"])
         if self._average is not None and state["average"] is not None:
             self._average.load_state_dict(state["average"])
         if self.accelerator.scaler is not None and state["scaler"] is not None:
             self.accelerator.scaler.load_state_dict(state["scaler"])
-        torch.set_rng_state(state["rng"]["cpu"])
-        if state["rng"]["cuda"] and torch.cuda.is_available():
-            torch.cuda.set_rng_state_all(state["rng"]["cuda"])
 
     def exports(self) -> dict[str, nn.Module]:
-        """The objective's exports, of the moving average where there is one."""
+        """Return the objective's exports, of the moving average where there is one."""
         return self._exported().exports()
 
     def _exported(self) -> Objective:
@@ -186,21 +198,21 @@ class ObjectiveLearner:
 
 
 def _moving_average(config: OptimizerConfig) -> Callable[..., None]:
-    """What `AveragedModel` does to its parameters, given the present ones and how often it did so before."""
+    """Return the averaging function that `AveragedModel` takes."""
     assert config.ema is not None
     if config.ema_power is None:
         constant: Callable[..., None] = get_ema_multi_avg_fn(config.ema)  # type: ignore[no-untyped-call]
         return constant
     greatest, power = config.ema, config.ema_power
 
-    def follow(averages: list[Tensor], present: list[Tensor], updates: Tensor | int) -> None:
+    def average(averages: list[Tensor], present: list[Tensor], updates: Tensor | int) -> None:
         decay = min(greatest, 1 - max(1, int(updates)) ** -power)
         if averages[0].is_floating_point():
             torch._foreach_lerp_(averages, present, 1 - decay)
         else:
             torch._foreach_copy_(averages, present)
 
-    return follow
+    return average
 
 
 def _split(batch: dict[str, Any], parts: int) -> Iterator[dict[str, Any]]:

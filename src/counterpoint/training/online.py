@@ -1,42 +1,71 @@
-"""An episode on its way from an environment to the replay buffer.
-
-The online loop: act, remember, update, now and then look how well it goes.
+"""Online collection as a source of batches: act, remember, and let the agent learn while the simulators step.
 
 Everything that happens is a function of the run's seed and of a few counters: the seed of an episode of its round and
-place, the draws of an update of its number, the random actions of the warm-up of their round. A checkpoint, taken
-between rounds, therefore holds the agent, the buffer's cursor and the counters, and a run that goes on from it does
-what it would have done.
+row, the batch of an update of its number, the random actions of the warm-up of their round. A checkpoint, taken between
+rounds, therefore holds the agent, the buffer's cursor and the counters, and a run that continues from it does what it
+would have done.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from torch import Tensor
 
-from counterpoint.agents.base import Agent, Metrics
-from counterpoint.config import FrozenConfig
+from counterpoint.agents.base import Agent
+from counterpoint.config import free
 from counterpoint.data.episode import GoalEpisode
 from counterpoint.data.replay import ReplayBuffer
 from counterpoint.data.sampler import Sampler
 from counterpoint.envs.vector import Failed, Step, VectorEnv, stacked
 from counterpoint.errors import BadInputError
-from counterpoint.evaluation.rollout import EpisodeResult, episode_seed, means, rollout
-from counterpoint.objectives.base import NonFiniteError
-from counterpoint.progress import ProgressBar
-from counterpoint.training.checkpoint import last_good, newest_valid, save_checkpoint
-from counterpoint.training.log import MetricsLog
+from counterpoint.evaluation.rollout import episode_seed
+from counterpoint.training.fit import Source
+from counterpoint.training.recipe import LoopConfig
 
-__all__ = ["OnlineConfig", "OnlineLoop", "Recorder"]
+__all__ = ["OnlineConfig", "OnlineSource", "Recorder"]
+
+MAX_LOST_ROUNDS = 3
+
+
+class OnlineConfig(LoopConfig):
+    """The online loop's settings.
+
+    Attributes:
+        steps: Environment steps over all environments.
+        envs: Environments that collect side by side; more than one run in processes of their own.
+        warmup: Environment steps of uniformly random actions before the first update.
+        updates_per_step: Updates per environment step; .25 is one update every four steps.
+        batch_size: Transitions an update.
+        capacity: Transitions the buffer holds.
+        eval_every: Environment steps between evaluations; 0 evaluates only at the end.
+        eval_episodes: Episodes of one evaluation, the same ones each time.
+        save_every: Environment steps between checkpoints, which wait for the end of a round.
+        log_every: Updates between lines of training numbers (each the mean since the last).
+        keep: Number of checkpoints that are kept.
+        seed: Random seed for initial weights, episodes, actions and batches.
+        worker_timeout: Seconds a simulator may take for one step before it counts as failed.
+    """
+
+    steps: int | None = free(1_000_000, ge=1)
+    envs: int = Field(4, ge=1)
+    warmup: int = Field(10_000, ge=0)
+    updates_per_step: float = Field(1.0, gt=0)
+    batch_size: int = Field(256, ge=2)
+    capacity: int = Field(1_000_000, ge=1)
+    eval_every: int = free(10_000, ge=0)
+    eval_episodes: int = free(20, ge=1)
+    save_every: int = Field(50_000, ge=1)
+    log_every: int = free(200, ge=1)
+    keep: int = Field(2, ge=1)
+    worker_timeout: float = free(60.0, gt=0)
+
+    last_evaluation: ClassVar[bool] = True
 
 
 class Recorder:
@@ -48,10 +77,8 @@ class Recorder:
 
     def __init__(self, first: Step) -> None:
         self.latest = first
-        self._seen, self._achieved = (
-            [first.observation["observation"].copy()],
-            [first.observation["achieved_goal"].copy()],
-        )
+        self._seen = [first.observation["observation"].copy()]
+        self._achieved = [first.observation["achieved_goal"].copy()]
         self._commanded = first.observation["desired_goal"].copy()
         self._actions: list[NDArray[Any]] = []
         self._rewards: list[float] = []
@@ -77,149 +104,111 @@ class Recorder:
         buffer.append(episode)
 
 
-MAX_LOST_ROUNDS = 3
-
-
 class SimulatorFailedError(RuntimeError):
     """A simulator raised, died or hangs; the episodes of the round are lost."""
 
 
-class OnlineConfig(FrozenConfig):
-    """The loop's settings.
-
-    Attributes:
-        steps: Environment steps over all environments.
-        envs: Environments that collect side by side; more than one run in processes of their own.
-        warmup: Environment steps of uniformly random actions before the first update.
-        updates_per_step: Updates per environment step; .25 is one update every four steps.
-        batch_size: Transitions an update.
-        capacity: Transitions the buffer holds.
-        eval_every: Environment steps between evaluations; 0 evaluates only at the end.
-        eval_episodes: Episodes of one evaluation, the same ones each time.
-        save_every: Environment steps between checkpoints, which wait for the end of a round.
-        log_every: Updates between lines of training numbers (each the mean since the last).
-        keep: How many checkpoints stay.
-        seed: Of initial weights, episodes, actions and draws.
-        worker_timeout: Seconds a worker may take for one step before it counts as lost.
-        trackers: `tensorboard`, `wandb`, both or none.
-    """
-
-    steps: int = Field(default=1_000_000, ge=1)
-    envs: int = Field(default=4, ge=1)
-    warmup: int = Field(default=10_000, ge=0)
-    updates_per_step: float = Field(default=1.0, gt=0)
-    batch_size: int = Field(default=256, ge=2)
-    capacity: int = Field(default=1_000_000, ge=1)
-    eval_every: int = Field(default=10_000, ge=0)
-    eval_episodes: int = Field(default=20, ge=1)
-    save_every: int = Field(default=50_000, ge=1)
-    log_every: int = Field(default=200, ge=1)
-    keep: int = Field(default=2, ge=1)
-    seed: int = Field(default=0, ge=0)
-    worker_timeout: float = Field(default=60.0, gt=0)
-    trackers: tuple[str, ...] = ("tensorboard",)
-
-
 @dataclass
 class Counters:
-    """How far a run is; together with the seed they say what happens next."""
+    """How far a run is; together with the seed they decide what happens next."""
 
     steps: int = 0
     updates: int = 0
     rounds: int = 0
     episodes: int = 0
     lost: int = 0
-    evaluated: int = 0
-    saved: int = 0
 
 
-class OnlineLoop:
-    """Trains an agent in its environments.
+class OnlineSource(Source):
+    """Batches of a replay buffer that the agent fills between them.
 
     Args:
-        agent: What acts and learns.
-        buffer: What remembers.
-        workers: The training environments.
-        evaluators: The evaluation environments.
+        agent: Acts and learns.
+        buffer: Holds the episodes.
+        envs: The training environments.
         config: The loop's settings.
-        run: The run's folder.
-        settings: The resolved configuration, for trackers.
     """
 
-    def __init__(
-        self,
-        agent: Agent,
-        buffer: ReplayBuffer,
-        workers: VectorEnv,
-        evaluators: VectorEnv,
-        config: OnlineConfig,
-        *,
-        run: Path,
-        settings: dict[str, Any],
-    ) -> None:
-        self.agent, self.buffer, self.config, self.run = agent, buffer, config, run
-        self.workers, self.evaluators, self.settings = workers, evaluators, settings
+    unit = "environment steps"
+    copies = True
+
+    def __init__(self, agent: Agent, buffer: ReplayBuffer, envs: VectorEnv, config: OnlineConfig) -> None:
+        self.agent, self.buffer, self.envs, self.config = agent, buffer, envs, config
         self.counters = Counters()
-        self._checkpoints = run / "checkpoints"
-        self._recent: dict[str, list[Tensor]] = defaultdict(list)
+        self._resting = True
 
-    def train(self, on_evaluation: Callable[[int, list[EpisodeResult]], None] = lambda steps, results: None) -> None:
-        """Run to the end, from the newest whole checkpoint where there is one.
+    @property
+    def epoch_size(self) -> int:
+        """Transitions in the buffer."""
+        return self.buffer.transitions
 
-        Args:
-            on_evaluation: Told the environment steps done and what an evaluation found.
+    @cached_property
+    def _sampler(self) -> Sampler:
+        bound = self.agent.sampling().bind(self.buffer)
+        return Sampler(self.buffer, bound, batch_size=self.config.batch_size, seed=self.config.seed)
 
-        Raises:
-            BadInputError: When the loss stops being finite (the last good checkpoint stays), or rounds keep failing
-                (the run is saved first).
+    def clock(self, updates: int) -> int:
+        """Return the environment steps done."""
+        return self.counters.steps
+
+    def at_rest(self) -> bool:
+        """Return whether no round is under way."""
+        return self._resting
+
+    def state(self) -> dict[str, Any]:
+        """Return the buffer's cursor and the counters."""
+        return {"buffer": self.buffer.cursor(), "counters": asdict(self.counters)}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state."""
+        self.buffer.restore(state["buffer"])
+        self.counters = Counters(**state["counters"])
+
+    def flush(self) -> None:
+        """Put the buffer on the disk."""
+        self.buffer.flush()
+
+    def numbers(self) -> dict[str, float]:
+        """Return the updates done and the transitions held."""
+        return {"updates": float(self.counters.updates), "transitions": float(self.buffer.transitions)}
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.envs.close()
+
+    def batches(self, updates: int, stop: int) -> Iterator[dict[str, Any] | None]:
+        """Collect rounds of episodes until `stop` environment steps; yield a batch for each update that is due.
+
+        A round in which a simulator fails is dropped and the next one begun; of four such rounds in a row the last
+        raises.
         """
-        self._resume()
-        log = MetricsLog(self.run, self.config.trackers, self.settings, self.counters.steps)
-        try:
-            with ProgressBar("Training", self.config.steps, "environment steps", done=self.counters.steps) as progress:
-                while self.counters.steps < self.config.steps:
-                    before = self.counters.steps
-                    self._round_or_restart(log)
-                    over = self.counters.steps >= self.config.steps
-                    if self._due(self.counters.evaluated, self.config.eval_every) or over:
-                        results = self._evaluate(log)
-                        on_evaluation(self.counters.steps, results)
-                        progress.advance(0, note=f"success {means(results)['success']:.2f}")
-                    if self._due(self.counters.saved, self.config.save_every) or over:
-                        self._save()
-                    progress.advance(self.counters.steps - before)
-        except NonFiniteError as error:
-            raise self._diverged(error) from None
-        finally:
-            log.close()
-
-    def _round_or_restart(self, log: MetricsLog) -> None:
-        """One round of episodes; one in which a worker dies or a simulation blows up is dropped, the next one begun."""
-        try:
-            self._round(log)
-        except (SimulatorFailedError, BadInputError) as error:
-            self.workers.close()
-            self.counters.lost += 1
-            self.counters.rounds += 1
-            print(f"{error}; round {self.counters.rounds} dropped, environments restarted", flush=True)
-            if self.counters.lost > MAX_LOST_ROUNDS:
+        while self.counters.steps < stop:
+            self._resting = False
+            try:
+                yield from self._round()
                 self.counters.lost = 0
-                self._save()
-                raise BadInputError(
-                    f"environments of {self.run}",
-                    f"{error}, {MAX_LOST_ROUNDS + 1} rounds in a row",
-                    "simulations that last an episode",
-                    "look for memory running out or a simulator that crashes; the run is saved and "
-                    "continues when started again",
-                ) from None
-        else:
-            self.counters.lost = 0
+            except (SimulatorFailedError, BadInputError) as error:
+                self._drop_round(error)
+            self._resting = True
+            yield None
 
-    def _round(self, log: MetricsLog) -> None:
+    def _drop_round(self, error: Exception) -> None:
+        self.envs.close()
+        self.counters.lost += 1
+        self.counters.rounds += 1
+        print(f"{error}; round {self.counters.rounds} dropped, environments restarted", flush=True)
+        if self.counters.lost > MAX_LOST_ROUNDS:
+            self.counters.lost, self._resting = 0, True
+            found = f"{error}, {MAX_LOST_ROUNDS + 1} rounds in a row"
+            hint = "look for memory running out or a simulator that crashes; the run is saved and continues when "
+            expected = "simulations that last an episode"
+            raise BadInputError("environments", found, expected, f"{hint}started again") from None
+
+    def _round(self) -> Iterator[dict[str, Any] | None]:
         config, counters = self.config, self.counters
         rows = list(range(config.envs))
         seeds = [episode_seed(config.seed, 0, counters.rounds, row) for row in rows]
-        self.workers.reset(rows, seeds)
+        self.envs.reset(rows, seeds)
         recorders = [Recorder(step) for step in self._answers()]
         self.agent.reset(rows, seeds)
         explorer = np.random.default_rng([config.seed, 3, counters.rounds])
@@ -229,13 +218,14 @@ class OnlineLoop:
             else:
                 observation = stacked(recorders[row].latest for row in rows)
                 actions = self.agent.act(observation, rows=rows, explore=True)
-            self.workers.send(rows, actions)
+            self.envs.send(rows, actions)
             # The simulators work on the answer while the agent learns.
-            self._updates(log)
+            yield from self._due()
             for row, action, step in zip(rows, actions, self._answers(), strict=True):
                 recorders[row].add(action, step)
             counters.steps += len(rows)
             rows = [row for row in rows if not recorders[row].latest.over]
+            yield None
         for recorder in recorders:
             recorder.store(self.buffer)
         counters.episodes += config.envs
@@ -247,80 +237,25 @@ class OnlineLoop:
         Raises:
             SimulatorFailedError: When one of them failed.
         """
-        answers = self.workers.receive()
+        answers = self.envs.receive()
         for row, answer in answers.items():
             if isinstance(answer, Failed):
                 raise SimulatorFailedError(f"environment {row}: {answer.reason}")
         return [answer for answer in answers.values() if isinstance(answer, Step)]
 
-    @cached_property
-    def _sampler(self) -> Sampler:
-        bound = self.agent.sampling().bind(self.buffer)
-        return Sampler(self.buffer, bound, batch_size=self.config.batch_size, seed=self.config.seed)
-
-    def _updates(self, log: MetricsLog) -> None:
+    def _due(self) -> Iterator[dict[str, Any]]:
+        """Yield the batches of the updates that are due."""
         config, counters = self.config, self.counters
         if counters.steps < config.warmup or not self.buffer.transitions:
             return
         due = int((counters.steps - config.warmup) * config.updates_per_step) - counters.updates
         for _ in range(due):
             batch = self._sampler[counters.updates]
-            metrics = self.agent.update(batch, counters.updates)
             counters.updates += 1
-            self._note(metrics, log)
-
-    def _note(self, metrics: Metrics, log: MetricsLog) -> None:
-        for name, value in metrics.items():
-            self._recent[name].append(value)
-        if self.counters.updates % self.config.log_every == 0:
-            means = {name: float(torch.stack(values).mean()) for name, values in self._recent.items()}
-            extra = {"updates": float(self.counters.updates), "transitions": float(self.buffer.transitions)}
-            log.write(self.counters.steps, "train", means | extra)
-            self._recent.clear()
-
-    def _evaluate(self, log: MetricsLog) -> list[EpisodeResult]:
-        config = self.config
-        try:
-            seeds = [episode_seed(config.seed, 1, number) for number in range(config.eval_episodes)]
-            results = rollout(self.agent, self.evaluators, seeds)
-        except BadInputError:
-            self._save()
-            raise
-        self.counters.evaluated = self.counters.steps
-        log.write(self.counters.steps, "eval", means(results))
-        return results
+            yield batch
 
     def _random_actions(self, rng: np.random.Generator) -> NDArray[Any]:
         spaces, count = self.agent.spaces, self.config.envs
         if spaces.discrete:
             return rng.integers(spaces.action, size=count)
         return rng.uniform(-1, 1, (count, spaces.action)).astype(np.float32)
-
-    def _due(self, last: int, every: int) -> bool:
-        return every > 0 and self.counters.steps // every > last // every
-
-    def _save(self) -> None:
-        self.counters.saved = self.counters.steps
-        self.buffer.flush()
-        state = {"agent": self.agent.state(), "buffer": self.buffer.cursor(), "counters": asdict(self.counters)}
-        save_checkpoint(self._checkpoints, self.counters.steps, state, keep=self.config.keep)
-
-    def _resume(self) -> None:
-        found = newest_valid(self._checkpoints)
-        if found is None:
-            return
-        path, _, state, troubles = found
-        for trouble in troubles:
-            print(f"Skipped a damaged checkpoint. {trouble}", flush=True)
-        self.agent.load_state(state["agent"])
-        self.buffer.restore(state["buffer"])
-        self.counters = Counters(**state["counters"])
-        print(f"Resumed from {path}: {self.counters.steps} steps, {self.counters.updates} updates", flush=True)
-
-    def _diverged(self, error: NonFiniteError) -> BadInputError:
-        return BadInputError(
-            f"update {self.counters.updates + 1}",
-            str(error),
-            "finite losses",
-            f"lower the learning rates; {last_good(self._checkpoints)}",
-        )

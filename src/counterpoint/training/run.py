@@ -1,48 +1,254 @@
-"""A run's folder belongs to one configuration: going on with another is refused before anything is touched."""
+"""A run's folder: claimed by one process for one recipe and one data set; numbers, checkpoints and the model in it.
+
+RUN/config.json      format, kind, settings, data, provenance
+RUN/metrics.jsonl    one line of numbers a split and step; RUN/tensorboard/ beside it
+RUN/checkpoints/     see `checkpoint.py`
+RUN/model/           see `counterpoint.encoders.hub`
+"""
 
 from __future__ import annotations
 
+import copy
+import fcntl
 import json
-from collections.abc import Collection, Mapping
+import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import IO, Any
 
-from counterpoint.errors import BadInputError
+from counterpoint.config import bound
+from counterpoint.errors import BadInputError, MissingExtraError, require
+from counterpoint.files import write_atomically
+from counterpoint.provenance import provenance
+from counterpoint.training.checkpoint import last_good, newest_valid, save_checkpoint
+from counterpoint.training.recipe import LoopConfig, Recipe
 
-__all__ = ["FREE", "claim_run"]
+__all__ = ["MetricsLog", "Run"]
+
+FORMAT = 2
 
 
-FREE = ("steps", "epochs", "workers", "log_every", "eval_every", "eval_batches", "save_every", "keep", "trackers")
-"""Settings that may change when a run is continued: none of them touches a parameter."""
+class Run:
+    """A folder that one process trains in. A context manager: leaving it gives the folder free.
 
-
-def claim_run(out: Path, settings: Mapping[str, Any], free: Mapping[str, Collection[str]]) -> None:
-    """Make the run's folder, or check that the run in it has the same configuration.
-
-    Args:
-        out: The run's folder.
-        settings: The resolved configuration, by section.
-        free: Section -> keys that may differ (a longer run may continue a shorter one).
-
-    Raises:
-        BadInputError: When `out` is a file, or holds a run with another configuration.
+    Attributes:
+        folder: The folder.
+        loop: The loop's settings.
+        settings: The content of `config.json`.
+        main: Whether this process writes; of several ranks the first does.
     """
-    record = out / "config.json"
-    if out.exists() and not out.is_dir():
-        raise BadInputError(out, "a file", "a folder", "choose another --out")
-    out.mkdir(parents=True, exist_ok=True)
+
+    def __init__(self, folder: Path, loop: LoopConfig, settings: dict[str, Any], lock: IO[str] | None) -> None:
+        self.folder, self.loop, self.settings = folder, loop, settings
+        self.main = lock is not None
+        self._lock = lock
+        self.last_saved = -1
+
+    @classmethod
+    def open(
+        cls,
+        out: str | Path,
+        recipe: Recipe,
+        identity: Mapping[str, Any],
+        *,
+        facts: Mapping[str, Any] | None = None,
+        loop: LoopConfig | None = None,
+        main: bool = True,
+    ) -> Run:
+        """Claim a folder, or continue the run in it; `record` writes `config.json` once the training is ready.
+
+        Args:
+            out: The folder, made when absent.
+            recipe: The recipe; its fields that are marked `free` may differ from those of the run to be continued.
+            identity: What else must be the same, such as the data's fingerprint.
+            facts: Further entries for `config.json`.
+            loop: The loop's settings; the recipe's by default.
+            main: Whether this process writes.
+
+        Raises:
+            BadInputError: When another process trains there, or the folder holds a run of another kind, format,
+                recipe or data set.
+        """
+        folder = Path(out)
+        settings = {
+            "format": FORMAT,
+            **recipe.model_dump(mode="json"),
+            "identity": {"recipe": bound(recipe), **copy.deepcopy(dict(identity))},
+            **(facts or {}),
+            "provenance": provenance(),
+        }
+        if not main:
+            return cls(folder, loop or recipe.loop, settings, None)
+        require(folder.is_dir() or not folder.exists(), folder, "a file", "a folder", "choose another --out")
+        folder.mkdir(parents=True, exist_ok=True)
+        run = cls(folder, loop or recipe.loop, settings, _lock(folder))
+        try:
+            _refuse_another(folder, settings)
+        except BaseException:
+            run.close()
+            raise
+        return run
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of checkpoints."""
+        return self.folder / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        """The folder of the trained model."""
+        return self.folder / "model"
+
+    def record(self, **facts: Any) -> None:
+        """Write `config.json`, with further entries."""
+        self.settings |= facts
+        if self.main:
+            write_atomically(self.folder / "config.json", json.dumps(self.settings, indent=1) + "\n")
+
+    def save(self, step: int, state: dict[str, Any]) -> None:
+        """Write a checkpoint; the newest `loop.keep` stay."""
+        if self.main:
+            save_checkpoint(self.checkpoints, step, state, keep=self.loop.keep)
+        self.last_saved = step
+
+    def resume(self) -> tuple[int, dict[str, Any]] | None:
+        """Return step and state of the newest whole checkpoint; `None` in a fresh run."""
+        found = newest_valid(self.checkpoints)
+        if found is None:
+            return None
+        path, self.last_saved, state, troubles = found
+        if self.main:
+            for trouble in troubles:
+                print(f"Skipped a damaged checkpoint. {trouble}", flush=True)
+            print(f"Resumed from {path}", flush=True)
+        return self.last_saved, state
+
+    def diverged(self, error: ArithmeticError, update: int) -> BadInputError:
+        """Return the error of a training whose numbers stopped being finite."""
+        hint = f"lower the learning rate, clip gradients, or look at the data; {last_good(self.checkpoints)}"
+        return BadInputError(f"training step {update}", str(error), "a finite loss and finite gradients", hint)
+
+    def close(self) -> None:
+        """Let other processes have the folder."""
+        if self._lock is not None:
+            self._lock.close()
+
+
+def _lock(folder: Path) -> IO[str]:
+    """Lock the folder; the operating system frees it when this process ends, however it does."""
+    file = (folder / ".lock").open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        holder = file.read().strip() or "another"
+        file.close()
+        hint = "wait for it, stop it, or choose another --out"
+        raise BadInputError(folder, f"a run that process {holder} trains", "a free folder", hint) from None
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file
+
+
+def _refuse_another(folder: Path, settings: Mapping[str, Any]) -> None:
+    record = folder / "config.json"
     if not record.exists():
         return
-    before = json.loads(record.read_text())
-    for section, values in settings.items():
-        old = before.get(section)
-        if isinstance(values, dict) and isinstance(old, dict):
-            bound = [key for key in values if key not in free.get(section, ())]
-            values, old = ({key: part.get(key) for key in bound} for part in (values, old))
-        if values != old:
-            raise BadInputError(
-                out,
-                f"a run with another [{section}]",
-                "the same configuration, to continue it",
-                "choose another --out, or repeat the earlier overrides",
-            )
+    hint = "choose another --out"
+    try:
+        before = json.loads(record.read_text(encoding="utf-8"))
+        known = isinstance(before, dict)
+    except ValueError:
+        known = False
+    require(known, record, "no JSON object", "a run's configuration", hint)
+    if before.get("format") != FORMAT:
+        found = f"format {before.get('format')}, of another version"
+        raise BadInputError(folder, found, f"{FORMAT}", f"{hint}, or continue it with the version that wrote it")
+    require(before["kind"] == settings["kind"], folder, f"a run of kind {before['kind']}", settings["kind"], hint)
+    old, new = (_flat(one["identity"]) for one in (before, json.loads(json.dumps(settings))))
+    for key in sorted(old.keys() | new.keys()):
+        if old.get(key) != new.get(key):
+            section = key.removeprefix("recipe.").partition(".")[0]
+            found = f"a run with another [{section}]: {key.removeprefix('recipe.')} = {old.get(key)!r}"
+            raise BadInputError(folder, found, repr(new.get(key)), f"{hint}, or repeat the earlier arguments")
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+class MetricsLog:
+    """One JSON object a line in `RUN/metrics.jsonl`, and the trackers that were asked for.
+
+    Args:
+        run: The run's folder.
+        trackers: Any of `tensorboard` and `wandb`.
+        settings: The resolved configuration, shown by trackers.
+        start: Steps already done; later lines, which a kill may have left behind, are dropped.
+
+    Raises:
+        MissingExtraError: When a tracker is not installed.
+    """
+
+    def __init__(self, run: Path, trackers: tuple[str, ...], settings: Mapping[str, Any], start: int) -> None:
+        path = run / "metrics.jsonl"
+        if path.exists():
+            kept = [line for line in path.read_text().splitlines() if _step(line) <= start]
+            write_atomically(path, "".join(f"{line}\n" for line in kept))
+        self._file = path.open("a", buffering=1)
+        self._board = _tensorboard(run, start) if "tensorboard" in trackers else None
+        self._wandb = _wandb(run, settings) if "wandb" in trackers else None
+
+    def write(self, step: int, split: str, metrics: Mapping[str, float]) -> None:
+        """Log the metrics of one split after `step` steps."""
+        self._file.write(json.dumps({"step": step, "split": split, **metrics}) + "\n")
+        if self._board is not None:
+            for name, value in metrics.items():
+                self._board.add_scalar(f"{split}/{name}", value, step)
+        if self._wandb is not None:
+            self._wandb.log({f"{split}/{name}": value for name, value in metrics.items()}, step=step)
+
+    def close(self) -> None:
+        """Flush everything."""
+        self._file.close()
+        if self._board is not None:
+            self._board.close()
+        if self._wandb is not None:
+            self._wandb.finish()
+
+
+def _step(line: str) -> float:
+    """Return the step of a logged line; infinity for a half-written last line."""
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return float("inf")
+
+
+def _tensorboard(run: Path, start: int) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise MissingExtraError("tensorboard", "track") from None
+    return SummaryWriter(str(run / "tensorboard"), purge_step=start + 1)
+
+
+def _wandb(run: Path, settings: Mapping[str, Any]) -> Any:
+    try:
+        import wandb
+    except ImportError:
+        raise MissingExtraError("wandb", "track") from None
+    return wandb.init(dir=str(run), name=run.name, config=dict(settings), resume="allow", id=run.name)

@@ -15,7 +15,7 @@ from counterpoint.data.store import MemoryStore
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import NonFiniteError
 from counterpoint.training.checkpoint import list_checkpoints, load_checkpoint
-from counterpoint.training.fit import TrainConfig
+from counterpoint.training.recipe import TrainConfig
 from tests.conftest import moving_square_store
 from tests.training.test_checkpoint import equal
 from tests.training.toy import learner, run, toy
@@ -110,7 +110,9 @@ def test_divergence_told_only_when_saving_is_the_same_message(store: MemoryStore
     assert load_checkpoint(list_checkpoints(tmp_path / "checkpoints")[-1])[0] == 5
 
 
-def test_epochs_and_steps() -> None:
+def test_steps_cap_epochs() -> None:
     assert TrainConfig(epochs=3, batch_size=8).total_steps(10) == 4
-    with pytest.raises(BadInputError, match="one of the two"):
-        TrainConfig(epochs=3, steps=3).total_steps(10)
+    assert TrainConfig(epochs=3, steps=3, batch_size=8).total_steps(10) == 3
+    assert TrainConfig(epochs=3, steps=9, batch_size=8).total_steps(10) == 4
+    with pytest.raises(BadInputError, match="a number of steps"):
+        TrainConfig().total_steps(10)

@@ -18,15 +18,11 @@ from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.objectives import StepObjective, objective_names
 from counterpoint.training.checkpoint import list_checkpoints, load_checkpoint
-from counterpoint.training.pretrain import pretrain
-from counterpoint.training.pretrain_steps import (
-    build_step_objective,
-    evenly_spaced_frames,
-    load_step_config,
-    pretrain_recipe,
-    pretrain_steps,
-)
+from counterpoint.training.recipe import load_recipe
+from counterpoint.training.train import train
+from counterpoint.training.transitions import TransitionsRecipe, build_step_objective, evenly_spaced_frames
 from tests.data.numbered import numbered_store
+from tests.training.runs import pretrain
 from tests.training.step_data import SIZE, control_store, write_control_set, write_recipe
 from tests.training.test_checkpoint import equal
 
@@ -46,6 +42,16 @@ NARROW: dict[str, dict[str, Any]] = {
 
 def recipe(folder: Path, objective: str = "premier_taco") -> str:
     return str(write_recipe(folder / f"{objective}.toml", objective, NARROW[objective]))
+
+
+def load_step_config(name: str, overrides: dict[str, Any]) -> TransitionsRecipe:
+    found = load_recipe(name, overrides)
+    assert isinstance(found, TransitionsRecipe)
+    return found
+
+
+def pretrain_steps(config: TransitionsRecipe, store: EpisodeStore, out: Path, val: EpisodeStore | None = None) -> Path:
+    return train(config, store, out, validation=val).model
 
 
 def data(folder: Path, name: str = "data", **settings: Any) -> Path:
@@ -75,7 +81,7 @@ def test_the_folder_holds_the_encoder_that_was_trained(tmp_path: Path) -> None:
     assert folder == tmp_path / "run" / "model"
     config = load_step_config(recipe(tmp_path), {})
     trained = build_step_objective(config, control_store())
-    trained.load_state_dict(last_state(tmp_path / "run")["objective"])
+    trained.load_state_dict(last_state(tmp_path / "run")["learner"]["objective"])
     frames = torch.randint(0, 256, (3, 2, SIZE, SIZE, 3), dtype=torch.uint8)
     with torch.no_grad():
         expected = trained.encoder.eval()(frames)
@@ -132,7 +138,7 @@ def test_a_run_through_the_recipe_goes_on(tmp_path: Path) -> None:
         cut = pretrain(recipe(tmp_path), tmp_path / "data", tmp_path / "cut", {"train.steps": steps})
     assert all(torch.equal(value, weights(cut)[name]) for name, value in weights(whole).items())
     record = json.loads((tmp_path / "cut" / "config.json").read_text())
-    assert record["paths"] == [str(tmp_path / "data")]
+    assert record["data"]["path"] == str(tmp_path / "data")
     assert record["recipe"] == recipe(tmp_path)
     assert record["provenance"]["packages"]["torch"]
 
@@ -155,7 +161,7 @@ def test_domains_of_other_actions_train_together(tmp_path: Path) -> None:
     narrow = data(tmp_path / "a", "arm", action_dim=2)
     wide = write_control_set(tmp_path / "b" / "arm", {"train": control_store(3, action_dim=5, seed=2)})
     folder = pretrain(recipe(tmp_path), [narrow, wide], tmp_path / "run", {})
-    state = last_state(tmp_path / "run")["objective"]
+    state = last_state(tmp_path / "run")["learner"]["objective"]
     assert state["heads.psi.0.layers.0.weight"].shape[1] == 5
     assert {line["split"] for line in logged(tmp_path / "run")} == {"train", "val"}
     both = [open_dataset(path, split="train") for path in (narrow, wide)]
@@ -275,7 +281,7 @@ def test_data_that_lack_something_are_refused(tmp_path: Path) -> None:
         ({"data.balance": "even"}, "data.balance = 'even'"),
         ({"data.camera": "back"}, "back"),
         ({"data.train_split": "training"}, "training"),
-        ({"train.steps": None}, "steps = None"),
+        ({"train.steps": None}, "a number of steps"),
         ({"initialize_from": "nowhere/at/all"}, "nowhere/at/all"),
     ],
 )
@@ -298,8 +304,10 @@ def test_objectives_on_clips_take_one_data_set(tmp_path: Path) -> None:
     path = data(tmp_path)
     with pytest.raises(BadInputError, match="2 data sets; expected one"):
         pretrain("decisionnce_t-demo", [path, path], tmp_path / "run", {})
+    mixed = path.parent / "mixed.toml"
+    mixed.write_text('kind = "transitions"\n[objective]\nname = "decisionnce_t"\n')
     with pytest.raises(BadInputError, match=r"objective\.name = 'decisionnce_t'"):
-        load_step_config("decisionnce_t-demo", {"encoder": {}, "data": {}})
+        load_recipe(mixed)
 
 
 def test_validation_knows_tasks_by_their_numbers_in_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,7 +326,7 @@ def test_validation_knows_tasks_by_their_numbers_in_training(tmp_path: Path, mon
     monkeypatch.setattr(Sampler, "__init__", spied)
     changes = {"objective.tasks": 4, "train.steps": 1, "train.eval_every": 1}
     name = recipe(tmp_path, "multitask_cloning")
-    pretrain_recipe(name, [first, second], tmp_path / "run", changes)
+    pretrain(name, [first, second], tmp_path / "run", changes)
     assert tasks == [[0, 1, 2, 3, 2, 3], [3, 2]]
     assert "val" in {line["split"] for line in logged(tmp_path / "run")}  # of `valid`, as robomimic calls it
     record = json.loads((tmp_path / "run" / "config.json").read_text())["tasks"]
@@ -345,4 +353,4 @@ def test_frames_of_two_sizes_are_refused(tmp_path: Path) -> None:
 def test_a_data_set_given_twice_is_refused(tmp_path: Path) -> None:
     path = data(tmp_path)
     with pytest.raises(BadInputError, match="its own name"):
-        pretrain_recipe(recipe(tmp_path), [path, path], tmp_path / "run", {})
+        pretrain(recipe(tmp_path), [path, path], tmp_path / "run", {})

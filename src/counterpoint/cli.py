@@ -1,0 +1,388 @@
+"""The command line: parses, calls one function of a room, and turns bad input into one message and exit code 2.
+
+Rooms are imported inside the functions, so that `counterpoint --help` loads no torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import tyro
+from tyro.conf import AvoidSubcommands, Positional, UseAppendAction, arg
+
+from counterpoint.config import recipe_names, recipe_title, suggestion
+from counterpoint.errors import BadInputError, MissingExtraError, refused_by_the_system, require
+
+__all__ = ["main"]
+
+DESCRIPTION = "Learn representations of trajectories by contrast, and put them to work."
+
+app, data = tyro.extras.SubcommandApp(), tyro.extras.SubcommandApp()
+
+Paths = Annotated[tuple[Path, ...], arg(metavar="PATH...")]
+Device = Annotated[str | None, arg(metavar="DEVICE")]
+Number = Annotated[int | None, arg(metavar="INT")]
+Name = Annotated[str | None, arg(metavar="NAME")]
+
+SUITES = {
+    "metaworld": "counterpoint.envs.metaworld.collect:MetaWorldCollectConfig:collect_metaworld",
+    "robosuite": "counterpoint.envs.robosuite.collect:RobosuiteCollectConfig:collect_robosuite",
+    "dmc": "counterpoint.envs.dmc.collect:DMCCollectConfig:collect_dmc",
+    "pointmaze": "counterpoint.envs.goal.collect:PointMazeCollect:collect_pointmaze",
+}
+"""Suite -> module, configuration and function that record its scripted experts."""
+
+COMMANDS = (*("collect", "data", "train", "evaluate", "reward", "report", "convert", "recipes"), "--version")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; bad input ends in one message and exit code 2."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        try:
+            _run(given)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # `counterpoint ... | head`: nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except (BadInputError, MissingExtraError, OSError) as error:
+        message = refused_by_the_system(error) if isinstance(error, OSError) else error
+        if message is None:
+            raise
+        print(f"counterpoint: {message}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("counterpoint: interrupted; run the same command again to continue", file=sys.stderr)
+        sys.exit(130)
+
+
+def _run(given: list[str]) -> None:
+    first, second = (*given, "", "")[:2]
+    if first == "--version":
+        print(f"counterpoint {metadata.version('counterpoint')}")
+    elif first and not first.startswith("-") and first not in COMMANDS:
+        hint = suggestion(first, COMMANDS) or "`counterpoint --help` lists them"
+        raise BadInputError(f"command {first!r}", "no such command", f"one of {', '.join(COMMANDS)}", hint)
+    elif first == "train" and second and not second.startswith("-"):
+        _train(second, given[2:])
+    elif first == "collect" and second and not second.startswith("-"):
+        _collect(second, given[2:])
+    else:
+        app.cli(prog="counterpoint", description=DESCRIPTION, args=given)
+
+
+@app.command(name="collect")
+def collect(suite: Positional[Literal["metaworld", "robosuite", "dmc", "pointmaze"]], /) -> None:
+    """Record scripted experts of a simulator as data sets. An interrupted call continues.
+
+    Args:
+        suite: The simulator; `counterpoint collect SUITE --help` lists its settings.
+    """
+
+
+def _collect(suite: str, arguments: list[str]) -> None:
+    hint = suggestion(suite, list(SUITES)) or "choose one of these"
+    require(suite in SUITES, f"collect {suite!r}", "no such simulator", f"one of {', '.join(SUITES)}", hint)
+    module, config, function = SUITES[suite].split(":")
+    room = import_module(module)
+    kind = getattr(room, config)
+    settings = _parsed(kind, arguments, f"collect {suite}", kind.__doc__)
+    print(f"Wrote {getattr(room, function)(settings)}")
+
+
+@app.command(name="train")
+def train(
+    recipe: Positional[Annotated[str, arg(metavar="RECIPE")]],
+    /,
+    *,
+    out: Path,
+    data: Paths = (),
+    env: Annotated[str | None, arg(metavar="ID")] = None,
+    start_from: Annotated[str | None, arg(metavar="RUN")] = None,
+    device: Device = None,
+) -> None:
+    """Train a recipe: an encoder, a policy or an agent. Run it again to continue an interrupted run.
+
+    `counterpoint train RECIPE --help` lists every key of the recipe, such as --train.steps.
+
+    Args:
+        recipe: A recipe's name (see `counterpoint recipes`), the path of a TOML file, or an agent's name.
+        out: The run's folder.
+        data: Data sets; several, each with its own action space, for recipes of transitions.
+        env: A goal environment, such as FetchReach-v4: trained in, or evaluated in where there are data.
+        start_from: A saved encoder that cloning starts from, or a saved diffusion policy to fine-tune.
+        device: cpu, cuda or cuda:N; a GPU by default where there is one.
+    """
+
+
+@dataclasses.dataclass(frozen=True)
+class _TrainArguments:
+    """The arguments of `train` beside the recipe's keys.
+
+    Attributes:
+        out: The run's folder.
+        data: Data sets; several, each with its own action space, for recipes of transitions.
+        env: A goal environment, such as FetchReach-v4: trained in, or evaluated in where there are data.
+        start_from: A saved encoder that cloning starts from, or a saved diffusion policy to fine-tune.
+        device: cpu, cuda or cuda:N; a GPU by default where there is one.
+    """
+
+    out: Path
+    data: Paths = ()
+    env: Annotated[str | None, arg(metavar="ID")] = None
+    start_from: Annotated[str | None, arg(metavar="RUN")] = None
+    device: Device = None
+
+
+def _train(name: str, arguments: list[str]) -> None:
+    from counterpoint.training.recipe import load_recipe
+
+    default = load_recipe(name, data=_values(arguments, "--data"), env=next(iter(_values(arguments, "--env")), None))
+    typed = dataclasses.make_dataclass(
+        "TrainArguments",
+        [("recipe", Annotated[type(default), arg(name="")], dataclasses.field(default=default))],
+        bases=(_TrainArguments,),
+        frozen=True,
+    )
+    typed.__doc__ = _TrainArguments.__doc__
+    title = recipe_title(name) if name in recipe_names() else str(type(default).__doc__).splitlines()[0]
+    given: Any = _parsed(typed, arguments, f"train {name}", title)
+    changed = _changes(default.model_dump(mode="json"), given.recipe.model_dump(mode="json"))
+    from counterpoint.training.train import train as run
+
+    recipe = load_recipe(name, changed, data=given.data, env=given.env)
+    finished = run(recipe, given.data, given.out, given.env, start_from=given.start_from, device=given.device)
+    print(f"Wrote {finished.model}")
+
+
+def _values(arguments: Sequence[str], flag: str) -> tuple[str, ...]:
+    """Return the values of a flag before everything is parsed: what a recipe means depends on data and environment."""
+    values: list[str] = []
+    for number, argument in enumerate(arguments):
+        if argument.startswith(f"{flag}="):
+            values = [argument.partition("=")[2]]
+        elif argument == flag:
+            rest = arguments[number + 1 :]
+            end = next((i for i, value in enumerate(rest) if value.startswith("--")), len(rest))
+            values = list(rest[:end])
+    return tuple(values)
+
+
+def _changes(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    changed: dict[str, Any] = {}
+    for key, value in after.items():
+        if isinstance(value, dict) and isinstance(before.get(key), dict):
+            changed |= _changes(before[key], value, f"{prefix}{key}.")
+        elif before.get(key) != value:
+            changed[f"{prefix}{key}"] = value
+    return changed
+
+
+Parsed = TypeVar("Parsed")
+
+
+def _parsed(kind: type[Parsed], arguments: Sequence[str], command: str, description: str | None) -> Parsed:
+    prog = f"counterpoint {command}"
+    return tyro.cli(kind, args=arguments, prog=prog, description=description, config=(AvoidSubcommands,))
+
+
+@app.command
+def evaluate(
+    run: Positional[Path],
+    /,
+    *,
+    env: Annotated[str | None, arg(metavar="ID")] = None,
+    episodes: int = 50,
+    envs: int = 2,
+    seed: int = 0,
+    video: int = 0,
+    device: Annotated[str | None, arg(metavar="DEVICE")] = None,
+) -> None:
+    """Run a trained agent or policy and write RUN/evaluation.json: success with its interval.
+
+    Args:
+        run: The run's folder.
+        env: Another environment than the one it was trained for; SUITE/TASK for a policy trained on demonstrations.
+        episodes: Number of episodes.
+        envs: Environments side by side; the result does not depend on it.
+        seed: Random seed of the episodes, which never meet those of training.
+        video: Number of episodes that are written as RUN/videos/episode-NUMBER.mp4.
+        device: Device of the networks; a GPU where there is one.
+    """
+    from counterpoint.evaluation.evaluate import evaluate as written
+
+    print(f"Wrote {written(run, env, episodes=episodes, envs=envs, seed=seed, video=video, device=device)}")
+
+
+@app.command
+def recipes() -> None:
+    """List the recipes: name, kind and first line."""
+    from counterpoint.config import read_recipe
+
+    for name in recipe_names():
+        print(f"{name:30} {read_recipe(name)['kind']:12} {recipe_title(name)}")
+
+
+@app.command
+def reward(
+    videos: Positional[tuple[Path, ...]],
+    /,
+    *,
+    instruction: Annotated[str | None, arg(metavar="TEXT")] = None,
+    model: Annotated[str, arg(metavar="RUN")],
+    out: Path,
+    against: Annotated[tuple[str, ...], arg(metavar="TEXT...")] = (),
+    goal: Annotated[Path | None, arg(metavar="IMAGE")] = None,
+    form: Literal["potential", "transition", "goal", "language"] | None = None,
+    device: Annotated[str, arg(metavar="DEVICE")] = "cpu",
+) -> None:
+    """Plot the reward curve of videos: CSV, PNG and a page with the frames under a cursor on the curve.
+
+    Args:
+        videos: Video files.
+        instruction: What the videos should show being done; this or --goal.
+        model: A run's folder, a folder of saved weights or a Hub id.
+        out: Where the files go.
+        against: Other instructions, plotted beside it.
+        goal: Image of the goal, for a reward without words.
+        form: The reward, where it is not the one that the encoder was trained for.
+        device: The device that computes, such as cuda.
+    """
+    from counterpoint.rewards.curves import reward_command
+
+    written = reward_command(
+        videos, instruction, against=against, goal=goal, form=form, model=model, out=out, device=device
+    )
+    for path in written:
+        print(f"Wrote {path}")
+
+
+@app.command
+def report(
+    run: Positional[Path],
+    /,
+    *,
+    data: Annotated[Path | None, arg(metavar="PATH")] = None,
+    split: Annotated[str | None, arg(metavar="SPLIT")] = None,
+    device: Annotated[str, arg(metavar="DEVICE")] = "cpu",
+) -> None:
+    """Write a run's report: one page, RUN/report.html, and its numbers with intervals, RUN/report.json.
+
+    Args:
+        run: The run's folder.
+        data: Episodes to report on; by default the run's own data.
+        split: Which split of the data; by default `test`, or `val` where there is no `test`.
+        device: The device that computes, such as cuda.
+    """
+    from counterpoint.evaluation.report import write_report
+
+    print(f"Wrote {write_report(run, data=data, split=split, device=device)}")
+
+
+@app.command
+def convert(method: Positional[Literal["decisionnce", "actol"]], checkpoint: Positional[Path], /, *, out: Path) -> None:
+    """Turn a checkpoint that a paper's authors released into ours.
+
+    Args:
+        method: Whose checkpoint it is.
+        checkpoint: The authors' file.
+        out: The folder to write.
+    """
+    from counterpoint.encoders.convert import convert_checkpoint
+
+    print(f"Wrote {convert_checkpoint(method, checkpoint, out)}")
+
+
+@data.command(name="info")
+def data_info(path: Positional[Path], /) -> None:
+    """Say what a data set holds: episodes, cameras, instructions, splits.
+
+    Args:
+        path: A LeRobot, video-folder, EPIC-KITCHENS, robomimic, LIBERO, DrQ-v2, RLBench or Minari data set, or a
+            training store.
+    """
+    from counterpoint.data.commands import info
+
+    info(path)
+
+
+@data.command(name="doctor")
+def data_doctor(path: Positional[Path], /) -> None:
+    """Look for damage: timestamps, indices, frame counts, statistics, decodability, masks. Exit code 2 for any.
+
+    Args:
+        path: A LeRobot, video-folder, EPIC-KITCHENS, robomimic, LIBERO, DrQ-v2, RLBench or Minari data set, or a
+            training store.
+    """
+    from counterpoint.data.commands import doctor
+
+    sys.exit(doctor(path))
+
+
+@data.command(name="convert")
+def data_convert(
+    path: Positional[Path],
+    out: Positional[Path],
+    /,
+    *,
+    size: Annotated[int | None, arg(metavar="INT")] = None,
+    fps: Annotated[int | None, arg(metavar="INT")] = None,
+) -> None:
+    """Write any data set that can be read as LeRobot v3.
+
+    Args:
+        path: What to read.
+        out: The folder to write; must not exist.
+        size: Height and width to resize frames to, in pixels; by default they stay as they are.
+        fps: Frames a second to write, where the episodes differ; by default their own, rounded.
+    """
+    from counterpoint.data.commands import convert
+
+    convert(path, out, size=size, fps=fps)
+
+
+@data.command(name="masks")
+def data_masks(
+    path: Positional[Path],
+    out: Positional[Path],
+    /,
+    *,
+    source: Annotated[Path | None, arg(name="from", metavar="FOLDER")] = None,
+    sam: Annotated[str | None, arg(metavar="MODEL")] = None,
+    camera: Annotated[str | None, arg(metavar="NAME")] = None,
+    point: Annotated[tuple[tuple[float, float], ...], UseAppendAction, arg(metavar="X Y")] = (),
+    box: Annotated[tuple[float, float, float, float] | None, arg(metavar="LEFT TOP RIGHT BOTTOM")] = None,
+    batch_size: int = 8,
+    device: Annotated[str | None, arg(metavar="NAME")] = None,
+) -> None:
+    """Write a copy of a LeRobot data set with masks of the robot: from files, or by the Segment Anything Model.
+
+    The mask of the camera `top` becomes the camera `top_mask`, kept without loss.
+
+    Args:
+        path: A LeRobot data set.
+        out: The folder to write; must not exist.
+        source: Masks made elsewhere, episode_000000/CAMERA/000000.png and so on, or episode_000000.npz with an array
+            bool or uint8 [T, H, W] a camera: 0 off the robot, 1 or 255 on it.
+        sam: Make masks by this model: a name on the Hub, such as facebook/sam-vit-base, or a folder.
+        camera: Whose pictures the model looks at; the first camera by default.
+        point: A pixel on the robot, for the model; may be given several times. It holds for all frames.
+        box: A box about the robot, for the model.
+        batch_size: Frames the model looks at together.
+        device: Where the model runs; a GPU by default where there is one.
+    """
+    from counterpoint.data.masks.command import write_masks
+
+    write_masks(
+        path, out, files=source, sam=sam, camera=camera, points=point, box=box, batch_size=batch_size, device=device
+    )
+
+
+app.command(data, name="data", help="Inspect, check and convert data sets.")

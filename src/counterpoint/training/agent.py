@@ -1,0 +1,220 @@
+"""Recipes of kind `agent`: a goal-reaching agent learns online in an environment, or offline from a data set."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+from pydantic import BaseModel, Field
+
+from counterpoint.agents import AGENTS, SavedAgent, make_agent
+from counterpoint.agents.base import Agent
+from counterpoint.config import FrozenConfig, free, suggestion
+from counterpoint.data.formats import open_dataset
+from counterpoint.data.formats.minari.files import is_minari
+from counterpoint.data.formats.minari.reader import load_minari, replay_from_store
+from counterpoint.data.replay import ReplayBuffer
+from counterpoint.data.sampler import Sampler
+from counterpoint.data.store import EpisodeStore
+from counterpoint.envs.goal.env import EnvConfig, env_facts, goal_envs, in_another_env, matched
+from counterpoint.envs.vector import VectorEnv
+from counterpoint.errors import BadInputError, require
+from counterpoint.evaluation.rollout import episode_seed, means, report, rollout
+from counterpoint.files import write_atomically
+from counterpoint.training.fit import Source
+from counterpoint.training.online import OnlineConfig, OnlineSource
+from counterpoint.training.recipe import LoopConfig, Recipe, named
+from counterpoint.training.run import Run
+from counterpoint.training.train import Given, Job, Plan
+
+__all__ = ["AgentRecipe", "OfflineDataConfig", "open_replay", "recorded_evaluation"]
+
+
+class OfflineDataConfig(FrozenConfig):
+    """How a data set of episodes is read, and how an agent trained on it is evaluated.
+
+    Attributes:
+        goals: `coordinates` reads the goal coordinates where the data tell them apart (`achieved_goal`), `state`
+            takes whole states as goals.
+        eval_episodes: Episodes of one evaluation, where an environment is given.
+        eval_envs: Environments that evaluate side by side.
+    """
+
+    goals: Literal["coordinates", "state"] = "coordinates"
+    eval_episodes: int = free(20, ge=1)
+    eval_envs: int = free(2, ge=1)
+
+
+class OfflineTrainConfig(LoopConfig):
+    """The offline loop's settings.
+
+    Attributes:
+        steps: Updates.
+        batch_size: Transitions an update.
+    """
+
+    steps: int | None = free(500_000, ge=1)
+    batch_size: int = Field(256, ge=2)
+    log_every: int = free(200, ge=1)
+    eval_every: int = free(10_000, ge=0)
+    save_every: int = free(10_000, ge=1)
+
+
+class AgentRecipe(Recipe):
+    """A goal-reaching agent.
+
+    Attributes:
+        kind: The kind of recipe.
+        agent: The agent and its settings.
+        env: The environment that it trains in online, and is evaluated in offline.
+        online: The online loop.
+        train: The offline loop.
+        data: How an offline data set is read.
+    """
+
+    kind: Literal["agent"] = "agent"
+    agent: Any
+    env: EnvConfig | None = None
+    online: OnlineConfig = OnlineConfig()
+    train: OfflineTrainConfig = OfflineTrainConfig()
+    data: OfflineDataConfig = OfflineDataConfig()
+
+    @property
+    def loop(self) -> LoopConfig:
+        """The settings of the online loop."""
+        return self.online
+
+    @classmethod
+    def sections(cls, tree: Any, where: str) -> dict[str, type[BaseModel]]:
+        """Return the class of the agent's section."""
+        section = tree.get("agent")
+        name = section.get("name") if isinstance(section, Mapping) else None
+        hint = suggestion(str(name), list(AGENTS)) or "choose one of these"
+        require(name in AGENTS, f"{where} [agent]", f"name = {name!r}", f"one of {', '.join(AGENTS)}", hint)
+        return {"agent": named(AGENTS[str(name)].config, str(name))}
+
+    def plan(self, given: Given, accelerator: Accelerator) -> Plan:
+        """Open the data set, make the environment for a moment, and build the agent."""
+        expected = "--env for online training, --data for offline training"
+        require(self.env or given.data, "train", "neither an environment nor a data set", expected, "give one of them")
+        spaces, episode_steps = env_facts(self.env) if self.env is not None else (None, 0)
+        buffer, seed, loop = None, self.online.seed, self.loop
+        identity: dict[str, Any] = {"fingerprint": None}
+        facts: dict[str, Any] = {}
+        if given.data:
+            data = given.one()
+            buffer = open_replay(data, self.data)
+            spaces = matched(spaces, buffer.spaces, str(data)) if spaces is not None else buffer.spaces
+            needed = f"rewards to learn from, which {self.agent.name} needs"
+            hint = "choose an agent that learns from states alone, such as td_infonce"
+            rewarded = not AGENTS[self.agent.name].agent.needs_reward or buffer.rewards_differ()
+            require(rewarded, str(data), "the same reward at every step", needed, hint)
+            seed, loop, identity = self.train.seed, self.train, {"fingerprint": buffer.fingerprint}
+            if isinstance(data, str | Path):
+                facts = {"data_source": {"path": str(data)} | identity}
+        assert spaces is not None
+        set_seed(seed)
+        agent = make_agent(self.agent.model_dump(), spaces, seed=seed, device=accelerator.device)
+
+        def build(run: Run) -> Job:
+            def save(folder: Path) -> None:
+                env = self.env.model_dump(mode="json") if self.env else None
+                SavedAgent(agent, env, buffer.action_bounds if buffer else None).save_pretrained(folder)
+
+            if buffer is None:
+                return self._online(agent, run, episode_steps, save)
+            bound = agent.sampling().bind(buffer)
+            replay = Sampler(buffer, bound, batch_size=self.train.batch_size, seed=self.train.seed)
+            evaluate = None
+            if self.env is not None:
+                envs = goal_envs(self.env, self.data.eval_envs)
+                evaluate = _evaluation(agent, envs, self.data.eval_episodes, self.train.seed, run)
+            return Job(agent, Source(replay), save, evaluate=evaluate)
+
+        return Plan(identity, build, facts, loop)
+
+    def _online(self, agent: Agent, run: Run, episode_steps: int, save: Callable[[Path], object]) -> Job:
+        assert self.env is not None
+        online, replay = self.online, run.folder / "replay"
+        if not run.checkpoints.exists():
+            shutil.rmtree(replay, ignore_errors=True)  # a run that was never saved begins again
+        # Transitions that the oldest kept checkpoint refers to must not be overwritten before that checkpoint is gone.
+        slack = (online.keep + 1) * (online.save_every + online.envs * episode_steps)
+        # Where goals are what is seen, images above all, one copy of each is enough.
+        same = self.env.observations == "image" or self.env.goals != "coordinates"
+        buffer = ReplayBuffer(
+            agent.spaces, capacity=online.capacity, folder=replay, slack=slack, goal_is_observation=same
+        )
+        envs, evaluators = (goal_envs(self.env, online.envs, online.worker_timeout) for _ in range(2))
+        evaluate = _evaluation(agent, evaluators, online.eval_episodes, online.seed, run)
+        return Job(agent, OnlineSource(agent, buffer, envs, online), save, evaluate=evaluate)
+
+
+def _evaluation(agent: Agent, envs: VectorEnv, episodes: int, seed: int, run: Run) -> Callable[[int], dict[str, float]]:
+    """Return a function that rolls the agent out and writes `RUN/result.json`."""
+    seeds = [episode_seed(seed, 1, number) for number in range(episodes)]
+
+    def evaluate(steps: int) -> dict[str, float]:
+        with envs:
+            results = rollout(agent, envs, seeds)
+        # Before the checkpoint that may follow: a finished run always has its result.
+        write_atomically(run.folder / "result.json", json.dumps({"steps": steps, **report(results)}, indent=1))
+        return means(results)
+
+    return evaluate
+
+
+def adapted(tree: Mapping[str, Any], data: tuple[object, ...], env: str | None) -> dict[str, Any]:
+    """Return a recipe's tree in the given environment, or in the one that the data set's recorder names."""
+    own = dict(tree)
+    if env is not None:
+        own["env"] = in_another_env(own.get("env") or {}, env)
+    elif len(data) == 1 and isinstance(data[0], str | Path):
+        own["env"] = (own.get("env") or {}) | recorded_evaluation(data[0]) or None
+    return own
+
+
+def open_replay(data: str | Path | EpisodeStore, config: OfflineDataConfig) -> ReplayBuffer:
+    """Read a data set as a replay buffer.
+
+    Args:
+        data: A Minari folder or id, the folder `counterpoint collect pointmaze` wrote (its `train` is taken), or
+            a LeRobot data set with states and actions.
+        config: How it is read.
+
+    Raises:
+        BadInputError: When there is no such data set, or it holds no goals to learn from.
+    """
+    if isinstance(data, EpisodeStore):
+        return replay_from_store(data)
+    path = Path(data).expanduser()
+    if is_minari(path / "train"):
+        return load_minari(path / "train", goals=config.goals)
+    if is_minari(path) or not path.exists():
+        return load_minari(str(data), goals=config.goals)
+    return replay_from_store(open_dataset(path))
+
+
+def recorded_evaluation(data: str | Path) -> dict[str, Any]:
+    """Return the environment's settings that a data set's recorder says to evaluate in; none where it says none.
+
+    Raises:
+        BadInputError: When the recorder's note is damaged.
+    """
+    path = Path(data).expanduser()
+    for folder in (path, path.parent):
+        note = folder / "collect.json"
+        if note.is_file() and is_minari(folder / "train"):
+            try:
+                return dict(json.loads(note.read_text(encoding="utf-8"))["evaluation"])
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                found = f"no environment to evaluate in ({type(error).__name__}: {error})"
+                expected = 'JSON with an environment\'s settings under "evaluation"'
+                hint = "name the environment with --env, or record the data again"
+                raise BadInputError(note, found, expected, hint) from None
+    return {}

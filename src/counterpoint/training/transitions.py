@@ -1,0 +1,254 @@
+"""Recipes of kind `transitions`: an observation encoder learns from logged control data of many tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+from pydantic import BaseModel
+
+from counterpoint.config import FrozenConfig, free
+from counterpoint.data.cache import cached
+from counterpoint.data.formats import open_dataset, split_names
+from counterpoint.data.prepared import together, validation_split
+from counterpoint.data.sampler import Sampler
+from counterpoint.data.statistics import action_statistics
+from counterpoint.data.store import (
+    Cameras,
+    EpisodeStore,
+    MultiTaskStore,
+    camera_images,
+    camera_names,
+    task_table,
+    uneven_frames,
+)
+from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
+from counterpoint.errors import BadInputError, require
+from counterpoint.objectives import StepObjective, objective_class
+from counterpoint.training.fit import Source
+from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
+from counterpoint.training.recipe import Recipe, TrainConfig, objective_section
+from counterpoint.training.run import Run
+from counterpoint.training.train import Given, Job, Plan, data_facts
+
+__all__ = ["TransitionsRecipe", "action_dim", "build_step_objective", "centred", "fresh_encoder", "load_encoder"]
+
+CENTRE_FRAMES = 2048
+"""Frames that the mean image is taken over, evenly spaced through the training episodes."""
+
+
+class StepDataConfig(FrozenConfig):
+    """Which episodes, and how they are sampled. Frames come at the encoder's size.
+
+    Attributes:
+        camera: Name of the camera, or of as many as the encoder has, in its order; the data's first by default.
+        train_split: Split to train on, where the data have splits; none takes everything.
+        val_split: Split to validate on, where the data have it; `val` means `valid` where the data call it so.
+        balance: `steps` samples every step alike, so that a task weighs as much as it has data; `tasks` samples a task
+            first.
+        cache: Folder of training stores; by default the user's cache folder.
+    """
+
+    camera: str | tuple[str, ...] | None = None
+    train_split: str | None = "train"
+    val_split: str | None = "val"
+    balance: Literal["steps", "tasks"] = "steps"
+    cache: str | None = free(None)
+
+
+class TransitionsRecipe(Recipe):
+    """An observation encoder that learns from transitions of one or more domains.
+
+    Attributes:
+        kind: The kind of recipe.
+        objective: The objective and its settings.
+        encoder: The encoder's architecture.
+        data: Which episodes.
+        optimizer: The optimiser and its schedule.
+        train: The loop.
+        initialize_from: A folder or Hub id of an observation encoder to start from: fine-tuning with the objective
+            (Premier-TACO, Figure 8).
+    """
+
+    kind: Literal["transitions"] = "transitions"
+    objective: Any
+    encoder: ObservationConfig = ObservationConfig()
+    data: StepDataConfig = StepDataConfig()
+    optimizer: OptimizerConfig = OptimizerConfig(lr=1e-4)
+    train: TrainConfig = TrainConfig()
+    initialize_from: str | None = None
+
+    @property
+    def loop(self) -> TrainConfig:
+        """The settings of the loop."""
+        return self.train
+
+    @classmethod
+    def sections(cls, tree: Any, where: str) -> dict[str, type[BaseModel]]:
+        """Return the class of the objective's section."""
+        return {"objective": objective_section(tree, where, StepObjective)}
+
+    def plan(self, given: Given, accelerator: Accelerator) -> Plan:
+        """Open the data sets and build the encoder."""
+        self.train.total_steps(1)
+        require(given.data, "--data", "none", "one or more data sets", "name them")
+        source, held_out = self._open(given)
+        if objective_class(self.objective.name, StepObjective).actions:
+            action_dim(source)
+        set_seed(self.train.seed)
+        encoder = fresh_encoder(self.encoder, self.initialize_from)
+
+        def build(run: Run) -> Job:
+            with accelerator.main_process_first():
+                train = source if given.is_open else self._prepared(source)
+                validation = held_out if given.is_open else held_out and self._prepared(held_out)
+            objective = build_step_objective(self, train, encoder)
+            cameras = camera_names(self.data.camera, train.cameras, encoder.config.cameras)
+            spec = objective.sampling().with_index(balance=self.data.balance)
+            bound = spec.bind(train, cameras)
+            common = {
+                "batch_size": self.train.batch_size,
+                "seed": self.train.seed,
+                "rank": accelerator.process_index,
+                "world_size": accelerator.num_processes,
+            }
+            loader = Sampler(train, bound, workers=self.train.workers, **common)
+            steps = self.train.total_steps(loader.epoch_size)
+            learner = ObjectiveLearner(
+                objective, self.optimizer, total_steps=steps, accelerator=accelerator, seed=self.train.seed
+            )
+
+            def save(folder: Path) -> None:
+                trained = learner.exports()["encoder"]
+                assert isinstance(trained, ObservationEncoder)
+                trained.save_pretrained(folder)
+
+            scored = None if validation is None else Sampler(validation, bound, **common)
+            return Job(learner, Source(loader), save, scored, facts={"tasks": _tasks(train, "actions" in spec.reads)})
+
+        return Plan({"fingerprint": source.fingerprint}, build, data_facts(self.data, given))
+
+    def _open(self, given: Given) -> tuple[EpisodeStore, EpisodeStore | None]:
+        """Return the episodes to train and to validate on; each data set is a domain with its own action space."""
+        stores, kept_back, names = [], {}, _names(given.data)
+        for name, data in zip(names, given.data, strict=True):
+            if isinstance(data, EpisodeStore):
+                stores.append(data)
+                continue
+            path = Path(data)
+            stores.append(open_dataset(path, split=self.data.train_split if split_names(path) else None))
+            split = validation_split(path, self.data.val_split)
+            if split is not None:
+                kept_back[name] = open_dataset(path, split=split)
+        for store in stores:
+            camera_names(self.data.camera, store.cameras, self.encoder.cameras)
+        validation = given.validation
+        if kept_back:
+            # Under the names of training, by which tasks are known, even where one data set alone is left.
+            own = [*kept_back.values()]
+            validation = MultiTaskStore(own, [*kept_back]) if len(stores) > 1 else own[0]
+        return together(stores, names), validation
+
+    def _prepared(self, store: EpisodeStore) -> EpisodeStore:
+        """Return the store with its frames decoded at the encoder's size."""
+        if isinstance(store, MultiTaskStore):
+            return MultiTaskStore([self._prepared(part) for part in store.stores], store.names)
+        cameras = camera_names(self.data.camera, store.cameras, self.encoder.cameras)
+        root = Path(self.data.cache) if self.data.cache else None
+        return cached(store, size=self.encoder.size, root=root, cameras=cameras)
+
+
+def build_step_objective(
+    recipe: TransitionsRecipe, store: EpisodeStore, encoder: ObservationEncoder | None = None
+) -> StepObjective:
+    """Return the encoder, centred on the data where its configuration says so, and the objective around it."""
+    encoder = encoder or fresh_encoder(recipe.encoder, recipe.initialize_from)
+    if not recipe.initialize_from:  # before the objective copies it as a slowly moving target
+        centred(encoder, store, recipe.data.camera)
+    kind: Any = objective_class(recipe.objective.name, StepObjective)
+    objective: StepObjective = kind(encoder, *((action_dim(store),) if kind.actions else ()), recipe.objective)
+    return objective
+
+
+def fresh_encoder(config: ObservationConfig, source: str | None = None) -> ObservationEncoder:
+    """Return an encoder with random weights, or the one saved at `source`."""
+    return load_encoder(source, config, "encoder") if source else ObservationEncoder(config)
+
+
+def centred(encoder: ObservationEncoder, store: EpisodeStore, camera: Cameras = None) -> ObservationEncoder:
+    """Return the encoder, its mean image taken from the store where its configuration says so."""
+    if encoder.config.centre:
+        cameras = camera_names(camera, store.cameras, encoder.config.cameras)
+        encoder.centre_on(evenly_spaced_frames(store, CENTRE_FRAMES, cameras))
+    return encoder
+
+
+def load_encoder(source: str, expected: ObservationConfig, where: str) -> ObservationEncoder:
+    """Load an encoder that must be what the configuration says.
+
+    Args:
+        source: A folder or a Hub id.
+        expected: The configuration; a width left open and a checkpoint to start from are not compared.
+        where: The section that is configured, for messages.
+
+    Raises:
+        BadInputError: When they differ.
+    """
+    encoder = ObservationEncoder.from_pretrained(source)
+    open_fields = {"checkpoint"} | ({"embed_dim"} if expected.embed_dim is None else set())
+    asked, held = (one.model_dump(exclude=open_fields) for one in (expected, encoder.config))
+    different = [key for key, value in asked.items() if held[key] != value]
+    found, wanted = (", ".join(f"{key} = {one[key]!r}" for key in different) for one in (asked, held))
+    require(not different, where, found, f"{wanted}, as in {source}", "configure the encoder as the one that is loaded")
+    return encoder
+
+
+def action_dim(store: EpisodeStore) -> int:
+    """Return A, the dimensions of the actions, the largest of all domains.
+
+    Raises:
+        BadInputError: When the first episode has no actions.
+    """
+    actions = store.actions(0)
+    if actions is None:
+        raise BadInputError("episode 0", "no actions", "logged actions", "use data of control, not videos alone")
+    return int(actions.shape[1])
+
+
+def evenly_spaced_frames(store: EpisodeStore, count: int, camera: Cameras = None) -> torch.Tensor:
+    """Return about `count` frames spread evenly over all episodes: uint8 [N, H, W, 3], of C cameras [N, C, H, W, 3]."""
+    cameras = camera_names(camera, store.cameras)
+    total = sum(info.length for info in store.episodes)
+    every = max(1, total // count)
+    frames, offset = [], 0
+    for episode, info in enumerate(store.episodes):
+        steps = np.arange(offset, info.length, every)
+        offset = int(offset + len(steps) * every - info.length)
+        if len(steps):
+            frames.append(camera_images(store, episode, steps, cameras))
+            if frames[-1].shape[1:] != frames[0].shape[1:]:
+                raise uneven_frames(f"episode {episode}", frames[-1].shape[2:4], frames[0].shape[2:4])
+    joined = torch.from_numpy(np.concatenate(frames))
+    return joined if len(cameras) > 1 else joined[:, 0]
+
+
+def _tasks(store: EpisodeStore, acts: bool) -> list[dict[str, Any]]:
+    """Return the tasks by number, with statistics of their actions where the objective reads them."""
+    table = task_table(store)
+    statistics = action_statistics(store) if acts else [None] * len(table)
+    return [
+        {"domain": domain, "instruction": words, "actions": own and own.model_dump()}
+        for (domain, words), own in zip(table, statistics, strict=True)
+    ]
+
+
+def _names(data: Sequence[str | Path | EpisodeStore]) -> list[str]:
+    """Return the names of the domains: their folders' names, or whole paths where two are alike."""
+    paths = [Path(one).resolve() if isinstance(one, str | Path) else Path(f"store-{i}") for i, one in enumerate(data)]
+    names = [path.name for path in paths]
+    return names if len(set(names)) == len(names) else [str(path) for path in paths]
