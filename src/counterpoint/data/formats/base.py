@@ -109,23 +109,11 @@ class Reader(EpisodeStore):
             )
         return self.read(episode, steps, name)
 
-    def timestamps(self, episode: int) -> Array:
-        """Return float64 [T], seconds since the episode's first frame."""
-        info = self.episodes[episode]
-        return np.arange(info.length) / info.fps
-
-    def actions(self, episode: int) -> Array | None:
-        """Return float32 [T, A], or `None`."""
-        return self._numbers(episode, "actions")
-
-    def state(self, episode: int) -> Array | None:
-        """Return float32 [T, S], or `None`."""
-        return self._numbers(episode, "state")
-
-    def rewards(self, episode: int) -> Array | None:
-        """Return float32 [T], or `None`."""
-        rewards = self._numbers(episode, "rewards")
-        return None if rewards is None else rewards[:, 0]
+    def _values(self, source: str, episode: int) -> Array | None:
+        if source == "timestamps":
+            return np.arange(self.episodes[episode].length) / self.episodes[episode].fps
+        numbers = self._numbers(episode, source)
+        return numbers[:, 0] if numbers is not None and source == "rewards" else numbers
 
     def _numbers(self, episode: int, name: str) -> Array | None:
         """Return finite float32 [T, n]."""
