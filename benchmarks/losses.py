@@ -1,21 +1,16 @@
-"""Time of the clip losses, forward and backward on one thread, beside plain loops and bare matrix products.
+"""Time of the losses, forward and backward on one thread, beside their authors' forms and as a share of a step.
 
-    python benchmarks/losses.py [--rounds 5] [--out benchmarks/results/losses.json]
+    OMP_NUM_THREADS=1 python benchmarks/losses.py [--rounds 5] [--out benchmarks/results/losses.json]
 
-Each round takes every candidate of a case in turn, on one set of random float32 inputs, and runs it twice; the second
-run counts, so that none pays for how the one before it left the allocator. Loops and losses must first agree in value
-and gradient. Figures are medians over rounds, in wall-clock and in processor milliseconds (the second holds on a busy
-machine too); a ratio is the median of the rounds' ratios.
+Figures are medians of processor milliseconds over rounds in which ours and theirs take turns, on one set of random
+float32 inputs; each is run once before. Both must first agree in value and gradient, in double precision.
 
-AcTOL, B = 128 videos, D = 1024: L_VLO + L_BB in the log form.
-- fused: `actol_loss`. separate: `vlo_loss` + `brownian_bridge_log_loss`.
-- loop: over videos and, inside one, over positives, each step a few tensor operations on all anchors of the video;
-  a video is taken as `frames[b]`, as the authors write it.
-- unbound loop: the same over `frames.unbind()`, whose backward pass does not make a tensor of all frames a video.
+- VLO + bridge: the authors' form is a loop over videos (`frames[b]`) and, in each, over positives.
+- DecisionNCE: beside two bare products [B, D] x [D, B] and their backward pass.
+- ICon: the authors' form samples keys anew for every layer and contrasts them plainly.
 
-DecisionNCE, B = 1024 segments of two frames, D = 1024.
-- two products: [B, D] x [D, B] twice, and the backward pass of both, which is four more. It is what similarities of
-  first and last frames with all instructions take at least, when each is computed.
+A share is the loss over the forward and backward pass of the recipe's image encoder on the batch's images; that pass is
+measured on eight images and scaled.
 """
 
 from __future__ import annotations
@@ -23,24 +18,30 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import timm
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from counterpoint.objectives import actol_loss, brownian_bridge_loss, decisionnce_p_loss, decisionnce_t_loss, vlo_loss
+from counterpoint import objectives as library
+from counterpoint.objectives.icon import farthest_point_sampling, grid_positions
+from counterpoint.objectives.infonce import other_rows
+from counterpoint.objectives.premier_taco import premier_taco_window_loss
+from counterpoint.objectives.r3m import LanguageReward
 from counterpoint.provenance import provenance
 
-TEMPERATURE, LAMBDA = 0.01, 1.0
-Candidate = Callable[[], Any]
+TEMPERATURE = 0.01
+D = 1024  # of CLIP's ResNet-50
+Loss = Callable[..., Tensor]
 
 
-def loop_video(frames: Tensor, text: Tensor, times: Tensor) -> Tensor:
-    """One video's loss: a loop over positives."""
+def actol_video(frames: Tensor, text: Tensor, times: Tensor) -> Tensor:
+    """One video's L_VLO + L_BB in its log form, as the authors write it: a loop over positives."""
     T = len(frames)
     similarity = functional.normalize(frames, dim=1) @ functional.normalize(text, dim=0)
     others = ~torch.eye(T, dtype=torch.bool)
@@ -58,108 +59,168 @@ def loop_video(frames: Tensor, text: Tensor, times: Tensor) -> Tensor:
     variance = share * (times[-1] - times[1:-1])
     mean = frames[0] + share[:, None] * (frames[-1] - frames[0])
     gap = ((frames[1:-1] - mean) ** 2).sum(1) / (torch.log(1 + 2 * variance) + 1e-6)
-    return order / (T * (T - 1)) + LAMBDA * gap.mean()
+    return order / (T * (T - 1)) + gap.mean()
 
 
-def loop(frames: Tensor, text: Tensor, times: Tensor) -> Tensor:
-    return torch.stack([loop_video(frames[b], text[b], times[b]) for b in range(len(frames))]).mean()
+def authors_actol(frames: Tensor, text: Tensor, times: Tensor) -> Tensor:
+    return torch.stack([actol_video(frames[b], text[b], times[b]) for b in range(len(frames))]).mean()
 
 
-def unbound_loop(frames: Tensor, text: Tensor, times: Tensor) -> Tensor:
-    videos = zip(frames.unbind(), text.unbind(), times.unbind(), strict=True)
-    return torch.stack([loop_video(*video) for video in videos]).mean()
+def actol(frames: Tensor, text: Tensor, times: Tensor) -> Tensor:
+    order = library.vlo_loss(frames, text, times, temperature=TEMPERATURE)
+    return order + library.brownian_bridge_loss(frames, times, form="log_variance")
 
 
-def separate(frames: Tensor, text: Tensor, times: Tensor) -> Tensor:
-    order = vlo_loss(frames, text, times, temperature=TEMPERATURE)
-    return order + LAMBDA * brownian_bridge_loss(frames, times, form="log_variance")
+def two_products(frames: Tensor, text: Tensor) -> Tensor:
+    return (frames[:, 0] @ text.T).sum() + (frames[:, 1] @ text.T).sum()
 
 
-def fused(frames: Tensor, text: Tensor, times: Tensor) -> Tensor:
-    return actol_loss(frames, text, times, temperature=TEMPERATURE, bridge_weight=LAMBDA)
+def authors_keys(mask: Tensor, count: int, side: int) -> Tensor:
+    """Farthest tokens of float masks [n, P] from one random order of the tokens for the whole batch."""
+    n, P = mask.shape
+    order = torch.randperm(P)
+    locations = grid_positions(side, side).to(mask.dtype)[order].expand(n, P, 2)
+    allowed, images = mask[:, order], torch.arange(n)
+    nearest, index = mask.new_full((n, P), torch.inf), mask[:, order].argsort(dim=1, descending=True)[:, 0]
+    keys = [index]
+    while len(keys) < count:
+        distance = torch.cdist(locations, locations[images, index][:, None], p=1)[..., 0]
+        nearest = torch.minimum(nearest, distance)
+        index = (nearest * allowed).argmax(1)
+        keys.append(index)
+    return order[torch.stack(keys, 1)]
 
 
-def passes(loss: Callable[..., Tensor], leaves: Iterable[Tensor], *constants: Tensor) -> Candidate:
-    """Forward and backward through `loss`, with fresh gradients."""
-    inputs = list(leaves)
+def authors_icon(tokens: Any, mask: Tensor, agent: Tensor | None = None, environment: Tensor | None = None) -> Tensor:
+    """Tokens [L, n, P, D] and masks [n, P]; keys are sampled for every layer where none are given."""
+    side, losses = round(mask.shape[1] ** 0.5), []
+    inside = mask.to(tokens[0].dtype)
 
-    def run() -> Tensor:
-        for leaf in inputs:
-            leaf.grad = None
-        value = loss(*inputs, *constants)
-        torch.autograd.backward(value)
-        return value
+    def contrast(query: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        query, positive, negative = (functional.normalize(x, dim=-1) for x in (query, positive, negative))
+        right = torch.einsum("nd,npd->np", query, positive) / 0.3
+        wrong = torch.einsum("nd,nmd->nm", query, negative) / 0.3
+        logits = torch.cat([right[..., None], wrong[:, None].expand(-1, right.shape[1], -1)], -1)
+        return functional.cross_entropy(logits.flatten(0, 1), torch.zeros(right.numel(), dtype=torch.int64))
 
-    return run
-
-
-def agree(losses: Iterable[Callable[..., Tensor]], leaves: Iterable[Tensor], *constants: Tensor) -> None:
-    """Refuse to compare what does not compute the same, in double precision."""
-    inputs = [leaf.detach().double().requires_grad_() for leaf in leaves]
-    found = []
-    for loss in losses:
-        value = loss(*inputs, *constants)
-        found.append((value.detach(), *torch.autograd.grad(value, inputs)))
-    for other in found[1:]:
-        torch.testing.assert_close(other, found[0], rtol=1e-7, atol=1e-10)
+    for x in tokens:
+        sides = [(inside, agent, 10), (1 - inside, environment, 50)]
+        keys = [authors_keys(own, count, side) if given is None else given for own, given, count in sides]
+        k_a, k_e = (x.gather(1, own[..., None].expand(-1, -1, x.shape[-1])) for own in keys)
+        q_a, q_e = ((x * own[..., None]).sum(1) / own.sum(1, keepdim=True) for own, _, _ in sides)
+        losses.append(contrast(q_a, k_a, k_e) + contrast(q_e, k_e, k_a))
+    weights = (0.1 * torch.arange(len(tokens), dtype=tokens[0].dtype)).softmax(0)
+    return weights @ torch.stack(losses)
 
 
-def measure(candidates: dict[str, Candidate], rounds: int, base: str) -> dict[str, Any]:
-    """Medians of every candidate, and of how many times as long `base` takes."""
-    wall: dict[str, list[float]] = {name: [] for name in candidates}
-    processor: dict[str, list[float]] = {name: [] for name in candidates}
-    for _ in range(rounds):
-        for name, run in candidates.items():
+def icon(tokens: Sequence[Tensor], mask: Tensor) -> Tensor:
+    """The library's loss with its own sampling of keys."""
+    side = round(mask.shape[1] ** 0.5)
+    positions = grid_positions(side, side)
+    keys = [farthest_point_sampling(own, count, positions=positions) for own, count in ((mask, 10), (~mask, 50))]
+    return library.icon_loss(tokens, mask, *keys)
+
+
+def milliseconds(rounds: int, **runs: Callable[[], object]) -> dict[str, float]:
+    """Median processor milliseconds of each, in turn."""
+    spent: dict[str, list[float]] = {name: [] for name in runs}
+    for number in range(rounds + 1):
+        for name, run in runs.items():
+            busy = time.process_time()
             run()
-            started, busy = time.perf_counter(), time.process_time()
-            run()
-            processor[name].append(1e3 * (time.process_time() - busy))
-            wall[name].append(1e3 * (time.perf_counter() - started))
-
-    def summary(name: str) -> dict[str, float]:
-        ratios = [
-            median(b / own for b, own in zip(times[base], times[name], strict=True)) for times in (wall, processor)
-        ]
-        return {
-            "wall_ms": round(median(wall[name]), 2),
-            "processor_ms": round(median(processor[name]), 2),
-            f"{base}_over_this_wall": round(ratios[0], 2),
-            f"{base}_over_this_processor": round(ratios[1], 2),
-        }
-
-    return {name: summary(name) for name in candidates}
+            if number:
+                spent[name].append(1e3 * (time.process_time() - busy))
+    return {name: median(times) for name, times in spent.items()}
 
 
-def actol(T: int, rounds: int, B: int = 128, D: int = 1024) -> dict[str, Any]:
-    generator = torch.Generator().manual_seed(T)
-    frames = torch.randn(B, T, D, generator=generator).requires_grad_()
-    text = torch.randn(B, D, generator=generator).requires_grad_()
-    times = torch.rand(B, 300, generator=generator).argsort(1)[:, :T].sort(1).values
-    losses = {"fused": fused, "separate": separate, "loop": loop, "unbound_loop": unbound_loop}
-    agree(losses.values(), (frames[:8], text[:8]), times[:8])
-    candidates = {name: passes(loss, (frames, text), times) for name, loss in losses.items()}
-    return {"case": "actol", "B": B, "T": T, "D": D, "times": measure(candidates, rounds, "loop")}
+def passes(loss: Loss, leaves: tuple[Tensor, ...], *constants: Any) -> Callable[[], object]:
+    """Forward and backward through `loss`."""
+    return lambda: torch.autograd.grad(loss(*leaves, *constants), leaves)
 
 
-def decisionnce(rounds: int, B: int = 1024, D: int = 1024) -> dict[str, Any]:
-    generator = torch.Generator().manual_seed(0)
-    frames = torch.randn(B, 2, D, generator=generator).requires_grad_()
-    text = torch.randn(B, D, generator=generator).requires_grad_()
-    first, last, columns = (torch.randn(B, D, generator=generator).requires_grad_() for _ in range(3))
-    ones = torch.ones(B, B)
+def agree(ours: Loss, theirs: Loss, leaves: tuple[Tensor, ...], *constants: Any) -> None:
+    """Refuse to compare two forms that differ."""
+    wide = tuple(x.detach().double().requires_grad_() for x in leaves)
+    values = [form(*wide, *constants) for form in (ours, theirs)]
+    torch.testing.assert_close(*values, rtol=1e-7, atol=1e-10)
+    torch.testing.assert_close(*(torch.autograd.grad(value, wide) for value in values), rtol=1e-7, atol=1e-10)
 
-    def two_products() -> None:
-        first.grad = last.grad = columns.grad = None
-        torch.autograd.backward([first @ columns.T, last @ columns.T], [ones, ones])
 
-    candidates: dict[str, Candidate] = {
-        "decisionnce_p": passes(decisionnce_p_loss, (frames, text)),
-        "decisionnce_t": passes(decisionnce_t_loss, (frames, text)),
-        "two_products": two_products,
+def leaf(*shape: int) -> Tensor:
+    return torch.randn(*shape).requires_grad_()
+
+
+def image_ms(model: str, rounds: int) -> float:
+    """Forward and backward pass of an image encoder for one image of 224 pixels."""
+    vit, images = timm.create_model(model, num_classes=0), torch.randn(8, 3, 224, 224)
+    return milliseconds(rounds, step=lambda: vit(images).square().mean().backward())["step"] / 8
+
+
+def baseline(name: str, B: int, F: int) -> Callable[[], object]:
+    """Forward and backward through a baseline's loss."""
+    frames, text, rewards = leaf(B, F, D), leaf(B, D), torch.full((B,), -1.0)
+    rows, reward = other_rows(torch.arange(B), 15), LanguageReward(D, D)
+    negatives: dict[str, Any] = {"language_negatives": rows[:9].view(3, 3, B), "time_negatives": rows[9:].view(3, 2, B)}
+    losses: dict[str, Loss] = {
+        "clip_goal": lambda x, y: library.clip_goal_loss(x[:, 0], y),
+        "liv": lambda x, y: library.liv_loss(x, y, rewards, image_negatives=rows[:3], text_negatives=rows[3:6]),
+        "vip": lambda x: library.vip_loss(x, rewards, negatives=rows[:3]),
+        "r3m": lambda x, y: library.r3m_loss(reward.logit, x, y, **negatives),
+        "tcn": lambda x: library.tcn_loss(x[:, 0], x[:, 1], x[:, 2:]),
     }
-    for run in candidates.values():
-        run()
-    return {"case": "decisionnce", "B": B, "F": 2, "D": D, "times": measure(candidates, rounds, "two_products")}
+    return passes(losses[name], (frames,) if name in ("vip", "tcn") else (frames, text))
+
+
+def measure(rounds: int) -> list[dict[str, Any]]:
+    torch.manual_seed(0)
+    resnet, vit = image_ms("resnet50", 2), image_ms("vit_small_patch16_224", 2)
+    rows: list[dict[str, Any]] = []
+
+    def add(name: str, size: str, images: float, runs: dict[str, Callable[[], object]]) -> None:
+        found = milliseconds(rounds, **runs)
+        row = {"loss": name, "size": size, "ms": round(found["ours"], 2)}
+        if "theirs" in found:
+            row |= {"theirs_ms": round(found["theirs"], 1), "ratio": round(found["theirs"] / found["ours"], 2)}
+        rows.append(row | ({"share_of_step": round(found["ours"] / images, 6)} if images else {}))
+        print(rows[-1], flush=True)
+
+    for T in (10, 32, 64):
+        frames, text = leaf(128, T, D), leaf(128, D)
+        times = torch.rand(128, 300).argsort(1)[:, :T].sort(1).values
+        agree(actol, authors_actol, (frames[:8], text[:8]), times[:8])
+        forms = {"ours": actol, "theirs": authors_actol}
+        runs = {name: passes(form, (frames, text), times) for name, form in forms.items()}
+        add("VLO + bridge", f"B=128, T={T}, D={D}", 128 * T * resnet, runs)
+    frames, text = leaf(1024, 2, D), leaf(1024, D)
+    for name, loss in (("decisionnce_p", library.decisionnce_p_loss), ("decisionnce_t", library.decisionnce_t_loss)):
+        runs = {"ours": passes(loss, (frames, text)), "theirs": passes(two_products, (frames, text))}
+        add(name, f"B=1024, F=2, D={D}", 2048 * resnet, runs)
+    mask = torch.zeros(128, 14, 14, dtype=torch.bool)
+    mask[:, 3:10, 3:10] = True
+    mask, tokens, few = mask.flatten(1), tuple(leaf(128, 196, 384) for _ in range(12)), leaf(2, 4, 196, 8)
+    positions = grid_positions(14, 14)
+    keys = [farthest_point_sampling(own[:4], count, positions=positions) for own, count in ((mask, 10), (~mask, 50))]
+    agree(library.icon_loss, authors_icon, (few,), mask[:4], *keys)
+    runs = {
+        "ours": passes(lambda *x: icon(x, mask), tokens),
+        "theirs": passes(lambda *x: authors_icon(x, mask), tokens),
+    }
+    add("icon", "128 images, 196 tokens of 384, 12 layers", 128 * vit, runs)
+    for name, B, F in (("clip_goal", 1024, 1), ("liv", 512, 5), ("vip", 32, 4), ("r3m", 16, 5), ("tcn", 16, 6)):
+        add(name, f"B={B}, F={F}, D={D}", B * F * resnet, {"ours": baseline(name, B, F)})
+    g, valid = (leaf(4096, 100), leaf(4096, 100), leaf(4096, 1, 100)), torch.ones(4096, 1, dtype=torch.bool)
+    add("premier_taco", "B=4096, D=100", 0, {"ours": passes(lambda *x: premier_taco_window_loss(*x, valid=valid), g)})
+    logits = tuple(leaf(256, 256, 2) for _ in range(2))
+    runs = {"ours": passes(lambda a, b: library.td_infonce_loss(a, b, b, discount=0.99), logits)}
+    add("td_infonce", "B=256, twins", 0, runs)
+    return rows
+
+
+def table(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    head = ["loss", "size", "ours, ms", "against, ms", "ratio", "share of the step"]
+    share = [f"{100 * row['share_of_step']:.3g} %" if "share_of_step" in row else "" for row in rows]
+    cells = [[row["loss"], row["size"], row["ms"], row.get("theirs_ms", ""), row.get("ratio", "")] for row in rows]
+    return {"head": head, "rows": [[*map(str, own), part] for own, part in zip(cells, share, strict=True)]}
 
 
 def main() -> None:
@@ -168,18 +229,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "losses.json")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    cases = [actol(T, arguments.rounds) for T in (10, 32, 64)] + [decisionnce(4 * arguments.rounds)]
-    result = {
-        "command": f"python benchmarks/losses.py --rounds {arguments.rounds}",
-        "threads": 1,
-        "rounds": {"actol": arguments.rounds, "decisionnce": 4 * arguments.rounds},
-        "cases": cases,
-        "provenance": provenance(),
-    }
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
-    for case in cases:
-        print(json.dumps(case, indent=1))
+    rows = measure(arguments.rounds)
+    command = f"python benchmarks/losses.py --rounds {arguments.rounds}"
+    result = {"command": command, "threads": 1, "losses": rows, "tables": {"losses": table(rows)}}
+    arguments.out.write_text(json.dumps(result | {"provenance": provenance()}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
