@@ -21,7 +21,7 @@ from counterpoint.objectives.actol import (
     vlo_lower_bound,
 )
 from counterpoint.objectives.base import Features
-from tests.objectives.test_vlo import TIMES, VALID, videos
+from tests.objectives.test_actol_ordering import TIMES, VALID, videos
 
 ENDS = torch.tensor([[1, 4], [0, 5], [0, 1], [2, 2]])
 

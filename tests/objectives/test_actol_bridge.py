@@ -13,7 +13,7 @@ from torch import Tensor
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.actol import brownian_bridge_loss, random_intervals
 from tests.golden.load import golden
-from tests.objectives.test_vlo import TIMES, VALID, Recorder, videos
+from tests.objectives.test_actol_ordering import TIMES, VALID, Recorder, videos
 from tests.reference.actol import bridge_as_trained_video, bridge_video
 
 Loss = Callable[..., Tensor]
