@@ -8,8 +8,8 @@ future of transition i, k steps on with k geometric::
     critic, NCE       binary cross entropy of F against I, mean over all entries
     actor             - E_{a ~ pi(. | s, g)} min over twins phi(s, a) . psi(g)
 
-There is no target network: nothing bootstraps. The authors add an adaptive entropy bonus to the actor where it sees
-pictures; this actor, as TD InfoNCE's, has none.
+There is no target network: nothing bootstraps. The authors add an adaptive entropy bonus to the actor where it reads
+images; this actor, as TD InfoNCE's, has none.
 """
 
 from __future__ import annotations

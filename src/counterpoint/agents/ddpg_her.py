@@ -12,7 +12,7 @@ computed anew:
 Qbar, pibar are moving averages; the clip is the range of returns that the reward allows. Success does not end an
 episode, so `terminated` is not read. The last term keeps u, the action before its tanh, where tanh still has a slope
 (OpenAI baselines penalise the squashed action instead, which this bounds too). While collecting: Gaussian noise of
-0.2, and with probability 0.3 a uniform action. HER draws futures uniformly from the rest of the episode;
+0.2, and with probability 0.3 a uniform action. HER samples futures uniformly from the rest of the episode;
 `future_discount` near 1 comes close. HER normalises inputs by their running moments, which is left to the data here.
 """
 

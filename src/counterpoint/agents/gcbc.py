@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from counterpoint.agents.base import Agent, AgentConfig, Metrics
-from counterpoint.agents.networks import Policy
+from counterpoint.agents.networks import StochasticPolicy
 
 __all__ = ["GCBC", "GCBCConfig", "gaussian_cloning_loss", "gaussian_log_likelihood"]
 
@@ -67,7 +67,7 @@ class GCBC(Agent):
 
     def build(self, weights: torch.Generator) -> None:
         """Declare the policy."""
-        policy = Policy(self.spaces, self.config.hidden, weights, min_scale=self.config.min_scale)
+        policy = StochasticPolicy(self.spaces, self.config.hidden, weights, min_scale=self.config.min_scale)
         self.actor = self.network("actor", policy, self.config.lr)
 
     def losses(self, batch: Mapping[str, Tensor]) -> Metrics:

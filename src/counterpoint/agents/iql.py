@@ -24,7 +24,7 @@ from torch import Tensor
 from counterpoint.agents.base import Agent, AgentConfig, Metrics
 from counterpoint.agents.critics import ActionValue, StateValue
 from counterpoint.agents.gcbc import gaussian_log_likelihood
-from counterpoint.agents.networks import Policy
+from counterpoint.agents.networks import StochasticPolicy
 from counterpoint.agents.td3_bc import td_target
 
 __all__ = ["IQL", "IQLConfig", "advantage_weight", "expectile_loss"]
@@ -74,7 +74,7 @@ class IQL(Agent):
     def build(self, weights: torch.Generator) -> None:
         """Declare policy, twin Q with its target, and V."""
         config, spaces = self.config, self.spaces
-        actor = Policy(spaces, config.hidden, weights, min_scale=config.min_scale)
+        actor = StochasticPolicy(spaces, config.hidden, weights, min_scale=config.min_scale)
         critic = ActionValue(2, spaces, config.hidden, weights)
         self.critic = self.network("critic", critic, config.lr)
         self.value = self.network("value", StateValue(spaces, config.hidden, weights), config.lr)

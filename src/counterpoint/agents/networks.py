@@ -21,7 +21,7 @@ __all__ = [
     "GaussianActor",
     "ImageTrunk",
     "InputEncoder",
-    "Policy",
+    "StochasticPolicy",
     "flat",
 ]
 
@@ -198,7 +198,7 @@ class CategoricalActor(nn.Module):
         return action
 
 
-class Policy(nn.Module):
+class StochasticPolicy(nn.Module):
     """pi(a | s, g) with an encoder of its own: N(a; tanh mu, sigma), or log-probabilities of discrete actions.
 
     Args:
@@ -239,7 +239,7 @@ class Policy(nn.Module):
 
 
 class DeterministicPolicy(nn.Module):
-    """pi(s, g) = tanh(u(s, g)); arguments as for `Policy`."""
+    """pi(s, g) = tanh(u(s, g)); arguments as for `StochasticPolicy`."""
 
     def __init__(self, spaces: Spaces, hidden: tuple[int, ...], generator: torch.Generator | None = None) -> None:
         super().__init__()

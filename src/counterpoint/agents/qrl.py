@@ -37,7 +37,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from counterpoint.agents.base import Agent, AgentConfig, Metrics
-from counterpoint.agents.networks import EnsembleMLP, InputEncoder, Policy
+from counterpoint.agents.networks import EnsembleMLP, InputEncoder, StochasticPolicy
 from counterpoint.data.episode import Spaces
 
 __all__ = [
@@ -229,7 +229,7 @@ class QRL(Agent):
         """Declare critic, policy and multipliers."""
         config, spaces = self.config, self.spaces
         self.critic = self.network("critic", QuasimetricCritic(spaces, config, weights), config.critic_lr)
-        self.actor = self.network("actor", Policy(spaces, config.hidden, weights), config.actor_lr)
+        self.actor = self.network("actor", StochasticPolicy(spaces, config.hidden, weights), config.actor_lr)
         constraints = 1 if self.critic.whole_state else 2
         rho = torch.full((config.critics, constraints), math.log(math.expm1(config.initial_multiplier)))
         dual = nn.ParameterDict({"rho": rho, "log_entropy_weight": torch.zeros(())})
