@@ -245,7 +245,7 @@ class ObservationConfig(FrozenConfig):
         kind: `drq` is the shallow ConvNet of Premier-TACO's Listing 1 (DrQ-v2's, with a trunk); `resnet18` the
             library's ResNet-18; `resnet18_film` the same, modulated by the instruction; `libero` LIBERO's encoder
             (its first four blocks, modulated, and keypoints); `pretrained` one of `PRETRAINED`; `vit` a vision
-            transformer, ICon's; `none` sees nothing, for policies of proprioception alone.
+            transformer, ICon's; `none` is empty, for policies of proprioception alone.
         size: Height and width of frames, in pixels.
         stack: S, frames an observation and camera.
         cameras: C, images of one moment; 0 for `none`. Each camera has its own encoder; embeddings are concatenated.
