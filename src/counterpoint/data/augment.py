@@ -201,15 +201,14 @@ def random_shift(
         shift: (x, y), each in [0, 2 pad]: where in the padded image the crop begins; `pad` leaves it as it is.
         pad: P, in pixels.
     """
-    if frames.device.type == "cpu":
-        return _shifted_rows(frames, shift, pad)
-    N, S, H, W, _ = frames.shape
-    columns = (torch.arange(W, device=frames.device) + shift[:, :1] - pad).clamp(0, W - 1)
-    rows = (torch.arange(H, device=frames.device) + shift[:, 1:] - pad).clamp(0, H - 1)
-    sample = torch.arange(N, device=frames.device)[:, None, None, None]
-    frame = torch.arange(S, device=frames.device)[None, :, None, None]
-    shifted: Tensor = frames[sample, frame, rows[:, None, :, None], columns[:, None, None, :]]
-    return shifted
+    N, S, H, W, C = frames.shape
+    padded = frames.new_empty((N, S, H + 2 * pad, W + 2 * pad, C))
+    inside = slice(pad, pad + W)
+    padded[:, :, pad : pad + H, inside] = frames
+    padded[:, :, :pad, inside], padded[:, :, pad + H :, inside] = frames[:, :, :1], frames[:, :, -1:]
+    padded[..., :pad, :] = padded[..., pad : pad + 1, :]
+    padded[..., pad + W :, :] = padded[..., pad + W - 1 : pad + W, :]
+    return _windows(padded, shift, H, W)
 
 
 def cropped(
@@ -225,45 +224,30 @@ def cropped(
     N, *lead, H, W, c = frames.shape
     if (size, size) == (H, W):
         return frames
-    flat = frames.reshape(N, -1, H, W * c)
-    if flat.device.type == "cpu":  # row by row, where indexing by row and column copies byte by byte
-        x, y = corner.numpy().T
-        pictures = np.ascontiguousarray(flat.numpy())
-        n, f, h, w = pictures.strides
-        windows = np.lib.stride_tricks.as_strided(
-            pictures,
-            (N, H - size + 1, W - size + 1, flat.shape[1], size, size * c),
-            (n, h, w * c, f, h, w),
-            writeable=False,
-        )
-        return torch.from_numpy(windows[np.arange(N), y, x]).view(N, *lead, size, size, c)
-    rows = corner[:, 1:] + torch.arange(size, device=flat.device)
-    columns = corner[:, :1] * c + torch.arange(size * c, device=flat.device)
+    return _windows(frames.reshape(N, -1, H, W, c), corner, size, size).view(N, *lead, size, size, c)
+
+
+def _windows(images: Tensor, corner: Tensor, height: int, width: int) -> Tensor:
+    """Cut one window out of every stack of images [N, F, H, W, c]."""
+    N, F, H, W, c = images.shape
+    flat = images.reshape(N, F, H, W * c)
+    if flat.device.type == "cpu":  # copy row by row, where indexing by row and column copies byte by byte
+        rows, (x, y) = np.ascontiguousarray(flat.numpy()), corner.numpy().T
+        n, f, h, w = rows.strides
+        shape, strides = (N, H - height + 1, W - width + 1, F, height, width * c), (n, h, w * c, f, h, w)
+        windows = np.lib.stride_tricks.as_strided(rows, shape, strides, writeable=False)
+        return torch.from_numpy(windows[np.arange(N), y, x]).view(N, F, height, width, c)
+    down = corner[:, 1:] + torch.arange(height, device=flat.device)
+    along = corner[:, :1] * c + torch.arange(width * c, device=flat.device)
     sample = torch.arange(N, device=flat.device)[:, None, None, None]
-    stack = torch.arange(flat.shape[1], device=flat.device)[None, :, None, None]
-    window: Tensor = flat[sample, stack, rows[:, None, :, None], columns[:, None, None, :]]
-    return window.view(N, *lead, size, size, c)
+    stack = torch.arange(F, device=flat.device)[None, :, None, None]
+    window: Tensor = flat[sample, stack, down[:, None, :, None], along[:, None, None, :]]
+    return window.view(N, F, height, width, c)
 
 
 def centre_corner(height: int, width: int, size: int) -> tuple[int, int]:
     """Return (x, y) of the window in the middle of an image, which policies read when they act."""
     return (width - size) // 2, (height - size) // 2
-
-
-def _shifted_rows(frames: Tensor, shift: Tensor, pad: int) -> Tensor:
-    """Shift on a CPU: copy row by row, where indexing by row and column copies byte by byte."""
-    pictures, (x, y) = frames.numpy(), shift.numpy().T
-    N, S, H, W, C = pictures.shape
-    padded = np.empty((N, S, H + 2 * pad, W + 2 * pad, C), np.uint8)
-    inside = slice(pad, pad + H), slice(pad, pad + W)
-    padded[:, :, *inside] = pictures
-    padded[:, :, :pad, inside[1]], padded[:, :, pad + H :, inside[1]] = (pictures[:, :, :1], pictures[:, :, -1:])
-    padded[..., :pad, :], padded[..., pad + W :, :] = padded[..., [pad], :], padded[..., [pad + W - 1], :]
-    n, s, h, w, _ = padded.strides
-    crops = np.lib.stride_tricks.as_strided(
-        padded, (N, 2 * pad + 1, 2 * pad + 1, S, H, W * C), (n, h, w, s, h, 1), writeable=False
-    )
-    return torch.from_numpy(crops[np.arange(N), y, x]).view(N, S, H, W, C)
 
 
 def shifted_views(

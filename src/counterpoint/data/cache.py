@@ -344,8 +344,10 @@ class CachedStore(EpisodeStore):
         return np.asarray(np.memmap(path, dtype, mode="r", shape=shape))
 
     def _frames_name(self, camera: str | None) -> str:
-        check_camera(camera or next(iter(self.cameras), ""), self.cameras)
-        return self._names[camera]
+        name = self._names.get(camera, "")
+        if name not in self._arrays:
+            check_camera(str(camera), self.cameras)
+        return name
 
     def _part(self, name: str, episode: int) -> Array:
         if not self._sound[name][episode]:

@@ -141,8 +141,8 @@ class Spaces:
         observation: Shape of one observation: (O,) for a state, (H, W, C) for an image.
         goal: Shape of one goal.
         action: Dimensions of a continuous action in [-1, 1], or the number of discrete actions.
-        discrete: Whether actions are discrete.
-        success_distance: Goals nearer than this, in the goal's own units, count as reached; 0 asks for equality.
+        discrete: True for discrete actions.
+        success_distance: Goals nearer than this, in the goal's own units, count as reached; 0 means equality.
     """
 
     observation: tuple[int, ...]
@@ -162,8 +162,8 @@ class GoalEpisode:
         commanded: The goal it was to reach, [*G].
         actions: float32 [T, A] in [-1, 1], or int64 [T].
         rewards: float32 [T].
-        success: bool [T], whether each transition ended at the goal; `None` where that is not recorded.
-        terminated: Whether the task ended with the last transition (not by a time limit).
+        success: bool [T], True where a transition ended at the goal; `None` where that is not recorded.
+        terminated: True when the task ended with the last transition, not by a time limit.
     """
 
     observations: NDArray[Any]

@@ -1,4 +1,4 @@
-"""What actions and proprioception are like, in numbers: of demonstrations, and of each task that is trained on."""
+"""Statistics of actions and proprioception, over demonstrations or for each task."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 from counterpoint.config import FrozenConfig
 from counterpoint.data.episode import Array
 from counterpoint.data.store import EpisodeStore, action_mask, task_numbers
-from counterpoint.errors import BadInputError
+from counterpoint.errors import BadInputError, require
 
 __all__ = ["Statistics", "action_statistics"]
 
 
 class Statistics(FrozenConfig):
-    """What each dimension was like: its mean, standard deviation, least and greatest value."""
+    """Mean, standard deviation, smallest and largest value of each dimension."""
 
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
@@ -24,18 +24,17 @@ class Statistics(FrozenConfig):
 
     @classmethod
     def of(cls, values: Array) -> Self:
-        """Of float [N, n]."""
+        """Compute the statistics of float [N, n]."""
         wide = np.asarray(values, np.float64)
-        mean, deviation, low, high = (
-            tuple(part.tolist()) for part in (wide.mean(0), wide.std(0), wide.min(0), wide.max(0))
-        )
-        return cls(mean=mean, deviation=deviation, low=low, high=high)
+        parts = {"mean": wide.mean(0), "deviation": wide.std(0), "low": wide.min(0), "high": wide.max(0)}
+        return cls(**{name: tuple(part.tolist()) for name, part in parts.items()})
 
 
 def action_statistics(store: EpisodeStore) -> list[Statistics]:
-    """Each task's actions over all steps of its episodes, own dimensions alone, in order of `task_numbers`.
+    """Compute the statistics of each task's own action dimensions, in order of `task_numbers`.
 
-    Give it the training episodes alone.
+    Args:
+        store: Training episodes alone.
 
     Raises:
         BadInputError: When an episode has no actions, or episodes of a task have other dimensions than its first.
@@ -45,15 +44,12 @@ def action_statistics(store: EpisodeStore) -> list[Statistics]:
         episodes = np.flatnonzero(tasks == task).tolist()
         parts = [_actions(store, episode) for episode in episodes]
         for episode, part in zip(episodes, parts, strict=True):
-            if part.shape[1] != parts[0].shape[1]:
-                raise BadInputError(
-                    f"episode {episode}",
-                    f"actions of {part.shape[1]} dimensions",
-                    f"{parts[0].shape[1]}, as in episode {episodes[0]} of the same task",
-                    "join domains that differ in a MultiTaskStore, one store a domain",
-                )
-        own = action_mask(store, parts[0].shape[1])[episodes[0]]
-        found.append(Statistics.of(np.concatenate(parts)[:, own]))
+            own, first = part.shape[1], parts[0].shape[1]
+            expected = f"{first}, as in episode {episodes[0]} of the same task"
+            hint = "join domains that differ in a MultiTaskStore, one store a domain"
+            require(own == first, f"episode {episode}", f"actions of {own} dimensions", expected, hint)
+        mask = action_mask(store, parts[0].shape[1])[episodes[0]]
+        found.append(Statistics.of(np.concatenate(parts)[:, mask]))
     return found
 
 

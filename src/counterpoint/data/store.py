@@ -405,7 +405,7 @@ def _action_dim(store: EpisodeStore, name: str) -> int:
 
 
 def task_table(store: EpisodeStore, known: Mapping[Task, int] | None = None) -> dict[Task, int]:
-    """Number the distinct instructions, told apart by domain, in order of appearance.
+    """Number the distinct pairs of domain and instruction in order of appearance.
 
     Args:
         store: Episodes.
