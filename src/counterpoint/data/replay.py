@@ -100,9 +100,7 @@ def _finite(where: str, values: NDArray[Any]) -> NDArray[np.float32]:
     bad = np.argwhere(~np.isfinite(values))
     if len(bad):
         found = f"NaN or infinity at {tuple(bad[0].tolist())}"
-        raise BadInputError(
-            where, found, "finite numbers", "drop or repair the episode; a simulation may have blown up"
-        )
+        raise BadInputError(where, found, "finite numbers", "drop or repair the episode")
     return values
 
 
@@ -206,27 +204,27 @@ class Rows:
 
     def write(self, name: str, row: int, values: NDArray[Any]) -> None:
         """Put `values` [n, ...] at rows `row` and after, n at most the number of rows."""
-        place = row % self.count
-        fit = min(len(values), self.count - place)
-        self._arrays[name][place : place + fit] = values[:fit]
+        first = row % self.count
+        fit = min(len(values), self.count - first)
+        self._arrays[name][first : first + fit] = values[:fit]
         self._arrays[name][: len(values) - fit] = values[fit:]
 
     def gather(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Return a copy of rows: [*rows.shape, ...]."""
         column, array = self._columns[name], self._arrays[name]
-        places = (rows % self.count).reshape(-1)
+        flat = (rows % self.count).reshape(-1)
         out = self._outputs.empty((rows.size, *column.shape), column.dtype)
-        # Any mode but "raise" lets numpy copy straight into `out`; the remainder keeps every place in range.
-        np.take(array, places, axis=0, out=out, mode="clip")
+        # Any mode but "raise" lets numpy copy straight into `out`; the remainder keeps every row in range.
+        np.take(array, flat, axis=0, out=out, mode="clip")
         return out.reshape(*rows.shape, *column.shape)
 
     def checksum(self, row: int, count: int) -> int:
         """Return CRC-32 over `count` rows of every column, from `row` on."""
-        place = row % self.count
-        fit = min(count, self.count - place)
+        first = row % self.count
+        fit = min(count, self.count - first)
         digest = 0
         for array in self._arrays.values():
-            for piece in (array[place : place + fit], array[: count - fit]):
+            for piece in (array[first : first + fit], array[: count - fit]):
                 digest = zlib.crc32(np.ascontiguousarray(piece).view(np.uint8).reshape(-1).data, digest)
         return digest
 
