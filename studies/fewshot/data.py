@@ -11,7 +11,7 @@ import numpy as np
 
 from counterpoint.data.cache import cached
 from counterpoint.data.formats import open_dataset, split_names
-from counterpoint.data.store import Cameras, EpisodeStore, MultiTaskStore, SubsetStore, camera_names
+from counterpoint.data.store import Cameras, EpisodeStore, SubsetStore, camera_names, join_domains
 from counterpoint.envs.base import choose_cameras
 from counterpoint.envs.make import make_env
 from counterpoint.errors import BadInputError
@@ -47,9 +47,9 @@ def open_pretraining(config: FewshotConfig, out: Path, size: int) -> tuple[Episo
     names = [folder.name for folder in folders]
     train = [_open(data, folder, "train", data.camera, size, out) for folder in folders]
     if not all("val" in split_names(folder) for folder in folders):
-        return _together(train, names), None
+        return join_domains(train, names), None
     validation = [_open(data, folder, "val", data.camera, size, out) for folder in folders]
-    return _together(train, names), _together(validation, names)
+    return join_domains(train, names), join_domains(validation, names)
 
 
 def open_demonstrations(config: FewshotConfig, out: Path, size: int, task: str) -> EpisodeStore:
@@ -217,10 +217,6 @@ def _folders(path: Path, tasks: Sequence[str]) -> list[Path]:
             "record or copy what is missing, or leave the task out",
         )
     return [path / task for task in tasks]
-
-
-def _together(stores: Sequence[EpisodeStore], names: Sequence[str]) -> EpisodeStore:
-    return stores[0] if len(stores) == 1 else MultiTaskStore(stores, names)
 
 
 def _record_metaworld(config: FewshotConfig, path: Path, demonstrations: bool) -> None:

@@ -16,6 +16,7 @@ from counterpoint.data.store import (
     MultiTaskStore,
     SubsetStore,
     action_mask,
+    join_domains,
     read_episode,
     task_numbers,
     task_table,
@@ -126,3 +127,8 @@ def test_domains_that_do_not_fit_are_refused(second: EpisodeStore, message: str)
 def test_every_domain_needs_a_name_of_its_own(names: list[str]) -> None:
     with pytest.raises(BadInputError, match="name every domain once"):
         MultiTaskStore([ARM, WALKER], names)
+
+
+def test_one_store_is_left_as_it_is() -> None:
+    assert join_domains([ARM], ["arm"]) is ARM
+    assert isinstance(join_domains([ARM, WALKER], ["arm", "walker"]), MultiTaskStore)

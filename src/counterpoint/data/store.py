@@ -27,6 +27,7 @@ __all__ = [
     "camera_images",
     "camera_names",
     "check_camera",
+    "join_domains",
     "read_episode",
     "task_numbers",
     "task_table",
@@ -395,6 +396,11 @@ class MultiTaskStore(StoreView):
         values = super()._values(source, episode)
         padded = source == "actions" and values is not None
         return np.pad(values, [(0, 0), (0, max(self.action_dims) - values.shape[1])]) if padded else values
+
+
+def join_domains(stores: Sequence[EpisodeStore], names: Sequence[str]) -> EpisodeStore:
+    """Return one store as it is, several as the domains of a `MultiTaskStore`."""
+    return stores[0] if len(stores) == 1 else MultiTaskStore(stores, names)
 
 
 def _action_dim(store: EpisodeStore, name: str) -> int:

@@ -13,8 +13,7 @@ from safetensors.torch import save_file
 
 from counterpoint.config import FrozenConfig, free
 from counterpoint.data.cache import cached
-from counterpoint.data.formats import open_dataset, split_names
-from counterpoint.data.prepared import validation_split
+from counterpoint.data.formats import open_dataset, split_names, validation_split
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.store import EpisodeStore, SubsetStore, camera_names
 from counterpoint.encoders.base import DualEncoder, EncoderConfig

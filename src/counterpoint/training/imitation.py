@@ -17,9 +17,8 @@ from pydantic import Field, model_validator
 
 from counterpoint.config import FrozenConfig, validate
 from counterpoint.data.cache import cached
-from counterpoint.data.formats import split_names
+from counterpoint.data.formats import split_names, validation_split
 from counterpoint.data.masks.robot import mask_camera, masked_cameras, rgb_cameras
-from counterpoint.data.prepared import validation_split
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.store import EpisodeStore, camera_names
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder

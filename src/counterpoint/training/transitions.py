@@ -14,8 +14,7 @@ from pydantic import BaseModel
 
 from counterpoint.config import FrozenConfig, free
 from counterpoint.data.cache import cached
-from counterpoint.data.formats import open_dataset, split_names
-from counterpoint.data.prepared import together, validation_split
+from counterpoint.data.formats import open_dataset, split_names, validation_split
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.statistics import action_statistics
 from counterpoint.data.store import (
@@ -24,6 +23,7 @@ from counterpoint.data.store import (
     MultiTaskStore,
     camera_images,
     camera_names,
+    join_domains,
     task_table,
     uneven_frames,
 )
@@ -152,7 +152,7 @@ class TransitionsRecipe(Recipe):
             # Under the names of training, by which tasks are known, even where one data set alone is left.
             own = [*kept_back.values()]
             validation = MultiTaskStore(own, [*kept_back]) if len(stores) > 1 else own[0]
-        return together(stores, names), validation
+        return join_domains(stores, names), validation
 
     def _prepared(self, store: EpisodeStore) -> EpisodeStore:
         """Return the store with its frames decoded at the encoder's size."""

@@ -7,12 +7,14 @@ import pytest
 
 import counterpoint
 from counterpoint.data.cache import CachedStore, cached
-from counterpoint.data.formats import Format, open_dataset, recognise, split_names
+from counterpoint.data.formats import Format, open_dataset, recognise, split_names, validation_split
 from counterpoint.data.formats.epic import EpicKitchensStore
 from counterpoint.data.formats.lerobot.reader import LeRobotStore
 from counterpoint.data.formats.video_folder import VideoFolderStore
 from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError
+from counterpoint.training.clips import DataConfig, open_clips
+from tests.data.formats.hdf5.made import made_demo, write_robomimic
 from tests.data.made import EPIC_HEADER, epic_row, memory_store, write_epic, write_lerobot, write_videos
 
 
@@ -93,3 +95,16 @@ def test_anything_else_says_what_would_do(tmp_path: Path, name: str) -> None:
 
 def test_is_a_public_name() -> None:
     assert counterpoint.open_dataset is open_dataset
+
+
+def test_robomimic_s_validation_is_found_under_its_own_name(tmp_path: Path) -> None:
+    masks = {"train": [0, 2], "valid": [1]}
+    path = write_robomimic(tmp_path / "image.hdf5", masks=masks)
+    asked = ("val", "valid", "train", "test", None)
+    assert [validation_split(path, name) for name in asked] == ["valid", "valid", "train", None, None]
+    _, held_out = open_clips(path, DataConfig(size=16, cache=str(tmp_path / "cache")))
+    assert held_out is not None
+    assert [info.length for info in held_out.episodes] == [12]
+    both = write_robomimic(tmp_path / "both.hdf5", masks=masks | {"val": [0]})
+    assert validation_split(both, "val") == "val"
+    assert validation_split(write_robomimic(tmp_path / "none.hdf5", [made_demo(4, 0)]), "val") is None

@@ -18,7 +18,7 @@ from counterpoint.data.formats.video_folder import MANIFESTS, VideoFolderStore
 from counterpoint.data.store import EpisodeStore, OneCameraStore
 from counterpoint.errors import BadInputError
 
-__all__ = ["Format", "open_dataset", "recognise", "split_names"]
+__all__ = ["Format", "open_dataset", "recognise", "split_names", "validation_split"]
 
 EPIC_SPLITS = ("train", "validation")
 """EPIC-KITCHENS-100 has a file of annotations for each; its test set has no narrations."""
@@ -141,3 +141,15 @@ def _epic_frames(path: Path) -> Path | None:
 
 def _has_participants(folder: Path) -> bool:
     return any(re.fullmatch(r"P\d{2}", child.name) and child.is_dir() for child in folder.iterdir())
+
+
+def validation_split(path: Path, wanted: str | None) -> str | None:
+    """Return the split to validate on; `None` where the data set has none.
+
+    Args:
+        path: A data set.
+        wanted: The user's choice. `val` means `valid` where the data set has that name, as robomimic's do.
+    """
+    known = split_names(path)
+    names = ("val", "valid") if wanted == "val" else (wanted,)
+    return next((name for name in names if name in known), None)
