@@ -1,13 +1,9 @@
-"""The report's figures, made from numbers: training curves, the heatmap, intervals, trajectories.
-
-`counterpoint report RUN`: one page on what an encoder learned, and the same numbers as JSON.
-"""
+"""`counterpoint report RUN`: one page on what an encoder learned, and the same numbers as JSON."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +32,7 @@ from counterpoint.rewards.page import (
     write_whole,
 )
 
-__all__ = ["Bar", "HeatmapView", "bar", "heatmap_view", "training_charts", "trajectories", "write_report"]
+__all__ = ["TEMPLATES", "write_report"]
 
 
 Array = NDArray[np.float64]
@@ -46,58 +42,19 @@ MOST_CHARTS, MOST_COLUMNS, MOST_NUMBERS = 6, 20, 6
 TASKS, VIDEOS_A_TASK, ASPECT = 5, 6, 1.6
 
 
-@dataclass(frozen=True)
-class Bar:
-    """Where a number and its interval lie on a scale, in per cent of its length.
+def _bar(estimate: Estimate, start: float = 0.0, end: float = 1.0, bad: float | None = None) -> dict[str, float | None]:
+    """Return a number, its interval and a worthless encoder's number, in per cent of the scale."""
 
-    Attributes:
-        place: Of the value.
-        low: Of the interval's lower end.
-        high: Of its upper end.
-        bad: Of what a worthless encoder would get; `None` where there is no such number.
-    """
-
-    place: float
-    low: float
-    high: float
-    bad: float | None
-
-
-def bar(estimate: Estimate, start: float = 0.0, end: float = 1.0, bad: float | None = None) -> Bar:
-    """An estimate laid on the scale from `start` to `end`; what falls outside is drawn at the scale's end."""
-
-    def place(value: float) -> float:
+    def position(value: float) -> float:
         shown = value if np.isfinite(value) else estimate.value if np.isfinite(estimate.value) else start
         return float(np.clip(100 * (shown - start) / (end - start), 0, 100))
 
-    marked = None if bad is None else place(bad)
-    return Bar(place(estimate.value), place(estimate.low), place(estimate.high), marked)
+    ends = {"place": position(estimate.value), "low": position(estimate.low), "high": position(estimate.high)}
+    return {**ends, "bad": None if bad is None else position(bad)}
 
 
-@dataclass(frozen=True)
-class HeatmapView:
-    """A heatmap as a grid of cells.
-
-    Attributes:
-        title: Which segments.
-        names: The instructions, which columns and rows give by number.
-        columns: Their numbers, 1 to L.
-        rows: Number, instruction, and cells: the CSS class, the opacity, the number as written, and whether
-            the segment and the instruction belong together.
-        numbers: Whether there is room to write the numbers.
-        reach: The score of full colour.
-    """
-
-    title: str
-    names: Sequence[str]
-    columns: Sequence[int]
-    rows: Sequence[Mapping[str, Any]]
-    numbers: bool
-    reach: float
-
-
-def heatmap_view(heatmap: Heatmap) -> HeatmapView:
-    """DecisionNCE's Figure 6: blue above zero, orange below, full colour at the largest score.
+def _heatmap_view(heatmap: Heatmap) -> dict[str, Any]:
+    """Return DecisionNCE's Figure 6: blue above zero, orange below, full colour (`reach`) at the largest score.
 
     Of more than `MOST_COLUMNS` instructions, the first are shown.
     """
@@ -123,25 +80,24 @@ def heatmap_view(heatmap: Heatmap) -> HeatmapView:
         }
         for row, values in shown
     ]
-    return HeatmapView(heatmap.name, names, range(1, len(names) + 1), rows, len(names) <= MOST_NUMBERS, reach)
+    numbers = len(names) <= MOST_NUMBERS
+    columns = range(1, len(names) + 1)
+    return {"title": heatmap.name, "names": names, "columns": columns, "rows": rows, "numbers": numbers, "reach": reach}
 
 
-def training_charts(lines: Sequence[Mapping[str, Any]]) -> list[tuple[str, Markup]]:
-    """One chart a metric from the lines of `metrics.jsonl`, training beside validation; the loss first."""
+def _training_charts(lines: Sequence[Mapping[str, Any]]) -> list[tuple[str, Markup]]:
+    """Return one chart a metric from the lines of `metrics.jsonl`, training beside validation; the loss first."""
     names = {name for line in lines for name, value in line.items() if _is_result(name, value)}
     held_out = {name for line in lines if line["split"] == "val" for name in line}
     ordered = sorted(names, key=lambda name: (_rank(name), name not in held_out, name))
     return [(_words(name), _training_chart(name, lines)) for name in ordered[:MOST_CHARTS]]
 
 
-def trajectories(embedded: EmbeddedVideos) -> tuple[Markup, dict[str, str]]:
-    """AcTOL's Figure 5: held-out videos as lines in the plane of the two widest directions (PCA).
+def _trajectories(embedded: EmbeddedVideos) -> tuple[Markup, dict[str, str]]:
+    """Return AcTOL's Figure 5, videos as lines in the plane of two principal directions, and each instruction's colour.
 
-    PCA and not t-SNE: it is linear, it has no seed, and it cannot invent clusters or tear a path that is
-    whole. Embeddings are brought to unit length, as the cosine sees them. Both axes have one scale.
-
-    Returns:
-        The chart, and the colour class of each instruction in it.
+    PCA and not t-SNE: it is linear, has no seed, and cannot invent clusters or cut a path in two. Embeddings have unit
+    length, as in the cosine. Both axes have one scale.
     """
     units = [v / np.maximum(np.linalg.norm(v, axis=1, keepdims=True), 1e-12) for v in embedded.videos]
     cloud = np.concatenate(units)
@@ -174,7 +130,7 @@ def trajectories(embedded: EmbeddedVideos) -> tuple[Markup, dict[str, str]]:
 
 
 def _one_scale(lines: Sequence[Line]) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Ranges in which one unit is as long across as it is up, in a plot `ASPECT` times as wide as high."""
+    """Return ranges with one scale for both axes, in a plot `ASPECT` times as wide as high."""
     left, right = padded(min(min(line.x) for line in lines), max(max(line.x) for line in lines))
     low, high = padded(min(min(line.y) for line in lines), max(max(line.y) for line in lines))
     width, height = right - left, high - low
@@ -186,20 +142,20 @@ def _one_scale(lines: Sequence[Line]) -> tuple[tuple[float, float], tuple[float,
 
 
 def _training_chart(name: str, lines: Sequence[Mapping[str, Any]]) -> Markup:
-    drawn, ends = [], []
+    plotted, ends = [], []
     for split, kind, label in (("train", "rest", "training"), ("val", "c0", "validation")):
         points = [(line["step"], line[name]) for line in lines if line["split"] == split and name in line]
         if points:
             steps, values = zip(*points, strict=True)
-            drawn.append(Line(steps, values, kind, label))
+            plotted.append(Line(steps, values, kind, label))
             ends.append(Point(steps[-1], values[-1], kind))
     return line_chart(
-        drawn, x_label="optimiser steps", y_label=_words(name), summary=f"{_words(name)} over training", points=ends
+        plotted, x_label="optimiser steps", y_label=_words(name), summary=f"{_words(name)} over training", points=ends
     ).html
 
 
 def _is_result(name: str, value: object) -> bool:
-    """A number that training brought about, unlike the step and the learning rate."""
+    """Return whether a logged number is a result, unlike the step and the learning rate."""
     return name not in ("step", "lr") and isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -212,8 +168,8 @@ def _words(name: str) -> str:
 
 
 TEMPLATES = Path(__file__).parent / "templates"
-PLAYERS, PICTURES, PICTURE_SIDE = 6, 48, 224
-"""Videos on the page, pictures of each, and their longer side in pixels: about three megabytes."""
+PLAYERS, IMAGES, IMAGE_SIDE = 6, 48, 224
+"""Videos on the page, images of each, and their longer side in pixels: about three megabytes."""
 
 
 def write_report(
@@ -231,30 +187,26 @@ def write_report(
     Args:
         run: The run's folder.
         data: Episodes to report on; by default the run's own data.
-        split: Which split; by default `test`, or `val` where there is no `test`.
-        seed: Of segments, shuffles and resamples.
-        max_videos: Of more episodes than this, as many are drawn.
-        max_frames: Frames of an episode that are embedded, evenly spread.
-        device: Where to compute.
+        split: Name of the split; by default `test`, or `val` where there is no `test`.
+        seed: Random seed of segments, shuffles and resamples.
+        max_videos: Greatest number of episodes; of more, a sample is taken.
+        max_frames: Greatest number of embedded frames of an episode, evenly spread.
+        device: The device that computes.
 
     Returns:
         The page.
 
     Raises:
-        BadInputError: When the run is not finished, its configuration lacks a key, or the data cannot be
-            evaluated.
-        MissingExtraError: When the extra `report` is not installed.
+        BadInputError: An unfinished run, one whose encoder has no language, or data that cannot be evaluated.
+        MissingExtraError: The extra `report` is not installed.
     """
     config = read_run_config(run)
     rewards = RewardModel.from_pretrained(run, device=device)
     if rewards.form not in CURVES:
         way = "--goal IMAGE" if rewards.form == "goal" else "--instruction TEXT"
-        raise BadInputError(
-            run,
-            f"an encoder trained for the reward {rewards.form!r}, whose frames and instructions share no space",
-            "one that compares frames with instructions",
-            f"plot its rewards: counterpoint reward VIDEO {way} --model {run}",
-        )
+        found = f"an encoder for the reward {rewards.form!r}, whose frames and instructions share no space"
+        hint = f"plot its rewards: counterpoint reward VIDEO {way} --model {run}"
+        raise BadInputError(run, found, "one that compares frames with instructions", hint)
     held_out = open_held_out(config, run / "config.json", data, split, most=max_videos, seed=seed)
     embedded = embed_store(rewards.encoder, held_out.store, max_frames=max_frames)
     evaluation = evaluate_embedded(embedded, form=rewards.form, seed=seed)
@@ -281,10 +233,10 @@ def write_report(
         width=embedded.text.shape[1],
         meaning=MEANING,
         players=_players(embedded, held_out.source, evaluation),
-        heatmaps=[heatmap_view(heatmap) for heatmap in evaluation.heatmaps],
-        trajectories=trajectories(embedded),
-        training=training_charts(_metrics(run / "metrics.jsonl")),
-        bar=bar,
+        heatmaps=[_heatmap_view(heatmap) for heatmap in evaluation.heatmaps],
+        trajectories=_trajectories(embedded),
+        training=_training_charts(_metrics(run / "metrics.jsonl")),
+        bar=_bar,
         signed=signed,
         config=json.dumps(config, indent=2),
     )
@@ -299,7 +251,7 @@ def _objective(config: Mapping[str, Any]) -> str:
 
 
 def _metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of `metrics.jsonl`; a last line that a kill left half-written is dropped."""
+    """Return the lines of `metrics.jsonl` without a last line that a kill left half-written."""
     if not path.is_file():
         return []
     found: list[dict[str, Any]] = []
@@ -310,20 +262,13 @@ def _metrics(path: Path) -> list[dict[str, Any]]:
             found.append({**line, "step": line["step"], "split": line["split"]})
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             if number < len(lines) - 1:
-                raise BadInputError(
-                    f"{path}, line {number + 1}",
-                    f"{text[:60]!r}",
-                    'an object with "step" and "split"',
-                    "restore the file, or delete it for a report without training curves",
-                ) from error
+                where, hint = f"{path}, line {number + 1}", "restore the file, or delete it for a report without curves"
+                raise BadInputError(where, f"{text[:60]!r}", 'an object with "step" and "split"', hint) from error
     return found
 
 
 def _players(embedded: EmbeddedVideos, source: EpisodeStore, evaluation: Evaluation) -> list[tuple[str, PlayerView]]:
-    """The first video of each of the first instructions: (instruction, player).
-
-    All share one range of values, so that a curve that rises little looks so.
-    """
+    """Return the first video of each of the first instructions, on one range of values: (instruction, player)."""
     curves = [gains(curve, evaluation.form) for curve in reward_curves(embedded, evaluation.form)]
     first = {int(own): at for at, own in reversed(list(enumerate(embedded.own)))}
     chosen = [first[own] for own in sorted(first, key=lambda own: first[own])][:PLAYERS]
@@ -345,7 +290,7 @@ def _player(
     others = sorted((i for i in range(len(curve)) if i != own), key=lambda i: curve[i, -1])
     strongest, rest = others[-1], others[:-1]
     grey = [Line(seconds, curve[i].tolist(), "rest") for i in rest]
-    if grey:  # the label stands at the line in the middle
+    if grey:  # the middle line has the label
         middle = len(grey) // 2
         label = f"{len(grey)} other instruction{'s' if len(grey) > 1 else ''}"
         grey[middle] = Line(grey[middle].x, grey[middle].y, "rest", label)
@@ -355,13 +300,13 @@ def _player(
         Line(seconds, curve[own].tolist(), "c0", embedded.instructions[own], live=True),
     ]
     gained = evaluation.form == "potential"
-    places = spread(len(steps), PICTURES)
-    frames = source.frames(at, steps[places])
+    shown = spread(len(steps), IMAGES)
+    frames = source.frames(at, steps[shown])
     view = make_player(
         lines,
         seconds,
         steps.tolist(),
-        {int(p): jpeg(frame, side=PICTURE_SIDE, quality=70) for p, frame in zip(places, frames, strict=True)},
+        {int(p): jpeg(frame, side=IMAGE_SIDE, quality=70) for p, frame in zip(shown, frames, strict=True)},
         y_label="reward gained (change of the cosine)" if gained else "reward (cosine)",
         summary=f"Reward of a video of {embedded.instructions[own]!r} under all instructions",
         y_range=y_range,

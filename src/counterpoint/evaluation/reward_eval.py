@@ -1,7 +1,4 @@
-"""`Evaluation`: what was measured of an encoder, on what, with intervals; to JSON and back.
-
-`evaluate_encoder`: everything we can say in numbers about an encoder on held-out, instructed videos.
-"""
+"""All that numbers can say about an encoder on held-out, instructed videos, with intervals; to JSON and back."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ class Heatmap:
     """Mean segment scores: DecisionNCE's Figure 6.
 
     Attributes:
-        name: Which segments.
+        name: The kind of segments.
         rows: Instructions that the segments carry out.
         columns: Instructions they are scored under.
         values: Mean score, one row a row.
@@ -56,17 +53,17 @@ class Heatmap:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What was measured, and on what.
+    """Measured numbers, and the data behind them.
 
     Attributes:
         form: The reward that the encoder was trained for. Estimates of both forms are kept: `voc.potential`,
             `voc.transition`.
-        seed: Of segments, shuffles and resamples.
-        videos: How many.
-        frames: How many were embedded.
-        chance: Matched accuracy of a coin: one over the number of instructions.
+        seed: Random seed of segments, shuffles and resamples.
+        videos: Number of videos.
+        frames: Number of embedded frames.
+        chance: Matched accuracy of a guess: one over the number of instructions.
         instructions: The candidates.
-        fingerprint: Of the data.
+        fingerprint: Content of the data.
         estimates: Name -> number with interval; `docs/methods/metrics.md` defines each name.
         heatmaps: Short segments, then whole videos, scored as `form` says.
     """
@@ -86,15 +83,15 @@ class Evaluation:
         return self.estimates[name if name in self.estimates else f"{name}.{self.form}"]
 
     def to_json(self) -> str:
-        """Strict JSON: numbers that are not defined are null."""
+        """Return strict JSON: undefined numbers are null."""
         return json.dumps(_nan_to_none(asdict(self)), indent=2) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Evaluation:
-        """What `to_json` wrote.
+        """Read the output of `to_json`.
 
         Raises:
-            BadInputError: When the text is something else.
+            BadInputError: Other text.
         """
         try:
             tree = json.loads(text)
@@ -147,17 +144,17 @@ def evaluate_encoder(
     """Evaluate an encoder on held-out episodes, each embedded once.
 
     Args:
-        encoder: What embeds.
+        encoder: The encoder.
         store: Held-out episodes.
         form: The reward that the encoder was trained for.
-        seed: Of segments, shuffles and resamples.
+        seed: Random seed of segments, shuffles and resamples.
         instructions: Candidates; the store's own by default.
-        paraphrases: Instruction -> ways to say it that training did not see.
-        camera: Which view; the store's first by default.
-        max_frames: Frames of an episode that are embedded, evenly spread.
+        paraphrases: Instruction -> paraphrases that training did not see.
+        camera: The view; by default the store's first.
+        max_frames: Greatest number of embedded frames of an episode, evenly spread.
 
     Raises:
-        BadInputError: When the store or the instructions cannot be evaluated; see `embed_store`.
+        BadInputError: A store or instructions that cannot be evaluated; see `embed_store`.
     """
     embedded = embed_store(encoder, store, instructions=instructions, camera=camera, max_frames=max_frames)
     said = embed_paraphrases(encoder, embedded.instructions, paraphrases) if paraphrases else []
@@ -167,7 +164,7 @@ def evaluate_encoder(
 def evaluate_embedded(
     embedded: EmbeddedVideos, *, form: RewardForm = "potential", seed: int = 0, paraphrases: Sequence[Array] = ()
 ) -> Evaluation:
-    """Evaluate embeddings; `paraphrases` are text embeddings [L, D], each the instructions said otherwise."""
+    """Evaluate embeddings; `paraphrases` are text embeddings [L, D], each a paraphrase of the instructions."""
     form = as_form(form)
     hint = "score it with counterpoint reward"
     require(form in CURVES, "form", form, "a form that compares frames with language: potential or transition", hint)
@@ -198,28 +195,27 @@ def evaluate_embedded(
 
 
 def reward_curves(embedded: EmbeddedVideos, form: RewardForm) -> list[Float[Array, "L T"]]:
-    """Every video's curve under every instruction."""
+    """Return every video's curve under every instruction."""
     return [CURVES[form](video, embedded.text) for video in embedded.videos]
 
 
 def segment_scores(
     embedded: EmbeddedVideos, score: SegmentScore, share: float | None, seed: int, count: int = 16
 ) -> Float[Array, "V K L"]:
-    """Scores of K segments of every video under every instruction.
+    """Score K segments of every video under every instruction.
 
     Args:
         embedded: Videos and instructions.
-        score: DecisionNCE-P's (`potential_gain`) or -T's (`transition_direction`).
+        score: DecisionNCE-P's (`potential_gain`) or -T's (`transition_score`).
         share: Length as a share of the video, with K uniform starts; 1 is the whole video (K = 1); `None`
-            draws start and goal as training does (Eq. 8's rule).
-        seed: Of the draws, keyed on video and segment.
+            samples start and goal as training does (Eq. 8's rule).
+        seed: Random seed of the samples, keyed on video and segment.
         count: K.
     """
     rows = []
     for number, video in enumerate(embedded.videos):
-        ends = np.array(
-            [_ends(len(video), share, sample_rng(seed, number * count + k, "segment")) for k in range(count)]
-        )
+        rngs = (sample_rng(seed, number * count + k, "segment") for k in range(count))
+        ends = np.array([_ends(len(video), share, rng) for rng in rngs])
         ends = ends[:1] if share == 1.0 else ends
         rows.append(score(video[ends[:, 0]], video[ends[:, 1]], embedded.text))
     return np.stack(rows)
@@ -235,7 +231,7 @@ def _ends(length: int, share: float | None, rng: np.random.Generator) -> tuple[i
 
 
 def _time_estimates(embedded: EmbeddedVideos, curve: Curve, seed: int) -> dict[str, Estimate]:
-    """Rank correlation with time, and the controls without which it means nothing."""
+    """Return the rank correlation with time, and the controls without which it means nothing."""
     voc = metrics.value_order_correlation
     found: dict[str, list[float]] = {}
     for number, (video, own) in enumerate(zip(embedded.videos, embedded.own, strict=True)):
@@ -253,15 +249,14 @@ def _time_estimates(embedded: EmbeddedVideos, curve: Curve, seed: int) -> dict[s
             "voc_of_a_constant": voc(np.ones(len(video))),
         }.items():
             found.setdefault(name, []).append(value)
-    return {
-        name: mean_where_defined(np.array(values), embedded.own.tolist(), seed=seed) for name, values in found.items()
-    }
+    strata = embedded.own.tolist()
+    return {name: mean_where_defined(np.array(values), strata, seed=seed) for name, values in found.items()}
 
 
 def _grounding_estimates(
     embedded: EmbeddedVideos, score: SegmentScore, paraphrases: Sequence[Array], seed: int
 ) -> dict[str, Estimate]:
-    """Is a video told by its instruction, and an instruction by its video?"""
+    """Return how well videos and instructions identify each other."""
     own, strata = embedded.own, embedded.own.tolist()
     whole = segment_scores(embedded, score, 1.0, seed)[:, 0]
     found = {
