@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,8 @@ def test_a_run_is_scored_as_it_was_trained(name: str, form: RewardForm, video: P
     np.testing.assert_allclose(column(table), scores, atol=0.05)  # the video is compressed
     if form == "transition":
         assert column(table)[0] == 0.0
+        report = json.loads(write_report(run, split="val").with_suffix(".json").read_text())
+        assert report["evaluation"]["form"] == "transition"
         other = reward_command([video], INSTRUCTIONS[0], model=run, out=tmp_path / "other", form="potential")
         assert column(other[0])[0] != 0.0
         assert "gain of the cosine of the frame and the instruction" in other[2].read_text()

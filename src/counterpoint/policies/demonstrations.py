@@ -1,4 +1,4 @@
-"""What a policy is cloned from, in numbers: what demonstrations say of actions, proprioception and the task."""
+"""The demonstrations of a policy in numbers: ranges of actions and proprioception, the task, the rate."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from counterpoint.config import FrozenConfig
 from counterpoint.data.episode import Array
 from counterpoint.data.statistics import Statistics
 from counterpoint.data.store import EpisodeStore
-from counterpoint.errors import BadInputError
+from counterpoint.errors import require
 
 __all__ = ["Demonstrations"]
 
@@ -19,15 +19,15 @@ ROUNDING = 1e-4
 
 
 class Demonstrations(FrozenConfig):
-    """What is kept of the demonstrations beside a policy.
+    """The record of demonstrations that a policy keeps.
 
     Attributes:
-        count: Episodes.
-        instruction: The one instruction they share; empty where they have several.
-        actions: Of A dimensions.
-        state: Of P dimensions of proprioception; `None` where there is none.
-        fps: Actions a second; `None` where that is not known, or not the same everywhere.
-        frame: Height and width that the pictures were recorded at; `None` where that is not known.
+        count: Number of episodes.
+        instruction: The instruction of all; empty where they have several.
+        actions: Statistics of A dimensions.
+        state: Statistics of P dimensions of proprioception; `None` where there is none.
+        fps: Actions a second; `None` where it is unknown, or not the same everywhere.
+        frame: Height and width of the recorded images; `None` where they are unknown.
     """
 
     count: int
@@ -49,7 +49,7 @@ class Demonstrations(FrozenConfig):
 
     @classmethod
     def of(cls, store: EpisodeStore, frame: tuple[int, int] | None = None) -> Self:
-        """Read from a store, whose pictures may be smaller than they were recorded (`frame`).
+        """Read a store, whose images may be smaller than the recorded ones (`frame`).
 
         Raises:
             BadInputError: An episode without actions, or with other dimensions than the first.
@@ -72,17 +72,14 @@ class Demonstrations(FrozenConfig):
 
 
 def _whole(store: EpisodeStore, source: str) -> Array | None:
-    """Actions or state of all episodes, end to end; `None` where no episode has state."""
+    """Return actions or state of all episodes, concatenated; `None` where no episode has state."""
     found: list[Array | None] = [getattr(store, source)(episode) for episode in range(len(store.episodes))]
     if source == "state" and all(part is None for part in found):
         return None
     first = next((part.shape[1] for part in found if part is not None), None)
     for episode, part in enumerate(found):
-        if part is None or part.shape[1] != first:
-            raise BadInputError(
-                f"demonstration {episode}",
-                f"no {source}" if part is None else f"{source} of {part.shape[1]} dimensions",
-                f"{source}" + (f" of {first} dimensions, as in the others" if first else ""),
-                "leave it out, or use demonstrations with logged actions of one robot",
-            )
+        found_here = f"no {source}" if part is None else f"{source} of {part.shape[1]} dimensions"
+        expected = source + (f" of {first} dimensions, as in the others" if first else "")
+        good, hint = part is not None and part.shape[1] == first, "leave it out, or use data of one robot"
+        require(good, f"demonstration {episode}", found_here, expected, hint)
     return np.concatenate([part for part in found if part is not None])
