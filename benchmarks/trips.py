@@ -1,0 +1,122 @@
+"""The files of the package that a common call enters, counted by a call trace.
+
+    python benchmarks/trips.py
+
+Counted after import: files whose functions are called, `__init__.py`, `errors.py` and `config.py` aside.
+`changes` is the number of calls that enter another file than the call before.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+
+import counterpoint
+from counterpoint.agents.base import Spaces
+from counterpoint.agents.td_infonce import TDInfoNCE, TDInfoNCEConfig
+from counterpoint.data.episode import Episode
+from counterpoint.data.sampler import Sampler
+from counterpoint.data.store import MemoryStore
+from counterpoint.data.video import encode_video
+from counterpoint.encoders.base import DualEncoder, EncoderConfig
+from counterpoint.objectives.decisionnce import DecisionNCEConfig, DecisionNCET
+from counterpoint.provenance import provenance
+from counterpoint.rewards.curves import reward_command
+from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
+
+PACKAGE = Path(counterpoint.__file__).parent
+LEFT_OUT = ("__init__.py", "errors.py", "config.py")
+LIMITS = {"reward": 15, "td_infonce update": 7, "decisionnce_t step": 8}
+
+
+def trip(run: Callable[[], object]) -> dict[str, Any]:
+    """Return the files that a call enters, in order, and the number of changes between them."""
+    files: list[str] = []
+    changes, last = 0, ""
+
+    def enter(frame: FrameType, event: str, _: object) -> None:
+        nonlocal changes, last
+        path = Path(frame.f_code.co_filename)
+        if (
+            event != "call"
+            or PACKAGE not in path.parents
+            or frame.f_code.co_name == "<module>"
+            or path.name in LEFT_OUT
+        ):
+            return
+        name = str(path.relative_to(PACKAGE))
+        if name not in files:
+            files.append(name)
+        changes, last = changes + (name != last), name
+
+    sys.setprofile(enter)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return {"count": len(files), "changes": changes, "files": files}
+
+
+def reward(folder: Path) -> dict[str, Any]:
+    """Trace `counterpoint reward` on one video, without the command line's own file."""
+    DualEncoder(EncoderConfig(image_size=32, embed_dim=8)).save_pretrained(folder / "model")
+    frames = np.random.default_rng(0).integers(0, 256, (12, 32, 32, 3), dtype=np.uint8)
+    encode_video(folder / "video.mp4", frames, fps=5)
+    model = str(folder / "model")
+    return trip(lambda: reward_command([folder / "video.mp4"], "push", model=model, out=folder / "out"))
+
+
+def td_infonce_update() -> dict[str, Any]:
+    """Trace one update of TD InfoNCE on a batch that is there."""
+    widths = {"observation": 10, "action": 4, "next_observation": 10, "next_goal": 3, "random_goal": 3}
+    batch = {key: torch.randn(8, width).tanh() for key, width in widths.items()}
+    agent = TDInfoNCE(TDInfoNCEConfig(hidden=(16, 16)), Spaces(observation=(10,), goal=(3,), action=4))
+    return trip(lambda: agent.update(batch, 0))
+
+
+def decisionnce_t_step() -> dict[str, Any]:
+    """Trace one batch of DecisionNCE-T from its episodes and the update on it."""
+    rng = np.random.default_rng(0)
+    episodes = [
+        Episode(
+            frames={"front": rng.integers(0, 256, (9, 32, 32, 3), dtype=np.uint8)},
+            instruction=f"push {number}",
+            timestamps=np.arange(9) / 10,
+        )
+        for number in range(8)
+    ]
+    objective = DecisionNCET(DualEncoder(EncoderConfig(image_size=32, embed_dim=8)), DecisionNCEConfig())
+    store = MemoryStore(episodes)
+    sampler = Sampler(store, objective.sampling().bind(store), batch_size=4, seed=0)
+    learner = ObjectiveLearner(objective, OptimizerConfig(), total_steps=10, accelerator=Accelerator(cpu=True))
+    learner.update(sampler[0], 0)  # text is embedded once
+    return trip(lambda: learner.update(sampler[1], 1))
+
+
+def main() -> None:
+    """Trace every call and write the result file."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = {
+            "reward": reward(Path(folder)),
+            "td_infonce update": td_infonce_update(),
+            "decisionnce_t step": decisionnce_t_step(),
+        }
+    rows = [[name, str(one["count"]), str(LIMITS[name]), str(one["changes"])] for name, one in found.items()]
+    tables = {"trips": {"head": ["call", "files entered", "at most", "changes of file"], "rows": rows}}
+    result = {"command": "python benchmarks/trips.py", "trips": found, "tables": tables, "provenance": provenance()}
+    (Path(__file__).parent / "results" / "trips.json").write_text(json.dumps(result, indent=1) + "\n")
+    for name, one in found.items():
+        print(name, one["count"], one["changes"], *one["files"])
+
+
+if __name__ == "__main__":
+    main()
