@@ -37,17 +37,18 @@ def test_devices_and_process_group_stay() -> None:
 
 def test_cloning_after_half_precision_is_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = str(write_recipe(tmp_path / "curl.toml", "curl"))
-    used: list[Accelerator] = []
+    used: list[str] = []
 
     def kept(precision: str, device: str | None = None) -> Accelerator:
-        used.append(accelerator_of(precision, device))
-        return used[-1]
+        made = accelerator_of(precision, device)
+        used.append(made.mixed_precision)
+        return made
 
     monkeypatch.setattr(training, "accelerator_of", kept)
     config = cloning(6, hidden=16, shift=0)
     first = clone(encoder(), demonstrations(2), config, tmp_path / "first").state_dict()
     pretrain(recipe, control_store(), tmp_path / "half", {"train.precision": "bf16"})  # after one in full
     second = clone(encoder(), demonstrations(2), config, tmp_path / "second").state_dict()
-    assert [one.mixed_precision for one in used] == ["no", "bf16", "no"]
+    assert used == ["no", "bf16", "no"]
     for name, value in first.items():
         assert torch.equal(value, second[name])

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from counterpoint.errors import BadInputError
+from counterpoint.training import checkpoint
+from counterpoint.training.checkpoint import list_checkpoints, load_checkpoint
+from tests.conftest import moving_square_store
+from tests.training.test_checkpoint import equal
+from tests.training.toy import learner, open_run, run
+
+SLOW = """
+import sys, time
+from pathlib import Path
+from tests.conftest import moving_square_store
+from tests.training.toy import learner, run
+trained = learner()
+update = trained.update
+def slowly(batch, step):
+    time.sleep(0.05)
+    return update(batch, step)
+trained.update = slowly
+run(moving_square_store(), Path(sys.argv[1]), trained, steps=400, save_every=400, eval_every=0)
+"""
+
+
+def start(folder: Path) -> subprocess.Popen[str]:
+    root = Path(__file__).parents[2]
+    environment = os.environ | {"PYTHONPATH": f"{root}/src:{root}", "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW, str(folder)], env=environment, text=True, stderr=subprocess.PIPE
+    )
+    while not (folder / "metrics.jsonl").exists() or not (folder / "metrics.jsonl").read_text():
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.05)
+    return process
+
+
+def test_sigterm_saves_and_a_second_process_is_refused(tmp_path: Path) -> None:
+    first = start(tmp_path / "cut")
+    with pytest.raises(BadInputError, match=f"a run that process {first.pid} trains"):
+        open_run(tmp_path / "cut", steps=400)
+    asked = time.monotonic()
+    first.send_signal(signal.SIGTERM)
+    _, error = first.communicate(timeout=30)
+    assert time.monotonic() - asked < 30
+    assert first.returncode == 143, error
+    step, _ = load_checkpoint(list_checkpoints(tmp_path / "cut" / "checkpoints")[-1])
+    assert 0 < step < 400
+    store, total = moving_square_store(), step + 4
+    assert run(store, tmp_path / "cut", learner(), steps=total, save_every=400, eval_every=0) == step
+    run(store, tmp_path / "whole", learner(), steps=total, save_every=400, eval_every=0)
+    states = [load_checkpoint(list_checkpoints(tmp_path / name / "checkpoints")[-1])[1] for name in ("cut", "whole")]
+    # The schedule is constant, so that the length of the first part does not matter.
+    assert equal(*states)
+
+
+def test_free_settings_may_change_and_others_may_not(tmp_path: Path) -> None:
+    with open_run(tmp_path, steps=3) as opened:
+        opened.record()
+    before = (tmp_path / "config.json").read_bytes()
+    open_run(tmp_path, steps=9, log_every=1).close()
+    with pytest.raises(BadInputError, match=r"another \[train\]: train.seed = 0; expected 1"):
+        open_run(tmp_path, steps=3, seed=1)
+    assert (tmp_path / "config.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": 1}, "format 1, of another version"),
+        ({"kind": "agent"}, "a run of kind agent; expected toy"),
+        ({"identity": {"recipe": {}, "fingerprint": "other data"}}, r"a run with another \[fingerprint\]"),
+        (None, "no JSON object"),
+    ],
+)
+def test_another_run_in_the_folder_is_refused(tmp_path: Path, change: dict[str, object] | None, message: str) -> None:
+    with open_run(tmp_path) as opened:
+        opened.record()
+    record = json.loads((tmp_path / "config.json").read_text())
+    if change is not None and "identity" in change:
+        change = {"identity": record["identity"] | {"fingerprint": "other data"}}
+    (tmp_path / "config.json").write_text("{" if change is None else json.dumps(record | change))
+    with pytest.raises(BadInputError, match=message):
+        open_run(tmp_path)
+
+
+def test_a_full_disk_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(BadInputError, match=r"no checkpoint could be written.*none was saved yet"):
+        run(moving_square_store(), tmp_path, learner(), steps=2)
+    assert list((tmp_path / "checkpoints").iterdir()) == []
