@@ -9,12 +9,16 @@ from pathlib import Path
 __all__ = ["flush", "sha256_of", "write_atomically"]
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a small text file."""
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Replace a small file; its folder is made when absent."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    flush(temporary)
-    temporary.replace(path)
+    try:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+        flush(temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def flush(path: Path) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from counterpoint.rewards.page import render, write_whole
+from counterpoint.files import write_atomically
+from counterpoint.rewards.page import render
 from studies.icon.figures import plot_all
 from studies.icon.measures import Views
 from studies.icon.table import interval, success_rows
@@ -50,7 +51,7 @@ def write_report(result: Mapping[str, Any], views: Mapping[str, Views], out: Pat
         interval=interval,
         untrained=UNTRAINED,
     )
-    write_whole(out / "icon.html", page.encode())
+    write_atomically(out / "icon.html", page)
     return out / "icon.html"
 
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from counterpoint.rewards.page import Line, jpeg, make_player, write_whole
+from counterpoint.files import write_atomically
+from counterpoint.rewards.page import Line, jpeg, make_player
 
 
 def test_images_are_small_and_keep_their_shape() -> None:
@@ -31,7 +32,7 @@ def test_a_player_carries_every_value_and_every_image() -> None:
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "deep" / "page.html"
-    write_whole(path, b"old")
+    write_atomically(path, b"old")
 
     def fails(self: Path, content: bytes) -> int:
         self.touch()
@@ -39,6 +40,6 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(Path, "write_bytes", fails)
     with pytest.raises(OSError, match="no space"):
-        write_whole(path, b"new")
+        write_atomically(path, b"new")
     assert path.read_text() == "old"
     assert [p.name for p in path.parent.iterdir()] == ["page.html"]

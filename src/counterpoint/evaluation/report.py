@@ -16,21 +16,11 @@ from counterpoint.errors import BadInputError
 from counterpoint.evaluation.embedded import EmbeddedVideos, embed_store, open_held_out, spread
 from counterpoint.evaluation.reward_eval import CURVES, Evaluation, Heatmap, evaluate_embedded, reward_curves
 from counterpoint.evaluation.statistics import Estimate
+from counterpoint.files import write_atomically
 from counterpoint.provenance import provenance
 from counterpoint.rewards.curves import MEANING, gains
 from counterpoint.rewards.model import RewardModel, read_run_config
-from counterpoint.rewards.page import (
-    Line,
-    PlayerView,
-    Point,
-    jpeg,
-    line_chart,
-    make_player,
-    padded,
-    render,
-    signed,
-    write_whole,
-)
+from counterpoint.rewards.page import Line, PlayerView, Point, jpeg, line_chart, make_player, padded, render, signed
 
 __all__ = ["TEMPLATES", "write_report"]
 
@@ -240,8 +230,8 @@ def write_report(
         signed=signed,
         config=json.dumps(config, indent=2),
     )
-    write_whole(run / "report.json", result.encode())
-    write_whole(run / "report.html", page.encode())
+    write_atomically(run / "report.json", result)
+    write_atomically(run / "report.html", page)
     return run / "report.html"
 
 

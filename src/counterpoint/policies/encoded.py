@@ -159,7 +159,7 @@ class EncodedPolicy(nn.Module):
         C, size = encoder.config.cameras, encoder.config.size
         self.encoder, self.history = encoder, history
         self.state_dim, self.use_state = state_dim, use_state
-        self.frame, self.cameras, self.demonstrations = frame or size, tuple(cameras), demonstrations
+        self.frame, self.cameras, self.demonstrations = frame or size, tuple(cameras) if C else (), demonstrations
         self.instruction = demonstrations.instruction if demonstrations is not None else ""
         hint = "as many names as cameras, and images no smaller than the encoder's"
         require(len(self.cameras) in (0, C), "cameras", len(self.cameras), f"{C}", hint)

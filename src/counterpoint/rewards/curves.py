@@ -15,9 +15,10 @@ from PIL import Image, UnidentifiedImageError
 
 from counterpoint.data.video import in_worker, probe_video, read_frames
 from counterpoint.errors import BadInputError, import_extra, require
+from counterpoint.files import write_atomically
 from counterpoint.progress import ProgressBar
 from counterpoint.rewards.model import RewardForm, RewardModel, check_instructions, embed_frames, embed_text
-from counterpoint.rewards.page import COLOURS, Line, jpeg, make_player, render, signed, write_whole
+from counterpoint.rewards.page import COLOURS, Line, jpeg, make_player, render, signed
 
 __all__ = ["MEANING", "RewardCurve", "curve_csv", "curve_page", "curve_png", "gains", "reward_command", "score_video"]
 
@@ -130,7 +131,7 @@ def reward_command(
                 contents = {"csv": curve_csv(curve).encode(), "png": curve_png(curve), "html": page.encode()}
                 for ending, content in contents.items():
                     written.append(out / f"{name}.{ending}")
-                    write_whole(written[-1], content)
+                    write_atomically(written[-1], content)
             progress.advance()
     if failed:
         raise BadInputError(

@@ -10,7 +10,6 @@ import base64
 import io
 import itertools
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +37,6 @@ __all__ = [
     "padded",
     "render",
     "signed",
-    "write_whole",
 ]
 
 COLOURS = ("#0072b2", "#c8500a", "#00825f", "#b0568a", "#a86f00", "#3a8fc4")
@@ -263,14 +261,3 @@ def render(template: str, folders: Sequence[Path] = (), **values: Any) -> str:
     style, script = (Markup((TEMPLATES / name).read_text()) for name in ("style.css", "player.js"))
     page: str = environment.get_template(template).render(style=style, script=script, **values)
     return page
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file under another name and rename it, so that no reader sees half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        draft.write_bytes(content)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
