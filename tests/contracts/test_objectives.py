@@ -16,7 +16,7 @@ from counterpoint.data.draws import Clips
 from counterpoint.data.episode import Episode
 from counterpoint.data.store import MemoryStore
 from counterpoint.errors import BadInputError
-from counterpoint.objectives import ClipObjective, objective_class, objective_config, objective_names
+from counterpoint.objectives import ClipObjective, objective_class, objective_names
 from counterpoint.objectives.base import LossOutput, Objective
 from counterpoint.training.distributed import gather_batch
 from tests.conftest import moving_square_store
@@ -30,9 +30,9 @@ NOT_INFONCE = {"vip"}
 
 
 def _objective(name: str, seed: int = 0) -> Objective:
-    kind, config = objective_config({"name": name}, "test", ClipObjective)
+    kind: Any = objective_class(name, ClipObjective)
     torch.manual_seed(seed)
-    objective: Objective = kind(TinyEncoder(seed=seed), config)
+    objective: Objective = kind(TinyEncoder(seed=seed), kind.config_type())
     return objective
 
 

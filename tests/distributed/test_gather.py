@@ -14,7 +14,7 @@ from torch import Tensor, distributed, nn
 from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
-from counterpoint.objectives import ClipObjective, objective_config, objective_names
+from counterpoint.objectives import ClipObjective, objective_class, objective_names
 from counterpoint.objectives.base import Features, Objective
 from counterpoint.objectives.decisionnce import decisionnce_t_loss
 from counterpoint.training.distributed import gather, gather_batch, gather_features, rank, world_size
@@ -60,8 +60,8 @@ def _inputs() -> tuple[Tensor, Tensor]:
 
 def _objective(name: str) -> Objective:
     torch.manual_seed(0)
-    kind, config = objective_config({"name": name}, "test", ClipObjective)
-    objective: Objective = kind(TinyEncoder(), config)
+    kind: Any = objective_class(name, ClipObjective)
+    objective: Objective = kind(TinyEncoder(), kind.config_type())
     return objective
 
 

@@ -6,11 +6,9 @@ the objectives that a recipe can train.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from importlib import import_module
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
-from counterpoint.config import FrozenConfig, validate
 from counterpoint.errors import require
 from counterpoint.objectives.actol import actol_loss, brownian_bridge_loss, directed_vlo_loss, vlo_loss, vlo_lower_bound
 from counterpoint.objectives.base import (
@@ -76,7 +74,6 @@ __all__ = [
     "mc_infonce_loss",
     "multi_level_weights",
     "objective_class",
-    "objective_config",
     "objective_names",
     "patch_mask",
     "potential_rewards",
@@ -135,14 +132,3 @@ def objective_class(name: object, kind: type[Kind], where: str = "objective") ->
 def objective_names(kind: type[Objective] = Objective) -> list[str]:
     """Return the names of all objectives of a kind: `ClipObjective` or `StepObjective`."""
     return [name for name in OBJECTIVES if issubclass(objective_class(name, Objective), kind)]
-
-
-def objective_config(section: Mapping[str, Any], where: str, kind: type[Objective]) -> tuple[Any, FrozenConfig]:
-    """Return the class and the checked configuration of a recipe's `[objective]` section.
-
-    Raises:
-        BadInputError: The name is missing or unknown, or a key is unknown or has a wrong value.
-    """
-    objective = objective_class(section.get("name"), kind, where)
-    settings = {key: value for key, value in section.items() if key != "name"}
-    return objective, validate(objective.config_type, settings, f"{where} [objective]")
