@@ -10,10 +10,10 @@ import torch
 
 from counterpoint.data import replay
 from counterpoint.data.memory import OutputPool
-from counterpoint.data.replay import Column, Rows
+from counterpoint.data.replay import Rows
 from counterpoint.errors import BadInputError
 
-COLUMNS = {"vector": Column((2,), "float32"), "number": Column((), "int64")}
+COLUMNS = {"vector": np.dtype(("float32", (2,))), "number": np.dtype("int64")}
 
 
 @pytest.mark.parametrize("in_files", [False, True])
@@ -71,7 +71,7 @@ def test_memory_is_asked_for_before_it_is_taken(monkeypatch: pytest.MonkeyPatch)
 
 def test_memory_of_outputs_is_used_again_only_when_nobody_holds_it() -> None:
     size = OutputPool.large
-    rows = Rows({"image": Column((size,), "uint8")}, 3, None)
+    rows = Rows({"image": np.dtype(("uint8", (size,)))}, 3, None)
     for row in range(3):
         rows.write("image", row, np.full((1, size), row, np.uint8))
     held = torch.from_numpy(rows.gather("image", np.array([0])))[0, 5:9]  # a view of a view

@@ -1,1 +1,1 @@
-"""Episodes in: readers, the training store, sampling and the loader."""
+"""Episodes: readers, stores, the replay buffer, specs and the sampler."""

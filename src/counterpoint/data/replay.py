@@ -17,12 +17,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import shutil
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ from counterpoint.data.memory import OutputPool
 from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError, require
 
-__all__ = ["Column", "EpisodeTable", "ReplayBuffer", "Rows", "check_episode"]
+__all__ = ["EpisodeTable", "ReplayBuffer", "Rows", "check_episode"]
 
 Integers = NDArray[np.int64]
 
@@ -146,24 +145,11 @@ class EpisodeTable:
         return table
 
 
-@dataclass(frozen=True)
-class Column:
-    """Shape and type of one array's rows."""
-
-    shape: tuple[int, ...]
-    dtype: str
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one row."""
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
-
-
 class Rows:
     """Columns of equal length, written and read by row number.
 
     Args:
-        columns: Name -> shape and type of a row.
+        columns: Name -> type of a row, with its shape: `np.dtype(("float32", (3,)))`.
         count: Rows.
         folder: Where the files go, one a column; `None` keeps the arrays in memory. Files that are there are kept, so
             that a buffer can be restored.
@@ -173,30 +159,33 @@ class Rows:
             Nothing was allocated then.
     """
 
-    def __init__(self, columns: Mapping[str, Column], count: int, folder: Path | None) -> None:
+    def __init__(self, columns: Mapping[str, np.dtype[Any]], count: int, folder: Path | None) -> None:
         self.count = count
         self._columns, self._outputs = dict(columns), OutputPool()
         self._arrays: dict[str, NDArray[Any]] = {}
-        need = count * sum(column.row_bytes for column in columns.values())
+        need = count * sum(row.itemsize for row in columns.values())
         if folder is None:
             _check_room("replay buffer", need, _free_memory(), "memory")
-            self._arrays = {name: np.empty((count, *c.shape), c.dtype) for name, c in columns.items()}
+            self._arrays = {name: np.empty(count, row) for name, row in columns.items()}
         else:
             self._map(Path(folder), need)
 
     def _map(self, folder: Path, need: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         note, files = folder / "rows.json", {name: folder / f"{name}.bin" for name in self._columns}
-        layout = {"rows": self.count, "columns": {name: [list(c.shape), c.dtype] for name, c in self._columns.items()}}
+        layout = {
+            "rows": self.count,
+            "columns": {name: [list(row.shape), row.base.name] for name, row in self._columns.items()},
+        }
         expected, hint = ("an empty folder, or the files of this very buffer", "restore with its spaces and capacity")
         same = not note.exists() or note.read_text() == json.dumps(layout)
         require(same, folder, "the files of a replay buffer of other sizes", expected, hint)
         held = sum(file.stat().st_blocks * 512 for file in files.values() if file.exists())
         _check_room(folder, need - held, shutil.disk_usage(folder).free, "disk")
-        for name, column in self._columns.items():
+        for name, row in self._columns.items():
             with files[name].open("ab") as file:
-                file.truncate(self.count * column.row_bytes)  # sparse: blocks are taken as rows are written
-            self._arrays[name] = np.memmap(files[name], column.dtype, mode="r+", shape=(self.count, *column.shape))
+                file.truncate(self.count * row.itemsize)  # sparse: blocks are taken as rows are written
+            self._arrays[name] = np.memmap(files[name], row.base, mode="r+", shape=(self.count, *row.shape))
         if not note.exists():
             made = note.with_suffix(f".{os.getpid()}")
             made.write_text(json.dumps(layout))
@@ -211,12 +200,12 @@ class Rows:
 
     def gather(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Return a copy of rows: [*rows.shape, ...]."""
-        column, array = self._columns[name], self._arrays[name]
+        array = self._arrays[name]
         flat = (rows % self.count).reshape(-1)
-        out = self._outputs.empty((rows.size, *column.shape), column.dtype)
+        out = self._outputs.empty((rows.size, *array.shape[1:]), array.dtype)
         # Any mode but "raise" lets numpy copy straight into `out`; the remainder keeps every row in range.
         np.take(array, flat, axis=0, out=out, mode="clip")
-        return out.reshape(*rows.shape, *column.shape)
+        return out.reshape(*rows.shape, *array.shape[1:])
 
     def checksum(self, row: int, count: int) -> int:
         """Return CRC-32 over `count` rows of every column, from `row` on."""
@@ -294,9 +283,9 @@ class ReplayBuffer(EpisodeStore):
         columns = {
             "observation": _values(spaces.observation),
             "goal": _values(spaces.goal),
-            "action": Column((), "int64") if spaces.discrete else Column((spaces.action,), "float32"),
-            "reward": Column((), "float32"),
-            "return": Column((), "float32"),
+            "action": np.dtype("int64") if spaces.discrete else np.dtype(("float32", (spaces.action,))),
+            "reward": np.dtype("float32"),
+            "return": np.dtype("float32"),
         }
         if goal_is_observation:
             del columns["goal"]
@@ -418,5 +407,5 @@ class ReplayBuffer(EpisodeStore):
             self._rows.write(name, at, values)
 
 
-def _values(shape: tuple[int, ...]) -> Column:
-    return Column(shape, "uint8" if len(shape) == 3 else "float32")
+def _values(shape: tuple[int, ...]) -> np.dtype[Any]:
+    return np.dtype(("uint8" if len(shape) == 3 else "float32", shape))

@@ -176,7 +176,7 @@ def embed_store(encoder: ObservationEncoder, store: EpisodeStore, camera: Camera
     parts: list[Tensor] = []
     for episode, info in enumerate(store.episodes):
         frames = torch.from_numpy(camera_images(store, episode, np.arange(info.length), cameras))
-        # The steps before the first repeat it, as in the loader.
+        # The steps before the first repeat it, as in the sampler.
         behind = torch.arange(1 - encoder.config.stack, 1)
         steps = (torch.arange(info.length)[:, None] + behind).clamp_min(0)
         told = [info.instruction] if encoder.takes_instruction else None
