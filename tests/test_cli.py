@@ -18,7 +18,7 @@ COMMANDS = (
     ["recipes"], ["reward"], ["report"], ["convert"],
     ["collect", "metaworld"], ["collect", "pointmaze"],
     ["train"], ["evaluate"],
-    ["collect", "dmc"],
+    ["collect", "dmc"], ["collect", "robosuite"],
 )  # fmt: skip
 
 
@@ -188,8 +188,8 @@ def test_evaluate_passes_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_collect_dmc_records_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[Any, ...]] = []
-    monkeypatch.setattr("counterpoint.envs.dmc.collect.collect_dmc", recorder(calls))
+    monkeypatch.setattr("counterpoint.envs.dmc.collect.collect_dmc", recorder(calls, {}))
     main(["collect", "dmc", "--out", "o", "--tasks", "walker-walk", "cheetah-run", "--kind", "expert"])
-    ((config, _),) = calls
+    ((config, *_),) = calls
     assert (config.out, config.tasks, config.kind) == (Path("o"), ("walker-walk", "cheetah-run"), "expert")
     assert (config.episodes, config.size, config.seed) == (None, 84, 0)

@@ -92,9 +92,13 @@ def _collect(suite: str, arguments: list[str]) -> None:
     require(suite in SUITES, f"collect {suite!r}", "no such simulator", f"one of {', '.join(SUITES)}", hint)
     module, config, function = SUITES[suite].split(":")
     room = import_module(module)
-    kind = getattr(room, config)
-    settings = _parsed(kind, arguments, f"collect {suite}", kind.__doc__)
-    print(f"Wrote {getattr(room, function)(settings)}")
+    record = getattr(room, function)
+    settings = _parsed(getattr(room, config), arguments, f"collect {suite}", (record.__doc__ or "").partition("\n\n")[0])
+    written = record(settings)
+    from counterpoint.envs.collect import collected_about, summary
+
+    for out in written.values() if isinstance(written, dict) else (written,):
+        print(f"Wrote {out}" + (f": {summary(out)}" if collected_about(out) else ""))
 
 
 @app.command(name="train")

@@ -28,8 +28,8 @@ class CameraEnv(gymnasium.Env[dict[str, Any], Any]):
     """A control task with one camera or several, proprioception and an instruction.
 
     An observation maps every camera to its image, uint8 [size, size, 3] (RGB, upright), and `"state"` to
-    proprioception, float32 [P]. An action is float [A] in [-1, 1]. What follows `reset(seed)` depends on the seed and
-    the actions alone. Episodes are truncated at `horizon`; success does not end them.
+    proprioception, float32 [P]. An action is float [A] in [-1, 1]. An episode depends
+    on its seed and its actions alone. Episodes are truncated at `horizon`; success does not end them.
 
     A suite writes `_begin`, `_advance`, `_images` and `state`.
 

@@ -23,9 +23,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from multiprocessing import connection
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import tyro
 from pydantic import Field
 
 from counterpoint.config import FrozenConfig
@@ -54,6 +55,10 @@ _RAISES = 5  # scenes in a row in which the simulator raised an error that end i
 _JOBS_A_WORKER = 8  # so that the last job makes the others wait for an eighth of their time at most
 
 
+Names = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME...")]
+Name = Annotated[str | None, tyro.conf.arg(metavar="NAME")]
+
+
 class CollectConfig(FrozenConfig):
     """The settings of every collection; a suite adds its own and sets the defaults.
 
@@ -68,7 +73,7 @@ class CollectConfig(FrozenConfig):
     """
 
     out: Path
-    tasks: tuple[str, ...] = Field(min_length=1)
+    tasks: Names = Field(min_length=1)
     val_episodes: int = Field(default=0, ge=0)
     size: int = Field(default=112, ge=16)
     noise: float = Field(default=0.0, ge=0, le=10)
@@ -117,7 +122,7 @@ class Collection(ABC):
 
     @property
     def lossless(self) -> bool:
-        """Whether images are kept as they are instead of as video."""
+        """True where images are kept as they are instead of as video."""
         return False
 
     @property
@@ -283,7 +288,7 @@ def record_slot(job: Collection, slot: Slot) -> None:
 def summary(out: Path) -> str:
     """Describe a collected data set in a line: how many episodes, and how many scenes gave none."""
     about = collected_about(out) or {}
-    return f"{len(about['episodes']['seed'])} episodes, {_lost(about['dropped'], about['raised'])}"
+    return f"{len(about['episodes']['seed'])} episodes, {_lost(about.get('dropped', 0), about.get('raised', 0))}"
 
 
 def _lost(dropped: int, raised: int) -> str:

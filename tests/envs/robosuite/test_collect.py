@@ -45,7 +45,7 @@ if __name__ == "__main__":
 
 def config(out: Path, **changes: Any) -> RobosuiteCollectConfig:
     settings: dict[str, Any] = {"episodes": 3, "val_episodes": 2, "size": 32, "workers": 1}
-    return RobosuiteCollectConfig(out=out, **{**settings, **changes})
+    return validate(RobosuiteCollectConfig, {"out": out, **settings, **changes}, "collect robosuite")
 
 
 @pytest.fixture
@@ -213,7 +213,7 @@ def test_a_robot_may_be_told_with_the_task() -> None:
 )
 def test_values_out_of_range(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInputError, match=message):
-        validate(RobosuiteCollectConfig, {"out": Path("set"), **changes}, "collect robosuite")
+        config(Path("set"), **changes)
 
 
 def test_asking_again_changes_nothing_and_asking_otherwise_is_an_error(made: type[MadeTask], tmp_path: Path) -> None:

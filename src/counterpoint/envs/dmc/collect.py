@@ -8,15 +8,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+import tyro
 from pydantic import Field
 
 from counterpoint.data.episode import Array
 from counterpoint.data.formats.lerobot.writer import LeRobotWriter
 from counterpoint.envs.base import CameraEnv
-from counterpoint.envs.collect import CollectConfig, Collection, Slot, collect, require_collected, simulation
+from counterpoint.envs.collect import (
+    CollectConfig,
+    Collection,
+    Name,
+    Names,
+    Slot,
+    collect,
+    require_collected,
+    simulation,
+)
 from counterpoint.envs.dmc.env import ACTION_REPEAT, HORIZON, DMCEnv, dmc_versions
 from counterpoint.envs.dmc.planner import Planner, PlannerConfig, planner_config
 from counterpoint.envs.dmc.tasks import HARD_DOMAINS, TASKS, resolve_dmc_tasks
@@ -49,15 +59,15 @@ class DMCCollectConfig(CollectConfig):
         planner: The planner's settings; each task's own by default.
     """
 
-    tasks: tuple[str, ...] = Field(default=("pretraining",), min_length=1)
+    tasks: Names = Field(default=("pretraining",), min_length=1)
     kind: Kind = "exploratory"
     episodes: int | None = Field(default=None, ge=0)
     steps: int = Field(default=HORIZON, ge=1, le=HORIZON)
     size: int = Field(default=84, ge=16)
-    camera: str | None = None
+    camera: Name = None
     noise_first: float = Field(default=1.0, ge=0, le=10)
     noise_last: float = Field(default=0.1, ge=0, le=10)
-    planner: PlannerConfig | None = None
+    planner: Annotated[PlannerConfig | None, tyro.conf.Suppress] = None
 
 
 def skill(number: int) -> float:
@@ -132,7 +142,7 @@ class DMCActor:
 
 
 def collect_dmc(config: DMCCollectConfig) -> dict[str, Path]:
-    """Record data sets, or continue what was interrupted; see `collect`.
+    """Record dm_control tasks as LeRobot v3 data sets, one a task, or continue where an interrupted call ended.
 
     Actions are float32 [T, A] as carried out, each for two control steps; rewards are summed over these. State is all
     that the suite lets a policy observe. `meta/info.json` also keeps the configuration, versions, render settings,

@@ -160,7 +160,9 @@ class PointMazeCollect(FrozenConfig):
 
 
 def collect_pointmaze(config: PointMazeCollect) -> Path:
-    """Record a data set; one that is already there, recorded alike, is left as it is.
+    """Record a waypoint controller in a maze as Minari data sets OUT/train and OUT/val.
+
+    A data set that is already there, recorded alike, does not change.
 
     Beside the data lies `collect.json`: the configuration, versions, how many episodes strayed and were recorded
     anew, and `evaluation`, the environment on which to evaluate.

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 
 from counterpoint.data.formats.lerobot.writer import LeRobotWriter
 from counterpoint.envs.base import CameraEnv, choose_cameras
-from counterpoint.envs.collect import CollectConfig, Collection, Slot, collect
+from counterpoint.envs.collect import CollectConfig, Collection, Names, Slot, collect
 from counterpoint.envs.metaworld.env import CAMERAS, CONTROL_HZ, HORIZON, MetaWorldEnv, describe_rendering, versions
 from counterpoint.envs.metaworld.instructions import INSTRUCTIONS, resolve_tasks
 from counterpoint.envs.recording import NoisyExpert, Recording, record
@@ -21,6 +21,7 @@ class MetaWorldCollectConfig(CollectConfig):
     """The settings of `collect metaworld`; see `CollectConfig`.
 
     Attributes:
+        episodes: Training episodes a task.
         tasks: Names of Meta-World v3 tasks, `default` (15 of them) or `all` (50); `-v3` may be left away.
         test_episodes: Test episodes a task.
         cameras: Camera names.
@@ -32,10 +33,10 @@ class MetaWorldCollectConfig(CollectConfig):
         successful_only: Give failed episodes up and record the next scene; how many were dropped is recorded.
     """
 
-    tasks: tuple[str, ...] = Field(default=("default",), min_length=1)
+    tasks: Names = Field(default=("default",), min_length=1)
     episodes: int = Field(default=10, ge=0)
     test_episodes: int = Field(default=0, ge=0)
-    cameras: tuple[str, ...] = Field(default=CAMERAS[:1], min_length=1)
+    cameras: Names = Field(default=CAMERAS[:1], min_length=1)
     stride: int = 1
     after_success: int = Field(default=5, ge=0, le=HORIZON)
     max_steps: int = Field(default=HORIZON, ge=1, le=HORIZON)
@@ -50,7 +51,7 @@ class MetaWorldCollectConfig(CollectConfig):
 
 
 def collect_metaworld(config: MetaWorldCollectConfig) -> Path:
-    """Record a data set, or continue one that was interrupted; see `collect`.
+    """Record Meta-World's scripted experts as a LeRobot v3 data set, or continue where an interrupted call ended.
 
     Actions are float32 [T, 4] as carried out, state is float32 [T, 4] (hand position in metres, gripper opening),
     rewards are Meta-World's own. `meta/info.json` also keeps the configuration, versions, render settings and canary.

@@ -11,7 +11,7 @@ from counterpoint.data.formats.hdf5.writer import RobomimicWriter
 from counterpoint.data.formats.lerobot.writer import LeRobotWriter
 from counterpoint.data.masks.robot import mask_camera
 from counterpoint.envs.base import CameraEnv
-from counterpoint.envs.collect import CollectConfig, Collection, Slot, collect, simulation
+from counterpoint.envs.collect import CollectConfig, Collection, Names, Slot, collect, simulation
 from counterpoint.envs.recording import NoisyExpert, Recording, Staging, record
 from counterpoint.envs.robosuite.env import RobosuiteEnv, describe_rendering, versions
 from counterpoint.envs.robosuite.tasks import CONTROL_HZ, TASKS, resolve_robosuite
@@ -29,6 +29,7 @@ class RobosuiteCollectConfig(CollectConfig):
         out: The data set: a folder (`lerobot`) or a file that ends in .hdf5 (`robomimic`).
         tasks: Names of robosuite's tasks that have an expert.
         robot: The robot of all tasks.
+        episodes: Training episodes a task.
         test_episodes: Test episodes a task.
         cameras: Names of cameras.
         masks: Cameras whose images get a mask of the robot; `all` of them, or `none`.
@@ -39,13 +40,13 @@ class RobosuiteCollectConfig(CollectConfig):
         format: LeRobot v3 (images as video) or robomimic's HDF5 (images as they are); masks are exact in both.
     """
 
-    tasks: tuple[str, ...] = Field(default=("Lift",), min_length=1)
-    robot: str = "Panda"
+    tasks: Names = Field(default=("Lift",), min_length=1)
+    robot: Literal["Panda", "Kinova3", "IIWA"] = "Panda"
     episodes: int = Field(default=50, ge=0)
     test_episodes: int = Field(default=0, ge=0)
     size: int = Field(default=256, ge=16)
-    cameras: tuple[str, ...] = Field(default=("agentview", "robot0_eye_in_hand"), min_length=1)
-    masks: tuple[str, ...] = ("all",)
+    cameras: Names = Field(default=("agentview", "robot0_eye_in_hand"), min_length=1)
+    masks: Names = ("all",)
     mask_parts: tuple[Part, ...] = Field(default=("arm", "gripper", "mount"), min_length=1)
     after_success: int = Field(default=5, ge=0)
     max_steps: int | None = Field(default=None, ge=1)
@@ -77,7 +78,7 @@ def checked(config: RobosuiteCollectConfig) -> RobosuiteCollectConfig:
 
 
 def collect_robosuite(config: RobosuiteCollectConfig) -> Path:
-    """Record a data set, or continue one that was interrupted; see `collect`.
+    """Record robosuite's scripted experts with masks of the robot, or continue where an interrupted call ended.
 
     Actions are float32 [T, 7] as carried out, 20 a second: changes of the hand's pose, and the gripper. State is
     float32 [T, 9]: hand position, quaternion and gripper. The mask of `agentview` is the camera `agentview_mask`.
