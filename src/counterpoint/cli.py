@@ -93,7 +93,9 @@ def _collect(suite: str, arguments: list[str]) -> None:
     module, config, function = SUITES[suite].split(":")
     room = import_module(module)
     record = getattr(room, function)
-    settings = _parsed(getattr(room, config), arguments, f"collect {suite}", (record.__doc__ or "").partition("\n\n")[0])
+    settings = _parsed(
+        getattr(room, config), arguments, f"collect {suite}", (record.__doc__ or "").partition("\n\n")[0]
+    )
     written = record(settings)
     from counterpoint.envs.collect import collected_about, summary
 
