@@ -82,8 +82,18 @@ def command(config: GoalReachingConfig, run: Path, row: str, seed: int) -> list[
     keys = config.common | config.rows[row].overrides | {f"{section}.seed": seed}
     # The recorder of a data set names the environment that evaluates on it, cells included.
     source = ["--data", config.data] if config.data else ["--env", config.env]
-    flags = [f"--{key}={json.dumps(value)}" for key, value in keys.items()]
+    flags = [word for key, value in keys.items() for word in _flag(key, value)]
     return ["train", config.rows[row].recipe, "--out", str(run), *source, *flags]
+
+
+def _flag(key: str, value: Any) -> list[str]:
+    """Return a key of a recipe as the command line takes it."""
+    if isinstance(value, bool):
+        section, _, name = key.rpartition(".")
+        return [f"--{section}.{name}" if value else f"--{section}.no-{name}"]
+    if isinstance(value, list | tuple):
+        return [f"--{key}", *(str(one) for one in np.array(value).flatten().tolist())]
+    return [f"--{key}={value}"]
 
 
 def _train(config: GoalReachingConfig, run: Path, row: str, seed: int) -> dict[str, Any]:
