@@ -217,7 +217,7 @@ def test_a_missing_extra_is_told_first(config: FewshotConfig, tmp_path: Path, mo
         ({"rows": (Row(name="a", encoder={"no_such": 1}),), "reference": "a"}, "encoder of a"),
         ({"pretrainings": unknown({"name": "premier_tacos"})}, "premier_tacos"),
         ({"pretrainings": unknown({"name": "premier_taco", "no_such": 1})}, "no_such"),
-        ({"train": TrainConfig(trackers=())}, "one of the two"),
+        ({"train": TrainConfig(trackers=())}, "a number of steps"),
         ({"rows": (Row(name="a", initialize_from="no/where"),), "reference": "a"}, "no/where"),
     ],
 )
