@@ -133,3 +133,13 @@ def test_a_diffusion_policy_stays_in_the_range_of_the_data() -> None:
     assert acted.min() >= 40
     assert acted.max() <= 90
     assert np.ptp(acted) > 5
+
+
+def test_one_camera_needs_no_name_and_is_found_by_its_name() -> None:
+    torch.manual_seed(0)
+    encoder = ObservationEncoder(ObservationConfig(size=16, width=4, embed_dim=8, stack=1))
+    made = ClonedPolicy(encoder, ActionHead(8, A, 0, HeadConfig(hidden=8)), cameras=("top",))
+    images = np.random.default_rng(0).integers(0, 256, (2, 2, 16, 16, 3), dtype=np.uint8)
+    named = made.select_action({"front": images[1], "top": images[0]})
+    made.reset()
+    np.testing.assert_array_equal(made.select_action({"pixels": images[0]}), named)

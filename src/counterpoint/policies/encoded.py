@@ -290,7 +290,7 @@ class EncodedPolicy(nn.Module):
             forms = ("{0}", "observation.images.{0}", "observation.{0}", "{1}")
             names = [[form.format(name, name.removesuffix("_image")) for form in forms] for name in self.cameras]
             found = [_find(observation, each) for each in names]
-        if not self.cameras or found == [None]:  # one camera needs no name
+        if not self.cameras or (C == 1 and found[0] is None):  # one camera needs no name
             found = [value for value in observation.values() if getattr(value, "ndim", 0) == 4]
         if len(found) != C or any(value is None for value in found):
             wanted = f"images of {', '.join(self.cameras)}" if self.cameras else f"images of {C} cameras"
