@@ -204,7 +204,7 @@ class Rows:
         flat = (rows % self.count).reshape(-1)
         out = self._outputs.empty((rows.size, *array.shape[1:]), array.dtype)
         # Any mode but "raise" lets numpy copy straight into `out`; the remainder keeps every row in range.
-        np.take(array, flat, axis=0, out=out, mode="clip")
+        array.take(flat, axis=0, out=out, mode="clip")
         return out.reshape(*rows.shape, *array.shape[1:])
 
     def checksum(self, row: int, count: int) -> int:
@@ -345,7 +345,8 @@ class ReplayBuffer(EpisodeStore):
         if source == "terminated":
             ended: NDArray[Any] = (table[source][episodes] == 1) & (steps == table["length"][episodes] - 1)
             return ended
-        rows = table["start"][episodes].reshape(-1, *[1] * (steps.ndim - 1))
+        rows = table["start"][episodes]
+        rows = rows.reshape(-1, *[1] * (steps.ndim - 1)) if steps.ndim > 1 else rows
         rows = rows + (table["length"][episodes] + 1 if source == "command" else steps)
         return self._rows.gather(self._goal if source in ("goal", "command") else source, rows)
 
