@@ -279,7 +279,6 @@ def test_bad_configurations_are_told(config: ComparisonConfig, change: dict[str,
     ("training", "message"),
     [
         ({"no_such": 1}, "training of Diff-C: found unknown key 'no_such'"),
-        ({"train": {"steps": 3, "epochs": 4}}, "one of the two"),
         ({"encoder.cameras": 2}, "as many as data.cameras"),
     ],
 )
