@@ -46,12 +46,16 @@ def commands() -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("page", "line"), commands())
 def test_every_command_and_flag_on_a_page_exists(page: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = line.split()[1:]
-    name = words[:2] if words[0] in ("data", "collect") else words[:1]
+    name = words[:2] if words[0] in ("data", "collect", "train") else words[:1]
+    if "--env" in words and words[0] == "train":
+        name = [*name, "--env", words[words.index("--env") + 1]]
     with pytest.raises(SystemExit) as done:
         main([*name, "--help"])
     assert done.value.code == 0
     text = capsys.readouterr().out
-    flags = {word.partition("=")[0] for word in words if word.startswith("--") and "." not in word.partition("=")[0]}
+    flags = {
+        word.lstrip("'").partition("=")[0].replace("_", "-") for word in words if word.lstrip("'").startswith("--")
+    }
     assert all(flag in text for flag in flags), f"{page}: {line}"
 
 
