@@ -29,9 +29,10 @@ import torch
 from torch import Tensor
 
 from counterpoint.agents import make_agent
-from counterpoint.agents.base import Agent, Spaces
+from counterpoint.agents.base import Agent
 from counterpoint.agents.networks import EnsembleMLP, GaussianActor
 from counterpoint.agents.td_infonce import TDInfoNCE, TDInfoNCEConfig
+from counterpoint.data.episode import Spaces
 from counterpoint.provenance import provenance
 
 FETCH = Spaces(observation=(10,), goal=(3,), action=4)

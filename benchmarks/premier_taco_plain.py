@@ -12,8 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["PAD", "Plain", "shifted_by_grid"]
-
 PAD = 4
 
 

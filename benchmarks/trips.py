@@ -21,13 +21,13 @@ import torch
 from accelerate import Accelerator
 
 import counterpoint
-from counterpoint.agents.base import Spaces
 from counterpoint.agents.td_infonce import TDInfoNCE, TDInfoNCEConfig
-from counterpoint.data.episode import Episode
+from counterpoint.data.episode import Episode, Spaces
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.store import MemoryStore
 from counterpoint.data.video import encode_video
-from counterpoint.encoders.base import DualEncoder, EncoderConfig
+from counterpoint.encoders.base import DualEncoder
+from counterpoint.encoders.towers import EncoderConfig
 from counterpoint.objectives.decisionnce import DecisionNCEConfig, DecisionNCET
 from counterpoint.provenance import provenance
 from counterpoint.rewards.curves import reward_command

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from counterpoint.errors import BadInputError
 
-__all__ = ["ACTIONS", "GridWorld", "Rollouts"]
-
 ACTIONS = ("up", "down", "left", "right", "stay")
 MOVES = np.array([[-1, 0], [1, 0], [0, -1], [0, 1], [0, 0]])
 

@@ -35,25 +35,6 @@ from counterpoint.files import write_atomically
 from counterpoint.progress import ProgressBar
 from counterpoint.provenance import provenance
 
-__all__ = [
-    "RESULTS",
-    "Scores",
-    "Study",
-    "Trial",
-    "aggregates",
-    "estimate",
-    "file_name",
-    "improvements",
-    "load",
-    "load_preset",
-    "main",
-    "markdown",
-    "number",
-    "read_result",
-    "read_table",
-    "seeds",
-]
-
 Tree = dict[str, Any]
 Scores = Mapping[str, Float[NDArray[np.float64], "seeds tasks"]]
 RESULTS = Path(__file__).parent / "results"

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-__all__ = ["PARAPHRASES", "help_me", "please"]
-
 PARAPHRASES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "assembly-v3": (

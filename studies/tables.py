@@ -17,8 +17,6 @@ from studies.harness import estimate, load, markdown, number, seeds
 from studies.occupancy.tables import TABLES as OCCUPANCY
 from studies.stitching.tables import TABLES as STITCHING
 
-__all__ = ["PAGES", "TABLES", "fill"]
-
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS = ROOT / "benchmarks" / "results"
 PAGES = sorted((ROOT / "docs" / "results").glob("*.md"))

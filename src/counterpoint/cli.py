@@ -19,8 +19,6 @@ from tyro.conf import AvoidSubcommands, Positional, UseAppendAction, arg
 from counterpoint.config import recipe_names, recipe_title, suggestion
 from counterpoint.errors import BadInputError, MissingExtraError, refused_by_the_system, require
 
-__all__ = ["main"]
-
 DESCRIPTION = "Learn representations of trajectories by contrast, and put them to work."
 
 app, data = tyro.extras.SubcommandApp(), tyro.extras.SubcommandApp()

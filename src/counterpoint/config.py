@@ -14,18 +14,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from counterpoint.errors import BadInputError, require
 
-__all__ = [
-    "FrozenConfig",
-    "bound",
-    "free",
-    "override",
-    "read_recipe",
-    "recipe_names",
-    "recipe_title",
-    "suggestion",
-    "validate",
-]
-
 Config = TypeVar("Config", bound="FrozenConfig")
 Tree = dict[str, Any]
 

@@ -7,8 +7,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-__all__ = ["BadInputError", "MissingExtraError", "import_extra", "refused_by_the_system", "require"]
-
 
 class BadInputError(ValueError):
     """An input that the library cannot accept, described in one message.

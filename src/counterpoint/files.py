@@ -6,8 +6,6 @@ import hashlib
 import os
 from pathlib import Path
 
-__all__ = ["flush", "sha256_of", "write_atomically"]
-
 
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Replace a small file; its folder is made when absent."""

@@ -9,8 +9,6 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-__all__ = ["ProgressBar"]
-
 
 class ProgressBar:
     """Counts `unit`s from `done` to `total`; a context manager.

@@ -9,8 +9,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-__all__ = ["provenance"]
-
 PACKAGES = (
     "counterpoint", "torch", "numpy", "av", "pyarrow", "accelerate", "open_clip_torch", "timm",
     "sentence-transformers", "metaworld", "mujoco", "gymnasium", "gymnasium-robotics", "minari",

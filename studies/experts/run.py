@@ -20,8 +20,6 @@ from counterpoint.envs.collect import episode_seed
 from counterpoint.evaluation.statistics import wilson
 from studies.harness import Study, Trial, file_name
 
-__all__ = ["ExpertsConfig", "experts_study"]
-
 FIRST_SEED = 10_000
 RANDOM_EPISODES = 5
 

@@ -12,8 +12,6 @@ from counterpoint.envs.metaworld.instructions import resolve_tasks
 from counterpoint.errors import BadInputError
 from studies.fewshot.config import FewshotConfig, FewshotData
 
-__all__ = ["cameras_of", "check_data", "known_task"]
-
 LIBERO_TASKS = {"libero_spatial": 10, "libero_object": 10, "libero_goal": 10, "libero_90": 90, "libero_10": 10}
 """Suite -> how many tasks it has."""
 

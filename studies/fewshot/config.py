@@ -13,8 +13,6 @@ from counterpoint.training.learner import OptimizerConfig
 from counterpoint.training.recipe import TrainConfig
 from studies.harness import ALLOWED, file_name
 
-__all__ = ["Evaluations", "FewshotConfig", "FewshotData", "Pretraining", "Row"]
-
 STEPS = {"metaworld": 200, "dmc": 500}
 """Suite -> control steps (dm_control: actions) of an episode in the paper's data (Appendix C)."""
 

@@ -18,18 +18,6 @@ from counterpoint.errors import BadInputError
 from studies.fewshot.check import cameras_of
 from studies.fewshot.config import FewshotConfig, FewshotData
 
-__all__ = [
-    "demonstration_seeds",
-    "demonstrations_of",
-    "evaluation_seeds",
-    "expert_returns",
-    "open_demonstrations",
-    "open_pretraining",
-    "record_data",
-    "start_simulations",
-    "task_instruction",
-]
-
 
 def record_data(config: FewshotConfig, out: Path) -> None:
     """Record what is missing of pretraining data and demonstrations; an interrupted recording goes on."""

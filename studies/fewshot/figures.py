@@ -15,8 +15,6 @@ import numpy as np
 from counterpoint.errors import import_extra
 from studies.fewshot.summary import score_titles
 
-__all__ = ["plot_all", "plot_curves", "plot_scores"]
-
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#222222", "#8a8a8a")
 STYLES = ("-", "--", "-.", ":")
 PANEL_COLUMNS = 4

@@ -37,8 +37,6 @@ from studies.fewshot.trials import (
 )
 from studies.harness import Study, Trial
 
-__all__ = ["fewshot_study", "plan"]
-
 REPORT = ("scipy.stats", "rliable.library", "rliable.metrics", "matplotlib.figure")
 """Packages that tables and figures need."""
 CHANCE, LEFT_CHANCE = 0.5, 0.55

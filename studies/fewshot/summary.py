@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from counterpoint.evaluation.statistics import Estimate, mean_percentile, wilson
 from studies.harness import aggregates, improvements
 
-__all__ = ["SCORES", "Curves", "best_three", "score_titles", "scores", "single", "summarise"]
-
 SCORES = ("best3", "last")
 
 Curves = Mapping[str, Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]]

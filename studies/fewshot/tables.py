@@ -8,8 +8,6 @@ from typing import Any
 from studies.fewshot.summary import score_titles
 from studies.harness import markdown
 
-__all__ = ["tables"]
-
 
 def tables(result: Mapping[str, Any]) -> str:
     """A table for each kind of score, then how sure the reference's lead is, and what pretraining came to.

@@ -35,8 +35,6 @@ from studies.fewshot.data import (
 )
 from studies.harness import file_name, read_result
 
-__all__ = ["Adaptation", "PretrainingRun", "adapt", "clone_config", "encoder_config", "pretrain", "pretraining_config"]
-
 
 @dataclass(frozen=True)
 class PretrainingRun:

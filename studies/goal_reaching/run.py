@@ -17,8 +17,6 @@ from counterpoint.config import FrozenConfig
 from counterpoint.evaluation.statistics import seeds_interval
 from studies.harness import Study, Trial, file_name
 
-__all__ = ["GoalReachingConfig", "goal_reaching_study"]
-
 
 class Row(FrozenConfig):
     """One agent.

@@ -27,8 +27,6 @@ from torch.nn import functional
 from counterpoint.encoders.tokens import vit_parts
 from counterpoint.errors import BadInputError, import_extra, require
 
-__all__ = ["AttentionShare", "attention_maps", "attention_share", "episode_means", "layer_separability", "separability"]
-
 Array = NDArray[np.float64]
 
 

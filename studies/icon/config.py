@@ -10,8 +10,6 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from counterpoint.config import FrozenConfig
 from studies.harness import ALLOWED, file_name
 
-__all__ = ["ComparisonConfig", "Evaluations", "IconData", "Measures", "Method", "Transfer", "nested"]
-
 SET_ELSEWHERE = {
     "frame": "data.frame is that",
     "train.seed": "seeds names them",

@@ -20,8 +20,6 @@ from counterpoint.errors import BadInputError
 from studies.harness import file_name
 from studies.icon.config import ComparisonConfig
 
-__all__ = ["check_tasks", "demonstration_seeds", "evaluation_seeds", "open_episodes", "record_data", "task_maker"]
-
 
 def check_tasks(config: ComparisonConfig) -> None:
     """Make every task once, so that a simulator, task or camera that is missing is told before anything is recorded.

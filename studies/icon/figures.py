@@ -17,8 +17,6 @@ from studies.harness import file_name
 from studies.icon.measures import Views
 from studies.icon.trials import TRAINED, UNTRAINED
 
-__all__ = ["plot_all"]
-
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
 MARKERS = ("o", "s", "D", "^", "v")
 GREY, INK = "#767676", "#222222"

@@ -23,8 +23,6 @@ from counterpoint.encoders.tokens import TokenTap, vit_parts
 from counterpoint.objectives.icon import patch_mask
 from studies.icon.attention import attention_maps, attention_share, episode_means, layer_separability
 
-__all__ = ["Views", "evenly_spread", "look_inside", "views_of"]
-
 BATCH = 32
 
 

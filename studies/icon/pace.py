@@ -20,8 +20,6 @@ from studies.icon.config import ComparisonConfig
 from studies.icon.data import open_episodes
 from studies.icon.trials import PolicyTrial, imitation_config
 
-__all__ = ["measure_pace", "paced", "read_pace", "steps_of"]
-
 WARM, TIMED = 10, 30
 """Gradient steps before and under the clock when the pace is measured."""
 

@@ -9,16 +9,13 @@ from typing import Any
 
 from markupsafe import Markup
 
+from counterpoint.evaluation.report import TEMPLATES as REPORT_TEMPLATES
 from counterpoint.files import write_atomically
 from counterpoint.rewards.page import render
 from studies.icon.figures import plot_all
 from studies.icon.measures import Views
 from studies.icon.table import interval, success_rows
 from studies.icon.trials import UNTRAINED
-
-__all__ = ["write_report"]
-
-from counterpoint.evaluation.report import TEMPLATES as REPORT_TEMPLATES
 
 TEMPLATES = Path(__file__).parent / "templates"
 

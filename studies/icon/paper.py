@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["METHODS", "PAPER", "PaperNumber", "paper_number"]
-
 METHODS = ("Diff-C", "Diff-T", "Crossway-Diff-C", "ICon-Diff-C", "ICon-Diff-T")
 """Of Table 1, by the paper's names."""
 _THREE = ("Diff-C", "Crossway-Diff-C", "ICon-Diff-C")

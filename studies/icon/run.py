@@ -23,8 +23,6 @@ from studies.icon.table import tables
 from studies.icon.training import open_views, train_policy
 from studies.icon.trials import PolicyTrial, imitation_config
 
-__all__ = ["icon_study", "plan"]
-
 REPORT = ("scipy.stats", "sklearn.linear_model", "rliable.library", "matplotlib.figure", "jinja2")
 """What probes, tables, figures and the page are made with."""
 

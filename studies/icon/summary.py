@@ -19,8 +19,6 @@ from studies.harness import aggregates, improvements
 from studies.icon.config import ComparisonConfig
 from studies.icon.trials import TRAINED, UNTRAINED, PolicyTrial
 
-__all__ = ["TOP", "columns_of", "stability", "success", "summarise"]
-
 TOP = 10
 """Checkpoints whose mean the paper sets beside the best (section 4.6)."""
 

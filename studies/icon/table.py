@@ -9,8 +9,6 @@ from studies.harness import markdown
 from studies.icon.paper import METHODS, PAPER, paper_number
 from studies.icon.trials import UNTRAINED
 
-__all__ = ["interval", "success_rows", "tables"]
-
 Tree = Mapping[str, Any]
 NOT_RUN = "not run"
 

@@ -27,8 +27,6 @@ from studies.icon.measures import Views, look_inside, views_of
 from studies.icon.pace import paced
 from studies.icon.trials import TRAINED, UNTRAINED, PolicyTrial
 
-__all__ = ["open_views", "train_policy"]
-
 
 def train_policy(config: ComparisonConfig, out: Path, trial: PolicyTrial, source: PolicyTrial | None) -> dict[str, Any]:
     """Train one policy, roll its checkpoints out, and measure the encoder of the last one.

@@ -12,8 +12,6 @@ from counterpoint.training.imitation import ImitationRecipe
 from studies.harness import file_name
 from studies.icon.config import ComparisonConfig, nested
 
-__all__ = ["TRAINED", "UNTRAINED", "PolicyTrial", "Start", "imitation_config"]
-
 Start = Literal["scratch", "alone", "transferred"]
 TRAINED, UNTRAINED = "trained", "untrained"
 """What was looked into: the encoder after training, and of the reference also before."""

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from counterpoint.envs.goal.mazes import MazeGrid
 from counterpoint.errors import import_extra
 
-__all__ = ["plot_interpolation"]
-
 TITLES = {
     "parametric": "parametric",
     "non_parametric": "non-parametric",

@@ -28,17 +28,6 @@ from counterpoint.envs.goal.mazes import Cell, MazeGrid
 from counterpoint.errors import BadInputError
 from counterpoint.files import write_atomically
 
-__all__ = [
-    "Encoder",
-    "agent_encoder",
-    "interpolation_study",
-    "non_parametric",
-    "order_along_the_path",
-    "parametric",
-    "slerp",
-    "untrained",
-]
-
 Reals = NDArray[np.floating[Any]]
 Encoder = Callable[[Reals, Reals], Reals]
 """States [V, O] and one goal [G] to representations [V, D] of unit length."""

@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 
 from counterpoint.evaluation.statistics import Estimate, seeds_interval
 
-__all__ = ["advantage", "best_setting", "data_needed", "summarise"]
-
 OURS = "td_infonce"
 KEYS = {"": "error", "_rows_normalised": "error_normalised"}
 

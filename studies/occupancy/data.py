@@ -27,8 +27,6 @@ from numpy.typing import NDArray
 from counterpoint.errors import BadInputError
 from studies.gridworld import GridWorld, Rollouts
 
-__all__ = ["TAILS", "Counted", "count_data", "future_tables", "successor_counts"]
-
 TAILS = ("clip", "renormalise", "reject")
 BLOCK = 1 << 20
 NEGLIGIBLE = 1e-8

@@ -18,8 +18,6 @@ from torch.nn import functional
 
 from studies.occupancy.data import Counted
 
-__all__ = ["Alias", "Batch", "future_batches", "successor_batches"]
-
 STEPS_AT_ONCE = 128
 
 Reals = NDArray[np.float64]

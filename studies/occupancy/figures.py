@@ -10,8 +10,6 @@ from counterpoint.errors import import_extra
 from studies.occupancy.known import KNOWN
 from studies.occupancy.methods import METHODS
 
-__all__ = ["FIGURES", "plot_all"]
-
 MAIN = ("mc_infonce_renormalise", "c_learning", "sr", "td_infonce")
 VARIANTS = ("c_learning", "c_learning_normalised", "c_learning_pairs", "c_learning_both", "td_infonce")
 MONTE_CARLO = ("mc_infonce_renormalise", "mc_infonce_clip", "mc_infonce_reject")

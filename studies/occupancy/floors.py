@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from studies.occupancy.data import TAILS, Counted, conditional
 
-__all__ = ["FLOORS", "floors", "monte_carlo_floor", "temporal_difference_floor"]
-
 FLOORS = ("temporal_difference", *(f"monte_carlo_{tail}" for tail in TAILS))
 
 Reals = NDArray[np.float64]

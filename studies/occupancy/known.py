@@ -23,8 +23,6 @@ from studies.occupancy.draws import Batch
 from studies.occupancy.methods import Gradients
 from studies.occupancy.training import Setting, checkpoints, train_on
 
-__all__ = ["KNOWN", "Expected", "expected_batch", "printed_discount", "train_known"]
-
 KNOWN = {
     "td_infonce": "TD InfoNCE",
     "sr": "successor representation",

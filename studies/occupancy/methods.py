@@ -30,8 +30,6 @@ from torch import Tensor
 
 from studies.occupancy.draws import Batch
 
-__all__ = ["METHODS", "Gradients", "Method", "estimate"]
-
 LOG2_E = 1.4426950408889634
 
 Table = Float[Tensor, "R P L*S"]

@@ -28,8 +28,6 @@ from studies.occupancy.known import train_known
 from studies.occupancy.methods import METHODS
 from studies.occupancy.training import SCHEDULES, Setting, train
 
-__all__ = ["CUTS", "OccupancyConfig", "occupancy_study", "recording"]
-
 CUTS = ("episodes", "trajectory")
 BATCH_RATE = 3e-3
 ON_A_TRAJECTORY = ("td_infonce", "sr", "c_learning", "mc_infonce_renormalise", "c_learning_both")

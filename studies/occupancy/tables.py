@@ -12,8 +12,6 @@ from studies.occupancy.floors import FLOORS
 from studies.occupancy.known import KNOWN
 from studies.occupancy.methods import METHODS
 
-__all__ = ["TABLES"]
-
 Tree = dict[str, Any]
 
 SCENES = {

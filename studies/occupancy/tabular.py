@@ -33,21 +33,6 @@ from counterpoint.config import FrozenConfig
 from counterpoint.data.transitions import Tail
 from studies.stitching.data import Paths
 
-__all__ = [
-    "TINY",
-    "Rule",
-    "TabularConfig",
-    "allowed_actions",
-    "counted_cross_entropy",
-    "greedy",
-    "mc_gradient",
-    "mc_limit",
-    "mc_scores",
-    "td_gradient",
-    "td_scores",
-]
-
-
 TINY = 1e-30
 """Keeps 0 / 0 out of rows that no column of a batch is left for; such a row is drawn 0 times."""
 

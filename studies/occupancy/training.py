@@ -15,8 +15,6 @@ from studies.occupancy.data import Counted
 from studies.occupancy.draws import Batch, future_batches, successor_batches
 from studies.occupancy.methods import METHODS, Gradients, estimate
 
-__all__ = ["SCHEDULES", "Adam", "Setting", "checkpoints", "train", "train_on"]
-
 SCHEDULES = ("constant", "decayed")
 Reals = NDArray[np.float64]
 

@@ -19,8 +19,6 @@ from counterpoint.data.transitions import Tail
 from counterpoint.errors import BadInputError
 from studies.gridworld import ACTIONS, GridWorld
 
-__all__ = ["CORNER_PAIRS", "LAYOUTS", "Layout", "Path", "Paths", "Staircase", "shortcut_data", "staircase_data", "walk"]
-
 Reals = NDArray[np.float64]
 Staircase = Literal["alternating", "random"]
 LETTERS = {action[0].upper(): number for number, action in enumerate(ACTIONS[:4])}

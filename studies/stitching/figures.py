@@ -19,8 +19,6 @@ from studies.gridworld import GridWorld
 from studies.stitching.data import Paths
 from studies.stitching.trials import Case
 
-__all__ = ["plot_all", "plot_shortcuts", "plot_stitching"]
-
 TD, MC, DATA, DARK = "#0072B2", "#D55E00", "#8a8a8a", "#222222"
 Records = Sequence[Mapping[str, Any]]
 

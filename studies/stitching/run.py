@@ -24,8 +24,6 @@ from studies.stitching.data import CORNER_PAIRS, staircase_data
 from studies.stitching.shortcuts import SHORTCUTS, shortcut_cases, shortcut_summary
 from studies.stitching.trials import CELLS, Case, Method, run_trial
 
-__all__ = ["STAIRCASES", "StitchingConfig", "staircase_cases", "stitching_study", "stitching_summary"]
-
 STAIRCASES = ("alternating", "random")
 
 

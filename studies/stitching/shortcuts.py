@@ -13,8 +13,6 @@ from typing import Any
 from studies.stitching.data import LAYOUTS, shortcut_data, walk
 from studies.stitching.trials import Case
 
-__all__ = ["SHORTCUTS", "shortcut_cases", "shortcut_summary"]
-
 SHORTCUTS = ("branching", "two pieces")
 
 

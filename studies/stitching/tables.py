@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 from studies.harness import load, markdown, number, seeds
 
-__all__ = ["TABLES"]
-
 WALKERS = {
     "td_infonce": "TD InfoNCE",
     "mc_infonce": "MC InfoNCE",

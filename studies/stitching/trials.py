@@ -15,8 +15,6 @@ from torch import Tensor
 from studies.occupancy.tabular import Rule, TabularConfig, allowed_actions, greedy, mc_limit, mc_scores, td_scores
 from studies.stitching.data import Paths
 
-__all__ = ["CELLS", "TIES", "Case", "Method", "run_trial", "walk_greedily"]
-
 Method = Literal["td_infonce", "mc_infonce", "mc_limit", "untrained"]
 """`mc_limit` is MC InfoNCE after infinitely many steps; `untrained` knows nothing but the rule."""
 

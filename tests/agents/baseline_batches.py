@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from counterpoint.agents.base import Agent, Spaces
+from counterpoint.agents.base import Agent
+from counterpoint.data.episode import Spaces
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import NonFiniteError

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from counterpoint.agents.base import Spaces
 from counterpoint.agents.c_learning import CLearning, CLearningConfig
 from counterpoint.agents.contrastive import ContrastiveAgent
 from counterpoint.agents.contrastive_rl import (
@@ -17,6 +16,7 @@ from counterpoint.agents.contrastive_rl import (
     ContrastiveRLNCE,
 )
 from counterpoint.agents.td_infonce import TDInfoNCE, TDInfoNCEConfig
+from counterpoint.data.episode import Spaces
 
 __all__ = ["AGENTS", "IMAGES", "STATES", "point_batch", "small_agent"]
 

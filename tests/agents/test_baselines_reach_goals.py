@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from counterpoint.agents import make_agent
-from counterpoint.agents.base import Agent, Spaces
-from counterpoint.data.episode import GoalEpisode
+from counterpoint.agents.base import Agent
+from counterpoint.data.episode import GoalEpisode, Spaces
 from counterpoint.data.replay import ReplayBuffer
 from tests.agents.baseline_batches import acted
 from tests.data.sampling import sampler

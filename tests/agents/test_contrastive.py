@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from counterpoint.agents.base import Spaces
 from counterpoint.agents.contrastive import ContrastiveAgent
 from counterpoint.agents.networks import CategoricalActor
+from counterpoint.data.episode import Spaces
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import NonFiniteError

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoint.agents.base import Spaces
 from counterpoint.agents.ddpg_her import DDPGHER, DDPGHERConfig, clipped_target, hindsight_goals, hindsight_reward
+from counterpoint.data.episode import Spaces
 from counterpoint.errors import BadInputError
 from tests.agents.baseline_batches import (
     CHOICE,

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from counterpoint.agents.base import Spaces
 from counterpoint.agents.decision_transformer import DecisionTransformer, DecisionTransformerConfig, sequence_loss
+from counterpoint.data.episode import Spaces
 from counterpoint.errors import BadInputError
 from tests.agents.baseline_batches import (
     CHOICE,

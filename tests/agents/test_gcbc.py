@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoint.agents.base import Spaces
 from counterpoint.agents.gcbc import GCBC, GCBCConfig, gaussian_cloning_loss, gaussian_log_likelihood
+from counterpoint.data.episode import Spaces
 from tests.agents.baseline_batches import (
     CHOICE,
     IMAGE,

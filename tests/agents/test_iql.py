@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from counterpoint.agents.base import Spaces
 from counterpoint.agents.iql import IQL, IQLConfig, advantage_weight, expectile_loss
+from counterpoint.data.episode import Spaces
 from counterpoint.errors import BadInputError
 from tests.agents.baseline_batches import (
     CHOICE,

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from counterpoint.agents.base import Spaces
 from counterpoint.agents.qrl import (
     QRL,
     IntervalQuasimetric,
@@ -21,6 +20,7 @@ from counterpoint.agents.qrl import (
     step_excess,
     tanh_entropy,
 )
+from counterpoint.data.episode import Spaces
 from counterpoint.errors import BadInputError
 from tests.agents.baseline_batches import (
     CHOICE,

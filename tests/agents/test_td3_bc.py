@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from counterpoint.agents.base import Spaces
 from counterpoint.agents.td3_bc import TD3BC, TD3BCConfig, smoothed_action, td3_bc_actor_loss, td_target
+from counterpoint.data.episode import Spaces
 from counterpoint.errors import BadInputError
 from tests.agents.baseline_batches import (
     CHOICE,

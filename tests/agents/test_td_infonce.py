@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from counterpoint.agents.base import Spaces
 from counterpoint.agents.networks import GaussianActor
 from counterpoint.agents.td_infonce import TDInfoNCE, TDInfoNCEConfig
+from counterpoint.data.episode import Spaces
 from tests.agents.point_world import point_batch, small_agent
 from tests.golden.load import golden
 

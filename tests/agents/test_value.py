@@ -5,12 +5,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from counterpoint.agents.base import Spaces
 from counterpoint.agents.contrastive import ContrastiveAgent
 from counterpoint.agents.networks import EnsembleMLP
 from counterpoint.agents.td_infonce import TDInfoNCE, TDInfoNCEConfig
 from counterpoint.agents.value import value_of, values_from_logits
-from counterpoint.data.episode import GoalEpisode
+from counterpoint.data.episode import GoalEpisode, Spaces
 from counterpoint.data.replay import ReplayBuffer
 from counterpoint.data.spec import Spec
 from tests.agents.point_world import point_batch, small_agent

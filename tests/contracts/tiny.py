@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from counterpoint.encoders.base import DualEncoder, EncoderConfig
+from counterpoint.encoders.base import DualEncoder
+from counterpoint.encoders.towers import EncoderConfig
 
 __all__ = ["TinyEncoder"]
 

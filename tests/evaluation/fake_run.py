@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from counterpoint.data.formats.lerobot.writer import LeRobotWriter
-from counterpoint.encoders.base import DualEncoder, EncoderConfig
+from counterpoint.encoders.base import DualEncoder
+from counterpoint.encoders.towers import EncoderConfig
 from tests.evaluation.fake import INSTRUCTIONS, episode
 
 

@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from counterpoint.encoders.base import DualEncoder, EncoderConfig
+from counterpoint.encoders.base import DualEncoder
 from counterpoint.encoders.hub import write_digests
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
+from counterpoint.encoders.towers import EncoderConfig
 from counterpoint.errors import BadInputError
 from counterpoint.rewards import RewardModel
 from tests.evaluation.fake import INSTRUCTIONS, RandomEncoder, SeeingEncoder, episode

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoint.agents.base import Spaces
 from counterpoint.agents.td_infonce import TDInfoNCE, TDInfoNCEConfig
+from counterpoint.data.episode import Spaces
 from counterpoint.envs.goal.mazes import MazeGrid
 from counterpoint.errors import BadInputError
 from studies.interpolation.run import (

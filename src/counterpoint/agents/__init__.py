@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from counterpoint.agents.base import Agent, AgentConfig, Spaces
+from counterpoint.agents.base import Agent, AgentConfig
 from counterpoint.agents.c_learning import CLearning, CLearningConfig
 from counterpoint.agents.contrastive_rl import (
     ContrastiveRLConfig,
@@ -27,6 +27,7 @@ from counterpoint.agents.qrl import QRL, QRLConfig
 from counterpoint.agents.td3_bc import TD3BC, TD3BCConfig
 from counterpoint.agents.td_infonce import TDInfoNCE, TDInfoNCEConfig
 from counterpoint.config import validate
+from counterpoint.data.episode import Spaces
 from counterpoint.encoders.hub import read_model, write_model
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import NonFiniteError

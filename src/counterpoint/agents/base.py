@@ -34,8 +34,6 @@ from counterpoint.data.spec import Spec
 from counterpoint.errors import BadInputError, require
 from counterpoint.objectives.base import NonFiniteError
 
-__all__ = ["Agent", "AgentConfig", "FiniteCheck", "Metrics", "Spaces", "descend", "soft_update"]
-
 Metrics = dict[str, Tensor]
 """Detached scalars, left on their device: reading one waits for the device, so that the loop reads them rarely."""
 

@@ -24,8 +24,6 @@ from torch import Tensor
 from counterpoint.agents.contrastive import ContrastiveAgent, ContrastiveConfig, CriticLoss
 from counterpoint.objectives.c_learning import c_learning_loss
 
-__all__ = ["CLearning", "CLearningConfig"]
-
 
 class CLearningConfig(ContrastiveConfig):
     """Contrastive RL's settings at TD InfoNCE's network sizes; its logits, too, must leave [-1, 1].

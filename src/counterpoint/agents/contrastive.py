@@ -26,8 +26,6 @@ from counterpoint.data.spec import Spec
 from counterpoint.data.transitions import Tail
 from counterpoint.objectives.td_infonce import cloned_actor_loss
 
-__all__ = ["ContrastiveAgent", "ContrastiveConfig", "CriticLoss"]
-
 CriticLoss = tuple[Float[Tensor, ""], Metrics, dict[str, Float[Tensor, "2 B D"]]]
 """A critic's loss, its metrics, and psi of the keys of the batch that it encoded."""
 

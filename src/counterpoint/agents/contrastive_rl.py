@@ -27,8 +27,6 @@ from counterpoint.agents.critics import pair_metrics
 from counterpoint.objectives.contrastive_rl import contrastive_nce_loss
 from counterpoint.objectives.td_infonce import mc_infonce_loss
 
-__all__ = ["ContrastiveRLConfig", "ContrastiveRLInfoNCE", "ContrastiveRLInfoNCEConfig", "ContrastiveRLNCE"]
-
 
 class ContrastiveRLConfig(ContrastiveConfig):
     """The authors' settings where their loss needs them, TD InfoNCE's network sizes for a fair comparison (D.5).

@@ -7,11 +7,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from counterpoint.agents.base import Metrics, Spaces
+from counterpoint.agents.base import Metrics
 from counterpoint.agents.networks import EnsembleMLP, InputEncoder, flat
+from counterpoint.data.episode import Spaces
 from counterpoint.objectives.infonce import in_full_precision
-
-__all__ = ["ActionValue", "ContrastiveCritic", "StateValue", "action_vectors", "pair_metrics"]
 
 
 class ContrastiveCritic(nn.Module):

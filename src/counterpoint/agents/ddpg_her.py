@@ -32,8 +32,6 @@ from counterpoint.agents.critics import ActionValue
 from counterpoint.agents.networks import DeterministicPolicy
 from counterpoint.data.spec import Spec
 
-__all__ = ["DDPGHER", "DDPGHERConfig", "clipped_target", "hindsight_goals", "hindsight_reward"]
-
 
 class DDPGHERConfig(AgentConfig):
     """Settings of DDPG + HER: the HER paper's, with TD InfoNCE's hidden layers.

@@ -30,8 +30,6 @@ from counterpoint.data.episode import Spaces
 from counterpoint.data.spec import Spec
 from counterpoint.errors import require
 
-__all__ = ["DecisionTransformer", "DecisionTransformerConfig", "SequencePolicy", "sequence_loss"]
-
 SEQUENCE = ("sequence_observation", "sequence_action", "sequence_return", "sequence_step", "sequence_valid")
 
 

@@ -26,8 +26,6 @@ from torch.nn import functional
 from counterpoint.agents.base import Agent, AgentConfig, Metrics
 from counterpoint.agents.networks import StochasticPolicy
 
-__all__ = ["GCBC", "GCBCConfig", "gaussian_cloning_loss", "gaussian_log_likelihood"]
-
 
 class GCBCConfig(AgentConfig):
     """Settings of GCBC; the paper gives it the networks and the batch of TD InfoNCE.

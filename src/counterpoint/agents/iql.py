@@ -27,8 +27,6 @@ from counterpoint.agents.gcbc import gaussian_log_likelihood
 from counterpoint.agents.networks import StochasticPolicy
 from counterpoint.agents.td3_bc import td_target
 
-__all__ = ["IQL", "IQLConfig", "advantage_weight", "expectile_loss"]
-
 
 class IQLConfig(AgentConfig):
     """Settings of IQL: its authors' for AntMaze, with TD InfoNCE's hidden layers.

@@ -11,19 +11,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from counterpoint.agents.base import Spaces
+from counterpoint.data.episode import Spaces
 from counterpoint.errors import require
-
-__all__ = [
-    "CategoricalActor",
-    "DeterministicPolicy",
-    "EnsembleMLP",
-    "GaussianActor",
-    "ImageTrunk",
-    "InputEncoder",
-    "StochasticPolicy",
-    "flat",
-]
 
 LEAST_SIDE = 36
 """The smallest side of an image: 36 -> 8 -> 3 -> 1 through the convolutions of `ImageTrunk`."""

@@ -40,18 +40,6 @@ from counterpoint.agents.base import Agent, AgentConfig, Metrics
 from counterpoint.agents.networks import EnsembleMLP, InputEncoder, StochasticPolicy
 from counterpoint.data.episode import Spaces
 
-__all__ = [
-    "QRL",
-    "IntervalQuasimetric",
-    "QRLConfig",
-    "QuasimetricCritic",
-    "dual_losses",
-    "interval_union",
-    "push_loss",
-    "step_excess",
-    "tanh_entropy",
-]
-
 
 def interval_union(start: Float[Tensor, "*batch K"], end: Float[Tensor, "*batch K"]) -> Float[Tensor, "*batch"]:
     """Return the length of the union over k of the intervals [start_k, max(start_k, end_k)].

@@ -27,8 +27,6 @@ from counterpoint.agents.base import Agent, AgentConfig, Metrics
 from counterpoint.agents.critics import ActionValue
 from counterpoint.agents.networks import DeterministicPolicy
 
-__all__ = ["TD3BC", "TD3BCConfig", "smoothed_action", "td3_bc_actor_loss", "td_target"]
-
 
 class TD3BCConfig(AgentConfig):
     """Settings of TD3 + BC: its authors', with TD InfoNCE's hidden layers.

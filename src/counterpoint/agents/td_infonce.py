@@ -28,8 +28,6 @@ from counterpoint.agents.contrastive import ContrastiveAgent, ContrastiveConfig,
 from counterpoint.agents.critics import pair_metrics
 from counterpoint.objectives.td_infonce import goal_reaching_rows, td_infonce_loss
 
-__all__ = ["TDInfoNCE", "TDInfoNCEConfig"]
-
 
 class TDInfoNCEConfig(ContrastiveConfig):
     """Table 2. Table 3 (offline): `actor_goals="future"`, `behaviour_cloning=.1`, wider networks on large mazes."""

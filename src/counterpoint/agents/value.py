@@ -27,8 +27,6 @@ from counterpoint.agents.contrastive import ContrastiveAgent
 from counterpoint.agents.critics import action_vectors
 from counterpoint.agents.networks import CategoricalActor, flat
 
-__all__ = ["Reward", "value_of", "values_from_logits"]
-
 Reward = Callable[[Tensor, Tensor], Float[Tensor, " N"]]
 """r(s, a) of N observations [N, *O] and N actions, float [N, A] or int64 [N]."""
 

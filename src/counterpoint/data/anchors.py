@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from counterpoint.data.draws import Draw, Drawn, sample_rng
 from counterpoint.errors import BadInputError, require
 
-__all__ = ["AnchorTable", "Anchors", "Balance", "NearNegatives", "draw_near", "uniform_choice"]
-
 Integers = NDArray[np.int64]
 
 Balance = Literal["steps", "tasks"]

@@ -20,23 +20,6 @@ from torch.nn import functional
 
 from counterpoint.errors import require
 
-__all__ = [
-    "Crop",
-    "Jitter",
-    "ResizedCrop",
-    "Shift",
-    "Transform",
-    "ViewShape",
-    "centre_corner",
-    "color_jitter",
-    "cropped",
-    "cropped_views",
-    "images",
-    "random_shift",
-    "resized_crop",
-    "shifted_views",
-]
-
 LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601
 
 

@@ -37,9 +37,6 @@ from counterpoint.data.store import EpisodeStore, check_camera
 from counterpoint.errors import BadInputError, require
 from counterpoint.progress import ProgressBar
 
-__all__ = ["LAYOUT", "CachedStore", "Fit", "build", "cache_root", "cached", "digest_line", "resize"]
-
-
 Fit = Literal["square", "shorter"]
 """`square` squeezes the whole view to size x size; `shorter` keeps the aspect, the shorter side is `size`."""
 

@@ -27,8 +27,6 @@ from counterpoint.data.video import has_uneven_rate
 from counterpoint.errors import BadInputError, require
 from counterpoint.progress import ProgressBar
 
-__all__ = ["convert", "doctor", "info"]
-
 _SHOWN = 100  # rows of a table before it is cut short
 _CHUNK = 64  # frames decoded at a time
 

@@ -29,8 +29,6 @@ from counterpoint.data.video import frame_times, has_uneven_rate, in_worker, pro
 from counterpoint.errors import BadInputError
 from counterpoint.progress import ProgressBar
 
-__all__ = ["examine", "examine_lerobot"]
-
 _BATCH = 1000  # frames a worker decodes: enough to repay its start, few enough to find a bad one soon
 _CHUNK = 64  # frames held at a time
 _PATIENCE = 3600.0  # seconds for reading every table of a data set

@@ -17,22 +17,6 @@ from numpy.typing import NDArray
 
 from counterpoint.errors import BadInputError
 
-__all__ = [
-    "Clips",
-    "Draw",
-    "Drawn",
-    "GoalTransition",
-    "LastFrame",
-    "Pick",
-    "R3MFrames",
-    "SortedFrames",
-    "SortedUniform",
-    "StartGoal",
-    "Table",
-    "epoch_order",
-    "sample_rng",
-]
-
 Integers = NDArray[np.int64]
 
 

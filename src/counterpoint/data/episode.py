@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 
 from counterpoint.errors import BadInputError, require
 
-__all__ = ["Episode", "EpisodeInfo", "GoalEpisode", "Spaces"]
-
 Array = NDArray[Any]
 
 

@@ -13,8 +13,6 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LRUCache", "OutputPool"]
-
 Value = TypeVar("Value")
 
 

@@ -33,8 +33,6 @@ from counterpoint.data.memory import OutputPool
 from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError, require
 
-__all__ = ["EpisodeTable", "ReplayBuffer", "Rows", "check_episode"]
-
 Integers = NDArray[np.int64]
 
 TOLERANCE = 1e-6

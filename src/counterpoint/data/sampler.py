@@ -24,8 +24,6 @@ from counterpoint.data.spec import BoundSpec, Read
 from counterpoint.data.store import EpisodeStore, action_mask, task_numbers
 from counterpoint.errors import require
 
-__all__ = ["Sampler"]
-
 Integers = NDArray[np.int64]
 
 

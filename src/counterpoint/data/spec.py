@@ -13,9 +13,6 @@ from counterpoint.data.store import Cameras, EpisodeStore, Task, camera_names, t
 from counterpoint.data.transitions import Tail, Transitions
 from counterpoint.errors import require
 
-__all__ = ["TRANSITION_READS", "BoundSpec", "Read", "Spec"]
-
-
 Index = Clips | Anchors | Transitions
 """A rule that chooses samples."""
 

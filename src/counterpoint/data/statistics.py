@@ -11,8 +11,6 @@ from counterpoint.data.episode import Array
 from counterpoint.data.store import EpisodeStore, action_mask, task_numbers
 from counterpoint.errors import BadInputError, require
 
-__all__ = ["Statistics", "action_statistics"]
-
 
 class Statistics(FrozenConfig):
     """Mean, standard deviation, smallest and largest value of each dimension."""

@@ -14,27 +14,6 @@ from numpy.typing import NDArray
 from counterpoint.data.episode import Array, Episode, EpisodeInfo
 from counterpoint.errors import BadInputError, require
 
-__all__ = [
-    "Cameras",
-    "EpisodeStore",
-    "MemoryStore",
-    "MultiTaskStore",
-    "OneCameraStore",
-    "StoreView",
-    "SubsetStore",
-    "Task",
-    "action_mask",
-    "camera_images",
-    "camera_names",
-    "check_camera",
-    "join_domains",
-    "read_episode",
-    "task_numbers",
-    "task_table",
-    "uneven_frames",
-    "with_column",
-]
-
 Integers = NDArray[np.int64]
 
 Task = tuple[str, str]

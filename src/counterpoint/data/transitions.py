@@ -25,8 +25,6 @@ from numpy.typing import NDArray
 from counterpoint.data.draws import Draw, Drawn, sample_rng
 from counterpoint.errors import require
 
-__all__ = ["Tail", "TransitionTable", "Transitions", "future_offsets"]
-
 Integers = NDArray[np.int64]
 
 Tail = Literal["renormalise", "clip", "reject"]

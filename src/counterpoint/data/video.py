@@ -27,21 +27,6 @@ from counterpoint.data.episode import Array
 from counterpoint.data.memory import LRUCache
 from counterpoint.errors import BadInputError, require
 
-__all__ = [
-    "Codec",
-    "VideoInfo",
-    "decoders",
-    "encode_video",
-    "frame_times",
-    "has_uneven_rate",
-    "in_worker",
-    "probe_video",
-    "read_frames",
-    "reading",
-    "remux",
-]
-
-
 # Threads cost more than they save on small frames, and do not survive a fork. PyAV < 17 used none.
 _CONVERSION: dict[str, Any] = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
 

@@ -15,8 +15,6 @@ from counterpoint.encoders.text import SentenceTower
 from counterpoint.encoders.towers import EncoderConfig, ImageKind, ImageTower, Towers
 from counterpoint.errors import require
 
-__all__ = ["IMAGE_TOWERS", "DualEncoder", "EncoderConfig", "build_towers"]
-
 IMAGE_TOWERS: dict[ImageKind, Callable[[EncoderConfig], ImageTower]] = {
     "convnet": towers.build_convnet,
     "resnet18": towers.build_resnet,

@@ -20,8 +20,6 @@ from counterpoint.encoders.towers import EncoderConfig, ImageTower, Towers
 from counterpoint.encoders.weights import check_file, is_local
 from counterpoint.errors import BadInputError, MissingExtraError, require
 
-__all__ = ["ClipText", "build", "build_image"]
-
 
 class ClipText(nn.Module):
     """An open_clip text tower behind its tokenizer; texts longer than its context are cut, as in CLIP.

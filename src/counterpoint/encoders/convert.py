@@ -14,8 +14,6 @@ from counterpoint.encoders.towers import EncoderConfig
 from counterpoint.encoders.weights import fit_weights, read_torch_file
 from counterpoint.errors import require
 
-__all__ = ["AUTHORS_CLIP", "METHODS", "Method", "convert_checkpoint"]
-
 Method = Literal["decisionnce", "actol"]
 
 METHODS: dict[Method, str] = {

@@ -23,18 +23,6 @@ from counterpoint.encoders.weights import fit_weights, read_weights, write_weigh
 from counterpoint.errors import BadInputError, require
 from counterpoint.files import sha256_of, write_atomically
 
-__all__ = [
-    "KINDS",
-    "HubEncoder",
-    "SavedModel",
-    "load",
-    "model_card",
-    "read_model",
-    "saved_kind",
-    "write_digests",
-    "write_model",
-]
-
 CONFIG, WEIGHTS, DIGESTS = "config.json", "model.safetensors", "digests.json"
 
 KINDS = {

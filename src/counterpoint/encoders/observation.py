@@ -20,18 +20,6 @@ from counterpoint.encoders.towers import MINILM, ResNet18
 from counterpoint.encoders.weights import fit_weights, is_local, read_weights
 from counterpoint.errors import BadInputError, MissingExtraError, require
 
-__all__ = [
-    "DrQConvNet",
-    "FilmResNet18",
-    "Instruction",
-    "ObservationConfig",
-    "ObservationEncoder",
-    "ObservationKind",
-    "SpatialSoftmax",
-    "ViT",
-    "ViTConfig",
-]
-
 
 class DrQConvNet(nn.Module):
     """The shallow ConvNet of DrQ-v2 with Premier-TACO's trunk (Appendix C, Listing 1).

@@ -12,8 +12,6 @@ from torch.nn import functional
 
 from counterpoint.errors import require
 
-__all__ = ["check_frames", "preprocess", "resize_and_crop", "stack_frames"]
-
 _TOLERANCE = 1e-3
 """Distance from [0, 1] that rounding may cause."""
 

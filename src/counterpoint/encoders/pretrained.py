@@ -19,9 +19,6 @@ from counterpoint.encoders.towers import IMAGENET_MEAN, IMAGENET_STD, Colour, En
 from counterpoint.encoders.weights import fit_weights, is_local, read_torch_file, read_weights
 from counterpoint.errors import MissingExtraError, require
 
-__all__ = ["PRETRAINED", "Layout", "PretrainedEncoder", "PretrainedModel", "build", "load_released"]
-
-
 _CLIP_MEAN: Colour = (0.48145466, 0.4578275, 0.40821073)
 _CLIP_STD: Colour = (0.26862954, 0.26130258, 0.27577711)
 _CLIP_TEXT = (

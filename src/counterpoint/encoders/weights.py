@@ -14,16 +14,6 @@ from torch import Tensor, nn
 
 from counterpoint.errors import BadInputError, require
 
-__all__ = [
-    "check_file",
-    "fit_weights",
-    "is_local",
-    "read_torch_file",
-    "read_weights",
-    "start_from_file",
-    "write_weights",
-]
-
 _SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 
 

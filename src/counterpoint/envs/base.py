@@ -21,8 +21,6 @@ try:
 except ModuleNotFoundError:
     raise MissingExtraError("gymnasium", "sim") from None
 
-__all__ = ["CameraEnv", "MujocoEnv", "choose_cameras", "seeded_numpy"]
-
 
 class CameraEnv(gymnasium.Env[dict[str, Any], Any]):
     """A control task with one camera or several, proprioception and an instruction.

@@ -36,19 +36,6 @@ from counterpoint.envs.recording import Recording, Staging, require_same
 from counterpoint.errors import BadInputError, MissingExtraError, require
 from counterpoint.progress import ProgressBar
 
-__all__ = [
-    "CollectConfig",
-    "Collection",
-    "Slot",
-    "collect",
-    "collected_about",
-    "episode_seed",
-    "plan_jobs",
-    "require_collected",
-    "simulation",
-    "summary",
-]
-
 SPLITS = ("train", "val", "test")
 _FAILURES = 20  # scenes in a row without a demonstration that end a collection
 _RAISES = 5  # scenes in a row in which the simulator raised an error that end it

@@ -22,8 +22,6 @@ from counterpoint.envs.rendering import choose_backend
 from counterpoint.envs.robomimic import upright_image
 from counterpoint.errors import BadInputError, MissingExtraError, require
 
-__all__ = ["CAMERAS", "SUITES", "LiberoEnv", "read_init_states"]
-
 SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_90", "libero_10")
 CAMERAS = ("agentview", "robot0_eye_in_hand")
 """The simulator's names of the cameras that LIBERO's data have."""

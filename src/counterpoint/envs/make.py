@@ -14,8 +14,6 @@ from counterpoint.data.store import Cameras
 from counterpoint.envs.base import CameraEnv
 from counterpoint.errors import require
 
-__all__ = ["SUITES", "as_maker", "make_env"]
-
 SUITES = {
     "metaworld": "counterpoint.envs.metaworld.env:MetaWorldEnv",
     "dmc": "counterpoint.envs.dmc.env:DMCEnv",

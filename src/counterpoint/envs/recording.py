@@ -18,8 +18,6 @@ from counterpoint.data.video import encode_video
 from counterpoint.envs.base import CameraEnv
 from counterpoint.errors import BadInputError, require
 
-__all__ = ["Actor", "NoisyExpert", "Recording", "Staging", "first_difference", "record", "require_same"]
-
 
 @dataclass(frozen=True, slots=True)
 class Recording:

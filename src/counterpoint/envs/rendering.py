@@ -24,8 +24,6 @@ import numpy as np
 from counterpoint.data.episode import Array
 from counterpoint.errors import BadInputError, MissingExtraError
 
-__all__ = ["FastRenderer", "View", "choose_backend", "import_mujoco", "render_settings", "simplify_meshes"]
-
 _CELL = 0.5  # metres times pixels: at 112 pixels 4.5 mm, half a pixel one metre before a lens of 60 degrees
 
 

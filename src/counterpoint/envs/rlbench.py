@@ -26,8 +26,6 @@ from counterpoint.data.store import Cameras
 from counterpoint.envs.base import CameraEnv, choose_cameras, seeded_numpy
 from counterpoint.errors import MissingExtraError, require
 
-__all__ = ["CAMERAS", "TASKS", "RLBenchEnv"]
-
 CAMERAS = ("front", "wrist")
 """ICon's two of RLBench's five."""
 CONTROL_HZ = 20.0

@@ -20,8 +20,6 @@ from counterpoint.envs.base import CameraEnv, choose_cameras, seeded_numpy
 from counterpoint.envs.rendering import choose_backend
 from counterpoint.errors import MissingExtraError, require
 
-__all__ = ["RobomimicEnv", "upright_image"]
-
 _HORIZON = 400  # where robomimic's study has none
 
 

@@ -23,8 +23,6 @@ try:
 except ModuleNotFoundError:
     raise MissingExtraError("gymnasium", "sim") from None
 
-__all__ = ["Failed", "Observation", "Step", "VectorEnv", "stacked"]
-
 Observation: TypeAlias = Mapping[str, NDArray[Any]]
 Env: TypeAlias = gymnasium.Env[Any, Any]
 

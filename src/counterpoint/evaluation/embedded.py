@@ -18,8 +18,6 @@ from counterpoint.errors import require
 from counterpoint.progress import ProgressBar
 from counterpoint.rewards.model import Embedder, check_instructions, embed_frames, embed_text
 
-__all__ = ["EmbeddedVideos", "HeldOut", "embed_paraphrases", "embed_store", "open_held_out", "spread"]
-
 SPLITS = ("test", "val", "validation")
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]

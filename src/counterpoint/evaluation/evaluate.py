@@ -30,8 +30,6 @@ from counterpoint.policies.encoded import EncodedPolicy
 from counterpoint.progress import ProgressBar
 from counterpoint.provenance import provenance
 
-__all__ = ["evaluate"]
-
 RATES = {"metaworld": CONTROL_HZ, "libero": ROBOSUITE_HZ, "robomimic": ROBOSUITE_HZ, "robosuite": ROBOSUITE_HZ}
 """Actions a second; dm_control's differ from task to task, and DrQ-v2's replays of them do not tell."""
 RATE_ROUNDING = 0.5

@@ -17,21 +17,6 @@ from numpy.typing import NDArray
 from counterpoint.errors import import_extra
 from counterpoint.rewards.model import cosine
 
-__all__ = [
-    "bridge_residual",
-    "confusion_gap",
-    "cosine_to",
-    "jump_ratio",
-    "kendall_tau_b",
-    "matched",
-    "one_word_apart",
-    "ordering",
-    "pairwise_cosine",
-    "step_norms",
-    "triples",
-    "value_order_correlation",
-]
-
 Array = NDArray[np.float64]
 
 

@@ -16,8 +16,6 @@ from counterpoint.evaluation.embedded import EmbeddedVideos
 from counterpoint.evaluation.statistics import Estimate, mean_percentile, mean_where_defined, statistic_percentile
 from counterpoint.rewards.model import cosine, potential
 
-__all__ = ["effective_rank", "effective_rank_estimate", "representation_estimates", "time_probe"]
-
 Array = NDArray[np.float64]
 
 DRAWS, TRAJECTORIES = 5, 100

@@ -22,9 +22,6 @@ from counterpoint.rewards.curves import MEANING, gains
 from counterpoint.rewards.model import RewardModel, read_run_config
 from counterpoint.rewards.page import Line, PlayerView, Point, jpeg, line_chart, make_player, padded, render, signed
 
-__all__ = ["TEMPLATES", "write_report"]
-
-
 Array = NDArray[np.float64]
 
 FIRST = ("loss", "categorical_accuracy", "logits_pos", "logits_neg")

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from counterpoint.data.draws import StartGoal, sample_rng
 from counterpoint.data.store import EpisodeStore
+from counterpoint.encoders.towers import RewardForm
 from counterpoint.errors import BadInputError, require
 from counterpoint.evaluation import metrics
 from counterpoint.evaluation.embedded import EmbeddedVideos, embed_paraphrases, embed_store
@@ -21,7 +22,6 @@ from counterpoint.evaluation.probes import representation_estimates
 from counterpoint.evaluation.statistics import Estimate, mean_bca, mean_where_defined, wilson
 from counterpoint.rewards.model import (
     Embedder,
-    RewardForm,
     SegmentScore,
     as_form,
     cosine,
@@ -30,8 +30,6 @@ from counterpoint.rewards.model import (
     transition,
     transition_score,
 )
-
-__all__ = ["Evaluation", "Heatmap", "evaluate_embedded", "evaluate_encoder", "reward_curves", "segment_scores"]
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,6 @@ from counterpoint.errors import require
 from counterpoint.evaluation.statistics import mean_bca, wilson
 from counterpoint.policies.base import Policy
 
-__all__ = ["EpisodeResult", "episode_seed", "means", "report", "rollout"]
-
 TOLERATED = 0.1
 """Share of episodes whose simulator may fail."""
 

@@ -17,16 +17,6 @@ from numpy.typing import NDArray
 
 from counterpoint.errors import import_extra, require
 
-__all__ = [
-    "Estimate",
-    "mean_bca",
-    "mean_percentile",
-    "mean_where_defined",
-    "seeds_interval",
-    "statistic_percentile",
-    "wilson",
-]
-
 Array = NDArray[np.float64]
 LEVEL = 0.95
 

@@ -15,8 +15,6 @@ from torch import Tensor
 from counterpoint.errors import require
 from counterpoint.objectives.infonce import in_full_precision, shapes
 
-__all__ = ["absolute_action_error", "action_error", "constant_action_error"]
-
 
 @in_full_precision
 def action_error(

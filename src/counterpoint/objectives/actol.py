@@ -49,22 +49,6 @@ from counterpoint.errors import require
 from counterpoint.objectives.base import Batch, ClipConfig, ClipObjective, Features, LossOutput
 from counterpoint.objectives.infonce import check_clips, in_full_precision
 
-__all__ = [
-    "AcTOL",
-    "AcTOLConfig",
-    "DirectedAcTOL",
-    "actol_loss",
-    "brownian_bridge_loss",
-    "directed_vlo_loss",
-    "frame_similarity",
-    "neighbours",
-    "ordering_losses",
-    "ordering_metrics",
-    "random_intervals",
-    "vlo_loss",
-    "vlo_lower_bound",
-]
-
 BridgeForm = Literal["variance", "log_variance", "variance_as_trained", "log_variance_as_trained"]
 LOG_EPSILON = 1e-6  # the authors' addition to log(1 + 2 var)
 

@@ -34,8 +34,6 @@ from counterpoint.objectives.base import (
 )
 from counterpoint.objectives.infonce import contrast_metrics, infonce
 
-__all__ = ["ATC", "ATCConfig"]
-
 
 class ATCConfig(StepConfig):
     """Settings of `ATC`.

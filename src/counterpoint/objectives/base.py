@@ -23,25 +23,6 @@ from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.encoders.towers import RewardForm
 from counterpoint.errors import require
 
-__all__ = [
-    "Batch",
-    "ClipConfig",
-    "ClipObjective",
-    "Features",
-    "Gather",
-    "Learner",
-    "LossOutput",
-    "NonFiniteError",
-    "Objective",
-    "StepConfig",
-    "StepObjective",
-    "check_actions",
-    "embed_views",
-    "frozen_copy",
-    "soft_update",
-    "two_layer",
-]
-
 Batch = Mapping[str, Any]
 """A batch of samples by name: tensors with a leading B, and lists of B strings."""
 

@@ -32,8 +32,6 @@ from counterpoint.errors import require
 from counterpoint.objectives.infonce import in_full_precision, shapes
 from counterpoint.objectives.td_infonce import check_square
 
-__all__ = ["c_learning_loss", "c_learning_pairwise_loss"]
-
 
 @in_full_precision
 def c_learning_loss(

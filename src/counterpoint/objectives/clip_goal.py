@@ -19,8 +19,6 @@ from counterpoint.encoders.base import DualEncoder
 from counterpoint.objectives.base import Batch, ClipConfig, ClipObjective, Features, LossOutput
 from counterpoint.objectives.infonce import check_clips, contrast_metrics, in_full_precision, symmetric_infonce, unit
 
-__all__ = ["CLIPGoal", "CLIPGoalConfig", "clip_goal_logits", "clip_goal_loss"]
-
 
 class CLIPGoalConfig(ClipConfig):
     """Settings of CLIP on goal frames.

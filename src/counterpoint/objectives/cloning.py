@@ -25,8 +25,6 @@ from counterpoint.policies.cloned import ClonedPolicy
 from counterpoint.policies.demonstrations import Demonstrations
 from counterpoint.policies.heads import ActionHead, HeadConfig
 
-__all__ = ["FEATURES", "Cloning", "CloningConfig"]
-
 FEATURES = "features"
 """Batch key of embedded observations: float32 [B, H, D]."""
 

@@ -32,17 +32,6 @@ from counterpoint.errors import require
 from counterpoint.objectives.infonce import in_full_precision, shapes
 from counterpoint.objectives.td_infonce import check_square, mc_infonce_loss
 
-__all__ = [
-    "awr_loss",
-    "contrastive_nce_loss",
-    "ddpgbc_loss",
-    "inner_product_logits",
-    "logsumexp_penalty",
-    "negative_distance_logits",
-    "row_column_infonce_loss",
-    "scaled_inner_product",
-]
-
 AWR_LIMIT = 100.0  # largest weight of a cloned action
 
 

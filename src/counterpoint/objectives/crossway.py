@@ -17,8 +17,6 @@ from torch.nn import functional
 from counterpoint.config import FrozenConfig
 from counterpoint.errors import require
 
-__all__ = ["CrosswayConfig", "CrosswayDecoder"]
-
 SMALLEST_MAP = 8
 """An image is decoded from a map of at most so many cells a side, where its size can be halved down to that."""
 

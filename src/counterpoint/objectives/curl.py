@@ -32,8 +32,6 @@ from counterpoint.objectives.base import (
 )
 from counterpoint.objectives.infonce import contrast_metrics, infonce
 
-__all__ = ["CURL", "CURLConfig"]
-
 
 class CURLConfig(StepConfig):
     """Settings of `CURL`.

@@ -37,17 +37,6 @@ from counterpoint.errors import require
 from counterpoint.objectives.base import Batch, ClipConfig, ClipObjective, Features, LossOutput
 from counterpoint.objectives.infonce import check_clips, contrast_metrics, in_full_precision, symmetric_infonce, unit
 
-__all__ = [
-    "DecisionNCEConfig",
-    "DecisionNCEP",
-    "DecisionNCET",
-    "decisionnce_p_loss",
-    "decisionnce_p_loss_halves",
-    "decisionnce_t_loss",
-    "potential_rewards",
-    "transition_rewards",
-]
-
 STILL = 1e-3
 """Differences below this share of the two frames' root mean square norm count as no change.
 

@@ -52,22 +52,6 @@ from counterpoint.errors import require
 from counterpoint.objectives.base import LossOutput
 from counterpoint.objectives.infonce import in_full_precision, unit
 
-__all__ = [
-    "ICon",
-    "IConConfig",
-    "farthest_point_sampling",
-    "grid_positions",
-    "icon_image_losses",
-    "icon_logits",
-    "icon_loss",
-    "info_nce",
-    "multi_level_weights",
-    "patch_mask",
-    "qualifying",
-    "random_point_sampling",
-    "token_shares",
-]
-
 LOG_EVERY = 100  # calls between two logs of batches without a qualifying image; reading the count waits for the GPU
 
 logger = logging.getLogger(__name__)

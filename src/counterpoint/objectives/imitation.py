@@ -29,8 +29,6 @@ from counterpoint.objectives.icon import ICon, IConConfig
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
 from counterpoint.policies.networks import DenoisingTransformer, decay_groups
 
-__all__ = ["AuxiliaryTerm", "CrosswayTerm", "IConTerm", "Imitation", "ImitationFeatures", "ObjectiveTerm", "PolicyPass"]
-
 
 @dataclass(frozen=True)
 class PolicyPass:

@@ -20,23 +20,6 @@ from torch.nn import functional
 from counterpoint.data.draws import sample_rng
 from counterpoint.errors import require
 
-__all__ = [
-    "Similarity",
-    "candidate_metrics",
-    "check_clips",
-    "check_frames",
-    "contrast_metrics",
-    "cosine",
-    "embedding_norm",
-    "in_full_precision",
-    "infonce",
-    "negative_distance",
-    "other_rows",
-    "shapes",
-    "symmetric_infonce",
-    "unit",
-]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

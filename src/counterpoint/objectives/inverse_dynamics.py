@@ -24,8 +24,6 @@ from counterpoint.objectives.base import (
     two_layer,
 )
 
-__all__ = ["InverseDynamics", "InverseDynamicsConfig"]
-
 
 class InverseDynamicsConfig(StepConfig):
     """Settings of inverse dynamics.

@@ -42,8 +42,6 @@ from counterpoint.objectives.infonce import (
 )
 from counterpoint.objectives.vip import dual_value_loss, goal_rewards
 
-__all__ = ["LIV", "LIVConfig", "liv_loss", "liv_value_loss"]
-
 
 class LIVConfig(ClipConfig):
     """Settings of LIV, from the authors' pretraining configuration.

@@ -27,8 +27,6 @@ from counterpoint.objectives.base import (
     two_layer,
 )
 
-__all__ = ["MultitaskCloning", "MultitaskCloningConfig"]
-
 
 class MultitaskCloningConfig(StepConfig):
     """Settings of multi-task cloning. The paper's other pretraining of policies has batches of 1024.

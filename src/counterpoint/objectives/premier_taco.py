@@ -56,21 +56,6 @@ from counterpoint.objectives.base import (
 )
 from counterpoint.objectives.infonce import contrast_metrics, in_full_precision, shapes
 
-__all__ = [
-    "ActionEncoder",
-    "FutureConfig",
-    "FutureHeads",
-    "FutureObjective",
-    "PremierTACO",
-    "PremierTACOConfig",
-    "premier_taco_loss",
-    "premier_taco_mixed_loss",
-    "premier_taco_softmax_loss",
-    "premier_taco_window_loss",
-    "premier_taco_window_softmax_loss",
-    "window_accuracy",
-]
-
 
 @in_full_precision
 def premier_taco_loss(

@@ -53,17 +53,6 @@ from counterpoint.objectives.infonce import (
     other_rows,
 )
 
-__all__ = [
-    "R3M",
-    "LanguageReward",
-    "R3MConfig",
-    "language_candidates",
-    "r3m_language_loss",
-    "r3m_loss",
-    "r3m_time_contrastive_loss",
-    "time_candidates",
-]
-
 
 class LanguageReward(nn.Module):
     """The reward G(o_0, o, l) in (0, 1): progress of instruction l between o_0 and o.

@@ -50,16 +50,6 @@ from counterpoint.objectives.base import (
 )
 from counterpoint.objectives.infonce import in_full_precision, shapes
 
-__all__ = [
-    "SMART",
-    "ControlTransformer",
-    "SMARTConfig",
-    "causal_mask",
-    "forward_prediction_loss",
-    "inverse_mask",
-    "sample_masks",
-]
-
 
 def causal_mask(length: int) -> Bool[Tensor, "T T"]:
     """Return True where the row's token must not see the column's: at later tokens.

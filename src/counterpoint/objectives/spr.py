@@ -43,8 +43,6 @@ from counterpoint.objectives.base import (
 )
 from counterpoint.objectives.infonce import contrast_metrics, in_full_precision, shapes, unit
 
-__all__ = ["SPR", "SPRConfig", "spr_loss"]
-
 
 @in_full_precision
 def spr_loss(predicted: Float[Tensor, "B J P"], target: Float[Tensor, "B J P"]) -> Float[Tensor, ""]:

@@ -31,8 +31,6 @@ from counterpoint.objectives.base import Batch, Features, LossOutput, two_layer
 from counterpoint.objectives.infonce import contrast_metrics, infonce
 from counterpoint.objectives.premier_taco import FutureConfig, FutureObjective
 
-__all__ = ["TACO", "TACOConfig"]
-
 
 class TACOConfig(FutureConfig):
     """Settings of `TACO`.

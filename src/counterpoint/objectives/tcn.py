@@ -29,8 +29,6 @@ from counterpoint.errors import require
 from counterpoint.objectives.base import Batch, ClipConfig, ClipObjective, Features, LossOutput
 from counterpoint.objectives.infonce import Similarity, candidate_metrics, in_full_precision, negative_distance, shapes
 
-__all__ = ["TCN", "NearAndFar", "TCNConfig", "tcn_candidates", "tcn_loss"]
-
 
 @dataclass(frozen=True)
 class NearAndFar:

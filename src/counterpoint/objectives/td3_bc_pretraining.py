@@ -49,15 +49,6 @@ from counterpoint.objectives.base import (
 )
 from counterpoint.objectives.infonce import in_full_precision, shapes
 
-__all__ = [
-    "TD3BCPretraining",
-    "TD3BCPretrainingConfig",
-    "smoothed_action",
-    "td3_bc_actor_loss",
-    "td3_critic_loss",
-    "td3_target",
-]
-
 
 class TD3BCPretrainingConfig(StepConfig):
     """Settings of TD3 + BC: its authors', with heads as wide as Premier-TACO's.

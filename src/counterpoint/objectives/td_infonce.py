@@ -45,18 +45,6 @@ from torch import Tensor
 from counterpoint.errors import require
 from counterpoint.objectives.infonce import in_full_precision, shapes
 
-__all__ = [
-    "check_square",
-    "cloned_actor_loss",
-    "goal_reaching_loss",
-    "goal_reaching_rows",
-    "mc_infonce_loss",
-    "successor_loss",
-    "successor_targets",
-    "td_infonce_loss",
-    "td_infonce_weights",
-]
-
 
 @in_full_precision
 def mc_infonce_loss(logits: Float[Tensor, "B B *twins"]) -> Float[Tensor, ""]:

@@ -36,8 +36,6 @@ from counterpoint.objectives.infonce import (
     other_rows,
 )
 
-__all__ = ["VIP", "VIPConfig", "dual_value_loss", "goal_rewards", "vip_loss"]
-
 
 class VIPConfig(ClipConfig):
     """Settings of VIP; the last three are of the authors' Ego4D configuration.

@@ -7,8 +7,6 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-__all__ = ["Policy"]
-
 
 class Policy(Protocol):
     """Acts in many environments at once; each has a row, which keeps the policy's memory of the episode."""

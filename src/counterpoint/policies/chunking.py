@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 from counterpoint.data.episode import Array
 from counterpoint.errors import require
 
-__all__ = ["ActionChunks", "RecedingHorizon", "TemporalEnsemble"]
-
 
 class ActionChunks(Protocol):
     """The plans of rows, which are numbers from 0 on."""

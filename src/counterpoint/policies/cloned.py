@@ -13,8 +13,6 @@ from counterpoint.policies.demonstrations import Demonstrations
 from counterpoint.policies.encoded import EncodedPolicy, EncodedPolicyConfig, Window
 from counterpoint.policies.heads import ActionHead, HeadConfig
 
-__all__ = ["ClonedPolicy", "PolicyConfig"]
-
 
 class PolicyConfig(EncodedPolicyConfig):
     """All that is needed to build a saved policy again.

@@ -12,8 +12,6 @@ from counterpoint.data.statistics import Statistics
 from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import require
 
-__all__ = ["Demonstrations"]
-
 ROUNDING = 1e-4
 """Rounding errors of actions whose space is [-1, 1]."""
 

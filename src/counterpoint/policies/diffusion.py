@@ -16,9 +16,6 @@ from counterpoint.errors import BadInputError, MissingExtraError
 from counterpoint.policies.networks import ConditionalUnet1d, DenoisingTransformer
 from counterpoint.policies.normalizer import LinearNormalizer
 
-__all__ = ["Denoised", "DiffusionConfig", "DiffusionHead", "NoiseSchedule"]
-
-
 Prediction = Literal["epsilon", "sample"]
 Sampler = Literal["ddim", "ddpm"]
 Generators = torch.Generator | Sequence[torch.Generator] | None

@@ -22,8 +22,6 @@ from counterpoint.policies.diffusion import DiffusionConfig, DiffusionHead
 from counterpoint.policies.encoded import EncodedPolicy, EncodedPolicyConfig, Window
 from counterpoint.policies.normalizer import LinearNormalizer
 
-__all__ = ["DiffusionPolicy", "DiffusionPolicyConfig"]
-
 
 class DiffusionPolicyConfig(EncodedPolicyConfig):
     """All that is needed to build a saved policy again.

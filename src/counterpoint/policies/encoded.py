@@ -24,8 +24,6 @@ from counterpoint.errors import BadInputError, require
 from counterpoint.policies.chunking import ActionChunks
 from counterpoint.policies.demonstrations import Demonstrations
 
-__all__ = ["EncodedPolicy", "EncodedPolicyConfig", "Episode", "Moment", "Window"]
-
 Observation = Mapping[str, Any]
 """Images by camera (`front` or `observation.images.front`), "state" (or "observation.state"), and perhaps "task"."""
 

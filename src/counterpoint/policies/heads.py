@@ -14,8 +14,6 @@ from counterpoint.encoders.towers import MINILM
 from counterpoint.errors import require
 from counterpoint.policies.normalizer import LinearNormalizer
 
-__all__ = ["ActionHead", "CausalDecoder", "HeadConfig"]
-
 
 class CausalDecoder(nn.Module):
     """A transformer decoder whose tokens attend to their own step and to earlier ones (Liu et al., 2023, LIBERO).

@@ -9,8 +9,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-__all__ = ["ConditionalUnet1d", "DenoisingTransformer", "decay_groups", "step_waves"]
-
 
 def step_waves(steps: Int[Tensor, " B"], width: int) -> Float[Tensor, "B width"]:
     """Return sines, then cosines, of diffusion steps at `width / 2` log-spaced frequencies from 1 to 1/10000."""

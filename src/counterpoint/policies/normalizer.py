@@ -9,8 +9,6 @@ from torch import Tensor, nn
 from counterpoint.data.statistics import Statistics
 from counterpoint.errors import require
 
-__all__ = ["LinearNormalizer"]
-
 STILL = 1e-4
 """A dimension whose range is smaller than this does not move (Diffusion Policy's threshold)."""
 

@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from counterpoint.data.video import in_worker, probe_video, read_frames
+from counterpoint.encoders.towers import RewardForm
 from counterpoint.errors import BadInputError, import_extra, require
 from counterpoint.files import write_atomically
 from counterpoint.progress import ProgressBar
-from counterpoint.rewards.model import RewardForm, RewardModel, check_instructions, embed_frames, embed_text
+from counterpoint.rewards.model import RewardModel, check_instructions, embed_frames, embed_text
 from counterpoint.rewards.page import COLOURS, Line, jpeg, make_player, render, signed
-
-__all__ = ["MEANING", "RewardCurve", "curve_csv", "curve_page", "curve_png", "gains", "reward_command", "score_video"]
 
 Array = NDArray[np.float64]
 

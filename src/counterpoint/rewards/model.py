@@ -27,24 +27,6 @@ from torch import Tensor, nn
 from counterpoint.encoders.towers import RewardForm
 from counterpoint.errors import BadInputError, require
 
-__all__ = [
-    "Embedder",
-    "RewardForm",
-    "RewardModel",
-    "SegmentScore",
-    "as_form",
-    "check_frames",
-    "check_instructions",
-    "cosine",
-    "embed_frames",
-    "embed_text",
-    "potential",
-    "potential_gain",
-    "read_run_config",
-    "transition",
-    "transition_score",
-]
-
 Array = NDArray[np.float64]
 Video = TypeVar("Video", NDArray[Any], Tensor)
 SegmentScore = Callable[[Array, Array, Array], Array]

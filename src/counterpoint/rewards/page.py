@@ -24,21 +24,6 @@ from PIL import Image
 
 from counterpoint.errors import import_extra
 
-__all__ = [
-    "COLOURS",
-    "Chart",
-    "Line",
-    "PlayerView",
-    "Point",
-    "jpeg",
-    "line_chart",
-    "make_player",
-    "nice_ticks",
-    "padded",
-    "render",
-    "signed",
-]
-
 COLOURS = ("#0072b2", "#c8500a", "#00825f", "#b0568a", "#a86f00", "#3a8fc4")
 """The CSS classes `c0` to `c5`, for images."""
 LETTERS, LINE_HEIGHT = 14, 7.5

@@ -32,8 +32,6 @@ from counterpoint.training.recipe import LoopConfig, Recipe, named
 from counterpoint.training.run import Run
 from counterpoint.training.train import Given, Job, Plan
 
-__all__ = ["AgentRecipe", "OfflineDataConfig", "open_replay", "recorded_evaluation"]
-
 
 class OfflineDataConfig(FrozenConfig):
     """How a data set of episodes is read, and how an agent trained on it is evaluated.

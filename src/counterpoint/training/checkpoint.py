@@ -27,8 +27,6 @@ from torch import Tensor
 from counterpoint.errors import BadInputError
 from counterpoint.files import flush, sha256_of, write_atomically
 
-__all__ = ["last_good", "list_checkpoints", "load_checkpoint", "newest_valid", "save_checkpoint"]
-
 PREFIX = "step-"
 
 

@@ -16,7 +16,8 @@ from counterpoint.data.cache import cached
 from counterpoint.data.formats import open_dataset, split_names, validation_split
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.store import EpisodeStore, SubsetStore, camera_names
-from counterpoint.encoders.base import DualEncoder, EncoderConfig
+from counterpoint.encoders.base import DualEncoder
+from counterpoint.encoders.towers import EncoderConfig
 from counterpoint.errors import require
 from counterpoint.objectives import ClipObjective, objective_class
 from counterpoint.objectives.base import Objective
@@ -25,8 +26,6 @@ from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
 from counterpoint.training.recipe import Recipe, TrainConfig, objective_section
 from counterpoint.training.run import Run
 from counterpoint.training.train import Given, Job, Plan, data_facts
-
-__all__ = ["ClipsRecipe", "DataConfig", "build_objective", "open_clips", "prepared_clips"]
 
 
 class DataConfig(FrozenConfig):

@@ -33,8 +33,6 @@ from counterpoint.training.run import Run
 from counterpoint.training.train import Given, Job, Plan, data_facts
 from counterpoint.training.transitions import centred
 
-__all__ = ["CloningRecipe", "DemonstrationsConfig", "embed_store", "embedded", "open_demonstrations"]
-
 
 class DemonstrationsConfig(FrozenConfig):
     """Which demonstrations.

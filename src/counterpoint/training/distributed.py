@@ -20,11 +20,6 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from counterpoint.errors import require
 from counterpoint.objectives.base import Batch, Features
 
-__all__ = [
-    *("accelerator_of", "any_rank", "gather", "gather_batch", "gather_features"),
-    *("is_distributed", "rank", "world_size"),
-]
-
 
 def accelerator_of(precision: str = "no", device: str | None = None) -> Accelerator:
     """Return an accelerator of this precision, whatever was trained before in this process.

@@ -18,8 +18,6 @@ from counterpoint.training.distributed import any_rank
 from counterpoint.training.recipe import LoopConfig, TrainConfig
 from counterpoint.training.run import MetricsLog, Run
 
-__all__ = ["Batches", "Source", "StoppedError", "fit"]
-
 TERMINATED = 128 + signal.SIGTERM
 """Exit code of a process that SIGTERM stopped."""
 

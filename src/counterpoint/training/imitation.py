@@ -37,9 +37,6 @@ from counterpoint.training.recipe import Recipe, TrainConfig, objective_section
 from counterpoint.training.run import Run
 from counterpoint.training.train import Given, Job, Plan, data_facts
 
-__all__ = ["AuxiliaryConfig", "ImitationRecipe", "build_imitation"]
-
-
 PAPER_ENCODER = ObservationConfig(kind="vit", size=224, stack=1, cameras=2)
 
 

@@ -18,8 +18,6 @@ from counterpoint.config import FrozenConfig
 from counterpoint.objectives.base import Batch, LossOutput, NonFiniteError, Objective
 from counterpoint.training.distributed import gather, rank, world_size
 
-__all__ = ["ObjectiveLearner", "OptimizerConfig", "learning_rate"]
-
 
 class OptimizerConfig(FrozenConfig):
     """The optimiser and its schedule.

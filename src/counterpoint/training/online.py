@@ -28,8 +28,6 @@ from counterpoint.evaluation.rollout import episode_seed
 from counterpoint.training.fit import Source
 from counterpoint.training.recipe import LoopConfig
 
-__all__ = ["OnlineConfig", "OnlineSource", "Recorder"]
-
 MAX_LOST_ROUNDS = 3
 
 

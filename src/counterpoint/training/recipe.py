@@ -13,11 +13,6 @@ from pydantic import BaseModel, Field, create_model
 from counterpoint.config import FrozenConfig, free, override, read_recipe, recipe_names, suggestion, validate
 from counterpoint.errors import BadInputError, require
 
-__all__ = [
-    *("KINDS", "LoopConfig", "Recipe", "TrainConfig"),
-    *("load_recipe", "named", "objective_section", "recipe_of"),
-]
-
 KINDS = {
     "clips": "counterpoint.training.clips:ClipsRecipe",
     "transitions": "counterpoint.training.transitions:TransitionsRecipe",

@@ -24,8 +24,6 @@ from counterpoint.provenance import provenance
 from counterpoint.training.checkpoint import last_good, newest_valid, save_checkpoint
 from counterpoint.training.recipe import LoopConfig, Recipe
 
-__all__ = ["MetricsLog", "Run"]
-
 FORMAT = 2
 
 

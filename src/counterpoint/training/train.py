@@ -18,8 +18,6 @@ from counterpoint.training.fit import Batches, Source, fit
 from counterpoint.training.recipe import LoopConfig, Recipe, load_recipe
 from counterpoint.training.run import Run
 
-__all__ = ["Given", "Job", "Plan", "data_facts", "train"]
-
 Data = str | Path | EpisodeStore
 
 

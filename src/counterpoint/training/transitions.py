@@ -36,8 +36,6 @@ from counterpoint.training.recipe import Recipe, TrainConfig, objective_section
 from counterpoint.training.run import Run
 from counterpoint.training.train import Given, Job, Plan, data_facts
 
-__all__ = ["TransitionsRecipe", "action_dim", "build_step_objective", "centred", "fresh_encoder", "load_encoder"]
-
 CENTRE_FRAMES = 2048
 """Frames that the mean image is taken over, evenly spaced through the training episodes."""
 

@@ -14,8 +14,6 @@ from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.data.store import EpisodeStore, check_camera
 from counterpoint.errors import BadInputError, MissingExtraError, require
 
-__all__ = ["OnBadRow", "Reader", "first_line", "parsing", "raise_error", "read_each", "require_new"]
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 OnBadRow = Callable[[BadInputError], None]

@@ -27,8 +27,6 @@ from counterpoint.data.formats.base import OnBadRow, Reader, parsing, raise_erro
 from counterpoint.data.memory import LRUCache
 from counterpoint.errors import require
 
-__all__ = ["DrqReplayStore", "drq_files"]
-
 _NAME = re.compile(r".*_(\d+)_(\d+)\.npz")
 _FPS = 20.0  # the files do not say
 _LARGEST = 1 << 30  # bytes of an episode's images; a packed file of a few MB can claim many GB

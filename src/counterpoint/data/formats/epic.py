@@ -27,8 +27,6 @@ from counterpoint.data.formats.base import OnBadRow, Reader, parsing, raise_erro
 from counterpoint.data.formats.table import Row, read_table
 from counterpoint.errors import BadInputError, require
 
-__all__ = ["EpicKitchensStore"]
-
 _COLUMNS = ("narration_id", "participant_id", "video_id", "start_frame", "stop_frame", "narration")
 _VIDEO = re.compile(r"(P\d{2})_\d{2,3}")
 _FRAME = re.compile(r"frame_(\d{10})\.jpg")

@@ -16,8 +16,6 @@ from pathlib import Path
 from counterpoint.data.formats.base import OnBadRow, raise_error
 from counterpoint.errors import BadInputError, require
 
-__all__ = ["Row", "read_table"]
-
 
 @dataclass(frozen=True)
 class Row:

@@ -16,8 +16,6 @@ from counterpoint.data.formats.table import Row, read_table
 from counterpoint.data.video import frame_times, probe_video, read_frames
 from counterpoint.errors import BadInputError, require
 
-__all__ = ["MANIFESTS", "VideoFolderStore"]
-
 MANIFESTS = ("manifest.csv", "manifest.jsonl")
 """The names a manifest may have."""
 

@@ -17,8 +17,6 @@ from counterpoint.data.masks.robot import constant, mask_camera, mask_frames, rg
 from counterpoint.data.masks.sources import Box, MaskFiles, Point, SamMasks
 from counterpoint.errors import require
 
-__all__ = ["write_masks"]
-
 _SHOWN = 6
 
 

@@ -19,19 +19,6 @@ from counterpoint.data.episode import Array
 from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError, require
 
-__all__ = [
-    "MASK_SUFFIX",
-    "as_mask",
-    "binary_mask",
-    "constant",
-    "examine_masks",
-    "mask_camera",
-    "mask_frames",
-    "masked_cameras",
-    "rgb_cameras",
-]
-
-
 MASK_SUFFIX = "_mask"
 """The ending of the name of a camera's mask."""
 _ON = 127  # the robot is where a mask is brighter: half of a pixel that was resized

@@ -28,8 +28,6 @@ from counterpoint.data.masks.robot import as_mask
 from counterpoint.data.store import EpisodeStore, check_camera
 from counterpoint.errors import BadInputError, MissingExtraError, require
 
-__all__ = ["Box", "MaskFiles", "Point", "SamMasks"]
-
 Point = tuple[float, float]
 """x (column) and y (row) in pixels of the image, from its top left corner."""
 Box = tuple[float, float, float, float]

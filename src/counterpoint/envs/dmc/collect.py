@@ -34,8 +34,6 @@ from counterpoint.envs.recording import Recording, record
 from counterpoint.envs.rendering import render_settings
 from counterpoint.errors import require
 
-__all__ = ["CAMERA_KEY", "DMCActor", "DMCCollectConfig", "Kind", "collect_dmc", "skill"]
-
 Kind = Literal["random", "exploratory", "expert"]
 CAMERA_KEY = "camera"
 """The name of every data set's images, whichever of the model's cameras took them, so that data sets combine."""

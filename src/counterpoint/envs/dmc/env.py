@@ -24,8 +24,6 @@ from counterpoint.envs.dmc.tasks import TASKS, resolve_dmc_tasks
 from counterpoint.envs.rendering import import_mujoco
 from counterpoint.errors import MissingExtraError, require
 
-__all__ = ["ACTION_REPEAT", "HORIZON", "DMCEnv", "dmc_versions", "import_suite"]
-
 ACTION_REPEAT = 2
 """Control steps of the suite that one action lasts."""
 HORIZON = 500

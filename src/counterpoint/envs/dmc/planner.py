@@ -25,9 +25,6 @@ from counterpoint.envs.dmc.env import ACTION_REPEAT, DMCEnv
 from counterpoint.envs.dmc.rewards import GUIDES, REWARDS, SENSORS, Readings
 from counterpoint.envs.rendering import import_mujoco
 
-__all__ = ["SETTINGS", "Planner", "PlannerConfig", "TrueModel", "planner_config"]
-
-
 _PREFIX = "planner_"
 # What tasks change in their model when an episode begins: targets, their sizes, one joint's damping.
 _CHANGING = ("site_pos", "site_size", "geom_pos", "geom_size", "dof_damping")

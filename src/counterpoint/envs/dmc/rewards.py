@@ -18,8 +18,6 @@ import numpy as np
 
 from counterpoint.data.episode import Array
 
-__all__ = ["GUIDES", "REWARDS", "SENSORS", "Readings"]
-
 SENSORS: dict[str, dict[str, tuple[str, str, str]]] = {
     "acrobot": {"tip": ("FRAMEPOS", "SITE", "tip"), "target": ("FRAMEPOS", "SITE", "target")},
     "ball_in_cup": {"ball": ("FRAMEPOS", "XBODY", "ball"), "target": ("FRAMEPOS", "SITE", "target")},

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from counterpoint.errors import require
 
-__all__ = ["EVALUATION", "HARD_DOMAINS", "INSTRUCTIONS", "PRETRAINING", "TASKS", "SuiteTask", "resolve_dmc_tasks"]
-
 PRETRAINING = ("acrobot-swingup", "finger-turn_hard", "hopper-stand", "walker-run", "humanoid-walk", "dog-stand")
 """DMC-6, the pretraining tasks (Premier-TACO section 4)."""
 EVALUATION = (

@@ -36,16 +36,6 @@ from counterpoint.envs.recording import require_same
 from counterpoint.errors import BadInputError, require
 from counterpoint.progress import ProgressBar
 
-__all__ = [
-    "PointMazeCollect",
-    "StitchPlan",
-    "collect_pointmaze",
-    "evaluation_env",
-    "joining_episodes",
-    "plan_stitching",
-    "refuse_joined",
-]
-
 _ATTEMPTS = 50
 _NOTE = "collect.json"
 _SPLITS = ("train", "val")

@@ -30,19 +30,6 @@ try:
 except ModuleNotFoundError:
     raise MissingExtraError("gymnasium", "sim") from None
 
-__all__ = [
-    "CorruptedObservations",
-    "EnvConfig",
-    "GoalEnv",
-    "env_facts",
-    "env_spaces",
-    "goal_envs",
-    "in_another_env",
-    "make_goal_env",
-    "matched",
-    "spaces_of",
-]
-
 Env = gymnasium.Env[Any, Any]
 Observation = dict[str, NDArray[Any]]
 

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from counterpoint.errors import require
 
-__all__ = ["Cell", "MazeGrid", "WaypointController"]
-
 Cell = tuple[int, int]
 
 _WALL = 1

@@ -21,8 +21,6 @@ try:
 except ModuleNotFoundError:
     raise MissingExtraError("gymnasium", "sim") from None
 
-__all__ = ["KEYS", "make_base", "with_standard_actions"]
-
 KEYS = ("observation", "achieved_goal", "desired_goal")
 
 Env = gymnasium.Env[Any, Any]

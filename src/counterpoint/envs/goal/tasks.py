@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from counterpoint.envs.rendering import View, import_mujoco
 
-__all__ = ["FAMILIES", "FETCH_TASKS", "GoalTask", "Raw", "task_of"]
-
 Raw = Mapping[str, NDArray[Any]]
 
 
@@ -116,11 +114,13 @@ class PointMazeTask(MazeTask):
     """A ball pushed by forces: observations are (x, y, vx, vy)."""
 
     def read(self) -> Raw:
+        """Return the raw observation of the present state."""
         raw: Raw = self.simulation._get_obs(self.body._get_obs()[0])
         return raw
 
     @property
     def body(self) -> Any:
+        """Return the moving body's environment."""
         return self.simulation.point_env
 
 
@@ -132,11 +132,13 @@ class AntMazeTask(MazeTask):
         return np.concatenate([raw["achieved_goal"], raw["observation"]]).astype(np.float32)
 
     def read(self) -> Raw:
+        """Return the raw observation of the present state."""
         raw: Raw = self.simulation._get_obs(self.body._get_obs())
         return raw
 
     @property
     def body(self) -> Any:
+        """Return the moving body's environment."""
         return self.simulation.ant_env
 
 
@@ -157,6 +159,7 @@ class FetchTask(GoalTask):
     """Offset of the gripper from the goal, once it is reached."""
 
     def read(self) -> Raw:
+        """Return the raw observation of the present state."""
         raw: Raw = self.simulation._get_obs()
         return raw
 

@@ -14,8 +14,6 @@ from counterpoint.envs.metaworld.env import CAMERAS, CONTROL_HZ, HORIZON, MetaWo
 from counterpoint.envs.metaworld.instructions import INSTRUCTIONS, resolve_tasks
 from counterpoint.envs.recording import NoisyExpert, Recording, record
 
-__all__ = ["MetaWorldCollectConfig", "collect_metaworld"]
-
 
 class MetaWorldCollectConfig(CollectConfig):
     """The settings of `collect metaworld`; see `CollectConfig`.

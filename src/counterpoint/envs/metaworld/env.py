@@ -21,8 +21,6 @@ from counterpoint.envs.metaworld.instructions import INSTRUCTIONS, resolve_tasks
 from counterpoint.envs.rendering import import_mujoco
 from counterpoint.errors import MissingExtraError, require
 
-__all__ = ["CAMERAS", "CONTROL_HZ", "HORIZON", "STATE_DIMS", "MetaWorldEnv", "describe_rendering", "versions"]
-
 CAMERAS = ("corner2", "corner", "corner3", "corner4", "topview", "behindGripper", "gripperPOV")
 CONTROL_HZ = 80.0
 """Control steps a second: five simulation steps of 2.5 ms each."""

@@ -12,8 +12,6 @@ from types import MappingProxyType
 
 from counterpoint.errors import BadInputError, require
 
-__all__ = ["DEFAULT_TASKS", "INSTRUCTIONS", "resolve_tasks"]
-
 INSTRUCTIONS: Mapping[str, str] = MappingProxyType(
     {
         "assembly-v3": "put the ring on the peg",

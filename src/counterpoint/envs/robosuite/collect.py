@@ -17,8 +17,6 @@ from counterpoint.envs.robosuite.env import RobosuiteEnv, describe_rendering, ve
 from counterpoint.envs.robosuite.tasks import CONTROL_HZ, TASKS, resolve_robosuite
 from counterpoint.errors import require
 
-__all__ = ["RobosuiteCollectConfig", "checked", "collect_robosuite"]
-
 Part = Literal["arm", "gripper", "mount"]
 
 

@@ -29,8 +29,6 @@ from counterpoint.envs.robosuite.experts import EXPERTS
 from counterpoint.envs.robosuite.tasks import CONTROL_HZ, TASKS, resolve_robosuite, robosuite_name
 from counterpoint.errors import MissingExtraError, require
 
-__all__ = ["CAMERAS", "MASK_PARTS", "RobosuiteEnv", "describe_rendering", "robot_geoms", "versions"]
-
 MASK_PARTS = {"arm": "robot", "gripper": "gripper", "mount": "fixed_mount"}
 """A part of the robot -> the beginning of its bodies' names, before the robot's number: `gripper0_right_leftfinger`.
 

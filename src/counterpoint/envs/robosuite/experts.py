@@ -13,8 +13,6 @@ import numpy as np
 
 from counterpoint.data.episode import Array
 
-__all__ = ["EXPERTS", "Hand", "bounded", "pointing_down", "rotation_vector"]
-
 UP = np.array((0.0, 0.0, 1.0))
 OPEN, CLOSE = -1.0, 1.0
 SPEED = 0.7  # the largest displacement that `Hand.towards` commands, of 1

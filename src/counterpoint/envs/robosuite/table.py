@@ -28,8 +28,6 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtraError(error.name or "robosuite", "robosuite") from None
 
-__all__ = ["CloseDrawer", "OpenBox", "TableTask"]
-
 _ASSETS = Path(__file__).with_name("assets")
 _TABLE_SIZE = (0.8, 0.8, 0.05)
 _TABLE_TOP = np.array((0.0, 0.0, 0.8))

@@ -12,8 +12,6 @@ from types import MappingProxyType
 
 from counterpoint.errors import require
 
-__all__ = ["CONTROL_HZ", "ROBOTS", "TASKS", "RobosuiteSpec", "resolve_robosuite", "robosuite_name"]
-
 CONTROL_HZ = 20.0
 """Actions a second."""
 

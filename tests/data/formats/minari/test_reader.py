@@ -12,13 +12,8 @@ import numpy as np
 import pytest
 
 from counterpoint.data.episode import Episode
-from counterpoint.data.formats.minari.reader import (
-    episode_success,
-    is_minari,
-    load_minari,
-    read_minari,
-    replay_from_store,
-)
+from counterpoint.data.formats.minari.files import is_minari
+from counterpoint.data.formats.minari.reader import episode_success, load_minari, read_minari, replay_from_store
 from counterpoint.data.formats.minari.writer import write_minari
 from counterpoint.data.replay import ReplayBuffer
 from counterpoint.data.spec import TRANSITION_READS, Spec

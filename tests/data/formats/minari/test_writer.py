@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from counterpoint.data.episode import GoalEpisode
-from counterpoint.data.formats.minari.reader import episode_success, is_minari, load_minari, read_minari
+from counterpoint.data.formats.minari.files import is_minari
+from counterpoint.data.formats.minari.reader import episode_success, load_minari, read_minari
 from counterpoint.data.formats.minari.writer import write_minari
 from counterpoint.errors import BadInputError
 from tests.data.formats.minari.made import goal_episodes

@@ -31,21 +31,6 @@ from counterpoint.data.formats.hdf5.instructions import instruction_from_name, i
 from counterpoint.data.masks.robot import MASK_SUFFIX, mask_camera
 from counterpoint.errors import BadInputError, MissingExtraError, require
 
-__all__ = [
-    "CONTROL_HZ",
-    "LIBERO_STATE",
-    "ROBOMIMIC_STATE",
-    "Demo",
-    "FileLayout",
-    "damaged",
-    "env_args",
-    "import_h5py",
-    "instructions",
-    "obs_key",
-    "open_hdf5",
-    "scan",
-]
-
 CONTROL_HZ = 20.0
 """Actions a second where `env_args` does not say; robomimic and LIBERO use no other."""
 ROBOMIMIC_STATE = ("eef_pos", "eef_quat", "gripper_qpos")

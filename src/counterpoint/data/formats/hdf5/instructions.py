@@ -11,16 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-__all__ = [
-    "HORIZONS",
-    "INSTRUCTIONS",
-    "LIBERO_10",
-    "PREMIER_TACO_TASKS",
-    "LiberoInstruction",
-    "instruction_from_name",
-    "instruction_of",
-]
-
 INSTRUCTIONS: Mapping[str, str] = MappingProxyType(
     {
         "Lift": "lift the cube",

@@ -14,8 +14,6 @@ from counterpoint.data.formats.base import OnBadRow, Reader, parsing, raise_erro
 from counterpoint.data.formats.hdf5.files import FileLayout, instructions, obs_key, open_hdf5, scan
 from counterpoint.errors import BadInputError
 
-__all__ = ["Hdf5Store", "hdf5_files", "hdf5_splits"]
-
 _OPEN = 64  # files held open at a time; LIBERO-90 has 90
 
 

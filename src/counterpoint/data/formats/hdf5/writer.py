@@ -19,8 +19,6 @@ from counterpoint.data.formats.hdf5.files import ROBOMIMIC_STATE, import_h5py
 from counterpoint.data.masks.robot import rgb_cameras
 from counterpoint.errors import BadInputError, require
 
-__all__ = ["RobomimicWriter", "robomimic_about"]
-
 _ABOUT = "counterpoint"
 _STATE_DIMS = (3, 4, 2)  # of each part of ROBOMIMIC_STATE
 _SUBSETS = {"val": "valid"}  # robomimic's names of splits, where they are others

@@ -25,8 +25,6 @@ from counterpoint.data.formats.lerobot.writer import PixelCounts, sampled_steps
 from counterpoint.errors import require
 from counterpoint.progress import ProgressBar
 
-__all__ = ["copy_with_images"]
-
 _HUB = b"huggingface"
 Frames = Callable[[int], Mapping[str, Array]]
 

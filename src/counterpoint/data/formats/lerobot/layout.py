@@ -23,25 +23,6 @@ from numpy.typing import NDArray
 from counterpoint.data.formats.lerobot.tables import damaged, read_table, reading
 from counterpoint.errors import BadInputError, require
 
-__all__ = [
-    "ACTION",
-    "DATA_PATH",
-    "IMAGES",
-    "INFO",
-    "REWARD",
-    "STATE",
-    "SUCCESS",
-    "TOLERANCE",
-    "VIDEO_PATH",
-    "EpisodeLocation",
-    "Feature",
-    "Info",
-    "VideoSpan",
-    "json_lines",
-    "locate",
-    "read_info",
-]
-
 INFO = "meta/info.json"
 DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"

@@ -23,8 +23,6 @@ from counterpoint.data.memory import LRUCache
 from counterpoint.data.video import probe_video, read_frames
 from counterpoint.errors import BadInputError
 
-__all__ = ["LeRobotStore"]
-
 _FEATURES = {"actions": layout.ACTION, "state": layout.STATE, "rewards": layout.REWARD}
 _vectors: LRUCache[Array] = LRUCache(limit=64 * 1024**2)
 """Actions, states and rewards of the episodes read last, by all stores of this process together."""

@@ -24,19 +24,6 @@ from counterpoint.data.formats.base import parsing
 from counterpoint.data.memory import LRUCache
 from counterpoint.errors import BadInputError
 
-__all__ = [
-    "as_column",
-    "as_matrix",
-    "as_png",
-    "count_rows",
-    "damaged",
-    "file_key",
-    "from_png",
-    "read_rows",
-    "read_table",
-    "reading",
-]
-
 _IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 _HINT = "copy or download the data set again"
 

@@ -29,8 +29,6 @@ from counterpoint.data.formats.lerobot.tables import as_column, as_matrix, as_pn
 from counterpoint.data.video import Codec, encode_video, probe_video, read_frames, remux
 from counterpoint.errors import BadInputError, require
 
-__all__ = ["LeRobotWriter", "PixelCounts", "sampled_steps", "vector_stats"]
-
 
 class _DataFiles:
     """The parquet files under `data/`, one row group an episode; a file of `limit` bytes takes no further episode."""

@@ -17,8 +17,6 @@ from typing import Any
 from counterpoint.data.formats.base import first_line, parsing
 from counterpoint.errors import BadInputError, MissingExtraError
 
-__all__ = ["import_minari", "is_minari", "open_minari"]
-
 ID = re.compile(r"(?:[-\w]+/)*[-\w]+-v\d+")
 
 

@@ -16,22 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterpoint.data.episode import GoalEpisode, Spaces
-from counterpoint.data.formats.minari.files import is_minari, open_minari, reading
+from counterpoint.data.formats.minari.files import open_minari, reading
 from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError, require
 
 if TYPE_CHECKING:
     from counterpoint.data.replay import ReplayBuffer
-
-__all__ = [
-    "describe_minari",
-    "episode_success",
-    "examine_minari",
-    "is_minari",
-    "load_minari",
-    "read_minari",
-    "replay_from_store",
-]
 
 Array = NDArray[Any]
 Goals = Literal["coordinates", "state"]

@@ -17,8 +17,6 @@ from counterpoint.data.formats.minari.files import ID, import_minari
 from counterpoint.data.replay import check_episode
 from counterpoint.errors import BadInputError, MissingExtraError, require
 
-__all__ = ["write_minari"]
-
 
 def write_minari(
     out: Path,

@@ -21,8 +21,6 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-__all__ = ["from_action", "rotation_vector", "to_action", "to_quaternion", "to_state"]
-
 Numbers = NDArray[np.floating]
 
 _DOWN = np.array((0.0, 1.0, 0.0, 0.0))  # x, y, z, w: half a turn about y

@@ -32,8 +32,6 @@ from counterpoint.data.formats.rlbench.unpickle import Recorded, load_pickle
 from counterpoint.data.masks.robot import mask_camera, mask_frames
 from counterpoint.errors import require
 
-__all__ = ["ROBOT_HANDLES", "RLBenchStore", "first_rlbench_episode"]
-
 ROBOT_HANDLES = (31, 34, 35, 39, 40, 41, 42, 43, 44, 45, 46)
 """CoppeliaSim's numbers of the Panda's eight links, its hand and its two fingers in RLBench's scene.
 

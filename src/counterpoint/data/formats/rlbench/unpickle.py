@@ -22,8 +22,6 @@ from counterpoint.data.episode import Array
 from counterpoint.data.formats.base import parsing
 from counterpoint.errors import BadInputError
 
-__all__ = ["Recorded", "RecordedArray", "load_pickle"]
-
 
 class Recorded:
     """A stand-in for RLBench's `Demo` and `Observation`: the attributes that were written, and no behaviour."""
