@@ -1,4 +1,4 @@
-"""Where a number comes from: commit, versions and hardware, written into every run and every result file."""
+"""The origin of a number: commit, versions and hardware, written into every run and every result file."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class ClonedPolicy(EncodedPolicy):
 
     @property
     def reads_language(self) -> bool:
-        """Whether it acts on an instruction."""
+        """True when the policy reads an instruction."""
         return self.head.config.language or super().reads_language
 
     def plan(self, window: Window) -> Tensor:

@@ -46,7 +46,7 @@ class Moment:
 
 
 class Episode:
-    """What a row remembers of its episode: the newest observations, and how many plans it made.
+    """The memory of one row: its newest observations and its number of plans.
 
     Args:
         seed: Seed of the episode.
@@ -79,7 +79,7 @@ class Episode:
 
 @dataclass(frozen=True)
 class Window:
-    """What n rows plan from.
+    """The inputs of n rows' plans.
 
     Attributes:
         embedded: [n, H, D], the oldest observation first; D is 0 without cameras.
@@ -173,7 +173,7 @@ class EncodedPolicy(nn.Module):
 
     @property
     def reads_language(self) -> bool:
-        """Whether it acts on an instruction."""
+        """True when the policy reads an instruction."""
         return self.encoder.takes_instruction
 
     def plan(self, window: Window) -> Float[Tensor, "n K A"]:

@@ -29,7 +29,7 @@ from counterpoint.training.train import Given, Job, Plan, data_facts
 
 
 class DataConfig(FrozenConfig):
-    """Which episodes, and how they are seen.
+    """The episodes, their camera and frame size.
 
     Attributes:
         size: Height and width of the training store's frames, in pixels.

@@ -35,7 +35,7 @@ from counterpoint.training.transitions import centred
 
 
 class DemonstrationsConfig(FrozenConfig):
-    """Which demonstrations.
+    """The choice of demonstrations.
 
     Attributes:
         camera: Name of the camera, or of as many as the encoder has, in its order; the data's first by default.

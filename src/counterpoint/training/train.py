@@ -39,7 +39,7 @@ class Given:
 
     @property
     def is_open(self) -> bool:
-        """Whether the data are open stores, at training size."""
+        """True when the data are open stores of training size."""
         return not any(isinstance(data, str | Path) for data in self.data)
 
     def one(self) -> str | Path | EpisodeStore:

@@ -41,7 +41,7 @@ CENTRE_FRAMES = 2048
 
 
 class StepDataConfig(FrozenConfig):
-    """Which episodes, and how they are sampled. Frames come at the encoder's size.
+    """The episodes and how they are sampled. Frames have the encoder's size.
 
     Attributes:
         camera: Name of the camera, or of as many as the encoder has, in its order; the data's first by default.
