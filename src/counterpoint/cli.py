@@ -376,10 +376,10 @@ def data_masks(
         source: Masks made elsewhere, episode_000000/CAMERA/000000.png and so on, or episode_000000.npz with an array
             bool or uint8 [T, H, W] a camera: 0 off the robot, 1 or 255 on it.
         sam: Make masks by this model: a name on the Hub, such as facebook/sam-vit-base, or a folder.
-        camera: Whose pictures the model looks at; the first camera by default.
+        camera: The camera whose images are segmented; the first camera by default.
         point: A pixel on the robot, for the model; may be given several times. It holds for all frames.
         box: A box about the robot, for the model.
-        batch_size: Frames the model looks at together.
+        batch_size: Frames in one batch of the model.
         device: Where the model runs; a GPU by default where there is one.
     """
     from counterpoint.data.masks.command import write_masks

@@ -39,7 +39,7 @@ def require(ok: object, where: str | Path, found: object, expected: str, hint: s
 
 
 class MissingExtraError(ImportError):
-    """An optional dependency is absent; the message names the extra that brings it.
+    """An error for an absent optional dependency; the message names the extra that installs it.
 
     Args:
         package: The package that could not be imported.

@@ -147,8 +147,8 @@ class QRLConfig(AgentConfig):
         projector: Width of the hidden layer between latent and quasimetric.
         components: C of the quasimetric.
         component_width: K of the quasimetric.
-        offset: Distance beyond which pairs are pushed little.
-        beta: Sharpness of that bend.
+        offset: Distance beyond which pairs are hardly pushed apart.
+        beta: Sharpness of the transition at `offset`.
         epsilon: Root of the squared violation allowed.
         initial_multiplier: lambda at the start.
         dynamics_weight: Weight of L(T).

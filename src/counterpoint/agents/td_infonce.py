@@ -34,7 +34,7 @@ class TDInfoNCEConfig(ContrastiveConfig):
 
 
 class TDInfoNCE(ContrastiveAgent):
-    """The agent of Algorithm 1."""
+    """The TD InfoNCE agent (Algorithm 1)."""
 
     name = "td_infonce"
     goal_conditioned: ClassVar[bool] = True

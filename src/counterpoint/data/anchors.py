@@ -52,7 +52,7 @@ class NearNegatives:
 
 @dataclass(frozen=True)
 class Anchors:
-    """Steps drawn with replacement. Draws: `views` (offsets, then negatives), `offsets` and `actions`.
+    """Anchor steps, sampled with replacement. Draws: `views` (offsets, then negatives), `offsets` and `actions`.
 
     Attributes:
         offsets: Observations at t + offset, in order; a repeated offset is a second view of the same observation.

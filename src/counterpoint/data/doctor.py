@@ -58,7 +58,7 @@ def examine(path: str | Path) -> list[BadInputError]:
 
 
 def _examine_tables(path: Path) -> tuple[list[BadInputError], EpisodeStore | None]:
-    """Return what is wrong without decoding, and the store of what can be opened."""
+    """Return the faults that are found without decoding, and a store of the episodes that can be opened."""
     findings = examine_lerobot(path) if recognise(path) is Format.LEROBOT else []
     try:
         store = open_dataset(path, on_bad_row=findings.append)

@@ -191,7 +191,7 @@ class SortedUniform:
 
     @property
     def min_length(self) -> int:
-        """F: the steps are distinct."""
+        """The shortest clip: F steps, since they are distinct."""
         return self.frames
 
     def __call__(self, lengths: Integers, rng: np.random.Generator) -> Integers:

@@ -180,12 +180,12 @@ class Spec:
         action_dim: int | None = None,
         tasks: Mapping[Task, int] | None = None,
     ) -> BoundSpec:
-        """Fix everything that follows from the training data, so that validation data get the same.
+        """Add the widths, cameras and task numbers of the training data, so that validation data get the same.
 
         Args:
             store: Training episodes.
-            cameras: Which cameras `frames` shows; the store's first by default.
-            action_dim: A, where it is more than the data's own; the rest is zero and masked.
+            cameras: Cameras of `frames`; the store's first by default.
+            action_dim: A, where it exceeds the data's own; further dimensions are zero and masked.
             tasks: Tasks that have a number already; others come after.
 
         Raises:

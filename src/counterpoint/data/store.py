@@ -303,7 +303,7 @@ class SubsetStore(StoreView):
 
     @property
     def fingerprint(self) -> str:
-        """The whole's digest with the choice of episodes."""
+        """Digest of the whole store and of the chosen episodes."""
         return hashlib.sha256(f"{self.whole.fingerprint}{self.indices}".encode()).hexdigest()
 
 

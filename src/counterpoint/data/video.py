@@ -270,7 +270,7 @@ class _DecoderCache:
         self._lock = threading.Lock()
 
     def after_fork(self) -> None:
-        """Start empty in a child: file positions are shared with the parent, and its locks may be held."""
+        """Empty the table in a forked child, which shares file positions with its parent and may inherit held locks."""
         self._inherited = self._open  # referenced, so that the parent's files are not closed here
         self._forget()
 

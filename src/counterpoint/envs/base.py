@@ -44,7 +44,7 @@ class CameraEnv(gymnasium.Env[dict[str, Any], Any]):
             images rendered directly are jagged, and a policy trained on resized ones has never seen any such.
 
     Attributes:
-        look: Set it to False where no policy looks at the next images: `reset` and `step` then give zeros for them.
+        look: Set it to False where no policy reads the next images: `reset` and `step` then return zeros for them.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012 (gymnasium's own type)

@@ -106,8 +106,8 @@ class VectorEnv:
         Args:
             rows: Rows whose episodes are running.
             actions: One action a row.
-            render: Whether somebody looks at the images of what follows; all of them by default. An environment
-                with an attribute `look` does not render where nobody does.
+            render: True for each row whose next images are read; all by default. An environment
+                with an attribute `look` does not render the others.
         """
         for row, action, look in zip(rows, actions, render or [True] * len(rows), strict=True):
             self._send(row, (None, action, look), 1)

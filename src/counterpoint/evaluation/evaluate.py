@@ -136,7 +136,7 @@ def _goal_env(saved: SavedAgent, env: AnyEnv | None, run: Path) -> tuple[Maker, 
 
 
 def _task(policy: EncodedPolicy, env: AnyEnv | None, run: Path) -> tuple[Maker, int, Any]:
-    """Return a function that makes a policy's task, how many it can make, and its name."""
+    """Return a function that makes a policy's environment, the number it can make, and the environment's name."""
     require(env is not None, run, "no environment", "SUITE/TASK", "say --env metaworld/bin-picking, for one")
     assert env is not None
     if not isinstance(env, str):

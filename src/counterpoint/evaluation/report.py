@@ -1,4 +1,4 @@
-"""`counterpoint report RUN`: one page on what an encoder learned, and the same numbers as JSON."""
+"""`counterpoint report RUN`: one page about a trained encoder, and the same numbers as JSON."""
 
 from __future__ import annotations
 

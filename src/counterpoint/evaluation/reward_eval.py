@@ -40,7 +40,7 @@ class Heatmap:
         name: The kind of segments.
         rows: Instructions that the segments carry out.
         columns: Instructions they are scored under.
-        values: Mean score, one row a row.
+        values: Mean score [rows, columns].
     """
 
     name: str

@@ -35,7 +35,7 @@ class EpisodeResult:
 
     Attributes:
         seed: Seed of the episode.
-        success: Whether the task was solved at any step; `None` where the environment does not say, False where the
+        success: Whether the task was solved at any step; `None` where the environment defines none, False where the
             simulator failed.
         held: Whether it was solved at the last step.
         total_reward: Sum of the rewards.
@@ -43,7 +43,7 @@ class EpisodeResult:
         steps_to_success: Steps until the task was first solved, or else all.
         closest_distance: Smallest distance to the goal in the environment's units, where it has one.
         last_distance: Distance at the last step.
-        error: What the simulator said when it failed.
+        error: The simulator's message where it failed.
     """
 
     seed: int

@@ -52,7 +52,7 @@ class Cloning(StepObjective):
     """Behaviour cloning on transitions, or on features where the encoder is frozen (`training.cloning.embedded`).
 
     Metrics: `action_error`, the mean absolute error, and `action_error_constant`, the error of the batch's mean action:
-    for an untrained policy the two are alike.
+    for an untrained policy the two are equal.
 
     Args:
         encoder: Observations into D dimensions. It is trained itself, not a copy, unless `freeze`.

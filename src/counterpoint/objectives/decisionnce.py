@@ -18,7 +18,7 @@ Where the sources differ:
   - S(0, psi) is undefined. The authors divide by ||difference|| + 1e-6, so that equal frames have a million
     times the gradient of others. Here that form holds down to `STILL` of the frames' own size; below it
     reward and gradient go to 0 smoothly: equal frames have no direction.
-  - Eq. 8 as printed sums to (h-1)/h; `clips.StartGoal` mends it. The authors draw `clips.SortedUniform`.
+  - Eq. 8 as printed sums to (h-1)/h; `draws.StartGoal` corrects it. The authors sample `draws.SortedUniform`.
   - One instruction twice in a batch is a false negative (Appendix F, limitation 1): `labels` lifts it.
 """
 

@@ -85,7 +85,7 @@ class IConTerm(AuxiliaryTerm):
         config: Settings of ICon.
 
     Raises:
-        BadInputError: An encoder without tokens, or more keys than a picture has tokens.
+        BadInputError: An encoder without tokens, or more keys than an image has tokens.
     """
 
     def __init__(self, encoder: ObservationEncoder, masked: Sequence[bool], config: IConConfig) -> None:

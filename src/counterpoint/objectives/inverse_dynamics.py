@@ -64,7 +64,7 @@ class InverseDynamics(StepObjective):
         return Features(rows={"predicted": self.inverse(both)})
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
-        """Return `action_error`; metrics give it beside that of the batch's mean action."""
+        """Return `action_error`; the metrics also have the error of the batch's mean action."""
         actions, mask = batch["actions"][:, 0], batch["action_mask"]
         loss = action_error(features.rows["predicted"], actions, mask=mask)
         constant = constant_action_error(actions, mask=mask)

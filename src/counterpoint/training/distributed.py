@@ -96,7 +96,7 @@ def gather_batch(batch: Batch) -> dict[str, Any]:
 
     Tensors of integers, booleans and floats are gathered. Images (uint8, or floats [..., H, W, 3]) and lists
     of strings are left out, since encoders have read them by then: `instruction_id` stands for the
-    instruction, and what a loss needs to know of the text beyond that is put into `Features.rows`.
+    instruction, and anything else that a loss needs of the text is in `Features.rows`.
     """
     kept = {name: value for name, value in batch.items() if isinstance(value, Tensor) and not _is_image(value)}
     return {name: _gather(value) for name, value in kept.items()} if world_size() > 1 else kept

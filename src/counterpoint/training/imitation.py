@@ -182,7 +182,7 @@ class ImitationRecipe(Recipe):
         cameras: tuple[str, ...],
         accelerator: Accelerator,
     ) -> tuple[Batches, Batches | None]:
-        """Return batches of training and of validation, which scores the policy without its terms."""
+        """Return the samplers of training and of validation; validation scores the policy without auxiliary terms."""
         common = {
             "batch_size": self.train.batch_size,
             "rank": accelerator.process_index,
@@ -211,7 +211,7 @@ def build_imitation(
         store: Demonstrations: training episodes alone.
         cameras: The encoder's cameras, in order.
         start_from: A policy to take weights and normalisation from.
-        recorded: Height and width the pictures were recorded at; by default the store's.
+        recorded: Height and width at which the images were recorded; by default the store's.
 
     Raises:
         BadInputError: When demonstrations, masks or the policy to start from do not fit.

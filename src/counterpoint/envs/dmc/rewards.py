@@ -84,7 +84,7 @@ def _little_control(seen: Readings) -> Any:
 
 
 def _at_least(value: Any, least: float, margin: float, *, at_margin: float = 0.0) -> Any:
-    """Return 1 from `least` on; below it the value falls along a line, to `at_margin` where `margin` is missing."""
+    """Return 1 from `least` on; below, the value falls linearly and is `at_margin` at `least - margin`."""
     return _tolerance(value, bounds=(least, _MOST), margin=margin, value_at_margin=at_margin, sigmoid="linear")
 
 

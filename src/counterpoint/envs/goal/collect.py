@@ -118,8 +118,8 @@ class PointMazeCollect(FrozenConfig):
     """Settings of a recording.
 
     Attributes:
-        out: The folder to come, with a Minari data set in `train` and one in `val`.
-        maze: Which PointMaze.
+        out: The folder to write: a Minari data set in `train` and one in `val`.
+        maze: Name of the PointMaze.
         suite: `navigate` or `stitch`.
         episodes: Training episodes.
         val_episodes: Validation episodes.
@@ -127,7 +127,7 @@ class PointMazeCollect(FrozenConfig):
         noise: Standard deviation of the Gaussian noise added to the controller's action, which is then clipped.
         start: Cell (row, column) where evaluation starts, of the suite `stitch`; the first free one where `None`.
         goal: Cell where it ends; the farthest from the start where `None`.
-        overlap: Cells to either side of the middle of the way that both parts of the maze share.
+        overlap: Cells on either side of the path's middle that both parts of the maze share.
         seed: Random seed of starts, goals and noise.
     """
 

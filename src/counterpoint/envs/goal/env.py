@@ -131,7 +131,7 @@ class GoalEnv(gymnasium.Wrapper[Observation, Any, Any, Any], gymnasium.utils.Rec
 
     @property
     def render_mode(self) -> str | None:  # type: ignore[override]
-        """`rgb_array` where there is something to render."""
+        """`rgb_array` where the environment can render."""
         return "rgb_array" if self.task.view is not None else self.env.render_mode
 
     def reset(
