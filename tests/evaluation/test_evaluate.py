@@ -211,7 +211,7 @@ def test_a_policy_of_several_instructions_is_told_the_task_s(tmp_path: Path, mon
     monkeypatch.setattr(SentenceTower, "embed", embed)
     store = demonstrations(4, size=SIZE, action_dim=2, state_dim=2, tasks=2)
     data = write_control_set(tmp_path / "data", {"train": store})
-    policy = trained(data, tmp_path / "run", clone__cloning__language=True)
+    policy = trained(data, tmp_path / "run", cloning__language=True)
     assert policy.instruction == ""
     stubbed(monkeypatch)
     told.clear()
@@ -294,7 +294,7 @@ def test_episodes_that_raise_are_counted_as_failed(tmp_path: Path, monkeypatch: 
     ("kind", "overrides", "words"),
     [
         (WiderStub, {}, "actions of 5 dimensions; expected 2"),
-        (BareStub, {"clone__cloning__use_state": True}, "states of 9 dimensions; expected 2"),
+        (BareStub, {"cloning__use_state": True}, "states of 9 dimensions; expected 2"),
     ],
 )
 def test_another_robot_is_refused(

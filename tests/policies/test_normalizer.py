@@ -70,5 +70,5 @@ def test_bad_statistics_are_named() -> None:
     for broken in (np.nan, np.inf):
         with pytest.raises(BadInputError, match="not finite in dimension 1"):
             LinearNormalizer(2).normalise_by(
-                Statistics(mean=(0.5, 0.0), deviation=(0.5, 0.0), low=(0.0, broken), high=(1.0, 2.0))
+                Statistics.model_construct(mean=(0.5, 0.0), deviation=(0.5, 0.0), low=(0.0, broken), high=(1.0, 2.0))
             )
