@@ -28,7 +28,7 @@ def provenance() -> dict[str, Any]:
 
 
 def _git(*arguments: str) -> str | None:
-    """Output of git in the folder this file lies in; `None` outside a checkout."""
+    """Output of git in this file's folder; `None` outside a checkout."""
     try:
         done = subprocess.run(
             ["git", *arguments], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=True

@@ -91,7 +91,7 @@ class SavedAgent:
     Attributes:
         agent: Acts in [-1, 1].
         env: The configuration of the environment it was trained for; `None` after training on data alone.
-        action_bounds: [2, A], what actions of -1 and 1 stand for in its data; `None` where they were in [-1, 1].
+        action_bounds: [2, A], the data's values of actions -1 and 1; `None` where they were in [-1, 1].
     """
 
     agent: Agent

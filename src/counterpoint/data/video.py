@@ -122,7 +122,7 @@ _FileKey = tuple[str, int, int]
 
 
 def _file_key(path: str | Path) -> _FileKey:
-    """Return path, size and time of change: a file written anew is another file."""
+    """Return path, size and time of change: a rewritten file is another file."""
     try:
         status = Path(path).stat()
     except OSError as error:

@@ -215,7 +215,7 @@ class MujocoEnv(CameraEnv):
 
 
 def choose_cameras(asked: Cameras, usual: Sequence[str], known: Sequence[str] | None = None) -> tuple[str, ...]:
-    """Return the cameras asked for, or the usual ones, each once.
+    """Return the given cameras, or the usual ones, each once.
 
     Raises:
         BadInputError: When one is not among the known ones.

@@ -48,7 +48,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The answer of an environment that raised, died or hangs; it is built anew at its next reset."""
+    """The answer of an environment that raised, died or hangs; it is built again at its next reset."""
 
     reason: str
 
@@ -217,7 +217,7 @@ class _Apart:
         return answer
 
     def leave(self) -> None:
-        """Let the process know that nothing more comes: its pipe closes."""
+        """Close the pipe, at which the process exits."""
         self._pipe.close()
 
     def close(self, patience: float = 5) -> None:

@@ -271,7 +271,7 @@ class FutureConfig(StepConfig):
 
 
 class FutureObjective(StepObjective):
-    """Base of TACO and Premier-TACO: a state and K actions against states that lie about K steps ahead.
+    """Base of TACO and Premier-TACO: a state and K actions, contrasted with states about K steps later.
 
     Args:
         encoder: Observations into D dimensions.

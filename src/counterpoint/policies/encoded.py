@@ -1,4 +1,4 @@
-"""The policy that cloned and diffusion policies share: encode what cameras show, remember it by row, act on plans."""
+"""The policy that cloned and diffusion policies share: encode images, keep them by row, act on plans."""
 
 from __future__ import annotations
 

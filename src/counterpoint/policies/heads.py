@@ -132,7 +132,7 @@ class ActionHead(nn.Module):
     Args:
         embed_dim: D.
         action_dim: A.
-        state_dim: P; read where the configuration says so.
+        state_dim: P; used where `use_state` is set.
         config: Settings.
         cameras: C; their embeddings are concatenated, and the decoder has a token for each.
     """

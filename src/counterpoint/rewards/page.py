@@ -81,7 +81,7 @@ def line_chart(
     """Plot lines over common axes.
 
     Args:
-        lines: The last lies on top.
+        lines: The last is on top.
         x_label: The meaning of x, with its unit.
         y_label: The meaning of y, with its unit.
         summary: One sentence for a screen reader.

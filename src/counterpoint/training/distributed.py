@@ -22,7 +22,7 @@ from counterpoint.objectives.base import Batch, Features
 
 
 def accelerator_of(precision: str = "no", device: str | None = None) -> Accelerator:
-    """Return an accelerator of this precision, whatever was trained before in this process.
+    """Return an accelerator of this precision, independent of earlier trainings in this process.
 
     accelerate keeps one precision and device a process; that part of its state is dropped here. The process group
     stays, so that all processes of a distributed run may call this alike. Accelerators made before must not be used

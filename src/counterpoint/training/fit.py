@@ -196,7 +196,7 @@ def _validate(learner: Learner, batches: Batches, loop: LoopConfig) -> dict[str,
 
 
 def _note(means: Mapping[str, float]) -> str:
-    """Return the loss, and beside it the accuracy or error that tells how good the model is."""
+    """Return the loss, and the accuracy or error beside it."""
     own = next((name for name in means if name.endswith(("accuracy", "error"))), None)
     return f"loss {means['loss']:.3f}" + (f", {own.replace('_', ' ')} {means[own]:.3f}" if own else "")
 

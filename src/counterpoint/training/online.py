@@ -1,4 +1,4 @@
-"""Online collection as a source of batches: act, remember, and let the agent learn while the simulators step.
+"""Online collection as a source of batches: act, store episodes, and train the agent while the simulators step.
 
 Everything that happens is a function of the run's seed and of a few counters: the seed of an episode of its round and
 row, the batch of an update of its number, the random actions of the warm-up of their round. A checkpoint, taken between

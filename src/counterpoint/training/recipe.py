@@ -118,7 +118,7 @@ def load_recipe(
     Args:
         name: A recipe's name, the path of a TOML file, or an agent's name (its paper's defaults).
         overrides: Dotted keys and their values.
-        data: The data sets it is for: with any, an agent's name stands for its offline defaults, and a recorder's
+        data: The data sets it is for: with any, an agent's name means its offline defaults, and a recorder's
             note may name the environment.
         env: The environment it is for.
 

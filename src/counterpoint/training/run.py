@@ -189,7 +189,7 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 class MetricsLog:
-    """One JSON object a line in `RUN/metrics.jsonl`, and the trackers that were asked for.
+    """One JSON object a line in `RUN/metrics.jsonl`, and in the chosen trackers.
 
     Args:
         run: The run's folder.

@@ -109,7 +109,7 @@ def train(
     """Train a recipe to its end; the same call again continues an interrupted run.
 
     Args:
-        recipe: A recipe, its name or the path of a TOML file; an agent's name stands for its paper's defaults.
+        recipe: A recipe, its name or the path of a TOML file; an agent's name means its paper's defaults.
         data: Data sets, or stores that are open and have frames of training size. Agents may have none.
         out: The run's folder.
         env: Id of an environment: an agent trains in it, or is evaluated in it where there are data.

@@ -164,7 +164,7 @@ class TransitionsRecipe(Recipe):
 def build_step_objective(
     recipe: TransitionsRecipe, store: EpisodeStore, encoder: ObservationEncoder | None = None
 ) -> StepObjective:
-    """Return the encoder, centred on the data where its configuration says so, and the objective around it."""
+    """Return the encoder, centred on the data if `centre` is set, and its objective."""
     encoder = encoder or fresh_encoder(recipe.encoder, recipe.initialize_from)
     if not recipe.initialize_from:  # before the objective copies it as a slowly moving target
         centred(encoder, store, recipe.data.camera)
@@ -179,7 +179,7 @@ def fresh_encoder(config: ObservationConfig, source: str | None = None) -> Obser
 
 
 def centred(encoder: ObservationEncoder, store: EpisodeStore, camera: Cameras = None) -> ObservationEncoder:
-    """Return the encoder, its mean image taken from the store where its configuration says so."""
+    """Return the encoder, with its mean image measured on the store if `centre` is set."""
     if encoder.config.centre:
         cameras = camera_names(camera, store.cameras, encoder.config.cameras)
         encoder.centre_on(evenly_spaced_frames(store, CENTRE_FRAMES, cameras))

@@ -1,4 +1,4 @@
-"""An expert that needs no training: it plans with the true dynamics, anew before every action.
+"""An expert that needs no training: it plans with the true dynamics before every action.
 
 Model predictive path integral control (Williams et al. 2017, arXiv 1707.02342) over `mujoco.rollout`. Plans of H
 actions are sampled about the last plan, shifted by the action that was carried out; the new plan is their mean,

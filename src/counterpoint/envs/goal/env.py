@@ -53,7 +53,7 @@ class EnvConfig(FrozenConfig):
         max_episode_steps: Length of an episode; the environment's own where `None`.
         image_size: Height and width of images; the agents' convolutions need 36 pixels.
         start_cells: (row, column) of the maze's cells where episodes begin; the maze's own rule where empty.
-        goal_cells: Cells where goals lie.
+        goal_cells: Cells of the goals.
         success_distance: Distance within which a goal counts as reached. Where `None`, the environment's own
             `info["is_success"]` decides, or else its own distance.
     """

@@ -90,7 +90,7 @@ _NAMED = {"default": DEFAULT_TASKS, "all": tuple(INSTRUCTIONS)}
 
 
 def resolve_tasks(names: Iterable[str]) -> tuple[str, ...]:
-    """Return task names written out, each once: `default` and `all` stand for their lists, `-v3` may be left away.
+    """Return full task names, each once; `default` and `all` are expanded, `-v3` may be omitted.
 
     Raises:
         BadInputError: When a name is unknown or there is none.

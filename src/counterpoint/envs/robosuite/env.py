@@ -51,7 +51,7 @@ class RobosuiteEnv(MujocoEnv):
     quaternion x, y, z, w (4), and the two joints that the gripper's motors drive (2): finger travel in metres for
     Panda, knuckle angles in radians for the Robotiq grippers of Kinova3 and IIWA, whose other four joints follow.
 
-    After an error of the simulator the next `reset` begins anew.
+    After an error of the simulator the next `reset` builds it again.
 
     Args:
         task: A key of `TASKS`, such as `Lift`; a robot may follow, as in `Lift-IIWA`.

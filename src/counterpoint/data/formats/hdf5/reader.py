@@ -36,7 +36,7 @@ def hdf5_splits(path: Path) -> tuple[str, ...]:
 class Hdf5Store(Reader):
     """Demonstrations of robomimic or LIBERO, read from the disk on demand.
 
-    Images come out upright. State is the robot's own: end effector position, quaternion and gripper joints
+    Images are turned upright. State is the robot's own: end effector position, quaternion and gripper joints
     (robomimic), gripper joints and joint angles (LIBERO). A demonstration succeeded where a reward reaches 1, as it
     does in both when the task is solved. Files of a folder that share an environment and say nothing in words are
     separate tasks, instructed by their names.

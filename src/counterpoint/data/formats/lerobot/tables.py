@@ -68,7 +68,7 @@ FileKey = tuple[str, int, int]
 
 
 def file_key(path: Path) -> FileKey:
-    """Return path, size and time of change: a file written anew is another file."""
+    """Return path, size and time of change: a rewritten file is another file."""
     with reading(path):
         status = path.stat()
     return str(path), status.st_size, status.st_mtime_ns

@@ -31,7 +31,7 @@ def import_minari() -> Any:
 
 
 def is_minari(path: str | Path) -> bool:
-    """Return whether a Minari data set lies in this folder."""
+    """Return whether this folder is a Minari data set."""
     try:
         metadata = json.loads((Path(path).expanduser() / "data" / "metadata.json").read_text())
     except (OSError, ValueError):
