@@ -242,6 +242,13 @@ def main() -> None:
     found = {"update": update, "update_gpu": update_gpu, "precision": precision}[arguments.mode](arguments.rounds)
     command = f"python benchmarks/agents.py {arguments.mode} --rounds {arguments.rounds}"
     out = arguments.out or Path(__file__).parent / "results" / f"agent_{arguments.mode}.json"
+    if arguments.mode == "update":
+        head = ["update, batch 256, 4 x 512, twins, one thread", "processor ms", "over jitted JAX"]
+        rows = [
+            [name, f"{ms:.0f}", f"{found['over_jax'].get(name, 0):.2f}"] for name, ms in found["processor_ms"].items()
+        ]
+        sizes = [[size, f"{ms:,.0f}"] for size, ms in found["scale"].items()]
+        found["tables"] = {"update": {"head": head, "rows": rows}, "scale": {"head": ["batch", "ms"], "rows": sizes}}
     out.write_text(json.dumps({"command": command, **found, "provenance": provenance()}, indent=1) + "\n")
     print(out.read_text())
 
