@@ -35,7 +35,7 @@ from tests.envs.robosuite.made_expert import MadeTask
 class Troubled(MadeTask):
     troubles = ("raises", "fails")
 
-robosuite_collect.RobosuiteEnv = Troubled  # in the workers too
+collect.RobosuiteEnv = Troubled  # in the workers too
 collect.describe_rendering = lambda *_, **__: {}
 collect.versions = lambda: {"robosuite": "made"}
 if __name__ == "__main__":
