@@ -49,9 +49,9 @@ def default(frames: int) -> Measured:
     def run() -> int:
         nonlocal observation
         for _ in range(frames):
-            picture = env.render()
+            image = env.render()
             observation, *_ = env.step(policy.get_action(observation).clip(-1, 1))
-        assert picture.shape == (SIZE, SIZE, 3)
+        assert image.shape == (SIZE, SIZE, 3)
         return frames
 
     return measured(run)

@@ -15,15 +15,15 @@ from torch.nn import functional
 PAD = 4
 
 
-def shifted_by_grid(pictures: Tensor, shift: Tensor) -> Tensor:
+def shifted_by_grid(images: Tensor, shift: Tensor) -> Tensor:
     """DrQ-v2's `RandomShiftsAug` of [N, C, H, W] with the shifts [N, 2] given."""
-    N, _, H, _ = pictures.shape
-    padded = functional.pad(pictures, (PAD,) * 4, "replicate")
+    N, _, H, _ = images.shape
+    padded = functional.pad(images, (PAD,) * 4, "replicate")
     edge = 1.0 / (H + 2 * PAD)
-    line = torch.linspace(-1 + edge, 1 - edge, H + 2 * PAD, device=pictures.device)[:H]
+    line = torch.linspace(-1 + edge, 1 - edge, H + 2 * PAD, device=images.device)[:H]
     across = line.unsqueeze(0).repeat(H, 1).unsqueeze(2)
     grid = torch.cat([across, across.transpose(1, 0)], dim=2).unsqueeze(0).repeat(N, 1, 1, 1)
-    grid = grid + shift.to(pictures.dtype).view(N, 1, 1, 2) * (2.0 / (H + 2 * PAD))
+    grid = grid + shift.to(images.dtype).view(N, 1, 1, 2) * (2.0 / (H + 2 * PAD))
     return functional.grid_sample(padded, grid, padding_mode="zeros", align_corners=False)
 
 
@@ -48,20 +48,20 @@ class Plain:
         self.networks = nn.ModuleList([self.convnet, self.trunk, self.psi, self.G, self.H])
         self.optimizer = torch.optim.Adam(self.networks.parameters(), lr=lr)
 
-    def encode(self, pictures: Tensor) -> Tensor:
-        """Embed pictures in [0, 255]."""
-        embedded: Tensor = self.trunk(self.convnet(pictures / 255.0 - 0.5).flatten(1))
+    def encode(self, images: Tensor) -> Tensor:
+        """Embed images in [0, 255]."""
+        embedded: Tensor = self.trunk(self.convnet(images / 255.0 - 0.5).flatten(1))
         return embedded
 
-    def stages(self, pictures: Tensor, shift: Tensor, actions: Tensor) -> Iterator[str]:
+    def stages(self, images: Tensor, shift: Tensor, actions: Tensor) -> Iterator[str]:
         """One update, yielding each stage's name when it is done.
 
         Args:
-            pictures: uint8 [B, 3, 9, 84, 84]: anchor, positive, negative.
+            images: uint8 [B, 3, 9, 84, 84]: anchor, positive, negative.
             shift: [B, 3, 2].
             actions: [B, K, A].
         """
-        anchor, positive, negative = (shifted_by_grid(pictures[:, v].float(), shift[:, v]) for v in range(3))
+        anchor, positive, negative = (shifted_by_grid(images[:, v].float(), shift[:, v]) for v in range(3))
         yield "augmentation"
         z = self.encode(anchor)
         yield "encode anchor"
@@ -81,8 +81,8 @@ class Plain:
         self.optimizer.step()
         yield "Adam"
 
-    def update(self, pictures: Tensor, shift: Tensor, actions: Tensor) -> float:
+    def update(self, images: Tensor, shift: Tensor, actions: Tensor) -> float:
         """All stages; the loss."""
-        for _ in self.stages(pictures, shift, actions):
+        for _ in self.stages(images, shift, actions):
             pass
         return self.loss.item()

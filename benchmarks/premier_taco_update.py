@@ -4,7 +4,7 @@
     python benchmarks/premier_taco_update.py --device cuda --batch 4096
 
 Batch 256, observations of 9x84x84, the paper's ConvNet (3.95 M parameters) and heads, K = 3, random shifts of 4 pixels,
-future states without gradient; random pictures. `plain` is `premier_taco_plain.py`; `library` is the library's whole
+future states without gradient; random images. `plain` is `premier_taco_plain.py`; `library` is the library's whole
 update (`ObjectiveLearner`: with its metrics and its checks of finite losses). They start from the same weights and must
 first agree in the loss over three updates; then each round takes every candidate in turn. Figures are medians over
 rounds; a ratio is the median of the rounds' ratios, in wall-clock and in processor milliseconds (the second holds on a
@@ -95,8 +95,8 @@ def copy_parameters(source: Any, target: nn.Module) -> None:
 
 def channels_first(batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     """What the authors' replay holds: uint8 [B, 3, 9, 84, 84]. Its making is not timed."""
-    pictures = batch["frames"].permute(0, 1, 2, 5, 3, 4).flatten(2, 3).contiguous()
-    return pictures, batch["shift"], batch["actions"]
+    images = batch["frames"].permute(0, 1, 2, 5, 3, 4).flatten(2, 3).contiguous()
+    return images, batch["shift"], batch["actions"]
 
 
 def library_stages(batch: dict[str, Tensor], bf16: bool) -> Callable[[], Iterator[str]]:

@@ -14,7 +14,6 @@ from safetensors.torch import save_file
 from counterpoint.config import FrozenConfig, free
 from counterpoint.data.cache import cached
 from counterpoint.data.formats import open_dataset, split_names, validation_split
-from counterpoint.data.sampler import Sampler
 from counterpoint.data.store import EpisodeStore, SubsetStore, camera_names
 from counterpoint.encoders.base import DualEncoder
 from counterpoint.encoders.towers import EncoderConfig
@@ -22,7 +21,7 @@ from counterpoint.errors import require
 from counterpoint.objectives import ClipObjective, objective_class
 from counterpoint.objectives.base import Objective
 from counterpoint.training.fit import Source
-from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
+from counterpoint.training.learner import OptimizerConfig, learner_and_batches
 from counterpoint.training.recipe import Recipe, TrainConfig, objective_section
 from counterpoint.training.run import Run
 from counterpoint.training.train import Given, Job, Plan, data_facts
@@ -93,27 +92,18 @@ class ClipsRecipe(Recipe):
                 train = source if given.is_open else _prepared(source, self.data)
                 validation = held_out if given.is_open else held_out and _prepared(held_out, self.data)
             bound = objective.sampling().bind(train, self.data.camera)
-            common = {
-                "batch_size": self.train.batch_size,
-                "seed": self.train.seed,
-                "rank": accelerator.process_index,
-                "world_size": accelerator.num_processes,
-            }
-            loader = Sampler(train, bound, workers=self.train.workers, **common)
-            steps = self.train.total_steps(loader.epoch_size)
-            learner = ObjectiveLearner(
-                objective, self.optimizer, total_steps=steps, accelerator=accelerator, seed=self.train.seed
+            learner, sampler, scored = learner_and_batches(
+                objective, bound, train, validation, optimizer=self.optimizer, loop=self.train, accelerator=accelerator
             )
 
             def save(folder: Path) -> None:
                 for name, module in learner.exports().items():
                     if isinstance(module, DualEncoder):
-                        module.save_pretrained(folder, model_card_kwargs=self._card(train, steps))
+                        module.save_pretrained(folder, model_card_kwargs=self._card(train, learner.total_steps))
                     else:
                         _save_module(module, folder, name)
 
-            scored = None if validation is None else Sampler(validation, bound, **common)
-            return Job(learner, Source(loader), save, scored)
+            return Job(learner, Source(sampler), save, scored)
 
         return Plan({"fingerprint": source.fingerprint}, build, data_facts(self.data, given))
 

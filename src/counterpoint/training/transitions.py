@@ -15,7 +15,6 @@ from pydantic import BaseModel
 from counterpoint.config import FrozenConfig, free
 from counterpoint.data.cache import cached
 from counterpoint.data.formats import open_dataset, split_names, validation_split
-from counterpoint.data.sampler import Sampler
 from counterpoint.data.statistics import action_statistics
 from counterpoint.data.store import (
     Cameras,
@@ -31,7 +30,7 @@ from counterpoint.encoders.observation import ObservationConfig, ObservationEnco
 from counterpoint.errors import BadInputError, require
 from counterpoint.objectives import StepObjective, objective_class
 from counterpoint.training.fit import Source
-from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
+from counterpoint.training.learner import OptimizerConfig, learner_and_batches
 from counterpoint.training.recipe import Recipe, TrainConfig, objective_section
 from counterpoint.training.run import Run
 from counterpoint.training.train import Given, Job, Plan, data_facts
@@ -109,16 +108,8 @@ class TransitionsRecipe(Recipe):
             cameras = camera_names(self.data.camera, train.cameras, encoder.config.cameras)
             spec = objective.sampling().with_index(balance=self.data.balance)
             bound = spec.bind(train, cameras)
-            common = {
-                "batch_size": self.train.batch_size,
-                "seed": self.train.seed,
-                "rank": accelerator.process_index,
-                "world_size": accelerator.num_processes,
-            }
-            loader = Sampler(train, bound, workers=self.train.workers, **common)
-            steps = self.train.total_steps(loader.epoch_size)
-            learner = ObjectiveLearner(
-                objective, self.optimizer, total_steps=steps, accelerator=accelerator, seed=self.train.seed
+            learner, sampler, scored = learner_and_batches(
+                objective, bound, train, validation, optimizer=self.optimizer, loop=self.train, accelerator=accelerator
             )
 
             def save(folder: Path) -> None:
@@ -126,8 +117,7 @@ class TransitionsRecipe(Recipe):
                 assert isinstance(trained, ObservationEncoder)
                 trained.save_pretrained(folder)
 
-            scored = None if validation is None else Sampler(validation, bound, **common)
-            return Job(learner, Source(loader), save, scored, facts={"tasks": _tasks(train, "actions" in spec.reads)})
+            return Job(learner, Source(sampler), save, scored, facts={"tasks": _tasks(train, "actions" in spec.reads)})
 
         return Plan({"fingerprint": source.fingerprint}, build, data_facts(self.data, given))
 
