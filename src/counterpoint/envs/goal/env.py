@@ -377,11 +377,6 @@ def env_facts(config: EnvConfig) -> tuple[Spaces, int]:
         env.close()
 
 
-def env_spaces(config: EnvConfig) -> Spaces:
-    """Return what an agent sees and does in an environment."""
-    return env_facts(config)[0]
-
-
 def goal_envs(config: EnvConfig, n: int, timeout: float = 60.0) -> VectorEnv:
     """Return n goal environments side by side; several get processes of their own."""
     return VectorEnv(partial(make_goal_env, config), n, processes=n > 1, timeout=timeout)
