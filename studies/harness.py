@@ -243,7 +243,9 @@ def load_preset(study: str, kind: type[Config], name: str, overrides: Mapping[st
     return validate(kind, override(tree(name), overrides or {}), f"preset {name}")
 
 
-def main(study: str, kind: type[Config], run: Callable[[Config, Path], object], arguments: Sequence[str]) -> None:
+def main(
+    study: str, kind: type[Config], run: Callable[[Config, Path], Mapping[str, Any] | None], arguments: Sequence[str]
+) -> None:
     """Run a study from the command line: `--preset NAME --out FOLDER --KEY=VALUE ...`.
 
     Raises:
@@ -255,12 +257,16 @@ def main(study: str, kind: type[Config], run: Callable[[Config, Path], object], 
     parser = argparse.ArgumentParser(prog=f"python -m studies.{study}", description=run.__doc__, allow_abbrev=False)
     parser.add_argument("--preset", default="cpu", help="a section of presets.toml")
     parser.add_argument("--out", type=Path, required=True, help="folder of the results; an interrupted run continues")
+    parser.add_argument("--keep", metavar="NAME", help="also write studies/results/NAME.json, which the tables read")
     known, rest = parser.parse_known_args(arguments)
     try:
-        run(load_preset(study, kind, known.preset, _overrides(rest)), known.out)
+        result = run(load_preset(study, kind, known.preset, _overrides(rest)), known.out)
     except BadInputError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
+    if known.keep and result is not None:
+        kept = {"command": f"python -m studies.{study} {' '.join(arguments)}", **result}
+        write_atomically(RESULTS / f"{known.keep}.json", json.dumps(kept, indent=1) + "\n")
     print(f"Wrote {known.out}")
 
 

@@ -3,7 +3,7 @@
     python -m studies.metaworld_rewards --data runs/demo-data --out runs/study
 
 Runs three seeds of each row of `ROWS`, evaluates each on validation and test episodes, and writes one JSON a run
-under `--out`, then `studies/results/metaworld_study.json` with the mean over seeds and its interval. A run whose
+under `--out`, then `studies/results/metaworld_rewards.json` with the mean over seeds and its interval. A run whose
 JSON exists is not repeated; `--rows` and `--seeds` choose some.
 """
 
@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("--rows", nargs="*", default=list(ROWS))
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--result", type=Path, default=RESULTS / "metaworld_study.json")
+    parser.add_argument("--result", type=Path, default=RESULTS / "metaworld_rewards.json")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     for seed in arguments.seeds:

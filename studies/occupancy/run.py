@@ -115,6 +115,7 @@ def occupancy_study(config: OccupancyConfig, out: Path) -> dict[str, Any]:
         final = seeds_interval(np.array(study.read(trial.name)["error"][-1])[:, 0])
         kept = {"mean": final.value, "low": final.low, "high": final.high}
         found.setdefault("by_batch", {}).setdefault(method, {})[str(batch)] = kept
+    found["known_model_error"] = {name: curve["error"][-1] for name, curve in found["known_model"].items()}
     result = study.finish("occupancy", found)
     plot_all(result, out)
     return result

@@ -13,6 +13,7 @@ import torch
 
 from counterpoint.config import FrozenConfig
 from counterpoint.errors import BadInputError
+from studies import harness
 from studies.harness import Study, Trial, load_preset, main, read_table
 from studies.icon.config import ComparisonConfig
 from studies.occupancy.run import OccupancyConfig
@@ -155,3 +156,14 @@ def test_the_command_line_passes_preset_and_keys(tmp_path: Path, capsys: pytest.
             main("occupancy", OccupancyConfig, run, ["--preset", "quick", "--out", "o", *wrong])
         assert done.value.code == 2
     assert "did you mean 'seeds'" in capsys.readouterr().err
+
+
+def test_a_result_is_kept_where_the_tables_read_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness, "RESULTS", tmp_path)
+
+    def run(config: OccupancyConfig, out: Path) -> dict[str, Any]:
+        return {"seeds": config.seeds}
+
+    main("occupancy", OccupancyConfig, run, ["--preset", "quick", "--out", "o", "--keep", "small"])
+    command = "python -m studies.occupancy --preset quick --out o --keep small"
+    assert json.loads((tmp_path / "small.json").read_text()) == {"command": command, "seeds": 2}
