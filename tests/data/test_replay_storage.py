@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from counterpoint.data import replay
-from counterpoint.data.memory import OutputPool
 from counterpoint.data.replay import Rows
+from counterpoint.data.store import OutputPool
 from counterpoint.errors import BadInputError
 
 COLUMNS = {"vector": np.dtype(("float32", (2,))), "number": np.dtype("int64")}

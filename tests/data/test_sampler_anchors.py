@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 
 from counterpoint.data.anchors import Anchors, AnchorTable, NearNegatives
 from counterpoint.data.cache import cached
-from counterpoint.data.memory import OutputPool
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.spec import Spec
-from counterpoint.data.store import EpisodeStore, MemoryStore, MultiTaskStore, SubsetStore, read_episode
+from counterpoint.data.store import EpisodeStore, MemoryStore, MultiTaskStore, OutputPool, SubsetStore, read_episode
 from counterpoint.errors import BadInputError
 from tests.data.numbered import numbered_store
 from tests.data.sampling import sampler

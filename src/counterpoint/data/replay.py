@@ -29,8 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterpoint.data.episode import EpisodeInfo, GoalEpisode, Spaces
-from counterpoint.data.memory import OutputPool
-from counterpoint.data.store import EpisodeStore
+from counterpoint.data.store import EpisodeStore, OutputPool
 from counterpoint.errors import BadInputError, require
 
 Integers = NDArray[np.int64]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import weakref
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -432,3 +434,40 @@ def _resolved(store: EpisodeStore) -> tuple[EpisodeStore, Integers]:
         return store, np.arange(len(store.episodes))
     whole, indices = _resolved(store.stores[0])
     return whole, indices[store._numbers]
+
+
+class OutputPool:
+    """Memory for batches. A large piece is used again once no array or tensor holds it.
+
+    Fresh memory comes page by page, each with a fault: for a batch of images that takes longer than the copy.
+
+    Attributes:
+        large: Bytes from which on memory is used again.
+        spare: Most pieces of each size that wait.
+    """
+
+    large, spare = 1 << 20, 8
+
+    def __init__(self) -> None:
+        self._free: dict[int, list[bytearray]] = {}
+
+    def empty(self, shape: tuple[int, ...], dtype: Any = np.uint8) -> NDArray[Any]:
+        """Return an array as `np.empty` does."""
+        need = math.prod(shape) * np.dtype(dtype).itemsize
+        if need < self.large:
+            return np.empty(shape, dtype)
+        free = self._free.setdefault(need, [])
+        memory = free.pop() if free else bytearray(need)
+        # Every array and tensor made of `flat` holds it, because its own memory is no array's.
+        flat = np.frombuffer(memory, dtype)
+        weakref.finalize(flat, self._put_back, free, memory).atexit = False
+        return flat.reshape(shape)
+
+    @classmethod
+    def _put_back(cls, free: list[bytearray], memory: bytearray) -> None:
+        if len(free) < cls.spare:
+            free.append(memory)
+
+    def __reduce__(self) -> tuple[type[OutputPool], tuple[()]]:
+        """Start empty in another process."""
+        return OutputPool, ()

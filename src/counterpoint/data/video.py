@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterpoint.data.episode import Array
-from counterpoint.data.memory import LRUCache
+from counterpoint.data.lru import LRUCache
 from counterpoint.errors import BadInputError, require
 
 # Threads cost more than they save on small frames, and do not survive a fork. PyAV < 17 used none.

@@ -12,7 +12,7 @@ from counterpoint.data.commands import convert, doctor, info
 from counterpoint.data.episode import Array
 from counterpoint.data.formats import Format, drq, open_dataset, recognise
 from counterpoint.data.formats.drq import DrqReplayStore
-from counterpoint.data.memory import LRUCache
+from counterpoint.data.lru import LRUCache
 from counterpoint.data.store import EpisodeStore, read_episode
 from counterpoint.errors import BadInputError
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.data.formats.base import OnBadRow, Reader, parsing, raise_error, read_each
-from counterpoint.data.memory import LRUCache
+from counterpoint.data.lru import LRUCache
 from counterpoint.errors import require
 
 _NAME = re.compile(r".*_(\d+)_(\d+)\.npz")

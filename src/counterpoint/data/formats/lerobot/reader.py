@@ -19,7 +19,7 @@ from counterpoint.data.formats.base import Reader
 from counterpoint.data.formats.lerobot import layout
 from counterpoint.data.formats.lerobot.layout import EpisodeLocation
 from counterpoint.data.formats.lerobot.tables import as_matrix, count_rows, damaged, file_key, from_png, read_rows
-from counterpoint.data.memory import LRUCache
+from counterpoint.data.lru import LRUCache
 from counterpoint.data.video import probe_video, read_frames
 from counterpoint.errors import BadInputError
 

@@ -21,7 +21,7 @@ from PIL import Image
 
 from counterpoint.data.episode import Array
 from counterpoint.data.formats.base import parsing
-from counterpoint.data.memory import LRUCache
+from counterpoint.data.lru import LRUCache
 from counterpoint.errors import BadInputError
 
 _IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])

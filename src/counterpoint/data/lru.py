@@ -1,17 +1,12 @@
-"""Memory that is used again: results kept by key, and arrays for batches."""
+"""An LRU cache bounded in bytes."""
 
 from __future__ import annotations
 
-import math
 import os
 import threading
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Any, Generic, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Generic, TypeVar
 
 Value = TypeVar("Value")
 
@@ -52,40 +47,3 @@ class LRUCache(Generic[Value]):
             while self.bytes > self.limit and len(self._values) > 1:
                 self.bytes -= self._values.popitem(last=False)[1][1]
         return value
-
-
-class OutputPool:
-    """Memory for batches. A large piece is used again once no array or tensor holds it.
-
-    Fresh memory comes page by page, each with a fault: for a batch of images that takes longer than the copy.
-
-    Attributes:
-        large: Bytes from which on memory is used again.
-        spare: Most pieces of each size that wait.
-    """
-
-    large, spare = 1 << 20, 8
-
-    def __init__(self) -> None:
-        self._free: dict[int, list[bytearray]] = {}
-
-    def empty(self, shape: tuple[int, ...], dtype: Any = np.uint8) -> NDArray[Any]:
-        """Return an array as `np.empty` does."""
-        need = math.prod(shape) * np.dtype(dtype).itemsize
-        if need < self.large:
-            return np.empty(shape, dtype)
-        free = self._free.setdefault(need, [])
-        memory = free.pop() if free else bytearray(need)
-        # Every array and tensor made of `flat` holds it, because its own memory is no array's.
-        flat = np.frombuffer(memory, dtype)
-        weakref.finalize(flat, self._put_back, free, memory).atexit = False
-        return flat.reshape(shape)
-
-    @classmethod
-    def _put_back(cls, free: list[bytearray], memory: bytearray) -> None:
-        if len(free) < cls.spare:
-            free.append(memory)
-
-    def __reduce__(self) -> tuple[type[OutputPool], tuple[()]]:
-        """Start empty in another process."""
-        return OutputPool, ()
