@@ -29,8 +29,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from counterpoint import objectives as library
+from counterpoint.objectives.base import other_rows
 from counterpoint.objectives.icon import farthest_point_sampling, grid_positions
-from counterpoint.objectives.infonce import other_rows
 from counterpoint.objectives.premier_taco import premier_taco_window_loss
 from counterpoint.objectives.r3m import LanguageReward
 from counterpoint.provenance import provenance

@@ -8,7 +8,7 @@ import torch
 
 from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
-from counterpoint.objectives.base import StepObjective
+from counterpoint.objectives.steps import StepObjective
 from tests.objectives.steps import step_batch
 
 __all__ = ["SIZE", "fitted", "small_encoder", "two_spaces"]

@@ -15,7 +15,8 @@ from torch import Tensor
 from counterpoint.data.anchors import Anchors
 from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
-from counterpoint.objectives.base import Features, LossOutput, StepObjective
+from counterpoint.objectives.base import Features, LossOutput
+from counterpoint.objectives.steps import StepObjective
 
 __all__ = ["assert_ranks_agree", "small_encoder", "step_batch", "train"]
 

@@ -2,61 +2,104 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
+from torch.nn import functional
 
 from counterpoint.errors import BadInputError
-from counterpoint.objectives.base import check_actions, frozen_copy, soft_update, two_layer
-from counterpoint.objectives.premier_taco import ActionEncoder, FutureHeads
+from counterpoint.objectives.base import check_clips, contrast_metrics, in_full_precision, symmetric_infonce, unit
 
 
-def test_two_layers() -> None:
-    layers, x = two_layer(2, 3, 4), torch.randn(5, 2)
-    first, last = layers[0], layers[2]
-    assert isinstance(first, nn.Linear)
-    assert isinstance(last, nn.Linear)
-    hidden = (x @ first.weight.T + first.bias).clamp(min=0)
-    torch.testing.assert_close(layers(x), hidden @ last.weight.T + last.bias)
+def logits(B: int = 6, seed: int = 0) -> torch.Tensor:
+    return torch.randn(B, B, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) * 5
 
 
-def test_actions_are_embedded_one_by_one() -> None:
-    encoder, actions = ActionEncoder(3), torch.randn(4, 5, 3)
-    assert encoder(actions).shape == (4, 5, 3)
-    torch.testing.assert_close(encoder(actions)[:, 2:3], encoder(actions[:, 2:3]))
-    heads = FutureHeads("paper", 6, 3, 5, hidden=8)
-    torch.testing.assert_close(heads.psi(actions)[:, 3:6], heads.psi(actions[:, 1:2]))
+def test_symmetric_is_mean_of_both_cross_entropies() -> None:
+    F, diagonal = logits(), torch.arange(6)
+    expected = (functional.cross_entropy(F, diagonal) + functional.cross_entropy(F.T, diagonal)) / 2
+    torch.testing.assert_close(symmetric_infonce(F), expected)
 
 
-@pytest.mark.parametrize("kind", ["paper", "released"])
-def test_released_heads_see_the_anchor_projected(kind: str) -> None:
-    heads = FutureHeads("released" if kind == "released" else "paper", 6, 3, 2, hidden=8)
-    z, actions = torch.randn(4, 6), torch.randn(4, 2, 3)
-    joined = heads.join(z, actions)
-    assert joined.shape == (4, 12)
-    torch.testing.assert_close(joined[:, :6], heads.H(z) if kind == "released" else z)
-    torch.testing.assert_close(heads.project(z, stop=True), heads.H(z))
-    assert heads.project(z, stop=True).requires_grad == (kind == "paper")
+def test_distinct_labels_change_nothing() -> None:
+    F = logits().requires_grad_()
+    (plain,) = torch.autograd.grad(symmetric_infonce(F), F)
+    labelled = symmetric_infonce(F, labels=torch.tensor([7, 3, 9, 1, 0, 2]))
+    torch.testing.assert_close(labelled, symmetric_infonce(F))
+    torch.testing.assert_close(torch.autograd.grad(labelled, F)[0], plain)
 
 
-@pytest.mark.parametrize("shape", [(4, 2, 2), (4, 3, 3), (4, 6)])
-def test_action_shapes(shape: tuple[int, ...]) -> None:
-    check_actions(torch.zeros(4, 2, 3), 2, 3)
-    with pytest.raises(BadInputError, match=r"actions.*\[B, 2, 3\]"):
-        check_actions(torch.zeros(shape), 2, 3)
+def test_equal_labels_are_not_negatives() -> None:
+    F = logits().requires_grad_()
+    labels = torch.tensor([0, 0, 1, 2, 2, 2])
+    (gradient,) = torch.autograd.grad(symmetric_infonce(F, labels=labels), F)
+    same = labels[:, None] == labels
+    assert (gradient[same] < 0).all()
+    assert (gradient[~same] > 0).all()
 
 
-def test_copies_follow() -> None:
-    online = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
-    target = frozen_copy(online)
-    assert not any(p.requires_grad for p in target.parameters())
-    assert all(p.requires_grad for p in online.parameters())
-    start = [p.clone() for p in target.parameters()]
-    with torch.no_grad():
-        for p in online.parameters():
-            p.add_(2)
-    online(torch.randn(8, 2))
-    for _ in range(2):
-        soft_update(target, online, 0.5)
-    for now, old in zip(target.parameters(), start, strict=True):
-        torch.testing.assert_close(now, old + 1.5)
-    for copied, buffer in zip(target.buffers(), online.buffers(), strict=True):
-        assert torch.equal(copied, buffer)
+def test_labels_gradient() -> None:
+    F = logits(5).requires_grad_()
+    labels = torch.tensor([0, 1, 1, 0, 3])
+    assert torch.autograd.gradcheck(lambda F: symmetric_infonce(F, labels=labels), (F,))
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+def test_one_label_for_all_leaves_nothing_to_contrast(scale: float) -> None:
+    F = (scale * logits()).requires_grad_()
+    loss = symmetric_infonce(F, labels=torch.zeros(6, dtype=torch.long))
+    assert loss == 0
+    assert (torch.autograd.grad(loss, F)[0] == 0).all()
+
+
+def test_batch_of_one() -> None:
+    F = torch.tensor([[3.0]], requires_grad=True)
+    for labels in (None, torch.tensor([4])):
+        loss = symmetric_infonce(F, labels=labels)
+        assert loss == 0
+        assert torch.autograd.grad(loss, F)[0] == 0
+    assert contrast_metrics(F) == {"categorical_accuracy": 1, "logits_pos": 3, "logits_neg": 0}
+
+
+def test_metrics_by_hand() -> None:
+    F = torch.tensor([[2.0, 5.0, 0.0], [1.0, 4.0, 3.0], [0.0, 9.0, 1.0]])
+    plain = contrast_metrics(F)
+    assert plain["categorical_accuracy"] == pytest.approx(1 / 3)
+    assert plain["logits_pos"] == pytest.approx(7 / 3)
+    assert plain["logits_neg"] == pytest.approx(18 / 6)
+    labelled = contrast_metrics(F, labels=torch.tensor([5, 5, 8]))
+    assert labelled["categorical_accuracy"] == pytest.approx(2 / 3)
+    assert labelled["logits_pos"] == pytest.approx(13 / 5)
+    assert labelled["logits_neg"] == pytest.approx(12 / 4)
+
+
+def test_metrics_are_detached() -> None:
+    assert not any(value.requires_grad for value in contrast_metrics(logits().requires_grad_()).values())
+
+
+def test_unit() -> None:
+    raw = torch.tensor([[3.0, 4.0], [0.0, 0.0]], requires_grad=True)
+    directions = unit(raw)
+    torch.testing.assert_close(directions, torch.tensor([[0.6, 0.8], [0.0, 0.0]]))
+    torch.autograd.backward(directions.sum())
+    assert raw.grad is not None
+    assert raw.grad.isfinite().all()
+
+
+def test_full_precision_inside_autocast() -> None:
+    @in_full_precision
+    def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return a @ b.T
+
+    a = torch.randn(4, 8)
+    exact = a @ a.T
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert (a @ a.T).dtype == torch.bfloat16
+        assert torch.equal(product(a, b=a), exact)
+    assert product(a.half(), a.half()).dtype == torch.float32
+    assert product(a.double(), a.double()).dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    ("frames", "text"), [((3, 4), (3, 4)), ((3, 1, 4), (3, 4)), ((3, 2, 4), (2, 4)), ((3, 2, 4), (3, 5))]
+)
+def test_shapes_that_do_not_pair_up(frames: tuple[int, ...], text: tuple[int, ...]) -> None:
+    with pytest.raises(BadInputError, match="frames, text: found shapes"):
+        check_clips(torch.zeros(frames), torch.zeros(text), least=2)

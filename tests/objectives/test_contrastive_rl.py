@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from counterpoint.errors import BadInputError
+from counterpoint.objectives.base import symmetric_infonce, unit
 from counterpoint.objectives.contrastive_rl import (
     awr_loss,
     contrastive_nce_loss,
@@ -21,7 +22,6 @@ from counterpoint.objectives.contrastive_rl import (
     row_column_infonce_loss,
     scaled_inner_product,
 )
-from counterpoint.objectives.infonce import symmetric_infonce, unit
 from counterpoint.objectives.td_infonce import mc_infonce_loss
 from tests.golden.load import golden
 from tests.reference import contrastive_rl as plain

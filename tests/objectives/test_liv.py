@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from counterpoint.errors import BadInputError
+from counterpoint.objectives.base import cosine, negative_distance, other_rows
 from counterpoint.objectives.clip_goal import clip_goal_loss
-from counterpoint.objectives.infonce import cosine, negative_distance, other_rows
 from counterpoint.objectives.liv import liv_loss, liv_value_loss
 from tests.golden.load import golden
 from tests.reference import liv as reference

@@ -14,7 +14,7 @@ from counterpoint.data.anchors import NearNegatives
 from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError
-from counterpoint.objectives.infonce import contrast_metrics, infonce
+from counterpoint.objectives.base import contrast_metrics, infonce
 from counterpoint.objectives.premier_taco import (
     PremierTACO,
     PremierTACOConfig,

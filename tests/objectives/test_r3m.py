@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from counterpoint.errors import BadInputError
-from counterpoint.objectives.infonce import cosine, embedding_norm, negative_distance, other_rows
+from counterpoint.objectives.base import cosine, embedding_norm, negative_distance, other_rows
 from counterpoint.objectives.r3m import (
     LanguageReward,
     language_candidates,

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from counterpoint.data.spec import Spec
 from counterpoint.errors import BadInputError
-from counterpoint.objectives.infonce import infonce
+from counterpoint.objectives.base import infonce
 from counterpoint.objectives.premier_taco import PremierTACO, PremierTACOConfig
 from counterpoint.objectives.taco import TACO, TACOConfig
 from tests.objectives.steps import assert_ranks_agree, small_encoder, step_batch, train

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from counterpoint.errors import BadInputError
-from counterpoint.objectives.infonce import cosine, embedding_norm, negative_distance, other_rows
+from counterpoint.objectives.base import cosine, embedding_norm, negative_distance, other_rows
 from counterpoint.objectives.vip import VIP, dual_value_loss, goal_rewards, vip_loss
 from tests.golden.load import golden
 from tests.reference import vip as reference

@@ -10,7 +10,7 @@ from torch.nn import functional
 from counterpoint.agents.base import Metrics
 from counterpoint.agents.networks import EnsembleMLP, InputEncoder, flat
 from counterpoint.data.episode import Spaces
-from counterpoint.objectives.infonce import in_full_precision
+from counterpoint.objectives.base import in_full_precision
 
 
 class ContrastiveCritic(nn.Module):

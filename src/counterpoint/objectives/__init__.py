@@ -11,16 +11,7 @@ from typing import TypeVar, cast
 
 from counterpoint.errors import require
 from counterpoint.objectives.actol import actol_loss, brownian_bridge_loss, directed_vlo_loss, vlo_loss, vlo_lower_bound
-from counterpoint.objectives.base import (
-    Batch,
-    ClipConfig,
-    ClipObjective,
-    Features,
-    LossOutput,
-    Objective,
-    StepConfig,
-    StepObjective,
-)
+from counterpoint.objectives.base import Batch, ClipConfig, ClipObjective, Features, LossOutput, Objective
 from counterpoint.objectives.c_learning import c_learning_loss
 from counterpoint.objectives.clip_goal import clip_goal_loss
 from counterpoint.objectives.contrastive_rl import contrastive_nce_loss
@@ -41,6 +32,7 @@ from counterpoint.objectives.icon import (
 from counterpoint.objectives.liv import liv_loss
 from counterpoint.objectives.premier_taco import PremierTACO, PremierTACOConfig, premier_taco_loss
 from counterpoint.objectives.r3m import r3m_loss
+from counterpoint.objectives.steps import StepConfig, StepObjective
 from counterpoint.objectives.tcn import tcn_loss
 from counterpoint.objectives.td_infonce import goal_reaching_loss, mc_infonce_loss, td_infonce_loss
 from counterpoint.objectives.vip import vip_loss

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from counterpoint.errors import require
-from counterpoint.objectives.infonce import in_full_precision, shapes
+from counterpoint.objectives.base import in_full_precision, shapes
 
 
 @in_full_precision

@@ -46,8 +46,15 @@ from torch.nn import functional
 from counterpoint.data.draws import SortedFrames
 from counterpoint.encoders.base import DualEncoder
 from counterpoint.errors import require
-from counterpoint.objectives.base import Batch, ClipConfig, ClipObjective, Features, LossOutput
-from counterpoint.objectives.infonce import check_clips, in_full_precision
+from counterpoint.objectives.base import (
+    Batch,
+    ClipConfig,
+    ClipObjective,
+    Features,
+    LossOutput,
+    check_clips,
+    in_full_precision,
+)
 
 BridgeForm = Literal["variance", "log_variance", "variance_as_trained", "log_variance_as_trained"]
 LOG_EPSILON = 1e-6  # the authors' addition to log(1 + 2 var)

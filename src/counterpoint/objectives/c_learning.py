@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from counterpoint.errors import require
-from counterpoint.objectives.infonce import in_full_precision, shapes
+from counterpoint.objectives.base import in_full_precision, shapes
 from counterpoint.objectives.td_infonce import check_square
 
 

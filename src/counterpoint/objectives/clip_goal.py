@@ -16,8 +16,18 @@ from torch import Tensor
 
 from counterpoint.data.draws import LastFrame
 from counterpoint.encoders.base import DualEncoder
-from counterpoint.objectives.base import Batch, ClipConfig, ClipObjective, Features, LossOutput
-from counterpoint.objectives.infonce import check_clips, contrast_metrics, in_full_precision, symmetric_infonce, unit
+from counterpoint.objectives.base import (
+    Batch,
+    ClipConfig,
+    ClipObjective,
+    Features,
+    LossOutput,
+    check_clips,
+    contrast_metrics,
+    in_full_precision,
+    symmetric_infonce,
+    unit,
+)
 
 
 class CLIPGoalConfig(ClipConfig):

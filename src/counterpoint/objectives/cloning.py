@@ -20,7 +20,8 @@ from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import require
 from counterpoint.objectives.action_error import absolute_action_error, action_error
-from counterpoint.objectives.base import Batch, Features, LossOutput, StepConfig, StepObjective
+from counterpoint.objectives.base import Batch, Features, LossOutput
+from counterpoint.objectives.steps import StepConfig, StepObjective
 from counterpoint.policies.cloned import ClonedPolicy
 from counterpoint.policies.demonstrations import Demonstrations
 from counterpoint.policies.heads import ActionHead, HeadConfig

@@ -20,17 +20,8 @@ from torch import nn
 
 from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import ObservationEncoder
-from counterpoint.objectives.base import (
-    Batch,
-    Features,
-    LossOutput,
-    StepConfig,
-    StepObjective,
-    embed_views,
-    frozen_copy,
-    soft_update,
-)
-from counterpoint.objectives.infonce import contrast_metrics, infonce
+from counterpoint.objectives.base import Batch, Features, LossOutput, contrast_metrics, infonce
+from counterpoint.objectives.steps import StepConfig, StepObjective, embed_views, frozen_copy, soft_update
 
 
 class CURLConfig(StepConfig):

@@ -34,8 +34,18 @@ from torch import Tensor
 from counterpoint.data.draws import SortedUniform, StartGoal
 from counterpoint.encoders.base import DualEncoder
 from counterpoint.errors import require
-from counterpoint.objectives.base import Batch, ClipConfig, ClipObjective, Features, LossOutput
-from counterpoint.objectives.infonce import check_clips, contrast_metrics, in_full_precision, symmetric_infonce, unit
+from counterpoint.objectives.base import (
+    Batch,
+    ClipConfig,
+    ClipObjective,
+    Features,
+    LossOutput,
+    check_clips,
+    contrast_metrics,
+    in_full_precision,
+    symmetric_infonce,
+    unit,
+)
 
 STILL = 1e-3
 """Differences below this share of the two frames' root mean square norm count as no change.

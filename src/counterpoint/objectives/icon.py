@@ -49,8 +49,7 @@ from torch.nn import functional
 from counterpoint.config import FrozenConfig
 from counterpoint.encoders.tokens import TokenTap
 from counterpoint.errors import require
-from counterpoint.objectives.base import LossOutput
-from counterpoint.objectives.infonce import in_full_precision, unit
+from counterpoint.objectives.base import LossOutput, in_full_precision, unit
 
 LOG_EVERY = 100  # calls between two logs of batches without a qualifying image; reading the count waits for the GPU
 

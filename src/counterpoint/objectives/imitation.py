@@ -23,9 +23,10 @@ from counterpoint.data.augment import centre_corner, cropped, cropped_views
 from counterpoint.data.spec import Read, Spec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import require
-from counterpoint.objectives.base import Batch, Features, Gather, LossOutput, Objective, StepObjective
+from counterpoint.objectives.base import Batch, Features, Gather, LossOutput, Objective
 from counterpoint.objectives.crossway import CrosswayDecoder
 from counterpoint.objectives.icon import ICon, IConConfig
+from counterpoint.objectives.steps import StepObjective
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
 from counterpoint.policies.networks import DenoisingTransformer, decay_groups
 

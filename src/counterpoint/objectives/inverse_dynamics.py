@@ -14,15 +14,8 @@ from pydantic import Field
 from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.objectives.action_error import action_error, constant_action_error
-from counterpoint.objectives.base import (
-    Batch,
-    Features,
-    LossOutput,
-    StepConfig,
-    StepObjective,
-    check_actions,
-    two_layer,
-)
+from counterpoint.objectives.base import Batch, Features, LossOutput
+from counterpoint.objectives.steps import StepConfig, StepObjective, check_actions, two_layer
 
 
 class InverseDynamicsConfig(StepConfig):

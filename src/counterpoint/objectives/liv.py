@@ -29,9 +29,12 @@ from torch import Tensor
 
 from counterpoint.data.draws import GoalTransition
 from counterpoint.encoders.base import DualEncoder
-from counterpoint.objectives.base import Batch, ClipConfig, ClipObjective, Features, LossOutput
-from counterpoint.objectives.clip_goal import clip_goal_logits, clip_goal_loss
-from counterpoint.objectives.infonce import (
+from counterpoint.objectives.base import (
+    Batch,
+    ClipConfig,
+    ClipObjective,
+    Features,
+    LossOutput,
     Similarity,
     check_clips,
     check_frames,
@@ -40,6 +43,7 @@ from counterpoint.objectives.infonce import (
     in_full_precision,
     other_rows,
 )
+from counterpoint.objectives.clip_goal import clip_goal_logits, clip_goal_loss
 from counterpoint.objectives.vip import dual_value_loss, goal_rewards
 
 

@@ -45,16 +45,8 @@ from counterpoint.data.anchors import NearNegatives
 from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import require
-from counterpoint.objectives.base import (
-    Batch,
-    Features,
-    LossOutput,
-    StepConfig,
-    StepObjective,
-    check_actions,
-    two_layer,
-)
-from counterpoint.objectives.infonce import contrast_metrics, in_full_precision, shapes
+from counterpoint.objectives.base import Batch, Features, LossOutput, contrast_metrics, in_full_precision, shapes
+from counterpoint.objectives.steps import StepConfig, StepObjective, check_actions, two_layer
 
 
 @in_full_precision

@@ -42,8 +42,12 @@ from torch import Tensor, nn
 
 from counterpoint.data.draws import R3MFrames
 from counterpoint.encoders.base import DualEncoder
-from counterpoint.objectives.base import Batch, ClipConfig, ClipObjective, Features, LossOutput
-from counterpoint.objectives.infonce import (
+from counterpoint.objectives.base import (
+    Batch,
+    ClipConfig,
+    ClipObjective,
+    Features,
+    LossOutput,
     Similarity,
     candidate_metrics,
     check_frames,

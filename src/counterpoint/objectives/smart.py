@@ -37,10 +37,8 @@ from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import require
 from counterpoint.objectives.action_error import action_error, constant_action_error
-from counterpoint.objectives.base import (
-    Batch,
-    Features,
-    LossOutput,
+from counterpoint.objectives.base import Batch, Features, LossOutput, in_full_precision, shapes
+from counterpoint.objectives.steps import (
     StepConfig,
     StepObjective,
     check_actions,
@@ -48,7 +46,6 @@ from counterpoint.objectives.base import (
     frozen_copy,
     soft_update,
 )
-from counterpoint.objectives.infonce import in_full_precision, shapes
 
 
 def causal_mask(length: int) -> Bool[Tensor, "T T"]:

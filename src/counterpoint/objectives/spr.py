@@ -29,10 +29,8 @@ from torch import Tensor, nn
 from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import require
-from counterpoint.objectives.base import (
-    Batch,
-    Features,
-    LossOutput,
+from counterpoint.objectives.base import Batch, Features, LossOutput, contrast_metrics, in_full_precision, shapes, unit
+from counterpoint.objectives.steps import (
     StepConfig,
     StepObjective,
     check_actions,
@@ -41,7 +39,6 @@ from counterpoint.objectives.base import (
     soft_update,
     two_layer,
 )
-from counterpoint.objectives.infonce import contrast_metrics, in_full_precision, shapes, unit
 
 
 @in_full_precision

@@ -27,9 +27,9 @@ from torch.nn import functional
 
 from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import ObservationEncoder
-from counterpoint.objectives.base import Batch, Features, LossOutput, two_layer
-from counterpoint.objectives.infonce import contrast_metrics, infonce
+from counterpoint.objectives.base import Batch, Features, LossOutput, contrast_metrics, infonce
 from counterpoint.objectives.premier_taco import FutureConfig, FutureObjective
+from counterpoint.objectives.steps import two_layer
 
 
 class TACOConfig(FutureConfig):

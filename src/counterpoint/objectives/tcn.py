@@ -26,8 +26,18 @@ from counterpoint.data.anchors import uniform_choice
 from counterpoint.data.augment import images
 from counterpoint.encoders.base import DualEncoder
 from counterpoint.errors import require
-from counterpoint.objectives.base import Batch, ClipConfig, ClipObjective, Features, LossOutput
-from counterpoint.objectives.infonce import Similarity, candidate_metrics, in_full_precision, negative_distance, shapes
+from counterpoint.objectives.base import (
+    Batch,
+    ClipConfig,
+    ClipObjective,
+    Features,
+    LossOutput,
+    Similarity,
+    candidate_metrics,
+    in_full_precision,
+    negative_distance,
+    shapes,
+)
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from counterpoint.errors import require
-from counterpoint.objectives.infonce import in_full_precision, shapes
+from counterpoint.objectives.base import in_full_precision, shapes
 
 
 @in_full_precision

@@ -26,8 +26,12 @@ from torch import Tensor
 from counterpoint.data.augment import images
 from counterpoint.data.draws import GoalTransition
 from counterpoint.encoders.base import DualEncoder
-from counterpoint.objectives.base import Batch, ClipConfig, ClipObjective, Features, LossOutput
-from counterpoint.objectives.infonce import (
+from counterpoint.objectives.base import (
+    Batch,
+    ClipConfig,
+    ClipObjective,
+    Features,
+    LossOutput,
     Similarity,
     check_frames,
     embedding_norm,
