@@ -27,7 +27,7 @@ SMALL = (32, 32)
 
 
 def batch_of(spaces: Spaces, B: int = 32, seed: int = 0, K: int = 0) -> dict[str, Tensor]:
-    """Transitions s' = s + 0.1 a (in the first coordinates), goals near and far; every key an agent may ask for."""
+    """Transitions s' = s + 0.1 a (in the first coordinates), goals near and far; every key an agent may read."""
     generator = torch.Generator().manual_seed(seed)
 
     def seen(shape: tuple[int, ...]) -> Tensor:

@@ -1,4 +1,4 @@
-"""A point in a square that moves where it is told: a goal environment that needs no simulator."""
+"""A goal environment without a simulator: a point in a square that moves by its action."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def point_batch(seed: int, spaces: Spaces = STATES, *, rows: int = 32) -> dict[s
 
 
 def _images(places: Tensor) -> Tensor:
-    """Black squares of 64 x 64 with a bright spot at each place."""
+    """Black squares of 64 x 64 with a bright spot at each location."""
     axis = torch.linspace(-1.4, 1.4, 64)
     gap = (axis[None, :] - places[:, :1])[:, None, :] ** 2 + (axis[None, :] - places[:, 1:])[:, :, None] ** 2
     spot = (255 * torch.exp(-gap / 0.02)).to(torch.uint8)

@@ -1,4 +1,4 @@
-"""Every baseline, trained on recorded episodes of a point that moves where it is told, moves it to new goals."""
+"""Every baseline, trained on recorded episodes of a point that moves by its action, moves it to new goals."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_it_does_not_look_ahead(key: str) -> None:
     batch[f"sequence_{key}"][:, 3] += 1
     after = predictions(agent, batch)
     assert torch.equal(before[:, :3], after[:, :3])
-    # The state and the return of its own step are seen, the action is not: that is what is asked for.
+    # The state and the return of its own step are seen, its action, which is predicted, is not.
     assert torch.equal(before[:, 3], after[:, 3]) == (key == "action")
     assert not torch.equal(before[:, 4], after[:, 4])
 

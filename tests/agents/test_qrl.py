@@ -214,7 +214,7 @@ def test_it_learns(spaces: Spaces) -> None:
 
 def test_the_policy_learns_to_lower_the_distance() -> None:
     agent = make(critic_lr=1e-6, entropy=False)
-    with torch.no_grad():  # a model of latents that listens to the action
+    with torch.no_grad():  # a model of latents that depends on the action
         agent.critic.dynamics.weights[-1].normal_(0, 0.3, generator=torch.Generator().manual_seed(2))
     assert_learns(agent, "actor/distance", steps=60)
 

@@ -1,4 +1,4 @@
-"""What the trainer, the checkpoint and the process group rely on, asked of every objective."""
+"""Tests of every objective: the properties that trainer, checkpoint and process group rely on."""
 
 from __future__ import annotations
 

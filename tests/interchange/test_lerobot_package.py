@@ -25,8 +25,8 @@ def opened(root: Path, **options: Any) -> Any:
     return lerobot_dataset.LeRobotDataset("made/set", root=root, video_backend="pyav", **options)
 
 
-def picture(item: dict[str, Any], camera: str) -> Array:
-    """float CHW in [0, 1] -> uint8 HWC."""
+def image_of(item: dict[str, Any], camera: str) -> Array:
+    """Return a camera's image, float [3, H, W] in [0, 1], as uint8 [H, W, 3]."""
     values = item[f"observation.images.{camera}"].permute(1, 2, 0).numpy() * 255
     assert np.abs(values - values.round()).max() < 1e-3
     rounded: Array = values.round().astype(np.uint8)
@@ -47,7 +47,7 @@ def assert_same_data(dataset: Any, store: LeRobotStore, episodes: Sequence[int])
                 assert values is not None
                 np.testing.assert_array_equal(item[key].numpy().reshape(-1), values[step])
             for camera, frames in own.frames.items():
-                np.testing.assert_array_equal(picture(item, camera), frames[step])
+                np.testing.assert_array_equal(image_of(item, camera), frames[step])
     assert next(items, None) is None
 
 
@@ -79,8 +79,8 @@ def test_frames_are_those_that_were_given(tmp_path: Path) -> None:
     for index in range(12):
         number, step = divmod(index, 6)
         given = episodes[number].frames
-        np.testing.assert_array_equal(picture(dataset[index], "wrist"), given["wrist"][step])
-        errors = np.abs(given["top"].astype(float) - picture(dataset[index], "top")).mean((1, 2, 3))
+        np.testing.assert_array_equal(image_of(dataset[index], "wrist"), given["wrist"][step])
+        errors = np.abs(given["top"].astype(float) - image_of(dataset[index], "top")).mean((1, 2, 3))
         assert errors.argmin() == step
 
 
