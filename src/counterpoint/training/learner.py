@@ -19,7 +19,7 @@ from counterpoint.data.sampler import Sampler
 from counterpoint.data.spec import BoundSpec
 from counterpoint.data.store import EpisodeStore
 from counterpoint.objectives.base import Batch, LossOutput, NonFiniteError, Objective
-from counterpoint.training.distributed import gather, rank, world_size
+from counterpoint.training.distributed import gather
 from counterpoint.training.recipe import TrainConfig
 
 
@@ -127,7 +127,8 @@ class ObjectiveLearner:
         )
         self.model, self.optimizer = accelerator.prepare(self.objective, optimizer)
         self._devices = [accelerator.device] if accelerator.device.type == "cuda" else []
-        self._gather = gather if objective.across_ranks and world_size() > 1 else None
+        self._gather = gather if objective.across_ranks and accelerator.num_processes > 1 else None
+        self._rank = accelerator.process_index
         self._average: AveragedModel | None = None
         if config.ema is not None:
             self._average = AveragedModel(self.objective, multi_avg_fn=_moving_average(config))
@@ -143,7 +144,7 @@ class ObjectiveLearner:
             NonFiniteError: When the loss or a gradient is not finite; parameters are then untouched.
         """
         with torch.random.fork_rng(devices=self._devices):
-            torch.manual_seed(_step_seed(self._seed, step, rank()))
+            torch.manual_seed(_step_seed(self._seed, step, self._rank))
             return self._step(batch, learning_rate(self.config, step, self.total_steps))
 
     def _step(self, batch: Batch, rate: float) -> dict[str, float]:
