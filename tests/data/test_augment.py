@@ -8,6 +8,7 @@ from torch.nn import functional
 from counterpoint.data.augment import (
     Jitter,
     ResizedCrop,
+    Shift,
     ViewShape,
     color_jitter,
     images,
@@ -103,6 +104,12 @@ def test_random_shift_is_a_crop_of_the_padded_picture(pad: int, stack: int, heig
     for stacked, (x, y), result in zip(frames, shift.tolist(), found, strict=True):
         padded = np.pad(stacked.numpy(), [(0, 0), (pad, pad), (pad, pad), (0, 0)], mode="edge")
         np.testing.assert_array_equal(result, padded[:, y : y + height, x : x + width])
+
+
+def test_shifts_are_all_whole_numbers_from_0_to_twice_the_pad() -> None:
+    shifts = Shift(2).draw(ViewShape(200, 3, 2, 8, 8), sample_rng(0, 0, "shift"))
+    assert shifts.shape == (200, 3, 2)
+    assert [np.unique(shifts[..., axis]).tolist() for axis in range(2)] == [[0, 1, 2, 3, 4]] * 2
 
 
 def test_the_middle_shift_and_no_shift_change_nothing() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from counterpoint.data.episode import GoalEpisode, Spaces
@@ -55,6 +55,7 @@ def test_only_what_is_asked_for_is_gathered() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=25), st.integers(12, 30), st.integers(0, 9), st.integers(1, 4))
+@example([4, 4, 4, 4], 12, 0, 4)  # episodes that fill the rows exactly
 def test_whole_episodes_are_evicted_and_all_that_stay_are_reached(
     lengths: list[int], capacity: int, slack: int, shortest: int
 ) -> None:
