@@ -43,7 +43,7 @@ def main() -> None:
     curves: dict[str, Any] = {}
     for run in sorted(arguments.runs.glob("decisionnce_t-seed*")):
         model = RewardModel.from_pretrained(run)
-        values = np.asarray(model.potential(frames, [info.instruction, *AGAINST]))
+        values = np.asarray(model.reward(frames, [info.instruction, *AGAINST], form="potential"))
         curves[run.name] = {
             text: {"voc": value_order_correlation(row), "curve": [round(float(v), 4) for v in row]}
             for text, row in zip([info.instruction, *AGAINST], values, strict=True)

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from counterpoint.errors import BadInputError
-from counterpoint.evaluation.embedded import open_held_out
-from counterpoint.evaluation.report import write_report
+from counterpoint.evaluation.report import open_held_out, write_report
 from counterpoint.evaluation.reward_eval import Evaluation
 from tests.evaluation.fake import INSTRUCTIONS
 from tests.evaluation.fake_run import quick_words, write_data, write_run

@@ -12,7 +12,8 @@ from counterpoint.encoders.hub import write_digests
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.encoders.towers import EncoderConfig
 from counterpoint.errors import BadInputError
-from counterpoint.rewards import RewardModel
+from counterpoint.rewards import RewardForm, RewardModel
+from counterpoint.rewards.model import embed_frames, embed_text, potential, transition
 from tests.evaluation.fake import INSTRUCTIONS, RandomEncoder, SeeingEncoder, episode
 from tests.evaluation.fake_run import quick_words
 
@@ -21,8 +22,8 @@ FRAMES = episode(INSTRUCTIONS[0], 9, seed=0).frames["front"]
 
 def test_one_instruction_gives_a_curve_and_several_a_row_each() -> None:
     model = RewardModel(RandomEncoder())
-    several = model.potential(FRAMES, list(INSTRUCTIONS))
-    one = model.potential(FRAMES, INSTRUCTIONS[2])
+    several = model.reward(FRAMES, list(INSTRUCTIONS))
+    one = model.reward(FRAMES, INSTRUCTIONS[2])
     assert several.shape == (4, 9)
     assert one.shape == (9,)
     assert one.dtype == np.float32
@@ -39,38 +40,37 @@ def test_rewards_come_in_the_kind_of_the_frames() -> None:
     np.testing.assert_array_equal(tensor.numpy(), array)
 
 
-def test_steps_add_up_to_the_gain() -> None:
-    model = RewardModel(RandomEncoder())
-    steps, curve = (method(FRAMES, list(INSTRUCTIONS)) for method in (model.steps, model.potential))
-    assert steps.shape == (4, 8)
-    np.testing.assert_allclose(steps.sum(axis=1), curve[:, -1] - curve[:, 0], atol=1e-5)
-    assert model.steps(FRAMES[:1], "push").shape == (0,)
+@pytest.mark.parametrize(("form", "other"), [("potential", "transition"), ("transition", "potential")])
+def test_reward_means_the_form(form: RewardForm, other: RewardForm) -> None:
+    encoder = RandomEncoder()
+    curve = {"potential": potential, "transition": transition}[form]
+    expected = curve(embed_frames(encoder, FRAMES), embed_text(encoder, "push"))[0].astype(np.float32)
+    np.testing.assert_array_equal(RewardModel(encoder, form=form).reward(FRAMES, "push"), expected)
+    np.testing.assert_array_equal(RewardModel(encoder, form=other).reward(FRAMES, "push", form=form), expected)
+    assert (expected[0] == 0.0) == (form == "transition")
 
 
-def test_reward_means_the_form() -> None:
-    potential = RewardModel(RandomEncoder(), form="potential")
-    transition = RewardModel(RandomEncoder(), form="transition")
-    np.testing.assert_array_equal(potential.reward(FRAMES, "push"), potential.potential(FRAMES, "push"))
-    np.testing.assert_array_equal(transition.reward(FRAMES, "push"), potential.transition(FRAMES, "push"))
-    assert transition.reward(FRAMES, "push")[0] == 0.0
+def test_another_form_is_refused() -> None:
     with pytest.raises(BadInputError, match="sideways"):
         RewardModel(RandomEncoder(), form="sideways")  # type: ignore[arg-type]
 
 
 def test_a_reward_that_sees_rises_under_its_own_instruction_alone() -> None:
-    rewards = RewardModel(SeeingEncoder()).transition(FRAMES, list(INSTRUCTIONS))
+    rewards = RewardModel(SeeingEncoder()).reward(FRAMES, list(INSTRUCTIONS), form="transition")
     assert rewards[:, -1].argmax() == 0
     assert rewards[0, -1] > 0.9
     assert rewards[1, -1] < -0.9
 
 
-def test_bad_frames_and_instructions_are_refused_by_every_method() -> None:
+def test_bad_frames_and_instructions_are_refused_by_every_form() -> None:
     model = RewardModel(RandomEncoder())
-    for method in (model.potential, model.transition, model.steps, model.reward):
+    forms: tuple[RewardForm | None, ...] = ("potential", "transition", None)
+    for form in forms:
         with pytest.raises(BadInputError, match="frames"):
-            method(FRAMES.astype(np.float32), "push")
-        with pytest.raises(BadInputError, match="instruction"):
-            method(FRAMES, "")
+            model.reward(FRAMES.astype(np.float32), "push", form=form)
+        for bad in ("", ()):
+            with pytest.raises(BadInputError, match="instruction"):
+                model.reward(FRAMES, bad, form=form)
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_a_run_and_its_folder_of_weights_are_scored_as_the_encoder_was_trained(s
     of_run = RewardModel.from_pretrained(saved)
     of_folder = RewardModel.from_pretrained(str(saved / "model"), form="potential")
     assert (of_run.form, of_folder.form) == ("transition", "potential")
-    np.testing.assert_array_equal(of_run.potential(FRAMES, "push"), of_folder.reward(FRAMES, "push"))
+    np.testing.assert_array_equal(of_run.reward(FRAMES, "push", form="potential"), of_folder.reward(FRAMES, "push"))
     assert RewardModel(RandomEncoder()).form == "potential"
 
 
@@ -115,7 +115,7 @@ def test_a_run_that_has_not_finished_is_refused(tmp_path: Path) -> None:
 
 def test_a_goal_image_is_reached_at_its_own_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     model = RewardModel(SeeingEncoder())
-    assert model.goal(FRAMES, FRAMES[-1]).argmax() == len(FRAMES) - 1
+    assert model.reward(FRAMES, goal=FRAMES[-1]).argmax() == len(FRAMES) - 1
     trained = RewardModel(SeeingEncoder())
     trained.trained_form = trained.form = "goal"
     distances = trained.reward(FRAMES, goal=FRAMES[-1])
@@ -124,6 +124,6 @@ def test_a_goal_image_is_reached_at_its_own_frame(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(BadInputError, match="--goal IMAGE"):
         trained.reward(FRAMES, "push")
     with pytest.raises(BadInputError, match="--goal IMAGE"):
-        trained.potential(FRAMES, "push")
+        trained.reward(FRAMES, "push", form="potential")
     with pytest.raises(BadInputError, match="language reward"):
-        model.language(FRAMES, "push")
+        model.reward(FRAMES, "push", form="language")

@@ -7,6 +7,7 @@ embeddings. `docs/methods/metrics.md` says what each is blind to.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -15,6 +16,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
 from counterpoint.errors import import_extra
+from counterpoint.evaluation.statistics import Estimate, statistic_percentile
 from counterpoint.rewards.model import cosine
 
 Array = NDArray[np.float64]
@@ -167,3 +169,65 @@ def pairwise_cosine(embeddings: Float[Array, "N D"]) -> float:
 def cosine_to(embeddings: Float[Array, "N D"], target: Float[Array, " D"]) -> float:
     """Return the mean cosine of every row to one vector: DecisionNCE's Table 2, second row, for mean language."""
     return float(cosine(embeddings, target[None]).mean())
+
+
+def effective_rank(embeddings: Float[Array, "N D"]) -> float:
+    """Return RankMe (Garrido et al., 2023): exp of the entropy of normalised singular values, 1 to min(N, D).
+
+    1 means that everything lies on one line through the origin: the encoder has collapsed.
+    """
+    return _rank(np.linalg.svd(embeddings, compute_uv=False).astype(np.float64))
+
+
+def effective_rank_estimate(videos: Sequence[Float[Array, "T D"]], *, groups: int = 10) -> Estimate:
+    """Return RankMe of all frames, with an interval from leaving out a tenth of the videos at a time.
+
+    A bootstrap would repeat videos and bias a rank downwards; the delete-a-group jackknife does not.
+    """
+    grams = [video.T @ video for video in videos]
+    whole = np.sum(grams, axis=0)
+    value, groups = _gram_rank(whole), min(groups, len(videos))
+    if groups < 2:
+        return Estimate(value, math.nan, math.nan, len(videos), "none: one video")
+    left_out = np.array([_gram_rank(whole - np.sum(grams[g::groups], axis=0)) for g in range(groups)])
+    error = float(np.sqrt((groups - 1) / groups * ((left_out - left_out.mean()) ** 2).sum()))
+    method = f"jackknife over {groups} groups of videos"
+    return Estimate(value, value - 1.96 * error, value + 1.96 * error, len(videos), method)
+
+
+def time_probe(videos: Sequence[Float[Array, "T D"]], *, seed: int = 0, folds: int = 5) -> Estimate | None:
+    """Return R^2 of progress t / (T-1) predicted linearly from one frame, in unseen videos; `None` for one video.
+
+    Ridge regression on standardised embeddings, its strength chosen inside the training folds; every video is
+    predicted by a map fitted on others. 1 is perfect, 0 is the mean's. The interval resamples videos.
+    """
+    if len(videos) < 2:
+        return None
+    linear, pipeline, preprocessing, selection = (
+        import_extra(f"sklearn.{name}", "report")
+        for name in ("linear_model", "pipeline", "preprocessing", "model_selection")
+    )
+    progress = np.concatenate([np.linspace(0.0, 1.0, len(video)) for video in videos])
+    group = np.repeat(np.arange(len(videos)), [len(video) for video in videos])
+    ridge = linear.RidgeCV(alphas=np.logspace(-1, 5, 7))
+    predicted = selection.cross_val_predict(
+        pipeline.make_pipeline(preprocessing.StandardScaler(), ridge),
+        np.concatenate(videos),
+        progress,
+        groups=group,
+        cv=selection.GroupKFold(min(folds, len(videos))),
+    )
+    wrong = np.bincount(group, (predicted - progress) ** 2)
+    variance = np.bincount(group, (progress - progress.mean()) ** 2)
+    return statistic_percentile(
+        lambda drawn: 1.0 - float(wrong[drawn].sum() / variance[drawn].sum()), len(videos), seed=seed
+    )
+
+
+def _gram_rank(gram: Array) -> float:
+    return _rank(np.sqrt(np.maximum(np.linalg.eigvalsh(gram), 0.0)))
+
+
+def _rank(singular: Array) -> float:
+    share = singular[singular > 0.0] / singular.sum()
+    return float(np.exp(-(share * np.log(share)).sum()))

@@ -4,157 +4,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
-from numpy.typing import NDArray
 
-from counterpoint.data.store import EpisodeStore
-from counterpoint.errors import BadInputError
-from counterpoint.evaluation.embedded import EmbeddedVideos, embed_store, open_held_out, spread
-from counterpoint.evaluation.reward_eval import CURVES, Evaluation, Heatmap, evaluate_embedded, reward_curves
+from counterpoint.data.cache import cached
+from counterpoint.data.formats import open_dataset, split_names
+from counterpoint.data.store import EpisodeStore, SubsetStore
+from counterpoint.errors import BadInputError, require
+from counterpoint.evaluation.embedded import EmbeddedVideos, embed_store, spread
+from counterpoint.evaluation.reward_eval import CURVES, Evaluation, Heatmap, evaluate_embedded
 from counterpoint.evaluation.statistics import Estimate
 from counterpoint.files import write_atomically
 from counterpoint.provenance import provenance
 from counterpoint.rewards.curves import MEANING, gains
-from counterpoint.rewards.model import RewardModel, read_run_config
+from counterpoint.rewards.model import RewardModel
 from counterpoint.rewards.page import Line, PlayerView, Point, jpeg, line_chart, make_player, padded, render, signed
 
-Array = NDArray[np.float64]
-
-FIRST = ("loss", "categorical_accuracy", "logits_pos", "logits_neg")
-MOST_CHARTS, MOST_COLUMNS, MOST_NUMBERS = 6, 20, 6
-TASKS, VIDEOS_A_TASK, ASPECT = 5, 6, 1.6
-
-
-def _bar(estimate: Estimate, start: float = 0.0, end: float = 1.0, bad: float | None = None) -> dict[str, float | None]:
-    """Return a number, its interval and a worthless encoder's number, in per cent of the scale."""
-
-    def position(value: float) -> float:
-        shown = value if np.isfinite(value) else estimate.value if np.isfinite(estimate.value) else start
-        return float(np.clip(100 * (shown - start) / (end - start), 0, 100))
-
-    ends = {"place": position(estimate.value), "low": position(estimate.low), "high": position(estimate.high)}
-    return {**ends, "bad": None if bad is None else position(bad)}
-
-
-def _heatmap_view(heatmap: Heatmap) -> dict[str, Any]:
-    """Return DecisionNCE's Figure 6: blue above zero, orange below, full colour (`reach`) at the largest score.
-
-    Of more than `MOST_COLUMNS` instructions, the first are shown.
-    """
-    names = heatmap.columns[:MOST_COLUMNS]
-    shown = [
-        (row, values[: len(names)]) for row, values in zip(heatmap.rows, heatmap.values, strict=True) if row in names
-    ]
-    reach = max(abs(value) for _, values in shown for value in values) or 1.0
-    rows = [
-        {
-            "number": names.index(row) + 1,
-            "name": row,
-            "cells": [
-                {
-                    "kind": "pos" if value >= 0 else "neg",
-                    "opacity": round(abs(value) / reach, 3),
-                    "text": signed(value, 2),
-                    "own": column == row,
-                    "column": column,
-                }
-                for column, value in zip(names, values, strict=True)
-            ],
-        }
-        for row, values in shown
-    ]
-    numbers = len(names) <= MOST_NUMBERS
-    columns = range(1, len(names) + 1)
-    return {"title": heatmap.name, "names": names, "columns": columns, "rows": rows, "numbers": numbers, "reach": reach}
-
-
-def _training_charts(lines: Sequence[Mapping[str, Any]]) -> list[tuple[str, Markup]]:
-    """Return one chart a metric from the lines of `metrics.jsonl`, training beside validation; the loss first."""
-    names = {name for line in lines for name, value in line.items() if _is_result(name, value)}
-    held_out = {name for line in lines if line["split"] == "val" for name in line}
-    ordered = sorted(names, key=lambda name: (_rank(name), name not in held_out, name))
-    return [(_words(name), _training_chart(name, lines)) for name in ordered[:MOST_CHARTS]]
-
-
-def _trajectories(embedded: EmbeddedVideos) -> tuple[Markup, dict[str, str]]:
-    """Return AcTOL's Figure 5, videos as lines in the plane of two principal directions, and each instruction's colour.
-
-    PCA and not t-SNE: it is linear, has no seed, and cannot invent clusters or cut a path in two. Embeddings have unit
-    length, as in the cosine. Both axes have one scale.
-    """
-    units = [v / np.maximum(np.linalg.norm(v, axis=1, keepdims=True), 1e-12) for v in embedded.videos]
-    cloud = np.concatenate(units)
-    centre = cloud.mean(axis=0)
-    _, widths, axes = np.linalg.svd(cloud - centre, full_matrices=False)
-    plane = np.zeros((2, cloud.shape[1]))
-    plane[: len(axes)] = axes[:2]
-    share = np.zeros(2)
-    share[: len(widths)] = widths[:2] ** 2 / max(float((widths**2).sum()), 1e-12)
-    chosen = list(dict.fromkeys(embedded.own.tolist()))[:TASKS]
-    lines, points = [], []
-    for colour, own in enumerate(chosen):
-        members = [at for at, instruction in enumerate(embedded.own) if instruction == own][:VIDEOS_A_TASK]
-        for number, at in enumerate(members):
-            x, y = plane @ (units[at] - centre).T
-            label = embedded.instructions[own] if number == len(members) - 1 else ""
-            lines.append(Line(x.tolist(), y.tolist(), f"c{colour}", label))
-            points.append(Point(float(x[-1]), float(y[-1]), f"c{colour}"))
-    x_range, y_range = _one_scale(lines)
-    chart = line_chart(
-        lines,
-        x_label=f"first principal direction ({share[0]:.0%} of the variance)",
-        y_label=f"second principal direction ({share[1]:.0%} of the variance)",
-        summary="Held-out videos as lines through the embedding space, coloured by instruction",
-        x_range=x_range,
-        y_range=y_range,
-        points=points,
-    )
-    return chart.html, {embedded.instructions[own]: f"c{colour}" for colour, own in enumerate(chosen)}
-
-
-def _one_scale(lines: Sequence[Line]) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return ranges with one scale for both axes, in a plot `ASPECT` times as wide as high."""
-    left, right = padded(min(min(line.x) for line in lines), max(max(line.x) for line in lines))
-    low, high = padded(min(min(line.y) for line in lines), max(max(line.y) for line in lines))
-    width, height = right - left, high - low
-    wider, higher = max(width, ASPECT * height), max(height, width / ASPECT)
-    return (
-        ((left + right - wider) / 2, (left + right + wider) / 2),
-        ((low + high - higher) / 2, (low + high + higher) / 2),
-    )
-
-
-def _training_chart(name: str, lines: Sequence[Mapping[str, Any]]) -> Markup:
-    plotted, ends = [], []
-    for split, kind, label in (("train", "rest", "training"), ("val", "c0", "validation")):
-        points = [(line["step"], line[name]) for line in lines if line["split"] == split and name in line]
-        if points:
-            steps, values = zip(*points, strict=True)
-            plotted.append(Line(steps, values, kind, label))
-            ends.append(Point(steps[-1], values[-1], kind))
-    return line_chart(
-        plotted, x_label="optimiser steps", y_label=_words(name), summary=f"{_words(name)} over training", points=ends
-    ).html
-
-
-def _is_result(name: str, value: object) -> bool:
-    """Return whether a logged number is a result, unlike the step and the learning rate."""
-    return name not in ("step", "lr") and isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _rank(name: str) -> int:
-    return FIRST.index(name) if name in FIRST else len(FIRST)
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ").replace("/", " ")
-
-
 TEMPLATES = Path(__file__).parent / "templates"
+SPLITS = ("test", "val", "validation")
+FIRST = ("loss", "categorical_accuracy", "logits_pos", "logits_neg")
+MOST_CHARTS, MOST_COLUMNS = 6, 20
+TASKS, VIDEOS_A_TASK, ASPECT = 5, 6, 1.6
 PLAYERS, IMAGES, IMAGE_SIDE = 6, 48, 224
 """Videos on the page, images of each, and their longer side in pixels: about three megabytes."""
 
@@ -187,27 +61,26 @@ def write_report(
         BadInputError: An unfinished run, one whose encoder has no language, or data that cannot be evaluated.
         MissingExtraError: The extra `report` is not installed.
     """
-    config = read_run_config(run)
+    config = _read_config(run / "config.json")
     rewards = RewardModel.from_pretrained(run, device=device)
-    if rewards.form not in CURVES:
-        way = "--goal IMAGE" if rewards.form == "goal" else "--instruction TEXT"
-        found = f"an encoder for the reward {rewards.form!r}, whose frames and instructions share no space"
-        hint = f"plot its rewards: counterpoint reward VIDEO {way} --model {run}"
-        raise BadInputError(run, found, "one that compares frames with instructions", hint)
+    way = "--goal IMAGE" if rewards.form == "goal" else "--instruction TEXT"
+    found = f"an encoder for the reward {rewards.form!r}, whose frames and instructions share no space"
+    hint = f"plot its rewards: counterpoint reward VIDEO {way} --model {run}"
+    require(rewards.form in CURVES, run, found, "one that compares frames with instructions", hint)
     held_out = open_held_out(config, run / "config.json", data, split, most=max_videos, seed=seed)
     embedded = embed_store(rewards.encoder, held_out.store, max_frames=max_frames)
     evaluation = evaluate_embedded(embedded, form=rewards.form, seed=seed)
-    origin = provenance()
+    objective = config.get("objective", "unknown")
     about = {
         "run": run.resolve().name,
-        "objective": _objective(config),
+        "objective": objective.get("name", "unknown") if isinstance(objective, Mapping) else str(objective),
         "data": str(held_out.path),
         "split": held_out.split,
         "episodes_the_run_was_trained_on": held_out.seen,
         "episodes_left_out": held_out.left_out,
         "episodes_drawn_from": held_out.drawn_from,
         "max_frames": max_frames,
-        "provenance": origin,
+        "provenance": provenance(),
         "trained_with": config.get("provenance"),
     }
     result = json.dumps(about | {"evaluation": json.loads(evaluation.to_json())}, indent=2) + "\n"
@@ -220,7 +93,7 @@ def write_report(
         width=embedded.text.shape[1],
         meaning=MEANING,
         players=_players(embedded, held_out.source, evaluation),
-        heatmaps=[_heatmap_view(heatmap) for heatmap in evaluation.heatmaps],
+        heatmaps=[_shown(heatmap) for heatmap in evaluation.heatmaps],
         trajectories=_trajectories(embedded),
         training=_training_charts(_metrics(run / "metrics.jsonl")),
         bar=_bar,
@@ -232,70 +105,213 @@ def write_report(
     return run / "report.html"
 
 
-def _objective(config: Mapping[str, Any]) -> str:
-    section = config.get("objective", "unknown")
-    return str(section.get("name", "unknown")) if isinstance(section, Mapping) else str(section)
+def _read_config(path: Path) -> dict[str, Any]:
+    require(path.is_file(), path, "no such file", "a run's folder", "give the folder that training wrote")
+    try:
+        config = json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise BadInputError(path, f"broken JSON ({error})", "a run's configuration", "restore the file") from None
+    require(isinstance(config, dict), path, type(config).__name__, "a JSON object", "restore the file")
+    return dict(config)
 
 
 def _metrics(path: Path) -> list[dict[str, Any]]:
     """Return the lines of `metrics.jsonl` without a last line that a kill left half-written."""
-    if not path.is_file():
-        return []
-    found: list[dict[str, Any]] = []
-    lines = path.read_text().splitlines()
-    for number, text in enumerate(lines):
+    texts = path.read_text().splitlines() if path.is_file() else []
+    lines: list[dict[str, Any]] = []
+    for number, text in enumerate(texts, start=1):
         try:
             line = json.loads(text)
-            found.append({**line, "step": line["step"], "split": line["split"]})
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            if number < len(lines) - 1:
-                where, hint = f"{path}, line {number + 1}", "restore the file, or delete it for a report without curves"
-                raise BadInputError(where, f"{text[:60]!r}", 'an object with "step" and "split"', hint) from error
-    return found
+            lines.append({**line, "step": line["step"], "split": line["split"]})
+        except (json.JSONDecodeError, KeyError, TypeError):
+            hint = "restore the file, or delete it for a report without curves"
+            expected = 'an object with "step" and "split"'
+            require(number == len(texts), f"{path}, line {number}", repr(text[:60]), expected, hint)
+    return lines
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Episodes to report on.
+
+    Attributes:
+        store: Frames as the encoder was trained on them.
+        source: The same episodes as recorded, for images.
+        path: The data set.
+        split: Name of the split; `None` for all episodes.
+        seen: Whether the run may have been trained on them.
+        left_out: Number of episodes without an instruction or of one step.
+        drawn_from: Number of episodes before a sample was taken.
+    """
+
+    store: EpisodeStore
+    source: EpisodeStore
+    path: Path
+    split: str | None
+    seen: bool
+    left_out: int
+    drawn_from: int
+
+
+def open_held_out(
+    config: Mapping[str, Any], where: Path, data: Path | None, split: str | None, *, most: int, seed: int
+) -> HeldOut:
+    """Open the episodes to report on.
+
+    Args:
+        config: The run's configuration: `data.path`, `data.size`, `data.camera` and `data.cache`.
+        where: Its file, for errors.
+        data: Another data set; the run's own by default.
+        split: Name of the split; by default the first of `test`, `val` and `validation`, or all episodes of a data set
+            without splits.
+        most: Greatest number of episodes; of more, a sample is taken.
+        seed: Random seed of that sample.
+
+    Raises:
+        BadInputError: A key or the data set is missing, or the data set has no such split.
+    """
+    found: Any = config.get("data")
+    section = found if isinstance(found, Mapping) else {}
+    good, hint = "path" in section and isinstance(section.get("size"), int), "give a run of this version"
+    require(good, where, "no data.path or data.size", "the configuration that training writes", hint)
+    path = Path(data or section["path"])
+    require(path.exists(), path, "no such data set", "the run's data", "say where it is: --data PATH")
+    splits = split_names(path)
+    chosen = split or next((name for name in SPLITS if name in splits), None)
+    hint = "name the split to report on: --split NAME (the training split flatters the encoder)"
+    require(chosen is not None or not splits, path, f"splits {list(splits)}", f"one of {list(SPLITS)}", hint)
+    source = open_dataset(path, split=chosen)
+    camera = section.get("camera") or source.cameras[0]
+    store = cached(source, size=section["size"], root=section.get("cache"), cameras=(camera,))
+    good_ones = [at for at, info in enumerate(store.episodes) if info.length > 1 and info.instruction.strip()]
+    require(good_ones, path, "no episode with an instruction", "some", "report on instructed episodes")
+    sample = np.random.default_rng(seed).choice(len(good_ones), min(most, len(good_ones)), replace=False)
+    kept = [good_ones[at] for at in sorted(sample.tolist())]
+    own = path.resolve() == Path(section["path"]).resolve()
+    return HeldOut(
+        store=SubsetStore(store, kept),
+        source=SubsetStore(source, kept),
+        path=path,
+        split=chosen,
+        seen=own and chosen in (None, section.get("train_split", "train")),
+        left_out=len(store.episodes) - len(good_ones),
+        drawn_from=len(good_ones),
+    )
+
+
+def _bar(estimate: Estimate, start: float = 0.0, end: float = 1.0, bad: float | None = None) -> dict[str, float | None]:
+    """Return a number, its interval and a worthless encoder's number, in per cent of the scale."""
+
+    def position(value: float) -> float:
+        shown = value if np.isfinite(value) else estimate.value if np.isfinite(estimate.value) else start
+        return float(np.clip(100 * (shown - start) / (end - start), 0, 100))
+
+    ends = {"place": position(estimate.value), "low": position(estimate.low), "high": position(estimate.high)}
+    return {**ends, "bad": None if bad is None else position(bad)}
+
+
+def _shown(heatmap: Heatmap) -> dict[str, Any]:
+    """Return DecisionNCE's Figure 6 for the first `MOST_COLUMNS` instructions, and the largest score (`reach`)."""
+    names = heatmap.columns[:MOST_COLUMNS]
+    scores = zip(heatmap.rows, heatmap.values, strict=True)
+    rows = [(names.index(row), values[: len(names)]) for row, values in scores if row in names]
+    reach = max(abs(value) for _, values in rows for value in values) or 1.0
+    return {"title": heatmap.name, "names": names, "rows": rows, "reach": reach}
+
+
+def _training_charts(lines: Sequence[Mapping[str, Any]]) -> list[tuple[str, Markup]]:
+    """Return one chart a metric from the lines of `metrics.jsonl`, training beside validation; the loss first."""
+    numbers = {name for line in lines for name, value in line.items() if isinstance(value, int | float)}
+    held_out = {name for line in lines if line["split"] == "val" for name in line}
+
+    def rank(name: str) -> tuple[int, bool, str]:
+        return FIRST.index(name) if name in FIRST else len(FIRST), name not in held_out, name
+
+    charts = []
+    for name in sorted(numbers - {"step", "lr"}, key=rank)[:MOST_CHARTS]:
+        plotted, ends, words = [], [], name.replace("_", " ").replace("/", " ")
+        for split, kind, label in (("train", "rest", "training"), ("val", "c0", "validation")):
+            points = [(line["step"], line[name]) for line in lines if line["split"] == split and name in line]
+            if points:
+                steps, values = zip(*points, strict=True)
+                plotted.append(Line(steps, values, kind, label))
+                ends.append(Point(*points[-1], kind))
+        summary = f"{words} over training"
+        chart = line_chart(plotted, x_label="optimiser steps", y_label=words, summary=summary, points=ends)
+        charts.append((words, chart.html))
+    return charts
+
+
+def _trajectories(embedded: EmbeddedVideos) -> tuple[Markup, dict[str, str]]:
+    """Return AcTOL's Figure 5, videos as lines in the plane of two principal directions, and each instruction's colour.
+
+    PCA and not t-SNE: it is linear, has no seed, and cannot invent clusters or cut a path in two. Embeddings have unit
+    length, as in the cosine. Both axes have one scale, in a plot `ASPECT` times as wide as high.
+    """
+    units = [v / np.maximum(np.linalg.norm(v, axis=1, keepdims=True), 1e-12) for v in embedded.videos]
+    cloud = np.concatenate(units)
+    centre = cloud.mean(axis=0)
+    _, widths, axes = np.linalg.svd(cloud - centre, full_matrices=False)
+    plane, share = np.zeros((2, cloud.shape[1])), np.zeros(2)
+    plane[: len(axes)] = axes[:2]
+    share[: len(widths)] = widths[:2] ** 2 / max(float((widths**2).sum()), 1e-12)
+    colours: dict[int, str] = {}
+    members: dict[int, int] = {}
+    lines, points, across, down = [], [], [], []
+    for unit, own in zip(units, embedded.own.tolist(), strict=True):
+        if len(colours) < TASKS:
+            colours.setdefault(own, f"c{len(colours)}")
+        members[own] = members.get(own, 0) + 1
+        if own in colours and members[own] <= VIDEOS_A_TASK:
+            x, y = (plane @ (unit - centre).T).tolist()
+            across.append(x)
+            down.append(y)
+            lines.append(Line(x, y, colours[own], embedded.instructions[own] if members[own] == 1 else ""))
+            points.append(Point(x[-1], y[-1], colours[own]))
+    edges = [padded(min(map(min, values)), max(map(max, values))) for values in (across, down)]
+    span = max(edges[0][1] - edges[0][0], ASPECT * (edges[1][1] - edges[1][0]))
+    x_range, y_range = (
+        ((low + high - wide) / 2, (low + high + wide) / 2)
+        for (low, high), wide in zip(edges, (span, span / ASPECT), strict=True)
+    )
+    chart = line_chart(
+        lines,
+        x_label=f"first principal direction ({share[0]:.0%} of the variance)",
+        y_label=f"second principal direction ({share[1]:.0%} of the variance)",
+        summary="Held-out videos as lines through the embedding space, coloured by instruction",
+        x_range=x_range,
+        y_range=y_range,
+        points=points,
+    )
+    return chart.html, {embedded.instructions[own]: colour for own, colour in colours.items()}
 
 
 def _players(embedded: EmbeddedVideos, source: EpisodeStore, evaluation: Evaluation) -> list[tuple[str, PlayerView]]:
     """Return the first video of each of the first instructions, on one range of values: (instruction, player)."""
-    curves = [gains(curve, evaluation.form) for curve in reward_curves(embedded, evaluation.form)]
-    first = {int(own): at for at, own in reversed(list(enumerate(embedded.own)))}
-    chosen = [first[own] for own in sorted(first, key=lambda own: first[own])][:PLAYERS]
-    shown = np.concatenate([curves[at].ravel() for at in chosen])
-    y_range = padded(float(shown.min()), float(shown.max()))
-    return [_player(embedded, source, evaluation, at, curves[at], y_range) for at in chosen]
-
-
-def _player(
-    embedded: EmbeddedVideos,
-    source: EpisodeStore,
-    evaluation: Evaluation,
-    at: int,
-    curve: Array,
-    y_range: tuple[float, float],
-) -> tuple[str, PlayerView]:
-    own, steps = int(embedded.own[at]), embedded.steps[at]
-    seconds = source.timestamps(at)[steps].tolist()
-    others = sorted((i for i in range(len(curve)) if i != own), key=lambda i: curve[i, -1])
-    strongest, rest = others[-1], others[:-1]
-    grey = [Line(seconds, curve[i].tolist(), "rest") for i in rest]
-    if grey:  # the middle line has the label
-        middle = len(grey) // 2
-        label = f"{len(grey)} other instruction{'s' if len(grey) > 1 else ''}"
-        grey[middle] = Line(grey[middle].x, grey[middle].y, "rest", label)
-    lines = [
-        *grey,
-        Line(seconds, curve[strongest].tolist(), "c1", embedded.instructions[strongest], live=True),
-        Line(seconds, curve[own].tolist(), "c0", embedded.instructions[own], live=True),
-    ]
-    gained = evaluation.form == "potential"
-    shown = spread(len(steps), IMAGES)
-    frames = source.frames(at, steps[shown])
-    view = make_player(
-        lines,
-        seconds,
-        steps.tolist(),
-        {int(p): jpeg(frame, side=IMAGE_SIDE, quality=70) for p, frame in zip(shown, frames, strict=True)},
-        y_label="reward gained (change of the cosine)" if gained else "reward (cosine)",
-        summary=f"Reward of a video of {embedded.instructions[own]!r} under all instructions",
-        y_range=y_range,
-    )
-    return embedded.instructions[own], view
+    chosen = [embedded.own.tolist().index(own) for own in dict.fromkeys(embedded.own.tolist())][:PLAYERS]
+    curves = [gains(CURVES[evaluation.form](embedded.videos[at], embedded.text), evaluation.form) for at in chosen]
+    y_range = padded(min(float(curve.min()) for curve in curves), max(float(curve.max()) for curve in curves))
+    players = []
+    for at, curve in zip(chosen, curves, strict=True):
+        own, steps, shown = int(embedded.own[at]), embedded.steps[at], spread(len(embedded.steps[at]), IMAGES)
+        seconds = source.timestamps(at)[steps].tolist()
+        *rest, strongest = sorted((i for i in range(len(curve)) if i != own), key=lambda i: curve[i, -1])
+        lines = [Line(seconds, curve[i].tolist(), "rest") for i in rest]
+        if rest:  # the middle line has the label
+            label = f"{len(rest)} other instruction{'s' if len(rest) > 1 else ''}"
+            lines[len(rest) // 2] = replace(lines[len(rest) // 2], label=label)
+        for i, kind in ((strongest, "c1"), (own, "c0")):
+            lines.append(Line(seconds, curve[i].tolist(), kind, embedded.instructions[i], live=True))
+        frames = zip(shown, source.frames(at, steps[shown]), strict=True)
+        gained = evaluation.form == "potential"
+        view = make_player(
+            lines,
+            seconds,
+            steps.tolist(),
+            {int(number): jpeg(frame, side=IMAGE_SIDE, quality=70) for number, frame in frames},
+            y_label="reward gained (change of the cosine)" if gained else "reward (cosine)",
+            summary=f"Reward of a video of {embedded.instructions[own]!r} under all instructions",
+            y_range=y_range,
+        )
+        players.append((embedded.instructions[own], view))
+    return players

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
 
 from counterpoint.data.draws import StartGoal, sample_rng
 from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.towers import RewardForm
 from counterpoint.errors import BadInputError, require
 from counterpoint.evaluation import metrics
-from counterpoint.evaluation.embedded import EmbeddedVideos, embed_paraphrases, embed_store
-from counterpoint.evaluation.probes import representation_estimates
-from counterpoint.evaluation.statistics import Estimate, mean_bca, mean_where_defined, wilson
+from counterpoint.evaluation.embedded import EmbeddedVideos, embed_store
+from counterpoint.evaluation.statistics import (
+    Estimate,
+    mean_bca,
+    mean_percentile,
+    mean_where_defined,
+    statistic_percentile,
+    wilson,
+)
 from counterpoint.rewards.model import (
     Embedder,
     SegmentScore,
-    as_form,
     cosine,
+    embed_text,
     potential,
     potential_gain,
     transition,
@@ -82,7 +87,7 @@ class Evaluation:
 
     def to_json(self) -> str:
         """Return strict JSON: undefined numbers are null."""
-        return json.dumps(_nan_to_none(asdict(self)), indent=2) + "\n"
+        return TypeAdapter(Evaluation).dump_json(self, indent=2).decode() + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Evaluation:
@@ -92,31 +97,10 @@ class Evaluation:
             BadInputError: Other text.
         """
         try:
-            tree = json.loads(text)
-            tree["estimates"] = {name: _estimate(parts) for name, parts in tree["estimates"].items()}
-            tree["heatmaps"] = tuple(Heatmap(**_tuples(parts)) for parts in tree["heatmaps"])
-            return cls(**{**tree, "instructions": tuple(tree["instructions"])})
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BadInputError("evaluation", f"{error!r}", "JSON by Evaluation.to_json", "evaluate again") from None
-
-
-def _nan_to_none(tree: Any) -> Any:
-    if isinstance(tree, Mapping):
-        return {name: _nan_to_none(value) for name, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return [_nan_to_none(value) for value in tree]
-    return None if isinstance(tree, float) and not math.isfinite(tree) else tree
-
-
-def _estimate(parts: Mapping[str, Any]) -> Estimate:
-    values: dict[str, Any] = {name: math.nan if value is None else value for name, value in parts.items()}
-    return Estimate(**values)
-
-
-def _tuples(tree: Any) -> Any:
-    if isinstance(tree, Mapping):
-        return {name: _tuples(value) for name, value in tree.items()}
-    return tuple(_tuples(value) for value in tree) if isinstance(tree, list) else tree
+            return TypeAdapter(cls).validate_json(text)
+        except ValidationError as error:
+            found = error.errors()[0]["msg"]
+            raise BadInputError("evaluation", found, "JSON by Evaluation.to_json", "evaluate again") from None
 
 
 Array = NDArray[np.float64]
@@ -126,6 +110,8 @@ CURVES: Mapping[RewardForm, Curve] = {"potential": potential, "transition": tran
 SEGMENTS: Mapping[RewardForm, SegmentScore] = {"potential": potential_gain, "transition": transition_score}
 SHORT = 0.2
 """A short segment is a fifth of its video."""
+DRAWS, TRAJECTORIES = 5, 100
+"""DecisionNCE's Table 2 (Appendix E.3): five samples of a hundred trajectories."""
 
 
 def evaluate_encoder(
@@ -152,20 +138,22 @@ def evaluate_encoder(
         max_frames: Greatest number of embedded frames of an episode, evenly spread.
 
     Raises:
-        BadInputError: A store or instructions that cannot be evaluated; see `embed_store`.
+        BadInputError: A store or instructions that cannot be evaluated (see `embed_store`), or an instruction without
+            a paraphrase.
     """
     embedded = embed_store(encoder, store, instructions=instructions, camera=camera, max_frames=max_frames)
-    said = embed_paraphrases(encoder, embedded.instructions, paraphrases) if paraphrases else []
-    return evaluate_embedded(embedded, form=form, seed=seed, paraphrases=said)
+    said = [(paraphrases or {}).get(text, ()) for text in embedded.instructions]
+    missing = [text for text, others in zip(embedded.instructions, said, strict=True) if not others]
+    require(not (paraphrases and missing), "paraphrases", f"none of {missing}", "one or more of each", "add some")
+    rounds = [embed_text(encoder, texts) for texts in zip(*said, strict=False)]
+    return evaluate_embedded(embedded, form=form, seed=seed, paraphrases=rounds)
 
 
 def evaluate_embedded(
     embedded: EmbeddedVideos, *, form: RewardForm = "potential", seed: int = 0, paraphrases: Sequence[Array] = ()
 ) -> Evaluation:
     """Evaluate embeddings; `paraphrases` are text embeddings [L, D], each a paraphrase of the instructions."""
-    form = as_form(form)
-    hint = "score it with counterpoint reward"
-    require(form in CURVES, "form", form, "a form that compares frames with language: potential or transition", hint)
+    require(form in CURVES, "form", form, " or ".join(CURVES), "score other forms with counterpoint reward")
     estimates: dict[str, Estimate] = {}
     for name in CURVES:
         of_form = {
@@ -270,7 +258,7 @@ def _grounding_estimates(
         hits = np.mean([metrics.matched(row, own) for row in by_segment], axis=0)
         found[f"accuracy_{name}_segments"] = mean_where_defined(hits, strata, seed=seed)
     if paraphrases:
-        said = [segment_scores(embedded.in_other_words(text), score, 1.0, seed)[:, 0] for text in paraphrases]
+        said = [segment_scores(replace(embedded, text=text), score, 1.0, seed)[:, 0] for text in paraphrases]
         hits = np.mean([metrics.matched(row, own) for row in said], axis=0)
         found["accuracy_paraphrases"] = mean_where_defined(hits, strata, seed=seed)
     return found
@@ -289,3 +277,76 @@ def _heatmap(embedded: EmbeddedVideos, name: str, segments: Float[Array, "V K L"
 
 def _share(hits: NDArray[np.bool_]) -> Estimate:
     return wilson(int(hits.sum()), len(hits))
+
+
+def representation_estimates(embedded: EmbeddedVideos, seed: int) -> dict[str, Estimate]:
+    """Return every number on the space itself, by name; none depends on the reward's form."""
+    found = {**_smoothness(embedded, seed), **_first_frames(embedded, seed)}
+    found["effective_rank"] = metrics.effective_rank_estimate(embedded.videos)
+    probe = metrics.time_probe(embedded.videos, seed=seed)
+    return found if probe is None else {**found, "time_probe_r2": probe}
+
+
+def _smoothness(embedded: EmbeddedVideos, seed: int) -> dict[str, Estimate]:
+    """Return AcTOL's two properties beside those of the same frames in random order, at unit length."""
+    found: dict[str, list[float]] = {}
+    for number, (video, steps, own) in enumerate(zip(embedded.videos, embedded.steps, embedded.own, strict=True)):
+        times = steps.astype(np.float64)
+        similarity = potential(video, embedded.text[own : own + 1])[0]
+        unit = video / np.maximum(np.linalg.norm(video, axis=1, keepdims=True), 1e-12)
+        shuffled = sample_rng(seed, number, "shuffle").permutation(len(video))
+        for name, value in {
+            "ordering": metrics.ordering(similarity, times),
+            "ordering_shuffled": metrics.ordering(similarity[shuffled], times),
+            "step_norm": float(metrics.step_norms(unit).mean()),
+            "step_norm_shuffled": float(metrics.step_norms(unit[shuffled]).mean()),
+            "jump_ratio": metrics.jump_ratio(unit),
+            "bridge_residual": metrics.bridge_residual(unit, times),
+            "bridge_residual_shuffled": metrics.bridge_residual(unit[shuffled], times),
+        }.items():
+            found.setdefault(name, []).append(value)
+    own_instructions = embedded.own.tolist()
+    return {name: mean_where_defined(np.array(values), own_instructions, seed=seed) for name, values in found.items()}
+
+
+def _first_frames(embedded: EmbeddedVideos, seed: int) -> dict[str, Estimate]:
+    """Return DecisionNCE's Table 2, and beside it centred embeddings and last and random frames.
+
+    The language mean is over the videos' instructions, as annotations are averaged in the paper. Centred embeddings
+    have the mean over all frames of all videos subtracted.
+    """
+    rng, count = sample_rng(seed, 0, "table 2"), len(embedded.videos)
+    draws = [rng.choice(count, min(TRAJECTORIES, count), replace=False) for _ in range(DRAWS)]
+    anywhere = [int(rng.integers(len(video))) for video in embedded.videos]
+    frames = {"first": embedded.first(), "last": embedded.last(), "random": embedded.frames_at(anywhere)}
+    language = embedded.text[embedded.own].mean(axis=0)
+    centre = np.mean([video.mean(axis=0) for video in embedded.videos], axis=0)
+    found = {}
+    for ending, offset in (("", 0.0), ("_centred", centre)):
+        for name, rows in frames.items():
+            found[f"{name}_frame_similarity{ending}"] = _pairwise(rows - offset, draws, seed)
+        found[f"first_frame_to_language{ending}"] = _to_target(frames["first"] - offset, language, draws, seed)
+    return found
+
+
+def _pairwise(rows: Float[Array, "V D"], draws: list[NDArray[np.int64]], seed: int) -> Estimate:
+    """Return the mean over the samples; the interval resamples their videos and pairs no video with itself."""
+    used = np.unique(np.concatenate(draws))
+    gram = cosine(rows[used], rows[used])
+
+    def statistic(drawn: NDArray[np.int64]) -> float:
+        weight = np.bincount(drawn, minlength=len(used)).astype(np.float64)
+        pairs = weight.sum() ** 2 - (weight**2).sum()
+        inside = weight @ gram @ weight - (weight**2) @ np.diag(gram)
+        return float(inside / pairs) if pairs else math.nan
+
+    value = float(np.mean([metrics.pairwise_cosine(rows[draw]) for draw in draws]))
+    return replace(statistic_percentile(statistic, len(used), seed=seed), value=value)
+
+
+def _to_target(
+    rows: Float[Array, "V D"], target: Float[Array, " D"], draws: list[NDArray[np.int64]], seed: int
+) -> Estimate:
+    used = np.unique(np.concatenate(draws))
+    value = float(np.mean([metrics.cosine_to(rows[draw], target) for draw in draws]))
+    return replace(mean_percentile(cosine(rows[used], target[None])[:, 0], seed=seed), value=value)

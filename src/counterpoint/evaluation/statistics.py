@@ -7,18 +7,21 @@ instructions differ in difficulty. Intervals of shares stay within [0, 1].
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import nan
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
+from pydantic import BeforeValidator
 
 from counterpoint.errors import import_extra, require
 
 Array = NDArray[np.float64]
 LEVEL = 0.95
+Number = Annotated[float, BeforeValidator(lambda value: nan if value is None else value)]
+"""A float; JSON's null is read as `nan`."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +36,15 @@ class Estimate:
         method: Name of the interval's method.
     """
 
-    value: float
-    low: float
-    high: float
+    value: Number
+    low: Number
+    high: Number
     n: int
     method: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the attributes; `nan`, which JSON lacks, becomes `None`."""
+        return {name: None if found != found else found for name, found in asdict(self).items()}
 
     def __str__(self) -> str:
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}] (n={self.n})"

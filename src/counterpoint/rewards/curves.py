@@ -114,7 +114,7 @@ def reward_command(
     image = None if goal is None else _read_image(goal)
     rewards = RewardModel.from_pretrained(model, device=device, form=form)
     if image is None:
-        rewards.check_language(rewards.form)
+        rewards.check_form(rewards.form, instructed=True)
     written: list[Path] = []
     failed: list[BadInputError] = []
     with ProgressBar("Rewards", len(videos), "videos") as progress:

@@ -12,11 +12,10 @@ A transition that does not exist (t = 0, or a frame that looks like the first) s
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, get_args
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -24,8 +23,9 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from counterpoint.encoders import preprocess
 from counterpoint.encoders.towers import RewardForm
-from counterpoint.errors import BadInputError, require
+from counterpoint.errors import require
 
 Array = NDArray[np.float64]
 Video = TypeVar("Video", NDArray[Any], Tensor)
@@ -53,7 +53,8 @@ class Embedder(Protocol):
 
 def cosine(left: Float[Array, "N D"], right: Float[Array, "L D"]) -> Float[Array, "N L"]:
     """Return the cosine of every row of `left` with every row of `right`; 0 where either is the zero vector."""
-    similarity: Array = _unit(left) @ _unit(right).T
+    lengths = np.outer(np.linalg.norm(left, axis=1), np.linalg.norm(right, axis=1))
+    similarity: Array = left @ right.T / np.where(lengths == 0.0, 1.0, lengths)
     return similarity
 
 
@@ -114,24 +115,13 @@ def check_frames(frames: NDArray[Any] | Tensor) -> Tensor:
     Raises:
         BadInputError: Anything else.
     """
-
-    def check(ok: bool, found: str, hint: str) -> None:
-        require(ok, "frames", found, "[T, H, W, 3], uint8 in [0, 255] or float in [0, 1]", hint)
-
-    check(isinstance(frames, np.ndarray | Tensor), type(frames).__name__, "stack them: np.stack(frames)")
-    first = frames.ndim == 4 and frames.shape[1] == 3
-    hint = "move the channels last" if first else "give the RGB frames of one video"
-    check(frames.ndim == 4 and frames.shape[-1] == 3, f"shape {tuple(frames.shape)}", hint)
-    check(0 not in frames.shape, f"no pixels, shape {tuple(frames.shape)}", "give at least one frame")
-    name = str(frames.dtype).removeprefix("torch.")
-    known = name in ("uint8", "float16", "float32", "float64")
-    check(known, f"dtype {name}", "convert to uint8, or divide to [0, 1] as float32")
+    known = isinstance(frames, Tensor) or (isinstance(frames, np.ndarray) and frames.dtype.kind in "biuf")
+    found = f"{frames.dtype} {list(frames.shape)}" if known else type(frames).__name__
+    hint = "give the frames of one video: np.stack(frames)"
+    require(known and frames.ndim == 4 and len(frames), "frames", found, "numbers [T, H, W, 3], T at least 1", hint)
     pixels = frames if isinstance(frames, Tensor) else torch.from_numpy(np.ascontiguousarray(frames))
-    if pixels.dtype == torch.uint8:
-        return pixels
-    low, high = (float(bound) for bound in pixels.aminmax())  # NaN where any pixel is
-    check(low >= 0 and high <= 1, f"floats in [{low:g}, {high:g}]", "divide by 255, or give uint8")
-    return pixels.float()
+    preprocess.check_frames(pixels)
+    return pixels if pixels.dtype == torch.uint8 else pixels.float()
 
 
 def check_instructions(instructions: str | Sequence[str]) -> list[str]:
@@ -150,15 +140,14 @@ def check_instructions(instructions: str | Sequence[str]) -> list[str]:
 class RewardModel:
     """A reward function of videos: an encoder, read as it was trained.
 
-    Methods take frames [T, H, W, 3], uint8 in [0, 255] or float in [0, 1]. One instruction gives [T] and a list of L
-    gives [L, T], float32, an array for an array and a tensor for a tensor. Bad frames and instructions, and a form
-    that the encoder was not trained for, raise `BadInputError`.
-
     Args:
         encoder: Image and text towers into one space.
-        form: The meaning of `reward`; by default the form that the encoder was trained for (`config.reward_form`).
+        form: The reading; by default the one that the encoder was trained for (`config.reward_form`).
         batch_size: Frames encoded at once, which bounds memory for long videos.
         language_reward: R3M's perceptron G, for the form `language`.
+
+    Raises:
+        BadInputError: A form that the encoder was not trained for.
 
     Example:
         >>> model = RewardModel.from_pretrained("runs/drawer")  # doctest: +SKIP
@@ -175,7 +164,7 @@ class RewardModel:
     ) -> None:
         self.encoder, self.batch_size, self.language_reward = encoder, batch_size, language_reward
         self.trained_form: RewardForm = getattr(getattr(encoder, "config", None), "reward_form", "potential")
-        self.form = self.trained_form if form is None else self.check_form(as_form(form))
+        self.form = self.trained_form if form is None else self.check_form(form)
 
     @classmethod
     def from_pretrained(
@@ -186,7 +175,7 @@ class RewardModel:
         Args:
             source: A run's folder, a folder with `config.json` and `model.safetensors`, or a Hub id.
             device: The device that computes.
-            form: The meaning of `reward`, when it is not the form that the encoder was trained for.
+            form: The reading, when it is not the one that the encoder was trained for.
 
         Raises:
             BadInputError: No such folder or model, one that is not trained yet, or another kind of encoder.
@@ -195,61 +184,56 @@ class RewardModel:
         from counterpoint.encoders.hub import saved_kind
 
         kind = saved_kind(source)
-        hint = (
-            "reward and report read encoders of language; `counterpoint evaluate` measures policies and agents, also "
-        )
-        hint += "those that `counterpoint train` puts on an encoder for control"
+        hint = "measure policies and agents, and encoders for control through them, by `counterpoint evaluate`"
         require(kind == "dual_encoder", source, f"kind {kind!r}", "an encoder of frames and instructions", hint)
         encoder = DualEncoder.from_pretrained(source, map_location=str(device))
         return cls(encoder, form=form, language_reward=_language_reward(Path(source), str(device)))
 
-    def check_form(self, form: RewardForm) -> RewardForm:
-        """Return `form`, if the encoder was trained for it.
+    def check_form(self, form: RewardForm, *, instructed: bool = False) -> RewardForm:
+        """Return `form`, if the encoder was trained for it and, when `instructed`, if it reads instructions.
 
         Raises:
-            BadInputError: A form that reads language of an encoder whose space has none (VIP, TCN, R3M).
+            BadInputError: Another form; VIP, TCN and R3M align no frame with a text.
         """
         only = {"goal": ("goal",), "language": ("language", "goal")}.get(self.trained_form)
         works = only or ("potential", "transition", "goal")
-        ways = " or ".join("a goal image (--goal IMAGE)" if way == "goal" else f"the form {way}" for way in works)
-        require(
-            form in works and (form != "language" or self.language_reward is not None),
-            f"the reward form {form!r}",
-            f"an encoder trained for {self.trained_form!r}" + ("" if only else ", without R3M's language reward"),
-            "a form that it was trained for",
-            f"use {ways}",
-        )
+        good = form in works and not (instructed and form == "goal")
+        good = good and (form != "language" or self.language_reward is not None)
+        trained = f"an encoder trained for {self.trained_form!r}" + ("" if only else ", without R3M's language reward")
+        ways = [f"the form {way}" for way in works if way != "goal"] + ["a goal image (goal=, --goal IMAGE)"]
+        found = "an instruction" if form == "goal" else trained
+        require(good, f"the reward form {form!r}", found, " or ".join(ways), "use what the encoder was trained for")
         return form
 
-    def potential(self, frames: Video, instructions: str | Sequence[str]) -> Video:
-        """Return S(phi(o_t), psi(l)) of every frame."""
-        return self._score("potential", frames, instructions)
+    def reward(
+        self,
+        frames: Video,
+        instructions: str | Sequence[str] = (),
+        *,
+        goal: Video | None = None,
+        form: RewardForm | None = None,
+    ) -> Video:
+        """Return the reward of every frame, float32, an array for an array and a tensor for a tensor.
 
-    def transition(self, frames: Video, instructions: str | Sequence[str]) -> Video:
-        """Return S(phi(o_t) - phi(o_0), psi(l)) of every frame, 0 at t = 0."""
-        return self._score("transition", frames, instructions)
+        Args:
+            frames: [T, H, W, 3], uint8 in [0, 255] or float in [0, 1].
+            instructions: One gives [T], a list of L gives [L, T].
+            goal: A goal image [H, W, 3] in their stead, which gives [T].
+            form: Another reading than `self.form`: see the module's docstring.
 
-    def language(self, frames: Video, instructions: str | Sequence[str]) -> Video:
-        """Return R3M's G(phi(o_0), phi(o_t), psi(l)) of every frame, in (0, 1)."""
-        return self._score("language", frames, instructions)
-
-    def steps(self, frames: Video, instructions: str | Sequence[str]) -> Video:
-        """Return what each step adds to the potential (DecisionNCE, Eq. 3): [T-1] or [L, T-1]."""
-        text = embed_text(self.encoder, instructions)
-        self.check_language("potential")
-        curves = np.diff(potential(embed_frames(self.encoder, frames, self.batch_size), text), axis=1)
-        return _like(frames, curves[0] if isinstance(instructions, str) else curves)
-
-    def goal(self, frames: Video, goal: Video) -> Video:
-        """Return the reward of every frame [T] for reaching a goal image [H, W, 3]: see the module's docstring."""
-        embedded = embed_frames(self.encoder, frames, self.batch_size)
-        return _like(frames, self.score("goal", embedded, embed_frames(self.encoder, goal[None]))[0])
-
-    def reward(self, frames: Video, instructions: str | Sequence[str] = (), *, goal: Video | None = None) -> Video:
-        """Return the reward that the encoder was trained for, or that `form` names; for a goal image where given."""
+        Raises:
+            BadInputError: Bad frames or instructions, or a form that the encoder was not trained for.
+        """
         if goal is not None:
-            return self.goal(frames, goal)
-        return self._score(self.form, frames, instructions)
+            chosen, targets = self.check_form("goal"), embed_frames(self.encoder, goal[None])
+        else:
+            chosen, targets = (
+                self.check_form(form or self.form, instructed=True),
+                embed_text(self.encoder, instructions),
+            )
+        curves = self.score(chosen, embed_frames(self.encoder, frames, self.batch_size), targets).astype(np.float32)
+        rewards = curves[0] if goal is not None or isinstance(instructions, str) else curves
+        return torch.from_numpy(rewards).to(frames.device) if isinstance(frames, Tensor) else rewards
 
     def score(self, form: RewardForm, frames: Float[Array, "T D"], targets: Float[Array, "L D"]) -> Float[Array, "L T"]:
         """Return the reward of embedded frames under embedded instructions (or goal images, for `goal`)."""
@@ -266,50 +250,6 @@ class RewardModel:
             distance: Array = np.linalg.norm(frames[None] - targets[:, None], axis=2)
             return -distance
         return potential(frames, targets)
-
-    def _score(self, form: RewardForm, frames: Video, instructions: str | Sequence[str]) -> Video:
-        self.check_language(form)
-        text = embed_text(self.encoder, instructions)
-        curves = self.score(form, embed_frames(self.encoder, frames, self.batch_size), text)
-        return _like(frames, curves[0] if isinstance(instructions, str) else curves)
-
-    def check_language(self, form: RewardForm) -> RewardForm:
-        """Return `form`, if it scores frames against instructions and the encoder was trained for it.
-
-        Raises:
-            BadInputError: It is `goal`, or a form that this encoder was not trained for.
-        """
-        hint = "give one: reward(frames, goal=image), or --goal IMAGE"
-        require(form != "goal", "instruction", "words, for a reward of the form 'goal'", "a goal image", hint)
-        return self.check_form(form)
-
-
-def as_form(form: object) -> RewardForm:
-    """Return `form`, if it is one.
-
-    Raises:
-        BadInputError: Another value.
-    """
-    for known in get_args(RewardForm):
-        if form == known:
-            return known  # type: ignore[no-any-return]
-    raise BadInputError("form", repr(form), " or ".join(map(repr, get_args(RewardForm))), "choose one of these")
-
-
-def read_run_config(run: Path) -> dict[str, Any]:
-    """Return `RUN/config.json`.
-
-    Raises:
-        BadInputError: Absent or broken.
-    """
-    path = run / "config.json"
-    require(path.is_file(), path, "no such file", "a run's folder", "give the folder that training wrote")
-    try:
-        config = json.loads(path.read_text())
-    except json.JSONDecodeError as error:
-        raise BadInputError(path, f"broken JSON ({error})", "a run's configuration", "restore the file") from None
-    require(isinstance(config, dict), path, type(config).__name__, "a JSON object", "restore the file")
-    return dict(config)
 
 
 def _language_reward(source: Path, device: str) -> nn.Module | None:
@@ -344,14 +284,3 @@ def _evaluating(encoder: Embedder) -> Iterator[None]:
     finally:
         for module, mode in zip(modules, modes, strict=True):
             module.training = mode
-
-
-def _like(frames: Video, scores: Array) -> Video:
-    rewards = scores.astype(np.float32)
-    return torch.from_numpy(rewards).to(frames.device) if isinstance(frames, Tensor) else rewards
-
-
-def _unit(vectors: Array) -> Array:
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    unit: Array = vectors / np.where(lengths == 0.0, 1.0, lengths)
-    return unit
