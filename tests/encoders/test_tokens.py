@@ -9,6 +9,7 @@ import pytest
 import timm
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from counterpoint.encoders.tokens import TokenTap
 from counterpoint.errors import BadInputError
@@ -134,8 +135,6 @@ def test_copies_have_taps_of_their_own() -> None:
 
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_gradient_checkpointing(reentrant: bool) -> None:
-    from torch.utils.checkpoint import checkpoint
-
     vit = small_vit()
     tap = TokenTap(vit)
     vit(images())
@@ -153,6 +152,16 @@ def test_gradient_checkpointing(reentrant: bool) -> None:
         torch.testing.assert_close(parameter.grad, gradient)
     with pytest.raises(BadInputError):  # what ran again in the backward pass is not kept
         tap.take()
+
+
+def test_blocks_that_run_again_in_the_backward_pass_are_not_recorded() -> None:
+    vit = small_vit()
+    tap = TokenTap(vit)
+    vit.set_grad_checkpointing()
+    with set_checkpoint_early_stop(False):  # whole blocks run again, hooks included
+        features = vit(images())
+        torch.autograd.backward([features.sum()])
+    assert len(tap.take()) == 2
 
 
 def test_autocast() -> None:
