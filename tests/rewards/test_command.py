@@ -9,7 +9,7 @@ import pytest
 from counterpoint.data.video import encode_video
 from counterpoint.errors import BadInputError
 from counterpoint.rewards import RewardForm, RewardModel
-from counterpoint.rewards.curves import reward_command, score_video
+from counterpoint.rewards.curves import gains, reward_command, score_video
 from tests.evaluation.fake import INSTRUCTIONS, SeeingEncoder, episode
 
 
@@ -88,3 +88,12 @@ def test_a_long_video_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.Monke
     np.testing.assert_allclose(whole.values, parts.values, atol=1e-6)
     assert list(parts.images) == [0, 3, 7, 10]
     assert len(whole.images) == 11
+
+
+def test_a_potential_is_plotted_as_its_gain_since_the_first_frame() -> None:
+    form: RewardForm
+    curve = np.array([[0.25, 0.5, 0.0], [1.0, 1.0, 0.5]])
+    for form in ("potential", "goal"):
+        np.testing.assert_array_equal(gains(curve, form), [[0.0, 0.25, -0.25], [0.0, 0.0, -0.5]])
+    for form in ("transition", "language"):
+        assert gains(curve, form) is curve
