@@ -12,8 +12,7 @@ from pathlib import Path
 
 import torch
 
-from counterpoint.encoders.base import DualEncoder
-from counterpoint.encoders.towers import EncoderConfig
+from counterpoint.encoders.dual import DualEncoder, EncoderConfig
 from counterpoint.provenance import provenance
 
 CASES = (("convnet", 64, 64), ("convnet", 64, 96), ("convnet", 112, 112), ("resnet18", 64, 64))

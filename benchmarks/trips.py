@@ -26,8 +26,7 @@ from counterpoint.data.episode import Episode, Spaces
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.store import MemoryStore
 from counterpoint.data.video import encode_video
-from counterpoint.encoders.base import DualEncoder
-from counterpoint.encoders.towers import EncoderConfig
+from counterpoint.encoders.dual import DualEncoder, EncoderConfig
 from counterpoint.objectives.decisionnce import DecisionNCEConfig, DecisionNCET
 from counterpoint.provenance import provenance
 from counterpoint.rewards.curves import reward_command

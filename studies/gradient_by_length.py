@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.spec import Spec
 from counterpoint.data.store import EpisodeStore
-from counterpoint.encoders.base import DualEncoder
+from counterpoint.encoders.dual import DualEncoder
 from counterpoint.objectives import decisionnce_p_loss, decisionnce_t_loss
 from counterpoint.provenance import provenance
 from counterpoint.training.clips import ClipsRecipe, prepared_clips

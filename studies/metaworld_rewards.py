@@ -21,7 +21,7 @@ import torch
 
 from counterpoint.data.formats import open_dataset
 from counterpoint.data.store import EpisodeStore
-from counterpoint.encoders.base import DualEncoder
+from counterpoint.encoders.dual import DualEncoder
 from counterpoint.envs.metaworld.instructions import INSTRUCTIONS
 from counterpoint.evaluation.embedded import embed_store
 from counterpoint.evaluation.metrics import value_order_correlation

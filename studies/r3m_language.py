@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from counterpoint.encoders.base import DualEncoder
+from counterpoint.encoders.dual import DualEncoder
 from counterpoint.evaluation.embedded import embed_store
 from counterpoint.evaluation.metrics import matched, value_order_correlation
 from counterpoint.objectives.r3m import LanguageReward

@@ -23,7 +23,7 @@ from counterpoint.data.cache import cached
 from counterpoint.data.formats import open_dataset
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.store import EpisodeStore, SubsetStore
-from counterpoint.encoders.base import DualEncoder
+from counterpoint.encoders.dual import DualEncoder
 from counterpoint.evaluation.embedded import EmbeddedVideos, embed_store
 from counterpoint.evaluation.reward_eval import evaluate_embedded
 from counterpoint.evaluation.statistics import seeds_interval

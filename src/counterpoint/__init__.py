@@ -13,10 +13,9 @@ if TYPE_CHECKING:
     from counterpoint.data.formats import open_dataset
     from counterpoint.data.sampler import Sampler
     from counterpoint.data.store import EpisodeStore, MemoryStore
-    from counterpoint.encoders.base import DualEncoder
+    from counterpoint.encoders.dual import DualEncoder, EncoderConfig
     from counterpoint.encoders.hub import load
     from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
-    from counterpoint.encoders.towers import EncoderConfig
     from counterpoint.errors import BadInputError, MissingExtraError
     from counterpoint.policies.cloned import ClonedPolicy
     from counterpoint.policies.diffusion_policy import DiffusionPolicy
@@ -48,8 +47,8 @@ _HOMES = {
     "BadInputError": "errors",
     "ClonedPolicy": "policies.cloned",
     "DiffusionPolicy": "policies.diffusion_policy",
-    "DualEncoder": "encoders.base",
-    "EncoderConfig": "encoders.towers",
+    "DualEncoder": "encoders.dual",
+    "EncoderConfig": "encoders.dual",
     "Episode": "data.episode",
     "EpisodeStore": "data.store",
     "MemoryStore": "data.store",

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from counterpoint.encoders.base import DualEncoder
-from counterpoint.encoders.towers import EncoderConfig
+from counterpoint.encoders.dual import DualEncoder, EncoderConfig
 
 __all__ = ["TinyEncoder"]
 

@@ -12,8 +12,7 @@ import pytest
 
 from counterpoint.cli import main
 from counterpoint.data.video import encode_video
-from counterpoint.encoders.base import DualEncoder
-from counterpoint.encoders.towers import EncoderConfig
+from counterpoint.encoders.dual import DualEncoder, EncoderConfig
 from tests.conftest import moving_square_store, write_robot_set
 
 

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from counterpoint.data.formats.lerobot.writer import LeRobotWriter
-from counterpoint.encoders.base import DualEncoder
-from counterpoint.encoders.towers import EncoderConfig
+from counterpoint.encoders.dual import DualEncoder, EncoderConfig
 from tests.evaluation.fake import INSTRUCTIONS, episode
 
 
@@ -22,7 +21,7 @@ def quick_words(monkeypatch: pytest.MonkeyPatch) -> None:
     def embed(self: object, text: str) -> Tensor:
         return torch.nn.functional.normalize(torch.tensor([float(ord(c)) for c in f"{text:384.384}"]), dim=0)
 
-    monkeypatch.setattr("counterpoint.encoders.text.SentenceTower.embed", embed)
+    monkeypatch.setattr("counterpoint.encoders.dual.SentenceTower.embed", embed)
 
 
 def write_data(root: Path, *, split: bool = True, each: int = 2) -> Path:

@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from counterpoint.encoders.base import DualEncoder
+from counterpoint.encoders.dual import DualEncoder, EncoderConfig
 from counterpoint.encoders.hub import write_digests
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
-from counterpoint.encoders.towers import EncoderConfig
 from counterpoint.errors import BadInputError
 from counterpoint.rewards import RewardForm, RewardModel
 from counterpoint.rewards.model import embed_frames, embed_text, potential, transition

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from counterpoint.encoders.towers import EncoderConfig, ImageTower, Towers
+from counterpoint.encoders.dual import EncoderConfig, ImageTower
 from counterpoint.encoders.weights import check_file, is_local
 from counterpoint.errors import BadInputError, MissingExtraError, require
 
@@ -49,10 +49,10 @@ class ClipText(nn.Module):
         return super().train(mode and not self.frozen)
 
 
-def build(config: EncoderConfig) -> Towers:
+def build(config: EncoderConfig) -> tuple[ImageTower, ClipText]:
     """Return both towers of `config.image_model`; CLIP's learned temperature is left to the objectives."""
     model = _create(config)
-    return Towers(_image_tower(model, config), ClipText(model.text, config.image_model, frozen=config.freeze_text))
+    return _image_tower(model, config), ClipText(model.text, config.image_model, frozen=config.freeze_text)
 
 
 def build_image(config: EncoderConfig) -> ImageTower:

@@ -9,8 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from counterpoint.encoders.base import DualEncoder
-from counterpoint.encoders.towers import EncoderConfig
+from counterpoint.encoders.dual import DualEncoder, EncoderConfig
 from counterpoint.encoders.weights import fit_weights, read_torch_file
 from counterpoint.errors import require
 

@@ -26,7 +26,7 @@ from counterpoint.files import sha256_of, write_atomically
 CONFIG, WEIGHTS, DIGESTS = "config.json", "model.safetensors", "digests.json"
 
 KINDS = {
-    "dual_encoder": "counterpoint.encoders.base:DualEncoder.from_pretrained",
+    "dual_encoder": "counterpoint.encoders.dual:DualEncoder.from_pretrained",
     "observation_encoder": "counterpoint.encoders.observation:ObservationEncoder.from_pretrained",
     "cloned_policy": "counterpoint.policies.cloned:ClonedPolicy.from_pretrained",
     "diffusion_policy": "counterpoint.policies.diffusion_policy:DiffusionPolicy.from_pretrained",

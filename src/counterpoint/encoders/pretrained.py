@@ -12,10 +12,10 @@ from typing import Any, Literal, Self
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
+from torch.nn import functional
 
 from counterpoint.encoders import clip
-from counterpoint.encoders.preprocess import resize_and_crop
-from counterpoint.encoders.towers import IMAGENET_MEAN, IMAGENET_STD, Colour, EncoderConfig
+from counterpoint.encoders.dual import IMAGENET_MEAN, IMAGENET_STD, Colour, EncoderConfig
 from counterpoint.encoders.weights import fit_weights, is_local, read_torch_file, read_weights
 from counterpoint.errors import MissingExtraError, require
 
@@ -228,6 +228,20 @@ def load_released(module: nn.Module, path: Path, layout: Layout) -> None:
     own = {name.removeprefix(layout.prefix): v for name, v in weights.items() if not name.startswith(layout.ignored)}
     own = {name: value.float() if value.is_floating_point() else value for name, value in own.items()}
     fit_weights(module, own, path)
+
+
+def resize_and_crop(
+    frames: Shaped[Tensor, "M H W 3"], *, size: int, resize: int, resample: Literal["bilinear", "bicubic"]
+) -> Float[Tensor, "M 3 S S"]:
+    """Return pixels in [0, 1], the shorter edge resized to `resize` pixels (antialiased), then the centre cut out."""
+    images = (frames.float() / 255 if frames.dtype == torch.uint8 else frames).permute(0, 3, 1, 2)
+    height, width = images.shape[-2:]
+    short = min(height, width)
+    if short != resize:
+        scaled = (height * resize // short, width * resize // short)
+        images = functional.interpolate(images, scaled, mode=resample, antialias=True).clamp(0, 1)  # bicubic overshoots
+    top, left = (round((side - size) / 2) for side in images.shape[-2:])
+    return images[..., top : top + size, left : left + size]
 
 
 class PretrainedEncoder(nn.Module):

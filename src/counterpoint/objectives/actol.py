@@ -44,7 +44,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from counterpoint.data.draws import SortedFrames
-from counterpoint.encoders.base import DualEncoder
+from counterpoint.encoders.dual import DualEncoder
 from counterpoint.errors import require
 from counterpoint.objectives.base import (
     Batch,

@@ -23,8 +23,7 @@ from counterpoint.config import FrozenConfig
 from counterpoint.data.augment import Jitter, ResizedCrop, Transform, images
 from counterpoint.data.draws import Pick, sample_rng
 from counterpoint.data.spec import Spec
-from counterpoint.encoders.base import DualEncoder
-from counterpoint.encoders.towers import RewardForm
+from counterpoint.encoders.dual import DualEncoder, RewardForm
 from counterpoint.errors import require
 
 Batch = Mapping[str, Any]

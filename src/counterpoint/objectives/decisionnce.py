@@ -32,7 +32,7 @@ from pydantic import Field
 from torch import Tensor
 
 from counterpoint.data.draws import SortedUniform, StartGoal
-from counterpoint.encoders.base import DualEncoder
+from counterpoint.encoders.dual import DualEncoder
 from counterpoint.errors import require
 from counterpoint.objectives.base import (
     Batch,

@@ -28,7 +28,7 @@ from pydantic import Field
 from torch import Tensor
 
 from counterpoint.data.draws import GoalTransition
-from counterpoint.encoders.base import DualEncoder
+from counterpoint.encoders.dual import DualEncoder
 from counterpoint.objectives.base import (
     Batch,
     ClipConfig,

@@ -41,7 +41,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from counterpoint.data.draws import R3MFrames
-from counterpoint.encoders.base import DualEncoder
+from counterpoint.encoders.dual import DualEncoder
 from counterpoint.objectives.base import (
     Batch,
     ClipConfig,

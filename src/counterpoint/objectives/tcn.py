@@ -24,7 +24,7 @@ from torch.nn import functional
 
 from counterpoint.data.anchors import uniform_choice
 from counterpoint.data.augment import images
-from counterpoint.encoders.base import DualEncoder
+from counterpoint.encoders.dual import DualEncoder
 from counterpoint.errors import require
 from counterpoint.objectives.base import (
     Batch,

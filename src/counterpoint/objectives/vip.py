@@ -25,7 +25,7 @@ from torch import Tensor
 
 from counterpoint.data.augment import images
 from counterpoint.data.draws import GoalTransition
-from counterpoint.encoders.base import DualEncoder
+from counterpoint.encoders.dual import DualEncoder
 from counterpoint.objectives.base import (
     Batch,
     ClipConfig,

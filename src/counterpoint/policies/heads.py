@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from counterpoint.config import FrozenConfig
-from counterpoint.encoders.text import SentenceTower
-from counterpoint.encoders.towers import MINILM
+from counterpoint.encoders.dual import MINILM, SentenceTower
 from counterpoint.errors import require
 from counterpoint.policies.normalizer import LinearNormalizer
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from counterpoint.data.video import in_worker, probe_video, read_frames
-from counterpoint.encoders.towers import RewardForm
+from counterpoint.encoders.dual import RewardForm
 from counterpoint.errors import BadInputError, import_extra, require
 from counterpoint.files import write_atomically
 from counterpoint.progress import ProgressBar

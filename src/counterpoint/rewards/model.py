@@ -23,8 +23,8 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from counterpoint.encoders import preprocess
-from counterpoint.encoders.towers import RewardForm
+from counterpoint.encoders import dual
+from counterpoint.encoders.dual import RewardForm
 from counterpoint.errors import require
 
 Array = NDArray[np.float64]
@@ -38,7 +38,7 @@ STILL = 1e-5
 
 
 class Embedder(Protocol):
-    """An encoder of frames and text; `counterpoint.encoders.base.DualEncoder` is one."""
+    """An encoder of frames and text; `counterpoint.encoders.dual.DualEncoder` is one."""
 
     @property
     def embed_dim(self) -> int:
@@ -120,7 +120,7 @@ def check_frames(frames: NDArray[Any] | Tensor) -> Tensor:
     hint = "give the frames of one video: np.stack(frames)"
     require(known and frames.ndim == 4 and len(frames), "frames", found, "numbers [T, H, W, 3], T at least 1", hint)
     pixels = frames if isinstance(frames, Tensor) else torch.from_numpy(np.ascontiguousarray(frames))
-    preprocess.check_frames(pixels)
+    dual.check_frames(pixels)
     return pixels if pixels.dtype == torch.uint8 else pixels.float()
 
 
@@ -180,7 +180,7 @@ class RewardModel:
         Raises:
             BadInputError: No such folder or model, one that is not trained yet, or another kind of encoder.
         """
-        from counterpoint.encoders.base import DualEncoder
+        from counterpoint.encoders.dual import DualEncoder
         from counterpoint.encoders.hub import saved_kind
 
         kind = saved_kind(source)

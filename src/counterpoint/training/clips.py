@@ -15,8 +15,7 @@ from counterpoint.config import FrozenConfig, free
 from counterpoint.data.cache import cached
 from counterpoint.data.formats import open_dataset, split_names, validation_split
 from counterpoint.data.store import EpisodeStore, SubsetStore, camera_names
-from counterpoint.encoders.base import DualEncoder
-from counterpoint.encoders.towers import EncoderConfig
+from counterpoint.encoders.dual import DualEncoder, EncoderConfig
 from counterpoint.errors import require
 from counterpoint.objectives import ClipObjective, objective_class
 from counterpoint.objectives.base import Objective

