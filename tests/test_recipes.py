@@ -205,9 +205,14 @@ def test_every_baseline_has_a_recipe_of_both_sizes_that_states_its_settings(
 
 @pytest.mark.parametrize(
     ("name", "values"),
-    [("liv", (200_000, 512, 1e-5, 1e-3)), ("vip", (2_000_000, 32, 1e-4, 0)), ("r3m", (2_000_000, 16, 1e-4, 0))],
+    [
+        ("liv", (200_000, 512, 1e-5, 1e-3, (0.9, 0.98), 1e-6)),
+        ("vip", (2_000_000, 32, 1e-4, 0, (0.9, 0.999), 1e-8)),
+        ("r3m", (2_000_000, 16, 1e-4, 0, (0.9, 0.999), 1e-8)),
+    ],
 )
-def test_values_of_the_baselines_authors(name: str, values: tuple[float, ...]) -> None:
+def test_values_of_the_baselines_authors(name: str, values: tuple[object, ...]) -> None:
     config = load_config(f"{name}-epic100", {})
     train, optimizer = config.train, config.optimizer
-    assert (train.steps, train.batch_size, optimizer.lr, optimizer.weight_decay) == values
+    found = (train.steps, train.batch_size, optimizer.lr, optimizer.weight_decay, optimizer.betas, optimizer.eps)
+    assert found == values

@@ -12,8 +12,9 @@ Symbols: phi(o_0), phi(o_g), phi(o_t), phi(o_{t+1}), phi(o_T) -> `frames[:, 0..4
 Where the sources differ:
   - Eq. 10 of the DecisionNCE paper prints VIP's reward with the other sign, and an InfoNCE of scaled cosines;
     the authors' CLIP term has no temperature and no scale. We follow the authors.
-  - The authors use one reward for both goals: 0 where o_t is the image goal, which need not be the clip's
-    last frame.
+  - The authors use one reward for both goals, which is always -1, since they sample o_t before the image goal. Here
+    it is 0 where o_t is the image goal, which need not be the clip's last frame.
+  - The authors' CLIP term has a frame of the clip's last twentieth; here it has the last.
   - Their shuffles keep fixed points, so that a clip can be its own negative; `LIV` has shuffles without
     fixed points. `liv_loss` takes any rows as an argument.
   - They add 1e-8 inside VIP's logarithms; `epsilon=1e-8` gives their numbers (see `vip`).
