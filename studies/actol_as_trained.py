@@ -1,27 +1,28 @@
 """Where frames come to rest under L_BB as the AcTOL paper writes it, and under what its authors' code computes.
 
-    python -m studies.actol_as_trained [--out studies/results/actol_as_trained.json] [--figure FILE.svg]
+    python -m studies.actol_as_trained --out runs/actol_as_trained
 
 Embeddings are free parameters: of every video the first and the last frame are held where they are, the frames
-between start at random and follow Adam on one form of the loss alone. Ten frames a video, sorted, drawn as in training.
-Lengths are shares of the distance between a video's two ends, and means over videos.
+between start at random and follow Adam on one form of the loss alone. Ten frames a video, sorted, sampled as in
+training. Lengths are shares of the distance between a video's two ends, and means over videos. The figure shows the
+first video.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor
 
+from counterpoint.config import FrozenConfig
 from counterpoint.objectives import brownian_bridge_loss
-from counterpoint.provenance import provenance
-from studies.harness import RESULTS
+from studies.harness import Study, Tree, Trial
+from studies.plots import COLOURS, legend, panels, plain, save
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 FORMS: dict[str, Loss] = {
@@ -32,8 +33,49 @@ FORMS: dict[str, Loss] = {
 }
 
 
+class ActolAsTrainedConfig(FrozenConfig):
+    """Free embeddings and their descent.
+
+    Attributes:
+        videos: B.
+        frames: T.
+        dimension: D.
+        steps: Gradient steps.
+        seed: Random seed of times and embeddings.
+        processes: Trials at a time.
+    """
+
+    videos: PositiveInt = 64
+    frames: PositiveInt = 10
+    dimension: PositiveInt = 16
+    steps: PositiveInt = 1500
+    seed: int = 0
+    processes: PositiveInt = 1
+
+
+def actol_as_trained_study(config: ActolAsTrainedConfig, out: Path) -> Tree:
+    """Settle frames under every form and write `actol_as_trained.json`, `.svg` and `results.parquet`."""
+    study = Study("AcTOL's bridge as trained", out, config)
+    trials = [Trial(f"{n}", partial(measure, config, form), about={"form": form}) for n, form in enumerate(FORMS)]
+    study.run(trials, config.processes)
+    rows = study.rows()
+    save(_figure(rows), out / "actol_as_trained.svg")
+    return study.finish("actol_as_trained", {"forms": rows})
+
+
+def measure(config: ActolAsTrainedConfig, form: str) -> Tree:
+    """Settle frames under one form of the loss."""
+    B, T, D = config.videos, config.frames, config.dimension
+    generator = torch.Generator().manual_seed(config.seed)
+    times = torch.rand(B, 90, generator=generator).argsort(1)[:, :T].sort(1).values
+    ends = torch.randn(B, 2, D, generator=generator)
+    start = torch.randn(B, T - 2, D, generator=generator)
+    found, location = describe(settle(FORMS[form], ends, start, times, config.steps), times)
+    return {**found, "times": times[0].tolist(), "locations": location[0].tolist()}
+
+
 def settle(loss: Loss, ends: Tensor, start: Tensor, times: Tensor, steps: int) -> Tensor:
-    """Frames [B, T, D] after descent on those between the ends."""
+    """Return frames [B, T, D] after descent on those between the ends."""
     inside = start.clone().requires_grad_()
     optimizer = torch.optim.Adam([inside], lr=0.1)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
@@ -48,15 +90,14 @@ def settle(loss: Loss, ends: Tensor, start: Tensor, times: Tensor, steps: int) -
 
 
 def describe(frames: Tensor, times: Tensor) -> tuple[dict[str, float], Tensor]:
-    """How far frames are from the line and from each other, and their places along it [B, T]."""
+    """Return the distances of frames from the line and from each other, and their locations along it [B, T]."""
     first, last = frames[:, :1], frames[:, -1:]
     along = last - first
     length: Tensor = torch.linalg.vector_norm(along, dim=2)
     share = (times - times[:, :1]) / (times[:, -1:] - times[:, :1])
-    place = ((frames - first) * along).sum(2) / length.square()
+    location = ((frames - first) * along).sum(2) / length.square()
 
     def spread(points: Tensor) -> Tensor:
-        """Mean distance of two of the frames inside."""
         inside = points[:, 1:-1]
         M = inside.shape[1]
         total: Tensor = torch.cdist(inside, inside).sum((1, 2))
@@ -69,61 +110,21 @@ def describe(frames: Tensor, times: Tensor) -> tuple[dict[str, float], Tensor]:
         "distance_between_frames": float(spread(frames).mean()),
         "distance_between_frames_on_the_line": float(spread(line).mean()),
     }
-    return {name: round(value, 5) for name, value in figures.items()}, place
+    return {name: round(value, 5) for name, value in figures.items()}, location
 
 
-def plot(places: dict[str, Tensor], times: Tensor, path: Path) -> None:
-    """One video: place along the line over time."""
-    import matplotlib as mpl
-
-    mpl.use("svg")
-    mpl.rcParams["svg.hashsalt"] = "actol_as_trained"
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(4.6, 3.2), layout="constrained")
-    for (name, place), marker in zip(places.items(), ("o", "x", "s", "+"), strict=True):
-        axes.plot(times[0], place[0], marker=marker, label=name, linewidth=1, markersize=5)
-    axes.set_xlabel("frame number")
-    axes.set_ylabel("place between first (0) and last (1)")
-    axes.legend(fontsize=7)
-    figure.savefig(path, metadata={"Date": None})
-
-
-def main() -> None:
-    """Settle frames under every form and write the result."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--out", type=Path, default=RESULTS / "actol_as_trained.json")
-    parser.add_argument("--figure", type=Path)
-    parser.add_argument("--steps", type=int, default=1500)
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    B, T, D = 64, 10, 16
-    generator = torch.Generator().manual_seed(0)
-    times = torch.rand(B, 90, generator=generator).argsort(1)[:, :T].sort(1).values
-    ends = torch.randn(B, 2, D, generator=generator)
-    start = torch.randn(B, T - 2, D, generator=generator)
-    forms: dict[str, Any] = {}
-    places = {}
-    for name, loss in FORMS.items():
-        frames = settle(loss, ends, start, times, arguments.steps)
-        forms[name], places[name] = describe(frames, times)
-    result = {
-        "command": f"python -m studies.actol_as_trained --steps {arguments.steps}",
-        "B": B,
-        "T": T,
-        "D": D,
-        "seed": 0,
-        "forms": forms,
-        "provenance": provenance(),
-    }
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
-    print("| form | from the line | between frames | between frames, on the line |\n|---|---|---|---|")
-    for name, figures in forms.items():
-        print(f"| {name} | " + " | ".join(f"{value:.4f}" for value in figures.values()) + " |")
-    if arguments.figure:
-        plot(places, times, arguments.figure)
+def _figure(rows: list[Tree]) -> Any:
+    """Plot one video: the location along the line over time."""
+    figure, made = panels(1, 1, 4.6, 3.6)
+    for row, marker, colour in zip(rows, "oxs+", COLOURS, strict=False):
+        made[0][0].plot(row["times"], row["locations"], marker=marker, label=row["form"], color=colour, linewidth=1)
+    plain(made[0][0], x="frame number", y="location between first (0) and last (1)")
+    legend(figure, made[0][0], 2)
+    return figure
 
 
 if __name__ == "__main__":
-    main()
+    from studies.actol_as_trained import actol_as_trained_study as study
+    from studies.harness import main
+
+    main("actol_as_trained", study)

@@ -1,37 +1,57 @@
 """How much a segment teaches the text tower, by its length: DecisionNCE's Appendix C as a figure.
 
-    python -m studies.gradient_by_length --data runs/demo-data --runs runs/study
+    python -m studies.gradient_by_length --data=runs/demo-data --runs=runs/metaworld_rewards/runs --out runs/lengths
 
 For each length m, batches of 32 segments of exactly m steps, and the norm of the loss's gradient with respect to the
-text tower's projection, at random weights and at the end of training (`--runs` of `studies.metaworld_rewards`). The
+text tower's projection, at random weights and at the end of training (the runs of `studies.metaworld_rewards`). The
 appendix argues that it grows with m, since o_{n+m} and o_n then differ more.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import PositiveInt
 
+from counterpoint.config import FrozenConfig
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.spec import Spec
-from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.objectives import decisionnce_p_loss, decisionnce_t_loss
-from counterpoint.provenance import provenance
-from counterpoint.training.clips import ClipsRecipe, prepared_clips
-from counterpoint.training.recipe import load_recipe
-from studies.harness import RESULTS
+from counterpoint.training.clips import prepared_clips
+from studies.harness import Rows, Study, Tree, Trial, file_name
+from studies.metaworld_rewards import demo_recipe, run_name
+from studies.plots import BLUE, VERMILLION, curve, panels, plain, save
 
-LENGTHS = (1, 2, 4, 8, 16, 32)
-LOSSES = {"DecisionNCE-P": decisionnce_p_loss, "DecisionNCE-T": decisionnce_t_loss}
-TRAINED = {"DecisionNCE-P": "decisionnce_p", "DecisionNCE-T": "decisionnce_t"}
+LOSSES = {"decisionnce_p": decisionnce_p_loss, "decisionnce_t": decisionnce_t_loss}
+TITLES = {"decisionnce_p": "DecisionNCE-P", "decisionnce_t": "DecisionNCE-T"}
+RANDOM, TRAINED = "random weights", "after training"
+
+
+class GradientByLengthConfig(FrozenConfig):
+    """Lengths and encoders.
+
+    Attributes:
+        data: The data set of the study `metaworld_rewards`.
+        runs: Its folder `runs`.
+        lengths: m, in steps.
+        seeds: Random seeds, of its runs too.
+        batches: Batches a length.
+        processes: Trials at a time.
+    """
+
+    data: str
+    runs: str
+    lengths: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
+    seeds: tuple[int, ...] = (0, 1, 2)
+    batches: PositiveInt = 8
+    processes: PositiveInt = 2
 
 
 @dataclass(frozen=True)
@@ -43,7 +63,7 @@ class OfLength:
 
     @property
     def min_length(self) -> int:
-        """One frame more than steps."""
+        """Smallest number of frames of an episode."""
         return self.steps + 1
 
     def __call__(self, lengths: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
@@ -52,88 +72,64 @@ class OfLength:
         return np.stack([start, start + self.steps], 1)
 
 
-def main() -> None:
-    """Measure, and draw the figure."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--runs", type=Path, required=True)
-    parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
-    parser.add_argument("--batches", type=int, default=8)
-    parser.add_argument("--result", type=Path, default=RESULTS / "gradient_by_length.json")
-    parser.add_argument("--figure", type=Path, default=Path("docs/assets/gradient_by_length.svg"))
-    arguments = parser.parse_args()
-    config = load_recipe("decisionnce_t-demo")
-    assert isinstance(config, ClipsRecipe)
-    store, _ = prepared_clips(arguments.data, config.data)
-    norms: dict[str, dict[str, list[list[float]]]] = {}
-    for name in LOSSES:
-        of_method: dict[str, list[list[float]]] = {"random weights": [], "after training": []}
-        for seed in arguments.seeds:
-            torch.manual_seed(seed)
-            fresh = DualEncoder(config.encoder)
-            of_method["random weights"].append(by_length(fresh, store, name, seed, arguments.batches))
-            run = arguments.runs / f"{TRAINED[name]}-seed{seed}"
-            if run.exists():
-                trained = DualEncoder.from_pretrained(run)
-                of_method["after training"].append(by_length(trained, store, name, seed, arguments.batches))
-        norms[name] = of_method
-    about: dict[str, Any] = {
-        "command": "python -m studies.gradient_by_length --data DATA --runs RUNS",
-        "data": store.fingerprint,
-        "lengths": LENGTHS,
-        "seeds": arguments.seeds,
-        "batches": arguments.batches,
-        "temperature": config.objective["temperature"],
-    }
-    arguments.result.write_text(json.dumps(about | {"norms": norms, "provenance": provenance()}, indent=1) + "\n")
-    plot(norms, arguments.figure)
-    print(f"Wrote {arguments.result} and {arguments.figure}")
+def gradient_by_length_study(config: GradientByLengthConfig, out: Path) -> Tree:
+    """Measure every encoder and write `gradient_by_length.json`, `.svg` and `results.parquet`."""
+    study = Study("gradient by length", out, config)
+    every = [(loss, weights, seed) for loss in LOSSES for weights in (RANDOM, TRAINED) for seed in config.seeds]
+    trials = [
+        Trial(
+            file_name(*one), partial(measure, config, *one), about={"loss": one[0], "weights": one[1], "seed": one[2]}
+        )
+        for one in every
+        if one[1] == RANDOM or (Path(config.runs) / run_name(one[0], one[2])).exists()
+    ]
+    study.run(trials, config.processes)
+    rows = study.rows()
+    save(_figure(rows, config.lengths), out / "gradient_by_length.svg")
+    return study.finish("gradient_by_length", {"norms": rows})
 
 
-def by_length(encoder: DualEncoder, store: EpisodeStore, name: str, seed: int, batches: int) -> list[float]:
-    """Mean norm of the gradient in the text projection, one value a length."""
+def measure(config: GradientByLengthConfig, loss: str, weights: str, seed: int) -> Tree:
+    """Return the mean norm of the gradient in the text projection, one value a length."""
+    recipe = demo_recipe()
+    torch.manual_seed(seed)
+    trained = Path(config.runs) / run_name(loss, seed)
+    encoder = DualEncoder(recipe.encoder) if weights == RANDOM else DualEncoder.from_pretrained(trained)
+    store, _ = prepared_clips(Path(config.data), recipe.data)
+    parameters = [p for p in encoder.text.parameters() if p.requires_grad]
     found = []
-    weights = [p for p in encoder.text.parameters() if p.requires_grad]
-    for steps in LENGTHS:
+    for steps in config.lengths:
         spec = Spec.clips(OfLength(steps))
         norms = []
-        for batch in Sampler(store, spec.bind(store), batch_size=32, seed=seed).batches(0, batches):
+        for batch in Sampler(store, spec.bind(store), batch_size=32, seed=seed).batches(0, config.batches):
             with torch.no_grad():
                 frames = encoder.encode_image(batch["frames"])
-            loss = LOSSES[name](frames, encoder.encode_text(batch["instruction"]), temperature=0.1)
-            gradients = torch.autograd.grad(loss, weights)
+            value = LOSSES[loss](frames, encoder.encode_text(batch["instruction"]), temperature=0.1)
+            gradients = torch.autograd.grad(value, parameters)
             norms.append(float(torch.stack([g.norm() for g in gradients]).norm()))
         found.append(float(np.mean(norms)))
-    return found
+    return {"norms": found}
 
 
-def plot(norms: dict[str, dict[str, list[list[float]]]], path: Path) -> None:
-    """One panel a state of the encoder; the band spans the seeds."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    plt.rcParams |= {"font.size": 10, "svg.hashsalt": "counterpoint"}
-    figure, axes = plt.subplots(1, 2, figsize=(8, 3.2), layout="constrained")
-    for axis, state in zip(axes, ("random weights", "after training"), strict=True):
-        for name, colour in (("DecisionNCE-P", "#0072B2"), ("DecisionNCE-T", "#D55E00")):
-            values = np.array(norms[name][state])
-            if not len(values):
-                continue
-            axis.fill_between(LENGTHS, values.min(0), values.max(0), color=colour, alpha=0.2, linewidth=0)
-            axis.plot(LENGTHS, values.mean(0), color=colour, marker="o", markersize=3)
-            axis.annotate(
-                name, (LENGTHS[-1], values.mean(0)[-1]), xytext=(4, 0), textcoords="offset points", color=colour
-            )
-        axis.set(xscale="log", title=state, xlabel="segment length m (frames)", xticks=LENGTHS, xlim=(0.9, 130))
-        axis.set_xticklabels([str(m) for m in LENGTHS])
-        axis.minorticks_off()
-        axis.spines[["top", "right"]].set_visible(False)
-    axes[0].set_ylabel("gradient norm, text projection")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Date": None})
+def _figure(rows: Rows, lengths: tuple[int, ...]) -> Any:
+    """Plot one panel for each state of the encoder; the band spans the seeds."""
+    figure, made = panels(1, 2, 8, 3.2)
+    for panel, state in zip(made[0], (RANDOM, TRAINED), strict=True):
+        for loss, colour in zip(LOSSES, (BLUE, VERMILLION), strict=True):
+            values = [row["norms"] for row in rows if (row["loss"], row["weights"]) == (loss, state)]
+            if values:
+                curve(panel, lengths, values, colour, marker="o", markersize=3)
+                end = (lengths[-1], float(np.mean(values, 0)[-1]))
+                panel.annotate(TITLES[loss], end, xytext=(4, 0), textcoords="offset points", color=colour, fontsize=9)
+        plain(panel, state, "segment length m (frames)", xscale="log", xlim=(0.9, 4 * lengths[-1]))
+        panel.set_xticks(lengths, [str(m) for m in lengths])
+        panel.minorticks_off()
+    made[0][0].set_ylabel("gradient norm, text projection", fontsize=8)
+    return figure
 
 
 if __name__ == "__main__":
-    main()
+    from studies.gradient_by_length import gradient_by_length_study as study
+    from studies.harness import main
+
+    main("gradient_by_length", study)

@@ -1,27 +1,28 @@
-"""The harness of every study: a grid of trials, run side by side and resumed trial by trial, read back as one table.
+"""The harness of every study: a grid of trials, run side by side and resumed trial by trial, read back as rows.
 
-study = Study("few-shot policies", out, config, free=("processes",))
-study.run([Trial("scratch-hammer-0", partial(clone_one, ...), steps), ...], processes=2)
-study.finish("fewshot", result)        # fewshot.json, and results.parquet with one row a trial
+study = Study("few-shot policies", out, config)
+study.run([Trial("scratch-hammer-0", partial(clone_one, ...), steps, {"row": "scratch", "seed": 0}), ...], processes=2)
+study.finish("fewshot", summary(study.rows()))      # fewshot.json, and results.parquet with one row a trial
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
+import sys
 import time
 import tomllib
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import joblib
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
@@ -30,12 +31,14 @@ from joblib.externals.loky.process_executor import TerminatedWorkerError
 from numpy.typing import NDArray
 
 from counterpoint.config import Config, FrozenConfig, override, validate
-from counterpoint.errors import BadInputError
+from counterpoint.errors import BadInputError, require
+from counterpoint.evaluation.statistics import seeds_interval
 from counterpoint.files import write_atomically
 from counterpoint.progress import ProgressBar
 from counterpoint.provenance import provenance
 
 Tree = dict[str, Any]
+Rows = Sequence[Tree]
 Scores = Mapping[str, Float[NDArray[np.float64], "seeds tasks"]]
 RESULTS = Path(__file__).parent / "results"
 """Result files that the documentation reads."""
@@ -45,7 +48,7 @@ ALLOWED = re.compile(r"[A-Za-z0-9_./-]+")
 
 def file_name(*parts: str | int) -> str:
     """Join the parts of a trial's name to a file's name."""
-    return "-".join(str(part).replace("/", "-") for part in parts)
+    return "-".join(str(part).replace("/", "-").replace(" ", "_") for part in parts)
 
 
 @dataclass(frozen=True)
@@ -56,11 +59,13 @@ class Trial:
         name: Name of its result's file.
         run: Returns the result, as JSON values. It is pickled, so it is a `partial` of a module's function.
         weight: Units of the progress bar, such as gradient steps.
+        about: Columns that identify the trial, kept beside its result.
     """
 
     name: str
     run: Callable[[], Tree]
     weight: int = 1
+    about: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Study:
@@ -78,24 +83,18 @@ class Study:
 
     def __init__(self, title: str, out: Path, config: FrozenConfig, *, free: Collection[str] = ("processes",)) -> None:
         self.title, self.out, self.config = title, out, config
-        own = config.model_dump(mode="json")
-        for key in free:
-            *sections, last = key.split(".")
-            node = own
-            for section in sections:
-                node = node[section]
-            del node[last]
-        if out.exists() and not out.is_dir():
-            raise BadInputError(out, "a file", "a folder", "choose another --out")
-        path = out / "config.json"
+        own, path = config.model_dump(mode="json"), out / "config.json"
+        for section, _, key in (dotted.rpartition(".") for dotted in free):
+            del (own[section] if section else own)[key]
+        require(not out.exists() or out.is_dir(), out, "a file", "a folder", "choose another --out")
         try:
             begun = json.loads(path.read_text()) if path.exists() else own
         except ValueError:
             begun = None
-        if begun != own:
-            ours = isinstance(begun, dict) and own.keys() <= begun.keys()
-            found = "a study of another configuration" if ours else "a config.json of something else"
-            raise BadInputError(out, found, "an empty folder, or one of this configuration", "choose another --out")
+        ours = isinstance(begun, dict) and own.keys() <= begun.keys()
+        found = "a study of another configuration" if ours else "a config.json of something else"
+        expected = "an empty folder, or one of this configuration"
+        require(begun == own, out, found, expected, "choose another --out")
         (out / "trials").mkdir(parents=True, exist_ok=True)
         if not path.exists():
             write_atomically(path, json.dumps(own, indent=1))
@@ -143,37 +142,53 @@ class Study:
                 hint = "run the same command again, with fewer processes if memory was short"
                 raise BadInputError(self.title, "a worker process that was killed", "running workers", hint) from None
 
-    def table(self) -> pd.DataFrame:
-        """Return one row a finished trial: `trial`, the times and the result's keys."""
+    def rows(self) -> list[Tree]:
+        """Return one row a finished trial: `trial`, its columns, the result's keys and the times."""
         names = sorted(path.stem for path in (self.out / "trials").glob("*.json"))
-        return pd.DataFrame([{"trial": name, **self.read(name)} for name in names])
+        return [{"trial": name, **self.read(name)} for name in names]
 
-    def finish(self, name: str, result: Tree, text: str | None = None) -> Tree:
+    def finish(self, name: str, result: Tree, text: str | None = None, facts: Tree | None = None) -> Tree:
         """Write `results.parquet` (one row a trial), NAME.json and, where there is a text, NAME.md.
 
+        Args:
+            name: Name of the files.
+            result: What follows from the rows.
+            text: The tables.
+            facts: What is true of all trials, such as the data's fingerprint.
+
         Returns:
-            The result with the configuration and the provenance.
+            The result with the configuration, the facts and the provenance.
         """
-        table, about = self.table(), provenance()
-        seconds = round(float(table.processor_seconds.sum())) if len(table) else 0
-        result = {
-            "config": self.config.model_dump(mode="json"), **result, "processor_seconds": seconds, "provenance": about
-        }  # fmt: skip
-        for column in table.columns:
-            if table[column].map(lambda value: isinstance(value, list | dict)).any():
-                table[column] = table[column].map(json.dumps)
-        arrow = pa.Table.from_pandas(table, preserve_index=False)
-        own = {b"counterpoint": json.dumps({"config": result["config"], "provenance": about}).encode()}
-        partial_path = self.out / ".results.parquet"
-        pq.write_table(arrow.replace_schema_metadata({**(arrow.schema.metadata or {}), **own}), partial_path)
-        partial_path.replace(self.out / "results.parquet")
-        compact = re.sub(
-            r"\[[\s\d.,eE+-]*\]", lambda found: re.sub(r"\s+", " ", found[0]), json.dumps(result, indent=1)
-        )
-        write_atomically(self.out / f"{name}.json", compact + "\n")
+        rows, config = self.rows(), self.config.model_dump(mode="json")
+        about = {"config": config, **(facts or {}), "provenance": provenance()}
+        write_rows(self.out / "results.parquet", rows, about)
+        result = {**about, **result, "processor_seconds": round(sum(row["processor_seconds"] for row in rows))}
+        write_atomically(self.out / f"{name}.json", json.dumps(result, indent=1) + "\n")
         if text is not None:
             write_atomically(self.out / f"{name}.md", text)
         return result
+
+
+def write_rows(path: Path, rows: Sequence[Tree], about: Tree) -> None:
+    """Write a parquet of rows, lists and trees as JSON, and `about` in its metadata."""
+    keys = dict.fromkeys(key for row in rows for key in row)
+    nested = sorted({key for row in rows for key, value in row.items() if isinstance(value, list | dict)})
+    flat = [
+        {key: json.dumps(row[key]) if key in nested and key in row else row.get(key) for key in keys} for row in rows
+    ]
+    metadata = {"counterpoint": json.dumps(about | {"nested": nested})}
+    partial_path = path.with_name(f".{path.name}")
+    pq.write_table(pa.Table.from_pylist(flat).replace_schema_metadata(metadata), partial_path, compression="zstd")
+    partial_path.replace(path)
+
+
+def read_rows(path: Path) -> tuple[list[Tree], Tree]:
+    """Return the rows of a parquet that `write_rows` wrote, without empty cells, and what it says about them."""
+    table = pq.read_table(path)
+    about = json.loads(table.schema.metadata[b"counterpoint"])
+    nested = about.pop("nested")
+    rows = [{key: value for key, value in row.items() if value is not None} for row in table.to_pylist()]
+    return [{key: json.loads(row[key]) if key in nested else row[key] for key in row} for row in rows], about
 
 
 def _run(trial: Trial, path: Path, logs: Path) -> int:
@@ -188,6 +203,7 @@ def _run(trial: Trial, path: Path, logs: Path) -> int:
         torch.set_num_threads(threads)
         torch.set_flush_denormal(False)
     seconds, used = round(time.perf_counter() - wall, 1), round(time.process_time() - processor, 1)
+    result = {**trial.about, **result}
     write_atomically(path, json.dumps({"result": result, "seconds": seconds, "processor_seconds": used}))
     return trial.weight
 
@@ -210,23 +226,16 @@ def read_result(out: Path, name: str) -> Tree:
         raise BadInputError(path, "a damaged result", "the result of a trial", hint) from None
 
 
-def read_table(path: Path) -> pd.DataFrame:
-    """Return the table of `results.parquet`, lists and trees decoded."""
-    table = pq.read_table(path).to_pandas()
-    for column in table.select_dtypes("object").columns.drop("trial"):
-        table[column] = table[column].map(lambda value: json.loads(value) if isinstance(value, str) else value)
-    return table
-
-
 def presets(study: str) -> dict[str, Tree]:
-    """Return the presets of a study by name, as `studies/STUDY/presets.toml` has them."""
-    return tomllib.loads((Path(__file__).parent / study / "presets.toml").read_text())
+    """Return the presets of a study by name: `studies/STUDY/presets.toml`, or its part of `studies/presets.toml`."""
+    folder = Path(__file__).parent
+    own = folder / study / "presets.toml"
+    found: Tree = tomllib.loads((own if own.exists() else folder / "presets.toml").read_text())
+    return found if own.exists() else found[study]
 
 
 def load_preset(study: str, kind: type[Config], name: str, overrides: Mapping[str, Any] | None = None) -> Config:
-    """Return a preset of `studies/STUDY/presets.toml` with overrides.
-
-    A preset with the key `base` changes another one; an unknown key or name is an error.
+    """Return a preset of a study with overrides; a preset with the key `base` changes another one.
 
     Raises:
         BadInputError: When the preset or a key is unknown.
@@ -234,8 +243,7 @@ def load_preset(study: str, kind: type[Config], name: str, overrides: Mapping[st
     known = presets(study)
 
     def tree(name: str) -> Tree:
-        if name not in known:
-            raise BadInputError(f"preset {name!r}", "no such preset", f"one of {', '.join(known)}", "choose one")
+        require(name in known, f"preset {name!r}", "no such preset", f"one of {', '.join(known)}", "choose one")
         own = dict(known[name])
         base = own.pop("base", None)
         return override(tree(base) if base else {}, own)
@@ -243,30 +251,32 @@ def load_preset(study: str, kind: type[Config], name: str, overrides: Mapping[st
     return validate(kind, override(tree(name), overrides or {}), f"preset {name}")
 
 
-def main(
-    study: str, kind: type[Config], run: Callable[[Config, Path], Mapping[str, Any] | None], arguments: Sequence[str]
-) -> None:
+def main(study: str, run: Callable[[Any, Path], object], arguments: Sequence[str] | None = None) -> None:
     """Run a study from the command line: `--preset NAME --out FOLDER --KEY=VALUE ...`.
+
+    Args:
+        study: Name of the module in `studies`, and of its presets.
+        run: The study; its first argument's annotation is the kind of configuration.
+        arguments: Words of the command line; the process's own by default.
 
     Raises:
         SystemExit: With code 2 after bad input.
     """
-    import argparse
-    import sys
-
+    arguments = sys.argv[1:] if arguments is None else arguments
     parser = argparse.ArgumentParser(prog=f"python -m studies.{study}", description=run.__doc__, allow_abbrev=False)
-    parser.add_argument("--preset", default="cpu", help="a section of presets.toml")
+    parser.add_argument("--preset", default="cpu", help="the name of a preset")
     parser.add_argument("--out", type=Path, required=True, help="folder of the results; an interrupted run continues")
-    parser.add_argument("--keep", metavar="NAME", help="also write studies/results/NAME.json, which the tables read")
+    parser.add_argument("--keep", metavar="NAME", help="also write studies/results/NAME.parquet, which the tables read")
     known, rest = parser.parse_known_args(arguments)
     try:
-        result = run(load_preset(study, kind, known.preset, _overrides(rest)), known.out)
+        run(load_preset(study, get_type_hints(run)["config"], known.preset, _overrides(rest)), known.out)
     except BadInputError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
-    if known.keep and result is not None:
-        kept = {"command": f"python -m studies.{study} {' '.join(arguments)}", **result}
-        write_atomically(RESULTS / f"{known.keep}.json", json.dumps(kept, indent=1) + "\n")
+    if known.keep:
+        rows, about = read_rows(known.out / "results.parquet")
+        command = f"python -m studies.{study} {' '.join(arguments)}"
+        write_rows(RESULTS / f"{known.keep}.parquet", rows, {"command": command, **about})
     print(f"Wrote {known.out}")
 
 
@@ -275,8 +285,8 @@ def _overrides(arguments: Sequence[str]) -> Tree:
     found: Tree = {}
     for argument in arguments:
         key, equals, text = argument.removeprefix("--").partition("=")
-        if not equals or not argument.startswith("--"):
-            raise BadInputError(argument, "no value", "--key=value", "write key and value with a = between them")
+        ok = equals and argument.startswith("--")
+        require(ok, argument, "no value", "--key=value", "write key and value with a = between them")
         try:
             found[key] = json.loads(text)
         except ValueError:
@@ -339,8 +349,21 @@ def _as_array(aggregate: Any, *matrices: Any) -> NDArray[np.float64]:
 
 @cache
 def load(name: str) -> Any:
-    """Return the content of a result file."""
-    return json.loads((RESULTS / f"{name}.json").read_text())
+    """Return a kept result: the rows of NAME.parquet and what it says about them, or the content of NAME.json."""
+    path = RESULTS / f"{name}.parquet"
+    return read_rows(path) if path.exists() else json.loads(path.with_suffix(".json").read_text())
+
+
+def over_seeds(values: Sequence[float], *, share: bool = False) -> Tree:
+    """Return the mean over seeds with its t interval, beside the value of every seed.
+
+    The ends are `None` for one seed, and the mean too where a value is not defined.
+    """
+    if not np.isfinite(values).all():
+        return {"mean": None, "low": None, "high": None, "values": [v if np.isfinite(v) else None for v in values]}
+    found = seeds_interval(np.array(values), share=share)
+    ends = {"low": found.low, "high": found.high} if len(values) > 1 else {"low": None, "high": None}
+    return {"mean": found.value, **ends, "values": [*values]}
 
 
 def number(value: float | None, digits: int = 2, empty: str = "") -> str:

@@ -1,24 +1,21 @@
 """Every objective on scripted Meta-World episodes: train on `train`, choose on `val`, report on `test`.
 
-    python -m studies.metaworld_rewards --data runs/demo-data --out runs/study
+    python -m studies.metaworld_rewards --data=runs/demo-data --out runs/metaworld_rewards
 
-Runs three seeds of each row of `ROWS`, evaluates each on validation and test episodes, and writes one JSON a run
-under `--out`, then `studies/results/metaworld_rewards.json` with the mean over seeds and its interval. A run whose
-JSON exists is not repeated; `--rows` and `--seeds` choose some.
+A trial trains one row with one seed and evaluates it on validation and test episodes. Its run stays in `OUT/runs`.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import time
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from pydantic import Field, PositiveInt
 
+from counterpoint.config import FrozenConfig
 from counterpoint.data.formats import open_dataset
 from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.dual import DualEncoder
@@ -26,21 +23,18 @@ from counterpoint.envs.metaworld.instructions import INSTRUCTIONS
 from counterpoint.evaluation.embedded import embed_store
 from counterpoint.evaluation.metrics import value_order_correlation
 from counterpoint.evaluation.reward_eval import evaluate_encoder
-from counterpoint.evaluation.statistics import seeds_interval
 from counterpoint.objectives import ClipObjective, objective_class
-from counterpoint.provenance import provenance
 from counterpoint.rewards import RewardForm
 from counterpoint.training.clips import ClipsRecipe, DataConfig, prepared_clips
 from counterpoint.training.recipe import load_recipe
 from counterpoint.training.train import train
-from studies.harness import RESULTS
+from studies.harness import Rows, Study, Tree, Trial, file_name, over_seeds
 from studies.metaworld_paraphrases import PARAPHRASES
 
 RECIPE = "decisionnce_t-demo"
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(FrozenConfig):
     """One line of the table.
 
     Attributes:
@@ -49,115 +43,91 @@ class Row:
         overrides: Changes to the recipe beside it.
     """
 
-    objective: dict[str, Any] | None
+    objective: dict[str, Any] | None = None
     start: str | None = None
-    overrides: dict[str, Any] = field(default_factory=dict)
+    overrides: dict[str, Any] = Field(default={})
 
 
-def actol(name: str, weight: float) -> dict[str, Any]:
-    """An AcTOL objective at the small recipes' temperature."""
-    return {"name": name, "frames": 10, "temperature": 0.1, "bridge_weight": weight}
+class MetaWorldRewardsConfig(FrozenConfig):
+    """Objectives that are compared on one data set.
+
+    Attributes:
+        data: The data set, with the splits `train`, `val` and `test`.
+        rows: The objectives by name.
+        seeds: Random seeds of weights and order.
+        processes: Trials at a time.
+    """
+
+    data: str
+    rows: dict[str, Row]
+    seeds: tuple[int, ...] = (0, 1, 2)
+    processes: PositiveInt = 2
 
 
-# A step encodes 64 to 80 frames whatever the method: 32 clips of two, 16 of five, 8 of ten.
-FIVE_FRAMES = {"train.batch_size": 16}
-SHORTER = {"train.batch_size": 16, "train.steps": 400}
-SCRATCH = {"train.batch_size": 8, "train.steps": 800}
-FINE_TUNE = {"train.batch_size": 16, "train.steps": 300, "optimizer.lr": 1e-4}
-
-ROWS: dict[str, Row] = {
-    "random encoder": Row(None),
-    "decisionnce_t": Row({"name": "decisionnce_t", "temperature": 0.1}),
-    "decisionnce_p": Row({"name": "decisionnce_p", "temperature": 0.1}),
-    "liv": Row({"name": "liv"}, overrides=FIVE_FRAMES),
-    "clip_goal": Row({"name": "clip_goal", "temperature": 0.1}),
-    "vip": Row({"name": "vip"}, overrides=SHORTER),
-    "r3m": Row({"name": "r3m"}, overrides=SHORTER),
-    "tcn": Row({"name": "tcn"}, overrides=SHORTER),
-    "vlo from scratch": Row(actol("actol", 0.0), overrides=SCRATCH),
-    "directed vlo from scratch": Row(actol("directed_actol", 0.0), overrides=SCRATCH),
-} | {
-    f"actol {weight:g} from decisionnce_t": Row(actol("actol", weight), start="decisionnce_t", overrides=FINE_TUNE)
-    for weight in (0.0, 0.1, 10.0)
-}  # fmt: skip
+def metaworld_rewards_study(config: MetaWorldRewardsConfig, out: Path) -> Tree:
+    """Train and evaluate every objective and write `metaworld_rewards.json` and `results.parquet`."""
+    study = Study("rewards on Meta-World", out, config)
+    for later in (False, True):  # rows that begin with another row's weights
+        names = [name for name, row in config.rows.items() if (row.start is not None) is later]
+        trials = [
+            Trial(run_name(name, seed), partial(measure, config, out, name, seed), about={"row": name, "seed": seed})
+            for seed in config.seeds
+            for name in names
+        ]
+        study.run(trials, config.processes)
+    data = {split: open_dataset(config.data, split=split).fingerprint for split in ("train", "val", "test")}
+    facts = {"recipe": demo_recipe().model_dump(mode="json"), "data": data}
+    return study.finish("metaworld_rewards", {"rows": summary(study.rows())}, facts=facts)
 
 
-def main() -> None:
-    """Train and evaluate what is missing, then write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--rows", nargs="*", default=list(ROWS))
-    parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--result", type=Path, default=RESULTS / "metaworld_rewards.json")
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    for seed in arguments.seeds:
-        for name in arguments.rows:
-            measure(name, seed, arguments.data, arguments.out)
-    write_table(arguments.out, arguments.result, arguments.data)
+def run_name(row: str, seed: int) -> str:
+    """Return the name of a trial and of its run."""
+    return file_name(row, f"seed{seed}")
 
 
-def measure(name: str, seed: int, data: Path, out: Path) -> dict[str, Any]:
-    """One row, one seed; read from its file where it has been measured before."""
-    run = out / f"{name.replace(' ', '_')}-seed{seed}"
-    done = run / "measured.json"
-    if done.exists():
-        found: dict[str, Any] = json.loads(done.read_text())
-        return found
-    row = ROWS[name]
-    began = time.perf_counter()
-    encoder = trained_encoder(row, seed, data, run, out)
-    seconds = time.perf_counter() - began
+def measure(config: MetaWorldRewardsConfig, out: Path, name: str, seed: int) -> Tree:
+    """Train one row with one seed and evaluate it on both splits."""
+    row = config.rows[name]
+    encoder = _trained(config, out, name, seed)
     trained = objective_class(row.objective["name"], ClipObjective).reward_form if row.objective else "transition"
     form: RewardForm = "transition" if trained == "transition" else "potential"
-    found = {"row": name, "seed": seed}
+    paraphrases = {INSTRUCTIONS[task]: PARAPHRASES[task] for task in PARAPHRASES}
+    found: Tree = {}
     for split in ("val", "test"):
-        store = split_store(data, split)
-        said = {INSTRUCTIONS[task]: PARAPHRASES[task] for task in PARAPHRASES}
-        evaluation = evaluate_encoder(encoder, store, form=form, seed=seed, paraphrases=said)
+        store = split_store(Path(config.data), split)
+        evaluation = evaluate_encoder(encoder, store, form=form, seed=seed, paraphrases=paraphrases)
         found[split] = {key: estimate.value for key, estimate in evaluation.estimates.items()}
         found[split] |= {"form": form, "goal_image_voc": goal_image_voc(encoder, store)}
-    run.mkdir(parents=True, exist_ok=True)
-    done.write_text(json.dumps(found, indent=1))
-    shown = {key: round(found["val"][key], 3) for key in SHOWN if found["val"].get(key) is not None}
-    print(f"{name} seed {seed}: {seconds:.0f} s, val {shown}", flush=True)
     return found
 
 
-SHOWN = ("voc.potential", "voc.transition", "accuracy_whole_video.transition", "accuracy_whole_video.potential")
-
-
-def trained_encoder(row: Row, seed: int, data: Path, run: Path, out: Path) -> DualEncoder:
-    """The row's encoder, trained where it has not been."""
-    overrides: dict[str, Any] = {"train.seed": seed, "train.trackers": [], **row.overrides}
+def _trained(config: MetaWorldRewardsConfig, out: Path, name: str, seed: int) -> DualEncoder:
+    row = config.rows[name]
     if row.objective is None:
         torch.manual_seed(seed)
-        return DualEncoder(_recipe().encoder).eval()
-    overrides["objective"] = row.objective
+        return DualEncoder(demo_recipe().encoder).eval()
+    overrides = {"train.seed": seed, "train.trackers": [], **row.overrides, "objective": row.objective}
     if row.start is not None:
-        start = out / f"{row.start}-seed{seed}"
-        measure(row.start, seed, data, out)
-        overrides["initialize_from"] = str(start)
-    return DualEncoder.from_pretrained(train(RECIPE, data, run, overrides=overrides).model)
+        overrides["initialize_from"] = str(out / "runs" / run_name(row.start, seed))
+    run = train(RECIPE, Path(config.data), out / "runs" / run_name(name, seed), overrides=overrides)
+    return DualEncoder.from_pretrained(run.model)
 
 
-def _recipe() -> ClipsRecipe:
+def demo_recipe() -> ClipsRecipe:
+    """Return the recipe that every row changes."""
     found = load_recipe(RECIPE)
     assert isinstance(found, ClipsRecipe)
     return found
 
 
 def split_store(data: Path, split: str) -> EpisodeStore:
-    """One split's training store."""
-    size = _recipe().data.size
-    store, _ = prepared_clips(data, DataConfig(size=size, train_split=split, val_split=None))
+    """Return the training store of one split."""
+    store, _ = prepared_clips(data, DataConfig(size=demo_recipe().data.size, train_split=split, val_split=None))
     return store
 
 
 def goal_image_voc(encoder: DualEncoder, store: EpisodeStore) -> float:
-    """VOC of -||phi(o_t) - phi(goal)||, the goal being the last frame of the next episode of the same task.
+    """Return the VOC of -||phi(o_t) - phi(goal)||, the goal being the last frame of the task's next episode.
 
     This is defined without language, so VIP and TCN have it too.
     """
@@ -172,32 +142,23 @@ def goal_image_voc(encoder: DualEncoder, store: EpisodeStore) -> float:
     return float(np.mean(values))
 
 
-def write_table(out: Path, result: Path, data: Path) -> None:
-    """Mean over seeds with a t interval of every number, for every row that was measured."""
-    table: dict[str, Any] = {}
-    for name in ROWS:
-        runs = [json.loads(p.read_text()) for p in sorted(out.glob(f"{name.replace(' ', '_')}-seed*/measured.json"))]
-        if not runs:
-            continue
-        table[name] = {"seeds": [run["seed"] for run in runs]}
-        for split in ("val", "test"):
-            keys = [key for key, value in runs[0][split].items() if isinstance(value, float)]
-            table[name][split] = {key: interval([run[split][key] for run in runs]) for key in keys}
-            table[name][split]["form"] = runs[0][split]["form"]
-    settings = _recipe().model_dump(mode="json")
-    about = {"command": "python -m studies.metaworld_rewards --data DATA --out RUNS", "recipe": settings}
-    about |= {"data": {split: open_dataset(data, split=split).fingerprint for split in ("train", "val", "test")}}
-    result.write_text(json.dumps(about | {"rows": table, "provenance": provenance()}, indent=1) + "\n")
-    print(f"Wrote {result}")
-
-
-def interval(values: list[float]) -> dict[str, Any]:
-    """Mean, interval and the values themselves."""
-    if not np.isfinite(values).all():
-        return {"mean": None, "low": None, "high": None, "values": [v if np.isfinite(v) else None for v in values]}
-    estimate = seeds_interval(np.array(values))
-    return {"mean": estimate.value, "low": estimate.low, "high": estimate.high, "values": values}
+def summary(rows: Rows) -> Tree:
+    """Return row -> split -> number -> its mean over seeds with a t interval."""
+    found: Tree = {}
+    for name in dict.fromkeys(row["row"] for row in rows):
+        runs = sorted((row for row in rows if row["row"] == name), key=lambda run: run["seed"])
+        found[name] = {
+            split: {
+                key: over_seeds([run[split][key] for run in runs]) if isinstance(value, float) else value
+                for key, value in runs[0][split].items()
+            }
+            for split in ("val", "test")
+        }
+    return found
 
 
 if __name__ == "__main__":
-    main()
+    from studies.harness import main
+    from studies.metaworld_rewards import metaworld_rewards_study as study
+
+    main("metaworld_rewards", study)

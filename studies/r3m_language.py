@@ -1,6 +1,6 @@
-"""R3M by its own language reward: what `studies.metaworld_rewards` cannot see, since it scores cosines.
+"""R3M by its own language reward: what `studies.metaworld_rewards` cannot measure, since it scores cosines.
 
-    python -m studies.r3m_language --data runs/demo-data --runs runs/study
+    python -m studies.r3m_language --data=runs/demo-data --runs=runs/metaworld_rewards/runs --out runs/r3m_language
 
 G(o_0, o_t, l) of each seed's R3M run, on test: rank correlation with time under the video's own instruction and under
 the others, and how often the own instruction scores highest at the end.
@@ -8,42 +8,58 @@ the others, and how often the own instruction scores highest at the end.
 
 from __future__ import annotations
 
-import argparse
-import json
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
+from pydantic import PositiveInt
 from safetensors.torch import load_file
 
+from counterpoint.config import FrozenConfig
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.evaluation.embedded import embed_store
 from counterpoint.evaluation.metrics import matched, value_order_correlation
 from counterpoint.objectives.r3m import LanguageReward
-from counterpoint.provenance import provenance
-from studies.harness import RESULTS
-from studies.metaworld_rewards import interval, split_store
+from studies.harness import Rows, Study, Tree, Trial, over_seeds
+from studies.metaworld_rewards import run_name, split_store
+
+NUMBERS = ("voc", "voc_wrong_instruction", "accuracy")
 
 
-def main() -> None:
-    """Score every seed and write the result file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--runs", type=Path, required=True)
-    parser.add_argument("--result", type=Path, default=RESULTS / "r3m_language.json")
-    arguments = parser.parse_args()
-    seeds = [of_run(run, arguments.data) for run in sorted(arguments.runs.glob("r3m-seed*"))]
-    found: dict[str, Any] = {key: interval([seed[key] for seed in seeds]) for key in seeds[0]}
-    about = {"command": "python -m studies.r3m_language --data DATA --runs RUNS", "provenance": provenance()}
-    arguments.result.write_text(json.dumps(found | about, indent=1) + "\n")
-    print({key: value["values"] for key, value in found.items()})
+class R3MLanguageConfig(FrozenConfig):
+    """Runs of R3M that are scored.
+
+    Attributes:
+        data: The data set of the study `metaworld_rewards`.
+        runs: Its folder `runs`.
+        seeds: Seeds of the runs.
+        processes: Trials at a time.
+    """
+
+    data: str
+    runs: str
+    seeds: tuple[int, ...] = (0, 1, 2)
+    processes: PositiveInt = 2
 
 
-def of_run(run: Path, data: Path) -> dict[str, float]:
-    """VOC under the own and under other instructions, and accuracy at the last frame."""
+def r3m_language_study(config: R3MLanguageConfig, out: Path) -> Tree:
+    """Score every seed and write `r3m_language.json` and `results.parquet`."""
+    study = Study("R3M's language reward", out, config)
+    study.run([Trial(f"r3m-{s}", partial(score, config, s), about={"seed": s}) for s in config.seeds], config.processes)
+    return study.finish("r3m_language", summary(study.rows()))
+
+
+def summary(rows: Rows) -> Tree:
+    """Return each number's mean over seeds with a t interval."""
+    return {key: over_seeds([row[key] for row in rows]) for key in NUMBERS}
+
+
+def score(config: R3MLanguageConfig, seed: int) -> Tree:
+    """Return VOC under the own and under other instructions, and accuracy at the last frame."""
+    run = Path(config.runs) / run_name("r3m", seed)
     encoder = DualEncoder.from_pretrained(run)
-    videos = embed_store(encoder, split_store(data, "test"))
+    videos = embed_store(encoder, split_store(Path(config.data), "test"))
     reward = LanguageReward(encoder.embed_dim, encoder.embed_dim)
     reward.load_state_dict(load_file(run / "model" / "language_reward.safetensors"))
     text = torch.tensor(videos.text, dtype=torch.float32)[:, None]
@@ -57,9 +73,12 @@ def of_run(run: Path, data: Path) -> dict[str, float]:
         own.append(correlations[column])
         others.append(float(np.mean([c for at, c in enumerate(correlations) if at != column])))
         last.append(curves[:, -1])
-    hits = matched(np.stack(last), videos.own)
-    return {"voc": float(np.mean(own)), "voc_wrong_instruction": float(np.mean(others)), "accuracy": float(hits.mean())}
+    accuracy = matched(np.stack(last), videos.own).mean()
+    return dict(zip(NUMBERS, (float(np.mean(own)), float(np.mean(others)), float(accuracy)), strict=True))
 
 
 if __name__ == "__main__":
-    main()
+    from studies.harness import main
+    from studies.r3m_language import r3m_language_study as study
+
+    main("r3m_language", study)

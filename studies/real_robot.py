@@ -1,24 +1,23 @@
 """A real WidowX arm: the Meta-World encoders as they are, and encoders trained with one rollout left out.
 
-    python -m studies.real_robot --data WIDOWX --runs runs/study
+    python -m studies.real_robot --data=WIDOWX --runs=runs/metaworld_rewards/runs --out runs/real_robot
 
-`--data` is a video folder (18 rollouts of 9 instructions). Rows: a random encoder, the Meta-World encoders that
-`studies.metaworld_rewards` left under `--runs` (zero-shot, Appendix D.2's question), and DecisionNCE-T trained on 17
-rollouts and asked about the 18th, 18 times over. Three seeds each; intervals are over seeds. Nothing was chosen on
-these rollouts.
+The data are a video folder (18 rollouts of 9 instructions). Rows: a random encoder, the encoders of
+`studies.metaworld_rewards` (zero-shot, Appendix D.2's question), and DecisionNCE-T trained on 17 rollouts and tested on
+the 18th, 18 times over. Intervals are over seeds. Nothing was chosen on these rollouts.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from accelerate import Accelerator
+from pydantic import PositiveInt
 
+from counterpoint.config import FrozenConfig
 from counterpoint.data.cache import cached
 from counterpoint.data.formats import open_dataset
 from counterpoint.data.sampler import Sampler
@@ -26,16 +25,13 @@ from counterpoint.data.store import EpisodeStore, SubsetStore
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.evaluation.embedded import EmbeddedVideos, embed_store
 from counterpoint.evaluation.reward_eval import evaluate_embedded
-from counterpoint.evaluation.statistics import seeds_interval
-from counterpoint.progress import ProgressBar
-from counterpoint.provenance import provenance
-from counterpoint.training.clips import ClipsRecipe, build_objective
+from counterpoint.training.clips import build_objective
 from counterpoint.training.learner import ObjectiveLearner
-from counterpoint.training.recipe import load_recipe
-from studies.harness import RESULTS
+from studies.harness import Rows, Study, Tree, Trial, over_seeds
+from studies.metaworld_rewards import demo_recipe, run_name
 
-RECIPE = "decisionnce_t-demo"
-STEPS = 120  # 17 rollouts: about 225 passes at 32 clips a step; fixed beforehand
+RANDOM, ZERO_SHOT = "random encoder", "{} trained on Meta-World, zero-shot"
+LEFT_OUT = "decisionnce_t trained on the other 17 rollouts"
 SHOWN = (
     "voc.transition", "voc_wrong_instruction.transition", "voc_reversed.transition", "accuracy_whole_video.transition",
     "accuracy_random_segments.transition", "triples_whole_video.transition", "voc.potential",
@@ -43,83 +39,89 @@ SHOWN = (
 )  # fmt: skip
 
 
-def main() -> None:
-    """Measure every row and write the result file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--runs", type=Path, required=True)
-    parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--result", type=Path, default=RESULTS / "real_robot.json")
-    arguments = parser.parse_args()
-    config = load_recipe(RECIPE)
-    assert isinstance(config, ClipsRecipe)
-    store = cached(open_dataset(arguments.data), size=config.data.size)
-    rows: dict[str, list[dict[str, float]]] = {}
-    for seed in arguments.seeds:
-        torch.manual_seed(seed)
-        rows.setdefault("random encoder", []).append(score(DualEncoder(config.encoder).eval(), store, seed))
+class RealRobotConfig(FrozenConfig):
+    """Encoders that are tested on real rollouts.
+
+    Attributes:
+        data: The rollouts.
+        runs: The folder `runs` of the study `metaworld_rewards`.
+        seeds: Random seeds.
+        steps: Gradient steps on 17 rollouts: at 120, about 225 passes of 32 clips a step; fixed beforehand.
+        processes: Trials at a time.
+    """
+
+    data: str
+    runs: str
+    seeds: tuple[int, ...] = (0, 1, 2)
+    steps: PositiveInt = 120
+    processes: PositiveInt = 2
+
+
+def real_robot_study(config: RealRobotConfig, out: Path) -> Tree:
+    """Test every encoder and write `real_robot.json` and `results.parquet`."""
+    study, store, trials = Study("a real robot", out, config), _rollouts(config), []
+    for seed in config.seeds:
+        trials.append(Trial(f"random-{seed}", partial(_random, config, seed), about={"row": RANDOM, "seed": seed}))
         for name in ("decisionnce_t", "decisionnce_p"):
-            run = arguments.runs / f"{name}-seed{seed}"
+            run = Path(config.runs) / run_name(name, seed)
             if run.exists():
-                found = score(DualEncoder.from_pretrained(run), store, seed)
-                rows.setdefault(f"{name} trained on Meta-World, zero-shot", []).append(found)
-        left_out = left_out_numbers(store, seed, arguments.steps, arguments.runs)
-        rows.setdefault("decisionnce_t trained on the other 17 rollouts", []).append(left_out)
-    table = {name: {key: interval([found[key] for found in seeds]) for key in SHOWN} for name, seeds in rows.items()}
-    about: dict[str, Any] = {
-        "command": "python -m studies.real_robot --data WIDOWX --runs runs/study",
-        "data": store.fingerprint,
-        "rollouts": len(store.episodes),
-        "seeds": arguments.seeds,
-        "steps": arguments.steps,
-        "chance": 1 / len({info.instruction for info in store.episodes}),
+                about = {"row": ZERO_SHOT.format(name), "seed": seed}
+                trials.append(Trial(f"{name}-{seed}", partial(_zero_shot, config, run, seed), about=about))
+        trials.append(
+            Trial(f"left_out-{seed}", partial(_left_out, config, seed), about={"row": LEFT_OUT, "seed": seed})
+        )
+    study.run(trials, config.processes)
+    chance = 1 / len({info.instruction for info in store.episodes})
+    facts = {"data": store.fingerprint, "rollouts": len(store.episodes), "chance": chance}
+    return study.finish("real_robot", {"rows": summary(study.rows())}, facts=facts)
+
+
+def summary(rows: Rows) -> Tree:
+    """Return row -> number -> its mean over seeds with a t interval."""
+    order = (RANDOM, ZERO_SHOT.format("decisionnce_t"), ZERO_SHOT.format("decisionnce_p"), LEFT_OUT)
+    found = {name: [row for row in rows if row["row"] == name] for name in order}
+    return {
+        name: {key: over_seeds([run[key] for run in runs]) for key in SHOWN} for name, runs in found.items() if runs
     }
-    arguments.result.write_text(json.dumps(about | {"rows": table, "provenance": provenance()}, indent=1) + "\n")
-    print(json.dumps({name: {k: round(v["mean"], 3) for k, v in row.items()} for name, row in table.items()}, indent=1))
 
 
-def score(encoder: DualEncoder, store: EpisodeStore, seed: int) -> dict[str, float]:
-    """What one encoder says of all rollouts."""
-    return numbers(embed_store(encoder, store), seed)
+def _rollouts(config: RealRobotConfig) -> EpisodeStore:
+    return cached(open_dataset(config.data), size=demo_recipe().data.size)
 
 
-def numbers(embedded: EmbeddedVideos, seed: int) -> dict[str, float]:
-    """The shown estimates, without their intervals over videos."""
+def _random(config: RealRobotConfig, seed: int) -> Tree:
+    torch.manual_seed(seed)
+    return _numbers(embed_store(DualEncoder(demo_recipe().encoder).eval(), _rollouts(config)), seed)
+
+
+def _zero_shot(config: RealRobotConfig, run: Path, seed: int) -> Tree:
+    return _numbers(embed_store(DualEncoder.from_pretrained(run), _rollouts(config)), seed)
+
+
+def _left_out(config: RealRobotConfig, seed: int) -> Tree:
+    """Return means over rollouts, each scored by an encoder that was trained on the others."""
+    store, found = _rollouts(config), []
+    instructions = tuple(dict.fromkeys(info.instruction for info in store.episodes))
+    for number in range(len(store.episodes)):
+        others = SubsetStore(store, [episode for episode in range(len(store.episodes)) if episode != number])
+        encoder = _fit(others, seed, config.steps)
+        found.append(_numbers(embed_store(encoder, SubsetStore(store, [number]), instructions=instructions), seed))
+    return {key: float(np.mean([one[key] for one in found])) for key in SHOWN}
+
+
+def _numbers(embedded: EmbeddedVideos, seed: int) -> dict[str, float]:
     evaluation = evaluate_embedded(embedded, form="transition", seed=seed)
     return {key: evaluation.estimates[key].value for key in SHOWN}
 
 
-def left_out_numbers(store: EpisodeStore, seed: int, steps: int, runs: Path) -> dict[str, float]:
-    """Mean over rollouts, each scored by an encoder that was trained on the others; kept, since it takes minutes."""
-    kept = runs / f"left_one_out-{store.fingerprint[:8]}-{steps}-seed{seed}.json"
-    if kept.exists():
-        measured: dict[str, float] = json.loads(kept.read_text())
-        return measured
-    instructions = tuple(dict.fromkeys(info.instruction for info in store.episodes))
-    found = []
-    with ProgressBar(f"Leaving one out, seed {seed}", len(store.episodes), "rollouts") as progress:
-        for number in range(len(store.episodes)):
-            encoder = fit(SubsetStore(store, [e for e in range(len(store.episodes)) if e != number]), seed, steps)
-            held_out = embed_store(encoder, SubsetStore(store, [number]), instructions=instructions)
-            found.append(numbers(held_out, seed))
-            progress.advance()
-    means = {key: float(np.mean([of_one[key] for of_one in found])) for key in SHOWN}
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    kept.write_text(json.dumps(means))
-    return means
-
-
-def fit(store: EpisodeStore, seed: int, steps: int) -> DualEncoder:
-    """The demo recipe on a store, for a number of steps."""
-    config = load_recipe(RECIPE)
-    assert isinstance(config, ClipsRecipe)
+def _fit(store: EpisodeStore, seed: int, steps: int) -> DualEncoder:
+    """Train by the demo recipe for a number of steps."""
+    recipe = demo_recipe()
     torch.manual_seed(seed)
-    objective = build_objective(config)
-    learner = ObjectiveLearner(
-        objective, config.optimizer, total_steps=steps, accelerator=Accelerator(cpu=not torch.cuda.is_available())
-    )
-    loader = Sampler(store, objective.sampling().bind(store), batch_size=config.train.batch_size, seed=seed)
+    objective = build_objective(recipe)
+    accelerator = Accelerator(cpu=not torch.cuda.is_available())
+    learner = ObjectiveLearner(objective, recipe.optimizer, total_steps=steps, accelerator=accelerator)
+    loader = Sampler(store, objective.sampling().bind(store), batch_size=recipe.train.batch_size, seed=seed)
     for step, batch in enumerate(loader.batches(0, steps)):
         learner.update(batch, step)
     encoder = learner.exports()["encoder"]
@@ -127,11 +129,8 @@ def fit(store: EpisodeStore, seed: int, steps: int) -> DualEncoder:
     return encoder.eval()
 
 
-def interval(values: list[float]) -> dict[str, Any]:
-    """Mean, interval over seeds, and the values."""
-    estimate = seeds_interval(np.array(values))
-    return {"mean": estimate.value, "low": estimate.low, "high": estimate.high, "values": values}
-
-
 if __name__ == "__main__":
-    main()
+    from studies.harness import main
+    from studies.real_robot import real_robot_study as study
+
+    main("real_robot", study)

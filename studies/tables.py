@@ -9,10 +9,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from studies import goal_reaching as goal_reaching_study
+from studies import metaworld_rewards
+from studies import r3m_language as r3m_study
+from studies import real_robot as real_robot_study
 from studies.harness import estimate, load, markdown, number, seeds
 from studies.occupancy.tables import TABLES as OCCUPANCY
 from studies.stitching.tables import TABLES as STITCHING
@@ -31,9 +35,15 @@ SHARES = ("accuracy", "ordering", "triples")
 """Beginnings of the metrics that are shares."""
 
 
+@cache
+def metaworld() -> Tree:
+    """Return row -> split -> number."""
+    return metaworld_rewards.summary(load("metaworld_rewards")[0])
+
+
 def rewards(rows: Sequence[str], columns: Mapping[str, str]) -> str:
     """Rows of the Meta-World study on test episodes; `{form}` is the row's own segment score."""
-    table = load("metaworld_rewards")["rows"]
+    table = metaworld()
     lines: Rows = []
     for name in rows:
         test, wordless = table[name]["test"], name in ("vip", "tcn", "r3m")
@@ -87,8 +97,7 @@ REAL_ROBOT = {
 
 def sign_study() -> str:
     """VOC of every seed: the mean of a sign says nothing."""
-    table = load("metaworld_rewards")["rows"]
-    rows = []
+    table, rows = metaworld(), []
     for name in ("vlo from scratch", "directed vlo from scratch"):
         test = table[name]["test"]
         cells = [estimate(test[key], share=True) for key in ("ordering", "accuracy_whole_video.potential")]
@@ -100,14 +109,14 @@ def real_robot() -> str:
     """Encoders on a WidowX arm."""
     rows = [
         [name, *(estimate(row.get(key), share=key.startswith(SHARES)) for key in REAL_ROBOT.values())]
-        for name, row in load("real_robot")["rows"].items()
+        for name, row in real_robot_study.summary(load("real_robot")[0]).items()
     ]
     return markdown(["encoder", *REAL_ROBOT], rows)
 
 
 def r3m_language() -> str:
     """R3M under its own language reward."""
-    found = load("r3m_language")
+    found = r3m_study.summary(load("r3m_language")[0])
     names = {"voc": "VOC", "voc_wrong_instruction": "VOC, wrong instruction", "accuracy": "accuracy at the last frame"}
     return markdown(
         ["R3M's language reward", *names.values()],
@@ -118,7 +127,13 @@ def r3m_language() -> str:
 # Goal-reaching agents
 
 
-def over_seeds(found: Tree, *, share: bool) -> str:
+@cache
+def agents(name: str) -> Tree:
+    """Return row -> number."""
+    return goal_reaching_study.summary(load(f"goal_reaching_{name}")[0])
+
+
+def each_seed(found: Tree, *, share: bool) -> str:
     """Mean, interval where there are several seeds, and the value of every seed."""
     if found["low"] is None:
         return f"{found['mean']:.2f} (one seed)"
@@ -128,10 +143,10 @@ def over_seeds(found: Tree, *, share: bool) -> str:
 def goal_reaching(name: str) -> str:
     """Agents in one environment."""
     rows = []
-    for row, found in load(f"goal_reaching_{name}")["rows"].items():
+    for row, found in agents(name).items():
         minutes = sum(run["seconds"] for run in found["runs"]) / len(found["runs"]) / 60
         cells = [
-            over_seeds(found[key], share=key != "closest_distance")
+            each_seed(found[key], share=key != "closest_distance")
             for key in ("success", "success_at_end", "closest_distance")
         ]
         rows.append([row, *cells, f"{minutes:.1f}"])
@@ -141,7 +156,7 @@ def goal_reaching(name: str) -> str:
 def when_reached(name: str, share: float = 0.9) -> str:
     """Environment steps after which each seed first reached a share of its goals."""
     rows = []
-    for row, found in load(f"goal_reaching_{name}")["rows"].items():
+    for row, found in agents(name).items():
         steps = [[point["step"] for point in run["curve"] if point["success"] >= share] for run in found["runs"]]
         rows.append([row, ", ".join(f"{one[0]:,}" if one else "never" for one in steps)])
     return markdown(["agent", f"steps to success {share}, each seed"], rows)
@@ -149,7 +164,7 @@ def when_reached(name: str, share: float = 0.9) -> str:
 
 def while_training(name: str) -> str:
     """Success at every evaluation: mean over seeds, and each seed."""
-    found = load(f"goal_reaching_{name}")["rows"]
+    found = agents(name)
     steps = [point["step"] for point in next(iter(found.values()))["runs"][0]["curve"]]
     rows = []
     for row, cells in found.items():
@@ -178,8 +193,9 @@ def antmaze() -> str:
 def interpolation() -> str:
     """The order of interpolants along the way."""
     rows = []
-    for encoder, methods in load("interpolation")["result"]["encoders"].items():
-        for method, found in methods.items():
+    for one in load("interpolation")[0]:
+        encoder = one["encoder"]
+        for method, found in one["methods"].items():
             if method == "straight_line" and encoder != "trained":
                 continue  # it uses no encoder
             cells = [number(found[key]) for key in ("in_order", "covered", "on_path", "monotone")]
@@ -226,8 +242,8 @@ def fewshot_pretraining(name: str) -> str:
 def premier_taco_start() -> str:
     """Settings under which the window loss starts; accuracies are of one sample for all."""
     rows = []
-    for name, about in load("premier_taco_start")["found"].items():
-        last, common = about["validation"][-1], about["common"]
+    for about in load("premier_taco_start")[0]:
+        name, last, common = about["setting"], about["validation"][-1], about["common"]
         accuracies = [number(common[key]) for key in ("window_accuracy", "categorical_accuracy")]
         rows.append([name, number(last["loss"], 3), number(last["chance_gap"], 3), *accuracies])
     return markdown(["setting", "own loss", "below own chance, nats", "window accuracy", "accuracy in the batch"], rows)
@@ -236,8 +252,8 @@ def premier_taco_start() -> str:
 def dmc_experts() -> str:
     """Returns of the planners with the true dynamics."""
     rows = [
-        [task, f"{about['expert_return']:.0f}", f"{about['random_return']:.0f}", f"{about['n']}"]
-        for task, about in load("dmc_experts")["tasks"].items()
+        [about["task"], f"{about['expert_return']:.0f}", f"{about['random_return']:.0f}", f"{about['n']}"]
+        for about in load("dmc_experts")[0]
     ]
     return markdown(["task", "expert return", "random return", "episodes"], rows)
 
@@ -317,10 +333,10 @@ def robosuite_experts() -> str:
     """How often the scripted experts succeed."""
     rows = [
         [
-            name, estimate(cell["success"]), f"{cell['success']['n']}", number(cell["steps_median"], 0),
-            "" if cell["steps_most"] is None else f"{cell['steps_most']}",
+            cell["task"], estimate(cell["success"]), f"{cell['success']['n']}", number(cell.get("steps_median"), 0),
+            str(cell.get("steps_most", "")),
         ]
-        for name, cell in load("robosuite_experts")["cells"].items()
+        for cell in load("robosuite_experts")[0]
     ]  # fmt: skip
     return markdown(["task and robot", "solved", "episodes", "steps, median", "steps, most"], rows)
 

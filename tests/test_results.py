@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from studies.harness import read_rows
 from studies.tables import PAGES, ROOT, TABLES, fill
 
-RESULTS = sorted([*(ROOT / "benchmarks" / "results").glob("*.json"), *(ROOT / "studies" / "results").glob("*.json")])
+RESULTS = sorted(path for path in ROOT.glob("*/results/*") if path.parts[-3] in ("benchmarks", "studies"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
@@ -22,7 +23,7 @@ def test_every_table_stands_on_one_page() -> None:
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
 def test_a_result_file_names_its_source(path: Path) -> None:
-    found = json.loads(path.read_text())
+    found = read_rows(path)[1] if path.suffix == ".parquet" else json.loads(path.read_text())
     about = found.get("provenance", found)
     assert found["command"].startswith(("python benchmarks/", "python -m studies."))
     assert about["commit"]

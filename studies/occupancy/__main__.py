@@ -1,9 +1,7 @@
 """`python -m studies.occupancy`."""
 
-import sys
-
 from studies.harness import main
-from studies.occupancy.run import OccupancyConfig, occupancy_study
+from studies.occupancy.run import occupancy_study
 
 if __name__ == "__main__":
-    main("occupancy", OccupancyConfig, occupancy_study, sys.argv[1:])
+    main("occupancy", occupancy_study)

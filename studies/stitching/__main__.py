@@ -1,9 +1,7 @@
 """`python -m studies.stitching`."""
 
-import sys
-
 from studies.harness import main
-from studies.stitching.run import StitchingConfig, stitching_study
+from studies.stitching.run import stitching_study
 
 if __name__ == "__main__":
-    main("stitching", StitchingConfig, stitching_study, sys.argv[1:])
+    main("stitching", stitching_study)

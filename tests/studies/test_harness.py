@@ -4,9 +4,11 @@ import json
 import os
 import signal
 import time
+import tomllib
 from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 import torch
@@ -14,7 +16,7 @@ import torch
 from counterpoint.config import FrozenConfig
 from counterpoint.errors import BadInputError
 from studies import harness
-from studies.harness import Study, Trial, load_preset, main, read_table
+from studies.harness import Study, Trial, load_preset, main, over_seeds, presets, read_rows, write_rows
 from studies.icon.config import ComparisonConfig
 from studies.occupancy.run import OccupancyConfig
 
@@ -49,7 +51,7 @@ def sleep() -> dict[str, Any]:
 
 
 def trials() -> list[Trial]:
-    return [Trial(name, partial(measure, float(place)), 2) for place, name in enumerate("abc")]
+    return [Trial(name, partial(measure, float(place)), 2, {"row": name.upper()}) for place, name in enumerate("abc")]
 
 
 def test_trials_run_in_this_process_where_one_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,15 +100,17 @@ def test_the_error_of_a_trial_arrives(tmp_path: Path) -> None:
 def test_results_become_one_table(tmp_path: Path) -> None:
     study = Study("table", tmp_path, Config())
     study.run(trials())
-    result = study.finish("numbers", {"found": [1.0, 2.0]}, "text")
+    result = study.finish("numbers", {"found": [1.0, 2.0]}, "text", facts={"data": "digest"})
     assert json.loads((tmp_path / "numbers.json").read_text()) == result
     assert result["config"] == {"size": 3, "processes": 1}
     assert result["provenance"]["packages"]
     assert (tmp_path / "numbers.md").read_text() == "text"
-    table = read_table(tmp_path / "results.parquet")
-    assert table.trial.tolist() == ["a", "b", "c"]
-    assert table.value.tolist() == [0.0, 1.0, 2.0]
-    assert table.curve.tolist()[2] == [2.0, 4.0]
+    rows, about = read_rows(tmp_path / "results.parquet")
+    assert [row["trial"] for row in rows] == ["a", "b", "c"]
+    assert [row["value"] for row in rows] == [0.0, 1.0, 2.0]
+    assert [row["row"] for row in rows] == ["A", "B", "C"]
+    assert rows[2]["curve"] == [2.0, 4.0]
+    assert about == {key: result[key] for key in ("config", "data", "provenance")}
 
 
 def test_other_folders_are_refused(tmp_path: Path) -> None:
@@ -142,28 +146,59 @@ def test_a_preset_takes_overrides_and_may_change_another() -> None:
     assert load_preset("occupancy", OccupancyConfig, "quick").sizes[-1] < OccupancyConfig().sizes[-1]
 
 
-def test_the_command_line_passes_preset_and_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    calls: list[tuple[OccupancyConfig, Path]] = []
+def test_rows_with_other_columns_share_a_file(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [{"trial": "a", "tree": {"x": [1, None]}}, {"trial": "b", "value": 0.1, "none": None}]
+    write_rows(tmp_path / "rows.parquet", rows, {"commit": "c"})
+    del rows[1]["none"]  # an empty cell
+    assert read_rows(tmp_path / "rows.parquet") == (rows, {"commit": "c"})
 
-    def run(config: OccupancyConfig, out: Path) -> None:
-        calls.append((config, out))
 
-    main("occupancy", OccupancyConfig, run, ["--preset", "quick", "--out", "o", "--seeds=4", "--sizes=[1000,100000]"])
-    ((config, out),) = calls
+def test_the_mean_over_seeds_has_an_interval_where_seeds_are_several() -> None:
+    assert over_seeds([0.5]) == {"mean": 0.5, "low": None, "high": None, "values": [0.5]}
+    assert over_seeds([0.5, float("nan")])["mean"] is None
+    three = over_seeds([0.0, 1.0, 1.0], share=True)
+    assert (three["mean"], three["low"], three["high"]) == (pytest.approx(2 / 3), 0.0, 1.0)
+
+
+CALLS: list[tuple[OccupancyConfig, Path]] = []
+
+
+def record(config: OccupancyConfig, out: Path) -> None:
+    CALLS.append((config, out))
+
+
+def test_the_command_line_passes_preset_and_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    main("occupancy", record, ["--preset", "quick", "--out", "o", "--seeds=4", "--sizes=[1000,100000]"])
+    ((config, out),) = CALLS
     assert (config.seeds, config.sizes, config.steps, out) == (4, (1000, 100000), 5000, Path("o"))
     for wrong in (["--seeds"], ["--sedes=4"], ["--seeds=none"]):
         with pytest.raises(SystemExit) as done:
-            main("occupancy", OccupancyConfig, run, ["--preset", "quick", "--out", "o", *wrong])
+            main("occupancy", record, ["--preset", "quick", "--out", "o", *wrong])
         assert done.value.code == 2
     assert "did you mean 'seeds'" in capsys.readouterr().err
 
 
+def small(config: Config, out: Path) -> None:
+    study = Study("small", out, config)
+    study.run(trials())
+    study.finish("small", {})
+
+
 def test_a_result_is_kept_where_the_tables_read_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(harness, "RESULTS", tmp_path)
+    monkeypatch.setattr(harness, "presets", lambda study: {"cpu": {}})
+    main("small", small, ["--out", str(tmp_path / "out"), "--size=4", "--keep", "kept"])
+    rows, about = read_rows(tmp_path / "kept.parquet")
+    assert [row["value"] for row in rows] == [0.0, 1.0, 2.0]
+    assert about["command"] == f"python -m studies.small --out {tmp_path / 'out'} --size=4 --keep kept"
+    assert about["config"]["size"] == 4
 
-    def run(config: OccupancyConfig, out: Path) -> dict[str, Any]:
-        return {"seeds": config.seeds}
 
-    main("occupancy", OccupancyConfig, run, ["--preset", "quick", "--out", "o", "--keep", "small"])
-    command = "python -m studies.occupancy --preset quick --out o --keep small"
-    assert json.loads((tmp_path / "small.json").read_text()) == {"command": command, "seeds": 2}
+@pytest.mark.parametrize("name", tomllib.loads((harness.RESULTS.parent / "presets.toml").read_text()))
+def test_every_preset_is_a_configuration_of_its_study(name: str) -> None:
+    folder = (harness.RESULTS.parent / name).is_dir()
+    module = import_module(f"studies.{name}.run" if folder else f"studies.{name}")
+    kind = get_type_hints(getattr(module, f"{name}_study"))["config"]
+    paths = {key: "path" for key, field in kind.model_fields.items() if field.is_required() and field.annotation is str}
+    for preset, tree in presets(name).items():
+        load_preset(name, kind, preset, {key: path for key, path in paths.items() if key not in tree})

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -12,17 +11,20 @@ from counterpoint.agents.td_infonce import TDInfoNCE, TDInfoNCEConfig
 from counterpoint.data.episode import Spaces
 from counterpoint.envs.goal.mazes import MazeGrid
 from counterpoint.errors import BadInputError
-from studies.interpolation.run import (
+from studies.interpolation import (
     Reals,
     _longest_rising,
     agent_encoder,
-    interpolation_study,
+    far_pairs,
+    figure,
+    interpolate,
     non_parametric,
     order_along_the_path,
     parametric,
     slerp,
     untrained,
 )
+from studies.plots import save
 
 # A horseshoe: from the lower left up, across and down to the lower right; 11 cells, no shorter way.
 MAZE = MazeGrid(((0, 0, 0, 0, 0), (0, 1, 1, 1, 0), (0, 1, 1, 1, 0), (0, 1, 1, 1, 0)))
@@ -128,24 +130,33 @@ def test_a_cell_in_a_wall_is_refused() -> None:
 
 def test_the_study_tells_an_encoder_that_knows_the_way_from_the_floors(tmp_path: Path) -> None:
     points = states()
-    encoders = {"knows": knows_the_way, "floor": knows_nothing}
-    found = interpolation_study(encoders, points, points[:, :2], [ends(points)], MAZE, tmp_path)
-    assert found == json.loads((tmp_path / "interpolation.json").read_text())
+    found = {
+        encode.__name__: interpolate(encode, points, points[:, :2], [ends(points)], MAZE)
+        for encode in (knows_the_way, knows_nothing)
+    }
+    save(figure(found["knows_the_way"], points[:, :2], MAZE), tmp_path / "interpolation.png")
     assert (tmp_path / "interpolation.png").stat().st_size > 1000
-    knows, floor = (found["encoders"][name]["parametric"] for name in encoders)
+    knows, floor = (methods["parametric"] for methods in found.values())
     assert knows["in_order"] == knows["on_path"] == 1
     assert knows["covered"] > 0.9
     assert floor["covered"] < 0.6
-    line = found["encoders"]["knows"]["straight_line"]
+    line = found["knows_the_way"]["straight_line"]
     assert line["covered"] < 0.6
-    assert line == found["encoders"]["floor"]["straight_line"]
+    assert line == found["knows_nothing"]["straight_line"]
 
 
-def test_a_pair_inside_one_cell_is_refused(tmp_path: Path) -> None:
+def test_a_pair_inside_one_cell_is_refused() -> None:
     points = states()
     with pytest.raises(BadInputError, match="different cells"):
-        interpolation_study({"knows": knows_the_way}, points, points[:, :2], [(0, 1)], MAZE, tmp_path)
-    assert not list(tmp_path.iterdir())
+        interpolate(knows_the_way, points, points[:, :2], [(0, 1)], MAZE)
+
+
+def test_random_pairs_are_far_apart() -> None:
+    points = states()[:, :2]
+    pairs = far_pairs(points, MAZE, 5, 6, 0)
+    cells = MAZE.cells_of(points)
+    assert len(pairs) == 5
+    assert all(MAZE.distances(cells[start])[cells[goal]] >= 6 for start, goal in pairs)
 
 
 def agent(spaces: Spaces = SPACES) -> TDInfoNCE:
@@ -162,13 +173,15 @@ def test_an_agents_representations_are_unit_vectors_of_resting_states() -> None:
     np.testing.assert_allclose(phi @ phi[0], (twins @ twins[:, :1].swapaxes(1, 2)).mean(0)[:, 0], atol=1e-5)
 
 
-def test_untrained_agents_are_a_floor_of_the_same_build(tmp_path: Path) -> None:
+def test_untrained_agents_are_a_floor_of_the_same_build() -> None:
     points = states()
     trained = agent()
-    encoders = {"agent": agent_encoder(trained)} | untrained(trained, (3, 4))
-    found = interpolation_study(encoders, points, points[:, :2], [ends(points)], MAZE, tmp_path)["encoders"]
-    assert list(found) == ["agent", "untrained 3", "untrained 4"]
-    assert found["agent"] == found["untrained 3"]  # the same seed, and no training in between
+    found = [
+        interpolate(agent_encoder(one), points, points[:, :2], [ends(points)], MAZE)
+        for one in (trained, untrained(trained, 3), untrained(trained, 4))
+    ]
+    assert found[0] == found[1]  # the same seed, and no training in between
+    assert found[0] != found[2]
 
 
 def test_an_agent_of_pictures_is_refused() -> None:

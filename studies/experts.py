@@ -1,5 +1,7 @@
 """Success and return of experts: dm_control's planners with the true dynamics, and robosuite's scripted experts.
 
+    python -m studies.experts --preset robosuite --out runs/robosuite_experts
+
 Seeds are apart from those that the planners' settings were chosen on and from those of collected data.
 """
 
@@ -10,7 +12,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from statistics import mean, median
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import PositiveInt
@@ -18,7 +20,7 @@ from pydantic import PositiveInt
 from counterpoint.config import FrozenConfig
 from counterpoint.envs.collect import episode_seed
 from counterpoint.evaluation.statistics import wilson
-from studies.harness import Study, Trial, file_name
+from studies.harness import Study, Tree, Trial, file_name
 
 FIRST_SEED = 10_000
 RANDOM_EPISODES = 5
@@ -44,44 +46,36 @@ class ExpertsConfig(FrozenConfig):
     processes: PositiveInt = 2
 
 
-def experts_study(config: ExpertsConfig, out: Path) -> dict[str, Any]:
+def experts_study(config: ExpertsConfig, out: Path) -> Tree:
     """Run every expert and write `dmc_experts.json` or `robosuite_experts.json`, and `results.parquet`."""
-    study = Study(f"{config.suite} experts", out, config)
+    study, trials, facts = Study(f"{config.suite} experts", out, config), [], {}
     if config.suite == "dmc":
         from counterpoint.envs.dmc.env import dmc_versions
         from counterpoint.envs.dmc.tasks import EVALUATION, PRETRAINING, resolve_dmc_tasks
 
-        tasks = resolve_dmc_tasks(config.tasks or [*PRETRAINING, *EVALUATION])
-        study.run(
-            [Trial(task, partial(_plan, task, config.episodes, config.steps)) for task in tasks], config.processes
-        )
-        found = {"highest_possible_return": 2 * config.steps, "versions": dmc_versions(), "tasks": _read(study, tasks)}
+        for task in resolve_dmc_tasks(config.tasks or [*PRETRAINING, *EVALUATION]):
+            trials.append(Trial(task, partial(_plan, task, config.episodes, config.steps), about={"task": task}))
+        facts = {"highest_possible_return": 2 * config.steps, "versions": dmc_versions()}
     else:
         from counterpoint.envs.robosuite.env import versions
         from counterpoint.envs.robosuite.tasks import ROBOTS, resolve_robosuite, robosuite_name
 
         every = [(task, robot) for task in ("Lift", "Door", "Stack") for robot in ROBOTS]
         pairs = [resolve_robosuite(task) for task in config.tasks] or every
-        names = [robosuite_name(*pair).partition("/")[2] for pair in pairs]
-        cells = {f"{name} noise {noise:g}": (name, noise) for name in names for noise in config.noise}
-        study.run(
-            [
-                Trial(file_name(cell.replace(" ", "_")), partial(_script, *one, config.episodes))
-                for cell, one in cells.items()
-            ],
-            config.processes,
-        )
-        kept = {cell: study.read(file_name(cell.replace(" ", "_"))) for cell in sorted(cells)}
-        found = {"first_seed": FIRST_SEED, "versions": versions(), "cells": kept}
-    return study.finish(f"{config.suite}_experts", found)
+        for name in (robosuite_name(*pair).partition("/")[2] for pair in pairs):
+            for noise in config.noise:
+                task = f"{name} noise {noise:g}"
+                trials.append(
+                    Trial(file_name(task), partial(_script, name, noise, config.episodes), about={"task": task})
+                )
+        facts = {"first_seed": FIRST_SEED, "versions": versions()}
+    study.run(trials, config.processes)
+    tasks = {trial.about["task"]: study.read(trial.name) for trial in trials}
+    return study.finish(f"{config.suite}_experts", {"tasks": tasks}, facts=facts)
 
 
-def _read(study: Study, names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: study.read(name) for name in names}
-
-
-def _plan(name: str, episodes: int, steps: int) -> dict[str, Any]:
-    """Run a dm_control planner, and uniformly random actions beside it."""
+def _plan(name: str, episodes: int, steps: int) -> Tree:
+    """Plan with the true dynamics, and act by chance beside it."""
     from counterpoint.envs.dmc.collect import DMCActor
     from counterpoint.envs.dmc.env import DMCEnv
     from counterpoint.envs.dmc.planner import planner_config
@@ -114,7 +108,7 @@ def _plan(name: str, episodes: int, steps: int) -> dict[str, Any]:
     }
 
 
-def _script(name: str, noise: float, episodes: int) -> dict[str, Any]:
+def _script(name: str, noise: float, episodes: int) -> Tree:
     """Run a robosuite expert; an episode's result is the step after which it succeeded."""
     from counterpoint.envs.robosuite.env import RobosuiteEnv
 
@@ -140,3 +134,10 @@ def _script(name: str, noise: float, episodes: int) -> dict[str, Any]:
         "steps_most": max(steps, default=None),
         "episodes": played,
     }
+
+
+if __name__ == "__main__":
+    from studies.experts import experts_study as study
+    from studies.harness import main
+
+    main("experts", study)

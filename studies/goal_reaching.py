@@ -1,4 +1,7 @@
-"""Goal-reaching agents side by side, through the command line, several seeds each, with intervals over seeds."""
+"""Goal-reaching agents side by side (TD InfoNCE, Fig. 2, Appendix E.1), through the command line, several seeds each.
+
+python -m studies.goal_reaching --preset fetch_reach --out runs/fetch_reach
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,7 @@ import numpy as np
 from pydantic import Field, PositiveInt
 
 from counterpoint.config import FrozenConfig
-from counterpoint.evaluation.statistics import seeds_interval
-from studies.harness import Study, Trial, file_name
+from studies.harness import Rows, Study, Tree, Trial, file_name, over_seeds
 
 
 class Row(FrozenConfig):
@@ -54,24 +56,19 @@ class GoalReachingConfig(FrozenConfig):
     processes: PositiveInt = 2
 
 
-def goal_reaching_study(config: GoalReachingConfig, out: Path) -> dict[str, Any]:
+def goal_reaching_study(config: GoalReachingConfig, out: Path) -> Tree:
     """Train and evaluate every agent and write `goal_reaching.json` and `results.parquet`."""
     study = Study("goal-reaching agents", out, config)
     if config.prepare:
         _counterpoint(config.prepare.split(), out / "logs" / "prepare.log")
-    names = {(row, seed): file_name(row.replace(" ", "_"), seed) for seed in range(config.seeds) for row in config.rows}
-    study.run(
-        [Trial(name, partial(_train, config, out / "runs" / name, *one)) for one, name in names.items()],
-        config.processes,
-    )
-    runs = {row: [study.read(names[row, seed]) for seed in range(config.seeds)] for row in config.rows}
-    result = {
-        "env": config.env,
-        "seeds": list(range(config.seeds)),
-        "episodes": config.episodes,
-        "rows": {row: summary(found) for row, found in runs.items()},
-    }
-    return study.finish("goal_reaching", result)
+    trials = [
+        Trial(name, partial(_train, config, out / "runs" / name, row, seed), about={"row": row, "seed": seed})
+        for seed in range(config.seeds)
+        for row in config.rows
+        for name in [file_name(row, seed)]
+    ]
+    study.run(trials, config.processes)
+    return study.finish("goal_reaching", {"rows": summary(study.rows())})
 
 
 def command(config: GoalReachingConfig, run: Path, row: str, seed: int) -> list[str]:
@@ -94,7 +91,7 @@ def _flag(key: str, value: Any) -> list[str]:
     return [f"--{key}={value}"]
 
 
-def _train(config: GoalReachingConfig, run: Path, row: str, seed: int) -> dict[str, Any]:
+def _train(config: GoalReachingConfig, run: Path, row: str, seed: int) -> Tree:
     run.mkdir(parents=True, exist_ok=True)
     arguments = command(config, run, row, seed)
     _counterpoint(arguments, run.with_suffix(".log"))
@@ -102,7 +99,6 @@ def _train(config: GoalReachingConfig, run: Path, row: str, seed: int) -> dict[s
     lines = [json.loads(text) for text in (run / "metrics.jsonl").read_text().splitlines()]
     return {
         "command": " ".join(["counterpoint", *arguments]),
-        "seed": seed,
         "evaluation": json.loads((run / "evaluation.json").read_text()),
         "curve": [
             {key: line[key] for key in ("step", "success", "closest_distance")}
@@ -121,13 +117,21 @@ def _counterpoint(arguments: list[str], log: Path) -> None:
         )
 
 
-def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the mean over seeds with its interval, beside the value of every seed."""
-    found: dict[str, Any] = {}
-    for name in ("success", "success_at_end", "closest_distance"):
-        values = [run["evaluation"][name]["value"] for run in runs]
-        share = name.startswith("success")
-        estimate = seeds_interval(np.array(values), share=share) if len(values) > 1 else None
-        ends = {"low": estimate.low if estimate else None, "high": estimate.high if estimate else None}
-        found[name] = {"mean": sum(values) / len(values), **ends, "values": values}
-    return found | {"runs": runs}
+def summary(rows: Rows) -> Tree:
+    """Return row -> each number's mean over seeds with its interval, and the `runs` themselves, seed by seed."""
+    found: Tree = {}
+    for name in dict.fromkeys(row["row"] for row in rows):
+        runs = sorted((row for row in rows if row["row"] == name), key=lambda run: run["seed"])
+        found[name] = {
+            key: over_seeds([run["evaluation"][key]["value"] for run in runs], share=key.startswith("success"))
+            for key in ("success", "success_at_end", "closest_distance")
+        }
+        found[name]["runs"] = runs
+    return found
+
+
+if __name__ == "__main__":
+    from studies.goal_reaching import goal_reaching_study as study
+    from studies.harness import main
+
+    main("goal_reaching", study)

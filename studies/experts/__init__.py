@@ -1,1 +1,0 @@
-"""Success and return of the scripted and planning experts that record demonstrations."""

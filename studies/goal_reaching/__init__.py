@@ -1,1 +1,0 @@
-"""Goal-reaching agents side by side (TD InfoNCE, Fig. 2, Appendix E.1)."""

@@ -1,0 +1,373 @@
+"""Interpolation of representations: does it pass the states on the way (TD InfoNCE, Appendix E.4, Fig. 13)?
+
+    python -m studies.interpolation --out runs/interpolation
+
+TD InfoNCE (small networks) is trained on recorded data of a point maze. For a start s0 and a goal g, representations
+phi(s, no-op, g) of s0, of the state at g and of validation states are compared in two ways, with alpha from 0 at the
+start to 1 at the goal::
+
+    parametric       slerp(phi(s0), phi(g); alpha), and the validation state with the largest cosine
+    non-parametric   (1 - alpha) feat(s0) + alpha feat(g), and the validation state with the nearest feature (l2),
+                     feat(s) = softmax_i phi(s) . phi(anchor_i)
+
+The paper prints alpha feat(s0) + (1 - alpha) feat(g), which runs from the goal to the start; here both run forwards.
+Its temperature is 1, so that features of unit vectors are nearly flat; only their differences matter. Encoders that
+were never trained are the floor, and a straight line in x and y, which uses no encoder, knows locations but no walls.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from pydantic import PositiveInt
+
+from counterpoint.agents import SavedAgent
+from counterpoint.agents.contrastive import ContrastiveAgent
+from counterpoint.config import FrozenConfig
+from counterpoint.data.formats.minari.reader import read_minari
+from counterpoint.envs.goal.collect import PointMazeCollect, collect_pointmaze
+from counterpoint.envs.goal.env import EnvConfig, make_goal_env
+from counterpoint.envs.goal.mazes import Cell, MazeGrid
+from counterpoint.errors import BadInputError, require
+from counterpoint.training.train import train
+from studies.harness import Study, Tree, Trial
+from studies.plots import INK, PALE, panels, save
+
+Reals = NDArray[np.floating[Any]]
+Encoder = Callable[[Reals, Reals], Reals]
+"""States [V, O] and one goal [G] to representations [V, D] of unit length."""
+TITLES = {"parametric": "parametric", "non_parametric": "non-parametric"}
+TITLES["straight_line"] = "straight line in x, y\n(no encoder)"
+NUMBERS = ("on_path", "monotone", "in_order", "covered")
+
+
+class InterpolationConfig(FrozenConfig):
+    """A maze, an agent and pairs of states.
+
+    Attributes:
+        maze: Name of the point maze.
+        episodes: Episodes to train on.
+        val_episodes: Episodes whose states are interpolated among.
+        overrides: Changes to the recipe `td_infonce`.
+        pairs: Number of starts and goals.
+        apart: Least distance of a start and its goal, in cells through the maze.
+        steps: Interpolated states, both ends included.
+        anchors: S, validation states that are anchors of the softmax features.
+        untrained: Seeds of the agents that are not trained.
+        seed: Random seed of the anchors and pairs.
+        processes: Trials at a time.
+    """
+
+    maze: str = "Medium"
+    episodes: PositiveInt = 300
+    val_episodes: PositiveInt = 30
+    overrides: dict[str, Any]
+    pairs: PositiveInt = 30
+    apart: PositiveInt = 6
+    steps: PositiveInt = 12
+    anchors: PositiveInt = 256
+    untrained: tuple[int, ...] = (0, 1, 2)
+    seed: int = 0
+    processes: PositiveInt = 1
+
+
+def interpolation_study(config: InterpolationConfig, out: Path) -> Tree:
+    """Train, interpolate, and write `interpolation.json`, `interpolation.png` and `results.parquet`."""
+    study = Study("interpolation of representations", out, config)
+    size = {"episodes": config.episodes, "val_episodes": config.val_episodes}
+    data = collect_pointmaze(PointMazeCollect(out=out / "data", maze=config.maze, **size))
+    run = out / "run"
+    if not (run / "model").exists():
+        train("td_infonce", data, run, overrides=config.overrides)
+    encoders = {"trained": None} | {f"untrained {seed}": seed for seed in config.untrained}
+    trials = [
+        Trial(f"{n}", partial(_measure, config, out, seed), about={"encoder": name})
+        for n, (name, seed) in enumerate(encoders.items())
+    ]
+    study.run(trials, config.processes)
+    rows = study.rows()
+    states, _ = _validation(data)
+    save(figure(rows[0]["methods"], states[:, :2], _maze(config)), out / "interpolation.png")
+    facts = {"policy": json.loads((run / "result.json").read_text()), "states": len(states)}
+    return study.finish("interpolation", {"encoders": {row["encoder"]: row["methods"] for row in rows}}, facts=facts)
+
+
+def _measure(config: InterpolationConfig, out: Path, seed: int | None) -> Tree:
+    agent = SavedAgent.from_pretrained(out / "run").agent
+    assert isinstance(agent, ContrastiveAgent)
+    (states, goals), maze = _validation(out / "data"), _maze(config)
+    pairs = far_pairs(goals, maze, config.pairs, config.apart, config.seed)
+    encoder = agent_encoder(agent if seed is None else untrained(agent, seed))
+    own = {"steps": config.steps, "anchors": config.anchors, "seed": config.seed}
+    return {"methods": interpolate(encoder, states, goals, pairs, maze, **own)}
+
+
+def _maze(config: InterpolationConfig) -> MazeGrid:
+    env = make_goal_env(EnvConfig(name=f"PointMaze_{config.maze}-v3"))
+    try:
+        return MazeGrid.of(env)
+    finally:
+        env.close()
+
+
+def _validation(data: Path) -> tuple[Reals, Reals]:
+    episodes = list(read_minari(data / "val"))
+    states = np.concatenate([episode.observations for episode in episodes]).astype(np.float64)
+    return states, np.concatenate([episode.achieved for episode in episodes]).astype(np.float64)
+
+
+def far_pairs(goals: Reals, maze: MazeGrid, count: int, apart: int, seed: int) -> list[tuple[int, int]]:
+    """Return indices of pairs of random states that are far from one another through the maze."""
+    rng = np.random.default_rng(seed)
+    cells = maze.cells_of(goals)
+    pairs: list[tuple[int, int]] = []
+    while len(pairs) < count:
+        start, goal = (int(index) for index in rng.integers(len(cells), size=2))
+        if maze.distances(cells[start])[cells[goal]] >= apart:
+            pairs.append((start, goal))
+    return pairs
+
+
+def interpolate(
+    encode: Encoder,
+    states: Float[Reals, "V O"],
+    goals: Float[Reals, "V G"],
+    pairs: Sequence[tuple[int, int]],
+    maze: MazeGrid,
+    *,
+    steps: int = 12,
+    anchors: int = 256,
+    seed: int = 0,
+) -> Tree:
+    """Interpolate between pairs of states under an encoder.
+
+    Args:
+        encode: The encoder.
+        states: Validation states as the agent sees them; the first two numbers are x and y.
+        goals: The goal that means each of them: coordinates, or the whole state.
+        pairs: (start, goal), as indices of `states`, in different cells.
+        maze: Where the walls are.
+        steps: Interpolated states, both ends included.
+        anchors: S.
+        seed: Random seed of the choice of anchors.
+
+    Returns:
+        Of each method the means over pairs of `order_along_the_path`, and every pair's indices.
+
+    Raises:
+        BadInputError: When a state lies in a wall, or a pair has one cell only.
+    """
+    cells = maze.cells_of(states[:, :2])
+    alphas = np.linspace(0, 1, steps)
+    chosen = np.random.default_rng(seed).choice(len(states), size=min(anchors, len(states)), replace=False)
+    found: Tree = {}
+    for start, goal in pairs:
+        where, expected = f"pair {(start, goal)}", "a start and a goal in different cells"
+        ok = cells[start] != cells[goal]
+        require(ok, where, f"both in cell {cells[start]}", expected, "choose states farther apart")
+        phi = encode(states, goals[goal])
+        line = (1 - alphas)[:, None] * states[start, :2] + alphas[:, None] * states[goal, :2]
+        indices = {
+            "parametric": parametric(phi[start], phi[goal], phi, alphas),
+            "non_parametric": non_parametric(phi[start], phi[goal], phi, phi[chosen], alphas),
+            "straight_line": _nearest(line, states[:, :2]),
+        }
+        for method, visited in indices.items():
+            order = order_along_the_path(maze, cells[start], cells[goal], [cells[v] for v in visited])
+            entry = {"start": start, "goal": goal, "visited": visited.tolist(), **order}
+            found.setdefault(method, {"pairs": []})["pairs"].append(entry)
+    for content in found.values():
+        content |= {key: float(np.mean([pair[key] for pair in content["pairs"]])) for key in NUMBERS}
+    return found
+
+
+def agent_encoder(agent: ContrastiveAgent) -> Encoder:
+    """Return phi of a contrastive agent for the action that does nothing: zeros.
+
+    Twins are joined, scaled so that a cosine is the mean of the twins' cosines.
+
+    Raises:
+        BadInputError: When the agent's actions are discrete or it sees images.
+    """
+    spaces = agent.spaces
+    if spaces.discrete or len(spaces.observation) != 1 or len(spaces.goal) != 1:
+        found = f"{'discrete' if spaces.discrete else 'continuous'} actions, observations {spaces.observation}"
+        expected = "continuous actions, in which zero does nothing, and states as vectors"
+        raise BadInputError(f"agent {agent.name}", found, expected, "interpolate for an agent of a maze")
+
+    @torch.no_grad()
+    def encode(states: Reals, goal: Reals) -> Reals:
+        seen, wanted = agent.tensors(states, np.broadcast_to(goal, (len(states), *goal.shape)).copy())
+        phi = agent.phi(seen, seen.new_zeros(len(states), spaces.action), wanted)
+        phi = phi / phi.norm(dim=-1, keepdim=True)
+        both: Reals = torch.cat([*phi], dim=-1).div(len(phi) ** 0.5).double().cpu().numpy()
+        return both
+
+    return encode
+
+
+def untrained(agent: ContrastiveAgent, seed: int) -> ContrastiveAgent:
+    """Return a fresh agent of the same build: the floor of what interpolation finds."""
+    return type(agent)(agent.config, agent.spaces, seed=seed)
+
+
+def slerp(start: Float[Reals, " D"], goal: Float[Reals, " D"], alphas: Float[Reals, " K"]) -> Float[Reals, "K D"]:
+    """Return unit vectors on the great circle from start (alpha 0) to goal (alpha 1), both of unit length."""
+    angle = np.arccos(np.clip(start @ goal, -1, 1))
+    if np.sin(angle) < 1e-6:  # one direction, or opposite ones, between which no circle is the shortest
+        mixed = (1 - alphas)[:, None] * start + alphas[:, None] * goal
+    else:
+        mixed = np.sin((1 - alphas) * angle)[:, None] * start + np.sin(alphas * angle)[:, None] * goal
+    blended: Reals = mixed / np.maximum(np.linalg.norm(mixed, axis=1, keepdims=True), 1e-12)
+    return blended
+
+
+def parametric(
+    start: Float[Reals, " D"], goal: Float[Reals, " D"], states: Float[Reals, "V D"], alphas: Float[Reals, " K"]
+) -> Int[NDArray[np.int64], " K"]:
+    """Return indices of the validation states nearest on the sphere to interpolated representations.
+
+    Args:
+        start: phi(s0, no-op, g), of unit length, as all are.
+        goal: phi of the state at the goal.
+        states: phi of V validation states.
+        alphas: From 0 (start) to 1 (goal).
+    """
+    found: NDArray[np.int64] = (slerp(start, goal, alphas) @ states.T).argmax(axis=1)
+    return found
+
+
+def non_parametric(
+    start: Float[Reals, " D"],
+    goal: Float[Reals, " D"],
+    states: Float[Reals, "V D"],
+    anchors: Float[Reals, "S D"],
+    alphas: Float[Reals, " K"],
+) -> Int[NDArray[np.int64], " K"]:
+    """Return indices of the validation states whose softmax features are nearest to interpolated ones.
+
+    Args:
+        start: phi(s0, no-op, g), of unit length, as all are.
+        goal: phi of the state at the goal.
+        states: phi of V validation states.
+        anchors: phi of S random states.
+        alphas: From 0 (start) to 1 (goal).
+    """
+    features = _softmax(states @ anchors.T)
+    ends = _softmax(np.stack([start, goal]) @ anchors.T)
+    return _nearest((1 - alphas)[:, None] * ends[0] + alphas[:, None] * ends[1], features)
+
+
+def _softmax(logits: Float[Reals, "V S"]) -> Float[Reals, "V S"]:
+    powers: Reals = np.exp(logits - logits.max(axis=1, keepdims=True))
+    powers /= powers.sum(axis=1, keepdims=True)
+    return powers
+
+
+def _nearest(points: Float[Reals, "K D"], among: Float[Reals, "V D"]) -> Int[NDArray[np.int64], " K"]:
+    found: NDArray[np.int64] = ((among**2).sum(axis=1) - 2 * points @ among.T).argmin(axis=1)
+    return found
+
+
+def order_along_the_path(maze: MazeGrid, start: Cell, goal: Cell, visited: Sequence[Cell]) -> dict[str, float]:
+    """Return the shares of interpolated states that lie, in order, along the shortest way from start to goal.
+
+    With d the distance from the start, h that to the goal, and L = d(goal), all in cells through the maze:
+
+    - `on_path`: the share of states with d + h <= L + 2, that is, no more than one cell beside a shortest path;
+    - `monotone`: the share of neighbours in the sequence whose d does not fall;
+    - `in_order`: the greatest share of states that are on the path and whose d, in sequence, never falls;
+    - `covered`: the share of the distances 0, ..., L at which one of the states in order lies. Without it, a sequence
+      that sits at the start and then jumps to the goal would be perfect.
+
+    Args:
+        maze: Where the walls are.
+        start: Cell (row, column).
+        goal: Another one.
+        visited: Cells of the interpolated states, from start to goal, two at least.
+
+    Raises:
+        BadInputError: When a cell cannot be reached from the goal.
+    """
+    from_start, to_goal = maze.distances(start), maze.distances(goal)
+    for cell in (start, goal, *visited):
+        found = "a wall, or no way between it and the start and goal"
+        ok = cell in from_start and cell in to_goal
+        require(ok, f"cell {cell}", found, "free, connected cells", "interpolate among states inside the maze")
+    d = np.array([from_start[cell] for cell in visited])
+    L = from_start[goal]
+    beside = np.array([to_goal[cell] for cell in visited]) + d <= L + 2
+    kept = _longest_rising(d[beside])
+    return {
+        "on_path": float(beside.mean()),
+        "monotone": float((np.diff(d) >= 0).mean()),
+        "in_order": len(kept) / len(d),
+        "covered": len({int(one) for one in kept if one <= L}) / (L + 1),
+    }
+
+
+def _longest_rising(values: Int[NDArray[np.int64], " K"]) -> list[int]:
+    """Return the longest subsequence that never falls; of several, one with the most different values."""
+    best: list[tuple[tuple[int, int], list[int]]] = []
+    for value in values.tolist():
+        ended = [((1, 1), [value])]
+        for (length, different), run in best:
+            if run[-1] <= value:
+                ended.append(((length + 1, different + (run[-1] < value)), [*run, value]))
+        best.append(max(ended))
+    return max(best)[1] if best else []
+
+
+def figure(methods: Tree, locations: Float[Reals, "V 2"], maze: MazeGrid, *, most: int = 4) -> Any:
+    """Plot a row a pair, a column a method: states dark near the start, light near the goal (TD InfoNCE, Fig. 13).
+
+    Args:
+        methods: What `interpolate` returns.
+        locations: x and y of the validation states.
+        maze: Where the walls are.
+        most: Pairs to plot, the first ones.
+    """
+    pairs = next(iter(methods.values()))["pairs"][:most]
+    shown, made = panels(len(pairs), len(methods), 2.9 * len(methods), 2.6 * len(pairs) + 0.5)
+    for column, (method, content) in enumerate(methods.items()):
+        for row, pair in enumerate(content["pairs"][:most]):
+            panel = made[row][column]
+            _walls(panel, maze)
+            x, y = locations[pair["visited"]].T
+            panel.plot(x, y, color="#999999", linewidth=0.8, zorder=1)
+            look = {"cmap": "viridis", "s": 34, "edgecolors": INK, "linewidths": 0.5, "zorder": 2}
+            panel.scatter(x, y, c=np.linspace(0, 1, len(x)), **look)
+            (sx, sy), (gx, gy) = locations[[pair["start"], pair["goal"]]]
+            panel.plot(sx, sy, "s", color=INK, markersize=8, zorder=3)
+            panel.plot(gx, gy, "*", color="white", markeredgecolor=INK, markersize=15, zorder=3)
+            panel.set_xlabel(f"in order {pair['in_order']:.2f}, covered {pair['covered']:.2f}", fontsize=8)
+            if row == 0:
+                panel.set_title(TITLES[method], fontsize=9)
+    return shown
+
+
+def _walls(panel: Any, maze: MazeGrid) -> None:
+    """Plot walls in grey, north on top."""
+    free = set(maze.free)
+    for row, cells in enumerate(maze.rows):
+        for column in range(len(cells)):
+            if (row, column) not in free:
+                left, bottom = maze.centre((row, column)) - maze.scale / 2
+                panel.bar(left, maze.scale, maze.scale, bottom=bottom, align="edge", color=PALE, linewidth=0)
+    height, width = len(maze.rows) * maze.scale / 2, len(maze.rows[0]) * maze.scale / 2
+    panel.set(xlim=(-width, width), ylim=(-height, height), xticks=[], yticks=[], aspect="equal")
+
+
+if __name__ == "__main__":
+    from studies.harness import main
+    from studies.interpolation import interpolation_study as run_study
+
+    main("interpolation", run_study)

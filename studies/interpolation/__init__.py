@@ -1,1 +1,0 @@
-"""Rewards between demonstrations."""
