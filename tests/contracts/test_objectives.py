@@ -240,4 +240,4 @@ def test_the_configuration_is_frozen_and_knows_its_keys(name: str) -> None:
         kind.model_validate({"temperatur": 1})
     config = kind()
     with pytest.raises(ValueError, match="frozen"):
-        config.augment = True  # type: ignore[attr-defined]
+        config.augment = True  # type: ignore[misc]

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from counterpoint.errors import BadInputError
-from counterpoint.objectives.action_error import absolute_action_error, action_error, constant_action_error
+from counterpoint.objectives.action_prediction import absolute_action_error, action_error, constant_action_error
 from tests.reference import action_error as plain
 
 

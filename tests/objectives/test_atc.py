@@ -11,7 +11,7 @@ from tests.reference import bilinear
 
 def small(*, centred: bool = False, ema: float = 0.01) -> ATC:
     config = ATCConfig(shift=2, compressed=16, hidden=32, ema=ema)
-    return ATC(small_encoder(size=24, centred=centred), config)
+    return ATC(small_encoder(size=24, centred=centred), config=config)
 
 
 def test_rows_one_at_a_time() -> None:

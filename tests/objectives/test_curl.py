@@ -10,7 +10,7 @@ from tests.reference import bilinear
 
 
 def small(*, centred: bool = False, ema: float = 0.05) -> CURL:
-    return CURL(small_encoder(size=24, centred=centred), CURLConfig(shift=2, ema=ema))
+    return CURL(small_encoder(size=24, centred=centred), config=CURLConfig(shift=2, ema=ema))
 
 
 def test_rows_one_at_a_time() -> None:
@@ -33,14 +33,14 @@ def test_key_encoder_follows() -> None:
     objective.after_step()
     online = dict(objective.encoder.named_parameters())
     for name, value in objective.target.named_parameters():
-        torch.testing.assert_close(value, 0.75 * old[name] + 0.25 * online[name])
-    assert torch.equal(objective.target.get_buffer("mean_image"), objective.encoder.mean_image)
+        torch.testing.assert_close(value, 0.75 * old[name] + 0.25 * online[name.removeprefix("0.")])
+    assert torch.equal(objective.target.get_buffer("0.mean_image"), objective.encoder.mean_image)
 
 
 def test_key_encoder_is_kept_but_not_trained() -> None:
     objective = small()
     batch = step_batch(objective.sampling(), size=24)
-    assert not objective.encode(batch).rows["key"].requires_grad
+    assert not objective.encode(batch).rows["future"].requires_grad
     torch.autograd.backward([objective(batch).loss])
     trained = {id(p) for group in objective.param_groups().values() for p in group}
     assert trained == {id(p) for p in [*objective.encoder.parameters(), objective.W]}

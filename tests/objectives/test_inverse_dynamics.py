@@ -5,8 +5,7 @@ import torch
 
 from counterpoint.data.spec import Spec
 from counterpoint.errors import BadInputError
-from counterpoint.objectives.action_error import action_error
-from counterpoint.objectives.inverse_dynamics import InverseDynamics, InverseDynamicsConfig
+from counterpoint.objectives.action_prediction import InverseDynamics, InverseDynamicsConfig, action_error
 from tests.objectives.step_training import SIZE, fitted, small_encoder, two_spaces
 from tests.objectives.steps import step_batch
 from tests.reference import action_error as plain

@@ -12,7 +12,7 @@ from torch import Tensor
 from counterpoint.data.anchors import Anchors
 from counterpoint.data.spec import Spec
 from counterpoint.errors import BadInputError
-from counterpoint.objectives.action_error import action_error
+from counterpoint.objectives.action_prediction import action_error
 from counterpoint.objectives.smart import SMART, SMARTConfig, forward_prediction_loss, sample_masks
 from tests.objectives.step_training import SIZE, fitted, small_encoder, two_spaces
 from tests.objectives.steps import step_batch
@@ -113,7 +113,7 @@ def test_sampling() -> None:
 
 def test_objective_plain_loop() -> None:
     made = objective().double().eval()
-    for parameter in made.target_encoder.parameters():  # as after some steps
+    for parameter in made.target.parameters():  # as after some steps
         parameter.data.mul_(1.1)
     batch = two_spaces(made)
     batch["actions"] = batch["actions"].double()
@@ -122,9 +122,7 @@ def test_objective_plain_loop() -> None:
     told: dict[str, list[Tensor]] = {name: [] for name in ("next", "following", "inverse", "hindsight")}
     for i in range(8):
         z = torch.stack([made.encoder(batch["frames"][i, v : v + 1])[0] for v in range(4)])[None]
-        told["following"].append(
-            torch.stack([made.target_encoder(batch["frames"][i, v : v + 1])[0] for v in range(1, 4)])
-        )
+        told["following"].append(torch.stack([made.target(batch["frames"][i, v : v + 1])[0] for v in range(1, 4)]))
         following, between = made.transformer.dynamics(z, actions[i : i + 1])
         told["next"].append(following[0])
         told["inverse"].append(between[0])
@@ -158,13 +156,11 @@ def test_learns() -> None:
 
 def test_the_average_follows() -> None:
     made = objective(ema=0.25)
-    old = copy.deepcopy(made.target_encoder)
+    old = copy.deepcopy(made.target)
     fitted(made, two_spaces(made), steps=1)
-    for first, now, online in zip(
-        old.parameters(), made.target_encoder.parameters(), made.encoder.parameters(), strict=True
-    ):
+    for first, now, online in zip(old.parameters(), made.target.parameters(), made.encoder.parameters(), strict=True):
         torch.testing.assert_close(now, 0.75 * first + 0.25 * online.detach())
-    assert not any(p.requires_grad for p in made.target_encoder.parameters())
+    assert not any(p.requires_grad for p in made.target.parameters())
 
 
 def test_padding_has_no_part() -> None:

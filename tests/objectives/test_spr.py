@@ -73,7 +73,7 @@ def test_target_follows_encoder_and_projection() -> None:
 def test_target_is_kept_but_not_trained() -> None:
     objective = small()
     batch = step_batch(objective.sampling(), size=24)
-    assert not objective.encode(batch).rows["target"].requires_grad
+    assert not objective.encode(batch).rows["future"].requires_grad
     torch.autograd.backward([objective(batch).loss])
     online: list[nn.Module] = [objective.encoder, objective.transition, objective.project, objective.predict]
     expected = {id(p) for module in online for p in module.parameters()}

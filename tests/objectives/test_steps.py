@@ -1,34 +1,36 @@
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 import torch
 from torch import nn
 
 from counterpoint.errors import BadInputError
-from counterpoint.objectives.premier_taco import ActionEncoder, FutureHeads
-from counterpoint.objectives.steps import check_actions, frozen_copy, soft_update, two_layer
+from counterpoint.objectives.premier_taco import FutureConfig, FutureHeads
+from counterpoint.objectives.steps import check_actions, frozen_copy, perceptron, soft_update
 
 
-def test_two_layers() -> None:
-    layers, x = two_layer(2, 3, 4), torch.randn(5, 2)
-    first, last = layers[0], layers[2]
-    assert isinstance(first, nn.Linear)
-    assert isinstance(last, nn.Linear)
-    hidden = (x @ first.weight.T + first.bias).clamp(min=0)
-    torch.testing.assert_close(layers(x), hidden @ last.weight.T + last.bias)
+@pytest.mark.parametrize("widths", [(2, 3, 4), (2, 3, 5, 4)])
+def test_perceptron(widths: tuple[int, ...]) -> None:
+    layers, x = perceptron(*widths), torch.randn(5, 2)
+    *hidden, last = [layer for layer in layers if isinstance(layer, nn.Linear)]
+    values = x
+    for layer in hidden:
+        values = (values @ layer.weight.T + layer.bias).clamp(min=0)
+    torch.testing.assert_close(layers(x), values @ last.weight.T + last.bias)
+    assert [layer.out_features for layer in (*hidden, last)] == list(widths[1:])
 
 
 def test_actions_are_embedded_one_by_one() -> None:
-    encoder, actions = ActionEncoder(3), torch.randn(4, 5, 3)
-    assert encoder(actions).shape == (4, 5, 3)
-    torch.testing.assert_close(encoder(actions)[:, 2:3], encoder(actions[:, 2:3]))
-    heads = FutureHeads("paper", 6, 3, 5, hidden=8)
-    torch.testing.assert_close(heads.psi(actions)[:, 3:6], heads.psi(actions[:, 1:2]))
+    heads, actions = FutureHeads(6, 3, FutureConfig(steps=5, hidden=8)), torch.randn(4, 5, 3)
+    assert heads.psi(actions).shape == (4, 15)
+    torch.testing.assert_close(heads.psi(actions)[:, 3:6], heads.psi(actions.roll(-1, 1))[:, :3])
 
 
 @pytest.mark.parametrize("kind", ["paper", "released"])
-def test_released_heads_see_the_anchor_projected(kind: str) -> None:
-    heads = FutureHeads("released" if kind == "released" else "paper", 6, 3, 2, hidden=8)
+def test_released_heads_see_the_anchor_projected(kind: Literal["paper", "released"]) -> None:
+    heads = FutureHeads(6, 3, FutureConfig(heads=kind, steps=2, hidden=8))
     z, actions = torch.randn(4, 6), torch.randn(4, 2, 3)
     joined = heads.join(z, actions)
     assert joined.shape == (4, 12)

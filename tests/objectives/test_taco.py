@@ -56,7 +56,7 @@ def test_rows_one_at_a_time(heads: str) -> None:
         z = encoder(views[row, :1])
         if heads == "released":
             return torch.cat([parts.H(z), parts.psi(batch["actions"][row : row + 1])], 1)
-        actions = [parts.psi[0](action[None, None])[0] for action in batch["actions"][row]]  # type: ignore[index]
+        actions = [parts.psi[0](action[None, None])[0] for action in batch["actions"][row]]
         return torch.cat([z, *actions], 1)
 
     g = torch.cat([parts.G(joined(row)) for row in range(4)])

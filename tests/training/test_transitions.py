@@ -162,7 +162,7 @@ def test_domains_of_other_actions_train_together(tmp_path: Path) -> None:
     wide = write_control_set(tmp_path / "b" / "arm", {"train": control_store(3, action_dim=5, seed=2)})
     folder = pretrain(recipe(tmp_path), [narrow, wide], tmp_path / "run", {})
     state = last_state(tmp_path / "run")["learner"]["objective"]
-    assert state["heads.psi.0.layers.0.weight"].shape[1] == 5
+    assert state["heads.psi.0.0.weight"].shape[1] == 5
     assert {line["split"] for line in logged(tmp_path / "run")} == {"train", "val"}
     both = [open_dataset(path, split="train") for path in (narrow, wide)]
     encoder = ObservationEncoder.from_pretrained(folder)

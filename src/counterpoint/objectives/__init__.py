@@ -94,8 +94,8 @@ OBJECTIVES: dict[str, str | type[Objective]] = {
     "curl": "curl:CURL",
     "atc": "atc:ATC",
     "spr": "spr:SPR",
-    "inverse_dynamics": "inverse_dynamics:InverseDynamics",
-    "multitask_cloning": "multitask_cloning:MultitaskCloning",
+    "inverse_dynamics": "action_prediction:InverseDynamics",
+    "multitask_cloning": "action_prediction:MultitaskCloning",
     "td3_bc": "td3_bc_pretraining:TD3BCPretraining",
     "smart": "smart:SMART",
 }

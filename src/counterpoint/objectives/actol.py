@@ -44,7 +44,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from counterpoint.data.draws import SortedFrames
-from counterpoint.encoders.dual import DualEncoder
+from counterpoint.data.spec import Spec
 from counterpoint.errors import require
 from counterpoint.objectives.base import (
     Batch,
@@ -330,21 +330,19 @@ def _uniform(sample: Int[Tensor, " B"], stream: int) -> Float[Tensor, " B"]:
 
 
 class AcTOL(ClipObjective):
-    """AcTOL on clips.
+    """AcTOL on clips; arguments are those of `ClipObjective`, the paper's settings by default.
 
-    Args:
-        encoder: Image and text towers. The paper's start from CLIP, which determines whether similarity rises.
-        config: Settings; the paper's by default.
+    The paper's towers start from CLIP, which determines whether similarity rises.
     """
 
     config_type = AcTOLConfig
+    config: AcTOLConfig
 
     directed: ClassVar[bool] = False
 
-    def __init__(self, encoder: DualEncoder, config: AcTOLConfig | None = None) -> None:
-        config = config or AcTOLConfig()
-        super().__init__(encoder, SortedFrames(config.frames), augment=config.augmentation)
-        self.config = config
+    def sampling(self) -> Spec:
+        """Return the spec of T sorted frames."""
+        return self.clips(SortedFrames(self.config.frames))
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
         """Return Eq. 5.

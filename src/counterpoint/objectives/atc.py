@@ -13,68 +13,51 @@ Symbols: phi, W_c -> `encoder`, `compress` (to 128); phibar, Wbar_c -> `target`;
 
 from __future__ import annotations
 
-from typing import cast
-
-import torch
-from pydantic import Field, PositiveInt
+from pydantic import PositiveInt
 from torch import nn
 
 from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import ObservationEncoder
-from counterpoint.objectives.base import Batch, Features, LossOutput, contrast_metrics, infonce
-from counterpoint.objectives.steps import StepConfig, StepObjective, embed_views, frozen_copy, soft_update, two_layer
+from counterpoint.objectives.base import Batch, Features
+from counterpoint.objectives.steps import TargetConfig, TargetObjective, perceptron
 
 
-class ATCConfig(StepConfig):
+class ATCConfig(TargetConfig):
     """Settings of `ATC`.
 
     Attributes:
         steps: k.
         compressed: Dimensions of c.
         hidden: Width of the predictor.
-        ema: tau, rate of the target's soft update.
     """
 
     steps: PositiveInt = 3
     compressed: PositiveInt = 128
     hidden: PositiveInt = 512
-    ema: float = Field(default=0.01, gt=0, le=1)
 
 
-class ATC(StepObjective):
-    """ATC on pairs of observations.
-
-    Args:
-        encoder: Observations into D dimensions.
-        config: Settings.
-    """
+class ATC(TargetObjective):
+    """ATC on pairs of observations; arguments are those of `TargetObjective`."""
 
     config_type = ATCConfig
+    config: ATCConfig
     actions = False
 
-    def __init__(self, encoder: ObservationEncoder, config: ATCConfig | None = None) -> None:
-        config = config or ATCConfig()
-        spec = Spec.steps(offsets=(0, config.steps), actions=0, stack=encoder.config.stack, shift=config.shift)
-        super().__init__(encoder, spec)
-        self.config = config
-        self.compress = nn.Linear(encoder.embed_dim, config.compressed)
-        self.predictor = two_layer(config.compressed, config.hidden, config.compressed)
-        self.W = nn.Linear(config.compressed, config.compressed, bias=False)
-        self.target = frozen_copy(nn.Sequential(encoder, self.compress))
+    def __init__(self, encoder: ObservationEncoder, action_dim: int = 0, config: ATCConfig | None = None) -> None:
+        super().__init__(encoder, action_dim, config)
+        P = self.config.compressed
+        self.compress = nn.Linear(encoder.embed_dim, P)
+        self.predictor = perceptron(P, self.config.hidden, P)
+        self.W = nn.Linear(P, P, bias=False)
+        self.track(self.compress)
+
+    def sampling(self) -> Spec:
+        """Return the spec of an observation and the one k steps later."""
+        return self.steps((0, self.config.steps))
 
     def encode(self, batch: Batch) -> Features:
         """Return `predicted` (W^T p) and `future` (cbar), both [B, `compressed`]."""
         views = self.views(batch)
-        with torch.no_grad():
-            future = self.target[1](embed_views(cast(ObservationEncoder, self.target[0]), views[:, 1:], batch)[:, 0])
         c = self.compress(self.embed(views[:, :1], batch)[:, 0])
-        return Features(rows={"predicted": self.W(c + self.predictor(c)), "future": future})
-
-    def loss(self, features: Features, batch: Batch) -> LossOutput:
-        """Return InfoNCE of F and its metrics."""
-        logits = features.rows["predicted"] @ features.rows["future"].T
-        return LossOutput(infonce(logits), contrast_metrics(logits))
-
-    def after_step(self) -> None:
-        """Update the target."""
-        soft_update(self.target, nn.Sequential(self.encoder, self.compress), self.config.ema)
+        future = self.embed_target(views[:, 1:], batch)[:, 0]
+        return Features({"predicted": self.W(c + self.predictor(c)), "future": future})

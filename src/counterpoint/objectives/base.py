@@ -177,42 +177,38 @@ class ClipObjective(Objective):
     `clip.valid` (bool [B, F]), `instruction` (B strings) and `instruction_id` (int64 [B]: equal text, equal number).
 
     Args:
-        encoder: Image and text towers into one space of D dimensions.
-        pick: The rule that picks F steps of an episode.
-        unique_instructions: One clip of each distinct instruction an epoch.
-        augment: Transforms of `frames`, by batch key.
+        encoder: Image and text towers into one space of D dimensions; without `language` its text tower is frozen.
+        config: Settings; by default those of `config_type`.
 
     Attributes:
         reward_form: The reward that the objective trains for, written into the encoder's configuration.
     """
 
+    config_type: ClassVar[type[ClipConfig]]
     language: ClassVar[bool] = True
     reward_form: ClassVar[RewardForm] = "potential"
+    config: ClipConfig
 
-    def __init__(
-        self,
-        encoder: DualEncoder,
-        pick: Pick,
-        *,
-        unique_instructions: bool = False,
-        augment: Mapping[str, Transform] | None = None,
-    ) -> None:
+    def __init__(self, encoder: DualEncoder, config: ClipConfig | None = None) -> None:
         super().__init__()
         self.encoder = encoder
-        self._spec = Spec.clips(pick, per_instruction=unique_instructions, transforms=augment)
+        self.config = config or self.config_type()
+        if not self.language:
+            encoder.text.requires_grad_(False)
 
-    def sampling(self) -> Spec:
-        """Return a spec of clips, read as `frames`."""
-        return self._spec
+    def clips(self, pick: Pick, *, per_instruction: bool = False) -> Spec:
+        """Return a spec of clips, read as `frames`, with the configuration's augmentation.
+
+        Args:
+            pick: The rule that picks F steps of an episode.
+            per_instruction: One clip of each distinct instruction an epoch.
+        """
+        return Spec.clips(pick, per_instruction=per_instruction, transforms=self.config.augmentation)
 
     def encode(self, batch: Batch) -> Features:
-        """Return raw embeddings: `frames` [B, F, D] and `text` [B, D]."""
-        return Features(
-            rows={
-                "frames": self.encoder.encode_image(images(batch, "frames")),
-                "text": self.encoder.encode_text(batch["instruction"]),
-            }
-        )
+        """Return raw embeddings: `frames` [B, F, D], and `text` [B, D] with `language`."""
+        frames = {"frames": self.encoder.encode_image(images(batch, "frames"))}
+        return Features(frames | ({"text": self.encoder.encode_text(batch["instruction"])} if self.language else {}))
 
     def exports(self) -> dict[str, nn.Module]:
         """Return the dual encoder, whose configuration names the reward that it was trained for."""

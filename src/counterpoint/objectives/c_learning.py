@@ -53,12 +53,11 @@ def c_learning_loss(
         self_normalised: Divide w by its mean over the batch.
         clip: The largest w, before it is normalised.
     """
-    same = next_logits.shape == future_logits.shape == weight_logits.shape
+    ok = next_logits.ndim in (1, 2) and next_logits.shape == future_logits.shape == weight_logits.shape
     found, expected = shapes(next_logits, future_logits, weight_logits), "[B] each, or [B, 2] of twins"
     hint = "score each situation with its own next state and with one sampled state"
-    require(same and next_logits.ndim in (1, 2), "next_logits, future_logits, weight_logits", found, expected, hint)
-    least = weight_logits.amin(1) if weight_logits.ndim == 2 else weight_logits
-    w = _weights(least, clip, self_normalised)
+    require(ok, "next_logits, future_logits, weight_logits", found, expected, hint)
+    w = _weights(weight_logits, weight_logits.ndim == 2, clip, self_normalised)
     return _loss(next_logits, future_logits, w, discount)
 
 
@@ -74,32 +73,23 @@ def c_learning_pairwise_loss(
 ) -> Float[Tensor, ""]:
     """Return the C-learning loss over all pairs of situations and sampled states ("N^2"), mean over pairs and twins.
 
-    Args:
-        next_logits: Situations with next states; only the diagonal, the pairs, is read.
-        future_logits: Situations with states sampled from p(s+).
-        weight_logits: Next situations with those same states, under the target classifier; no gradient.
-        discount: gamma.
-        self_normalised: Divide each row of w by its mean, which is B times TD InfoNCE's softmax.
-        clip: The largest w, before it is normalised.
+    Takes the arguments of `c_learning_loss`, with situations as rows and states as columns; of `next_logits` only the
+    diagonal, the pairs, is read. `self_normalised` divides each row of w by its mean: B times TD InfoNCE's softmax.
     """
     check_square(next_logits=next_logits, future_logits=future_logits, weight_logits=weight_logits)
-    least = weight_logits.amin(2) if weight_logits.ndim == 3 else weight_logits
-    w = _weights(least, clip, self_normalised)
+    w = _weights(weight_logits, weight_logits.ndim == 3, clip, self_normalised)
     return _loss(next_logits.diagonal(), future_logits, w, discount)
 
 
-def _weights(logits: Float[Tensor, "*B"], clip: float, self_normalised: bool) -> Float[Tensor, "*B"]:
-    """Return C / (1 - C) = e^f without gradient; divided by its mean over the last axis it is a scaled softmax."""
-    logits = logits.detach().clamp(max=math.log(clip))
-    return logits.softmax(-1) * logits.shape[-1] if self_normalised else logits.exp()
+def _weights(logits: Tensor, twins: bool, clip: float, self_normalised: bool) -> Tensor:
+    """Return C / (1 - C) = e^f without gradient, with an axis of 1 for twins; divided by its mean it is a softmax."""
+    least = (logits.amin(-1) if twins else logits).detach().clamp(max=math.log(clip))
+    w = least.softmax(-1) * least.shape[-1] if self_normalised else least.exp()
+    return w[..., None] if twins else w
 
 
-def _loss(
-    next_logits: Float[Tensor, "*P"], future_logits: Float[Tensor, "*B"], w: Float[Tensor, "*B"], discount: float
-) -> Float[Tensor, ""]:
+def _loss(next_logits: Tensor, future_logits: Tensor, w: Tensor, discount: float) -> Float[Tensor, ""]:
     """Return the sum of the three terms; -log C = softplus(-f) and -log(1 - C) = softplus(f)."""
-    if future_logits.ndim > w.ndim:
-        w = w[..., None]
     reached = functional.softplus(-next_logits).mean()
     future = (w * functional.softplus(-future_logits)).mean()
     return (1 - discount) * reached + discount * future + functional.softplus(future_logits).mean()

@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from counterpoint.data.draws import LastFrame
-from counterpoint.encoders.dual import DualEncoder
+from counterpoint.data.spec import Spec
 from counterpoint.objectives.base import (
     Batch,
     ClipConfig,
@@ -70,19 +70,14 @@ def clip_goal_loss(
 
 
 class CLIPGoal(ClipObjective):
-    """CLIP on the last frame of each clip.
-
-    Args:
-        encoder: Image and text towers into one space.
-        config: Its settings.
-    """
+    """CLIP on the last frame of each clip; arguments are those of `ClipObjective`."""
 
     config_type = CLIPGoalConfig
+    config: CLIPGoalConfig
 
-    def __init__(self, encoder: DualEncoder, config: CLIPGoalConfig | None = None) -> None:
-        config = config or CLIPGoalConfig()
-        super().__init__(encoder, LastFrame(), augment=config.augmentation)
-        self.config = config
+    def sampling(self) -> Spec:
+        """Return the spec of the last frame."""
+        return self.clips(LastFrame())
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
         """Return `clip_goal_loss` and the metrics of its logits."""

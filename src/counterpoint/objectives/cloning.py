@@ -19,7 +19,7 @@ from torch import nn
 from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import require
-from counterpoint.objectives.action_error import absolute_action_error, action_error
+from counterpoint.objectives.action_prediction import absolute_action_error, action_error
 from counterpoint.objectives.base import Batch, Features, LossOutput
 from counterpoint.objectives.steps import StepConfig, StepObjective
 from counterpoint.policies.cloned import ClonedPolicy
@@ -63,6 +63,8 @@ class Cloning(StepObjective):
         demonstrations: The training data's statistics: they normalise proprioception and go into the exported policy.
     """
 
+    config: CloningConfig
+
     def __init__(
         self,
         encoder: ObservationEncoder,
@@ -71,15 +73,8 @@ class Cloning(StepObjective):
         config: CloningConfig,
         demonstrations: Demonstrations | None = None,
     ) -> None:
-        spec = Spec.steps(
-            offsets=tuple(range(1 - config.history, 1)),
-            actions=1,
-            stack=encoder.config.stack,
-            shift=config.shift,
-            state=config.use_state,
-        )
-        super().__init__(encoder, spec)
-        self.config, self._demonstrations = config, demonstrations
+        super().__init__(encoder, action_dim, config)
+        self._demonstrations = demonstrations
         self.head = ActionHead(encoder.embed_dim, action_dim, state_dim, config, cameras=encoder.config.cameras)
         if demonstrations is not None:
             self.head.normalizer.normalise_by(demonstrations.actions, keep_unit=True)
@@ -87,6 +82,10 @@ class Cloning(StepObjective):
                 self.head.state_normalizer.standardise_by(demonstrations.state)
         if config.freeze:
             encoder.requires_grad_(False).eval()
+
+    def sampling(self) -> Spec:
+        """Return the spec of the newest H observations and the action there."""
+        return self.steps(tuple(range(1 - self.config.history, 1)), 1, state=self.config.use_state)
 
     def train(self, mode: bool = True) -> Cloning:
         """Set training mode for the head, and for the encoder unless it is frozen."""
@@ -108,10 +107,8 @@ class Cloning(StepObjective):
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
         """Return the masked squared error of a_t."""
-        found = batch.get("actions")
-        require(
-            found is not None, "batch", "no actions", "`actions` [B, 1, A]", "use demonstrations with logged actions"
-        )
+        hint = "use demonstrations with logged actions"
+        require(batch.get("actions") is not None, "batch", "no actions", "`actions` [B, 1, A]", hint)
         predicted, mask = features.rows["predicted"], batch["action_mask"]
         actions = self.head.normalizer(batch["actions"][:, 0])
         error, constant = absolute_action_error(predicted, actions, mask=mask)

@@ -53,12 +53,7 @@ def inner_product_logits(
 def scaled_inner_product(
     phi: Float[Tensor, "*twins B D"], psi: Float[Tensor, "*twins B D"]
 ) -> Float[Tensor, "B B *twins"]:
-    """Return inner products of every pair over sqrt(D); OGBench's energy.
-
-    Args:
-        phi: Representations of situations, twins first.
-        psi: Representations of future states, twins first.
-    """
+    """Return inner products of every pair over sqrt(D), OGBench's energy; arguments as in `inner_product_logits`."""
     return inner_product_logits(phi / math.sqrt(phi.shape[-1]), psi)
 
 

@@ -20,11 +20,11 @@ from torch import nn
 
 from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import ObservationEncoder
-from counterpoint.objectives.base import Batch, Features, LossOutput, contrast_metrics, infonce
-from counterpoint.objectives.steps import StepConfig, StepObjective, embed_views, frozen_copy, soft_update
+from counterpoint.objectives.base import Batch, Features
+from counterpoint.objectives.steps import TargetConfig, TargetObjective
 
 
-class CURLConfig(StepConfig):
+class CURLConfig(TargetConfig):
     """Settings of `CURL`.
 
     Attributes:
@@ -34,37 +34,23 @@ class CURLConfig(StepConfig):
     ema: float = Field(default=0.05, gt=0, le=1)
 
 
-class CURL(StepObjective):
-    """CURL on single observations.
-
-    Args:
-        encoder: Observations into D dimensions.
-        config: Settings.
-    """
+class CURL(TargetObjective):
+    """CURL on single observations; arguments are those of `TargetObjective`."""
 
     config_type = CURLConfig
     actions = False
 
-    def __init__(self, encoder: ObservationEncoder, config: CURLConfig | None = None) -> None:
-        config = config or CURLConfig()
-        # One step twice: each gets a shift of its own.
-        super().__init__(encoder, Spec.steps(offsets=(0, 0), actions=0, stack=encoder.config.stack, shift=config.shift))
-        self.config = config
-        self.target = frozen_copy(encoder)
+    def __init__(self, encoder: ObservationEncoder, action_dim: int = 0, config: CURLConfig | None = None) -> None:
+        super().__init__(encoder, action_dim, config)
+        self.track()
         self.W = nn.Parameter(torch.rand(encoder.embed_dim, encoder.embed_dim))
 
+    def sampling(self) -> Spec:
+        """Return the spec of one step twice: each gets a shift of its own."""
+        return self.steps((0, 0))
+
     def encode(self, batch: Batch) -> Features:
-        """Return `query` (q W) and `key` (k) [B, D]."""
+        """Return `predicted` (q W) and `future` (k) [B, D]."""
         views = self.views(batch)
-        with torch.no_grad():
-            key = embed_views(self.target, views[:, 1:], batch)[:, 0]
-        return Features(rows={"query": self.embed(views[:, :1], batch)[:, 0] @ self.W, "key": key})
-
-    def loss(self, features: Features, batch: Batch) -> LossOutput:
-        """Return InfoNCE of F and its metrics."""
-        logits = features.rows["query"] @ features.rows["key"].T
-        return LossOutput(infonce(logits), contrast_metrics(logits))
-
-    def after_step(self) -> None:
-        """Update the key encoder."""
-        soft_update(self.target, self.encoder, self.config.ema)
+        query = self.embed(views[:, :1], batch)[:, 0] @ self.W
+        return Features({"predicted": query, "future": self.embed_target(views[:, 1:], batch)[:, 0]})

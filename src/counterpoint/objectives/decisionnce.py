@@ -32,7 +32,7 @@ from pydantic import Field
 from torch import Tensor
 
 from counterpoint.data.draws import SortedUniform, StartGoal
-from counterpoint.encoders.dual import DualEncoder
+from counterpoint.data.spec import Spec
 from counterpoint.errors import require
 from counterpoint.objectives.base import (
     Batch,
@@ -125,11 +125,7 @@ def decisionnce_t_loss(
 ) -> Float[Tensor, ""]:
     """Return DecisionNCE-T's loss (Eq. 7; with more than two frames Eq. 24 and 25).
 
-    Args:
-        frames: Raw embeddings of each segment's frames in order, F >= 2.
-        text: Raw embeddings of their instructions.
-        temperature: Divisor of the rewards.
-        labels: Equal numbers for equal instructions; those clips are not each other's negatives.
+    Takes the arguments of `decisionnce_p_loss`.
     """
     return symmetric_infonce(transition_rewards(frames, text) / temperature, labels=labels)
 
@@ -173,20 +169,16 @@ def _directions(frames: Float[Tensor, "B F D"]) -> Float[Tensor, "B F-1 D"]:
 
 
 class _DecisionNCE(ClipObjective):
-    """The part that both variants share: all but the reward.
-
-    Args:
-        encoder: Image and text towers.
-        config: Settings; the paper's by default.
-    """
+    """The part that both variants share: all but the reward. Arguments are those of `ClipObjective`."""
 
     config_type = DecisionNCEConfig
+    config: DecisionNCEConfig
 
-    def __init__(self, encoder: DualEncoder, config: DecisionNCEConfig | None = None) -> None:
-        config = config or DecisionNCEConfig()
-        draw = StartGoal(config.frames) if config.draw == "start_goal" else SortedUniform(config.frames)
-        super().__init__(encoder, draw, unique_instructions=config.unique_instructions, augment=config.augmentation)
-        self.config = config
+    def sampling(self) -> Spec:
+        """Return the spec of F frames by the draw of the configuration."""
+        config = self.config
+        pick = (StartGoal if config.draw == "start_goal" else SortedUniform)(config.frames)
+        return self.clips(pick, per_instruction=config.unique_instructions)
 
     def rewards(self, frames: Float[Tensor, "B F D"], text: Float[Tensor, "B D"]) -> Float[Tensor, "B B"]:
         """Return the reward of segment i under instruction j."""

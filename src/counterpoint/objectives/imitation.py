@@ -144,12 +144,11 @@ class ObjectiveTerm(AuxiliaryTerm):
 
     def __init__(self, objective: StepObjective, weight: float, *, crop: int = 0) -> None:
         super().__init__(weight)
-        objective.crop_to(crop)
-        self.objective = objective
+        self.objective, self.crop = objective, crop
 
     def own_sampling(self) -> Spec:
         """Return the objective's spec."""
-        return self.objective.sampling()
+        return self.objective.sampling().with_crop(self.crop)
 
     def forward(self, run: PolicyPass, name: str) -> LossOutput:
         """Return the objective's loss on this term's part of the batch."""

@@ -29,7 +29,7 @@ from pydantic import Field
 from torch import Tensor
 
 from counterpoint.data.draws import GoalTransition
-from counterpoint.encoders.dual import DualEncoder
+from counterpoint.data.spec import Spec
 from counterpoint.objectives.base import (
     Batch,
     ClipConfig,
@@ -142,19 +142,14 @@ def liv_loss(
 
 
 class LIV(ClipObjective):
-    """LIV on clips.
-
-    Args:
-        encoder: Image and text towers into one space.
-        config: LIV's settings.
-    """
+    """LIV on clips; arguments are those of `ClipObjective`."""
 
     config_type = LIVConfig
+    config: LIVConfig
 
-    def __init__(self, encoder: DualEncoder, config: LIVConfig | None = None) -> None:
-        config = config or LIVConfig()
-        super().__init__(encoder, GoalTransition(), augment=config.augmentation)
-        self.config = config
+    def sampling(self) -> Spec:
+        """Return the spec of (o_0, o_g, o_t, o_{t+1}, o_T)."""
+        return self.clips(GoalTransition())
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
         """Return `liv_loss`; the three InfoNCE metrics are those of its CLIP term."""

@@ -32,7 +32,6 @@ image, and `premier_taco_mixed_loss` adds the batch's other rows as easier negat
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
 from typing import Literal
 
 import torch
@@ -46,10 +45,9 @@ from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import require
 from counterpoint.objectives.base import Batch, Features, LossOutput, contrast_metrics, in_full_precision, shapes
-from counterpoint.objectives.steps import StepConfig, StepObjective, check_actions, two_layer
+from counterpoint.objectives.steps import StepConfig, StepObjective, check_actions, perceptron
 
 
-@in_full_precision
 def premier_taco_loss(
     predicted: Float[Tensor, "B D"], positive: Float[Tensor, "B D"], negative: Float[Tensor, "B D"]
 ) -> Float[Tensor, ""]:
@@ -60,12 +58,9 @@ def premier_taco_loss(
         positive: h, of the state K steps ahead.
         negative: h~, of a state near it.
     """
-    _check(predicted, positive, negative)
-    right, wrong = (predicted * positive).sum(1), (predicted * negative).sum(1)
-    return (functional.softplus(-right).mean() + functional.softplus(wrong).mean()) / 2
+    return premier_taco_window_loss(predicted, positive, negative[:, None])
 
 
-@in_full_precision
 def premier_taco_softmax_loss(
     predicted: Float[Tensor, "B D"], positive: Float[Tensor, "B D"], negative: Float[Tensor, "B D"]
 ) -> Float[Tensor, ""]:
@@ -73,8 +68,7 @@ def premier_taco_softmax_loss(
 
     Takes the arguments of `premier_taco_loss`.
     """
-    _check(predicted, positive, negative)
-    return functional.softplus((predicted * (negative - positive)).sum(1)).mean()
+    return premier_taco_window_softmax_loss(predicted, positive, negative[:, None])
 
 
 @in_full_precision
@@ -83,7 +77,7 @@ def premier_taco_window_loss(
     positive: Float[Tensor, "B D"],
     negatives: Float[Tensor, "B N D"],
     *,
-    valid: Bool[Tensor, "B N"],
+    valid: Bool[Tensor, "B N"] | None = None,
 ) -> Float[Tensor, ""]:
     """Return `premier_taco_loss` with several negatives a row (Appendix D), averaged within each row first.
 
@@ -91,9 +85,10 @@ def premier_taco_window_loss(
         predicted: g.
         positive: h.
         negatives: h~, of N states of the window.
-        valid: False where the episode had no such state. A row without any counts for its positive alone.
+        valid: False where the episode had no such state; by default it had all. A row without any counts for its
+            positive alone.
     """
-    right, wrong = _scores(predicted, positive, negatives, valid)
+    right, wrong, valid = _scores(predicted, positive, negatives, valid)
     return (functional.softplus(-right).mean() + _row_mean(functional.softplus(wrong), valid)) / 2
 
 
@@ -103,16 +98,15 @@ def premier_taco_window_softmax_loss(
     positive: Float[Tensor, "B D"],
     negatives: Float[Tensor, "B N D"],
     *,
-    valid: Bool[Tensor, "B N"],
+    valid: Bool[Tensor, "B N"] | None = None,
 ) -> Float[Tensor, ""]:
     """Return `premier_taco_softmax_loss` with several negatives a row: the positive against all of them at once.
 
     Takes the arguments of `premier_taco_window_loss`. Mean over rows that have a negative; 0 without any.
     """
-    right, wrong = _scores(predicted, positive, negatives, valid)
+    right, wrong, valid = _scores(predicted, positive, negatives, valid)
     candidates = torch.cat([right[:, None], wrong.masked_fill(~valid, -torch.inf)], 1)
-    rows = candidates.logsumexp(1) - right
-    # A row without negatives is 0 already.
+    rows = candidates.logsumexp(1) - right  # 0 without negatives
     return rows.sum() / valid.any(1).sum().clamp(min=1)
 
 
@@ -122,25 +116,19 @@ def premier_taco_mixed_loss(
     positive: Float[Tensor, "B D"],
     negatives: Float[Tensor, "B N D"],
     *,
-    valid: Bool[Tensor, "B N"],
+    valid: Bool[Tensor, "B N"] | None = None,
     weight: float = 1.0,
 ) -> Float[Tensor, ""]:
     """Return InfoNCE over each row's window negatives and the other rows' positives together. Not the paper's.
 
         -mean_i log e^{g_i.h_i} / ( sum_j e^{g_i.h_j} + weight sum_n e^{g_i.h~_in} )
 
-    The other rows are easier negatives, with which the encoder starts to learn. A large `weight` brings the slow start
-    back.
-
-    Args:
-        predicted: g.
-        positive: h.
-        negatives: h~, of N states of the window.
-        valid: False where the episode had no such state. A row without any has the others' positives alone.
-        weight: Number of candidates that each window negative counts as.
+    The other rows are easier negatives, with which the encoder starts to learn. Takes the arguments of
+    `premier_taco_window_loss`; each window negative counts as `weight` candidates, and a large weight brings the slow
+    start back.
     """
     require(weight > 0, "weight", weight, "more than 0", "1 counts it as one of the candidates")
-    right, wrong = _scores(predicted, positive, negatives, valid)
+    right, wrong, valid = _scores(predicted, positive, negatives, valid)
     near = (wrong + math.log(weight)).masked_fill(~valid, -torch.inf)
     candidates = torch.cat([predicted @ positive.T, near], 1)
     return (candidates.logsumexp(1) - right).mean()
@@ -152,91 +140,14 @@ def window_accuracy(
     positive: Float[Tensor, "B D"],
     negatives: Float[Tensor, "B N D"],
     *,
-    valid: Bool[Tensor, "B N"],
+    valid: Bool[Tensor, "B N"] | None = None,
 ) -> Float[Tensor, ""]:
     """Return the share of a row's window negatives that score below its positive, mean over rows that have any.
 
     0.5 is chance: equal scores (in a scene where nothing moves) count half.
     """
-    right, wrong = _scores(predicted, positive, negatives, valid)
-    below = ((right[:, None] - wrong).sign() + 1) / 2
-    return _row_mean(below, valid)
-
-
-class ActionEncoder(nn.Module):
-    """A two-layer perceptron psi for each action by itself, which keeps its size (Premier-TACO, Appendix C).
-
-    Args:
-        action_dim: A.
-        hidden: Width; 64 in the paper.
-    """
-
-    def __init__(self, action_dim: int, hidden: int = 64) -> None:
-        super().__init__()
-        self.layers = two_layer(action_dim, hidden, action_dim)
-
-    def forward(self, actions: Float[Tensor, "B K A"]) -> Float[Tensor, "B K A"]:
-        """Embed every action."""
-        embedded: Tensor = self.layers(actions)
-        return embedded
-
-
-class FutureHeads(nn.Module):
-    """The heads psi, G and H: G predicts from a state and actions psi, H projects the future state.
-
-    `paper` is Appendix C of Premier-TACO: per-action psi of A -> 64 -> A, G of D + K A -> 1024 -> D, H of
-    D -> 1024 -> D. `released` is the authors' code: psi is linear, layer normalisation and tanh on the K A numbers of
-    the whole sequence; H is the same on D; G sees H(z) where the paper has z.
-
-    Args:
-        kind: `paper` or `released`.
-        embed_dim: D.
-        action_dim: A.
-        steps: K.
-        hidden: Width of G, and of the paper's H.
-        action_hidden: Width of the paper's psi.
-    """
-
-    def __init__(
-        self,
-        kind: Literal["paper", "released"],
-        embed_dim: int,
-        action_dim: int,
-        steps: int,
-        *,
-        hidden: int = 1024,
-        action_hidden: int = 64,
-    ) -> None:
-        super().__init__()
-        self.kind, self.steps, self.action_dim = kind, steps, action_dim
-        flat = steps * action_dim
-        self.psi: nn.Module
-        if kind == "paper":
-            self.psi = nn.Sequential(ActionEncoder(action_dim, action_hidden), nn.Flatten())
-            self.H = two_layer(embed_dim, hidden, embed_dim)
-        else:
-            self.psi = nn.Sequential(nn.Flatten(), nn.Linear(flat, flat), nn.LayerNorm(flat), nn.Tanh())
-            self.H = nn.Sequential(nn.Linear(embed_dim, embed_dim), nn.LayerNorm(embed_dim), nn.Tanh())
-        self.G = two_layer(embed_dim + flat, hidden, embed_dim)
-
-    def join(self, z: Float[Tensor, "B D"], actions: Float[Tensor, "B K A"]) -> Float[Tensor, "B D+K*A"]:
-        """Return the input of G: a state and its actions as one vector."""
-        check_actions(actions, self.steps, self.action_dim)
-        state = self.H(z) if self.kind == "released" else z
-        return torch.cat([state, self.psi(actions)], 1)
-
-    def project(self, z: Float[Tensor, "*batch D"], *, stop: bool) -> Float[Tensor, "*batch D"]:
-        """Return h = H(z) of future states; with `stop`, no gradient passes to the encoder.
-
-        The paper's H is applied to future states alone and is trained on them; the authors' is also applied to the
-        anchors, and trained on those only.
-        """
-        if not stop:
-            projected: Tensor = self.H(z)
-            return projected
-        with torch.no_grad() if self.kind == "released" else nullcontext():
-            projected = self.H(z.detach())
-        return projected
+    right, wrong, valid = _scores(predicted, positive, negatives, valid)
+    return _row_mean(((right[:, None] - wrong).sign() + 1) / 2, valid)
 
 
 class FutureConfig(StepConfig):
@@ -244,12 +155,12 @@ class FutureConfig(StepConfig):
 
     Attributes:
         steps: K.
-        heads: `paper` or `released`, see `FutureHeads`.
-        hidden: Width of G, and of the paper's H.
-        action_hidden: Width of the paper's action encoder.
         shift_together: Shift all observations of a sample alike. With independent shifts (the authors' code), two
             states of a window differ by up to 2 `shift` pixels before anything has moved, which at small sizes hides
             the differences between the window's negatives.
+        heads: `paper` or `released`, see `FutureHeads`.
+        hidden: Width of G, and of the paper's H.
+        action_hidden: Width of the paper's psi.
         stop_gradient: Future states, positive and negative, pass no gradient to the encoder (the authors' code);
             otherwise they do (the papers' equations).
     """
@@ -262,39 +173,69 @@ class FutureConfig(StepConfig):
     stop_gradient: bool = True
 
 
+class FutureHeads(nn.Module):
+    """The heads psi, G and H: G predicts from a state and actions psi, H projects the future state.
+
+    `paper` is Appendix C of Premier-TACO: per-action psi of A -> 64 -> A, G of D + K A -> 1024 -> D, H of
+    D -> 1024 -> D. `released` is the authors' code: psi is linear, layer normalisation and tanh on the K A numbers of
+    the whole sequence; H is the same on D; G sees H(z) where the paper has z.
+
+    Args:
+        embed_dim: D.
+        action_dim: A.
+        config: Kind and widths.
+    """
+
+    def __init__(self, embed_dim: int, action_dim: int, config: FutureConfig) -> None:
+        super().__init__()
+        self.config, self.action_dim = config, action_dim
+        flat = config.steps * action_dim
+        if config.heads == "paper":
+            self.psi = nn.Sequential(perceptron(action_dim, config.action_hidden, action_dim), nn.Flatten())
+            self.H = perceptron(embed_dim, config.hidden, embed_dim)
+        else:
+            self.psi = nn.Sequential(nn.Flatten(), nn.Linear(flat, flat), nn.LayerNorm(flat), nn.Tanh())
+            self.H = nn.Sequential(nn.Linear(embed_dim, embed_dim), nn.LayerNorm(embed_dim), nn.Tanh())
+        self.G = perceptron(embed_dim + flat, config.hidden, embed_dim)
+
+    def join(self, z: Float[Tensor, "B D"], actions: Float[Tensor, "B K A"]) -> Float[Tensor, "B D+K*A"]:
+        """Return the input of G: a state and its actions as one vector."""
+        check_actions(actions, self.config.steps, self.action_dim)
+        return torch.cat([self.H(z) if self.config.heads == "released" else z, self.psi(actions)], 1)
+
+    def project(self, z: Float[Tensor, "*batch D"], *, stop: bool) -> Float[Tensor, "*batch D"]:
+        """Return h = H(z) of future states; with `stop`, no gradient passes to the encoder.
+
+        The paper's H is applied to future states alone and is trained on them; the authors' is also applied to the
+        anchors, and trained on those only.
+        """
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not (stop and self.config.heads == "released")):
+            projected: Tensor = self.H(z.detach() if stop else z)
+        return projected
+
+
 class FutureObjective(StepObjective):
     """Base of TACO and Premier-TACO: a state and K actions, contrasted with states about K steps later.
 
-    Args:
-        encoder: Observations into D dimensions.
-        action_dim: A, of the batches.
-        config: Settings.
-        spec: The content of a sample: the anchor first.
+    Arguments are those of `StepObjective`. The first view of a sample is the anchor.
     """
 
-    def __init__(self, encoder: ObservationEncoder, action_dim: int, config: FutureConfig, spec: Spec) -> None:
-        super().__init__(encoder, spec)
-        self.stop_gradient = config.stop_gradient
-        self.heads = FutureHeads(
-            config.heads,
-            encoder.embed_dim,
-            action_dim,
-            config.steps,
-            hidden=config.hidden,
-            action_hidden=config.action_hidden,
-        )
+    config: FutureConfig
+
+    def __init__(self, encoder: ObservationEncoder, action_dim: int, config: FutureConfig | None = None) -> None:
+        super().__init__(encoder, action_dim, config)
+        self.heads = FutureHeads(encoder.embed_dim, action_dim, self.config)
 
     def anchor_and_rest(self, batch: Batch) -> tuple[Float[Tensor, "B D"], Float[Tensor, "B V-1 D"]]:
         """Return z of the first view and h of all others; with `stop_gradient` the others run without a graph."""
         views = self.views(batch)
-        if self.stop_gradient:
-            anchor = self.embed(views[:, :1], batch)[:, 0]
-            with torch.no_grad():
-                rest = self.embed(views[:, 1:], batch)
-        else:
+        if not self.config.stop_gradient:
             embedded = self.embed(views, batch)
-            anchor, rest = embedded[:, 0], embedded[:, 1:]
-        return anchor, self.heads.project(rest, stop=self.stop_gradient)
+            return embedded[:, 0], self.heads.project(embedded[:, 1:], stop=False)
+        anchor = self.embed(views[:, :1], batch)[:, 0]
+        with torch.no_grad():
+            rest = self.embed(views[:, 1:], batch)
+        return anchor, self.heads.project(rest, stop=True)
 
 
 class PremierTACOConfig(FutureConfig):
@@ -316,28 +257,16 @@ class PremierTACOConfig(FutureConfig):
 
 
 class PremierTACO(FutureObjective):
-    """Premier-TACO on transitions.
-
-    Args:
-        encoder: Observations into D dimensions.
-        action_dim: A, of the batches.
-        config: Settings; the paper's by default.
-    """
+    """Premier-TACO on transitions; arguments are those of `StepObjective`, the paper's settings by default."""
 
     config_type = PremierTACOConfig
+    config: PremierTACOConfig
 
-    def __init__(self, encoder: ObservationEncoder, action_dim: int, config: PremierTACOConfig | None = None) -> None:
-        config = config or PremierTACOConfig()
-        spec = Spec.steps(
-            offsets=(0, config.steps),
-            actions=config.steps,
-            near=NearNegatives(config.window, config.exclude_anchor, config.every),
-            stack=encoder.config.stack,
-            shift=config.shift,
-            shift_together=config.shift_together,
-        )
-        super().__init__(encoder, action_dim, config, spec)
-        self.config = config
+    def sampling(self) -> Spec:
+        """Return the spec of an anchor, the state K steps ahead, the actions between and negatives near that state."""
+        config = self.config
+        near = NearNegatives(config.window, config.exclude_anchor, config.every)
+        return self.steps((0, config.steps), config.steps, near=near, shift_together=config.shift_together)
 
     def encode(self, batch: Batch) -> Features:
         """Return `predicted` and `positive` [B, D], `negatives` [B, N, D]."""
@@ -374,14 +303,16 @@ def _scores(
     predicted: Float[Tensor, "B D"],
     positive: Float[Tensor, "B D"],
     negatives: Float[Tensor, "B N D"],
-    valid: Bool[Tensor, "B N"],
-) -> tuple[Float[Tensor, " B"], Float[Tensor, "B N"]]:
-    """Return g.h and g.h~."""
-    ok = negatives.ndim == 3 and valid.shape == negatives.shape[:2]
-    hint = "pass N negatives of each row, and which of them the episode had"
-    require(ok, "negatives, valid", shapes(negatives, valid), "[B, N, D] and [B, N]", hint)
-    _check(predicted, positive, negatives[:, 0])
-    return (predicted * positive).sum(1), torch.einsum("bd,bnd->bn", predicted, negatives)
+    valid: Bool[Tensor, "B N"] | None,
+) -> tuple[Float[Tensor, " B"], Float[Tensor, "B N"], Bool[Tensor, "B N"]]:
+    """Return g.h, g.h~ and `valid`, or ones in its place."""
+    valid = torch.ones(negatives.shape[:2], dtype=torch.bool, device=negatives.device) if valid is None else valid
+    ok = negatives.ndim == 3 and predicted.shape == positive.shape == negatives.shape[::2]
+    found, expected = shapes(predicted, positive, negatives, valid), "[B, D], [B, D], [B, N, D] and [B, N]"
+    hint = "pass one prediction, one future state and N negatives for every row"
+    ok = ok and valid.shape == negatives.shape[:2]
+    require(ok, "predicted, positive, negatives, valid", found, expected, hint)
+    return (predicted * positive).sum(1), torch.einsum("bd,bnd->bn", predicted, negatives), valid
 
 
 def _row_mean(values: Float[Tensor, "B N"], valid: Bool[Tensor, "B N"]) -> Float[Tensor, ""]:
@@ -389,9 +320,3 @@ def _row_mean(values: Float[Tensor, "B N"], valid: Bool[Tensor, "B N"]) -> Float
     counts = valid.sum(1)
     rows = values.where(valid, 0).sum(1) / counts.clamp(min=1)
     return rows.sum() / (counts > 0).sum().clamp(min=1)
-
-
-def _check(predicted: Tensor, positive: Tensor, negative: Tensor) -> None:
-    ok = predicted.ndim == 2 and predicted.shape == positive.shape == negative.shape
-    found, hint = shapes(predicted, positive, negative), "pass one prediction, future state and near miss for every row"
-    require(ok, "predicted, positive, negative", found, "one shape [B, D] for all", hint)

@@ -32,7 +32,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -41,6 +40,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from counterpoint.data.draws import R3MFrames
+from counterpoint.data.spec import Spec
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.objectives.base import (
     Batch,
@@ -56,6 +56,7 @@ from counterpoint.objectives.base import (
     negative_distance,
     other_rows,
 )
+from counterpoint.objectives.steps import perceptron
 
 
 class LanguageReward(nn.Module):
@@ -69,11 +70,7 @@ class LanguageReward(nn.Module):
 
     def __init__(self, frame_dim: int, text_dim: int, hidden: int = 1024) -> None:
         super().__init__()
-        widths = [2 * frame_dim + text_dim, hidden, hidden, hidden, hidden]
-        layers: list[nn.Module] = []
-        for before, after in pairwise(widths):
-            layers += [nn.Linear(before, after), nn.ReLU()]
-        self.layers = nn.Sequential(*layers, nn.Linear(hidden, 1))
+        self.layers = perceptron(2 * frame_dim + text_dim, *[hidden] * 4, 1)
 
     def forward(
         self, first: Float[Tensor, "*#batch D"], current: Float[Tensor, "*#batch D"], text: Float[Tensor, "*#batch L"]
@@ -250,21 +247,21 @@ def _minus_log_share(candidates: Float[Tensor, "*batch C"], epsilon: float = 0.0
 class R3M(ClipObjective):
     """R3M on clips.
 
-    Its space aligns no frame with a text: language scores come from `language_reward` alone.
-
-    Args:
-        encoder: Image tower, and the text tower of the language reward.
-        config: R3M's settings.
+    Its space aligns no frame with a text: language scores come from `language_reward` alone. Arguments are those of
+    `ClipObjective`.
     """
 
     config_type = R3MConfig
+    config: R3MConfig
     reward_form = "language"
 
     def __init__(self, encoder: DualEncoder, config: R3MConfig | None = None) -> None:
-        config = config or R3MConfig()
-        super().__init__(encoder, R3MFrames(), augment=config.augmentation)
-        self.config = config
+        super().__init__(encoder, config)
         self.reward = LanguageReward(encoder.embed_dim, encoder.embed_dim, self.config.hidden)
+
+    def sampling(self) -> Spec:
+        """Return the spec of (o_0, o_g, s_0, s_1, s_2)."""
+        return self.clips(R3MFrames())
 
     def encode(self, batch: Batch) -> Features:
         """Return raw `frames` [B, 5, D] and `text` [B, D], and `has_text` [B], False for empty instructions."""

@@ -36,16 +36,9 @@ from torch import Tensor, nn
 from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import require
-from counterpoint.objectives.action_error import action_error, constant_action_error
+from counterpoint.objectives.action_prediction import action_error, constant_action_error
 from counterpoint.objectives.base import Batch, Features, LossOutput, in_full_precision, shapes
-from counterpoint.objectives.steps import (
-    StepConfig,
-    StepObjective,
-    check_actions,
-    embed_views,
-    frozen_copy,
-    soft_update,
-)
+from counterpoint.objectives.steps import TargetConfig, TargetObjective, check_actions
 
 
 def causal_mask(length: int) -> Bool[Tensor, "T T"]:
@@ -155,7 +148,7 @@ class ControlTransformer(nn.Module):
         return read
 
 
-class SMARTConfig(StepConfig):
+class SMARTConfig(TargetConfig):
     """Settings of SMART.
 
     Attributes:
@@ -236,32 +229,29 @@ def _ranks(scores: Float[Tensor, "B n"]) -> Tensor:
     return scores.argsort(1).argsort(1)
 
 
-class SMART(StepObjective):
-    """SMART on sequences of L observations and L actions.
-
-    Args:
-        encoder: Observations into D dimensions.
-        action_dim: A, of the largest action space.
-        config: Its settings.
-    """
+class SMART(TargetObjective):
+    """SMART on sequences of L observations and L actions; arguments are those of `TargetObjective`."""
 
     config_type = SMARTConfig
+    config: SMARTConfig
 
     def __init__(self, encoder: ObservationEncoder, action_dim: int, config: SMARTConfig | None = None) -> None:
-        config = config or SMARTConfig()
-        L = config.context
-        super().__init__(encoder, Spec.steps(tuple(range(L)), L, stack=encoder.config.stack, shift=config.shift))
-        self.config, self.action_dim = config, action_dim
-        self.target_encoder = frozen_copy(encoder)
+        super().__init__(encoder, action_dim, config)
+        config = self.config
+        self.track()
         self.transformer = ControlTransformer(
             encoder.embed_dim,
             action_dim,
-            context=L,
+            context=config.context,
             width=config.width,
             layers=config.layers,
             heads=config.heads,
             dropout=config.dropout,
         )
+
+    def sampling(self) -> Spec:
+        """Return the spec of L observations and L actions."""
+        return self.steps(tuple(range(self.config.context)), self.config.context)
 
     def encode(self, batch: Batch) -> Features:
         """Return the three predictions and their targets other than the batch's actions.
@@ -274,8 +264,7 @@ class SMART(StepObjective):
         views = self.views(batch)
         observations = self.embed(views, batch)
         actions = batch["actions"] * batch["action_mask"][:, None]
-        with torch.no_grad():
-            following = embed_views(self.target_encoder, views[:, 1:], batch)
+        following = self.embed_target(views[:, 1:], batch)
         masked_actions, masked_observations = sample_masks(
             len(views),
             self.config.context,
@@ -315,7 +304,3 @@ class SMART(StepObjective):
             "hindsight_error_constant": constant_action_error(actions, mask=mask, scored=rows["masked"]),
         }
         return LossOutput(forward + inverse + hindsight, metrics)
-
-    def after_step(self) -> None:
-        """Update phibar."""
-        soft_update(self.target_encoder, self.encoder, self.config.ema)

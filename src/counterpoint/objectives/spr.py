@@ -19,26 +19,16 @@ There are no negatives: `categorical_accuracy` near 1 / B with cosines near 1 me
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 from jaxtyping import Float
-from pydantic import Field, PositiveInt
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import require
 from counterpoint.objectives.base import Batch, Features, LossOutput, contrast_metrics, in_full_precision, shapes, unit
-from counterpoint.objectives.steps import (
-    StepConfig,
-    StepObjective,
-    check_actions,
-    embed_views,
-    frozen_copy,
-    soft_update,
-    two_layer,
-)
+from counterpoint.objectives.steps import TargetConfig, TargetObjective, check_actions, perceptron
 
 
 @in_full_precision
@@ -55,67 +45,52 @@ def spr_loss(predicted: Float[Tensor, "B J P"], target: Float[Tensor, "B J P"]) 
     return -(unit(predicted) * unit(target)).sum((1, 2)).mean()
 
 
-class SPRConfig(StepConfig):
+class SPRConfig(TargetConfig):
     """Settings of `SPR`.
 
     Attributes:
         steps: J.
         hidden: Width of the transition model.
         projected: P, dimensions of y.
-        ema: tau, rate of the target's soft update.
     """
 
     steps: PositiveInt = 5
     hidden: PositiveInt = 512
     projected: PositiveInt = 128
-    ema: float = Field(default=0.01, gt=0, le=1)
 
 
-class SPR(StepObjective):
-    """SPR on transitions.
-
-    Args:
-        encoder: Observations into D dimensions.
-        action_dim: A, of the batches.
-        config: Settings.
-    """
+class SPR(TargetObjective):
+    """SPR on transitions; arguments are those of `TargetObjective`."""
 
     config_type = SPRConfig
+    config: SPRConfig
 
     def __init__(self, encoder: ObservationEncoder, action_dim: int, config: SPRConfig | None = None) -> None:
-        config = config or SPRConfig()
-        spec = Spec.steps(
-            offsets=tuple(range(config.steps + 1)), actions=config.steps, stack=encoder.config.stack, shift=config.shift
-        )
-        super().__init__(encoder, spec)
-        self.config, self.action_dim = config, action_dim
-        D = encoder.embed_dim
-        self.transition = nn.Sequential(two_layer(D + action_dim, config.hidden, D), nn.LayerNorm(D), nn.Tanh())
-        self.project = nn.Linear(D, config.projected)
-        self.predict = nn.Linear(config.projected, config.projected)
-        self.target = frozen_copy(nn.Sequential(encoder, self.project))
+        super().__init__(encoder, action_dim, config)
+        D, P = encoder.embed_dim, self.config.projected
+        self.transition = nn.Sequential(perceptron(D + action_dim, self.config.hidden, D), nn.LayerNorm(D), nn.Tanh())
+        self.project = nn.Linear(D, P)
+        self.predict = nn.Linear(P, P)
+        self.track(self.project)
+
+    def sampling(self) -> Spec:
+        """Return the spec of J + 1 observations and the J actions between them."""
+        return self.steps(tuple(range(self.config.steps + 1)), self.config.steps)
 
     def encode(self, batch: Batch) -> Features:
-        """Return `predicted` (yhat) and `target` (y) [B, J, P], from one pass of each encoder."""
-        actions = batch["actions"]
-        check_actions(actions, self.config.steps, self.action_dim)
+        """Return `predicted` (yhat) and `future` (y) [B, J, P], from one pass of each encoder."""
+        check_actions(batch["actions"], self.config.steps, self.action_dim)
         views = self.views(batch)
-        with torch.no_grad():
-            target = self.target[1](embed_views(cast(ObservationEncoder, self.target[0]), views[:, 1:], batch))
+        future = self.embed_target(views[:, 1:], batch)
         z = self.embed(views[:, :1], batch)[:, 0]
         rolled = []
-        for action in actions.unbind(1):
+        for action in batch["actions"].unbind(1):
             z = self.transition(torch.cat([z, action], 1))
             rolled.append(z)
-        predicted = self.predict(self.project(torch.stack(rolled, 1)))
-        return Features(rows={"predicted": predicted, "target": target})
+        return Features({"predicted": self.predict(self.project(torch.stack(rolled, 1))), "future": future})
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
         """Return the loss, and the contrast of cosines among the batch J steps ahead, which detects collapse."""
-        predicted, target = features.rows["predicted"], features.rows["target"]
-        cosines = unit(predicted[:, -1]) @ unit(target[:, -1]).T
-        return LossOutput(spr_loss(predicted, target), contrast_metrics(cosines))
-
-    def after_step(self) -> None:
-        """Update the target."""
-        soft_update(self.target, nn.Sequential(self.encoder, self.project), self.config.ema)
+        predicted, future = features.rows["predicted"], features.rows["future"]
+        cosines = unit(predicted[:, -1]) @ unit(future[:, -1]).T
+        return LossOutput(spr_loss(predicted, future), contrast_metrics(cosines))

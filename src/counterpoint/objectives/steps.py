@@ -1,9 +1,10 @@
-"""The base of objectives on transitions, and what they share: action checks, small networks, target networks."""
+"""The bases of objectives on transitions, and what they share: action checks, small networks, target networks."""
 
 from __future__ import annotations
 
 import copy
-from typing import ClassVar, TypeVar
+from itertools import pairwise
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from pydantic import Field
@@ -14,7 +15,7 @@ from counterpoint.data.augment import cropped_views, shifted_views
 from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import require
-from counterpoint.objectives.base import Batch, Objective
+from counterpoint.objectives.base import Batch, Features, LossOutput, Objective, contrast_metrics, infonce
 
 
 class StepConfig(FrozenConfig):
@@ -36,46 +37,93 @@ class StepObjective(Objective):
 
     Args:
         encoder: Observations into D dimensions; kept after training.
-        spec: The content of a sample.
+        action_dim: A, of the largest action space; 0 without actions.
+        config: Settings; by default those of `config_type`.
 
     Attributes:
-        actions: Whether it uses actions and takes their number A; one that does not also learns from videos alone.
+        actions: Whether it uses actions; one that does not also learns from videos alone.
     """
 
+    config_type: ClassVar[type[StepConfig]]
     actions: ClassVar[bool] = True
+    config: StepConfig
 
-    def __init__(self, encoder: ObservationEncoder, spec: Spec) -> None:
+    def __init__(self, encoder: ObservationEncoder, action_dim: int = 0, config: StepConfig | None = None) -> None:
         super().__init__()
-        self.encoder = encoder
-        self._spec = spec
+        self.encoder, self.action_dim = encoder, action_dim
+        self.config = config or self.config_type()
 
-    def sampling(self) -> Spec:
-        """Return the spec given at construction."""
-        return self._spec
-
-    def crop_to(self, size: int) -> None:
-        """Take random windows of this side from larger images; 0 takes images as they are."""
-        self._spec = self._spec.with_crop(size)
+    def steps(self, offsets: tuple[int, ...], actions: int = 0, **more: Any) -> Spec:
+        """Return `Spec.steps` with the encoder's stack and the configuration's shift."""
+        return Spec.steps(offsets, actions, stack=self.encoder.config.stack, shift=self.config.shift, **more)
 
     def views(self, batch: Batch) -> Tensor:
         """Return the batch's observations, cropped and randomly shifted by the spec: uint8 [B, V, S, H, W, 3]."""
-        windows = cropped_views(batch["frames"], batch.get("crop"), size=self._spec.crop)
-        return shifted_views(windows, batch.get("shift"), pad=self._spec.shift)
+        windows = cropped_views(batch["frames"], batch.get("crop"), size=self.encoder.config.size)
+        return shifted_views(windows, batch.get("shift"), pad=self.config.shift)
 
     def embed(self, views: Tensor, batch: Batch) -> Tensor:
         """Encode observations [B, v, S, H, W, 3] of the batch in one pass: [B, v, D]."""
-        return embed_views(self.encoder, views, batch)
+        return _embed(self.encoder, views, batch)
 
     def exports(self) -> dict[str, nn.Module]:
         """Return the encoder."""
         return {"encoder": self.encoder}
 
 
-def embed_views(encoder: ObservationEncoder, views: Tensor, batch: Batch) -> Tensor:
-    """Encode observations [B, v, S, H, W, 3] in one pass, with instructions if the encoder takes them: [B, v, D]."""
+def _embed(encoder: ObservationEncoder, views: Tensor, batch: Batch) -> Tensor:
     instructions = batch["instruction"] if encoder.takes_instruction else None
     embedded: Tensor = encoder(views.flatten(0, 1), instructions).unflatten(0, views.shape[:2])
     return embedded
+
+
+class TargetConfig(StepConfig):
+    """Settings of every objective with a target network.
+
+    Attributes:
+        ema: tau, rate of the target's soft update.
+    """
+
+    ema: float = Field(default=0.01, gt=0, le=1)
+
+
+class TargetObjective(StepObjective):
+    """Base of objectives whose targets come from a moving average of the encoder, and of a map behind it.
+
+    By default the loss is InfoNCE of the features `predicted` with `future`, both [B, P].
+
+    Args:
+        encoder: Observations into D dimensions.
+        action_dim: A, of the largest action space; 0 without actions.
+        config: Settings.
+
+    Attributes:
+        target: The averages, set by `track`: in the state dict, without gradients, in no optimiser.
+    """
+
+    config: TargetConfig
+
+    def track(self, *behind: nn.Module) -> None:
+        """Set `target` to a copy of the encoder and the maps behind it."""
+        self._online = [self.encoder, *behind]
+        self.target = frozen_copy(nn.Sequential(*self._online))
+
+    @torch.no_grad()
+    def embed_target(self, views: Tensor, batch: Batch) -> Tensor:
+        """Pass observations [B, v, S, H, W, 3] through the target: [B, v, P]."""
+        encoder, *behind = self.target
+        assert isinstance(encoder, ObservationEncoder)
+        embedded: Tensor = nn.Sequential(*behind)(_embed(encoder, views, batch))
+        return embedded
+
+    def loss(self, features: Features, batch: Batch) -> LossOutput:
+        """Return InfoNCE of every prediction with the batch's targets, and its metrics."""
+        logits = features.rows["predicted"] @ features.rows["future"].T
+        return LossOutput(infonce(logits), contrast_metrics(logits))
+
+    def after_step(self) -> None:
+        """Update the target."""
+        soft_update(self.target, nn.Sequential(*self._online), self.config.ema)
 
 
 def check_actions(actions: Tensor, steps: int, action_dim: int) -> None:
@@ -85,9 +133,12 @@ def check_actions(actions: Tensor, steps: int, action_dim: int) -> None:
     require(ok, "actions", f"shape {tuple(actions.shape)}", f"[B, {steps}, {action_dim}]", hint)
 
 
-def two_layer(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
-    """Make a perceptron with one hidden layer."""
-    return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
+def perceptron(*widths: int) -> nn.Sequential:
+    """Make a perceptron with ReLU between its linear layers, of these widths from input to output."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(widths):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
 
 
 Module = TypeVar("Module", bound=nn.Module)

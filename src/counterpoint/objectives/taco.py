@@ -29,7 +29,7 @@ from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.objectives.base import Batch, Features, LossOutput, contrast_metrics, infonce
 from counterpoint.objectives.premier_taco import FutureConfig, FutureObjective
-from counterpoint.objectives.steps import two_layer
+from counterpoint.objectives.steps import perceptron
 
 
 class TACOConfig(FutureConfig):
@@ -45,31 +45,22 @@ class TACOConfig(FutureConfig):
 
 
 class TACO(FutureObjective):
-    """TACO on transitions.
-
-    Args:
-        encoder: Observations into D dimensions.
-        action_dim: A, of the batches.
-        config: Settings.
-    """
+    """TACO on transitions; arguments are those of `StepObjective`."""
 
     config_type = TACOConfig
+    config: TACOConfig
 
     def __init__(self, encoder: ObservationEncoder, action_dim: int, config: TACOConfig | None = None) -> None:
-        config = config or TACOConfig()
-        spec = Spec.steps(
-            offsets=(0, 0, config.steps) if config.curl else (0, config.steps),
-            actions=config.steps,
-            stack=encoder.config.stack,
-            shift=config.shift,
-            shift_together=config.shift_together,
-            rewards=config.rewards,
-        )
-        super().__init__(encoder, action_dim, config, spec)
-        self.config = config
-        D = encoder.embed_dim
+        super().__init__(encoder, action_dim, config)
+        D, config = encoder.embed_dim, self.config
         self.W = nn.Parameter(torch.rand(D, D))
-        self.R = two_layer(D + config.steps * action_dim, config.hidden, 1) if config.rewards else None
+        self.R = perceptron(D + config.steps * action_dim, config.hidden, 1) if config.rewards else None
+
+    def sampling(self) -> Spec:
+        """Return the spec of an anchor, twice with the CURL term, the state K steps ahead and the actions between."""
+        config = self.config
+        offsets = (0, 0, config.steps) if config.curl else (0, config.steps)
+        return self.steps(offsets, config.steps, shift_together=config.shift_together, rewards=config.rewards)
 
     def encode(self, batch: Batch) -> Features:
         """Return `predicted` (g W) and `future` (h) [B, D]; for the CURL term `anchor` (h W) and `again` (h) [B, D].

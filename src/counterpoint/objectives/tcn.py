@@ -23,8 +23,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from counterpoint.data.anchors import uniform_choice
-from counterpoint.data.augment import images
-from counterpoint.encoders.dual import DualEncoder
+from counterpoint.data.spec import Spec
 from counterpoint.errors import require
 from counterpoint.objectives.base import (
     Batch,
@@ -124,26 +123,19 @@ def tcn_loss(
 
 
 class TCN(ClipObjective):
-    """TCN on clips. It trains the image tower alone; scores against language are not defined.
+    """TCN on clips; arguments are those of `ClipObjective`.
 
-    Args:
-        encoder: Its image tower is trained; its text tower is frozen, since no gradient reaches it.
-        config: TCN's settings.
+    It trains the image tower alone; scores against language are not defined.
     """
 
     config_type = TCNConfig
+    config: TCNConfig
     language = False
     reward_form = "goal"
 
-    def __init__(self, encoder: DualEncoder, config: TCNConfig | None = None) -> None:
-        config = config or TCNConfig()
-        super().__init__(encoder, NearAndFar(config.window, config.num_negatives), augment=config.augmentation)
-        self.config = config
-        encoder.text.requires_grad_(False)
-
-    def encode(self, batch: Batch) -> Features:
-        """Return raw embeddings `frames` [B, 2 + N, D]."""
-        return Features(rows={"frames": self.encoder.encode_image(images(batch, "frames"))})
+    def sampling(self) -> Spec:
+        """Return the spec of an anchor, its positive and N negatives."""
+        return self.clips(NearAndFar(self.config.window, self.config.num_negatives))
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
         """Return `tcn_loss` and the metrics of its candidates."""

@@ -36,9 +36,9 @@ from torch.func import functional_call
 from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import require
-from counterpoint.objectives.action_error import action_error, constant_action_error
+from counterpoint.objectives.action_prediction import action_error, constant_action_error
 from counterpoint.objectives.base import Batch, Features, LossOutput, in_full_precision, shapes
-from counterpoint.objectives.steps import StepConfig, StepObjective, check_actions, frozen_copy, soft_update
+from counterpoint.objectives.steps import StepConfig, StepObjective, check_actions, frozen_copy, perceptron, soft_update
 
 
 class TD3BCPretrainingConfig(StepConfig):
@@ -141,7 +141,7 @@ class TwinCritic(nn.Module):
 
     def __init__(self, embed_dim: int, action_dim: int, hidden: int) -> None:
         super().__init__()
-        self.twins = nn.ModuleList(_three_layers(embed_dim + action_dim, hidden, 1) for _ in range(2))
+        self.twins = nn.ModuleList(perceptron(embed_dim + action_dim, hidden, hidden, 1) for _ in range(2))
 
     def forward(self, state: Float[Tensor, "B D"], action: Float[Tensor, "B A"]) -> Float[Tensor, "B 2"]:
         """Return both values."""
@@ -152,28 +152,27 @@ class TwinCritic(nn.Module):
 class TD3BCPretraining(StepObjective):
     """TD3 + BC on transitions, one loss and one optimiser.
 
-    Args:
-        encoder: Observations into D dimensions.
-        action_dim: A, of the largest action space; actions lie in [-1, 1].
-        config: Its settings.
+    Arguments are those of `StepObjective`; actions lie in [-1, 1].
     """
 
     config_type = TD3BCPretrainingConfig
-
+    config: TD3BCPretrainingConfig
     updates: Tensor
 
     def __init__(
         self, encoder: ObservationEncoder, action_dim: int, config: TD3BCPretrainingConfig | None = None
     ) -> None:
-        config = config or TD3BCPretrainingConfig()
-        spec = Spec.steps((0, 1), 1, stack=encoder.config.stack, shift=config.shift, rewards=True)
-        super().__init__(encoder, spec)
-        self.config, self.action_dim = config, action_dim
-        self.actor = nn.Sequential(_three_layers(encoder.embed_dim, config.hidden, action_dim), nn.Tanh())
-        self.critic = TwinCritic(encoder.embed_dim, action_dim, config.hidden)
+        super().__init__(encoder, action_dim, config)
+        D, hidden = encoder.embed_dim, self.config.hidden
+        self.actor = nn.Sequential(perceptron(D, hidden, hidden, action_dim), nn.Tanh())
+        self.critic = TwinCritic(D, action_dim, hidden)
         self.target_actor = frozen_copy(self.actor)
         self.target_critic = frozen_copy(self.critic)
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
+
+    def sampling(self) -> Spec:
+        """Return the spec of an observation, its action and reward, and the next observation."""
+        return self.steps((0, 1), 1, rewards=True)
 
     def encode(self, batch: Batch) -> Features:
         """Return values of the data's actions and of the policy's, and targets.
@@ -247,10 +246,3 @@ class TD3BCPretraining(StepObjective):
         action = smoothed_action(action, noise, scale=self.config.target_noise, limit=self.config.target_noise_clip)
         values = self.target_critic(after, action * batch["action_mask"])
         return td3_target(batch["rewards"][:, 0], values, discount=self.config.discount)
-
-
-def _three_layers(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
-    """Make a perceptron with two hidden layers, as TD3 has them."""
-    return nn.Sequential(
-        nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, outputs)
-    )

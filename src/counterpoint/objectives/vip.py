@@ -26,7 +26,7 @@ from torch import Tensor
 
 from counterpoint.data.augment import images
 from counterpoint.data.draws import GoalTransition
-from counterpoint.encoders.dual import DualEncoder
+from counterpoint.data.spec import Spec
 from counterpoint.objectives.base import (
     Batch,
     ClipConfig,
@@ -137,22 +137,17 @@ class VIP(ClipObjective):
     """VIP on clips. It trains the image tower alone; scores against language are not defined.
 
     Goals are images. A language column of a table stays empty for this objective, unless a map from text into
-    its image space was trained afterwards, and then the table says so.
-
-    Args:
-        encoder: Its image tower is trained; its text tower is frozen, since no gradient reaches it.
-        config: VIP's settings.
+    its image space was trained afterwards, and then the table says so. Arguments are those of `ClipObjective`.
     """
 
     config_type = VIPConfig
+    config: VIPConfig
     language = False
     reward_form = "goal"
 
-    def __init__(self, encoder: DualEncoder, config: VIPConfig | None = None) -> None:
-        config = config or VIPConfig()
-        super().__init__(encoder, GoalTransition(), augment=config.augmentation)
-        self.config = config
-        encoder.text.requires_grad_(False)
+    def sampling(self) -> Spec:
+        """Return the spec of LIV's five frames, of which the first four are used."""
+        return self.clips(GoalTransition())
 
     def encode(self, batch: Batch) -> Features:
         """Return raw embeddings `frames` [B, 4, D]; the sample's fifth frame, LIV's, is not encoded."""

@@ -244,9 +244,8 @@ def build_imitation(
         terms["crossway"] = CrosswayTerm(decoder, config.crossway.weight)
     if config.auxiliary is not None:
         settings = config.auxiliary.objective
-        kind: Any = objective_class(settings.name, StepObjective)
-        dims = (demonstrations.action_dim,) if kind.actions else ()
-        objective: StepObjective = kind(policy.encoder, *dims, settings)
+        kind = objective_class(settings.name, StepObjective)
+        objective: StepObjective = kind(policy.encoder, demonstrations.action_dim, settings)
         crop = config.encoder.size if config.frame > config.encoder.size else 0
         terms[settings.name] = ObjectiveTerm(objective, config.auxiliary.weight, crop=crop)
     return Imitation(policy, terms)

@@ -158,9 +158,8 @@ def build_step_objective(
     encoder = encoder or fresh_encoder(recipe.encoder, recipe.initialize_from)
     if not recipe.initialize_from:  # before the objective copies it as a slowly moving target
         centred(encoder, store, recipe.data.camera)
-    kind: Any = objective_class(recipe.objective.name, StepObjective)
-    objective: StepObjective = kind(encoder, *((action_dim(store),) if kind.actions else ()), recipe.objective)
-    return objective
+    kind = objective_class(recipe.objective.name, StepObjective)
+    return kind(encoder, action_dim(store) if kind.actions else 0, recipe.objective)
 
 
 def fresh_encoder(config: ObservationConfig, source: str | None = None) -> ObservationEncoder:

@@ -1,0 +1,189 @@
+"""Prediction of logged actions from embeddings: inverse dynamics and multi-task cloning, baselines of Premier-TACO.
+
+    error = sum m (ahat - a)^2 / sum m
+
+m is 1 on an action's own dimensions and 0 on the zeros that pad it, where tasks' action spaces have different sizes.
+The mean is over all own dimensions of the batch, so that a task with many dimensions weighs more; with one action space
+it is the mean squared error.
+
+    inverse dynamics    ahat = f(phi(o_t), phi(o_{t+k})), k = 1
+    cloning             ahat = pi(phi(o_t))
+
+Inverse dynamics is the baseline of section 4 of Premier-TACO ("Inverse Dynamics Model"; batch 1024 and learning rate
+1e-4 in Appendix C). The paper does not describe f: here it is a two-layer MLP with a linear output, like its other
+heads. With k > 1 the first of the k actions is predicted.
+
+Cloning is the paper's policy pretraining where offline reinforcement learning does not do well (LIBERO: section 4,
+"Policy Pretraining"); the encoder is kept, and the policy's layers are dropped. The paper does not say whether the
+policy knows its task: here its input is the observation alone, and `tasks` adds a learned embedding of the task's
+number.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float
+from pydantic import NonNegativeInt, PositiveInt
+from torch import Tensor, nn
+
+from counterpoint.data.spec import Spec
+from counterpoint.encoders.observation import ObservationEncoder
+from counterpoint.errors import require
+from counterpoint.objectives.base import Batch, Features, LossOutput, in_full_precision, shapes
+from counterpoint.objectives.steps import StepConfig, StepObjective, check_actions, perceptron
+
+
+@in_full_precision
+def action_error(
+    predicted: Float[Tensor, "B *steps A"],
+    actions: Float[Tensor, "B *steps A"],
+    *,
+    mask: Bool[Tensor, "B A"],
+    scored: Bool[Tensor, "B ..."] | None = None,
+) -> Float[Tensor, ""]:
+    """Return the mean squared error over own dimensions; 0 when there is none.
+
+    Args:
+        predicted: Actions, in the units of `actions`.
+        actions: The data's actions.
+        mask: True at a row's own dimensions.
+        scored: True at actions that count; all by default.
+    """
+    return _mean(_difference(predicted, actions).square(), _counted(actions, mask, scored))
+
+
+@torch.no_grad()
+def absolute_action_error(
+    predicted: Float[Tensor, "B A"], actions: Float[Tensor, "B A"], *, mask: Bool[Tensor, "B A"]
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    """Return the mean absolute error over own dimensions, and that of the batch's mean action; for metrics.
+
+    Takes the arguments of `action_error`.
+    """
+    counted = _counted(actions, mask, None)
+    errors = _difference(predicted, actions).abs(), (_mean_action(actions, counted) - actions).abs()
+    return _mean(errors[0], counted), _mean(errors[1], counted)
+
+
+@torch.no_grad()
+def constant_action_error(
+    actions: Float[Tensor, "B *steps A"], *, mask: Bool[Tensor, "B A"], scored: Bool[Tensor, "B ..."] | None = None
+) -> Float[Tensor, ""]:
+    """Return `action_error` of the batch's mean action: the best of a prediction that ignores its input."""
+    mean = _mean_action(actions, _counted(actions, mask, scored))
+    return action_error(mean.expand_as(actions), actions, mask=mask, scored=scored)
+
+
+def _mean_action(actions: Tensor, counted: Tensor) -> Float[Tensor, " A"]:
+    rows = tuple(range(actions.ndim - 1))
+    return actions.where(counted, 0).sum(rows) / counted.sum(rows).clamp_min(1)
+
+
+def _mean(errors: Tensor, counted: Tensor) -> Tensor:
+    return errors.where(counted, 0).sum() / counted.sum().clamp_min(1)
+
+
+def _difference(predicted: Tensor, actions: Tensor) -> Tensor:
+    ok, expected = predicted.shape == actions.shape, f"{tuple(actions.shape)}"
+    require(ok, "predicted", shapes(predicted), expected, "predict every action, padding included")
+    return predicted - actions
+
+
+def _counted(actions: Tensor, mask: Tensor, scored: Tensor | None) -> Tensor:
+    """Return True at the entries of `actions` that are compared."""
+    B, *steps, A = actions.shape
+    scored = mask.new_ones(B, *steps) if scored is None else scored
+    ok, expected = mask.shape == (B, A) and scored.shape == (B, *steps), f"{(B, A)} and {(B, *steps)}"
+    require(ok, "mask, scored", shapes(mask, scored), expected, "pass `action_mask` of the actions' batch")
+    return mask.bool().reshape(B, *(1 for _ in steps), A) & scored[..., None]
+
+
+class ActionPrediction(StepObjective):
+    """Base of objectives whose features `predicted` [B, A] are compared with the batch's first action."""
+
+    def loss(self, features: Features, batch: Batch) -> LossOutput:
+        """Return `action_error`; the metrics also have the error of the batch's mean action."""
+        actions, mask = batch["actions"][:, 0], batch["action_mask"]
+        loss = action_error(features.rows["predicted"], actions, mask=mask)
+        return LossOutput(
+            loss, {"action_error": loss, "action_error_constant": constant_action_error(actions, mask=mask)}
+        )
+
+
+class InverseDynamicsConfig(StepConfig):
+    """Settings of inverse dynamics.
+
+    Attributes:
+        horizon: k, steps between the two observations.
+        hidden: Width of f's hidden layer.
+    """
+
+    horizon: PositiveInt = 1
+    hidden: PositiveInt = 1024
+
+
+class InverseDynamics(ActionPrediction):
+    """Inverse dynamics on transitions; arguments are those of `StepObjective`."""
+
+    config_type = InverseDynamicsConfig
+    config: InverseDynamicsConfig
+
+    def __init__(
+        self, encoder: ObservationEncoder, action_dim: int, config: InverseDynamicsConfig | None = None
+    ) -> None:
+        super().__init__(encoder, action_dim, config)
+        self.inverse = perceptron(2 * encoder.embed_dim, self.config.hidden, action_dim)
+
+    def sampling(self) -> Spec:
+        """Return the spec of two observations and the first action between them."""
+        return self.steps((0, self.config.horizon), 1)
+
+    def encode(self, batch: Batch) -> Features:
+        """Return predicted actions: `predicted` [B, A]."""
+        check_actions(batch["actions"], 1, self.action_dim)
+        both = self.embed(self.views(batch), batch).flatten(1)  # [B, 2 D], the earlier first
+        return Features({"predicted": self.inverse(both)})
+
+
+class MultitaskCloningConfig(StepConfig):
+    """Settings of multi-task cloning. The paper's other pretraining of policies has batches of 1024.
+
+    Attributes:
+        hidden: Width of the policy's hidden layer.
+        tasks: Number of tasks with a learned embedding; 0 for no embedding.
+        task_dim: Size of that embedding.
+    """
+
+    hidden: PositiveInt = 1024
+    tasks: NonNegativeInt = 0
+    task_dim: PositiveInt = 32
+
+
+class MultitaskCloning(ActionPrediction):
+    """Multi-task behaviour cloning on transitions; arguments are those of `StepObjective`."""
+
+    config_type = MultitaskCloningConfig
+    config: MultitaskCloningConfig
+
+    def __init__(
+        self, encoder: ObservationEncoder, action_dim: int, config: MultitaskCloningConfig | None = None
+    ) -> None:
+        super().__init__(encoder, action_dim, config)
+        tasks, width = self.config.tasks, self.config.task_dim
+        self.task = nn.Embedding(tasks, width) if tasks else None
+        self.policy = perceptron(encoder.embed_dim + (width if tasks else 0), self.config.hidden, action_dim)
+
+    def sampling(self) -> Spec:
+        """Return the spec of an observation and its action."""
+        return self.steps((0,), 1)
+
+    def encode(self, batch: Batch) -> Features:
+        """Return predicted actions: `predicted` [B, A]."""
+        check_actions(batch["actions"], 1, self.action_dim)
+        state = self.embed(self.views(batch), batch)[:, 0]
+        if self.task is not None:
+            most, tasks = int(batch["task"].max()), self.config.tasks
+            found, hint = f"{tasks}, and a batch with task {most}", "set it to the data's number of tasks, or to 0"
+            require(most < tasks, "objective.tasks", found, "a number above every task's, from 0", hint)
+            state = torch.cat([state, self.task(batch["task"])], 1)
+        return Features({"predicted": self.policy(state)})
