@@ -32,8 +32,9 @@ import numpy as np
 import torch
 
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder, ViTConfig
-from counterpoint.policies.diffusion import DiffusionConfig, DiffusionHead
+from counterpoint.policies.diffusion import DiffusionHead
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
+from counterpoint.policies.networks import DiffusionConfig
 from counterpoint.provenance import provenance
 
 CAMERAS, ACTIONS, STATE, BATCHES = 2, 7, 9, (1, 16)

@@ -20,8 +20,9 @@ from counterpoint.evaluation import evaluate as evaluation
 from counterpoint.evaluation.evaluate import evaluate
 from counterpoint.evaluation.statistics import mean_bca, wilson
 from counterpoint.policies.demonstrations import Demonstrations
-from counterpoint.policies.diffusion import DiffusionConfig, DiffusionHead
+from counterpoint.policies.diffusion import DiffusionHead
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
+from counterpoint.policies.networks import DiffusionConfig
 from tests.policies.demos import demonstrations, spelled
 from tests.policies.test_command import trained
 from tests.training.step_data import SIZE, control_store, write_control_set

@@ -19,7 +19,7 @@ from lerobot.policies.act.modeling_act import ACTTemporalEnsembler  # noqa: E402
 from lerobot.policies.diffusion.modeling_diffusion import DiffusionConditionalUnet1d  # noqa: E402
 
 from counterpoint.policies.chunking import TemporalEnsemble  # noqa: E402
-from counterpoint.policies.networks import ConditionalUnet1d  # noqa: E402
+from counterpoint.policies.networks import ConditionalUnet1d, DiffusionConfig  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -63,7 +63,7 @@ def copy_weights(network: Any, made: ConditionalUnet1d) -> None:
 def test_the_same_weights_give_the_same_actions(widths: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     network = theirs(3, 10, down_dims=widths, diffusion_step_embed_dim=12, n_groups=8, horizon=16)
-    made = ConditionalUnet1d(3, 10, widths=widths, groups=8, step_dim=12)
+    made = ConditionalUnet1d(3, 5, DiffusionConfig(down_dims=widths, groups=8, step_dim=12))
     copy_weights(network, made)
     noisy, steps, seen = torch.randn(4, 16, 3), torch.tensor([0, 3, 50, 99]), torch.randn(4, 2, 5)
     wanted: Tensor = network(noisy, steps, global_cond=seen.flatten(1))
@@ -74,7 +74,7 @@ def test_the_same_weights_give_the_same_actions(widths: tuple[int, ...]) -> None
 @pytest.mark.parametrize(("action", "condition"), [(2, 132), (7, 2 * (2 * 384 + 9))])
 def test_as_many_parameters(action: int, condition: int) -> None:
     with torch.device("meta"):
-        network, made = theirs(action, condition), ConditionalUnet1d(action, condition)
+        network, made = theirs(action, condition), ConditionalUnet1d(action, condition // 2, DiffusionConfig())
     assert sum(p.numel() for p in made.parameters()) == sum(p.numel() for p in network.parameters())
 
 

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.crossway import CrosswayConfig, CrosswayDecoder
-from counterpoint.policies.diffusion import DiffusionConfig, DiffusionHead
+from counterpoint.policies.diffusion import DiffusionHead
+from counterpoint.policies.networks import DiffusionConfig
 from tests.reference import crossway as reference
 
 B, M, C, SIZE, P = 3, 16, 2, 24, 4

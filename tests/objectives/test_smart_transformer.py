@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from counterpoint.objectives.smart import ControlTransformer, causal_mask, inverse_mask
+from counterpoint.objectives.smart import ControlTransformer, SMARTConfig, causal_mask, inverse_mask
 from tests.reference import smart as plain
 
 B, L, D, A = 3, 5, 6, 2
@@ -12,7 +12,7 @@ B, L, D, A = 3, 5, 6, 2
 
 def transformer(*, context: int = L, dropout: float = 0.0) -> ControlTransformer:
     torch.manual_seed(0)
-    made = ControlTransformer(D, A, context=context, width=16, layers=3, heads=2, dropout=dropout)
+    made = ControlTransformer(D, A, SMARTConfig(context=context, width=16, layers=3, heads=2, dropout=dropout))
     return made.double().eval()
 
 

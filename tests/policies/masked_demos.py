@@ -8,7 +8,7 @@ from counterpoint.data.episode import Episode
 from counterpoint.data.masks.robot import mask_camera
 from counterpoint.data.store import MemoryStore
 from counterpoint.encoders.observation import ObservationConfig, ViTConfig
-from counterpoint.policies.diffusion import DiffusionConfig
+from counterpoint.policies.networks import DiffusionConfig
 from counterpoint.training.imitation import ImitationRecipe
 from counterpoint.training.recipe import TrainConfig
 

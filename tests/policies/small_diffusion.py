@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.policies.demonstrations import Demonstrations
-from counterpoint.policies.diffusion import DiffusionConfig, DiffusionHead
+from counterpoint.policies.diffusion import DiffusionHead
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
+from counterpoint.policies.networks import DiffusionConfig
 from tests.policies.demos import demonstrations
 
 __all__ = ["DIFFUSION", "FRAME", "SIZE", "A", "C", "P", "policy", "sights"]

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from counterpoint.policies.heads import CausalDecoder
+from counterpoint.policies.heads import CausalDecoder, HeadConfig
 from tests.reference.resnet_t import decode
 
 H, M, E = 5, 2, 8
@@ -14,8 +14,8 @@ H, M, E = 5, 2, 8
 
 def decoder(dropout: float = 0.0, seed: int = 0) -> CausalDecoder:
     torch.manual_seed(seed)
-    made = CausalDecoder(E, steps=H, layers=2, heads=3, feedforward=12, dropout=dropout).double()
-    return made.eval()
+    config = HeadConfig(token=E, history=H, layers=2, heads=3, feedforward=12, dropout=dropout)
+    return CausalDecoder(config).double().eval()
 
 
 def tokens(B: int = 3, seed: int = 0) -> Tensor:
@@ -67,7 +67,7 @@ def test_dropout_acts_in_training_alone() -> None:
 
 def test_libero_size() -> None:
     """Attention 64 -> 3 x 6 x 64 -> 64, feed-forward 64 -> 256 -> 64, two normalisations; four layers."""
-    made = CausalDecoder(64, steps=10, layers=4, heads=6, feedforward=256, dropout=0.1)
+    made = CausalDecoder(HeadConfig(history=10))
     attention = 64 * 3 * 6 * 64 + 6 * 64 * 64 + 64
     feedforward = 64 * 256 + 256 + 256 * 64 + 64
     assert sum(p.numel() for p in made.parameters()) == 4 * (attention + feedforward + 2 * 2 * 64)

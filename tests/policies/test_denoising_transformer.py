@@ -4,16 +4,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from counterpoint.policies.networks import DenoisingTransformer, decay_groups
+from counterpoint.policies.networks import DenoisingTransformer, DiffusionConfig, decay_groups
 from tests.reference import diffusion_networks as reference
 
 A, TO, O, K = 3, 2, 5, 6  # noqa: E741
 
 
-def small(**settings: int) -> DenoisingTransformer:
+def small(**settings: float) -> DenoisingTransformer:
     torch.manual_seed(0)
-    made = {"obs_steps": TO, "horizon": K, "layers": 2, "heads": 2, "width": 8, **settings}
-    return DenoisingTransformer(A, O, **made).eval()
+    made = {"obs_steps": TO, "horizon": K, "executed": 1, "layers": 2, "heads": 2, "width": 8, **settings}
+    return DenoisingTransformer(A, O, DiffusionConfig.model_validate({"network": "transformer", **made})).eval()
 
 
 def inputs(n: int = 3) -> tuple[Tensor, Tensor, Tensor]:
@@ -42,7 +42,7 @@ def test_as_many_parameters_as_described(condition_layers: int) -> None:
     wanted = layers * (2 * attention + feedforward + 3 * norm)
     wanted += condition_layers * (attention + feedforward + 2 * norm) if condition_layers else feedforward
     wanted += (action + 1) * d + (seen + 1) * d + 16 * d + 3 * d + norm + (d + 1) * action
-    made = DenoisingTransformer(action, seen, obs_steps=2, horizon=16, condition_layers=condition_layers)
+    made = DenoisingTransformer(action, seen, DiffusionConfig(network="transformer", condition_layers=condition_layers))
     assert sum(parameter.numel() for parameter in made.parameters()) == wanted
     output = run(made.eval(), torch.zeros(2, 16, 7), torch.tensor([0, 99]), torch.zeros(2, 2, 777))
     assert output.shape == (2, 16, 7)
@@ -62,9 +62,7 @@ def test_one_number_at_a_time() -> None:
 
 @pytest.mark.parametrize("training", [False, True])
 def test_nobody_sees_later_actions_or_observations(training: bool) -> None:
-    made = DenoisingTransformer(A, O, obs_steps=TO, horizon=K, layers=2, heads=2, width=8, attention_dropout=0.0).train(
-        training
-    )
+    made = small(attention_dropout=0.0).train(training)
     noisy, steps, condition = inputs()
     before = run(made, noisy, steps, condition)
     changed = noisy.clone()
@@ -81,7 +79,7 @@ def test_nobody_sees_later_actions_or_observations(training: bool) -> None:
 
 def test_weights_begin_as_in_the_original() -> None:
     torch.manual_seed(0)
-    made = DenoisingTransformer(7, 64, obs_steps=2, horizon=16, layers=2)
+    made = DenoisingTransformer(7, 64, DiffusionConfig(network="transformer", layers=2))
     for name, parameter in made.named_parameters():
         if "norm" in name:
             assert bool((parameter == (1 if name.endswith("weight") else 0)).all())
@@ -100,9 +98,9 @@ def test_linear_and_attention_weights_alone_decay() -> None:
     assert sum(map(len, groups.values())) == len(names)
     for parameter in groups["decayed"]:
         assert parameter.ndim == 2
-        assert "place" not in names[id(parameter)]
+        assert "position" not in names[id(parameter)]
     for parameter in groups["plain"]:
-        assert parameter.ndim == 1 or "place" in names[id(parameter)]
+        assert parameter.ndim == 1 or "position" in names[id(parameter)]
 
 
 def test_frozen_and_shared_parameters_in_the_groups() -> None:

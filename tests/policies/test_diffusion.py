@@ -11,7 +11,8 @@ from torch import Tensor
 
 from counterpoint.data.statistics import Statistics
 from counterpoint.errors import BadInputError
-from counterpoint.policies.diffusion import DiffusionConfig, DiffusionHead, Sampler
+from counterpoint.policies.diffusion import DiffusionHead
+from counterpoint.policies.networks import DiffusionConfig, Sampler
 
 A, TO, O, K, B = 2, 2, 4, 8, 4  # noqa: E741
 NETWORKS = ["unet", "transformer"]

@@ -16,8 +16,9 @@ from counterpoint.envs.base import CameraEnv
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.rollout import rollout
 from counterpoint.policies.base import Policy
-from counterpoint.policies.diffusion import DiffusionConfig, DiffusionHead
+from counterpoint.policies.diffusion import DiffusionHead
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
+from counterpoint.policies.networks import DiffusionConfig
 from tests.policies.demos import observed
 from tests.policies.small_diffusion import DIFFUSION, FRAME, SIZE, A, C, P, policy, sights
 from tests.reference.chunking import temporal_ensemble

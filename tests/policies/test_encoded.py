@@ -17,9 +17,10 @@ from counterpoint.encoders.observation import ObservationConfig, ObservationEnco
 from counterpoint.objectives.cloning import Cloning, CloningConfig
 from counterpoint.policies.cloned import ClonedPolicy
 from counterpoint.policies.demonstrations import Demonstrations
-from counterpoint.policies.diffusion import DiffusionConfig, DiffusionHead
+from counterpoint.policies.diffusion import DiffusionHead
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
 from counterpoint.policies.heads import ActionHead, HeadConfig
+from counterpoint.policies.networks import DiffusionConfig
 from tests.policies.demos import observed
 from tests.policies.small_diffusion import DIFFUSION, FRAME, A, P, policy, sights
 

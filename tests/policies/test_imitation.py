@@ -12,7 +12,7 @@ from counterpoint.errors import BadInputError
 from counterpoint.objectives.crossway import CrosswayConfig
 from counterpoint.objectives.icon import IConConfig, patch_mask
 from counterpoint.objectives.imitation import Imitation
-from counterpoint.policies.diffusion import DiffusionConfig
+from counterpoint.policies.networks import DiffusionConfig
 from counterpoint.training.imitation import AuxiliaryConfig, build_imitation
 from tests.data.sampling import sampler
 from tests.policies.masked_demos import CAMERAS, masked_demos, small_imitation

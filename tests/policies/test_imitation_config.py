@@ -4,7 +4,7 @@ import pytest
 
 from counterpoint.objectives.crossway import CrosswayConfig
 from counterpoint.objectives.icon import IConConfig
-from counterpoint.policies.diffusion import DiffusionConfig
+from counterpoint.policies.networks import DiffusionConfig
 from counterpoint.training.imitation import ImitationRecipe
 from tests.policies.masked_demos import small_imitation
 

@@ -11,7 +11,8 @@ from diffusers.schedulers.scheduling_ddpm import DDPMScheduler
 from torch import Tensor
 
 from counterpoint.errors import MissingExtraError
-from counterpoint.policies.diffusion import NoiseSchedule, Prediction, Sampler, gaussian
+from counterpoint.policies.diffusion import NoiseSchedule, gaussian
+from counterpoint.policies.networks import Prediction, Sampler
 
 SAMPLERS: list[tuple[Sampler, int]] = [("ddim", 8), ("ddim", 100), ("ddpm", 100), ("ddpm", 10)]
 PREDICTIONS: list[Prediction] = ["epsilon", "sample"]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from counterpoint.policies.networks import ConditionalUnet1d, step_waves
+from counterpoint.policies.networks import ConditionalUnet1d, DiffusionConfig, step_waves
 from tests.reference import diffusion_networks as reference
 
 A, TO, O, K = 3, 2, 5, 8  # noqa: E741
@@ -15,8 +15,8 @@ A, TO, O, K = 3, 2, 5, 8  # noqa: E741
 
 def small(**settings: object) -> ConditionalUnet1d:
     torch.manual_seed(0)
-    made = {"widths": (8, 12, 16), "groups": 4, "step_dim": 6, **settings}
-    return ConditionalUnet1d(A, TO * O, **made)  # type: ignore[arg-type]
+    made = {"down_dims": (8, 12, 16), "groups": 4, "step_dim": 6, "horizon": K, "executed": 1, **settings}
+    return ConditionalUnet1d(A, O, DiffusionConfig.model_validate(made))
 
 
 def inputs(n: int = 4) -> tuple[Tensor, Tensor, Tensor]:
@@ -52,7 +52,7 @@ def counted(action: int, condition: int, widths: tuple[int, ...], kernel: int, s
     ("action", "condition", "settings", "published"),
     [
         # Push-T from states: 5 numbers of 2 observations.
-        (2, 10, {"widths": (256, 512, 1024), "step_dim": 256}, None),
+        (2, 10, {"down_dims": (256, 512, 1024), "step_dim": 256}, None),
         # Push-T from images: 64 + 2 numbers of 2 observations. LeRobot's model of the same configuration logs
         # 262 709 026 parameters; of these 11 197 088 are of its ResNet-18, spatial softmax and linear map.
         (2, 132, {}, 262_709_026 - 11_197_088),
@@ -64,19 +64,16 @@ def test_as_many_parameters_as_published(
     action: int, condition: int, settings: dict[str, object], published: int | None
 ) -> None:
     with torch.device("meta"):
-        made = ConditionalUnet1d(action, condition, **settings)  # type: ignore[arg-type]
-    widths = settings.get("widths", (512, 1024, 2048))
-    step = settings.get("step_dim", 128)
-    assert isinstance(widths, tuple)
-    assert isinstance(step, int)
+        config = DiffusionConfig.model_validate(settings)
+        made = ConditionalUnet1d(action, condition // 2, config)
     found = sum(parameter.numel() for parameter in made.parameters())
-    assert found == counted(action, condition, widths, 5, step)
+    assert found == counted(action, condition, config.down_dims, 5, config.step_dim)
     assert published in (None, found)
 
 
 def test_shapes_of_the_paper() -> None:
     with torch.device("meta"):
-        made = ConditionalUnet1d(7, 2 * 777)
+        made = ConditionalUnet1d(7, 777, DiffusionConfig())
         conditioning = made.conditioning(torch.zeros(3, dtype=torch.int64), torch.zeros(3, 2, 777))
         output, bottleneck = made(torch.zeros(3, 16, 7), conditioning)
     channels = [512, 512, 1024, 1024, 2048, 2048, 2048, 2048, 1024, 1024, 512, 512]
@@ -87,7 +84,7 @@ def test_shapes_of_the_paper() -> None:
 
 @pytest.mark.parametrize("widths", [(8, 16), (8, 12, 16)])
 def test_one_number_at_a_time(widths: tuple[int, ...]) -> None:
-    made = small(widths=widths)
+    made = small(down_dims=widths)
     noisy, steps, condition = inputs()
     output, bottleneck = made(noisy, made.conditioning(steps, condition))
     weights = {name: value.detach() for name, value in made.state_dict().items()}

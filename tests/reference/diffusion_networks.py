@@ -128,11 +128,11 @@ def norm(tokens: Tensor, weights: Weights, name: str) -> Tensor:
 
 def transformer(noisy: Tensor, step: int, condition: Tensor, weights: Weights, *, layers: int, heads: int) -> Tensor:
     """Of one sample [K, A] and its observations [To, O]: the output [K, A], without dropout."""
-    width = weights["action_place"].shape[1]
+    width = weights["action_position"].shape[1]
     memory = [step_waves(step, width), *(linear(seen, weights, "condition_token") for seen in condition)]
-    memory = [token + place for token, place in zip(memory, weights["condition_place"], strict=True)]
+    memory = [token + place for token, place in zip(memory, weights["condition_position"], strict=True)]
     memory = [linear(mish(linear(token, weights, "memory.0")), weights, "memory.2") for token in memory]
-    x = torch.stack([linear(action, weights, "action_token") for action in noisy]) + weights["action_place"]
+    x = torch.stack([linear(action, weights, "action_token") for action in noisy]) + weights["action_position"]
     for layer in range(layers):
         name = f"decoder.{layer}"
         inner = norm(x, weights, f"{name}.norm1")

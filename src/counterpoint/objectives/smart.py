@@ -41,6 +41,36 @@ from counterpoint.objectives.base import Batch, Features, LossOutput, in_full_pr
 from counterpoint.objectives.steps import TargetConfig, TargetObjective, check_actions
 
 
+class SMARTConfig(TargetConfig):
+    """Settings of SMART.
+
+    Attributes:
+        context: L, steps of a sequence.
+        layers: Layers of the transformer, normalised first.
+        heads: Its attention heads.
+        width: Width of its tokens.
+        dropout: Share of activations dropped while training.
+        mask_actions: Largest share of the actions that is masked.
+        mask_observations: Largest share of the observations that is masked.
+        ema: Rate of phibar's soft update at each step.
+    """
+
+    context: int = Field(default=8, ge=2)
+    layers: int = Field(default=4, ge=1)
+    heads: int = Field(default=4, ge=1)
+    width: int = Field(default=128, ge=1)
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    mask_actions: float = Field(default=1.0, gt=0, le=1)
+    mask_observations: float = Field(default=0.5, ge=0, le=1)
+    ema: float = Field(default=0.005, gt=0, le=1)
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> Self:
+        if self.width % self.heads:
+            raise ValueError(f"a width that its {self.heads} heads divide, not {self.width}")
+        return self
+
+
 def causal_mask(length: int) -> Bool[Tensor, "T T"]:
     """Return True where the row's token must not see the column's: at later tokens.
 
@@ -68,29 +98,24 @@ class ControlTransformer(nn.Module):
     Args:
         embed_dim: D, of observations.
         action_dim: A.
-        context: L, steps.
-        width: Width of the tokens.
-        layers: Transformer layers, normalised first.
-        heads: Attention heads; they divide `width`.
-        dropout: Share of activations dropped while training.
+        config: Sizes.
     """
 
     hidden_causal: Tensor
     hidden_inverse: Tensor
 
-    def __init__(
-        self, embed_dim: int, action_dim: int, *, context: int, width: int, layers: int, heads: int, dropout: float
-    ) -> None:
+    def __init__(self, embed_dim: int, action_dim: int, config: SMARTConfig) -> None:
         super().__init__()
+        width, context, dropout = config.width, config.context, config.dropout
         self.observation = nn.Linear(embed_dim, width)
         self.action = nn.Sequential(nn.Linear(action_dim, width), nn.Tanh())
         self.position = nn.Parameter(0.02 * torch.randn(2 * context, width))
         self.masked = nn.Parameter(0.02 * torch.randn(width))
         self.dropout = nn.Dropout(dropout)
         layer = nn.TransformerEncoderLayer(
-            width, heads, 4 * width, dropout, activation="gelu", batch_first=True, norm_first=True
+            width, config.heads, 4 * width, dropout, activation="gelu", batch_first=True, norm_first=True
         )
-        self.body = nn.TransformerEncoder(layer, layers, nn.LayerNorm(width), enable_nested_tensor=False)
+        self.body = nn.TransformerEncoder(layer, config.layers, nn.LayerNorm(width), enable_nested_tensor=False)
         self.forward_head = nn.Linear(2 * width, embed_dim)
         self.inverse_head = nn.Linear(2 * width, action_dim)
         self.hindsight_head = nn.Linear(width, action_dim)
@@ -146,36 +171,6 @@ class ControlTransformer(nn.Module):
         """Return outputs by step and kind: [B, L, 2, width]."""
         read: Tensor = self.body(tokens, mask=hidden).unflatten(1, (-1, 2))
         return read
-
-
-class SMARTConfig(TargetConfig):
-    """Settings of SMART.
-
-    Attributes:
-        context: L, steps of a sequence.
-        layers: Layers of the transformer.
-        heads: Its attention heads.
-        width: Width of its tokens.
-        dropout: Share of activations dropped while training.
-        mask_actions: Largest share of the actions that is masked.
-        mask_observations: Largest share of the observations that is masked.
-        ema: Rate of phibar's soft update at each step.
-    """
-
-    context: int = Field(default=8, ge=2)
-    layers: int = Field(default=4, ge=1)
-    heads: int = Field(default=4, ge=1)
-    width: int = Field(default=128, ge=1)
-    dropout: float = Field(default=0.1, ge=0, lt=1)
-    mask_actions: float = Field(default=1.0, gt=0, le=1)
-    mask_observations: float = Field(default=0.5, ge=0, le=1)
-    ema: float = Field(default=0.005, gt=0, le=1)
-
-    @model_validator(mode="after")
-    def _heads_divide_width(self) -> Self:
-        if self.width % self.heads:
-            raise ValueError(f"a width that its {self.heads} heads divide, not {self.width}")
-        return self
 
 
 @in_full_precision
@@ -237,17 +232,8 @@ class SMART(TargetObjective):
 
     def __init__(self, encoder: ObservationEncoder, action_dim: int, config: SMARTConfig | None = None) -> None:
         super().__init__(encoder, action_dim, config)
-        config = self.config
         self.track()
-        self.transformer = ControlTransformer(
-            encoder.embed_dim,
-            action_dim,
-            context=config.context,
-            width=config.width,
-            layers=config.layers,
-            heads=config.heads,
-            dropout=config.dropout,
-        )
+        self.transformer = ControlTransformer(encoder.embed_dim, action_dim, self.config)
 
     def sampling(self) -> Spec:
         """Return the spec of L observations and L actions."""

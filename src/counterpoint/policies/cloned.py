@@ -69,17 +69,8 @@ class ClonedPolicy(EncodedPolicy):
 
     def config(self) -> PolicyConfig:
         """Return the configuration of the saved policy."""
-        head = self.head.config
-        return PolicyConfig(
-            encoder=self.encoder.config,
-            head=HeadConfig(**{name: getattr(head, name) for name in HeadConfig.model_fields}),
-            action_dim=self.head.action_dim,
-            state_dim=self.state_dim,
-            frame=self.frame,
-            cameras=self.cameras,
-            instruction=self.instruction,
-            demonstrations=self.demonstrations,
-        )
+        head = HeadConfig(**{name: getattr(self.head.config, name) for name in HeadConfig.model_fields})
+        return PolicyConfig(**self.shared_config(), action_dim=self.head.action_dim, head=head)
 
     @classmethod
     def build(cls, config: PolicyConfig) -> Self:

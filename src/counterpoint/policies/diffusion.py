@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from counterpoint.config import FrozenConfig
 from counterpoint.errors import BadInputError, MissingExtraError
-from counterpoint.policies.networks import ConditionalUnet1d, DenoisingTransformer
+from counterpoint.policies.networks import ConditionalUnet1d, DenoisingTransformer, DiffusionConfig, Prediction, Sampler
 from counterpoint.policies.normalizer import LinearNormalizer
 
-Prediction = Literal["epsilon", "sample"]
-Sampler = Literal["ddim", "ddpm"]
 Generators = torch.Generator | Sequence[torch.Generator] | None
 """One generator, one for each row, or the global one."""
 
@@ -139,76 +135,6 @@ STEPS_AT_ONCE = 8
 """Sampling steps whose conditioning is computed at once, which bounds the memory."""
 
 
-def _inference_steps(before: dict[str, Any]) -> int:
-    return int(before["train_steps"]) if before["sampler"] == "ddpm" else min(8, int(before["train_steps"]))
-
-
-class DiffusionConfig(FrozenConfig):
-    """Settings of Diffusion Policy (Chi et al., 2023).
-
-    Defaults are of the original's image configurations (its U-Net and its transformer for robomimic), with the
-    8 steps of DDIM instead of its 100 of DDPM.
-
-    Attributes:
-        network: `unet` (the paper's CNN form, Diff-C) or `transformer` (Diff-T).
-        obs_steps: To, the observations of a plan (Table 7 of the paper: 2).
-        horizon: K, the predicted actions, the first at the oldest observation's step (16).
-        executed: Number of them that are executed, from the newest observation's step on (8).
-        train_steps: Steps of the noise schedule, squared cosine (100).
-        prediction: The network's output: the noise, as in all published configurations, or the clean actions.
-        sampler: `ddim` as on the paper's robots, or `ddpm` as in its simulations.
-        inference_steps: Steps of sampling: 8 with DDIM, all of `train_steps` with DDPM.
-        down_dims: U-Net: channels of the levels.
-        kernel_size: U-Net: odd size of the convolutions.
-        groups: U-Net: groups of the normalisation.
-        step_dim: U-Net: even width of the diffusion step's embedding.
-        layers: Transformer: layers of the decoder.
-        heads: Transformer: heads of attention.
-        width: Transformer: even width of a token.
-        condition_layers: Transformer: layers of self-attention over step and observations; 0 is a two-layer MLP.
-        embedding_dropout: Transformer: dropout of tokens.
-        attention_dropout: Transformer: dropout within the layers.
-    """
-
-    network: Literal["unet", "transformer"] = "unet"
-    obs_steps: int = Field(default=2, ge=1)
-    horizon: int = Field(default=16, ge=1)
-    executed: int = Field(default=8, ge=1)
-    train_steps: int = Field(default=100, ge=2)
-    prediction: Prediction = "epsilon"
-    sampler: Sampler = "ddim"
-    inference_steps: int = Field(default_factory=_inference_steps, ge=1)
-    down_dims: tuple[int, ...] = Field(default=(512, 1024, 2048), min_length=2)
-    kernel_size: int = Field(default=5, ge=1)
-    groups: int = Field(default=8, ge=1)
-    step_dim: int = Field(default=128, ge=4, multiple_of=2)
-    layers: int = Field(default=8, ge=1)
-    heads: int = Field(default=4, ge=1)
-    width: int = Field(default=256, ge=4, multiple_of=2)
-    condition_layers: int = Field(default=0, ge=0)
-    embedding_dropout: float = Field(default=0.0, ge=0, lt=1)
-    attention_dropout: float = Field(default=0.3, ge=0, lt=1)
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        if self.executed > self.horizon - self.obs_steps + 1:
-            raise ValueError(f"executed of at most horizon - obs_steps + 1 = {self.horizon - self.obs_steps + 1}")
-        if self.inference_steps > self.train_steps:
-            raise ValueError(f"inference_steps of at most train_steps = {self.train_steps}")
-        if self.network == "transformer":
-            if self.width % self.heads:
-                raise ValueError(f"width a multiple of heads = {self.heads}")
-            return self
-        halvings = len(self.down_dims) - 1
-        if self.horizon % 2**halvings:
-            raise ValueError(f"horizon a multiple of {2**halvings}: the U-Net halves it {halvings} times")
-        if self.kernel_size % 2 == 0:
-            raise ValueError("kernel_size odd: the U-Net keeps the window's length")
-        if any(width % self.groups for width in self.down_dims):
-            raise ValueError(f"down_dims multiples of groups = {self.groups}")
-        return self
-
-
 @dataclass(frozen=True)
 class Denoised:
     """The output of training's forward pass; the loss is the mean squared difference of the first two.
@@ -241,14 +167,8 @@ class DiffusionHead(nn.Module):
         self.normalizer = LinearNormalizer(action_dim)
         self.schedule = NoiseSchedule(config.train_steps, config.inference_steps, config.sampler, config.prediction)
         self.network: ConditionalUnet1d | DenoisingTransformer
-        if config.network == "unet":
-            names = {"widths": "down_dims", "kernel_size": "kernel_size", "groups": "groups", "step_dim": "step_dim"}
-            settings = {name: getattr(config, field) for name, field in names.items()}
-            self.network = ConditionalUnet1d(action_dim, condition_dim * config.obs_steps, **settings)
-        else:
-            options = ("layers", "heads", "width", "condition_layers", "embedding_dropout", "attention_dropout")
-            settings = {name: getattr(config, name) for name in ("obs_steps", "horizon", *options)}
-            self.network = DenoisingTransformer(action_dim, condition_dim, **settings)
+        unet = config.network == "unet"
+        self.network = (ConditionalUnet1d if unet else DenoisingTransformer)(action_dim, condition_dim, config)
 
     def denoise(
         self,

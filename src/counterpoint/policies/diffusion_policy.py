@@ -18,8 +18,9 @@ from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import require
 from counterpoint.policies.chunking import RecedingHorizon, TemporalEnsemble
 from counterpoint.policies.demonstrations import Demonstrations
-from counterpoint.policies.diffusion import DiffusionConfig, DiffusionHead
+from counterpoint.policies.diffusion import DiffusionHead
 from counterpoint.policies.encoded import EncodedPolicy, EncodedPolicyConfig, Window
+from counterpoint.policies.networks import DiffusionConfig
 from counterpoint.policies.normalizer import LinearNormalizer
 
 
@@ -125,16 +126,11 @@ class DiffusionPolicy(EncodedPolicy):
     def config(self) -> DiffusionPolicyConfig:
         """Return the configuration of the saved policy."""
         return DiffusionPolicyConfig(
-            encoder=self.encoder.config,
-            diffusion=self.head.config,
+            **self.shared_config(),
             action_dim=self.head.action_dim,
-            state_dim=self.state_dim,
+            diffusion=self.head.config,
             use_state=self.use_state,
-            frame=self.frame,
-            cameras=self.cameras,
             ensemble=self.ensemble,
-            instruction=self.instruction,
-            demonstrations=self.demonstrations,
         )
 
     @classmethod

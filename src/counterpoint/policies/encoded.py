@@ -184,6 +184,11 @@ class EncodedPolicy(nn.Module):
         """Return the configuration of the saved policy."""
         raise NotImplementedError
 
+    def shared_config(self) -> dict[str, Any]:
+        """Return the fields of `EncodedPolicyConfig`, without `action_dim`."""
+        names = ("state_dim", "frame", "cameras", "instruction", "demonstrations")
+        return {"encoder": self.encoder.config} | {name: getattr(self, name) for name in names}
+
     @classmethod
     def build(cls, config: Any) -> Self:
         """Return the policy with fresh weights."""

@@ -14,6 +14,33 @@ from counterpoint.errors import require
 from counterpoint.policies.normalizer import LinearNormalizer
 
 
+class HeadConfig(FrozenConfig):
+    """Settings of a cloned policy's head.
+
+    Attributes:
+        history: Observations that the policy reads, the newest last. 1 makes the head an MLP, more make it
+            ResNet-T's decoder; Premier-TACO's for LIBERO is 10 (Appendix C).
+        use_state: Read proprioception too, normalised by the demonstrations' mean and deviation.
+        language: Read the instruction too, as a frozen sentence embedding with a learned map (the paper's is BERT's).
+        hidden: Width of the MLP's hidden layers; 1024 in the paper.
+        token: Width of the decoder's tokens. This and the next four are LIBERO's numbers.
+        layers: Layers of the decoder.
+        heads: Heads of attention, each as wide as a token.
+        feedforward: Hidden width of the decoder's layers.
+        dropout: Dropout within the decoder, and of whole feed-forward parts.
+    """
+
+    history: int = Field(default=1, ge=1)
+    use_state: bool = False
+    language: bool = False
+    hidden: int = Field(default=1024, ge=1)
+    token: int = Field(default=64, ge=2, multiple_of=2)
+    layers: int = Field(default=4, ge=1)
+    heads: int = Field(default=6, ge=1)
+    feedforward: int = Field(default=256, ge=1)
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+
+
 class CausalDecoder(nn.Module):
     """A transformer decoder whose tokens attend to their own step and to earlier ones (Liu et al., 2023, LIBERO).
 
@@ -22,20 +49,16 @@ class CausalDecoder(nn.Module):
     normalisation at the end. Positions count from the window's oldest step, in the episode or before it.
 
     Args:
-        width: Width of a token; even.
-        steps: H, the window.
-        layers: Number of layers.
-        heads: Heads of attention.
-        feedforward: Hidden width.
-        dropout: Dropout of both parts, and of whole feed-forward parts.
+        config: Sizes, with tokens of width E and a history of H.
     """
 
     position: Tensor
     earlier: Tensor
 
-    def __init__(self, width: int, *, steps: int, layers: int, heads: int, feedforward: int, dropout: float) -> None:
+    def __init__(self, config: HeadConfig) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(_Layer(width, heads, feedforward, dropout) for _ in range(layers))
+        width, steps = config.token, config.history
+        self.layers = nn.ModuleList(_Layer(config) for _ in range(config.layers))
         rates = 10.0 ** (-torch.arange(0, width, 2) / width)
         angles = torch.arange(steps)[:, None] * rates
         self.register_buffer("position", torch.cat([angles.sin(), angles.cos()], -1), persistent=False)
@@ -65,8 +88,9 @@ class CausalDecoder(nn.Module):
 
 
 class _Layer(nn.Module):
-    def __init__(self, width: int, heads: int, feedforward: int, dropout: float) -> None:
+    def __init__(self, config: HeadConfig) -> None:
         super().__init__()
+        width, heads, feedforward, dropout = config.token, config.heads, config.feedforward, config.dropout
         self.heads = heads
         self.attention_norm, self.feedforward_norm = nn.LayerNorm(width), nn.LayerNorm(width)
         self.inputs = nn.Linear(width, 3 * heads * width, bias=False)
@@ -89,33 +113,6 @@ class _Layer(nn.Module):
         kept = self.depth(x.new_ones(len(x), 1, 1))  # a row's whole part, dropped or scaled up
         y: Tensor = x + kept * self.feedforward(self.feedforward_norm(x))
         return y
-
-
-class HeadConfig(FrozenConfig):
-    """Settings of a cloned policy's head.
-
-    Attributes:
-        history: Observations that the policy reads, the newest last. 1 makes the head an MLP, more make it
-            ResNet-T's decoder; Premier-TACO's for LIBERO is 10 (Appendix C).
-        use_state: Read proprioception too, normalised by the demonstrations' mean and deviation.
-        language: Read the instruction too, as a frozen sentence embedding with a learned map (the paper's is BERT's).
-        hidden: Width of the MLP's hidden layers; 1024 in the paper.
-        token: Width of the decoder's tokens. This and the next four are LIBERO's numbers.
-        layers: Layers of the decoder.
-        heads: Heads of attention, each as wide as a token.
-        feedforward: Hidden width of the decoder's layers.
-        dropout: Dropout within the decoder.
-    """
-
-    history: int = Field(default=1, ge=1)
-    use_state: bool = False
-    language: bool = False
-    hidden: int = Field(default=1024, ge=1)
-    token: int = Field(default=64, ge=2, multiple_of=2)
-    layers: int = Field(default=4, ge=1)
-    heads: int = Field(default=6, ge=1)
-    feedforward: int = Field(default=256, ge=1)
-    dropout: float = Field(default=0.1, ge=0, lt=1)
 
 
 class ActionHead(nn.Module):
@@ -159,14 +156,7 @@ class ActionHead(nn.Module):
             self.camera_tokens = nn.ModuleList(nn.Linear(each, config.token) for _ in range(cameras))
             if config.use_state:
                 self.state_token = nn.Linear(state_width, config.token)
-            self.decoder = CausalDecoder(
-                config.token,
-                steps=config.history,
-                layers=config.layers,
-                heads=config.heads,
-                feedforward=config.feedforward,
-                dropout=config.dropout,
-            )
+            self.decoder = CausalDecoder(config)
             layers = [nn.Linear(config.token, config.hidden), nn.ReLU()]
         self.mlp = nn.Sequential(*layers, nn.Linear(config.hidden, action_dim), nn.Tanh())
 

@@ -1,13 +1,90 @@
-"""Diffusion Policy's two denoising networks: a U-Net modulated by the observations (FiLM), and a transformer."""
+"""Diffusion Policy's settings and its two denoising networks: a U-Net modulated by observations, and a transformer."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any, Literal, Self
 
 import torch
 from jaxtyping import Float, Int
+from pydantic import Field, model_validator
 from torch import Tensor, nn
+
+from counterpoint.config import FrozenConfig
+
+Prediction = Literal["epsilon", "sample"]
+Sampler = Literal["ddim", "ddpm"]
+
+
+def _inference_steps(before: dict[str, Any]) -> int:
+    return int(before["train_steps"]) if before["sampler"] == "ddpm" else min(8, int(before["train_steps"]))
+
+
+class DiffusionConfig(FrozenConfig):
+    """Settings of Diffusion Policy (Chi et al., 2023).
+
+    Defaults are of the original's image configurations (its U-Net and its transformer for robomimic), with the
+    8 steps of DDIM instead of its 100 of DDPM.
+
+    Attributes:
+        network: `unet` (the paper's CNN form, Diff-C) or `transformer` (Diff-T).
+        obs_steps: To, the observations of a plan (Table 7 of the paper: 2).
+        horizon: K, the predicted actions, the first at the oldest observation's step (16).
+        executed: Number of them that are executed, from the newest observation's step on (8).
+        train_steps: Steps of the noise schedule, squared cosine (100).
+        prediction: The network's output: the noise, as in all published configurations, or the clean actions.
+        sampler: `ddim` as on the paper's robots, or `ddpm` as in its simulations.
+        inference_steps: Steps of sampling: 8 with DDIM, all of `train_steps` with DDPM.
+        down_dims: U-Net: channels of the levels.
+        kernel_size: U-Net: odd size of the convolutions.
+        groups: U-Net: groups of the normalisation.
+        step_dim: U-Net: even width of the diffusion step's embedding.
+        layers: Transformer: layers of the decoder.
+        heads: Transformer: heads of attention.
+        width: Transformer: even width of a token.
+        condition_layers: Transformer: layers of self-attention over step and observations; 0 is a two-layer MLP.
+        embedding_dropout: Transformer: dropout of tokens.
+        attention_dropout: Transformer: dropout within the layers.
+    """
+
+    network: Literal["unet", "transformer"] = "unet"
+    obs_steps: int = Field(default=2, ge=1)
+    horizon: int = Field(default=16, ge=1)
+    executed: int = Field(default=8, ge=1)
+    train_steps: int = Field(default=100, ge=2)
+    prediction: Prediction = "epsilon"
+    sampler: Sampler = "ddim"
+    inference_steps: int = Field(default_factory=_inference_steps, ge=1)
+    down_dims: tuple[int, ...] = Field(default=(512, 1024, 2048), min_length=2)
+    kernel_size: int = Field(default=5, ge=1)
+    groups: int = Field(default=8, ge=1)
+    step_dim: int = Field(default=128, ge=4, multiple_of=2)
+    layers: int = Field(default=8, ge=1)
+    heads: int = Field(default=4, ge=1)
+    width: int = Field(default=256, ge=4, multiple_of=2)
+    condition_layers: int = Field(default=0, ge=0)
+    embedding_dropout: float = Field(default=0.0, ge=0, lt=1)
+    attention_dropout: float = Field(default=0.3, ge=0, lt=1)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.executed > self.horizon - self.obs_steps + 1:
+            raise ValueError(f"executed of at most horizon - obs_steps + 1 = {self.horizon - self.obs_steps + 1}")
+        if self.inference_steps > self.train_steps:
+            raise ValueError(f"inference_steps of at most train_steps = {self.train_steps}")
+        if self.network == "transformer":
+            if self.width % self.heads:
+                raise ValueError(f"width a multiple of heads = {self.heads}")
+            return self
+        halvings = len(self.down_dims) - 1
+        if self.horizon % 2**halvings:
+            raise ValueError(f"horizon a multiple of {2**halvings}: the U-Net halves it {halvings} times")
+        if self.kernel_size % 2 == 0:
+            raise ValueError("kernel_size odd: the U-Net keeps the window's length")
+        if any(width % self.groups for width in self.down_dims):
+            raise ValueError(f"down_dims multiples of groups = {self.groups}")
+        return self
 
 
 def step_waves(steps: Int[Tensor, " B"], width: int) -> Float[Tensor, "B width"]:
@@ -23,36 +100,24 @@ class ConditionalUnet1d(nn.Module):
 
     There are as many levels as widths; each has two residual blocks, and all but the last halve the steps. Two more
     blocks follow at the bottom; on the way up each level is concatenated with its twin. Every residual block scales and
-    shifts its channels by a linear map of the diffusion step's embedding and the flattened observations. Defaults are
-    the original's for images.
+    shifts its channels by a linear map of the diffusion step's embedding and the flattened observations.
 
     Args:
         action_dim: A.
-        condition_dim: To O, the flattened observations.
-        widths: Channels of each level (the original's `down_dims`).
-        kernel_size: Size of the convolutions.
-        groups: Groups of the normalisation.
-        step_dim: Width of the diffusion step's embedding.
+        condition_dim: O, the numbers of one observation.
+        config: Sizes.
     """
 
-    def __init__(
-        self,
-        action_dim: int,
-        condition_dim: int,
-        *,
-        widths: tuple[int, ...] = (512, 1024, 2048),
-        kernel_size: int = 5,
-        groups: int = 8,
-        step_dim: int = 128,
-    ) -> None:
+    def __init__(self, action_dim: int, condition_dim: int, config: DiffusionConfig) -> None:
         super().__init__()
-        self.step_dim = step_dim
+        self.step_dim = step_dim = config.step_dim
+        widths, kernel_size, groups = config.down_dims, config.kernel_size, config.groups
         self.step_encoder = nn.Sequential(
             nn.Linear(step_dim, 4 * step_dim), nn.Mish(), nn.Linear(4 * step_dim, step_dim)
         )
 
         def pair(inputs: int, outputs: int) -> _Pair:
-            return _Pair(inputs, outputs, step_dim + condition_dim, kernel_size, groups)
+            return _Pair(inputs, outputs, step_dim + config.obs_steps * condition_dim, kernel_size, groups)
 
         before = (action_dim, *widths[:-1])
         self.down = nn.ModuleList(pair(*both) for both in zip(before, widths, strict=True))
@@ -132,71 +197,45 @@ class DenoisingTransformer(nn.Module):
     The diffusion step and each observation are one token of memory, with learned positions, through a two-layer MLP or
     layers of self-attention. Noisy actions are the tokens of a decoder that attends to earlier actions and, at the
     window's step t, to observations up to step t. Layers normalise first. Weights are initialised from N(0, .02).
-    Defaults are the original's for images.
 
     Args:
         action_dim: A.
         condition_dim: O, the numbers of one observation.
-        obs_steps: To.
-        horizon: K.
-        layers: Layers of the decoder.
-        heads: Heads of attention.
-        width: Width of a token.
-        condition_layers: Layers of self-attention over the memory; 0 is the MLP.
-        embedding_dropout: Dropout of tokens before the layers.
-        attention_dropout: Dropout within the layers.
+        config: Sizes.
     """
 
     unseen: Tensor
     later: Tensor
 
-    def __init__(
-        self,
-        action_dim: int,
-        condition_dim: int,
-        *,
-        obs_steps: int,
-        horizon: int,
-        layers: int = 8,
-        heads: int = 4,
-        width: int = 256,
-        condition_layers: int = 0,
-        embedding_dropout: float = 0.0,
-        attention_dropout: float = 0.3,
-    ) -> None:
+    def __init__(self, action_dim: int, condition_dim: int, config: DiffusionConfig) -> None:
         super().__init__()
-        shape = {"d_model": width, "nhead": heads, "dim_feedforward": 4 * width, "dropout": attention_dropout}
-        manner = {"activation": "gelu", "batch_first": True, "norm_first": True}
+        width, horizon, obs_steps = config.width, config.horizon, config.obs_steps
+        shape: dict[str, Any] = {"d_model": width, "nhead": config.heads, "dim_feedforward": 4 * width}
+        shape |= {"dropout": config.attention_dropout, "activation": "gelu", "batch_first": True, "norm_first": True}
         self.width = width
         self.action_token = nn.Linear(action_dim, width)
-        self.action_place = nn.Parameter(torch.zeros(horizon, width))
+        self.action_position = nn.Parameter(torch.zeros(horizon, width))
         self.condition_token = nn.Linear(condition_dim, width)
-        self.condition_place = nn.Parameter(torch.zeros(1 + obs_steps, width))
-        self.dropout = nn.Dropout(embedding_dropout)
-        self.memory = (
-            nn.Sequential(
-                *(nn.TransformerEncoderLayer(**shape, **manner) for _ in range(condition_layers))  # type: ignore[arg-type]
-            )
-            if condition_layers
-            else nn.Sequential(nn.Linear(width, 4 * width), nn.Mish(), nn.Linear(4 * width, width))
-        )
-        self.decoder = nn.ModuleList(
-            nn.TransformerDecoderLayer(**shape, **manner)  # type: ignore[arg-type]
-            for _ in range(layers)
-        )
+        self.condition_position = nn.Parameter(torch.zeros(1 + obs_steps, width))
+        self.dropout = nn.Dropout(config.embedding_dropout)
+        if config.condition_layers:
+            self.memory = nn.Sequential(*(nn.TransformerEncoderLayer(**shape) for _ in range(config.condition_layers)))
+        else:
+            self.memory = nn.Sequential(nn.Linear(width, 4 * width), nn.Mish(), nn.Linear(4 * width, width))
+        self.decoder = nn.ModuleList(nn.TransformerDecoderLayer(**shape) for _ in range(config.layers))
         self.norm, self.last = nn.LayerNorm(width), nn.Linear(width, action_dim)
         step, seen = torch.arange(horizon)[:, None], torch.arange(1 + obs_steps)
         # [K, K] and [K, 1 + To]: True where an action must not attend; the diffusion step comes before observations.
         self.register_buffer("later", torch.arange(horizon) > step, persistent=False)
         self.register_buffer("unseen", seen - 1 > step, persistent=False)
         self.apply(_begin)
-        for place in (self.action_place, self.condition_place):
+        for place in (self.action_position, self.condition_position):
             nn.init.normal_(place, std=0.02)
 
     def conditioning(self, steps: Int[Tensor, " n"], condition: Float[Tensor, "n To O"]) -> tuple[Tensor, ...]:
         """Return the memory [n, 1 + To, width], alone in a tuple; it depends on no noisy sample."""
         step = step_waves(steps, self.width).to(condition.dtype)[:, None]
-        tokens = torch.cat([step, self.condition_token(condition)], dim=1) + self.condition_place
+        tokens = torch.cat([step, self.condition_token(condition)], dim=1) + self.condition_position
         return (self.memory(self.dropout(tokens)),)
 
     def forward(
@@ -204,7 +243,7 @@ class DenoisingTransformer(nn.Module):
     ) -> tuple[Float[Tensor, "n K A"], None]:
         """Return the network's output; there is no bottleneck."""
         (memory,) = conditioning
-        x = self.dropout(self.action_token(noisy) + self.action_place)
+        x = self.dropout(self.action_token(noisy) + self.action_position)
         for layer in self.decoder:
             # With tgt_is_causal a layer takes the fused kernel without testing its mask.
             x = layer(x, memory, tgt_mask=self.later, memory_mask=self.unseen, tgt_is_causal=True)

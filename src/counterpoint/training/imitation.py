@@ -28,8 +28,9 @@ from counterpoint.objectives.crossway import CrosswayConfig, CrosswayDecoder
 from counterpoint.objectives.icon import IConConfig
 from counterpoint.objectives.imitation import AuxiliaryTerm, CrosswayTerm, IConTerm, Imitation, ObjectiveTerm
 from counterpoint.policies.demonstrations import Demonstrations
-from counterpoint.policies.diffusion import DiffusionConfig, DiffusionHead
+from counterpoint.policies.diffusion import DiffusionHead
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
+from counterpoint.policies.networks import DiffusionConfig
 from counterpoint.training.cloning import DemonstrationsConfig, open_demonstrations
 from counterpoint.training.fit import Batches, Source
 from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
