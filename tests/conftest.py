@@ -17,6 +17,7 @@ from counterpoint.data.episode import Episode
 from counterpoint.data.formats.lerobot.writer import LeRobotWriter
 from counterpoint.data.store import MemoryStore, read_episode
 
+os.environ["HF_HUB_OFFLINE"] = "1"  # an id that does not exist is refused at once, where there is no network too
 # Help and tables look alike whatever terminal the tests are started from.
 os.environ["COLUMNS"] = "80"
 for name in ("FORCE_COLOR", "NO_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):

@@ -37,7 +37,6 @@ def test_one_message_and_exit_code_2(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(SystemExit) as done:
         main(arguments)
     assert done.value.code == 2
