@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import PositiveInt
 
 from counterpoint.config import FrozenConfig
-from counterpoint.envs.collect import episode_seed
+from counterpoint.envs.collect import episode_seed, versions
 from counterpoint.evaluation.statistics import wilson
 from studies.harness import Study, Tree, Trial, file_name
 
@@ -50,14 +50,14 @@ def experts_study(config: ExpertsConfig, out: Path) -> Tree:
     """Run every expert and write `dmc_experts.json` or `robosuite_experts.json`, and `results.parquet`."""
     study, trials, facts = Study(f"{config.suite} experts", out, config), [], {}
     if config.suite == "dmc":
-        from counterpoint.envs.dmc.env import dmc_versions
+        from counterpoint.envs.dmc.env import PACKAGES
         from counterpoint.envs.dmc.tasks import EVALUATION, PRETRAINING, resolve_dmc_tasks
 
         for task in resolve_dmc_tasks(config.tasks or [*PRETRAINING, *EVALUATION]):
             trials.append(Trial(task, partial(_plan, task, config.episodes, config.steps), about={"task": task}))
-        facts = {"highest_possible_return": 2 * config.steps, "versions": dmc_versions()}
+        facts = {"highest_possible_return": 2 * config.steps, "versions": versions(PACKAGES)}
     else:
-        from counterpoint.envs.robosuite.env import versions
+        from counterpoint.envs.robosuite.env import PACKAGES
         from counterpoint.envs.robosuite.tasks import ROBOTS, resolve_robosuite, robosuite_name
 
         every = [(task, robot) for task in ("Lift", "Door", "Stack") for robot in ROBOTS]
@@ -68,7 +68,7 @@ def experts_study(config: ExpertsConfig, out: Path) -> Tree:
                 trials.append(
                     Trial(file_name(task), partial(_script, name, noise, config.episodes), about={"task": task})
                 )
-        facts = {"first_seed": FIRST_SEED, "versions": versions()}
+        facts = {"first_seed": FIRST_SEED, "versions": versions(PACKAGES)}
     study.run(trials, config.processes)
     tasks = {trial.about["task"]: study.read(trial.name) for trial in trials}
     return study.finish(f"{config.suite}_experts", {"tasks": tasks}, facts=facts)

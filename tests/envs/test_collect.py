@@ -108,8 +108,9 @@ def pretend(monkeypatch: pytest.MonkeyPatch, solved: list[bool]) -> None:
         return Recording(rows, rows, np.zeros(2, np.float32), next(outcomes), frames)
 
     monkeypatch.setattr(collect, "record", recorded)
-    monkeypatch.setattr(collect, "MetaWorldEnv", Mock())
-    monkeypatch.setattr(collect, "describe_rendering", lambda *_: {})
+    monkeypatch.setattr(
+        collect, "MetaWorldEnv", Mock(**{"return_value.describe_rendering.return_value": {"canary": "made"}})
+    )
 
 
 def test_failed_episodes_are_kept_unless_told_otherwise(

@@ -162,6 +162,8 @@ class MujocoEnv(CameraEnv):
     smallest = 16
     hidden: ClassVar[tuple[int, ...]] = ()
     """Groups of geoms that are not rendered."""
+    canary: ClassVar[str]
+    """The task of the scene that `describe_rendering` renders; the name may begin with that of the suite."""
 
     _renderer: FastRenderer | None = None
 
@@ -185,21 +187,20 @@ class MujocoEnv(CameraEnv):
             self._renderer.close()
             self._renderer = None
 
-    def describe_rendering(self, canary: MujocoEnv, task: str) -> dict[str, Any]:
+    def describe_rendering(self) -> dict[str, Any]:
         """Return all that decides pixels, beside the scene: settings, poses in the cameras' bodies, device, a canary.
 
         The canary is the SHA-256 of one image of one fixed scene. Where it differs between two machines or versions,
         so do pixels.
-
-        Args:
-            canary: The environment of that scene; it is closed.
-            task: Its task's name.
         """
         model, parts = self._scene()[0], {"position": "pos", "quaternion": "quat"}
         views = {camera: model.camera(camera) for camera in self.cameras}
+        suite: Any = type(self)
+        canary = suite(self.canary.rpartition("/")[2])
         try:
             canary.reset(seed=0)
             digest = hashlib.sha256(canary.render().tobytes()).hexdigest()
+            scene = {"task": self.canary, "seed": 0, "camera": canary.cameras[0], "size": canary.size}
             return {
                 **render_settings(self.size),
                 **({"hidden_groups": list(self.hidden)} if self.hidden else {}),
@@ -208,7 +209,7 @@ class MujocoEnv(CameraEnv):
                     camera: {part: np.round(getattr(view, name), 6).tolist() for part, name in parts.items()}
                     for camera, view in views.items()
                 },
-                "canary": {"task": task, "seed": 0, "camera": canary.cameras[0], "size": canary.size, "sha256": digest},
+                "canary": {**scene, "sha256": digest},
             }
         finally:
             canary.close()

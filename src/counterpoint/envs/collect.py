@@ -21,9 +21,10 @@ from concurrent.futures import ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.metadata import version
 from multiprocessing import connection
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import tyro
@@ -31,16 +32,14 @@ from pydantic import Field
 
 from counterpoint.config import FrozenConfig
 from counterpoint.data.formats.hdf5.writer import robomimic_about
-from counterpoint.envs.base import CameraEnv
-from counterpoint.envs.recording import Recording, Staging, require_same
+from counterpoint.envs.recording import NOTE, Recording, Staging, require_same
 from counterpoint.errors import BadInputError, MissingExtraError, require
 from counterpoint.progress import ProgressBar
 
-SPLITS = ("train", "val", "test")
-_FAILURES = 20  # scenes in a row without a demonstration that end a collection
-_RAISES = 5  # scenes in a row in which the simulator raised an error that end it
+_COUNTS = {"train": "episodes", "val": "val_episodes", "test": "test_episodes"}
+SPLITS = tuple(_COUNTS)
+_RAISES = 5  # scenes in a row in which the simulator raised an error that end a collection
 _JOBS_A_WORKER = 8  # so that the last job makes the others wait for an eighth of their time at most
-
 
 Names = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME...")]
 Name = Annotated[str | None, tyro.conf.arg(metavar="NAME")]
@@ -51,21 +50,49 @@ class CollectConfig(FrozenConfig):
 
     Attributes:
         out: The data set's folder; it must not exist.
-        tasks: Names of tasks.
+        episodes: Training episodes a task.
         val_episodes: Validation episodes a task.
-        size: Height and width of the images, in pixels.
         noise: Standard deviation of Gaussian noise on the expert's actions, in action units (-1 to 1).
         workers: Processes that simulate.
         seed: Random seed for initial states and noise.
     """
 
     out: Path
-    tasks: Names = Field(min_length=1)
+    episodes: int | None = Field(default=50, ge=0)
     val_episodes: int = Field(default=0, ge=0)
-    size: int = Field(default=112, ge=16)
     noise: float = Field(default=0.0, ge=0, le=10)
     workers: int = Field(default=2, ge=1, le=1024)
     seed: int = Field(default=0, ge=0, le=2**63)
+
+
+class ImageCollectConfig(CollectConfig):
+    """The settings of a collection of images; see `CollectConfig`.
+
+    Attributes:
+        tasks: Names of tasks.
+        size: Height and width of the images, in pixels.
+    """
+
+    tasks: Names = Field(min_length=1)
+    size: int = Field(default=112, ge=16)
+
+
+class ExpertCollectConfig(ImageCollectConfig):
+    """The settings of a collection with scripted experts; see `ImageCollectConfig`.
+
+    Attributes:
+        test_episodes: Test episodes a task.
+        cameras: Names of cameras.
+        after_success: Frames that still show the task solved, after which the episode ends.
+        max_steps: Steps after which an unsolved episode ends; the task's own number by default.
+        successful_only: Give failed episodes up and try the next scene; how many were dropped is recorded.
+    """
+
+    test_episodes: int = Field(default=0, ge=0)
+    cameras: Names = Field(min_length=1)
+    after_success: int = Field(default=5, ge=0)
+    max_steps: int | None = Field(default=None, ge=1)
+    successful_only: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,19 +125,29 @@ class Collection(ABC):
 
     Attributes:
         config: The settings, with names written out.
+        packages: Packages whose versions decide the data.
+        attempts: Scenes in a row without a demonstration that end the collection.
+        remedy: The key at fault then, the expectation and a hint.
     """
 
     config: Any
-
-    @property
-    def title(self) -> str:
-        """The title of the progress bar."""
-        return "collect"
+    packages: ClassVar[tuple[str, ...]]
+    attempts: ClassVar[int] = 20
+    remedy: ClassVar[tuple[str, str, str]] = (
+        "successful_only",
+        "a task the expert solves now and then",
+        "less noise, more max_steps, or keep failed episodes",
+    )
 
     @property
     def lossless(self) -> bool:
         """True where images are kept as they are instead of as video."""
         return False
+
+    @property
+    def title(self) -> str:
+        """The title of the progress bar."""
+        return "collect"
 
     @property
     def out(self) -> Path:
@@ -128,50 +165,53 @@ class Collection(ABC):
         return {split: getattr(self.config, name, 0) for split, name in _COUNTS.items()}
 
     @property
-    @abstractmethod
     def fps(self) -> float:
-        """Frames a second, a whole number."""
+        """Frames a second of the images, a whole number."""
+        raise NotImplementedError
 
-    @abstractmethod
     def instruction(self, task: str) -> str:
         """Return a task in words."""
+        raise NotImplementedError
 
-    @abstractmethod
     def identity(self) -> dict[str, Any]:
         """Return all that decides the data, as JSON values: neither `out` nor `workers`."""
+        settings = self.config.model_dump(mode="json", exclude={"out", "workers"})
+        return {"config": settings, "versions": versions(self.packages)}
 
     @abstractmethod
-    def make(self, task: str) -> CameraEnv:
+    def make(self, task: str) -> Any:
         """Build the simulation of a task."""
 
     @abstractmethod
-    def record(self, env: CameraEnv, slot: Slot, seed: int) -> Recording:
-        """Record one scene."""
+    def record(self, env: Any, slot: Slot, seed: int) -> Recording | None:
+        """Record one scene; `None` gives it up."""
 
     @abstractmethod
     def writer(self, folder: Path, info: dict[str, Any]) -> Any:
-        """Return the writer of the data set, a `LeRobotWriter` or alike."""
+        """Return the writer of the data set: `add_episode(*staged)` and `finalize(splits)`, as of `LeRobotWriter`."""
 
-    def beside(self, staging: Staging, place: int) -> Any:
-        """Return what the writer gets beside an episode."""
-        return staging.videos(place)
+    def staged(self, staging: Staging, slot: Slot) -> tuple[Any, ...]:
+        """Return what the writer takes for an episode."""
+        episode = staging.episode(slot.place, self.instruction(slot.task), self.fps)
+        return episode, staging.videos(slot.place)
 
     def assemble(self, staging: Staging, folder: Path, info: dict[str, Any]) -> None:
         """Write the data set out of the staged episodes."""
         writer, plan = self.writer(folder, info), slots(self)
         with ProgressBar("assemble", len(plan), "episodes") as bar:
             for slot in plan:
-                episode = staging.episode(slot.place, self.instruction(slot.task), self.fps)
-                writer.add_episode(episode, self.beside(staging, slot.place))
+                writer.add_episode(*self.staged(staging, slot))
                 bar.advance()
             writer.finalize(split_ranges(self))
 
 
-_COUNTS = {"train": "episodes", "val": "val_episodes", "test": "test_episodes"}
+def versions(packages: Sequence[str]) -> dict[str, str]:
+    """Return the installed versions of packages."""
+    return {name: version(name) for name in packages}
 
 
 @lru_cache(maxsize=1)
-def simulation(job: Collection, task: str) -> CameraEnv:
+def simulation(job: Collection, task: str) -> Any:
     """Return the simulation of a task; building one costs as much as recording an episode or two."""
     return job.make(task)
 
@@ -244,7 +284,7 @@ def record_slot(job: Collection, slot: Slot) -> None:
         BadInputError: When too many are.
     """
     dropped = raised = in_a_row = 0
-    for attempt in range(_FAILURES):
+    for attempt in range(job.attempts):
         seed = episode_seed(job.config.seed, slot.task, slot.split, slot.number, attempt)
         try:
             recording = job.record(simulation(job, slot.task), slot, seed)
@@ -259,7 +299,7 @@ def record_slot(job: Collection, slot: Slot) -> None:
                 raise BadInputError(slot.task, found, "a simulation that runs to its end", hint) from error
             continue
         in_a_row = 0
-        if recording.success is False and getattr(job.config, "successful_only", False):
+        if recording is None or (recording.success is False and getattr(job.config, "successful_only", False)):
             dropped += 1
             continue
         about = {"task": slot.task, "split": slot.split, "seed": seed, "dropped": dropped, "raised": raised}
@@ -267,9 +307,9 @@ def record_slot(job: Collection, slot: Slot) -> None:
             about["return"] = round(float(recording.rewards.sum()), 4)
         Staging(job.out).add(slot.place, recording, about, job.fps, lossless=job.lossless)
         return
-    found = f"{_FAILURES} scenes of {slot.task} in a row without a solution ({_lost(dropped, raised)})"
-    hint = "less noise, more max_steps, or keep failed episodes"
-    raise BadInputError("successful_only", found, "a task the expert solves now and then", hint)
+    key, expected, hint = job.remedy
+    found = f"{job.attempts} scenes of {slot.task} in a row without a solution ({_lost(dropped, raised)})"
+    raise BadInputError(key, found, expected, hint)
 
 
 def summary(out: Path) -> str:
@@ -294,6 +334,8 @@ def collected_about(out: Path) -> dict[str, Any] | None:
     try:
         if out.is_file():
             about: dict[str, Any] = robomimic_about(out)
+        elif (out / NOTE).is_file():
+            about = json.loads((out / NOTE).read_text())
         else:
             about = json.loads((out / "meta" / "info.json").read_text())["counterpoint"]
         return about if isinstance(about["collect"], dict) else None

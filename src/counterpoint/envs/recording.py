@@ -145,6 +145,8 @@ def _finite(name: str, values: Array) -> Array:
     return values
 
 
+NOTE = "collect.json"
+"""The file of a recording's identity."""
 _IMAGES, _MASKS, _ARRAYS = "images.npz", "masks.npz", "arrays.npz"
 
 
@@ -167,14 +169,14 @@ class Staging:
         Raises:
             BadInputError: When the folder is not ours, or holds episodes recorded otherwise; the key is named.
         """
-        note = self.folder / "collect.json"
+        note = self.folder / NOTE
         if not self.folder.exists():
             made = self.folder.with_name(f".{self.folder.name}.{os.getpid()}")
             made.mkdir()
-            (made / note.name).write_text(json.dumps(identity, indent=2))
+            (made / NOTE).write_text(json.dumps(identity, indent=2))
             made.rename(self.folder)
         hint = f"set it as it was to continue, or remove {self.folder} to start anew"
-        found = "a folder without collect.json"
+        found = f"a folder without {NOTE}"
         require(note.is_file(), self.folder, found, "nothing, or a recording to continue", "choose another --out")
         require_same(self.folder, json.loads(note.read_text()), identity, "episodes recorded", hint)
         for unfinished in self.folder.glob(".*"):

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from counterpoint.data.episode import GoalEpisode
+from counterpoint.envs.collect import summary
 from counterpoint.envs.goal import collect
 from counterpoint.envs.goal.collect import (
     PointMazeCollect,
@@ -172,24 +173,53 @@ def test_stitching_data_join_nothing_and_are_evaluated_across(tmp_path: Path, ma
         assert grid.cell_of(seen["desired_goal"]) == plan.goal
 
 
+def joining(config: PointMazeCollect, grid: MazeGrid) -> list[int]:
+    episodes = [passing_of(episode) for episode in read(collect_pointmaze(config) / "train")]
+    return joining_episodes(episodes, grid, plan_stitching(grid, overlap=config.overlap))
+
+
+def passing_of(episode: Any) -> GoalEpisode:
+    seen = episode.observations
+    return GoalEpisode(
+        observations=seen["observation"],
+        achieved=seen["achieved_goal"],
+        commanded=seen["desired_goal"][0],
+        actions=episode.actions,
+        rewards=episode.rewards,
+    )
+
+
+def dropped(config: PointMazeCollect) -> int:
+    return int(json.loads((config.out / "collect.json").read_text())["dropped"])
+
+
 def test_the_other_suite_does_join(tmp_path: Path) -> None:
     config = small(tmp_path / "data", episodes=12)
-    env = make_goal_env(EnvConfig(name=config.env_id, max_episode_steps=config.steps))
-    grid = MazeGrid.of(env)
-    splits, strayed = collect._record(config, env, grid, None)
-    assert joining_episodes(splits["train"], grid, plan_stitching(grid))
-    assert strayed == 0
+    assert joining(config, grid_of(config))
+    assert dropped(config) == 0
     assert evaluation_env(config) == EnvConfig(name="PointMaze_UMaze-v3")
 
 
 def test_episodes_that_stray_are_recorded_anew(tmp_path: Path) -> None:
     config = small(tmp_path / "data", maze="Open", suite="stitch", overlap=0, noise=5.0, episodes=20)
-    env = make_goal_env(EnvConfig(name=config.env_id, max_episode_steps=config.steps))
-    grid = MazeGrid.of(env)
-    plan = plan_stitching(grid, overlap=0)
-    splits, strayed = collect._record(config, env, grid, plan)
-    assert strayed > 0
-    assert joining_episodes(splits["train"], grid, plan) == []
+    assert joining(config, grid_of(config)) == []
+    assert dropped(config) > 0
+    assert summary(config.out).startswith(f"22 episodes, {dropped(config)} failed ones dropped")
+
+
+def test_a_controller_that_never_stays_in_its_part_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="noise: found 50 scenes of PointMaze_Open-v3 in a row"):
+        collect_pointmaze(small(tmp_path / "data", maze="Open", suite="stitch", overlap=0, noise=1000.0, steps=2000))
+
+
+def test_two_workers_record_the_same_as_one(tmp_path: Path) -> None:
+    one, two = (
+        read(collect_pointmaze(small(tmp_path / str(workers), suite="stitch", workers=workers)) / "train")
+        for workers in (1, 2)
+    )
+    for left, right in zip(one, two, strict=True):
+        np.testing.assert_array_equal(left.observations["observation"], right.observations["observation"])
+        np.testing.assert_array_equal(left.actions, right.actions)
 
 
 def test_the_same_again_is_left_alone_and_another_refused(tmp_path: Path) -> None:
@@ -201,15 +231,27 @@ def test_the_same_again_is_left_alone_and_another_refused(tmp_path: Path) -> Non
     with pytest.raises(BadInputError, match=r"config\.noise = 0\.5; expected config\.noise = 0\.1"):
         collect_pointmaze(config.model_copy(update={"noise": 0.1}))
     (tmp_path / "mine").mkdir()
-    with pytest.raises(BadInputError, match="did not collect"):
+    with pytest.raises(BadInputError, match="no data set of counterpoint collect"):
         collect_pointmaze(config.model_copy(update={"out": tmp_path / "mine"}))
 
 
-def test_nothing_half_written_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_maze_that_cannot_be_cut_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="outside the overlap"):
+        collect_pointmaze(small(tmp_path / "data", suite="stitch", overlap=3))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_data_set_that_could_not_be_written_is_finished_by_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: Any, **__: Any) -> None:
         raise OSError("No space left on device")
 
+    config = small(tmp_path / "data", episodes=1, val_episodes=0, steps=5)
     monkeypatch.setattr(collect, "write_minari", full)
     with pytest.raises(OSError, match="No space"):
-        collect_pointmaze(small(tmp_path / "data", episodes=1, steps=5))
-    assert list(tmp_path.iterdir()) == []
+        collect_pointmaze(config)
+    monkeypatch.undo()
+    assert [path.name for path in tmp_path.iterdir()] == ["data.partial"]
+    assert len(read(collect_pointmaze(config) / "train")) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]

@@ -60,6 +60,9 @@ class MadeTask(CameraEnv):
         state[0] = np.nan if self.fate == "nan" and self.steps == 2 else self.place
         return state
 
+    def describe_rendering(self) -> dict[str, Any]:
+        return {"canary": "made"}
+
     def simulator_state(self) -> Array:
         return np.array([self.steps, self.place], np.float64)
 

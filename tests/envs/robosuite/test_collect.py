@@ -28,6 +28,7 @@ from tests.envs.robosuite.made_expert import FLOOR, ROBOT, MadeTask
 CAMERAS = ("agentview", "robot0_eye_in_hand")
 PROGRAM = """
 import sys
+import counterpoint.envs.collect
 from counterpoint.envs.robosuite import collect
 from counterpoint.envs.robosuite.collect import RobosuiteCollectConfig, collect_robosuite
 from tests.envs.robosuite.made_expert import MadeTask
@@ -36,8 +37,7 @@ class Troubled(MadeTask):
     troubles = ("raises", "fails")
 
 collect.RobosuiteEnv = Troubled  # in the workers too
-collect.describe_rendering = lambda *_, **__: {}
-collect.versions = lambda: {"robosuite": "made"}
+counterpoint.envs.collect.versions = lambda _: {"robosuite": "made"}
 if __name__ == "__main__":
     collect_robosuite(RobosuiteCollectConfig.model_validate_json(sys.argv[1]))
 """
@@ -56,8 +56,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> type[MadeTask]:
         pass
 
     monkeypatch.setattr(collect, "RobosuiteEnv", Made)
-    monkeypatch.setattr(collect, "describe_rendering", lambda *_, **__: {"canary": "made"})
-    monkeypatch.setattr(collect, "versions", lambda: {"robosuite": "made"})
+    monkeypatch.setattr("counterpoint.envs.collect.versions", lambda _: {"robosuite": "made"})
     return Made
 
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from counterpoint.data.episode import Array
+from counterpoint.envs.collect import versions
 from counterpoint.envs.make import SUITES, make_env
-from counterpoint.envs.robosuite.env import CAMERAS, MASK_PARTS, RobosuiteEnv, describe_rendering, robot_geoms, versions
+from counterpoint.envs.robosuite.env import CAMERAS, MASK_PARTS, PACKAGES, RobosuiteEnv, robot_geoms
 from counterpoint.envs.robosuite.tasks import ROBOTS, TASKS, resolve_robosuite, robosuite_name
 from counterpoint.errors import BadInputError, MissingExtraError
 from tests.envs.played import act, images, masks
@@ -251,13 +252,13 @@ def test_what_robosuite_remarks_is_not_told(caplog: pytest.LogCaptureFixture) ->
 @needs_robosuite
 @pytest.mark.sim
 def test_rendering_is_described() -> None:
-    described = describe_rendering("Door", cameras="agentview", size=256)
+    described = RobosuiteEnv("Door", cameras="agentview", size=256).describe_rendering()
     assert described["size"] == 256
     assert described["mesh_cell_m"] == pytest.approx(0.5 / 256)
     assert described["canary"]["task"] == "robosuite/Lift"
     assert len(described["canary"]["sha256"]) == 64
     assert list(described["camera_pose"]) == ["agentview"]
-    assert set(versions()) == {"robosuite", "mujoco", "numpy"}
+    assert set(versions(PACKAGES)) == {"robosuite", "mujoco", "numpy"}
 
 
 @needs_robosuite

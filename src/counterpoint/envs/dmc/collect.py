@@ -18,8 +18,8 @@ from counterpoint.data.episode import Array
 from counterpoint.data.formats.lerobot.writer import LeRobotWriter
 from counterpoint.envs.base import CameraEnv
 from counterpoint.envs.collect import (
-    CollectConfig,
     Collection,
+    ImageCollectConfig,
     Name,
     Names,
     Slot,
@@ -27,7 +27,7 @@ from counterpoint.envs.collect import (
     require_collected,
     simulation,
 )
-from counterpoint.envs.dmc.env import ACTION_REPEAT, HORIZON, DMCEnv, dmc_versions
+from counterpoint.envs.dmc.env import ACTION_REPEAT, HORIZON, PACKAGES, DMCEnv
 from counterpoint.envs.dmc.planner import Planner, PlannerConfig, planner_config
 from counterpoint.envs.dmc.tasks import HARD_DOMAINS, TASKS, resolve_dmc_tasks
 from counterpoint.envs.recording import Recording, record
@@ -40,8 +40,8 @@ CAMERA_KEY = "camera"
 _EXPERT, _EXPERT_HARD, _OTHER = 20, 100, 200  # episodes a task, as in the paper
 
 
-class DMCCollectConfig(CollectConfig):
-    """The settings of `collect dmc`; see `CollectConfig`.
+class DMCCollectConfig(ImageCollectConfig):
+    """The settings of `collect dmc`; see `ImageCollectConfig`.
 
     Attributes:
         out: The folder of the data sets.
@@ -172,6 +172,7 @@ def _single(config: DMCCollectConfig, task: str) -> DMCCollectConfig:
 
 class _DMCCollection(Collection):
     config: DMCCollectConfig
+    packages = PACKAGES
 
     @property
     def title(self) -> str:
@@ -185,15 +186,15 @@ class _DMCCollection(Collection):
         return TASKS[task].instruction
 
     def identity(self) -> dict[str, Any]:
-        config, env = self.config, self._env()
-        settings = config.model_dump(mode="json", exclude={"out", "workers", "tasks", "planner"})
+        env, identity = self._env(), super().identity()
+        settings = {key: value for key, value in identity["config"].items() if key not in ("tasks", "planner")}
         return {
+            **identity,
             "config": {"task": self.tasks[0], **settings},
             "action_repeat": ACTION_REPEAT,
             "seconds_an_action": env.seconds,
-            "planner": None if config.planner is None else config.planner.model_dump(mode="json"),
-            "versions": dmc_versions(),
-            "rendering": {**render_settings(config.size), "camera": env.cameras[0]},
+            "planner": identity["config"]["planner"],
+            "rendering": {**render_settings(self.config.size), "camera": env.cameras[0]},
         }
 
     def make(self, task: str) -> CameraEnv:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,8 @@ ACTION_REPEAT = 2
 """Control steps of the suite that one action lasts."""
 HORIZON = 500
 """Actions an episode: 1000 control steps."""
+PACKAGES = ("dm_control", "mujoco", "numpy")
+"""Packages whose versions decide how a task goes."""
 
 
 class DMCEnv(MujocoEnv):
@@ -117,11 +118,6 @@ def import_suite() -> Any:
     except ModuleNotFoundError:
         raise MissingExtraError("dm_control", "sim") from None
     return suite
-
-
-def dmc_versions() -> dict[str, str]:
-    """Return the versions of what decides how a task goes."""
-    return {name: metadata.version(name) for name in ("dm_control", "mujoco", "numpy")}
 
 
 @contextmanager

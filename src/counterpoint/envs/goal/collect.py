@@ -9,36 +9,29 @@ every path from start to goal crosses::
     near part    x  x  x  x  x  x  x
     far part                 x  x  x  x  x  x  x   x
 
-An episode depends on the seed, its split and its number alone. The data set appears whole or not at all.
+An episode depends on the seed, its split and its number alone.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
 
-from counterpoint.config import FrozenConfig
 from counterpoint.data.episode import GoalEpisode
 from counterpoint.data.formats.minari.files import import_minari
 from counterpoint.data.formats.minari.writer import write_minari
+from counterpoint.envs.collect import CollectConfig, Collection, Slot, collect, simulation
 from counterpoint.envs.goal.env import Env, EnvConfig, make_goal_env
 from counterpoint.envs.goal.mazes import Cell, MazeGrid, WaypointController
-from counterpoint.envs.recording import require_same
+from counterpoint.envs.recording import NOTE, Recording, Staging
 from counterpoint.errors import BadInputError, require
-from counterpoint.progress import ProgressBar
-
-_ATTEMPTS = 50
-_NOTE = "collect.json"
-_SPLITS = ("train", "val")
 
 
 @dataclass(frozen=True)
@@ -114,24 +107,20 @@ def refuse_joined(episodes: Iterable[GoalEpisode], grid: MazeGrid, plan: StitchP
         raise BadInputError(f"episode {joining[0]}", found, expected, "record the data with the suite `stitch`")
 
 
-class PointMazeCollect(FrozenConfig):
-    """Settings of a recording.
+class PointMazeCollect(CollectConfig):
+    """Settings of a recording; see `CollectConfig`.
 
     Attributes:
         out: The folder to write: a Minari data set in `train` and one in `val`.
         maze: Name of the PointMaze.
         suite: `navigate` or `stitch`.
-        episodes: Training episodes.
-        val_episodes: Validation episodes.
         steps: Transitions an episode.
         noise: Standard deviation of the Gaussian noise added to the controller's action, which is then clipped.
         start: Cell (row, column) where evaluation starts, of the suite `stitch`; the first free one where `None`.
         goal: Cell where it ends; the farthest from the start where `None`.
         overlap: Cells on either side of the path's middle that both parts of the maze share.
-        seed: Random seed of starts, goals and noise.
     """
 
-    out: Path
     maze: Literal["UMaze", "Open", "Medium", "Large"] = "UMaze"
     suite: Literal["navigate", "stitch"] = "navigate"
     episodes: int = Field(default=500, ge=1)
@@ -141,7 +130,7 @@ class PointMazeCollect(FrozenConfig):
     start: Cell | None = None
     goal: Cell | None = None
     overlap: int = Field(default=1, ge=0)
-    seed: int = Field(default=0, ge=0)
+    workers: int = Field(default=1, ge=1, le=1024)
 
     @property
     def env_id(self) -> str:
@@ -152,10 +141,8 @@ class PointMazeCollect(FrozenConfig):
 def collect_pointmaze(config: PointMazeCollect) -> Path:
     """Record a waypoint controller in a maze as Minari data sets OUT/train and OUT/val.
 
-    A data set that is already there, recorded alike, does not change.
-
-    Beside the data lies `collect.json`: the configuration, versions, how many episodes strayed and were recorded
-    anew, and `evaluation`, the environment on which to evaluate.
+    Beside the data lies `collect.json`: what `collect` keeps of every data set (episodes that strayed count as
+    `dropped`), and under `evaluation` the environment on which to evaluate.
 
     Args:
         config: What to record.
@@ -167,24 +154,8 @@ def collect_pointmaze(config: PointMazeCollect) -> Path:
         BadInputError: When the folder holds something else, or the maze cannot be cut as asked.
         MissingExtraError: When the simulator or what writes Minari's form is not installed.
     """
-    versions = {name: version(name) for name in ("gymnasium-robotics", "mujoco", "numpy")}
-    identity: dict[str, Any] = {"config": config.model_dump(mode="json", exclude={"out"}), "versions": versions}
-    if config.out.exists():
-        _refuse_different(config.out, identity)
-        return config.out
     import_minari()  # before an hour of recording that could not be written
-    env = make_goal_env(EnvConfig(name=config.env_id, max_episode_steps=config.steps))
-    try:
-        grid = MazeGrid.of(env)
-        plan = _plan(config, grid)
-        splits, strayed = _record(config, env, grid, plan)
-    finally:
-        env.close()
-    if plan is not None:
-        for episodes in splits.values():
-            refuse_joined(episodes, grid, plan)
-    _write(config, splits, {**identity, "strayed": strayed, "evaluation": evaluation_env(config).model_dump()})
-    return config.out
+    return collect(_MazeCollection(config))
 
 
 def evaluation_env(config: PointMazeCollect) -> EnvConfig:
@@ -204,96 +175,104 @@ def _plan(config: PointMazeCollect, grid: MazeGrid) -> StitchPlan | None:
     return plan_stitching(grid, config.start, config.goal, overlap=config.overlap)
 
 
-def _record(
-    config: PointMazeCollect, env: Env, grid: MazeGrid, plan: StitchPlan | None
-) -> tuple[dict[str, list[GoalEpisode]], int]:
-    """Return the episodes of each split, and how many strayed out of their part of the maze and were given up."""
-    parts = (grid.free,) if plan is None else (plan.near, plan.far)
-    controllers = [WaypointController(grid, part) for part in parts]
-    counts = {"train": config.episodes, "val": config.val_episodes}
-    splits: dict[str, list[GoalEpisode]] = {split: [] for split in counts}
-    strayed = 0
-    with ProgressBar("collect", sum(counts.values()), "episodes") as bar:
-        for split, count in counts.items():
-            for number in range(count):
-                part, seeds = number % len(parts), [config.seed, _SPLITS.index(split), number]
-                episode, given_up = _episode_in(parts[part], env, controllers[part], config.noise, seeds)
-                splits[split].append(episode)
-                strayed += given_up
-                bar.advance(note=f"{strayed} strayed" if strayed else "")
-    return splits, strayed
+@lru_cache(maxsize=1)
+def _controllers(config: PointMazeCollect, grid: MazeGrid) -> tuple[WaypointController, ...]:
+    """Return a controller for each part of the maze."""
+    plan = _plan(config, grid)
+    return tuple(WaypointController(grid, part) for part in ((grid.free,) if plan is None else (plan.near, plan.far)))
 
 
-def _episode_in(
-    part: tuple[Cell, ...], env: Env, controller: WaypointController, noise: float, seeds: list[int]
-) -> tuple[GoalEpisode, int]:
-    """Return the first attempt that stays in its part of the maze, and how many did not."""
-    for attempt in range(_ATTEMPTS):
-        episode = _episode(part, env, controller, noise, np.random.default_rng([*seeds, attempt]))
-        if set(controller.grid.cells_of(episode.achieved)) <= set(part):
-            return episode, attempt
-    found = f"{_ATTEMPTS} episodes in a row that left their part of the maze"
-    raise BadInputError("noise", found, "a controller that mostly stays in it", "less noise, or more overlap")
+class _MazeCollection(Collection):
+    config: PointMazeCollect
+    packages = ("gymnasium-robotics", "mujoco", "numpy")
+    attempts = 50
+    remedy = ("noise", "a controller that mostly stays in its part of the maze", "less noise, or more overlap")
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        return (self.config.env_id,)
+
+    @property
+    def fps(self) -> float:
+        return 50.0  # PointMaze's `render_fps`
+
+    def identity(self) -> dict[str, Any]:
+        _controllers(self.config, MazeGrid.of(simulation(self, self.config.env_id)))  # refuses what cannot be cut
+        return super().identity()
+
+    def make(self, task: str) -> Env:
+        return make_goal_env(EnvConfig(name=task, max_episode_steps=self.config.steps))
+
+    def record(self, env: Env, slot: Slot, seed: int) -> Recording | None:
+        """Drive to the commanded goal and, once there, on to random cells of the part; give a ball that strays up."""
+        controllers = _controllers(self.config, MazeGrid.of(env))
+        controller = controllers[slot.number % len(controllers)]
+        grid, part, rng = controller.grid, controller.cells, np.random.default_rng(seed)
+        start, goal = (part[index] for index in rng.choice(len(part), 2, replace=False))
+        seen, _ = env.reset(seed=seed, options={"reset_cell": np.array(start), "goal_cell": np.array(goal)})
+        target = commanded = seen["desired_goal"]
+        states, actions, success, over = [seen], [], [], False
+        while not over:
+            action = controller.action(seen["observation"], target) + self.config.noise * rng.standard_normal(2)
+            actions.append(np.clip(action, -1, 1).astype(np.float32))
+            seen, _, _, over, info = env.step(actions[-1])
+            states.append(seen)
+            success.append(info["is_success"])
+            if np.linalg.norm(seen["achieved_goal"] - target) < 0.25 * grid.scale:
+                target = grid.centre(part[rng.integers(len(part))])
+        achieved = np.stack([state["achieved_goal"] for state in states])
+        if not set(grid.cells_of(achieved)) <= set(part):
+            return None
+        return Recording(
+            actions=np.stack(actions),
+            state=np.stack([state["observation"] for state in states]),
+            rewards=np.array(success, np.float32),
+            success=any(success),
+            extra={"achieved": achieved, "commanded": commanded},
+        )
+
+    def staged(self, staging: Staging, slot: Slot) -> tuple[GoalEpisode]:
+        kept = staging.arrays(slot.place)
+        episode = GoalEpisode(
+            observations=kept["state"],
+            achieved=kept["achieved"],
+            commanded=kept["commanded"],
+            actions=kept["actions"],
+            rewards=kept["rewards"],
+            success=kept["rewards"] > 0,
+        )
+        return (episode,)
+
+    def writer(self, folder: Path, info: dict[str, Any]) -> _Writer:
+        return _Writer(folder, self.config, MazeGrid.of(simulation(self, self.config.env_id)), info)
 
 
-def _episode(
-    part: tuple[Cell, ...], env: Env, controller: WaypointController, noise: float, rng: np.random.Generator
-) -> GoalEpisode:
-    """Drive to the commanded goal and, once there, on to random cells of the part."""
-    start, goal = (part[index] for index in rng.choice(len(part), 2, replace=False))
-    options = {"reset_cell": np.array(start), "goal_cell": np.array(goal)}
-    seen, _ = env.reset(seed=int(rng.integers(2**31)), options=options)
-    target = commanded = seen["desired_goal"]
-    observations, achieved, actions, success = [seen["observation"]], [seen["achieved_goal"]], [], []
-    over = False
-    while not over:
-        action = controller.action(seen["observation"], target) + noise * rng.standard_normal(2)
-        action = np.clip(action, -1, 1).astype(np.float32)
-        seen, _, _, over, info = env.step(action)
-        observations.append(seen["observation"])
-        achieved.append(seen["achieved_goal"])
-        actions.append(action)
-        success.append(info["is_success"])
-        if np.linalg.norm(seen["achieved_goal"] - target) < 0.25 * controller.grid.scale:
-            target = controller.grid.centre(part[rng.integers(len(part))])
-    return GoalEpisode(
-        observations=np.stack(observations),
-        achieved=np.stack(achieved),
-        commanded=commanded,
-        actions=np.stack(actions),
-        rewards=np.array(success, np.float32),
-        success=np.array(success),
-    )
+class _Writer:
+    """Writes the splits of a maze's data set, once it is proven that no episode joins start and goal."""
 
+    def __init__(self, folder: Path, config: PointMazeCollect, grid: MazeGrid, info: dict[str, Any]) -> None:
+        self._folder, self._config, self._grid = folder, config, grid
+        self._note = {**info, "evaluation": evaluation_env(config).model_dump(mode="json")}
+        self._episodes: list[GoalEpisode] = []
 
-def _write(config: PointMazeCollect, splits: dict[str, list[GoalEpisode]], note: dict[str, Any]) -> None:
-    made = config.out.with_name(f".{config.out.name}.{os.getpid()}")
-    shutil.rmtree(made, ignore_errors=True)
-    made.mkdir(parents=True)
-    try:
-        for split, episodes in splits.items():
-            if episodes:
-                write_minari(
-                    made / split,
-                    episodes,
-                    env_id=config.env_id,
-                    description=f"PointMaze {config.maze}, suite {config.suite}, {split}",
-                    algorithm="waypoint controller with noise",
-                    dataset_id=f"pointmaze-{config.maze.lower()}-{config.suite}-{split}-v0",
-                    about=note,
-                )
-        (made / _NOTE).write_text(json.dumps(note, indent=2))
-        made.rename(config.out)
-    except BaseException:
-        shutil.rmtree(made, ignore_errors=True)
-        raise
+    def add_episode(self, episode: GoalEpisode) -> None:
+        self._episodes.append(episode)
 
-
-def _refuse_different(out: Path, identity: dict[str, Any]) -> None:
-    hint = "choose another --out, or remove it"
-    try:
-        kept = json.loads((out / _NOTE).read_text())
-        recorded = {key: kept[key] for key in identity}
-    except (OSError, ValueError, KeyError):
-        raise BadInputError(out, "something that counterpoint did not collect", "a new folder", hint) from None
-    require_same(out, recorded, identity, "a data set collected", hint)
+    def finalize(self, splits: Mapping[str, str]) -> None:
+        config, plan = self._config, _plan(self._config, self._grid)
+        made = self._folder.with_name(f".{self._folder.name}")
+        for split, indices in splits.items():
+            episodes = self._episodes[slice(*map(int, indices.split(":")))]
+            if plan is not None:
+                refuse_joined(episodes, self._grid, plan)
+            write_minari(
+                made / split,
+                episodes,
+                env_id=config.env_id,
+                description=f"PointMaze {config.maze}, suite {config.suite}, {split}",
+                algorithm="waypoint controller with noise",
+                dataset_id=f"pointmaze-{config.maze.lower()}-{config.suite}-{split}-v0",
+                about={key: value for key, value in self._note.items() if key != "episodes"},
+            )
+        (made / NOTE).write_text(json.dumps(self._note, indent=2))
+        made.rename(self._folder)

@@ -7,8 +7,12 @@ Any gymnasium environment will do whose observations are dictionaries with `obse
 from __future__ import annotations
 
 import copy
+import difflib
+import importlib
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -18,24 +22,24 @@ from pydantic import Field, ValidationInfo, field_validator
 from counterpoint.config import FrozenConfig
 from counterpoint.data.episode import Spaces
 from counterpoint.envs.goal.mazes import Cell, MazeGrid
-from counterpoint.envs.goal.registry import KEYS, make_base, with_standard_actions
 from counterpoint.envs.goal.tasks import FAMILIES, Raw, task_of
-from counterpoint.envs.rendering import FastRenderer
+from counterpoint.envs.rendering import FastRenderer, choose_backend
 from counterpoint.envs.vector import VectorEnv
 from counterpoint.errors import BadInputError, MissingExtraError, require
 
 try:
     import gymnasium
     from gymnasium import spaces
+    from gymnasium.envs import registration
 except ModuleNotFoundError:
     raise MissingExtraError("gymnasium", "sim") from None
 
 Env = gymnasium.Env[Any, Any]
 Observation = dict[str, NDArray[Any]]
 
+KEYS = ("observation", "achieved_goal", "desired_goal")
 _SLACK = 1e-5  # by which an action may leave the box: rounding
 _VIDEO_SIZE = 240  # pixels of `render` where agents see states
-_REPLACED = ("observation", "achieved_goal")
 _POOL_SEED, _POOL_EPISODES, _POOL_STEPS = 2**30, 20, 50
 
 
@@ -94,30 +98,129 @@ def make_goal_env(config: EnvConfig, env: Env | Callable[[], Env] | None = None)
         MissingExtraError: When the simulator is not installed.
     """
     if env is None:
-        env = make_base(config.name, max_episode_steps=config.max_episode_steps, images=config.observations == "image")
+        env = _registered(config)
     elif not isinstance(env, gymnasium.Env):
         env = env()
-    made = GoalEnv(with_standard_actions(config.name, env), config)
+    try:
+        made = GoalEnv(_with_standard_actions(config.name, env), config)
+    except BadInputError:
+        env.close()
+        raise
     return CorruptedObservations(made, config.corruption) if config.corruption else made
 
 
+def _registered(config: EnvConfig) -> Env:
+    """Make an environment by its gymnasium id."""
+    if config.observations == "image" or "mujoco" not in sys.modules:
+        choose_backend()
+    _register_robotics()
+    name = config.name
+    module, _, own = name.rpartition(":")
+    if module:
+        _import(name, module)
+    if own not in gymnasium.registry:
+        close = difflib.get_close_matches(own, gymnasium.registry, n=3)
+        hint = f"did you mean {' or '.join(close)}?" if close else "register it, in a module named before a colon"
+        expected = "a gymnasium id with its version, such as FetchReach-v4, or module:MyEnv-v0 of your own"
+        raise BadInputError(f"env {name!r}", "no such environment", expected, hint)
+    arguments = task_of(own).arguments(own)
+    if not task_of(own).can_stand_at_goal and "rgb_array" in _render_modes(own):
+        arguments["render_mode"] = "rgb_array"
+    try:
+        env = gymnasium.make(own, max_episode_steps=config.max_episode_steps, disable_env_checker=True, **arguments)
+    except (gymnasium.error.Error, TypeError) as error:
+        spec = gymnasium.registry[own]
+        newest = registration.get_env_id(
+            spec.namespace, spec.name, registration.find_highest_version(spec.namespace, spec.name)
+        )
+        if isinstance(error, TypeError) and newest == own:
+            raise  # of code that is not out of date: its own fault
+        reason = str(error.args[0] if error.args else error).split(". ")[0]
+        found = f"{'an environment' if newest == own else 'a version out of date'} that cannot be made ({reason})"
+        hint = "install what it needs" if newest == own else f"choose {newest}"
+        raise BadInputError(f"env {name}", found, "one that runs here", hint) from error
+    written = getattr(env.unwrapped, "tmp_xml_file_path", None)
+    if written:  # mazes leave their model behind in the folder for temporary files
+        Path(written).unlink(missing_ok=True)
+    return env
+
+
+def _with_standard_actions(name: str, env: Env) -> Env:
+    """Return an environment with goals that takes actions in [-1, 1], or counted from 0 where they are discrete."""
+    where, seen, space = f"env {name}", env.observation_space, env.action_space
+    if not isinstance(seen, spaces.Dict) or not set(KEYS) <= set(seen):
+        found = f"observations without goals ({list(seen) if isinstance(seen, spaces.Dict) else type(seen).__name__})"
+        hint = "choose a goal-reaching environment (Fetch*, PointMaze_*, AntMaze_*), or wrap yours so that it has goals"
+        raise BadInputError(where, found, f"a dictionary with {', '.join(KEYS)}", hint)
+    forms = {key: box.shape if isinstance(box := seen[key], spaces.Box) else type(box).__name__ for key in KEYS}
+    vectors = all(isinstance(form, tuple) and len(form) == 1 for form in forms.values())
+    require(
+        vectors and forms["achieved_goal"] == forms["desired_goal"],
+        where,
+        ", ".join(f"{key} {form}" for key, form in forms.items()),
+        "vectors, the achieved and the desired goal of one length",
+        "wrap the environment so that it has them",
+    )
+    if isinstance(space, spaces.Discrete):
+        first = space.start
+        if not first:
+            return env
+        return gymnasium.wrappers.TransformAction(env, lambda action: action + first, spaces.Discrete(space.n))
+    if not (isinstance(space, spaces.Box) and len(space.shape) == 1 and space.is_bounded()):
+        hint = "wrap the environment so that its actions have bounds"
+        raise BadInputError(where, f"actions {space}", "a bounded vector, or discrete actions", hint)
+    if (space.low == -1).all() and (space.high == 1).all():
+        return env
+    return gymnasium.wrappers.RescaleAction(env, np.float32(-1), np.float32(1))
+
+
+def _import(name: str, module: str) -> None:
+    """Import the module that registers an environment, from the current folder too."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)  # at the end, so that nothing there hides an installed module
+    try:
+        importlib.import_module(module)
+    except Exception as error:  # a module raises whatever its code does
+        found = f"module {module}, whose import failed ({type(error).__name__}: {error})"
+        expected, hint = "a module that registers the environment", "install it, or run the command in its folder"
+        raise BadInputError(f"env {name!r}", found, expected, hint) from error
+
+
+def _render_modes(own: str) -> list[str]:
+    entry = gymnasium.registry[own].entry_point
+    try:
+        creator = registration.load_env_creator(entry) if isinstance(entry, str) else entry
+    except (ImportError, gymnasium.error.Error):  # `gymnasium.make` will say so
+        return []
+    return list(getattr(creator, "metadata", {}).get("render_modes", ()))
+
+
+def _register_robotics() -> None:
+    """Register gymnasium-robotics' environments, without the note on Adroit that its first import prints."""
+    try:
+        from farama_notifications import notifications
+    except ImportError:
+        notifications = {}
+    notes = notifications.get("gymnasium_robotics", {})
+    for version in [version for version, note in notes.items() if note.startswith("Adroit")]:
+        del notes[version]
+    try:
+        import gymnasium_robotics
+    except ModuleNotFoundError:
+        raise MissingExtraError("gymnasium-robotics", "sim") from None
+    gymnasium.register_envs(gymnasium_robotics)
+
+
 class GoalEnv(gymnasium.Wrapper[Observation, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
-    """A goal-reaching environment in the form that `make_goal_env` promises.
-
-    Args:
-        env: An environment whose observations are dictionaries with goals, and whose actions lie in [-1, 1].
-        config: Its form.
-
-    Raises:
-        BadInputError: When it cannot take that form.
-    """
+    """A goal-reaching environment in the form that `make_goal_env` promises, which makes it."""
 
     def __init__(self, env: Env, config: EnvConfig) -> None:
         gymnasium.utils.RecordConstructorArgs.__init__(self, config=config)
         gymnasium.Wrapper.__init__(self, env)
         self.config, self.task = config, task_of(env.spec.id if env.spec else config.name)(env.unwrapped)
         steps = env.spec.max_episode_steps if env.spec else None
-        self._refuse_impossible_form(steps)
+        self._require_possible_form(steps)
         self.episode_steps = int(steps or 0)
         self.success_distance = config.success_distance or self.task.success_distance
         if self.success_distance is None:
@@ -131,7 +234,7 @@ class GoalEnv(gymnasium.Wrapper[Observation, Any, Any, Any], gymnasium.utils.Rec
 
     @property
     def render_mode(self) -> str | None:  # type: ignore[override]
-        """`rgb_array` where the environment can render."""
+        """Return `rgb_array` where the environment can render."""
         return "rgb_array" if self.task.view is not None else self.env.render_mode
 
     def reset(
@@ -150,7 +253,7 @@ class GoalEnv(gymnasium.Wrapper[Observation, Any, Any, Any], gymnasium.utils.Rec
         Raises:
             BadInputError: When the action is not in the box, or the simulation blew up.
         """
-        self._refuse_bad(action)
+        self._require_valid(action)
         raw, _, terminated, truncated, info = self.env.step(action)
         judged = self._judge(raw, info)
         return self._observe(raw), float(judged["is_success"]), bool(terminated), bool(truncated), judged
@@ -196,7 +299,7 @@ class GoalEnv(gymnasium.Wrapper[Observation, Any, Any, Any], gymnasium.utils.Rec
         return {**chosen, **(options or {})} or None
 
     def _command_of(self, raw: Raw) -> NDArray[Any]:
-        """Return the desired goal in the form of this environment, for one episode."""
+        """Return the desired goal of an episode in the form of this environment."""
         if self.config.observations == "image" or self.config.goals == "state":
             return self._at_goal()
         coordinates = np.array(raw["desired_goal"], np.float32)
@@ -215,10 +318,8 @@ class GoalEnv(gymnasium.Wrapper[Observation, Any, Any, Any], gymnasium.utils.Rec
         body.data = copy.copy(kept)
         try:
             self.task.stand_at_goal()
-            if self.config.observations == "image":
-                image: NDArray[np.uint8] = self.render()
-                return image
-            return self.task.observation(self.task.read())
+            seen = self.render() if self.config.observations == "image" else self.task.observation(self.task.read())
+            return np.asarray(seen)
         finally:
             body.data = kept
 
@@ -233,35 +334,28 @@ class GoalEnv(gymnasium.Wrapper[Observation, Any, Any, Any], gymnasium.utils.Rec
 
     def _judge(self, raw: Raw, info: Mapping[str, Any]) -> dict[str, Any]:
         distance = float(np.linalg.norm(raw["achieved_goal"] - raw["desired_goal"]))
-        finite = np.isfinite(distance) and np.isfinite(raw["observation"]).all()
-        if not finite:
-            hint = "the simulation blew up: begin a new episode, and look at the actions"
+        if not (np.isfinite(distance) and np.isfinite(raw["observation"]).all()):
+            hint = "the simulation blew up: begin a new episode, and check the actions"
             raise BadInputError(f"env {self.config.name}", "NaN or infinity in its observation", "finite numbers", hint)
         if self.config.success_distance is None and "is_success" in info:
             return {"is_success": bool(info["is_success"]), "distance": distance}
         return {"is_success": distance < (self.success_distance or 0.0), "distance": distance}
 
-    def _refuse_bad(self, action: Any) -> None:
+    def _require_valid(self, action: Any) -> None:
         space = self.action_space
-        if not isinstance(space, spaces.Box):
-            return
-        if np.shape(action) != space.shape:
-            found = f"shape {np.shape(action)}"
-        elif not (np.abs(action) <= 1 + _SLACK).all():  # false for NaN too
-            found = f"{np.array2string(np.asarray(action), precision=3)}"
-        else:
-            return
-        raise BadInputError("action", found, f"{space.shape[0]} numbers in [-1, 1]", "clip it to the box")
+        wrong = isinstance(space, spaces.Box) and np.shape(action) != space.shape
+        if wrong or (isinstance(space, spaces.Box) and not (np.abs(action) <= 1 + _SLACK).all()):  # NaN fails too
+            found = f"shape {np.shape(action)}" if wrong else np.array2string(np.asarray(action), precision=3)
+            raise BadInputError("action", found, f"{space.shape[0]} numbers in [-1, 1]", "clip it to the box")
 
-    def _refuse_impossible_form(self, steps: int | None) -> None:
+    def _require_possible_form(self, steps: int | None) -> None:
         config, task, where = self.config, self.task, f"env {self.config.name}"
-        known = f"one of {', '.join(FAMILIES)}"
-        if config.observations == "image" and not (task.view and task.can_stand_at_goal):
-            expected = f"{known}, whose goals can be rendered"
-            raise BadInputError(where, 'observations = "image"', expected, 'use observations = "state"')
-        if {"state": not task.can_stand_at_goal, "state_zero_padded": not task.goal_slots}.get(config.goals):
-            expected = f"{known}, whose goals are known as whole states"
-            raise BadInputError(where, f'goals = "{config.goals}"', expected, 'use goals = "coordinates"')
+        known = f"one of {', '.join(FAMILIES)}, whose goals are known as"
+        seen = config.observations != "image" or (task.view and task.can_stand_at_goal)
+        require(seen, where, 'observations = "image"', f"{known} images", 'use observations = "state"')
+        possible = {"coordinates": True, "state": task.can_stand_at_goal, "state_zero_padded": bool(task.goal_slots)}
+        found, hint = f'goals = "{config.goals}"', 'use goals = "coordinates"'
+        require(possible[config.goals], where, found, f"{known} whole states", hint)
         cells = {*config.start_cells, *config.goal_cells}
         walls = sorted(cells - set(MazeGrid.of(task.simulation).free)) if cells else []
         found = f"start_cells or goal_cells in a wall: {walls}"
@@ -272,9 +366,8 @@ class GoalEnv(gymnasium.Wrapper[Observation, Any, Any, Any], gymnasium.utils.Rec
         self.env.reset(seed=0)
         self.env.action_space.seed(0)
         own = "is_success" in self.env.step(self.env.action_space.sample())[4]
-        found = 'neither info["is_success"] nor a distance within which a goal counts as reached'
-        expected = "one of the two, since there is no distance of its own"
-        require(own, f"env {self.config.name}", f"no distance: {found}", expected, "give success_distance")
+        found, expected = 'no distance, and no info["is_success"]', "one of the two, which says when a goal is reached"
+        require(own, f"env {self.config.name}", found, expected, "give success_distance")
 
 
 class CorruptedObservations(
@@ -292,7 +385,7 @@ class CorruptedObservations(
 
     Args:
         env: A goal environment.
-        probability: Probability of replacing an observation.
+        probability: Probability with which an observation is replaced.
     """
 
     def __init__(self, env: gymnasium.Env[Observation, Any], probability: float) -> None:
@@ -306,8 +399,7 @@ class CorruptedObservations(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
         """Begin an episode; `seed` decides the corruption too."""
-        if not self.pool:
-            self.pool = self._explore()
+        self.pool = self.pool or self._explore()
         if seed is not None:
             self._rng = np.random.default_rng([seed, 2])
         return self._corrupt(*self.env.reset(seed=seed, options=options))
@@ -330,11 +422,9 @@ class CorruptedObservations(
         for episode in range(_POOL_EPISODES):
             observation, _ = self.env.reset(seed=_POOL_SEED + episode)
             for _ in range(_POOL_STEPS):
-                pool.append({key: observation[key] for key in _REPLACED})
-                if isinstance(space, spaces.Discrete):
-                    action: Any = int(rng.integers(space.n))
-                else:
-                    action = rng.uniform(-1, 1, space.shape or ()).astype(np.float32)
+                pool.append({key: observation[key] for key in KEYS[:2]})
+                discrete = isinstance(space, spaces.Discrete)
+                action: Any = rng.integers(space.n) if discrete else rng.uniform(-1, 1, space.shape).astype(np.float32)
                 observation, _, terminated, truncated, _ = self.env.step(action)
                 if terminated or truncated:
                     break
@@ -351,12 +441,11 @@ def spaces_of(env: Env) -> Spaces:
         BadInputError: When it was not made by `make_goal_env`.
     """
     inner: Any = env
-    while not isinstance(inner, GoalEnv):
-        wraps = isinstance(inner, gymnasium.Wrapper)
-        require(wraps, "env", type(inner).__name__, "a goal environment", "make it with make_goal_env")
+    while isinstance(inner, gymnasium.Wrapper) and not isinstance(inner, GoalEnv):
         inner = inner.env
-    space: Any = inner.observation_space
-    actions: Any = inner.action_space
+    goals = isinstance(inner, GoalEnv)
+    require(goals, "env", type(inner).__name__, "a goal environment", "make it with make_goal_env")
+    space, actions = inner.observation_space, inner.action_space
     discrete = isinstance(actions, spaces.Discrete)
     coordinates = inner.config.goals == "coordinates" and inner.config.observations == "state"
     return Spaces(

@@ -17,8 +17,6 @@ from counterpoint.errors import require
 
 Cell = tuple[int, int]
 
-_WALL = 1
-
 
 @dataclass(frozen=True)
 class MazeGrid:
@@ -39,24 +37,20 @@ class MazeGrid:
         Raises:
             BadInputError: When it is no maze.
         """
-        simulation = env.unwrapped
-        maze, where = getattr(simulation, "maze", None), f"env {type(simulation).__name__}"
-        require(maze, where, "no maze, and so no cells", "a PointMaze or AntMaze environment", "choose one of these")
-        assert maze is not None
+        maze: Any = getattr(env.unwrapped, "maze", None)
+        where, expected = f"env {type(env.unwrapped).__name__}", "a PointMaze or AntMaze environment"
+        require(maze, where, "no maze, and so no cells", expected, "choose one of these")
         return cls(tuple(tuple(row) for row in maze.maze_map), float(maze.maze_size_scaling))
 
     @property
     def free(self) -> tuple[Cell, ...]:
         """Cells that are no wall, row by row."""
-        return tuple(
-            (row, column) for row, cells in enumerate(self.rows) for column, cell in enumerate(cells) if cell != _WALL
-        )
+        return tuple((row, column) for row, cells in enumerate(self.rows) for column, c in enumerate(cells) if c != 1)
 
     def centre(self, cell: Cell) -> NDArray[np.float64]:
         """Return the middle of a cell, (x, y) in metres."""
-        row, column = cell
         height, width = len(self.rows), len(self.rows[0])
-        return np.array([column + 0.5 - width / 2, height / 2 - row - 0.5]) * self.scale
+        return np.array([cell[1] + 0.5 - width / 2, height / 2 - cell[0] - 0.5]) * self.scale
 
     def cells_of(self, points: NDArray[Any]) -> list[Cell]:
         """Return the cells of points [n, 2]."""
@@ -103,12 +97,10 @@ class MazeGrid:
     def next_cells(self, goal: Cell, within: Collection[Cell] | None = None) -> dict[Cell, Cell]:
         """Return, for every cell from which the goal can be reached, the next one on a shortest path to it."""
         distances = self.distances(goal, within)
-        nearer = {
-            cell: next(other for other in _around(cell) if distances.get(other) == steps - 1)
+        return {
+            cell: next(other for other in (cell, *_around(cell)) if distances.get(other) == max(steps - 1, 0))
             for cell, steps in distances.items()
-            if steps
         }
-        return {goal: goal} | nearer
 
 
 def _around(cell: Cell) -> list[Cell]:
@@ -125,18 +117,19 @@ class WaypointController:
     Args:
         grid: The maze.
         within: Cells that may be entered; all free ones where `None`.
-        stiffness: Action per metre of distance.
-        damping: Action per metre a second of speed; with these defaults the ball, whose speed is limited to
-            5 m/s and whose force to 1, begins to brake half a metre before the goal.
+
+    Attributes:
+        cells: The cells that may be entered.
     """
 
-    def __init__(
-        self, grid: MazeGrid, within: Sequence[Cell] | None = None, *, stiffness: float = 10.0, damping: float = 1.0
-    ) -> None:
+    # Action per metre of distance, and per metre a second of speed: the ball, whose speed is limited to 5 m/s and
+    # whose force to 1, begins to brake half a metre before the goal.
+    stiffness, damping = 10.0, 1.0
+
+    def __init__(self, grid: MazeGrid, within: Sequence[Cell] | None = None) -> None:
         self.grid = grid
-        self._cells = tuple(grid.free if within is None else within)
-        self._centres = np.stack([grid.centre(cell) for cell in self._cells])
-        self._stiffness, self._damping = stiffness, damping
+        self.cells = tuple(grid.free if within is None else within)
+        self._centres = np.stack([grid.centre(cell) for cell in self.cells])
         self._next: dict[Cell, dict[Cell, Cell]] = {}
 
     def reset(self, rows: Sequence[int], seeds: Sequence[int] | None = None) -> None:
@@ -157,7 +150,7 @@ class WaypointController:
     def action(self, observation: NDArray[Any], goal: NDArray[Any]) -> NDArray[np.float32]:
         """Return the action for one situation: (x, y, vx, vy) and (x, y) to float32 [2] in [-1, 1]."""
         here, speed = observation[:2], observation[2:4]
-        pull = self._stiffness * (self.waypoint(here, goal) - here) - self._damping * speed
+        pull = self.stiffness * (self.waypoint(here, goal) - here) - self.damping * speed
         action: NDArray[np.float32] = np.clip(pull, -1, 1).astype(np.float32)
         return action
 
@@ -167,7 +160,7 @@ class WaypointController:
         if cell == last:
             return np.asarray(goal, np.float64)
         if last not in self._next:
-            self._next[last] = self.grid.next_cells(last, self._cells)
+            self._next[last] = self.grid.next_cells(last, self.cells)
         following = self._next[last].get(cell)
         if following is not None:
             return self.grid.centre(following)

@@ -55,7 +55,7 @@ class GoalTask:
         return np.array(raw["observation"], np.float32)
 
     def read(self) -> Raw:
-        """Return the simulation's observation without a step."""
+        """Return the simulation's observation of its present state."""
         raise NotImplementedError
 
     def stand_at_goal(self) -> None:
@@ -75,6 +75,8 @@ class MazeTask(GoalTask):
     success_distance = 0.45
     goal_slots = (slice(0, 2),)
     can_stand_at_goal = True
+    moving: ClassVar[str]
+    """The simulation's attribute that holds the moving body's environment."""
 
     def __init__(self, simulation: Any) -> None:
         super().__init__(simulation)
@@ -91,6 +93,17 @@ class MazeTask(GoalTask):
             # 29 numbers with the position, as in D4RL and in versions 3 and 4, instead of 107.
             arguments["include_cfrc_ext_in_observation"] = False
         return arguments
+
+    @property
+    def body(self) -> Any:
+        """The moving body's environment."""
+        return getattr(self.simulation, self.moving)
+
+    def read(self) -> Raw:
+        """Return the simulation's observation of its present state."""
+        seen = self.body._get_obs()
+        raw: Raw = self.simulation._get_obs(seen[0] if isinstance(seen, tuple) else seen)
+        return raw
 
     def stand_at_goal(self) -> None:
         """Stand at the goal, at rest, in the posture in which episodes begin."""
@@ -113,40 +126,23 @@ class MazeTask(GoalTask):
 class PointMazeTask(MazeTask):
     """A ball pushed by forces: observations are (x, y, vx, vy)."""
 
-    def read(self) -> Raw:
-        """Return the raw observation of the present state."""
-        raw: Raw = self.simulation._get_obs(self.body._get_obs()[0])
-        return raw
-
-    @property
-    def body(self) -> Any:
-        """Return the moving body's environment."""
-        return self.simulation.point_env
+    moving = "point_env"
 
 
 class AntMazeTask(MazeTask):
     """A four-legged robot: observations are (x, y) and 27 numbers of posture and speed, as in D4RL."""
 
+    moving = "ant_env"
+
     def observation(self, raw: Raw) -> NDArray[np.float32]:
         """Put the position, which gymnasium-robotics leaves to the achieved goal, back in front: float32 [29]."""
         return np.concatenate([raw["achieved_goal"], raw["observation"]]).astype(np.float32)
-
-    def read(self) -> Raw:
-        """Return the raw observation of the present state."""
-        raw: Raw = self.simulation._get_obs(self.body._get_obs())
-        return raw
-
-    @property
-    def body(self) -> Any:
-        """Return the moving body's environment."""
-        return self.simulation.ant_env
 
 
 _GRIPPER, _OBJECT = slice(0, 3), slice(3, 6)  # their coordinates in an observation
 _FINGERS = ("robot0:l_gripper_finger_joint", "robot0:r_gripper_finger_joint")
 _STEP = 0.05  # metres that an action of 1 moves the gripper
-_NEAR = 2e-3
-_MOST_STEPS = 40
+_NEAR, _MOST_STEPS = 2e-3, 40  # metres from its goal at which the gripper stops; the most actions to get there
 
 
 class FetchTask(GoalTask):
@@ -159,20 +155,18 @@ class FetchTask(GoalTask):
     """Offset of the gripper from the goal, once it is reached."""
 
     def read(self) -> Raw:
-        """Return the raw observation of the present state."""
+        """Return the simulation's observation of its present state."""
         raw: Raw = self.simulation._get_obs()
         return raw
 
     def stand_at_goal(self) -> None:
         """Move the gripper to the goal by the task's own actions, so that every goal is one the robot can reach."""
         simulation = self.simulation
-        point = simulation.goal + self.above
         for _ in range(_MOST_STEPS):
-            offset = point - simulation.data.site("robot0:grip").xpos
+            offset = simulation.goal + self.above - simulation.data.site("robot0:grip").xpos
             if np.linalg.norm(offset) < _NEAR:
                 break
-            action = simulation._set_action(np.append(np.clip(offset / _STEP, -1, 1), 0.0))
-            simulation._mujoco_step(action)
+            simulation._mujoco_step(simulation._set_action(np.append(np.clip(offset / _STEP, -1, 1), 0.0)))
             simulation._step_callback()
         self._come_to_rest()
 

@@ -9,31 +9,26 @@ from pydantic import Field, field_validator
 
 from counterpoint.data.formats.lerobot.writer import LeRobotWriter
 from counterpoint.envs.base import CameraEnv, choose_cameras
-from counterpoint.envs.collect import CollectConfig, Collection, Names, Slot, collect
-from counterpoint.envs.metaworld.env import CAMERAS, CONTROL_HZ, HORIZON, MetaWorldEnv, describe_rendering, versions
+from counterpoint.envs.collect import Collection, ExpertCollectConfig, Names, Slot, collect, simulation
+from counterpoint.envs.metaworld.env import CAMERAS, CONTROL_HZ, HORIZON, PACKAGES, MetaWorldEnv
 from counterpoint.envs.metaworld.instructions import INSTRUCTIONS, resolve_tasks
 from counterpoint.envs.recording import NoisyExpert, Recording, record
 
 
-class MetaWorldCollectConfig(CollectConfig):
-    """The settings of `collect metaworld`; see `CollectConfig`.
+class MetaWorldCollectConfig(ExpertCollectConfig):
+    """The settings of `collect metaworld`; see `ExpertCollectConfig`.
 
     Attributes:
-        episodes: Training episodes a task.
         tasks: Names of Meta-World v3 tasks, `default` (15 of them) or `all` (50); `-v3` may be left away.
-        test_episodes: Test episodes a task.
-        cameras: Camera names.
         stride: Control steps a frame. 1 gives 80 frames a second and, for the default tasks, 35 to 120 frames
             an episode. With more, the recorded action is the mean over the steps, and the reward their sum.
         after_success: Frames that still show the task solved, after which the episode ends; as many as max_steps
             gives episodes of one length.
         max_steps: Control steps after which an unsolved episode ends, 500 at most.
-        successful_only: Give failed episodes up and record the next scene; how many were dropped is recorded.
     """
 
     tasks: Names = Field(default=("default",), min_length=1)
     episodes: int = Field(default=10, ge=0)
-    test_episodes: int = Field(default=0, ge=0)
     cameras: Names = Field(default=CAMERAS[:1], min_length=1)
     stride: int = 1
     after_success: int = Field(default=5, ge=0, le=HORIZON)
@@ -65,10 +60,10 @@ def collect_metaworld(config: MetaWorldCollectConfig) -> Path:
 class _MetaWorldCollection(Collection):
     config: MetaWorldCollectConfig
 
+    packages = PACKAGES
+
     def identity(self) -> dict[str, Any]:
-        settings = self.config.model_dump(mode="json", exclude={"out", "workers"})
-        rendering = describe_rendering(self.config.cameras, self.config.size)
-        return {"config": settings, "versions": versions(), "rendering": rendering}
+        return {**super().identity(), "rendering": simulation(self, self.tasks[0]).describe_rendering()}
 
     def make(self, task: str) -> CameraEnv:
         return MetaWorldEnv(task, cameras=self.config.cameras, size=self.config.size, steps=HORIZON)

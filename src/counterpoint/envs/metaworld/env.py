@@ -8,8 +8,6 @@ are upright and not mirrored, as LeRobot shows them.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -22,6 +20,8 @@ from counterpoint.envs.rendering import import_mujoco
 from counterpoint.errors import MissingExtraError, require
 
 CAMERAS = ("corner2", "corner", "corner3", "corner4", "topview", "behindGripper", "gripperPOV")
+PACKAGES = ("metaworld", "mujoco", "gymnasium", "numpy")
+"""Packages whose versions decide states and pixels."""
 CONTROL_HZ = 80.0
 """Control steps a second: five simulation steps of 2.5 ms each."""
 HORIZON = 500
@@ -56,6 +56,7 @@ class MetaWorldEnv(MujocoEnv):
         MissingExtraError: When Meta-World is not installed.
     """
 
+    canary = "drawer-open-v3"
     raw: Array
 
     def __init__(
@@ -117,17 +118,6 @@ class MetaWorldEnv(MujocoEnv):
 
     def _scene(self) -> tuple[Any, Any]:
         return self._simulation.model, self._simulation.data
-
-
-def describe_rendering(cameras: Sequence[str] = CAMERAS[:1], size: int = 112) -> dict[str, Any]:
-    """Return all that decides pixels of some cameras; see `MujocoEnv.describe_rendering`."""
-    task = "drawer-open-v3"
-    return MetaWorldEnv(task, cameras=tuple(cameras), size=size).describe_rendering(MetaWorldEnv(task), task)
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of what decides states and pixels."""
-    return {name: metadata.version(name) for name in ("metaworld", "mujoco", "gymnasium", "numpy")}
 
 
 def _import_metaworld() -> tuple[Any, Any]:

@@ -11,44 +11,34 @@ from counterpoint.data.formats.hdf5.writer import RobomimicWriter
 from counterpoint.data.formats.lerobot.writer import LeRobotWriter
 from counterpoint.data.masks.robot import mask_camera
 from counterpoint.envs.base import CameraEnv
-from counterpoint.envs.collect import CollectConfig, Collection, Names, Slot, collect, simulation
+from counterpoint.envs.collect import Collection, ExpertCollectConfig, Names, Slot, collect, simulation
 from counterpoint.envs.recording import NoisyExpert, Recording, Staging, record
-from counterpoint.envs.robosuite.env import RobosuiteEnv, describe_rendering, versions
+from counterpoint.envs.robosuite.env import CAMERAS, PACKAGES, RobosuiteEnv
 from counterpoint.envs.robosuite.tasks import CONTROL_HZ, TASKS, resolve_robosuite
 from counterpoint.errors import require
 
 Part = Literal["arm", "gripper", "mount"]
 
 
-class RobosuiteCollectConfig(CollectConfig):
-    """The settings of `collect robosuite`; see `CollectConfig`. The gripper's commands have no noise.
+class RobosuiteCollectConfig(ExpertCollectConfig):
+    """The settings of `collect robosuite`; see `ExpertCollectConfig`. The gripper's commands have no noise.
 
     Attributes:
         out: The data set: a folder (`lerobot`) or a file that ends in .hdf5 (`robomimic`).
         tasks: Names of robosuite's tasks that have an expert.
         robot: The robot of all tasks.
-        episodes: Training episodes a task.
-        test_episodes: Test episodes a task.
-        cameras: Names of cameras.
         masks: Cameras whose images get a mask of the robot; `all` of them, or `none`.
         mask_parts: Parts of the robot in its mask: `arm`, `gripper`, `mount`.
-        after_success: Frames that still show the task solved, after which the episode ends.
-        max_steps: Steps after which an unsolved episode ends; the task's own number by default.
-        successful_only: Give failed episodes up and try the next scene; how many were dropped is recorded.
         format: LeRobot v3 (images as video) or robomimic's HDF5 (images as they are); masks are exact in both.
     """
 
     tasks: Names = Field(default=("Lift",), min_length=1)
     robot: Literal["Panda", "Kinova3", "IIWA"] = "Panda"
     episodes: int = Field(default=50, ge=0)
-    test_episodes: int = Field(default=0, ge=0)
     size: int = Field(default=256, ge=16)
-    cameras: Names = Field(default=("agentview", "robot0_eye_in_hand"), min_length=1)
+    cameras: Names = Field(default=CAMERAS, min_length=1)
     masks: Names = ("all",)
     mask_parts: tuple[Part, ...] = Field(default=("arm", "gripper", "mount"), min_length=1)
-    after_success: int = Field(default=5, ge=0)
-    max_steps: int | None = Field(default=None, ge=1)
-    successful_only: bool = True
     format: Literal["lerobot", "robomimic"] = "lerobot"
 
 
@@ -94,6 +84,8 @@ def collect_robosuite(config: RobosuiteCollectConfig) -> Path:
 class _RobosuiteCollection(Collection):
     config: RobosuiteCollectConfig
 
+    packages = PACKAGES
+
     @property
     def lossless(self) -> bool:
         return self.config.format == "robomimic"
@@ -106,11 +98,9 @@ class _RobosuiteCollection(Collection):
         return TASKS[task].instruction
 
     def identity(self) -> dict[str, Any]:
-        config, task = self.config, self.tasks[0]
-        settings = config.model_dump(mode="json", exclude={"out", "workers"})
-        rendering = describe_rendering(task, robot=config.robot, cameras=config.cameras, size=config.size)
-        controller = {"control_freq": CONTROL_HZ, **self._env(task).controller}
-        return {"config": settings, "controller": controller, "versions": versions(), "rendering": rendering}
+        env = simulation(self, self.tasks[0])
+        controller = {"control_freq": CONTROL_HZ, **env.controller}
+        return {**super().identity(), "controller": controller, "rendering": env.describe_rendering()}
 
     def make(self, task: str) -> CameraEnv:
         config = self.config
@@ -135,8 +125,9 @@ class _RobosuiteCollection(Collection):
             simulator=self.lossless,
         )
 
-    def beside(self, staging: Staging, place: int) -> Any:
-        return staging.arrays(place)["simulation"] if self.lossless else staging.videos(place)
+    def staged(self, staging: Staging, slot: Slot) -> tuple[Any, ...]:
+        episode, videos = super().staged(staging, slot)
+        return episode, staging.arrays(slot.place)["simulation"] if self.lossless else videos
 
     def writer(self, folder: Path, info: dict[str, Any]) -> LeRobotWriter | RobomimicWriter:
         config = self.config
@@ -156,7 +147,7 @@ class _RobosuiteCollection(Collection):
 
     def _robomimic(self, folder: Path, info: dict[str, Any]) -> RobomimicWriter:
         config, task = self.config, TASKS[self.tasks[0]]
-        env = self._env(self.tasks[0])
+        env = simulation(self, self.tasks[0])
         return RobomimicWriter(
             folder,
             env_name=self.tasks[0],
@@ -174,7 +165,3 @@ class _RobosuiteCollection(Collection):
             model_file=env.env.sim.model.get_xml(),
             about=info,
         )
-
-    def _env(self, task: str) -> RobosuiteEnv:
-        env: Any = simulation(self, task)
-        return env  # type: ignore[no-any-return]

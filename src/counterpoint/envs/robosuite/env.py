@@ -16,7 +16,6 @@ import logging
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -36,6 +35,9 @@ The arm with its links and hand, the gripper with its fingers, and the pedestal 
 """
 CAMERAS = ("agentview", "robot0_eye_in_hand")
 """The usual cameras: a third person's and the wrist's."""
+
+PACKAGES = ("robosuite", "mujoco", "numpy")
+"""Packages whose versions decide states and pixels."""
 
 _COLLISION = (0,)  # group of the geoms that collide, which robosuite does not draw
 _ROUNDING = 1e-4  # beyond [-1, 1]
@@ -71,6 +73,7 @@ class RobosuiteEnv(MujocoEnv):
     """
 
     hidden = _COLLISION
+    canary = "robosuite/Lift"
     _advised: Array | None = None
 
     def __init__(
@@ -167,19 +170,6 @@ def robot_geoms(model: Any, parts: Sequence[str]) -> Array:
     found = [re.match(r"([a-z_]+)\d", model.body(number).name) for number in range(model.nbody)]
     owned = np.array([match is not None and match[1] in [MASK_PARTS[part] for part in parts] for match in found])
     return np.append(owned[model.geom_bodyid], False)
-
-
-def describe_rendering(
-    task: str = "Lift", *, robot: str | None = None, cameras: Cameras = None, size: int = 84
-) -> dict[str, Any]:
-    """Return all that decides pixels of a task's cameras; see `MujocoEnv.describe_rendering`."""
-    env = RobosuiteEnv(task, robot=robot, cameras=cameras, size=size)
-    return env.describe_rendering(RobosuiteEnv("Lift"), "robosuite/Lift")
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of what decides states and pixels."""
-    return {name: metadata.version(name) for name in ("robosuite", "mujoco", "numpy")}
 
 
 def _make(task: str, robot: str) -> Any:
