@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict, Unpack
 
 import numpy as np
 
@@ -22,6 +22,23 @@ except ModuleNotFoundError:
     raise MissingExtraError("gymnasium", "sim") from None
 
 
+class Options(TypedDict, total=False):
+    """The options that every suite's env takes.
+
+    Attributes:
+        cameras: Names of cameras, in the order wanted; the suite's usual ones by default. `render` shows the first.
+        size: Height and width of the images, in pixels; the suite's `usual_size` by default.
+        render: Size of the simulator's images, which are then resized to `size` as training stores do it. Small
+            images rendered directly are jagged, and a policy trained on resized ones has never seen any such.
+        steps: Steps of an episode; the suite's own number by default.
+    """
+
+    cameras: Cameras
+    size: int
+    render: int | None
+    steps: int | None
+
+
 class CameraEnv(gymnasium.Env[dict[str, Any], Any]):
     """A control task with one camera or several, proprioception and an instruction.
 
@@ -34,17 +51,19 @@ class CameraEnv(gymnasium.Env[dict[str, Any], Any]):
     Args:
         name: SUITE/TASK.
         instruction: The task in words.
-        cameras: Names of the cameras; `render` shows the first.
-        size: Height and width of the images, in pixels.
         action_dim: A.
         state_dim: P.
         control_hz: Actions a second.
-        horizon: Steps of an episode.
-        render: Size of the simulator's images, which are then resized to `size` as training stores do it. Small
-            images rendered directly are jagged, and a policy trained on resized ones has never seen any such.
+        horizon: Steps of an episode, unless `steps` says otherwise.
+        usual: The suite's usual cameras.
+        known: Every camera; `None` leaves the check to the suite.
+        **options: See `Options`.
 
     Attributes:
         look: Set it to False where no policy reads the next images: `reset` and `step` then return zeros for them.
+
+    Raises:
+        BadInputError: When a camera is unknown, or size or steps too small.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012 (gymnasium's own type)
@@ -53,26 +72,30 @@ class CameraEnv(gymnasium.Env[dict[str, Any], Any]):
     """False for a suite that has rewards alone; there is no `info["is_success"]` then."""
     smallest: ClassVar[int] = 1
     """The smallest size of image, in pixels."""
+    usual_size: ClassVar[int] = 84
 
     def __init__(
         self,
         name: str,
         instruction: str,
         *,
-        cameras: Sequence[str],
-        size: int,
         action_dim: int,
         state_dim: int,
         control_hz: float,
         horizon: int,
-        render: int | None = None,
+        usual: Sequence[str] = (),
+        known: Sequence[str] | None = None,
+        **options: Unpack[Options],
     ) -> None:
-        require(min(size, render or size) >= self.smallest, "size", size, f"at least {self.smallest} pixels", "enlarge")
-        require(horizon >= 1, "steps", horizon, "1 or more", "leave it out for the suite's own")
-        self.name, self.instruction, self.cameras = name, instruction, tuple(cameras)
-        self.size, self.control_hz, self.horizon = size, control_hz, horizon
+        size, steps = options.get("size", self.usual_size), options.get("steps")
+        self._rendered_size = options.get("render") or size
+        enough = min(size, self._rendered_size) >= self.smallest
+        require(enough, "size", size, f"at least {self.smallest} pixels", "enlarge")
+        require(steps is None or steps >= 1, "steps", steps, "1 or more", "leave it out for the suite's own")
+        self.name, self.instruction, self.size, self.control_hz = name, instruction, size, control_hz
+        self.cameras = choose_cameras(options.get("cameras"), usual, known)
+        self.horizon, self._steps = horizon if steps is None else steps, 0
         self.look = True
-        self._rendered_size, self._steps = render or size, 0
         self.metadata = {**self.metadata, "render_fps": max(1, round(control_hz))}
         images: dict[str, spaces.Space[Any]] = {
             camera: spaces.Box(0, 255, (size, size, 3), np.uint8) for camera in self.cameras

@@ -10,16 +10,15 @@ import os
 import re
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from counterpoint.data.episode import Array
 from counterpoint.data.formats.hdf5.files import CONTROL_HZ
-from counterpoint.data.store import Cameras
-from counterpoint.envs.base import CameraEnv, choose_cameras, seeded_numpy
+from counterpoint.envs.base import Options, choose_cameras, seeded_numpy
 from counterpoint.envs.rendering import choose_backend
-from counterpoint.envs.robomimic import upright_image
+from counterpoint.envs.robomimic import RobosuiteScene
 from counterpoint.errors import BadInputError, MissingExtraError, require
 
 SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_90", "libero_10")
@@ -32,30 +31,25 @@ _PARTS = ("", ".benchmark", ".envs")
 _SETTLING = 5  # idle steps after a reset, as in LIBERO's evaluation
 
 
-class LiberoEnv(CameraEnv):
+class LiberoEnv(RobosuiteScene):
     """A LIBERO task, begun from one of the initial states that come with it: number `seed` modulo their count.
 
     The reward is 1 where the task is solved, else 0. Images are upright, as `Hdf5Store` gives those of the data.
 
     Args:
         task: SUITE/NUMBER or SUITE/NAME: `libero_10/2`, `libero_goal/turn_on_the_stove`.
-        cameras: Some of `CAMERAS`; `agentview` by default. The data's names (`agentview_rgb`, `eye_in_hand_rgb`)
-            work too.
-        size: Height and width of the images, in pixels; LIBERO's data have 128.
-        render: Size of the rendered images, which are then resized.
-        steps: Steps of an episode; 600 in LIBERO's evaluation.
+        **options: See `Options`; `agentview` and the 600 steps of LIBERO's evaluation by default. LIBERO's data have
+            128 pixels. The data's names of cameras (`agentview_rgb`, `eye_in_hand_rgb`) work too.
 
     Raises:
         BadInputError: When suite, task or camera is unknown, or LIBERO is not set up.
         MissingExtraError: When LIBERO is not installed.
     """
 
-    def __init__(
-        self, task: str, *, cameras: Cameras = None, size: int = 84, render: int | None = None, steps: int = 600
-    ) -> None:
-        names = [_IN_DATA.get(name, name) for name in choose_cameras(cameras, CAMERAS[:1])]
+    def __init__(self, task: str, **options: Unpack[Options]) -> None:
+        chosen = choose_cameras(options.get("cameras"), CAMERAS[:1])
+        options["cameras"] = choose_cameras([_IN_DATA.get(name, name) for name in chosen], (), CAMERAS)
         suite, _, which = task.partition("/")
-        chosen = choose_cameras(names, (), CAMERAS)
         expected = f"one of {', '.join(SUITES)}"
         require(suite in SUITES, f"libero/{task}", f"suite {suite!r}", expected, "say libero/SUITE/TASK")
         libero, benchmark, simulation = _import_libero(task)
@@ -65,13 +59,11 @@ class LiberoEnv(CameraEnv):
         super().__init__(
             f"libero/{suite}/{number}",
             str(about.language),
-            cameras=chosen,
-            size=size,
-            render=render,
             action_dim=7,
             state_dim=9,
             control_hz=CONTROL_HZ,
-            horizon=steps,
+            horizon=600,
+            **options,
         )
         states, scenes = (
             Path(libero.get_libero_path(kind)) / about.problem_folder for kind in ("init_states", "bddl_files")
@@ -87,10 +79,6 @@ class LiberoEnv(CameraEnv):
         """Return gripper joints and joint angles, as `Hdf5Store` gives them: float32 [9]."""
         return np.concatenate([self._observed[key] for key in _STATE]).astype(np.float32)
 
-    def close(self) -> None:
-        """Free the graphics context."""
-        self._env.close()
-
     def _begin(self, seed: int) -> None:
         with seeded_numpy(seed):  # `seed` seeds numpy's own generator, from which LIBERO samples
             self._env.seed(seed % 2**32)
@@ -102,9 +90,6 @@ class LiberoEnv(CameraEnv):
     def _advance(self, action: Array) -> tuple[float, bool, bool]:
         self._observed, reward, _, _ = self._env.step(action.astype(np.float64).clip(-1.0, 1.0))
         return float(reward), bool(self._env.check_success()), False
-
-    def _images(self) -> dict[str, Array]:
-        return {camera: upright_image(self._env.sim, camera, self._rendered_size) for camera in self.cameras}
 
 
 def read_init_states(path: Path) -> Array:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import gymnasium
 
 from counterpoint.data.store import Cameras
-from counterpoint.envs.base import CameraEnv
+from counterpoint.envs.base import CameraEnv, Options
 from counterpoint.errors import require
 
 SUITES = {
@@ -53,15 +53,13 @@ def make_env(
     path, _, named = name.partition("@")
     suite, _, task = path.partition("/")
     require(suite in SUITES, name, f"suite {suite!r}", f"one of {', '.join(SUITES)}", "say SUITE/TASK")
-    settings: dict[str, Any] = {"cameras": tuple(named.split(",")) if named else cameras, "render": render}
-    if suite == "metaworld":
-        settings["repeat"] = repeat
-    else:
-        require(repeat == 1, "repeat", f"{repeat} on {suite}", "1", "leave it out: only Meta-World has a choice")
-    if steps is not None:
-        settings["steps"] = steps
+    found, hint = f"{repeat} on {suite}", "leave it out: only Meta-World has a choice"
+    require(repeat == 1 or suite == "metaworld", "repeat", found, "1", hint)
+    chosen = {"repeat": repeat} if suite == "metaworld" else {}
+    cameras = named.split(",") if named else cameras
+    options: Options = {"cameras": cameras, "size": size, "render": render, "steps": steps}
     module, _, kind = SUITES[suite].partition(":")
-    env: CameraEnv = getattr(import_module(module), kind)(task, size=size, **settings)
+    env: CameraEnv = getattr(import_module(module), kind)(task, **chosen, **options)
     return env
 
 

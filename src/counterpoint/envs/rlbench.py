@@ -16,14 +16,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from counterpoint.data.episode import Array
 from counterpoint.data.formats.rlbench.poses import from_action, to_state
-from counterpoint.data.store import Cameras
-from counterpoint.envs.base import CameraEnv, choose_cameras, seeded_numpy
+from counterpoint.envs.base import CameraEnv, Options, seeded_numpy
 from counterpoint.errors import MissingExtraError, require
 
 CAMERAS = ("front", "wrist")
@@ -60,12 +59,9 @@ class RLBenchEnv(CameraEnv):
 
     Args:
         task: One of `TASKS`.
-        cameras: Some of RLBench's cameras; `CAMERAS` by default.
-        size: Height and width of the images, in pixels; 256 in the paper.
-        render: Size of the rendered images, which are then resized.
-        steps: Steps of an episode; the paper's by default.
         variation: RLBench's number of the task's variation. Close Drawer has three, for its three drawers; the others
             have one.
+        **options: See `Options`; the paper's `CAMERAS`, 256 pixels and steps by default.
 
     Attributes:
         robot_handles: CoppeliaSim's numbers of the robot's shapes, as in the masks.
@@ -75,27 +71,20 @@ class RLBenchEnv(CameraEnv):
         MissingExtraError: When RLBench or PyRep is not installed.
     """
 
-    def __init__(
-        self,
-        task: str,
-        *,
-        cameras: Cameras = None,
-        size: int = 256,
-        render: int | None = None,
-        steps: int | None = None,
-        variation: int = 0,
-    ) -> None:
+    usual_size = 256
+
+    def __init__(self, task: str, *, variation: int = 0, **options: Unpack[Options]) -> None:
         require(task in TASKS, f"rlbench/{task}", f"task {task!r}", f"one of {', '.join(TASKS)}", "choose from these")
         super().__init__(
             f"rlbench/{task}",
             "",
-            cameras=choose_cameras(cameras, CAMERAS, _KNOWN_CAMERAS),
-            size=size,
-            render=render,
             action_dim=7,
             state_dim=14,
             control_hz=CONTROL_HZ,
-            horizon=TASKS[task] if steps is None else steps,
+            horizon=TASKS[task],
+            usual=CAMERAS,
+            known=_KNOWN_CAMERAS,
+            **options,
         )
         self._environment = _environment(self.cameras, self._rendered_size)
         self._unreachable = _import("rlbench.backend.exceptions").InvalidActionError

@@ -8,22 +8,36 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from counterpoint.data.episode import Array
 from counterpoint.data.formats.hdf5.files import CONTROL_HZ, ROBOMIMIC_STATE, env_args
 from counterpoint.data.formats.hdf5.instructions import HORIZONS, instruction_of
-from counterpoint.data.store import Cameras
-from counterpoint.envs.base import CameraEnv, choose_cameras, seeded_numpy
+from counterpoint.envs.base import CameraEnv, Options, choose_cameras, seeded_numpy
 from counterpoint.envs.rendering import choose_backend
 from counterpoint.errors import MissingExtraError, require
 
 _HORIZON = 400  # where robomimic's study has none
 
 
-class RobomimicEnv(CameraEnv):
+class RobosuiteScene(CameraEnv):
+    """A `CameraEnv` of robosuite's own environment and renderer; a suite sets `_env`."""
+
+    _env: Any
+
+    def close(self) -> None:
+        """Free the graphics context."""
+        self._env.close()
+
+    def _images(self) -> dict[str, Array]:
+        size = self._rendered_size
+        shots = {name: self._env.sim.render(camera_name=name, height=size, width=size) for name in self.cameras}
+        return {name: np.ascontiguousarray(shot[::-1]) for name, shot in shots.items()}  # the bottom row comes first
+
+
+class RobomimicEnv(RobosuiteScene):
     """A robosuite task. The reward is robosuite's; success is being solved at this moment.
 
     The state holds of each robot hand position, its quaternion and gripper joints, as in the data sets.
@@ -31,11 +45,8 @@ class RobomimicEnv(CameraEnv):
     Args:
         task: A robomimic data set (the path of an HDF5 file), or an environment such as `Lift`, which gets one Panda
             (two for `TwoArm...`) with the controller that robosuite gives it.
-        cameras: Cameras of the environment; `agentview` by default, `shouldercamera0` of TwoArmTransport. The data's
-            names (`agentview_image`) work too.
-        size: Height and width of the images, in pixels.
-        render: Size of the rendered images, which are then resized.
-        steps: Steps of an episode; robomimic's by default.
+        **options: See `Options`; `agentview` (of TwoArmTransport `shouldercamera0`) and robomimic's steps by default.
+            The data's names of cameras (`agentview_image`) work too.
 
     Attributes:
         versions: robosuite's versions: `installed`, and `recorded` where the data set says so.
@@ -45,9 +56,7 @@ class RobomimicEnv(CameraEnv):
         MissingExtraError: When robosuite is not installed.
     """
 
-    def __init__(
-        self, task: str, *, cameras: Cameras = None, size: int = 84, render: int | None = None, steps: int | None = None
-    ) -> None:
+    def __init__(self, task: str, **options: Unpack[Options]) -> None:
         about = _about(task)
         robosuite = _import_robosuite()
         env_name, kwargs = str(about["env_name"]), about["env_kwargs"]
@@ -59,18 +68,18 @@ class RobomimicEnv(CameraEnv):
         self.versions = {"installed": str(robosuite.__version__)}
         if about.get("env_version"):
             self.versions["recorded"] = str(about["env_version"])
-        names = [name.removesuffix("_image") for name in choose_cameras(cameras, (_usual_camera(self._env),))]
+        chosen = choose_cameras(options.get("cameras"), (_usual_camera(self._env),))
+        options["cameras"] = [name.removesuffix("_image") for name in chosen]
         self._begin(0)
         super().__init__(
             f"robomimic/{env_name}",
             str(kwargs.get("lang") or instruction_of(env_name)),
-            cameras=choose_cameras(names, (), self._env.sim.model.camera_names),
-            size=size,
-            render=render,
             action_dim=int(self._env.action_dim),
             state_dim=len(self.state()),
             control_hz=float(kwargs.get("control_freq", CONTROL_HZ)),
-            horizon=HORIZONS.get(env_name, _HORIZON) if steps is None else steps,
+            horizon=HORIZONS.get(env_name, _HORIZON),
+            known=self._env.sim.model.camera_names,
+            **options,
         )
 
     def state(self) -> Array:
@@ -78,10 +87,6 @@ class RobomimicEnv(CameraEnv):
         robots = sorted({key.split("_", 1)[0] for key in self._observed if key.endswith("_eef_pos")})
         parts = [self._observed.get(f"{robot}_{part}", ()) for robot in robots for part in ROBOMIMIC_STATE]
         return np.concatenate(parts).astype(np.float32)
-
-    def close(self) -> None:
-        """Free the graphics context."""
-        self._env.close()
 
     def _begin(self, seed: int) -> None:
         with seeded_numpy(seed):  # robosuite before 1.5 samples from numpy's own generator
@@ -91,14 +96,6 @@ class RobomimicEnv(CameraEnv):
     def _advance(self, action: Array) -> tuple[float, bool, bool]:
         self._observed, reward, _, _ = self._env.step(action.astype(np.float64).clip(-1.0, 1.0))
         return float(reward), bool(self._env._check_success()), False
-
-    def _images(self) -> dict[str, Array]:
-        return {camera: upright_image(self._env.sim, camera, self._rendered_size) for camera in self.cameras}
-
-
-def upright_image(sim: Any, camera: str, size: int) -> Array:
-    """Render an image of robosuite's simulation, which gives the bottom row first: uint8 [size, size, 3]."""
-    return np.ascontiguousarray(sim.render(camera_name=camera, height=size, width=size)[::-1])
 
 
 def _about(task: str) -> dict[str, Any]:

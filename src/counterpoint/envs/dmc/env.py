@@ -12,13 +12,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from counterpoint.data.episode import Array
-from counterpoint.data.store import Cameras
-from counterpoint.envs.base import MujocoEnv
+from counterpoint.envs.base import MujocoEnv, Options, choose_cameras
 from counterpoint.envs.dmc.tasks import TASKS, resolve_dmc_tasks
 from counterpoint.envs.rendering import import_mujoco
 from counterpoint.errors import MissingExtraError, require
@@ -40,10 +39,8 @@ class DMCEnv(MujocoEnv):
 
     Args:
         task: A name of `TASKS`, such as `walker-walk`.
-        cameras: Cameras of the model, by name or number; DrQ-v2's by default (0, of the quadruped 2).
-        size: Height and width of the images, in pixels; at least 16.
-        render: Size of the rendered images, which are then resized.
-        steps: Actions an episode, 500 at most.
+        **options: See `Options`; cameras of the model by name or number, DrQ-v2's by default (0, of the quadruped 2);
+            500 steps at most.
 
     Attributes:
         task: The task as the suite calls it.
@@ -57,11 +54,11 @@ class DMCEnv(MujocoEnv):
 
     has_success = False
 
-    def __init__(
-        self, task: str, *, cameras: Cameras = None, size: int = 84, render: int | None = None, steps: int = HORIZON
-    ) -> None:
+    def __init__(self, task: str, **options: Unpack[Options]) -> None:
         (known,) = resolve_dmc_tasks([task])
-        require(1 <= steps <= HORIZON, "steps", steps, f"1 to {HORIZON} actions", "500 is the suite's own")
+        steps = options.get("steps")
+        possible = steps is None or 1 <= steps <= HORIZON
+        require(possible, "steps", steps, f"1 to {HORIZON} actions", "leave it out for the suite's own")
         self.task = TASKS[known]
         self.environment = import_suite().load(self.task.domain, self.task.task, task_kwargs={"random": 0})
         self.physics = self.environment.physics
@@ -69,17 +66,17 @@ class DMCEnv(MujocoEnv):
             _name_sensors(self.physics)
         self.seconds = float(self.environment.control_timestep()) * ACTION_REPEAT
         self._begin(0)
-        named = (cameras,) if isinstance(cameras, str) else cameras or (str(self.task.camera),)
+        model = self.physics.model.ptr
+        chosen = choose_cameras(options.get("cameras"), (str(self.task.camera),))
+        options["cameras"] = [_camera_name(model, name) for name in chosen]
         super().__init__(
             f"dmc/{known}",
             self.task.instruction,
-            cameras=[_camera_name(self.physics.model.ptr, name) for name in named],
-            size=size,
-            render=render,
-            action_dim=int(self.physics.model.nu),
+            action_dim=int(model.nu),
             state_dim=len(self.state()),
             control_hz=1 / self.seconds,
-            horizon=steps,
+            horizon=HORIZON,
+            **options,
         )
 
     def state(self) -> Array:

@@ -343,8 +343,10 @@ class GoalEnv(gymnasium.Wrapper[Observation, Any, Any, Any], gymnasium.utils.Rec
 
     def _require_valid(self, action: Any) -> None:
         space = self.action_space
-        wrong = isinstance(space, spaces.Box) and np.shape(action) != space.shape
-        if wrong or (isinstance(space, spaces.Box) and not (np.abs(action) <= 1 + _SLACK).all()):  # NaN fails too
+        if not isinstance(space, spaces.Box):
+            return
+        wrong = np.shape(action) != space.shape
+        if wrong or not (np.abs(action) <= 1 + _SLACK).all():  # false for NaN too
             found = f"shape {np.shape(action)}" if wrong else np.array2string(np.asarray(action), precision=3)
             raise BadInputError("action", found, f"{space.shape[0]} numbers in [-1, 1]", "clip it to the box")
 
@@ -423,8 +425,10 @@ class CorruptedObservations(
             observation, _ = self.env.reset(seed=_POOL_SEED + episode)
             for _ in range(_POOL_STEPS):
                 pool.append({key: observation[key] for key in KEYS[:2]})
-                discrete = isinstance(space, spaces.Discrete)
-                action: Any = rng.integers(space.n) if discrete else rng.uniform(-1, 1, space.shape).astype(np.float32)
+                if isinstance(space, spaces.Discrete):
+                    action: Any = int(rng.integers(space.n))
+                else:
+                    action = rng.uniform(-1, 1, space.shape).astype(np.float32)
                 observation, _, terminated, truncated, _ = self.env.step(action)
                 if terminated or truncated:
                     break

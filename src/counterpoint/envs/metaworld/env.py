@@ -8,13 +8,12 @@ are upright and not mirrored, as LeRobot shows them.
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from counterpoint.data.episode import Array
-from counterpoint.data.store import Cameras
-from counterpoint.envs.base import MujocoEnv, choose_cameras
+from counterpoint.envs.base import MujocoEnv, Options
 from counterpoint.envs.metaworld.instructions import INSTRUCTIONS, resolve_tasks
 from counterpoint.envs.rendering import import_mujoco
 from counterpoint.errors import MissingExtraError, require
@@ -39,12 +38,10 @@ class MetaWorldEnv(MujocoEnv):
 
     Args:
         task: A name of `INSTRUCTIONS`; `-v3` may be left away.
-        cameras: Some of `CAMERAS`; `corner2` by default.
-        size: Height and width of the images, in pixels; at least 16.
-        render: Size of the rendered images, which are then resized.
         repeat: Control steps an action lasts; rewards are summed, and solved at any of them is solved.
-        steps: Control steps of an episode; 200 in Premier-TACO's data (Appendix C), 500 at most. The last action is
-            shorter where `repeat` does not divide them, as in recorded data.
+        **options: See `Options`; `corner2` of `CAMERAS` and 112 pixels by default. Steps are control steps: 200 by
+            default, as in Premier-TACO's data (Appendix C), 500 at most. The last action is shorter where `repeat`
+            does not divide them, as in recorded data.
 
     Attributes:
         task: Meta-World's name of the task.
@@ -56,33 +53,27 @@ class MetaWorldEnv(MujocoEnv):
         MissingExtraError: When Meta-World is not installed.
     """
 
+    usual_size = 112
     canary = "drawer-open-v3"
     raw: Array
 
-    def __init__(
-        self,
-        task: str,
-        *,
-        cameras: Cameras = None,
-        size: int = 112,
-        render: int | None = None,
-        repeat: int = 1,
-        steps: int = 200,
-    ) -> None:
+    def __init__(self, task: str, *, repeat: int = 1, **options: Unpack[Options]) -> None:
+        chosen = options.pop("steps", None)
+        steps = 200 if chosen is None else chosen
         (self.task,) = resolve_tasks([task])
         require(repeat >= 1, "repeat", repeat, "1 or more", "2 halves the rate")
-        require(1 <= steps <= HORIZON, "steps", steps, f"1 to {HORIZON}", "take 200, as the paper")
+        require(1 <= steps <= HORIZON, "steps", steps, f"1 to {HORIZON}", "leave it out for 200, as in the paper")
         self._repeat, self._control_steps = repeat, steps
         super().__init__(
             f"metaworld/{self.task.removesuffix('-v3')}",
             INSTRUCTIONS[self.task],
-            cameras=choose_cameras(cameras, CAMERAS[:1], CAMERAS),
-            size=size,
-            render=render,
             action_dim=4,
             state_dim=STATE_DIMS,
             control_hz=CONTROL_HZ / repeat,
             horizon=-(-steps // repeat),
+            usual=CAMERAS[:1],
+            known=CAMERAS,
+            **options,
         )
         mujoco = import_mujoco()
         simulations, policies = _import_metaworld()

@@ -16,13 +16,12 @@ import logging
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from counterpoint.data.episode import Array
-from counterpoint.data.store import Cameras
-from counterpoint.envs.base import MujocoEnv, choose_cameras, seeded_numpy
+from counterpoint.envs.base import MujocoEnv, Options, seeded_numpy
 from counterpoint.envs.rendering import import_mujoco
 from counterpoint.envs.robosuite.experts import EXPERTS
 from counterpoint.envs.robosuite.tasks import CONTROL_HZ, TASKS, resolve_robosuite, robosuite_name
@@ -58,11 +57,8 @@ class RobosuiteEnv(MujocoEnv):
     Args:
         task: A key of `TASKS`, such as `Lift`; a robot may follow, as in `Lift-IIWA`.
         robot: `Panda`, `Kinova3` or `IIWA`.
-        cameras: Cameras of the model; `CAMERAS` by default.
-        size: Height and width of the images, in pixels; at least 16.
-        render: Size of the rendered images, which are then resized.
-        steps: Steps of an episode; Table 4 of ICon by default.
         mask_parts: Parts of the robot that its mask holds, of `MASK_PARTS`.
+        **options: See `Options`; `CAMERAS` and the steps of ICon's Table 4 by default.
 
     Attributes:
         env: robosuite's environment.
@@ -81,31 +77,26 @@ class RobosuiteEnv(MujocoEnv):
         task: str,
         *,
         robot: str | None = None,
-        cameras: Cameras = None,
-        size: int = 84,
-        render: int | None = None,
-        steps: int | None = None,
         mask_parts: Sequence[str] = tuple(MASK_PARTS),
+        **options: Unpack[Options],
     ) -> None:
         self.task, self.robot = resolve_robosuite(task, robot)
+        wrong = [part for part in mask_parts if part not in MASK_PARTS]
         expected = f"some of {', '.join(MASK_PARTS)}"
-        require(mask_parts, "mask_parts", "none", expected, "choose from these")
-        for part in mask_parts:
-            require(part in MASK_PARTS, "mask_parts", repr(part), expected, "choose from these")
+        require(mask_parts and not wrong, "mask_parts", wrong or "none", expected, "choose from these")
+        self.env = _make(self.task, self.robot)
         spec = TASKS[self.task]
         super().__init__(
             robosuite_name(self.task, self.robot),
             spec.instruction,
-            cameras=choose_cameras(cameras, CAMERAS),
-            size=size,
-            render=render,
             action_dim=7,
             state_dim=9,
             control_hz=CONTROL_HZ,
-            horizon=spec.horizon if steps is None else steps,
+            horizon=spec.horizon,
+            usual=CAMERAS,
+            known=self.env.sim.model.camera_names,
+            **options,
         )
-        self.env = _make(self.task, self.robot)
-        choose_cameras(self.cameras, (), self.env.sim.model.camera_names)
         arm = self.env.robots[0]
         motors = arm._ref_joint_gripper_actuator_indexes[arm.arms[0]]
         joints = self.env.sim.model._model.actuator_trnid[motors, 0]
