@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,7 +59,7 @@ class NoisyExpert:
     Args:
         env: An environment with `expert()`.
         noise: Standard deviation of the noise.
-        exact: How many numbers at the end of an action have none: a gripper that is opened or closed.
+        exact: Numbers at the end of an action that have none: a gripper that is opened or closed.
     """
 
     def __init__(self, env: Any, noise: float, *, exact: int = 0) -> None:
@@ -92,8 +93,8 @@ def record(
 
     Args:
         env: The environment, whose horizon is not shorter than `steps`.
-        actor: What acts.
-        seed: Seed of the scene and the actor's noise.
+        actor: The expert that acts.
+        seed: Random seed of the scene and the actor's noise.
         steps: The most steps.
         after_success: Frames that still show the task solved.
         stride: Steps a frame.
@@ -106,17 +107,15 @@ def record(
     env.look = False
     env.reset(seed=seed)
     actor.reset(seed)
-    shots: list[dict[str, Array]] = []
-    robots: list[dict[str, Array]] = []
-    kept: dict[str, list[Any]] = {"actions": [], "state": [], "rewards": [], "simulation": []}
+    kept: dict[str, list[Any]] = defaultdict(list)
     success, ended, shown, taken = False, False, 0, 0
     while taken < steps and not ended and not (success and shown >= after_success):
-        shots.append(env.images())
+        kept["images"].append(env.images())
+        kept["state"].append(env.state())
         if masks:
-            robots.append(env.masks())  # type: ignore[attr-defined]
+            kept["masks"].append(env.masks())  # type: ignore[attr-defined]
         if simulator:
             kept["simulation"].append(env.simulator_state())  # type: ignore[attr-defined]
-        kept["state"].append(env.state())
         shown += success
         carried: list[Array] = []
         earned = 0.0
@@ -125,7 +124,7 @@ def record(
             _, reward, ended, _, info = env.step(_finite("action", action))
             earned, success = earned + reward, success or info.get("is_success", False)
             carried.append(action)
-            taken += 1
+        taken += len(carried)
         kept["actions"].append(np.stack(carried).mean(axis=0))
         kept["rewards"].append(earned)
     return Recording(
@@ -133,8 +132,8 @@ def record(
         state=_finite("state", np.stack(kept["state"])),
         rewards=_finite("reward", np.array(kept["rewards"], np.float32)),
         success=success if env.has_success else None,
-        frames={camera: np.stack([shot[camera] for shot in shots]) for camera in env.cameras},
-        masks={camera: np.stack([shot[camera] for shot in robots]) for camera in masks},
+        frames={camera: np.stack([shot[camera] for shot in kept["images"]]) for camera in env.cameras},
+        masks={camera: np.stack([shot[camera] for shot in kept["masks"]]) for camera in masks},
         extra={"simulation": np.stack(kept["simulation"])} if simulator else {},
     )
 

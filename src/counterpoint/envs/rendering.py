@@ -1,9 +1,8 @@
 """Fast off-screen rendering of MuJoCo scenes on a CPU.
 
-Three things cost much and do not show in a small image, so they are left out: multisampling, shadows and reflections;
-triangles far smaller than a pixel (Meta-World's arm alone has 65,000; at 112 pixels a third of them changes one pixel
-in four hundred noticeably, in half the time); and the rasteriser's threads. Pixels differ from those of the simulator's
-own renderer, so `render_settings` belong with the data.
+Left out, since they cost much and do not show in a small image: multisampling, shadows and reflections; triangles far
+smaller than a pixel (Meta-World's arm alone has 65,000; at 112 pixels a third of them changes one pixel in four hundred
+noticeably, in half the time); and the rasteriser's threads. Pixels differ from those of the simulator's own renderer.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from counterpoint.data.episode import Array
-from counterpoint.errors import BadInputError, MissingExtraError
+from counterpoint.errors import BadInputError, MissingExtraError, require
 
 _CELL = 0.5  # metres times pixels: at 112 pixels 4.5 mm, half a pixel one metre before a lens of 60 degrees
 
@@ -51,13 +50,11 @@ def choose_backend() -> None:
         BadInputError: When mujoco was imported before, with a backend that needs a display.
     """
     os.environ.setdefault("LP_NUM_THREADS", "0")  # Mesa then renders in the calling thread
-    display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    if not sys.platform.startswith("linux") or display or os.environ.get("MUJOCO_GL"):
-        return
-    if "mujoco" in sys.modules:
-        found, expected = "not set when mujoco was imported, and no display", "a backend that needs no display"
-        raise BadInputError("MUJOCO_GL", found, expected, "set MUJOCO_GL=egl, or import counterpoint's suites first")
-    os.environ["MUJOCO_GL"] = "egl"
+    chosen = any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL"))
+    if sys.platform.startswith("linux") and not chosen:
+        found, hint = "not set when mujoco was imported, and no display", "set MUJOCO_GL=egl before"
+        require("mujoco" not in sys.modules, "MUJOCO_GL", found, "a backend that needs no display", hint)
+        os.environ["MUJOCO_GL"] = "egl"
 
 
 def import_mujoco() -> Any:
@@ -178,10 +175,11 @@ def simplify_meshes(model: Any, cell: float) -> Any:
     for mesh in range(lean.nmesh):
         first, vertices = int(lean.mesh_vertadr[mesh]), int(lean.mesh_vertnum[mesh])
         positions = lean.mesh_vert[first : first + vertices]
-        cluster, count = _number_rows(np.floor(positions / cell).astype(np.int64))
-        members = np.bincount(cluster, minlength=count)
+        cells = np.floor(positions / cell).astype(np.int64)
+        _, cluster, members = np.unique(cells, axis=0, return_inverse=True, return_counts=True)
+        cluster = cluster.reshape(-1)
         for axis in range(3):
-            positions[:count, axis] = np.bincount(cluster, positions[:, axis], minlength=count) / members
+            positions[: len(members), axis] = np.bincount(cluster, positions[:, axis]) / members
 
         start = int(lean.mesh_faceadr[mesh])
         rows = slice(start, start + int(lean.mesh_facenum[mesh]))
@@ -194,15 +192,6 @@ def simplify_meshes(model: Any, cell: float) -> Any:
     return lean
 
 
-def _number_rows(rows: Array) -> tuple[Array, int]:
-    """Return the number of each integer row's [N, 3] value among the distinct ones, and how many there are."""
-    rows = rows - rows.min(axis=0)
-    spans = rows.max(axis=0) + 1
-    keys = (rows[:, 0] * spans[1] + rows[:, 1]) * spans[2] + rows[:, 2]
-    distinct, numbers = np.unique(keys, return_inverse=True)
-    return numbers.reshape(-1), len(distinct)
-
-
 def _distinct_triangles(corners: Array) -> Array:
     """Return the indices of the triangles [N, 3] that still have an area, each orientation once."""
     a, b, c = corners.T
@@ -212,7 +201,7 @@ def _distinct_triangles(corners: Array) -> Array:
     # Turned so that the lowest corner leads, equal triangles that face the same way are equal rows.
     lead = corners[whole].argmin(axis=1)
     turned = np.stack([corners[whole, (lead + k) % 3] for k in range(3)], axis=1)
-    _, firsts = np.unique(_number_rows(turned)[0], return_index=True)
+    _, firsts = np.unique(turned, axis=0, return_index=True)
     return whole[np.sort(firsts)]
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from types import TracebackType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -83,9 +82,7 @@ class VectorEnv:
     def __enter__(self) -> VectorEnv:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def reset(self, rows: Sequence[int], seeds: Sequence[int]) -> None:
@@ -146,20 +143,16 @@ class VectorEnv:
 _Request: TypeAlias = tuple[int | None, Any, bool]  # seed of a reset, or else an action; whether to render
 
 
-def _carry_out(env: Env, request: _Request) -> Step:
+def _carry_out(env: Env, request: _Request) -> Step | Failed:
     seed, action, look = request
-    if hasattr(env.unwrapped, "look"):
-        env.unwrapped.look = look
-    if seed is not None:
-        observation, info = env.reset(seed=seed)
-        return Step(observation, 0.0, False, False, info)
-    observation, reward, terminated, truncated, info = env.step(action)
-    return Step(observation, float(reward), bool(terminated), bool(truncated), info)
-
-
-def _tried(env: Env, request: _Request) -> Step | Failed:
     try:
-        return _carry_out(env, request)
+        if hasattr(env.unwrapped, "look"):
+            env.unwrapped.look = look
+        if seed is not None:
+            observation, info = env.reset(seed=seed)
+            return Step(observation, 0.0, False, False, info)
+        observation, reward, terminated, truncated, info = env.step(action)
+        return Step(observation, float(reward), bool(terminated), bool(truncated), info)
     except BadInputError as error:
         return Failed(str(error))
     except Exception as error:  # simulators raise whatever they like
@@ -169,19 +162,19 @@ def _tried(env: Env, request: _Request) -> Step | Failed:
 class _Here:
     """An environment in this process, which works when its answer is wanted."""
 
+    _request: _Request
+
     def __init__(self, make: Callable[[], Env]) -> None:
         self._env = make()
-        self._request: _Request
 
     def send(self, request: _Request) -> None:
         self._request = request
 
     def answer(self, deadline: float) -> Step | Failed:
         del deadline
-        return _tried(self._env, self._request)
+        return _carry_out(self._env, self._request)
 
-    def leave(self) -> None:
-        """Nothing waits."""
+    def leave(self) -> None: ...
 
     def close(self, patience: float = 0) -> None:
         del patience
@@ -209,16 +202,15 @@ class _Apart:
             if not self._built:
                 self._built = self._received(deadline) == "built"
             answer = self._received(deadline)
+            assert isinstance(answer, Step | Failed)
+            return answer
         except TimeoutError:
             return Failed("its process did not answer in time")
         except (EOFError, ConnectionError):
             return Failed("its process died, perhaps for want of memory")
-        assert isinstance(answer, Step | Failed)
-        return answer
 
     def leave(self) -> None:
-        """Close the pipe, at which the process exits."""
-        self._pipe.close()
+        self._pipe.close()  # at which the process exits
 
     def close(self, patience: float = 5) -> None:
         self.leave()
@@ -250,6 +242,6 @@ def _serve(make: Callable[[], Env], pipe: Connection) -> None:
     with suppress(EOFError, ConnectionError):
         pipe.send("built")
         while True:
-            pipe.send(_tried(env, pipe.recv()))
+            pipe.send(_carry_out(env, pipe.recv()))
     with suppress(Exception):
         env.close()
