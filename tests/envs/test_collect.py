@@ -107,10 +107,9 @@ def pretend(monkeypatch: pytest.MonkeyPatch, solved: list[bool]) -> None:
         rows = np.zeros((2, 4), np.float32)
         return Recording(rows, rows, np.zeros(2, np.float32), next(outcomes), frames)
 
-    monkeypatch.setattr(collect, "record", recorded)
-    monkeypatch.setattr(
-        collect, "MetaWorldEnv", Mock(**{"return_value.describe_rendering.return_value": {"canary": "made"}})
-    )
+    env = Mock(action_dim=4, state_dim=4, describe_rendering=lambda: {"canary": "made"})
+    monkeypatch.setattr(collection, "record", recorded)
+    monkeypatch.setattr(collect, "MetaWorldEnv", lambda *_, **__: env)
 
 
 def test_failed_episodes_are_kept_unless_told_otherwise(

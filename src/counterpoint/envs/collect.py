@@ -32,7 +32,10 @@ from pydantic import Field
 
 from counterpoint.config import FrozenConfig
 from counterpoint.data.formats.hdf5.writer import robomimic_about
-from counterpoint.envs.recording import NOTE, Recording, Staging, require_same
+from counterpoint.data.formats.lerobot.writer import LeRobotWriter
+from counterpoint.data.masks.robot import mask_camera
+from counterpoint.envs.base import CameraEnv
+from counterpoint.envs.recording import NOTE, NoisyExpert, Recording, Staging, record, require_same
 from counterpoint.errors import BadInputError, MissingExtraError, require
 from counterpoint.progress import ProgressBar
 
@@ -165,6 +168,21 @@ class Collection(ABC):
         return {split: getattr(self.config, name, 0) for split, name in _COUNTS.items()}
 
     @property
+    def cameras(self) -> tuple[str, ...]:
+        """Names of the data set's cameras."""
+        return tuple(self.config.cameras)
+
+    @property
+    def masks(self) -> tuple[str, ...]:
+        """The cameras that have a mask of the robot."""
+        return ()
+
+    @property
+    def robot(self) -> str:
+        """The robot's name for readers."""
+        raise NotImplementedError
+
+    @property
     def fps(self) -> float:
         """Frames a second of the images, a whole number."""
         raise NotImplementedError
@@ -186,12 +204,22 @@ class Collection(ABC):
     def record(self, env: Any, slot: Slot, seed: int) -> Recording | None:
         """Record one scene; `None` gives it up."""
 
-    @abstractmethod
     def writer(self, folder: Path, info: dict[str, Any]) -> Any:
-        """Return the writer of the data set: `add_episode(*staged)` and `finalize(splits)`, as of `LeRobotWriter`."""
+        """Return the writer of the data set: a `LeRobotWriter`, or another with its `add_episode` and `finalize`."""
+        env, masks = simulation(self, self.tasks[0]), [mask_camera(camera) for camera in self.masks]
+        return LeRobotWriter(
+            folder,
+            fps=self.fps,
+            cameras=dict.fromkeys((*self.cameras, *masks), (self.config.size, self.config.size)),
+            action_dim=env.action_dim,
+            state_dim=env.state_dim,
+            robot_type=self.robot,
+            image_cameras=masks,
+            info=info,
+        )
 
     def staged(self, staging: Staging, slot: Slot) -> tuple[Any, ...]:
-        """Return what the writer takes for an episode."""
+        """Return an episode as the writer takes it."""
         episode = staging.episode(slot.place, self.instruction(slot.task), self.fps)
         return episode, staging.videos(slot.place)
 
@@ -203,6 +231,27 @@ class Collection(ABC):
                 writer.add_episode(*self.staged(staging, slot))
                 bar.advance()
             writer.finalize(split_ranges(self))
+
+
+class ExpertCollection(Collection):
+    """A collection with the scripted expert of a suite's env, by an `ExpertCollectConfig`."""
+
+    exact: ClassVar[int] = 0
+    """Numbers at the end of an action that have no noise."""
+
+    def record(self, env: CameraEnv, slot: Slot, seed: int) -> Recording:
+        """Record one scene."""
+        config = self.config
+        return record(
+            env,
+            NoisyExpert(env, config.noise, exact=self.exact),
+            seed,
+            steps=env.horizon if config.max_steps is None else config.max_steps,
+            after_success=config.after_success,
+            stride=getattr(config, "stride", 1),
+            masks=self.masks,
+            simulator=self.lossless,
+        )
 
 
 def versions(packages: Sequence[str]) -> dict[str, str]:
@@ -226,13 +275,10 @@ def slots(job: Collection) -> list[Slot]:
 
 def split_ranges(job: Collection) -> dict[str, str]:
     """Return split -> `"a:b"`, the indices of its episodes."""
-    ranges, start = {}, 0
-    for split, count in job.counts.items():
-        end = start + count * len(job.tasks)
-        if end > start:
-            ranges[split] = f"{start}:{end}"
-        start = end
-    return ranges
+    places: dict[str, list[int]] = {}
+    for slot in slots(job):
+        places.setdefault(slot.split, []).append(slot.place)
+    return {split: f"{found[0]}:{found[-1] + 1}" for split, found in places.items()}
 
 
 def collect(job: Collection) -> Path:
@@ -416,17 +462,16 @@ def _run(job: Collection, batches: Sequence[Sequence[Slot]]) -> Iterator[None]:
 
 
 def _enter_worker() -> None:
-    """Leave Ctrl-C to the parent, and exit when it does."""
+    """Leave Ctrl-C to the parent, and exit when it does, since a killed parent cannot stop its workers."""
+
+    def exit_with_parent() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            connection.wait([parent.sentinel])
+            os._exit(1)
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
-
-
-def _exit_with_parent() -> None:
-    """Wait for the parent's end: a killed parent cannot stop its workers, which would wait for work for ever."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
+    threading.Thread(target=exit_with_parent, daemon=True).start()
 
 
 def _record_batch(job: Collection, batch: Sequence[Slot]) -> None:

@@ -15,7 +15,6 @@ import tyro
 from pydantic import Field
 
 from counterpoint.data.episode import Array
-from counterpoint.data.formats.lerobot.writer import LeRobotWriter
 from counterpoint.envs.base import CameraEnv
 from counterpoint.envs.collect import (
     Collection,
@@ -179,6 +178,14 @@ class _DMCCollection(Collection):
         return f"collect {self.tasks[0]}"
 
     @property
+    def cameras(self) -> tuple[str, ...]:
+        return (CAMERA_KEY,)
+
+    @property
+    def robot(self) -> str:
+        return self._env().task.domain
+
+    @property
     def fps(self) -> float:
         return float(round(1 / self._env().seconds))  # the dog has 33 1/3
 
@@ -209,18 +216,6 @@ class _DMCCollection(Collection):
         finally:
             actor.close()
         return replace(recorded, frames={CAMERA_KEY: recorded.frames[env.cameras[0]]})
-
-    def writer(self, folder: Path, info: dict[str, Any]) -> LeRobotWriter:
-        env = self._env()
-        return LeRobotWriter(
-            folder,
-            fps=self.fps,
-            cameras={CAMERA_KEY: (self.config.size, self.config.size)},
-            action_dim=env.action_dim,
-            state_dim=env.state_dim,
-            robot_type=env.task.domain,
-            info=info,
-        )
 
     def _env(self) -> DMCEnv:
         env = simulation(self, self.tasks[0])

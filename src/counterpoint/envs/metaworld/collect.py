@@ -7,12 +7,10 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from counterpoint.data.formats.lerobot.writer import LeRobotWriter
 from counterpoint.envs.base import CameraEnv, choose_cameras
-from counterpoint.envs.collect import Collection, ExpertCollectConfig, Names, Slot, collect, simulation
+from counterpoint.envs.collect import ExpertCollectConfig, ExpertCollection, Names, collect, simulation
 from counterpoint.envs.metaworld.env import CAMERAS, CONTROL_HZ, HORIZON, PACKAGES, MetaWorldEnv
 from counterpoint.envs.metaworld.instructions import INSTRUCTIONS, resolve_tasks
-from counterpoint.envs.recording import NoisyExpert, Recording, record
 
 
 class MetaWorldCollectConfig(ExpertCollectConfig):
@@ -57,10 +55,11 @@ def collect_metaworld(config: MetaWorldCollectConfig) -> Path:
     return collect(_MetaWorldCollection(config.model_copy(update=names)))
 
 
-class _MetaWorldCollection(Collection):
+class _MetaWorldCollection(ExpertCollection):
     config: MetaWorldCollectConfig
 
     packages = PACKAGES
+    robot = "sawyer"
 
     def identity(self) -> dict[str, Any]:
         return {**super().identity(), "rendering": simulation(self, self.tasks[0]).describe_rendering()}
@@ -74,20 +73,3 @@ class _MetaWorldCollection(Collection):
 
     def instruction(self, task: str) -> str:
         return INSTRUCTIONS[task]
-
-    def record(self, env: CameraEnv, slot: Slot, seed: int) -> Recording:
-        expert, config = NoisyExpert(env, self.config.noise), self.config
-        return record(
-            env, expert, seed, steps=config.max_steps, after_success=config.after_success, stride=config.stride
-        )
-
-    def writer(self, folder: Path, info: dict[str, Any]) -> LeRobotWriter:
-        return LeRobotWriter(
-            folder,
-            fps=self.fps,
-            cameras=dict.fromkeys(self.config.cameras, (self.config.size, self.config.size)),
-            action_dim=4,
-            state_dim=4,
-            robot_type="sawyer",
-            info=info,
-        )

@@ -8,11 +8,9 @@ from typing import Any, Literal
 from pydantic import Field
 
 from counterpoint.data.formats.hdf5.writer import RobomimicWriter
-from counterpoint.data.formats.lerobot.writer import LeRobotWriter
-from counterpoint.data.masks.robot import mask_camera
 from counterpoint.envs.base import CameraEnv
-from counterpoint.envs.collect import Collection, ExpertCollectConfig, Names, Slot, collect, simulation
-from counterpoint.envs.recording import NoisyExpert, Recording, Staging, record
+from counterpoint.envs.collect import ExpertCollectConfig, ExpertCollection, Names, Slot, collect, simulation
+from counterpoint.envs.recording import Staging
 from counterpoint.envs.robosuite.env import CAMERAS, PACKAGES, RobosuiteEnv
 from counterpoint.envs.robosuite.tasks import CONTROL_HZ, TASKS, resolve_robosuite
 from counterpoint.errors import require
@@ -81,10 +79,18 @@ def collect_robosuite(config: RobosuiteCollectConfig) -> Path:
     return collect(_RobosuiteCollection(checked(config)))
 
 
-class _RobosuiteCollection(Collection):
+class _RobosuiteCollection(ExpertCollection):
     config: RobosuiteCollectConfig
-
     packages = PACKAGES
+    exact = 1
+
+    @property
+    def masks(self) -> tuple[str, ...]:
+        return self.config.masks
+
+    @property
+    def robot(self) -> str:
+        return self.config.robot
 
     @property
     def lossless(self) -> bool:
@@ -113,39 +119,13 @@ class _RobosuiteCollection(Collection):
             mask_parts=config.mask_parts,
         )
 
-    def record(self, env: CameraEnv, slot: Slot, seed: int) -> Recording:
-        expert, config = NoisyExpert(env, self.config.noise, exact=1), self.config
-        return record(
-            env,
-            expert,
-            seed,
-            steps=env.horizon,
-            after_success=config.after_success,
-            masks=config.masks,
-            simulator=self.lossless,
-        )
-
     def staged(self, staging: Staging, slot: Slot) -> tuple[Any, ...]:
         episode, videos = super().staged(staging, slot)
         return episode, staging.arrays(slot.place)["simulation"] if self.lossless else videos
 
-    def writer(self, folder: Path, info: dict[str, Any]) -> LeRobotWriter | RobomimicWriter:
-        config = self.config
-        if self.lossless:
-            return self._robomimic(folder, info)
-        masks = [mask_camera(camera) for camera in config.masks]
-        return LeRobotWriter(
-            folder,
-            fps=CONTROL_HZ,
-            cameras=dict.fromkeys((*config.cameras, *masks), (config.size, config.size)),
-            action_dim=7,
-            state_dim=9,
-            robot_type=config.robot,
-            image_cameras=masks,
-            info=info,
-        )
-
-    def _robomimic(self, folder: Path, info: dict[str, Any]) -> RobomimicWriter:
+    def writer(self, folder: Path, info: dict[str, Any]) -> Any:
+        if not self.lossless:
+            return super().writer(folder, info)
         config, task = self.config, TASKS[self.tasks[0]]
         env = simulation(self, self.tasks[0])
         return RobomimicWriter(
