@@ -79,7 +79,7 @@ def test_pictures_are_drawn_large_and_resized_as_training_stores_are(
 ) -> None:
     monkeypatch.setattr(env, "MetaWorldEnv", Painting)
     task = make_env("metaworld/any@corner", size, render=render, repeat=2)
-    assert task.told == {"repeat": 2}  # type: ignore[attr-defined]
+    assert task.told == {"repeat": 2, "steps": None}  # type: ignore[attr-defined]
     plain = Painting("any", cameras=("corner",), size=render or size, render=None).render()
     observation, _ = task.reset(seed=0)
     for seen in (observation["corner"], task.render()):

@@ -50,11 +50,15 @@ class LiberoEnv(RobosuiteScene):
         chosen = choose_cameras(options.get("cameras"), CAMERAS[:1])
         options["cameras"] = choose_cameras([_IN_DATA.get(name, name) for name in chosen], (), CAMERAS)
         suite, _, which = task.partition("/")
-        expected = f"one of {', '.join(SUITES)}"
-        require(suite in SUITES, f"libero/{task}", f"suite {suite!r}", expected, "say libero/SUITE/TASK")
+        known, hint = f"one of {', '.join(SUITES)}", "say libero/SUITE/TASK"
+        require(suite in SUITES, f"libero/{task}", f"suite {suite!r}", known, hint)
         libero, benchmark, simulation = _import_libero(task)
         tasks = benchmark.get_benchmark_dict()[suite]()
-        number = _number(task, which, tasks.get_task_names())
+        names = tasks.get_task_names()
+        numbered = re.fullmatch(r"\d+", which) and int(which) < len(names)
+        known = f"0 to {len(names) - 1}, or one of {', '.join(names)}"
+        require(numbered or which in names, f"libero/{task}", f"task {which!r}", known, hint)
+        number = int(which) if numbered else names.index(which)
         about = tasks.get_task(number)
         super().__init__(
             f"libero/{suite}/{number}",
@@ -65,15 +69,11 @@ class LiberoEnv(RobosuiteScene):
             horizon=600,
             **options,
         )
-        states, scenes = (
-            Path(libero.get_libero_path(kind)) / about.problem_folder for kind in ("init_states", "bddl_files")
-        )
+        folders = (Path(libero.get_libero_path(kind)) / about.problem_folder for kind in ("init_states", "bddl_files"))
+        states, scenes = folders
         self._states = read_init_states(states / about.init_states_file)
-        self._env = simulation.OffScreenRenderEnv(
-            bddl_file_name=str(scenes / about.bddl_file),
-            use_camera_obs=False,  # images are rendered on request
-            ignore_done=True,
-        )
+        scene = str(scenes / about.bddl_file)
+        self._env = simulation.OffScreenRenderEnv(bddl_file_name=scene, use_camera_obs=False, ignore_done=True)
 
     def state(self) -> Array:
         """Return gripper joints and joint angles, as `Hdf5Store` gives them: float32 [9]."""
@@ -102,19 +102,18 @@ def read_init_states(path: Path) -> Array:
 
     import torch
 
+    # Only the parts of an array of numbers may be built. Files written by numpy 1 name its old module.
+    rebuild: Any = np._core.multiarray._reconstruct  # type: ignore[attr-defined]
+    old = (rebuild, "numpy.core.multiarray._reconstruct")
+    allowed: list[Any] = [np.ndarray, np.dtype, type(np.dtype(np.float64)), rebuild, old]
+    hint = "install LIBERO again, with its init_files"
     try:
-        # Only what an array of numbers is made of may be built. Files written by numpy 1 name its old module.
-        rebuild: Any = np._core.multiarray._reconstruct  # type: ignore[attr-defined]
-        allowed: list[Any] = [np.ndarray, np.dtype, type(np.dtype(np.float64)), rebuild]
-        allowed.append((rebuild, "numpy.core.multiarray._reconstruct"))
         with torch.serialization.safe_globals(allowed):
             states = np.asarray(torch.load(path, weights_only=True), np.float64)
     except (OSError, RuntimeError, ValueError, TypeError, pickle.UnpicklingError) as error:
         found = f"no array of numbers ({type(error).__name__})" if path.is_file() else "no file"
-        raise BadInputError(
-            path, found, "LIBERO's initial states", "install LIBERO again, with its init_files"
-        ) from None
-    require(states.ndim == 2 and len(states), path, states.shape, "[N, n], N at least 1", "install LIBERO again")
+        raise BadInputError(path, found, "LIBERO's initial states", hint) from None
+    require(states.ndim == 2 and len(states), path, states.shape, "[N, n], N at least 1", hint)
     return states
 
 
@@ -131,11 +130,3 @@ def _import_libero(task: str) -> tuple[Any, Any, Any]:
         hint = "run once: echo n | python -c 'import libero.libero'"
         raise BadInputError(f"libero/{task}", found, expected, hint) from None
     return libero, benchmark, simulation
-
-
-def _number(task: str, which: str, names: list[str]) -> int:
-    if re.fullmatch(r"\d+", which) and int(which) < len(names):
-        return int(which)
-    expected = f"0 to {len(names) - 1}, or one of {', '.join(names)}"
-    require(which in names, f"libero/{task}", f"task {which!r}", expected, "say libero/SUITE/TASK")
-    return names.index(which)

@@ -13,9 +13,7 @@ images, masks and dynamics are unverified. For demonstrations run RLBench's own
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from importlib import import_module
-from types import MappingProxyType
 from typing import Any, Unpack
 
 import numpy as np
@@ -33,29 +31,25 @@ CONTROL_HZ = 20.0
 _KNOWN_CAMERAS = (*CAMERAS, "left_shoulder", "right_shoulder", "overhead")
 _ROBOT = "Panda"  # how the names of the arm's and the gripper's shapes begin
 
-
-TASKS: Mapping[str, int] = MappingProxyType(
-    {
-        "close_microwave": 150,
-        "close_drawer": 200,
-        "open_box": 200,
-        "take_lid_off_saucepan": 200,
-        "put_rubbish_in_bin": 300,
-    }
-)
+TASKS = {
+    "close_microwave": 150,
+    "close_drawer": 200,
+    "open_box": 200,
+    "take_lid_off_saucepan": 200,
+    "put_rubbish_in_bin": 300,
+}
 """RLBench's name of a task -> steps of an episode (ICon, Table 4)."""
 
 
 class RLBenchEnv(CameraEnv):
     """One task with the Panda arm.
 
-    What follows `reset(seed)` depends on the seed and the actions, as far as CoppeliaSim's physics repeat themselves.
-
     An action is the pose of the gripper at its end, seven numbers as in `counterpoint.data.formats.rlbench.poses`;
     RLBench moves the arm there by inverse kinematics (`EndEffectorPoseViaIK`), then opens or closes the gripper
     (`Discrete`). A pose that inverse kinematics cannot reach from where the arm is leaves it there: the step is spent.
 
-    RLBench counts success as a reward of 1. A process can run one simulation at a time.
+    RLBench counts success as a reward of 1. Episodes repeat as far as CoppeliaSim's physics do. A process can run one
+    simulation at a time.
 
     Args:
         task: One of `TASKS`.
@@ -103,9 +97,8 @@ class RLBenchEnv(CameraEnv):
 
     def state(self) -> Array:
         """Return joint angles, pose and opening of the gripper: float32 [14], see `unpickle.to_state`."""
-        seen = self._seen
-        joints, pose = np.asarray(seen.joint_positions, float), np.asarray(seen.gripper_pose, float)
-        return to_state(joints, pose, np.asarray(seen.gripper_open, float))
+        parts = (self._seen.joint_positions, self._seen.gripper_pose, self._seen.gripper_open)
+        return to_state(*(np.asarray(part, float) for part in parts))
 
     def masks(self) -> dict[str, Array]:
         """Return the robot's pixels at the rendered size: camera -> bool [size, size]."""

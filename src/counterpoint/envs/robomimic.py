@@ -17,7 +17,7 @@ from counterpoint.data.formats.hdf5.files import CONTROL_HZ, ROBOMIMIC_STATE, en
 from counterpoint.data.formats.hdf5.instructions import HORIZONS, instruction_of
 from counterpoint.envs.base import CameraEnv, Options, choose_cameras, seeded_numpy
 from counterpoint.envs.rendering import choose_backend
-from counterpoint.errors import MissingExtraError, require
+from counterpoint.errors import import_extra, require
 
 _HORIZON = 400  # where robomimic's study has none
 
@@ -58,17 +58,19 @@ class RobomimicEnv(RobosuiteScene):
 
     def __init__(self, task: str, **options: Unpack[Options]) -> None:
         about = _about(task)
-        robosuite = _import_robosuite()
+        choose_backend()
+        robosuite = import_extra("robosuite", "robosuite")
         env_name, kwargs = str(about["env_name"]), about["env_kwargs"]
-        known = robosuite.ALL_ENVIRONMENTS
-        expected = f"a data set, or one of {', '.join(sorted(known))}"
-        hint = "name one of these, or install the package that has it"
-        require(env_name in known, f"robomimic/{task}", f"environment {env_name!r}", expected, hint)
+        every, hint = robosuite.ALL_ENVIRONMENTS, "name one of these, or install the package that has it"
+        expected = f"a data set, or one of {', '.join(sorted(every))}"
+        require(env_name in every, f"robomimic/{task}", f"environment {env_name!r}", expected, hint)
         self._env = robosuite.make(env_name, **_modern(_arguments(kwargs), robosuite.__version__))
         self.versions = {"installed": str(robosuite.__version__)}
         if about.get("env_version"):
             self.versions["recorded"] = str(about["env_version"])
-        chosen = choose_cameras(options.get("cameras"), (_usual_camera(self._env),))
+        known = self._env.sim.model.camera_names
+        usual = next(name for name in ("agentview", "shouldercamera0", "frontview") if name in known)
+        chosen = choose_cameras(options.get("cameras"), (usual,))
         options["cameras"] = [name.removesuffix("_image") for name in chosen]
         self._begin(0)
         super().__init__(
@@ -78,7 +80,7 @@ class RobomimicEnv(RobosuiteScene):
             state_dim=len(self.state()),
             control_hz=float(kwargs.get("control_freq", CONTROL_HZ)),
             horizon=HORIZONS.get(env_name, _HORIZON),
-            known=self._env.sim.model.camera_names,
+            known=known,
             **options,
         )
 
@@ -108,12 +110,8 @@ def _about(task: str) -> dict[str, Any]:
 
 def _arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return the data set's arguments, without a window and without rendered observations."""
-    kept = {
-        key: value
-        for key, value in copy.deepcopy(kwargs).items()
-        if not key.startswith(("camera_", "render_")) and key not in ("lang", "env_lang", "seed")
-    }
-    return kept | {
+    dropped = [key for key in kwargs if key.startswith(("camera_", "render_")) or key in ("lang", "env_lang", "seed")]
+    return {key: value for key, value in copy.deepcopy(kwargs).items() if key not in dropped} | {
         "has_renderer": False,
         "has_offscreen_renderer": True,
         "use_camera_obs": False,
@@ -134,17 +132,3 @@ def _modern(arguments: dict[str, Any], version: str) -> dict[str, Any]:
     robots = arguments.get("robots", "Panda")
     robot = robots if isinstance(robots, str) else robots[0]
     return arguments | {"controller_configs": factory.refactor_composite_controller_config(arm, robot, ["right"])}
-
-
-def _import_robosuite() -> Any:
-    choose_backend()
-    try:
-        import robosuite
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(error.name or "robosuite", "robosuite") from None
-    return robosuite
-
-
-def _usual_camera(env: Any) -> str:
-    """Return robomimic's first camera of the environment."""
-    return next((name for name in ("agentview", "shouldercamera0") if name in env.sim.model.camera_names), "frontview")

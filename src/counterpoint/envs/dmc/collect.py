@@ -87,12 +87,12 @@ class DMCActor:
 
     Args:
         env: The environment.
-        kind: How to act.
+        kind: One of these.
         number: Number of the episode, which decides its skill.
-        planner: The expert's settings; the task's own by default.
-        noise: Noise of the expert.
-        noise_first: Noise of an unskilled exploratory episode.
-        noise_last: Noise of a skilled one.
+        planner: The planner's settings; the task's own by default.
+        noise: Standard deviation of the expert's noise.
+        noise_first: That of an unskilled exploratory episode.
+        noise_last: That of a skilled one.
     """
 
     def __init__(

@@ -10,8 +10,6 @@ off, and images come from `FastRenderer`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Unpack
 
 import numpy as np
@@ -20,7 +18,7 @@ from counterpoint.data.episode import Array
 from counterpoint.envs.base import MujocoEnv, Options, choose_cameras
 from counterpoint.envs.dmc.tasks import TASKS, resolve_dmc_tasks
 from counterpoint.envs.rendering import import_mujoco
-from counterpoint.errors import MissingExtraError, require
+from counterpoint.errors import import_extra, require
 
 ACTION_REPEAT = 2
 """Control steps of the suite that one action lasts."""
@@ -89,7 +87,7 @@ class DMCEnv(MujocoEnv):
         self.environment.reset()
 
     def _advance(self, action: Array) -> tuple[float, bool, bool]:
-        control, total = np.clip(np.asarray(action, np.float64), -1.0, 1.0), 0.0
+        control, total = action.astype(np.float64).clip(-1.0, 1.0), 0.0
         for _ in range(ACTION_REPEAT):
             step = self.environment.step(control)
             total += float(step.reward)
@@ -109,33 +107,17 @@ def import_suite() -> Any:
         BadInputError: When MuJoCo has no rendering backend that works here.
     """
     import_mujoco()
+    chosen = os.environ.get("MUJOCO_GL", "")
+    os.environ["MUJOCO_GL"] = "disable"  # read by the suite's first import; MuJoCo has read it before
     try:
-        with _without_renderer():
-            from dm_control import suite
-    except ModuleNotFoundError:
-        raise MissingExtraError("dm_control", "sim") from None
-    return suite
-
-
-@contextmanager
-def _without_renderer() -> Iterator[None]:
-    """Switch off the suite's renderer, which reads MUJOCO_GL on its first import; MuJoCo has read it before."""
-    chosen = os.environ.get("MUJOCO_GL")
-    os.environ["MUJOCO_GL"] = "disable"
-    try:
-        yield
+        return import_extra("dm_control.suite", "sim")
     finally:
-        if chosen is None:
-            del os.environ["MUJOCO_GL"]
-        else:
-            os.environ["MUJOCO_GL"] = chosen
+        os.environ["MUJOCO_GL"] = chosen
 
 
 def _name_sensors(physics: Any) -> None:
     """Fill the quadruped's cache of sensor names, which dm_control 1.0.28 fills with `np.in1d`: gone from numpy 2.4."""
-    mujoco = import_mujoco()
-    kinds = mujoco.mjtSensor
-    model = physics.model.ptr
+    kinds, model = import_mujoco().mjtSensor, physics.model.ptr
     for wanted in ((kinds.mjSENS_GYRO, kinds.mjSENS_ACCELEROMETER), (kinds.mjSENS_FORCE, kinds.mjSENS_TORQUE)):
         numbers = tuple(int(kind) for kind in wanted)
         names = [model.sensor(i).name for i in range(model.nsensor) if model.sensor_type[i] in numbers]

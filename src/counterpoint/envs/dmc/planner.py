@@ -57,13 +57,13 @@ class TrueModel:
         }
 
     def rewards(self, plans: Array) -> tuple[Array, Array]:
-        """Return the rewards that plans would bring from the task's present state.
+        """Return the suite's rewards and the planner's guides that plans bring from the task's present state.
 
         Args:
             plans: float [B, H, A] in [-1, 1]: H actions, each held for two control steps.
 
         Returns:
-            The suite's rewards and the planner's guide, float64 [B, H] each, summed over an action's control steps.
+            Both float64 [B, H], summed over an action's control steps.
         """
         seen = self._roll(np.repeat(np.asarray(plans, np.float64), ACTION_REPEAT, axis=1))
         reward = self._reward(seen)
@@ -99,7 +99,7 @@ class TrueModel:
 
 
 def _with_sensors(mujoco: Any, env: DMCEnv) -> Any:
-    """Compile the task's model with the sensors that its reward needs."""
+    """Compile the task's model with the sensors that its reward reads."""
     domain = env.task.domain
     suite = importlib.import_module(f"dm_control.suite.{domain}")
     if domain == "quadruped":  # without the terrain and ball of other tasks
@@ -115,9 +115,6 @@ def _with_sensors(mujoco: Any, env: DMCEnv) -> Any:
         sensor.objtype = getattr(mujoco.mjtObj, f"mjOBJ_{object_kind}")
         sensor.objname = target
     return spec.compile()
-
-
-_SMALLEST = 0.05
 
 
 class PlannerConfig(FrozenConfig):
@@ -190,15 +187,14 @@ class Planner:
 
     def _improve(self, plan: Array) -> Array:
         settings = self.config
-        sizes = settings.noise * np.exp(self._rng.uniform(np.log(_SMALLEST), 0, settings.samples))
+        sizes = settings.noise * np.exp(self._rng.uniform(np.log(0.05), 0, settings.samples))
         knots = self._rng.standard_normal((settings.samples, len(self._basis[0]), self._shape[1]))
         disturbances = sizes[:, None, None] * (self._basis @ knots)
         disturbances[0] = 0  # the plan itself
         plans = np.clip(plan + disturbances, -1.0, 1.0)
         rewards, guides = self._model.rewards(plans)
         value = (rewards + guides).sum(axis=1)
-        score = (value - value.max()) / (settings.temperature * max(float(value.std()), 1e-9))
-        weights = np.exp(score)
+        weights = np.exp((value - value.max()) / (settings.temperature * max(float(value.std()), 1e-9)))
         better: Array = np.tensordot(weights / weights.sum(), plans, axes=1)
         return better
 
@@ -208,5 +204,4 @@ def _linear(steps: int, knots: int) -> Array:
     if knots == 1:
         return np.ones((steps, 1))
     places = np.linspace(0, knots - 1, steps)
-    weights: Array = np.maximum(0, 1 - np.abs(places[:, None] - np.arange(knots)))
-    return weights
+    return np.asarray(np.maximum(0, 1 - np.abs(places[:, None] - np.arange(knots))))

@@ -96,25 +96,14 @@ def _acrobot(seen: Readings) -> Any:
     return _tolerance(seen.gap("target", "tip"), bounds=(0, seen.model.site("target").size[0]), margin=1)
 
 
-def _finger_spin(seen: Readings) -> Any:
-    return (seen.positions("hinge_velocity")[..., 0] <= -15.0).astype(np.float64)
-
-
 def _finger_gap(seen: Readings) -> Any:
     """Return the metres between the spinner's tip and the rim of the target; negative inside."""
     return seen.gap("target", "tip", [0, 2]) - float(seen.model.site("target").size[0])
 
 
-def _hopper_height(seen: Readings) -> Any:
-    return seen.positions("torso")[..., 2] - seen.positions("foot")[..., 2]
-
-
-def _hopper_stand(seen: Readings) -> Any:
-    return _tolerance(_hopper_height(seen), (0.6, 2)) * _little_control(seen)
-
-
-def _hopper_hop(seen: Readings) -> Any:
-    return _tolerance(_hopper_height(seen), (0.6, 2)) * _fast(seen.speed, 2.0)
+def _hopper_upright(seen: Readings, **options: Any) -> Any:
+    height = seen.positions("torso")[..., 2] - seen.positions("foot")[..., 2]
+    return _tolerance(height, (0.6, 2), **options)
 
 
 def _walker(seen: Readings, wanted: float) -> Any:
@@ -128,9 +117,8 @@ def _humanoid(seen: Readings, wanted: float) -> Any:
     standing = _tolerance(seen.positions("head")[..., 2], bounds=(1.4, _MOST), margin=0.35)
     upright = _at_least(seen.positions("torso_z")[..., 2], 0.9, 1.9)
     velocity = seen.positions("torso_subtreelinvel")[..., :2]
-    if wanted == 0:
-        moving = _tolerance(velocity, margin=2).mean(axis=-1)
-    else:
+    moving = _tolerance(velocity, margin=2).mean(axis=-1)
+    if wanted > 0:
         moving = (5 * _at_least(np.linalg.norm(velocity, axis=-1), wanted, wanted) + 1) / 6
     return _little_control(seen) * standing * upright * moving
 
@@ -172,9 +160,9 @@ def _quadruped(seen: Readings, wanted: float) -> Any:
 REWARDS: dict[str, Reward] = {
     "acrobot-swingup": _acrobot,
     "finger-turn_hard": lambda seen: (_finger_gap(seen) <= 0).astype(np.float64),
-    "finger-spin": _finger_spin,
-    "hopper-stand": _hopper_stand,
-    "hopper-hop": _hopper_hop,
+    "finger-spin": lambda seen: (seen.positions("hinge_velocity")[..., 0] <= -15.0).astype(np.float64),
+    "hopper-stand": lambda seen: _hopper_upright(seen) * _little_control(seen),
+    "hopper-hop": lambda seen: _hopper_upright(seen) * _fast(seen.speed, 2.0),
     "walker-stand": partial(_walker, wanted=0),
     "walker-walk": partial(_walker, wanted=1),
     "walker-run": partial(_walker, wanted=8),
@@ -193,24 +181,16 @@ REWARDS: dict[str, Reward] = {
 
 
 def _hopper_guide(seen: Readings) -> Any:
-    return 0.3 * _tolerance(_hopper_height(seen), (0.6, 2), margin=0.6, value_at_margin=0, sigmoid="linear")
-
-
-def _finger_turn_guide(seen: Readings) -> Any:
-    return 0.3 * _tolerance(_finger_gap(seen), (-_MOST, 0), margin=0.3, sigmoid="long_tail")
-
-
-def _cup_guide(seen: Readings) -> Any:
-    return 0.2 * _tolerance(seen.gap("target", "ball"), (0, 0), margin=0.3, sigmoid="long_tail")
+    return 0.3 * _hopper_upright(seen, margin=0.6, value_at_margin=0, sigmoid="linear")
 
 
 GUIDES: dict[str, Reward] = {
     "acrobot-swingup": lambda seen: 0.2 * (1 - seen.gap("target", "tip") / 4),
-    "finger-turn_hard": _finger_turn_guide,
+    "finger-turn_hard": lambda seen: 0.3 * _tolerance(_finger_gap(seen), (-_MOST, 0), margin=0.3, sigmoid="long_tail"),
     "finger-spin": lambda seen: 0.3 * np.clip(-seen.positions("hinge_velocity")[..., 0] / 15, -1, 1),
     "hopper-stand": _hopper_guide,
     "hopper-hop": lambda seen: _hopper_guide(seen) * (1 + _fast(seen.speed, 2.0)),
-    "cup-catch": _cup_guide,
+    "cup-catch": lambda seen: 0.2 * _tolerance(seen.gap("target", "ball"), margin=0.3, sigmoid="long_tail"),
     "reacher-hard": lambda seen: 0.3 * _reacher(seen, margin=0.1, sigmoid="long_tail"),
 }
 """Task -> the planner's addition to the reward of a control step: float64 [B, T], 0.6 at most."""

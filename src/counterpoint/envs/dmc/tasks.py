@@ -52,9 +52,6 @@ INSTRUCTIONS = {
 }
 """Name -> the task in words."""
 
-_SUITE_NAMES = {"cup": "ball_in_cup"}
-_CAMERAS = {"quadruped": 2}  # as in DrQ-v2's dmc.py; everywhere else camera 0, the dog's too
-
 
 @dataclass(frozen=True, slots=True)
 class SuiteTask:
@@ -62,26 +59,30 @@ class SuiteTask:
 
     Attributes:
         name: Our name, such as `cup-catch`.
-        domain: The suite's domain, such as `ball_in_cup`.
-        task: The suite's task, such as `catch`.
-        camera: Number of the usual camera.
         instruction: The task in words.
     """
 
     name: str
-    domain: str
-    task: str
-    camera: int
     instruction: str
 
+    @property
+    def domain(self) -> str:
+        """The suite's domain, such as `ball_in_cup`."""
+        domain = self.name.partition("-")[0]
+        return "ball_in_cup" if domain == "cup" else domain
 
-def _suite_task(name: str, instruction: str) -> SuiteTask:
-    domain, _, task = name.partition("-")
-    domain = _SUITE_NAMES.get(domain, domain)
-    return SuiteTask(name, domain, task, _CAMERAS.get(domain, 0), instruction)
+    @property
+    def task(self) -> str:
+        """The suite's task, such as `catch`."""
+        return self.name.partition("-")[2]
+
+    @property
+    def camera(self) -> int:
+        """Number of the usual camera, as in DrQ-v2's `dmc.py`; the dog's too."""
+        return 2 if self.domain == "quadruped" else 0
 
 
-TASKS = {name: _suite_task(name, instruction) for name, instruction in INSTRUCTIONS.items()}
+TASKS = {name: SuiteTask(name, instruction) for name, instruction in INSTRUCTIONS.items()}
 """Name -> task."""
 
 

@@ -31,19 +31,12 @@ from counterpoint.envs.collect import CollectConfig, Collection, Slot, collect, 
 from counterpoint.envs.goal.env import Env, EnvConfig, make_goal_env
 from counterpoint.envs.goal.mazes import Cell, MazeGrid, WaypointController
 from counterpoint.envs.recording import NOTE, Recording, Staging
-from counterpoint.errors import BadInputError, require
+from counterpoint.errors import require
 
 
 @dataclass(frozen=True)
 class StitchPlan:
-    """A maze cut in two overlapping parts.
-
-    Attributes:
-        start: The cell where evaluation starts.
-        goal: The cell where it ends.
-        near: Cells of the start's part.
-        far: Cells of the goal's part.
-    """
+    """A maze cut in two overlapping parts: the cells where evaluation starts and ends, and those of their parts."""
 
     start: Cell
     goal: Cell
@@ -71,27 +64,25 @@ def plan_stitching(
         BadInputError: When start and goal are not free, connected and far enough from one another: the goal two
             cells beyond the overlap at least, so that being near the goal is not being in the overlap.
     """
-    hint = "choose other cells or less overlap"
+    where, hint = "stitching", "choose other cells or less overlap"
     start = grid.free[0] if start is None else start
-    require(start in grid.free, "stitching", f"the start {start}", "a free cell, as (row, column)", hint)
+    require(start in grid.free, where, f"the start {start}", "a free cell, as (row, column)", hint)
     distances = grid.distances(start)
     goal = max(distances, key=lambda cell: (distances[cell], (-cell[0], -cell[1]))) if goal is None else goal
-    require(goal in distances, "stitching", f"the goal {goal}", f"a cell that can be reached from {start}", hint)
-    middle = distances[goal] // 2
-    first, last = middle - overlap, middle + overlap
+    require(goal in distances, where, f"the goal {goal}", f"a cell that can be reached from {start}", hint)
+    first, last = distances[goal] // 2 - overlap, distances[goal] // 2 + overlap
     found = f"{distances[goal]} cells between start and goal, and an overlap of {2 * overlap + 1}"
     expected = "the start outside the overlap and the goal two cells beyond it"
-    require(first >= 1 and distances[goal] >= last + 2, "stitching", found, expected, hint)
+    require(first >= 1 and distances[goal] >= last + 2, where, found, expected, hint)
     near = tuple(cell for cell in distances if distances[cell] <= last)
     far = tuple(grid.distances(goal, [cell for cell in distances if distances[cell] >= first]))
     return StitchPlan(start, goal, near, far)
 
 
 def joining_episodes(episodes: Iterable[GoalEpisode], grid: MazeGrid, plan: StitchPlan) -> list[int]:
-    """Return the numbers of the episodes that were on both sides of the overlap, which none should be."""
-    near, far = set(plan.near), set(plan.far)
+    """Return the numbers of the episodes that were on both sides of the overlap."""
     visited = [set(grid.cells_of(episode.achieved)) for episode in episodes]
-    return [number for number, cells in enumerate(visited) if cells - far and cells - near]
+    return [number for number, cells in enumerate(visited) if cells - set(plan.far) and cells - set(plan.near)]
 
 
 def refuse_joined(episodes: Iterable[GoalEpisode], grid: MazeGrid, plan: StitchPlan) -> None:
@@ -101,10 +92,10 @@ def refuse_joined(episodes: Iterable[GoalEpisode], grid: MazeGrid, plan: StitchP
         BadInputError: When one does; the first is named.
     """
     joining = joining_episodes(episodes, grid, plan)
-    if joining:
-        found = f"a trajectory that was on both sides ({len(joining)} such episodes)"
-        expected = "trajectories that stay on the start's or on the goal's side of the overlap"
-        raise BadInputError(f"episode {joining[0]}", found, expected, "record the data with the suite `stitch`")
+    found, expected = f"a trajectory that was on both sides ({len(joining)} such episodes)", "trajectories on one side"
+    require(
+        not joining, f"episode {min(joining, default=0)}", found, expected, "record the data with the suite `stitch`"
+    )
 
 
 class PointMazeCollect(CollectConfig):

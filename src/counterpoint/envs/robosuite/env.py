@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, Unpack
 
 import numpy as np
@@ -28,17 +27,13 @@ from counterpoint.envs.robosuite.tasks import CONTROL_HZ, TASKS, resolve_robosui
 from counterpoint.errors import MissingExtraError, require
 
 MASK_PARTS = {"arm": "robot", "gripper": "gripper", "mount": "fixed_mount"}
-"""A part of the robot -> the beginning of its bodies' names, before the robot's number: `gripper0_right_leftfinger`.
-
-The arm with its links and hand, the gripper with its fingers, and the pedestal that the arm is mounted on.
-"""
+"""A part of the robot -> the beginning of its bodies' names, before the robot's number: `gripper0_right_leftfinger`."""
 CAMERAS = ("agentview", "robot0_eye_in_hand")
 """The usual cameras: a third person's and the wrist's."""
 
 PACKAGES = ("robosuite", "mujoco", "numpy")
 """Packages whose versions decide states and pixels."""
 
-_COLLISION = (0,)  # group of the geoms that collide, which robosuite does not draw
 _ROUNDING = 1e-4  # beyond [-1, 1]
 
 
@@ -68,7 +63,7 @@ class RobosuiteEnv(MujocoEnv):
         MissingExtraError: When robosuite is not installed.
     """
 
-    hidden = _COLLISION
+    hidden = (0,)  # the geoms that collide, which robosuite does not render
     canary = "robosuite/Lift"
     _advised: Array | None = None
 
@@ -81,9 +76,9 @@ class RobosuiteEnv(MujocoEnv):
         **options: Unpack[Options],
     ) -> None:
         self.task, self.robot = resolve_robosuite(task, robot)
-        wrong = [part for part in mask_parts if part not in MASK_PARTS]
+        wrong = [repr(part) for part in mask_parts if part not in MASK_PARTS]
         expected = f"some of {', '.join(MASK_PARTS)}"
-        require(mask_parts and not wrong, "mask_parts", wrong or "none", expected, "choose from these")
+        require(mask_parts and not wrong, "mask_parts", ", ".join(wrong) or "none", expected, "choose from these")
         self.env = _make(self.task, self.robot)
         spec = TASKS[self.task]
         super().__init__(
@@ -152,12 +147,7 @@ class RobosuiteEnv(MujocoEnv):
 
 
 def robot_geoms(model: Any, parts: Sequence[str]) -> Array:
-    """Return the geoms that belong to parts of the robot: bool [G + 1], the last, for no geom, False.
-
-    Args:
-        model: A `mujoco.MjModel` of robosuite's, with G geoms.
-        parts: Some of `MASK_PARTS`.
-    """
+    """Return which of a model's G geoms belong to some `MASK_PARTS`: bool [G + 1], the last, for no geom, False."""
     found = [re.match(r"([a-z_]+)\d", model.body(number).name) for number in range(model.nbody)]
     owned = np.array([match is not None and match[1] in [MASK_PARTS[part] for part in parts] for match in found])
     return np.append(owned[model.geom_bodyid], False)
@@ -166,15 +156,14 @@ def robot_geoms(model: Any, parts: Sequence[str]) -> Array:
 def _make(task: str, robot: str) -> Any:
     """Build robosuite's environment, without its remarks on private settings and optional packages."""
     import_mujoco()
-    with _quiet():
-        try:
-            import robosuite
-        except ModuleNotFoundError as error:
-            raise MissingExtraError(error.name or "robosuite", "robosuite") from None
-        if TASKS[task].ours:
-            import counterpoint.envs.robosuite.table  # noqa: F401 (registers it)
+    logger = logging.getLogger("robosuite_logs")
+    logger.addFilter(_important)
+    try:
+        import robosuite
         from robosuite.controllers import load_composite_controller_config
 
+        if TASKS[task].ours:
+            import counterpoint.envs.robosuite.table  # noqa: F401 (registers it)
         with seeded_numpy(0):  # robosuite samples sizes of objects while it makes them
             return robosuite.make(
                 task,
@@ -188,18 +177,11 @@ def _make(task: str, robot: str) -> Any:
                 ignore_done=True,
                 hard_reset=False,
             )
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Drop what robosuite logs below an error."""
-    logger = logging.getLogger("robosuite_logs")
-
-    def errors(record: logging.LogRecord) -> bool:
-        return record.levelno >= logging.ERROR
-
-    logger.addFilter(errors)
-    try:
-        yield
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(error.name or "robosuite", "robosuite") from None
     finally:
-        logger.removeFilter(errors)
+        logger.removeFilter(_important)
+
+
+def _important(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.ERROR

@@ -28,8 +28,7 @@ def rotation_vector(rotation: Array) -> Array:
     """Return axis times angle of a rotation matrix: [3]."""
     from scipy.spatial.transform import Rotation
 
-    vector: Array = Rotation.from_matrix(rotation).as_rotvec()
-    return vector
+    return np.asarray(Rotation.from_matrix(rotation).as_rotvec())
 
 
 def pointing_down(closing: Array) -> Array:
@@ -61,15 +60,14 @@ class Hand:
     @property
     def rotation(self) -> Array:
         """The grip site's [3, 3], whose columns are x along which the fingers close, y, and z out of the hand."""
-        rotation: Array = self._env.sim.data.site_xmat[self._site].reshape(3, 3)
-        return rotation
+        return np.array(self._env.sim.data.site_xmat[self._site]).reshape(3, 3)
 
     def towards(self, position: Array, rotation: Array, gripper: float, *, speed: float = SPEED) -> Array:
-        """Return the action that brings the hand nearer to a pose: float64 [7] in [-1, 1].
+        """Return the action that brings the grip site nearer to a position [3] and rotation [3, 3]: float64 [7].
 
         Args:
-            position: Position of the grip site: [3].
-            rotation: Its rotation: [3, 3].
+            position: In metres, in the world.
+            rotation: In the world.
             gripper: Above 0 closes, below opens.
             speed: The largest displacement commanded, 1 at most.
         """
@@ -83,18 +81,14 @@ class Hand:
         return 0.0 if abs(off) < self._width_band else (OPEN if off > 0 else CLOSE)
 
     def askew(self, line: Array) -> float:
-        """Return the turn about the vertical, in radians, that lays the line of the fingers along another line.
-
-        A line has no direction, so the turn is at most a right angle.
-        """
+        """Return the turn about the vertical that lays the fingers along another line: at most pi / 2 radians."""
         now = self._between_pads
         angle = np.arctan2(now[0] * line[1] - now[1] * line[0], now[:2] @ line[:2])
         return float((angle + np.pi / 2) % np.pi - np.pi / 2)
 
     def turn(self, line: Array) -> Array:
         """Return the rotation of an action that points the hand down and its fingers along a line: float64 [3]."""
-        turn: Array = (np.cross(self.rotation[:, 2], -UP) + self.askew(line) * UP) / self._swung
-        return turn
+        return np.asarray((np.cross(self.rotation[:, 2], -UP) + self.askew(line) * UP) / self._swung)
 
     @property
     def _between_pads(self) -> Array:
@@ -165,7 +159,7 @@ class _Picker(_Expert):
         return self.hand.towards(self.position + above * UP, rotation, OPEN)
 
     def held(self) -> bool:
-        """Return whether both fingers touch the cube, and it is between them."""
+        """Return True when both fingers touch the cube, and it is between them."""
         arm = self.env.robots[0]
         touched = self.env._check_grasp(gripper=arm.gripper[arm.arms[0]], object_geoms=self._cube)
         return bool(touched) and float(np.linalg.norm(self.position - self.hand.position)) < 2 * self.near
@@ -180,13 +174,11 @@ class _Picker(_Expert):
         if self._along is None and beside is not None:
             way = beside - self.position
             fit = fit - 2.0 * (np.abs(axes @ way) / np.linalg.norm(way) > np.sqrt(0.5))
-        chosen: Array = axes[fit.argmax()]
-        self._along = chosen
-        return chosen
+        self._along = np.asarray(axes[fit.argmax()])
+        return self._along
 
     def _of_body(self, values: Array) -> Array:
-        value: Array = values[self.env.sim.model.body_name2id(self._cube.root_body)]
-        return value
+        return np.asarray(values[self.env.sim.model.body_name2id(self._cube.root_body)])
 
 
 class LiftExpert(_Picker):
@@ -277,8 +269,6 @@ class DoorExpert(_Expert):
 
     def _lever(self, turned: float, opened: float) -> tuple[Array, Array]:
         """Return the grip's pose once the lever and the door have turned further: position [3], rotation [3, 3]."""
-        from scipy.spatial.transform import Rotation
-
         sim = self.env.sim
         latch = sim.model.body_name2id(self.env.door.latch_body)
         frame = sim.data.body_xmat[latch].reshape(3, 3)
@@ -288,7 +278,7 @@ class DoorExpert(_Expert):
         for joint, angle in (("latch_joint", turned), ("hinge", opened)):
             number = sim.model.joint_name2id(self.env.door.naming_prefix + joint)
             anchor, axis = sim.data._data.xanchor[number], sim.data._data.xaxis[number]
-            further = Rotation.from_rotvec(angle * axis).as_matrix()
+            further = _rotation(axis, angle).as_matrix()
             position, rotation = anchor + further @ (position - anchor), further @ rotation
         return position, rotation
 
@@ -323,7 +313,7 @@ class OpenBoxExpert(_Expert):
         self._closed = self._closed + 1 if near else 0
         above = abs(self.hand.askew(across)) < self.skew and along < self.along and abs(away @ across) < self.across
         if self._closed > self.closing:
-            move = (point + _rotated(bar - point, axis, self.lead) - hand) / self.slow
+            move = (point + _rotation(axis, self.lead).apply(bar - point) - hand) / self.slow
             move = move.clip(-self.led, self.led) * (self.env.joint < self.wide)
         elif self._closed or above:
             move = (bar - hand) / self.slow
@@ -335,11 +325,10 @@ class OpenBoxExpert(_Expert):
         return np.append(pose, CLOSE if self._closed else OPEN)
 
 
-def _rotated(vector: Array, axis: Array, angle: float) -> Array:
-    """Rotate a vector about an axis by Rodrigues' formula."""
-    along = (vector @ axis) * axis
-    turned: Array = along + np.cos(angle) * (vector - along) + np.sin(angle) * np.cross(axis, vector)
-    return turned
+def _rotation(axis: Array, angle: float) -> Any:
+    from scipy.spatial.transform import Rotation
+
+    return Rotation.from_rotvec(angle * axis)
 
 
 class CloseDrawerExpert(_Expert):

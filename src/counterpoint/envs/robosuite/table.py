@@ -1,9 +1,9 @@
 """robosuite tasks of our own, `OpenBox` and `CloseDrawer`: one articulated object on the table.
 
-robosuite has a door and nothing else that is hinged or slides. The tasks are built like RLBench's of these names (James
-et al. 2020), on which ICon's ablations were made: an object placed anew in each episode, a reward of 1 once it is open
-or shut and of 0 before. An object is an MJCF file of `assets/` in robosuite's form (a body named `object`, sites that
-mark its extent, geoms of group 0 that collide). Importing this module imports robosuite and registers the tasks there.
+They are built like RLBench's of these names (James et al. 2020), on which ICon's ablations were made: an object placed
+anew in each episode, a reward of 1 once it is open or shut and of 0 before. An object is an MJCF file of `assets/` in
+robosuite's form (a body named `object`, sites that mark its extent, geoms of group 0 that collide). Importing this
+module imports robosuite and registers the tasks there.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class TableTask(ManipulationEnv):  # type: ignore[misc]
 
     Args:
         robots: A single-arm robot of robosuite, such as `Panda`.
-        use_object_obs: Whether observations include the object.
+        use_object_obs: Let observations include the object.
         **arguments: robosuite's own, as of its `Lift`.
     """
 
@@ -52,6 +52,8 @@ class TableTask(ManipulationEnv):  # type: ignore[misc]
     """Bounds of the object's x and y on the table, in metres (the robot is at -0.56), and of its turn, in radians."""
     joint_range: ClassVar[Bounds] = (0.0, 0.0)
     """Bounds of the joint at reset, in metres or radians."""
+    observed: ClassVar[dict[str, str]]
+    """robosuite's name of an observation -> the attribute that holds it."""
 
     def __init__(self, robots: Any, use_object_obs: bool = True, **arguments: Any) -> None:
         self.use_object_obs = use_object_obs
@@ -74,10 +76,6 @@ class TableTask(ManipulationEnv):  # type: ignore[misc]
         """Return 1 when the task is solved, 0 otherwise."""
         return float(self._check_success())
 
-    def readings(self) -> dict[str, Any]:
-        """Return robosuite's observations of the object: name -> a function without arguments to an array."""
-        raise NotImplementedError
-
     def _load_model(self) -> None:
         super()._load_model()
         robot = self.robots[0].robot_model
@@ -97,11 +95,11 @@ class TableTask(ManipulationEnv):  # type: ignore[misc]
 
     def _setup_observables(self) -> dict[str, Any]:
         observables: dict[str, Any] = super()._setup_observables()
-        for name, function in self.readings().items() if self.use_object_obs else ():
+        for name, attribute in self.observed.items() if self.use_object_obs else ():
 
             @sensor(modality="object")  # type: ignore[untyped-decorator]
-            def reading(_: Any, function: Any = function) -> Any:
-                return function()
+            def reading(_: Any, attribute: str = attribute) -> Array:
+                return np.atleast_1d(getattr(self, attribute))
 
             observables[name] = Observable(name=name, sensor=reading, sampling_rate=self.control_freq)
         return observables
@@ -126,6 +124,7 @@ class OpenBox(TableTask):
 
     asset = "box.xml"
     within = ((-0.04, 0.08), (-0.02, 0.10), (-0.35, 0.35))
+    observed: ClassVar = {"bar_pos": "bar", "lid_angle": "joint"}
     solved_from = np.pi / 3
 
     @property
@@ -138,10 +137,6 @@ class OpenBox(TableTask):
         """A point of the hinge and its direction, about which the lid opens."""
         return self.site("hinge"), -self.axis(0)
 
-    def readings(self) -> dict[str, Any]:
-        """Return the lid's bar and angle."""
-        return {"bar_pos": lambda: self.bar, "lid_angle": lambda: np.array([self.joint])}
-
     def _check_success(self) -> bool:
         return bool(self.joint >= self.solved_from)
 
@@ -152,6 +147,7 @@ class CloseDrawer(TableTask):
     asset = "drawer.xml"
     within = ((-0.06, 0.08), (0.12, 0.20), (-0.35, 0.35))
     joint_range = (0.08, 0.12)
+    observed: ClassVar = {"handle_pos": "handle", "drawer_opening": "joint"}
     solved_to = 0.01
 
     @property
@@ -163,10 +159,6 @@ class CloseDrawer(TableTask):
     def outward(self) -> Array:
         """The direction in which the drawer slides out."""
         return -self.axis(1)
-
-    def readings(self) -> dict[str, Any]:
-        """Return the drawer's handle and opening."""
-        return {"handle_pos": lambda: self.handle, "drawer_opening": lambda: np.array([self.joint])}
 
     def _check_success(self) -> bool:
         return self.joint <= self.solved_to

@@ -20,13 +20,7 @@ ROBOTS = ("Panda", "Kinova3", "IIWA")
 
 @dataclass(frozen=True, slots=True)
 class RobosuiteSpec:
-    """A task of robosuite.
-
-    Attributes:
-        instruction: The task in words.
-        horizon: Steps of an episode.
-        ours: Whether `counterpoint.envs.robosuite.table` registers it.
-    """
+    """A task in words, the steps of an episode, and whether `counterpoint.envs.robosuite.table` registers it."""
 
     instruction: str
     horizon: int
