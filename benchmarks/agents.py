@@ -129,8 +129,10 @@ def jax_update(batch: dict[str, Tensor]) -> Candidate:
     compiled = jax.jit(step, donate_argnums=0)
     inputs = {key: jnp.array(value.numpy()) for key, value in batch.items()}
 
+    steps = iter(range(10**9))
+
     def run() -> dict[str, float]:
-        noise = agent.noise(len(batch["action"]), agent.generator)
+        noise = agent.noise(len(batch["action"]), agent.generator("update", next(steps)))
         state[0], losses = compiled(state[0], inputs, *(jnp.array(value.numpy()) for value in noise.values()))
         jax.block_until_ready(state[0])
         return {"critic/loss": float(losses[0]), "actor/loss": float(losses[1])}

@@ -12,7 +12,7 @@ from counterpoint.agents.base import FiniteCheck, descend, soft_update
 from counterpoint.data.episode import Spaces
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import NonFiniteError
-from tests.agents.baseline_batches import SMALL, STATE, batch_of, context
+from tests.agents.baseline_batches import SMALL, STATE, acted, batch_of, context, parameters, situations
 from tests.agents.point_world import AGENTS as CONTRASTIVE
 from tests.agents.point_world import point_batch, small_agent
 
@@ -103,6 +103,20 @@ def test_neither_is_made_after_a_loss_that_was_not_finite(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", AGENTS)
+def test_chance_depends_on_the_seed_and_the_step_alone(name: str) -> None:
+    one, other = (make_agent({"name": name, "hidden": SMALL}, STATE, seed=5) for _ in range(2))
+    batch = batch_of(STATE, K=context(one))
+    other.evaluate(batch)
+    acted(other, *situations(STATE), explore=True)
+    assert (one.acts, other.acts) == (0, 1)
+    for agent in (one, other):
+        agent.update(batch, 3)
+    assert all(torch.equal(value, parameters(other)[key]) for key, value in parameters(one).items())
+    draws = [torch.rand(4, generator=one.generator(*key)) for key in (("update", 3), ("update", 4), ("act", 3))]
+    assert len({tuple(draw.tolist()) for draw in draws}) == 3
+
+
+@pytest.mark.parametrize("name", AGENTS)
 @pytest.mark.parametrize("hidden", [[], [64, 0], [-3]])
 def test_hidden_layers_must_exist(name: str, hidden: list[int]) -> None:
     with pytest.raises(BadInputError, match="hidden"):
@@ -142,7 +156,7 @@ def test_the_losses_are_one_graph_with_the_plain_losses_gradients(name: str) -> 
     agent = make_agent({"name": name, "hidden": SMALL}, STATE)
     if name == "decision_transformer":
         agent.modules["actor"].eval()
-    batch = agent._inputs(batch_of(STATE, K=context(agent)), agent.generator)
+    batch = agent._inputs(batch_of(STATE, K=context(agent)), agent.generator("update", 0))
     compiled = torch.compile(agent._autocast_losses, backend="aot_eager", fullgraph=True)
     parameters = [p for module in agent.modules.values() for p in module.parameters() if p.requires_grad]
     found, expected = compiled(batch), agent._autocast_losses(batch)

@@ -55,7 +55,7 @@ def test_images_are_reached_when_equal() -> None:
 
 def test_the_stated_share_of_goals_is_relabelled() -> None:
     agent, batch = make(), batch_of(STATE, 20_000)
-    relabelled = agent.noise(20_000, agent.generator)["relabelled"]
+    relabelled = agent.noise(20_000, agent.generator("update", 0))["relabelled"]
     assert relabelled.float().mean().item() == pytest.approx(0.8, abs=0.015)
     goals = hindsight_goals(batch["goal"], batch["future_goal"], relabelled)
     for row in range(50):

@@ -17,6 +17,7 @@ An agent reads a batch of B transitions with some of these keys:
 from __future__ import annotations
 
 import copy
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
@@ -92,8 +93,8 @@ class FiniteCheck:
 class Agent(ABC):
     """A goal-conditioned agent: a `Learner` (`update`, `evaluate`, `state`, `load_state`, `exports`) that can `act`.
 
-    A subclass declares its networks in `build` and computes its losses in `losses`. All random numbers come from
-    `generator`, so that `state` is all that the next update depends on.
+    A subclass declares its networks in `build` and computes its losses in `losses`. All random numbers of
+    an update and of an action come from `generator`, so that a checkpoint holds no generator.
 
     Args:
         config: The agent's configuration.
@@ -123,7 +124,7 @@ class Agent(ABC):
         refused = self.continuous_only and spaces.discrete
         require(not refused, f"agent {self.name!r}", found, "continuous actions in [-1, 1]", hint)
         self.config, self.spaces, self.device = config, spaces, torch.device(device)
-        self.generator = torch.Generator(self.device).manual_seed(seed)
+        self.seed, self.acts = seed, 0
         self.modules: dict[str, nn.Module] = {}
         self.optimizers: dict[str, Optimizer] = {}
         self.targets: dict[str, float] = {}
@@ -157,12 +158,24 @@ class Agent(ABC):
         """
 
     @abstractmethod
-    def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: bool) -> Tensor:
-        """Return the actions of n rows, [n, A] or int64 [n], for tensors on the agent's device, without gradients."""
+    def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: torch.Generator | None) -> Tensor:
+        """Return the actions of n rows, [n, A] or int64 [n], for tensors on the agent's device, without gradients.
+
+        Args:
+            observation: Observations [n, *O].
+            goal: Goals [n, *G].
+            rows: Rows that they come from.
+            explore: Generator of samples from the policy; `None` for its mode.
+        """
 
     def sampling(self) -> Spec:
         """Return the keys that a batch must hold and the distribution of its futures."""
         return Spec.transitions(self.reads, discount=self.config.discount)
+
+    def generator(self, name: str, number: int) -> torch.Generator:
+        """Return a generator on the agent's device that depends on the agent's seed, a name and a number alone."""
+        words = np.random.SeedSequence([self.seed, zlib.crc32(name.encode()), number]).generate_state(1, np.uint64)
+        return torch.Generator(self.device).manual_seed(int(words[0] >> 1))
 
     def noise(self, rows: int, generator: torch.Generator) -> dict[str, Tensor]:
         """Sample the random numbers of one update of `rows` transitions, as further keys of its batch."""
@@ -182,7 +195,7 @@ class Agent(ABC):
             NonFiniteError: When a loss is not finite: at once on a CPU, with parameters untouched; within 100 updates
                 elsewhere, and whenever the agent is saved.
         """
-        losses = (self._compiled or self._autocast_losses)(self._inputs(batch, self.generator))
+        losses = (self._compiled or self._autocast_losses)(self._inputs(batch, self.generator("update", step)))
         metrics = {name: value.detach().clone() for name, value in losses.items()}
         self.finite.add({name: metrics[f"{name}/loss"] for name in self.optimizers}, step)
         if self.critic_alone(step):
@@ -195,8 +208,8 @@ class Agent(ABC):
 
     @torch.no_grad()
     def evaluate(self, batch: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return the metrics on a batch; changes nothing, the random state included."""
-        metrics = self._autocast_losses(self._inputs(batch, self.generator.clone_state()))
+        """Return the metrics on a batch; changes nothing."""
+        metrics = self._autocast_losses(self._inputs(batch, self.generator("evaluate", 0)))
         return {name: float(value) for name, value in metrics.items()}
 
     @torch.no_grad()
@@ -214,7 +227,8 @@ class Agent(ABC):
             BadInputError: As `tensors`.
         """
         inputs = self.tensors(observation["observation"], observation["desired_goal"])
-        action = self.choose(*inputs, rows, explore).cpu().numpy()
+        self.acts += explore
+        action = self.choose(*inputs, rows, self.generator("act", self.acts) if explore else None).cpu().numpy()
         return action if self.spaces.discrete else action.astype(np.float32)
 
     def tensors(self, observation: NDArray[Any], goal: NDArray[Any]) -> tuple[Tensor, Tensor]:
@@ -253,7 +267,8 @@ class Agent(ABC):
             "agent": self.name,
             "modules": {name: dict(module.state_dict()) for name, module in self.modules.items()},
             "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
-            "generator": self.generator.get_state(),
+            "seed": self.seed,
+            "acts": self.acts,
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -274,7 +289,7 @@ class Agent(ABC):
             expected = f"{self.name} for observations {self.spaces.observation} and goals {self.spaces.goal}"
             hint = "use the environment and the widths of the run that wrote it"
             raise BadInputError("checkpoint", f"networks that do not fit ({reason})", expected, hint) from None
-        self.generator.set_state(state["generator"].cpu())
+        self.seed, self.acts = state["seed"], state["acts"]
 
     def exports(self) -> dict[str, nn.Module]:
         """Return the modules a user keeps, by name.
@@ -284,14 +299,6 @@ class Agent(ABC):
         """
         self._check_finite()
         return dict(self.modules)
-
-    def normal(self, *shape: int, generator: torch.Generator | None = None) -> Tensor:
-        """Sample standard normal numbers from the agent's generator, or from the one given."""
-        return torch.randn(shape, generator=generator or self.generator, device=self.device)
-
-    def noisy(self, action: Tensor, scale: float | Tensor) -> Tensor:
-        """Add Gaussian noise of standard deviation `scale` to actions and clip them to [-1, 1]."""
-        return (action + scale * self.normal(*action.shape)).clamp(-1, 1)
 
     def _inputs(self, batch: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
         moved = {key: batch[key].to(self.device, non_blocking=True) for key in self.reads}
@@ -307,6 +314,12 @@ class Agent(ABC):
             values = [value.isfinite().all() for value in module.state_dict().values() if value.is_floating_point()]
             if values and not bool(torch.stack(values).all()):
                 raise NonFiniteError(f"parameters of the {name} of {self.name} are not finite")
+
+
+def noisy(action: Tensor, scale: float | Tensor, generator: torch.Generator) -> Tensor:
+    """Add Gaussian noise of standard deviation `scale` to actions and clip them to [-1, 1]."""
+    noise = torch.randn(action.shape, generator=generator, device=action.device)
+    return (action + scale * noise).clamp(-1, 1)
 
 
 def descend(

@@ -167,12 +167,12 @@ class ContrastiveAgent(Agent):
         actor = self.actor_loss(features, batch, known)
         return {"loss": critic + actor, "critic/loss": critic, "actor/loss": actor, **metrics}
 
-    def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: bool) -> Tensor:
+    def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: torch.Generator | None) -> Tensor:
         """Sample actions, or return the mode."""
         inputs = flat(self.critic.encode(observation), self.critic.encode(goal))
-        if explore:
-            return self.actor.sample(inputs, self.action_noise(len(inputs), self.generator))
-        return self.actor.mode(inputs)
+        if explore is None:
+            return self.actor.mode(inputs)
+        return self.actor.sample(inputs, self.action_noise(len(inputs), explore))
 
     def phi(self, observation: Tensor, action: Tensor, goal: Tensor, *, frozen: bool = False) -> Tensor:
         """Return the critic's phi [2, M, D] of features, with the goal where phi reads it."""

@@ -27,7 +27,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from counterpoint.agents.base import Agent, AgentConfig, Metrics
+from counterpoint.agents.base import Agent, AgentConfig, Metrics, noisy
 from counterpoint.agents.critics import ActionValue
 from counterpoint.agents.networks import DeterministicPolicy
 from counterpoint.data.spec import Spec
@@ -126,12 +126,12 @@ class DDPGHER(Agent):
             "critic/reached": (reward == 0).float().mean(),
         }
 
-    def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: bool) -> Tensor:
+    def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: torch.Generator | None) -> Tensor:
         """Return the policy's action; when exploring with noise, or in its place a uniform one."""
         action = torch.tanh(self.actor(observation, goal))
-        if not explore:
+        if explore is None:
             return action
-        noisy = self.noisy(action, self.config.exploration_noise)
-        uniform = 2 * torch.rand(action.shape, generator=self.generator, device=self.device) - 1
-        at_random = torch.rand(len(action), 1, generator=self.generator, device=self.device)
-        return torch.where(at_random < self.config.exploration_random, uniform, noisy)
+        near = noisy(action, self.config.exploration_noise, explore)
+        uniform = 2 * torch.rand(action.shape, generator=explore, device=self.device) - 1
+        at_random = torch.rand(len(action), 1, generator=explore, device=self.device)
+        return torch.where(at_random < self.config.exploration_random, uniform, near)

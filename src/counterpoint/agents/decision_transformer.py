@@ -25,7 +25,7 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from counterpoint.agents.base import Agent, AgentConfig, Metrics
+from counterpoint.agents.base import Agent, AgentConfig, Metrics, noisy
 from counterpoint.data.episode import Spaces
 from counterpoint.data.spec import Spec
 from counterpoint.errors import require
@@ -161,13 +161,12 @@ class DecisionTransformer(Agent):
         return {"loss": loss, "actor/loss": loss}
 
     def update(self, batch: Mapping[str, Tensor], step: int) -> Metrics:
-        """Take one step of AdamW, with dropout from the agent's generator."""
+        """Take one step of AdamW, with dropout that depends on the agent's seed and the step alone."""
         warmup = self.config.warmup
         for group in self.optimizers["actor"].param_groups:
             group["lr"] = self.config.lr * (min(1.0, (step + 1) / warmup) if warmup else 1.0)
-        seed = int(torch.randint(2**62, (), generator=self.generator, device=self.device))
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
-            torch.manual_seed(seed)
+            torch.manual_seed(self.generator("dropout", step).initial_seed())
             self.actor.train()
             metrics = super().update(batch, step)
         self.actor.eval()
@@ -195,7 +194,7 @@ class DecisionTransformer(Agent):
         for value in self.history.values():
             value[list(rows)] = 0
 
-    def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: bool) -> Tensor:
+    def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: torch.Generator | None) -> Tensor:
         """Return the next action of each row and append it to the row's history."""
         index, config = list(rows), self.config
         begun = [row for row in index if row >= len(self.history.get("time", ()))]
@@ -214,7 +213,7 @@ class DecisionTransformer(Agent):
         self.actor.eval()
         action: Tensor = self.actor(*(self.history[key][index] for key in SEQUENCE), goal)[:, -1]
         if explore:
-            action = self.noisy(action, config.exploration_noise)
+            action = noisy(action, config.exploration_noise, explore)
         self.history["sequence_action"][index, -1] = action
         self.history["time"][index] += 1
         return action

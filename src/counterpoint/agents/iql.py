@@ -21,7 +21,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from counterpoint.agents.base import Agent, AgentConfig, Metrics
+from counterpoint.agents.base import Agent, AgentConfig, Metrics, noisy
 from counterpoint.agents.critics import ActionValue, StateValue
 from counterpoint.agents.gcbc import gaussian_log_likelihood
 from counterpoint.agents.networks import StochasticPolicy
@@ -103,7 +103,7 @@ class IQL(Agent):
             "value/value": value.mean(),
         }
 
-    def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: bool) -> Tensor:
+    def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: torch.Generator | None) -> Tensor:
         """Sample from the policy, clipped to the box, or return its mode."""
         loc, scale = self.actor.gaussian(observation, goal)
-        return self.noisy(torch.tanh(loc), scale) if explore else torch.tanh(loc)
+        return noisy(torch.tanh(loc), scale, explore) if explore else torch.tanh(loc)

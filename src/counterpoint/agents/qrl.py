@@ -36,7 +36,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from counterpoint.agents.base import Agent, AgentConfig, Metrics
+from counterpoint.agents.base import Agent, AgentConfig, Metrics, noisy
 from counterpoint.agents.networks import EnsembleMLP, InputEncoder, StochasticPolicy
 from counterpoint.data.episode import Spaces
 
@@ -227,7 +227,7 @@ class QRL(Agent):
 
     def noise(self, rows: int, generator: torch.Generator) -> dict[str, Tensor]:
         """Sample the policy's noise for random and for future goals."""
-        return {"noise": self.normal(2 * rows, self.spaces.action, generator=generator)}
+        return {"noise": torch.randn(2 * rows, self.spaces.action, generator=generator, device=self.device)}
 
     def losses(self, batch: Mapping[str, Tensor]) -> Metrics:
         """Compute the losses of critic, policy and multipliers."""
@@ -294,9 +294,10 @@ class QRL(Agent):
         metrics = {"actor/distance": farthest, "actor/entropy": entropy, "actor/cloning": cloning}
         return loss, entropy_weight, metrics
 
-    def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: bool) -> Tensor:
+    def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: torch.Generator | None) -> Tensor:
         """Sample from the policy and add noise, or return its mode."""
         loc, scale = self.actor.gaussian(observation, goal)
-        if not explore:
+        if explore is None:
             return torch.tanh(loc)
-        return self.noisy(torch.tanh(loc + scale * self.normal(*loc.shape)), self.config.exploration_noise)
+        noise = torch.randn(loc.shape, generator=explore, device=self.device)
+        return noisy(torch.tanh(loc + scale * noise), self.config.exploration_noise, explore)

@@ -23,7 +23,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from counterpoint.agents.base import Agent, AgentConfig, Metrics
+from counterpoint.agents.base import Agent, AgentConfig, Metrics, noisy
 from counterpoint.agents.critics import ActionValue
 from counterpoint.agents.networks import DeterministicPolicy
 
@@ -93,7 +93,7 @@ class TD3BC(Agent):
 
     def noise(self, rows: int, generator: torch.Generator) -> dict[str, Tensor]:
         """Sample the noise of target actions."""
-        return {"noise": self.normal(rows, self.spaces.action, generator=generator)}
+        return {"noise": torch.randn(rows, self.spaces.action, generator=generator, device=self.device)}
 
     def critic_alone(self, step: int) -> bool:
         """Return false at every `policy_delay`-th step, at which policy and targets move too."""
@@ -121,7 +121,7 @@ class TD3BC(Agent):
             "critic/target": target.mean(),
         }
 
-    def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: bool) -> Tensor:
+    def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: torch.Generator | None) -> Tensor:
         """Return the policy's action, with noise when exploring."""
         action = torch.tanh(self.actor(observation, goal))
-        return self.noisy(action, self.config.exploration_noise) if explore else action
+        return noisy(action, self.config.exploration_noise, explore) if explore else action

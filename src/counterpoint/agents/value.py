@@ -92,7 +92,8 @@ def value_of(
             rewards = reward(states.repeat_interleave(len(candidates), dim=0), candidates.repeat(count))
             return (policy * rewards.view(count, -1)).sum(-1)
         generator = torch.Generator(agent.device).manual_seed(seed)
-        sampled = actor.sample(inputs, agent.normal(len(inputs), agent.spaces.action, generator=generator))
+        noise = torch.randn(len(inputs), agent.spaces.action, generator=generator, device=agent.device)
+        sampled = actor.sample(inputs, noise)
         return reward(states.repeat(rows, *[1] * (states.dim() - 1)), sampled).view(rows, count)
 
     return q
