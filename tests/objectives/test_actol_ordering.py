@@ -11,11 +11,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.actol import (
+    Neighbours,
     directed_vlo_loss,
     frame_similarity,
     neighbours,
     ordering_losses,
     ordering_metrics,
+    pair_scores,
     vlo_loss,
     vlo_lower_bound,
 )
@@ -27,6 +29,10 @@ LOSSES: list[Loss] = [vlo_loss, directed_vlo_loss]
 
 TIMES = torch.tensor([[1, 2, 3, 5, 8, 13], [3, 1, 2, 2, 9, 9], [0, 4, 5, 6, 7, 8], [4, 4, 4, 4, 4, 4]])
 VALID = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 1], [1, 1, 0, 0, 0, 0], [0, 0, 1, 0, 0, 0]]).bool()
+
+
+def losses(similarity: Tensor, near: Neighbours, *, directed: bool = False) -> Tensor:
+    return ordering_losses(pair_scores(similarity, near, temperature=0.1, directed=directed), near)
 
 
 def videos(B: int = 4, T: int = 6, D: int = 5, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -174,8 +180,8 @@ def test_directed_is_never_less_on_monotone_similarity(seed: int) -> None:
     times = torch.randperm(30, generator=generator)[:6].sort().values[None]
     rising = torch.rand(1, 6, dtype=torch.float64, generator=generator).sort(1).values
     near = neighbours(times)
-    up, down = (ordering_losses(s, near, temperature=0.1, directed=True) for s in (rising, -rising))
-    torch.testing.assert_close(up, ordering_losses(rising, near, temperature=0.1))
+    up, down = (losses(s, near, directed=True) for s in (rising, -rising))
+    torch.testing.assert_close(up, losses(rising, near))
     assert down > up
 
 
@@ -186,7 +192,7 @@ def test_only_the_directed_loss_turns_a_similarity_that_runs_backwards(directed:
     optimizer = torch.optim.SGD([similarity], lr=0.02)
     for _ in range(60):
         optimizer.zero_grad()
-        torch.autograd.backward(ordering_losses(similarity, near, temperature=0.1, directed=directed).mean())
+        torch.autograd.backward(losses(similarity, near, directed=directed).mean())
         optimizer.step()
     assert bool((similarity.diff() > 0).all() if directed else (similarity.diff() < 0).all())
 
@@ -195,7 +201,7 @@ def test_directed_loss_has_a_gradient_where_all_frames_look_alike() -> None:
     near = neighbours(torch.arange(4)[None])
     for directed in (True, False):
         s = torch.zeros(1, 4, dtype=torch.float64, requires_grad=True)
-        (gradient,) = torch.autograd.grad(ordering_losses(s, near, temperature=0.1, directed=directed).mean(), s)
+        (gradient,) = torch.autograd.grad(losses(s, near, directed=directed).mean(), s)
         assert bool((gradient[0].diff() < 0).all()) == directed  # descent raises later frames over earlier ones
 
 
@@ -287,13 +293,17 @@ def test_metrics_by_hand() -> None:
     near = neighbours(torch.tensor([[0, 1, 3]]))
     s = torch.tensor([[0.0, 0.1, 0.9]], dtype=torch.float64)
     # Anchor 0: 1 beats 2. Anchor 1: 0 beats 2. Anchor 2: 1 beats 0.
-    good = ordering_metrics(s, near, temperature=0.1)
+
+    def metrics(s: Tensor, near: Neighbours, *, directed: bool = False) -> dict[str, Tensor]:
+        return ordering_metrics(pair_scores(s, near, temperature=0.1, directed=directed), near)
+
+    good = metrics(s, near)
     assert good["categorical_accuracy"] == 1
     assert good["logits_pos"] == pytest.approx(-(1 + 1 + 8) / 3)
     assert good["logits_neg"] == pytest.approx(-(9 + 8 + 9) / 3)
-    assert ordering_metrics(-s, near, temperature=0.1) == good
-    assert ordering_metrics(-s, near, temperature=0.1, directed=True)["categorical_accuracy"] < 1
-    alone = ordering_metrics(s, neighbours(torch.zeros(1, 3)), temperature=0.1)
+    assert metrics(-s, near) == good
+    assert metrics(-s, near, directed=True)["categorical_accuracy"] < 1
+    alone = metrics(s, neighbours(torch.zeros(1, 3)))
     assert all(value == 0 for value in alone.values())
 
 

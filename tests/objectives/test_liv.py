@@ -9,7 +9,8 @@ from torch import Tensor
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import cosine, negative_distance, other_rows
 from counterpoint.objectives.clip_goal import clip_goal_loss
-from counterpoint.objectives.liv import liv_loss, liv_value_loss
+from counterpoint.objectives.liv import liv_loss
+from counterpoint.objectives.vip import dual_value_loss
 from tests.golden.load import golden
 from tests.reference import liv as reference
 
@@ -47,8 +48,19 @@ def test_liv_loss_equals_the_authors(name: str, similarity: Callable[[Tensor, Te
     grad_frames, grad_text = torch.autograd.grad(loss, [frames, text])
     torch.testing.assert_close(grad_frames, stored["grad_emb"], rtol=1e-7, atol=1e-12)
     torch.testing.assert_close(grad_text, stored["grad_lang"], rtol=1e-7, atol=1e-12)
-    for goal, negatives, term in ((frames[:, 1], rows[:N], "visual"), (text, rows[N:], "lang")):
-        value = liv_value_loss(frames, goal, rewards, negatives=negatives, similarity=similarity, epsilon=1e-8)
+    for weights, term in (((1, 0), "visual"), ((0, 1), "lang")):
+        value = liv_loss(
+            frames,
+            text,
+            rewards,
+            image_negatives=rows[:N],
+            text_negatives=rows[N:],
+            image_weight=weights[0],
+            text_weight=weights[1],
+            clip_weight=0,
+            similarity=similarity,
+            epsilon=1e-8,
+        )
         torch.testing.assert_close(value, stored[f"vip_loss_{term}"], rtol=1e-9, atol=0)
 
 
@@ -57,7 +69,9 @@ def test_weights_pick_the_terms() -> None:
     clip = liv_loss(frames, text, rewards, image_weight=0, text_weight=0)
     image = liv_loss(frames, text, rewards, text_weight=0, clip_weight=0)
     torch.testing.assert_close(clip, clip_goal_loss(frames[:, 4], text, temperature=1.0))
-    torch.testing.assert_close(image, liv_value_loss(frames, frames[:, 1], rewards))
+    states, goal = frames[:, [0, 2, 3]], frames[:, 1]
+    expected = dual_value_loss(states, goal, rewards, value=lambda s, g: 50 * cosine(s, g), discount=0.98)
+    torch.testing.assert_close(image, expected)
 
 
 def test_each_term_reaches_its_own_frames() -> None:

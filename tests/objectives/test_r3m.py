@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from counterpoint.errors import BadInputError
-from counterpoint.objectives.base import cosine, embedding_norm, negative_distance, other_rows
+from counterpoint.objectives.base import cosine, negative_distance, norm_penalty, other_rows
 from counterpoint.objectives.r3m import (
     LanguageReward,
     language_candidates,
@@ -63,7 +63,7 @@ def test_norms_equal_the_loop() -> None:
     frames, _ = _batch()
     for order in (1, 2):
         expected = reference.norms(frames.tolist(), order)
-        assert embedding_norm(frames, order).item() == pytest.approx(expected, rel=1e-12)
+        assert norm_penalty(frames, order == 1, order == 2).item() == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize(("name", "similarity"), [("l2", negative_distance), ("cos", cosine)])
@@ -178,8 +178,8 @@ def test_weights_pick_the_terms() -> None:
 
     torch.testing.assert_close(only(1, 0, 0, 0), r3m_time_contrastive_loss(frames[:, 2:]))
     torch.testing.assert_close(only(0, 1, 0, 0), r3m_language_loss(reward, frames, text))
-    torch.testing.assert_close(only(0, 0, 1, 0), embedding_norm(frames, 1))
-    torch.testing.assert_close(only(0, 0, 0, 1), embedding_norm(frames, 2))
+    torch.testing.assert_close(only(0, 0, 1, 0), norm_penalty(frames, 1, 0))
+    torch.testing.assert_close(only(0, 0, 0, 1), norm_penalty(frames, 0, 1))
 
 
 def test_gradient_is_the_numerical_one() -> None:

@@ -34,7 +34,6 @@ Where the sources differ:
 
 from __future__ import annotations
 
-from functools import partial
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
@@ -54,6 +53,7 @@ from counterpoint.objectives.base import (
     LossOutput,
     check_clips,
     in_full_precision,
+    shapes,
 )
 
 BridgeForm = Literal["variance", "log_variance", "variance_as_trained", "log_variance_as_trained"]
@@ -109,9 +109,8 @@ class Neighbours(NamedTuple):
 def neighbours(times: Shaped[Tensor, "B T"], valid: Bool[Tensor, "B T"] | None = None) -> Neighbours:
     """Sort the frames around each anchor by |n(i) - n(k)|; `valid` is False at padding."""
     valid = torch.ones_like(times, dtype=torch.bool) if valid is None else valid
-    shapes = f"shapes {tuple(times.shape)} and {tuple(valid.shape)}"
-    ok = times.ndim == 2 and times.shape == valid.shape
-    require(ok, "times, valid", shapes, "[B, T] each", "pass one frame number and one flag a frame")
+    ok, hint = times.ndim == 2 and times.shape == valid.shape, "pass one frame number and one flag a frame"
+    require(ok, "times, valid", shapes(times, valid), "[B, T] each", hint)
     T = times.shape[1]
     apart = ~torch.eye(T, dtype=torch.bool, device=times.device) & valid[:, :, None] & valid[:, None, :]
     gap = times[:, None, :] - times[:, :, None]
@@ -125,23 +124,10 @@ def neighbours(times: Shaped[Tensor, "B T"], valid: Bool[Tensor, "B T"] | None =
     return Neighbours(order, gap.gather(2, order).sign(), counts, first, tied, counts.sum((1, 2)).clamp(min=1))
 
 
-def _scores(similarity: Tensor, near: Neighbours, temperature: float, directed: bool) -> Float[Tensor, "B T T"]:
-    """Return R in the neighbours' order, in double precision: exp R spans hundreds of powers of ten."""
-    wide = similarity.double()
-    gap = wide.gather(1, near.order.flatten(1)).view_as(near.order) - wide[:, :, None]
-    size = gap.abs()
-    if directed:
-        size = (gap * near.later).where(near.later != 0, size)
-    return (-size / temperature).where(near.counts, 0)
-
-
-def ordering_losses(
+def pair_scores(
     similarity: Float[Tensor, "B T"], near: Neighbours, *, temperature: float, directed: bool = False
-) -> Float[Tensor, " B"]:
-    """Return L_VLO of each video from the similarities of its frames to its instruction.
-
-    The farthest frames come first, so that every denominator is a cumulative sum: O(T^2) memory a video, where all
-    triples would take O(T^3).
+) -> Float[Tensor, "B T T"]:
+    """Return R in the neighbours' order, in double precision: exp R spans hundreds of powers of ten.
 
     Args:
         similarity: S(v_i, l).
@@ -149,28 +135,32 @@ def ordering_losses(
         temperature: Divisor of R.
         directed: Use the R of `directed_vlo_loss`.
     """
-    score = _scores(similarity, near, temperature, directed)
-    total = (near.tied * score.logcumsumexp(2) - score).sum((1, 2))
-    return (total / near.pairs).to(similarity.dtype)
+    wide = similarity.double()
+    gap = wide.gather(1, near.order.flatten(1)).view_as(near.order) - wide[:, :, None]
+    size = (gap * near.later).where(near.later != 0, gap.abs()) if directed else gap.abs()
+    return (-size / temperature).where(near.counts, 0)
 
 
-def ordering_metrics(
-    similarity: Float[Tensor, "B T"], near: Neighbours, *, temperature: float, directed: bool = False
-) -> dict[str, Float[Tensor, ""]]:
+def ordering_losses(scores: Float[Tensor, "B T T"], near: Neighbours) -> Float[Tensor, " B"]:
+    """Return L_VLO of each video from its `pair_scores`.
+
+    The farthest frames come first, so that every denominator is a cumulative sum: O(T^2) memory a video, where all
+    triples would take O(T^3).
+    """
+    return (near.tied * scores.logcumsumexp(2) - scores).sum((1, 2)) / near.pairs
+
+
+def ordering_metrics(scores: Float[Tensor, "B T T"], near: Neighbours) -> dict[str, Float[Tensor, ""]]:
     """Return the three metrics of an InfoNCE objective, over pairs (i, j) with a frame strictly farther from i than j.
-
-    Args are those of `ordering_losses`.
 
     Returns:
         `categorical_accuracy`: share of pairs whose R is no less than that of any strictly farther frame.
         `logits_pos`: mean R(i, j). `logits_neg`: mean over pairs of the strictly farther frames' mean R.
     """
-    score = _scores(similarity.detach(), near, temperature, directed)
-    pair = near.counts & (near.first > 0)
-    farther = (near.first - 1).clamp(min=0)
-    best = score.cummax(2).values.gather(2, farther)
-    mean = score.cumsum(2).gather(2, farther) / (farther + 1)
-    values = {"categorical_accuracy": (score >= best).double(), "logits_pos": score, "logits_neg": mean}
+    pair, farther = near.counts & (near.first > 0), (near.first - 1).clamp(min=0)
+    best = scores.cummax(2).values.gather(2, farther)
+    mean = scores.cumsum(2).gather(2, farther) / (farther + 1)
+    values = {"categorical_accuracy": (scores >= best).double(), "logits_pos": scores, "logits_neg": mean}
     return {name: value.where(pair, 0).sum() / pair.sum().clamp(min=1) for name, value in values.items()}
 
 
@@ -192,7 +182,9 @@ def vlo_loss(
         temperature: Divisor of R; the authors' 0.01.
         valid: False at padding, which does not change the loss.
     """
-    return ordering_losses(frame_similarity(frames, text), neighbours(times, valid), temperature=temperature).mean()
+    near = neighbours(times, valid)
+    scores = pair_scores(frame_similarity(frames, text), near, temperature=temperature)
+    return ordering_losses(scores, near).mean().to(frames.dtype)
 
 
 @in_full_precision
@@ -212,8 +204,9 @@ def directed_vlo_loss(
     that bound holds for any R. Being linear in S, it has a gradient even where all frames look alike. At equal times R
     is that of `vlo_loss`, whose arguments and errors it shares.
     """
-    similarity, near = frame_similarity(frames, text), neighbours(times, valid)
-    return ordering_losses(similarity, near, temperature=temperature, directed=True).mean()
+    near = neighbours(times, valid)
+    scores = pair_scores(frame_similarity(frames, text), near, temperature=temperature, directed=True)
+    return ordering_losses(scores, near).mean().to(frames.dtype)
 
 
 def vlo_lower_bound(times: Shaped[Tensor, "B T"], *, valid: Bool[Tensor, "B T"] | None = None) -> Float[Tensor, ""]:
@@ -259,9 +252,9 @@ def brownian_bridge_loss(
         flags = valid.int()
         interval = torch.stack([flags.argmax(-1), flags.shape[-1] - 1 - flags.flip(-1).argmax(-1)], -1)
     B, T, D = frames.shape
-    shapes = [tuple(x.shape) for x in (times, valid, interval)]
+    ok = times.shape == valid.shape == (B, T) and interval.shape == (B, 2)
     expected = "times and valid [B, T], interval [B, 2], for frames [B, T, D]"
-    require(shapes == [(B, T), (B, T), (B, 2)], "times, valid, interval", shapes, expected, "pass one time a frame")
+    require(ok, "times, valid, interval", shapes(times, valid, interval), expected, "pass one time a frame")
     start, stop = times.gather(1, interval).chunk(2, dim=1)
     # Differences of frame numbers are exact; only they become floating point.
     since, until, length = ((a - b).to(frames.dtype) for a, b in ((times, start), (stop, times), (stop, start)))
@@ -354,13 +347,13 @@ class AcTOL(ClipObjective):
         times, valid = batch["clip.indices"], batch["clip.valid"]
         interval = random_intervals(batch["sample"], valid) if self.config.interval == "random" else None
         bridge = brownian_bridge_loss(frames, times, valid=valid, interval=interval, form=self.config.bridge)
-        similarity, near = frame_similarity(frames, text), neighbours(times, valid)
-        order = partial(ordering_losses, temperature=self.config.temperature, directed=self.directed)
-        score = partial(ordering_metrics, temperature=self.config.temperature, directed=self.directed)
-        vlo = order(similarity, near)
-        excess = (vlo - _lower_bounds(near)).mean()
-        metrics = {"vlo": vlo.mean(), "bridge": bridge, "vlo_excess": excess, **score(similarity, near)}
-        return LossOutput(vlo.mean() + self.config.bridge_weight * bridge, metrics)
+        near, temperature = neighbours(times, valid), self.config.temperature
+        scores = pair_scores(frame_similarity(frames, text), near, temperature=temperature, directed=self.directed)
+        vlo = ordering_losses(scores, near)
+        metrics = {"bridge": bridge, "vlo_excess": (vlo - _lower_bounds(near)).mean()}
+        vlo = vlo.mean().to(frames.dtype)
+        metrics |= {"vlo": vlo} | ordering_metrics(scores.detach(), near)
+        return LossOutput(vlo + self.config.bridge_weight * bridge, metrics)
 
 
 class DirectedAcTOL(AcTOL):

@@ -328,10 +328,11 @@ def cosine(a: Float[Tensor, "*batch D"], b: Float[Tensor, "*batch D"]) -> Float[
     return functional.cosine_similarity(a, b, dim=-1)
 
 
-def embedding_norm(frames: Float[Tensor, "B F D"], order: int) -> Float[Tensor, ""]:
-    """Return the mean L1 (`order` 1) or L2 (`order` 2) norm of all B F embeddings: the penalty of R3M and VIP."""
-    norm: Tensor = torch.linalg.vector_norm(frames, ord=order, dim=-1)
-    return norm.mean()
+def norm_penalty(frames: Float[Tensor, "B F D"], l1_weight: float, l2_weight: float) -> Float[Tensor, ""]:
+    """Return the weighted mean L1 and L2 norms of all B F embeddings: the penalty of R3M and VIP."""
+    l1, l2 = (torch.linalg.vector_norm(frames, ord=order, dim=-1).mean() for order in (1, 2))
+    penalty: Tensor = l1_weight * l1 + l2_weight * l2
+    return penalty
 
 
 def other_rows(sample: Int[Tensor, " B"], count: int) -> Int[Tensor, "N B"]:

@@ -69,37 +69,6 @@ class LIVConfig(ClipConfig):
 
 
 @in_full_precision
-def liv_value_loss(
-    frames: Float[Tensor, "B F D"],
-    goal: Float[Tensor, "B D"],
-    rewards: Float[Tensor, " B"],
-    *,
-    discount: float = 0.98,
-    negatives: Int[Tensor, "N B"] | None = None,
-    similarity: Similarity = cosine,
-    epsilon: float = 0.0,
-) -> Float[Tensor, ""]:
-    """Return VIP's loss with values in units of the longest return, V = similarity / (1 - gamma).
-
-    Args:
-        frames: Raw embeddings of (o_0, o_g, o_t, o_{t+1}, ...).
-        goal: Raw embedding of each row's goal, an image or a text.
-        rewards: 0 where o_t is the goal, -1 elsewhere.
-        discount: gamma.
-        negatives: For each row the N rows it is contrasted with; `None` for none.
-        similarity: Similarity of state and goal.
-        epsilon: See `vip.dual_value_loss`.
-    """
-
-    def value(state: Tensor, target: Tensor) -> Tensor:
-        return similarity(state, target) / (1 - discount)
-
-    return dual_value_loss(
-        frames[:, [0, 2, 3]], goal, rewards, value=value, discount=discount, negatives=negatives, epsilon=epsilon
-    )
-
-
-@in_full_precision
 def liv_loss(
     frames: Float[Tensor, "B 5 D"],
     text: Float[Tensor, "B D"],
@@ -134,7 +103,12 @@ def liv_loss(
     """
     check_frames(frames, "o_0, o_g, o_t, o_{t+1}, o_T")
     check_clips(frames, text)
-    values = partial(liv_value_loss, frames, rewards=rewards, discount=discount, similarity=similarity, epsilon=epsilon)
+
+    def value(state: Tensor, goal: Tensor) -> Tensor:
+        return similarity(state, goal) / (1 - discount)
+
+    states = frames[:, [0, 2, 3]]
+    values = partial(dual_value_loss, states, rewards=rewards, value=value, discount=discount, epsilon=epsilon)
     image = values(frames[:, 1], negatives=image_negatives)
     language = values(text, negatives=text_negatives)
     clip = clip_goal_loss(frames[:, 4], text, temperature=1.0, labels=labels)
@@ -163,11 +137,8 @@ class LIV(ClipObjective):
             goal_rewards(batch["clip.indices"]),
             image_negatives=rows[:N],
             text_negatives=rows[N:],
-            discount=self.config.discount,
-            image_weight=self.config.image_weight,
-            text_weight=self.config.text_weight,
-            clip_weight=self.config.clip_weight,
             labels=labels,
+            **self.config.model_dump(include={"discount", "image_weight", "text_weight", "clip_weight"}),
         )
         logits = clip_goal_logits(frames[:, 4], text, temperature=1.0)
         return LossOutput(loss, contrast_metrics(logits, labels=labels))

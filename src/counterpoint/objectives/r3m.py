@@ -51,9 +51,9 @@ from counterpoint.objectives.base import (
     Similarity,
     candidate_metrics,
     check_frames,
-    embedding_norm,
     in_full_precision,
     negative_distance,
+    norm_penalty,
     other_rows,
 )
 from counterpoint.objectives.steps import perceptron
@@ -182,16 +182,9 @@ def r3m_language_loss(
     has_text: Bool[Tensor, " B"] | None = None,
     epsilon: float = 0.0,
 ) -> Float[Tensor, ""]:
-    """Return R3M's language contrast; arguments as in `language_candidates`.
+    """Return R3M's language contrast; arguments as in `language_candidates`, `epsilon` as in the module's docstring.
 
-    Args:
-        reward: G.
-        frames: Raw embeddings of (o_0, o_g, s_0, s_1, s_2).
-        text: Raw embedding of each clip's instruction.
-        negatives: For each row the N rows of each of the three contrasts.
-        has_text: False where the clip has no instruction: its loss is 0, and it still counts in the mean over
-            B.
-        epsilon: See the module's docstring.
+    Where `has_text` is False the clip has no instruction: its loss is 0, and it still counts in the mean over B.
     """
     rows = _minus_log_share(language_candidates(reward, frames, text, negatives), epsilon)
     return (rows if has_text is None else rows * has_text).mean()
@@ -231,8 +224,7 @@ def r3m_loss(
     """
     time = r3m_time_contrastive_loss(frames[:, 2:], negatives=time_negatives, similarity=similarity, epsilon=epsilon)
     language = r3m_language_loss(reward, frames, text, negatives=language_negatives, has_text=has_text, epsilon=epsilon)
-    norms = l1_weight * embedding_norm(frames, 1) + l2_weight * embedding_norm(frames, 2)
-    return time_weight * time + language_weight * language + norms
+    return time_weight * time + language_weight * language + norm_penalty(frames, l1_weight, l2_weight)
 
 
 def _minus_log_share(candidates: Float[Tensor, "*batch C"], epsilon: float = 0.0) -> Float[Tensor, "*batch"]:
@@ -275,13 +267,12 @@ class R3M(ClipObjective):
         frames, text = features.rows["frames"], features.rows["text"]
         N = self.config.num_negatives
         rows = other_rows(batch["sample"], 5 * N).view(N, 5, len(frames))
-        time_negatives, language_negatives = rows[:, :2], rows[:, 2:]
         config = self.config
-        time = time_candidates(frames[:, 2:], time_negatives)
-        language = language_candidates(self.reward.logit, frames, text, language_negatives)
-        norms = config.l1_weight * embedding_norm(frames, 1) + config.l2_weight * embedding_norm(frames, 2)
+        time = time_candidates(frames[:, 2:], rows[:, :2])
+        language = language_candidates(self.reward.logit, frames, text, rows[:, 2:])
         ranking = (_minus_log_share(language) * features.rows["has_text"]).mean()
-        loss = config.time_weight * _minus_log_share(time).mean() + config.language_weight * ranking + norms
+        loss = config.time_weight * _minus_log_share(time).mean() + config.language_weight * ranking
+        loss = loss + norm_penalty(frames, config.l1_weight, config.l2_weight)
         ranked = candidate_metrics(language)["categorical_accuracy"]
         return LossOutput(loss, candidate_metrics(time) | {"language_accuracy": ranked})
 

@@ -20,7 +20,6 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
-from torch.nn import functional
 
 from counterpoint.data.anchors import uniform_choice
 from counterpoint.data.spec import Spec
@@ -119,7 +118,7 @@ def tcn_loss(
     hint = "pass one anchor, one positive and the same number of negatives a clip"
     require(ok, "anchor, positive, negatives", shapes(anchor, positive, negatives), expected, hint)
     candidates = tcn_candidates(anchor, positive, negatives, similarity=similarity)
-    return functional.cross_entropy(candidates, candidates.new_zeros(len(candidates), dtype=torch.long))
+    return (candidates.logsumexp(1) - candidates[:, 0]).mean()
 
 
 class TCN(ClipObjective):

@@ -35,9 +35,9 @@ from counterpoint.objectives.base import (
     LossOutput,
     Similarity,
     check_frames,
-    embedding_norm,
     in_full_precision,
     negative_distance,
+    norm_penalty,
     other_rows,
 )
 
@@ -119,12 +119,9 @@ def vip_loss(
         epsilon: See `dual_value_loss`.
     """
     check_frames(frames, "o_0, o_g, o_t, o_{t+1}")
-    used = frames[:, :4]
-    states = used[:, [0, 2, 3]]
-    loss = dual_value_loss(
-        states, used[:, 1], rewards, value=value, discount=discount, negatives=negatives, epsilon=epsilon
-    )
-    return loss + l1_weight * embedding_norm(used, 1) + l2_weight * embedding_norm(used, 2)
+    states, goal = frames[:, [0, 2, 3]], frames[:, 1]
+    loss = dual_value_loss(states, goal, rewards, value=value, discount=discount, negatives=negatives, epsilon=epsilon)
+    return loss + norm_penalty(frames[:, :4], l1_weight, l2_weight)
 
 
 def _log_mean_exp(x: Float[Tensor, " M"], epsilon: float) -> Float[Tensor, ""]:
@@ -159,10 +156,8 @@ class VIP(ClipObjective):
         loss = vip_loss(
             frames,
             goal_rewards(batch["clip.indices"]),
-            discount=self.config.discount,
             negatives=other_rows(batch["sample"], self.config.num_negatives),
-            l1_weight=self.config.l1_weight,
-            l2_weight=self.config.l2_weight,
+            **self.config.model_dump(include={"discount", "l1_weight", "l2_weight"}),
         )
         with torch.no_grad():
             first, now, after = negative_distance(frames[:, [0, 2, 3]], frames[:, 1:2]).unbind(1)
