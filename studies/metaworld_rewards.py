@@ -132,7 +132,7 @@ def goal_image_voc(encoder: DualEncoder, store: EpisodeStore) -> float:
     This is defined without language, so VIP and TCN have it too.
     """
     embedded = embed_store(encoder, store)
-    last = embedded.last()
+    last = embedded.frames_at(-1)
     values = []
     for number, video in enumerate(embedded.videos):
         same = [other for other in np.flatnonzero(embedded.own == embedded.own[number]) if other != number]

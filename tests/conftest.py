@@ -24,7 +24,7 @@ for name in ("FORCE_COLOR", "NO_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "TTY_COMP
     os.environ.pop(name, None)
 
 # A verdict must not hang on luck: by default, hypothesis counts an example that takes .2 s as a failure, however busy
-# the machine is, and draws other examples every time. `pytest --hypothesis-profile=anew` goes looking for new ones.
+# the machine is, and tries other examples every time. `pytest --hypothesis-profile=anew` searches for new ones.
 settings.register_profile("anew", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("steady", settings.get_profile("anew"), derandomize=True)
 settings.load_profile("steady")
@@ -39,13 +39,13 @@ def _seed(name: str) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> None:
-    """What a fixture draws without a generator of its own is the same whichever test asks for it first."""
+    """Let a fixture without a generator of its own give the same numbers whichever test uses it first."""
     _seed(fixturedef.argname)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> None:
-    """What a test draws without a generator of its own is the same whatever ran before it."""
+    """Let a test without a generator of its own get the same numbers whatever ran before it."""
     _seed(item.nodeid)
 
 

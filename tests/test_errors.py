@@ -36,7 +36,7 @@ def test_a_missing_extra_names_its_installation() -> None:
         (errno.ENOSPC, "runs/a: found no space left"),
     ],
 )
-def test_what_the_system_refuses_is_bad_input(number: int, said: str) -> None:
+def test_a_refusal_of_the_system_is_bad_input(number: int, said: str) -> None:
     refused = refused_by_the_system(OSError(number, os.strerror(number), "runs/a"))
     assert refused is not None
     assert str(refused).startswith(said)

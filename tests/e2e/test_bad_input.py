@@ -33,7 +33,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def place(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(good, tmp_path, dirs_exist_ok=True)
     monkeypatch.setenv("COUNTERPOINT_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
@@ -44,17 +44,17 @@ def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-def first(place: Path, pattern: str) -> Path:
-    return min(place.rglob(pattern))
+def first(folder: Path, pattern: str) -> Path:
+    return min(folder.rglob(pattern))
 
 
-def set_info(place: Path, key: str, value: object) -> None:
-    path = place / "robot" / "meta" / "info.json"
+def set_info(folder: Path, key: str, value: object) -> None:
+    path = folder / "robot" / "meta" / "info.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
 
 
-def spoil_actions(place: Path) -> None:
-    path = first(place / "robot" / "data", "*.parquet")
+def spoil_actions(folder: Path) -> None:
+    path = first(folder / "robot" / "data", "*.parquet")
     table = pq.read_table(path)
     actions = table["action"].to_pylist()
     actions[3][0] = float("nan")
@@ -63,17 +63,17 @@ def spoil_actions(place: Path) -> None:
     pq.write_table(table.set_column(column, field, pa.array(actions, field.type)), path)
 
 
-def nothing(place: Path) -> None:
+def nothing(folder: Path) -> None:
     """The input as it is; the arguments are what is bad."""
 
 
-def unreadable(place: Path) -> None:
-    (place / "videos" / "1.mp4").write_text("no video")
+def unreadable(folder: Path) -> None:
+    (folder / "videos" / "1.mp4").write_text("no video")
 
 
 def manifest(text: str) -> Callable[[Path], None]:
-    def write(place: Path) -> None:
-        (place / "videos" / "manifest.csv").write_text(text)
+    def write(folder: Path) -> None:
+        (folder / "videos" / "manifest.csv").write_text(text)
 
     return write
 
@@ -129,11 +129,11 @@ CASES: dict[str, tuple[Callable[[Path], None], list[str], str]] = {
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.replace(" ", "-"))
 def test_bad_input_is_one_message_and_leaves_what_was_there(
-    case: str, place: Path, capsys: pytest.CaptureFixture[str]
+    case: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spoil, arguments, words = CASES[case]
-    spoil(place)
-    before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+    spoil(folder)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     with pytest.raises(SystemExit) as done:
         main(arguments)
     error = capsys.readouterr().err
@@ -144,5 +144,5 @@ def test_bad_input_is_one_message_and_leaves_what_was_there(
     assert "expected" in message[0]
     assert "Hint:" in message[0]
     assert all(path.read_bytes() == content for path, content in before.items())
-    assert not (place / "run" / "model").exists()
-    assert not (place / "new").exists()
+    assert not (folder / "run" / "model").exists()
+    assert not (folder / "new").exists()

@@ -40,7 +40,7 @@ def test_one_message_and_exit_code_2(
     with pytest.raises(SystemExit) as done:
         main(arguments)
     assert done.value.code == 2
-    told = "".join(capsys.readouterr())
-    assert words in told
-    assert "Traceback" not in told
+    message = "".join(capsys.readouterr())
+    assert words in message
+    assert "Traceback" not in message
     assert not any(tmp_path.iterdir())

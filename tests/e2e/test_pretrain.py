@@ -28,19 +28,19 @@ TINY = (
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("pretrain")
-    write_robot_set(place / "data", 15, 32, {"train": "0:12", "val": "12:15"})
-    return place
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pretrain")
+    write_robot_set(folder / "data", 15, 32, {"train": "0:12", "val": "12:15"})
+    return folder
 
 
 def pretrain(
-    place: Path, out: str, *overrides: str, program: Sequence[str] = (sys.executable, "-m", "counterpoint")
+    folder: Path, out: str, *overrides: str, program: Sequence[str] = (sys.executable, "-m", "counterpoint")
 ) -> subprocess.Popen[str]:
-    environment = os.environ | {"COUNTERPOINT_CACHE": str(place / "cache"), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"COUNTERPOINT_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         [*program, *("train", "decisionnce_t-demo", "--data", "data", "--out", out, *TINY, *overrides)],
-        cwd=place,
+        cwd=folder,
         env=environment,
         text=True,
         stdout=subprocess.PIPE,
@@ -53,51 +53,51 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, out, error
 
 
-def test_training_through_the_command_line_learns_and_exports(place: Path) -> None:
-    code, out, error = finish(pretrain(place, "learns", "--train.steps=60", "--train.log_every=10"))
+def test_training_through_the_command_line_learns_and_exports(folder: Path) -> None:
+    code, out, error = finish(pretrain(folder, "learns", "--train.steps=60", "--train.log_every=10"))
     assert code == 0, error
     assert "learns/model" in out
-    lines = [json.loads(line) for line in (place / "learns" / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (folder / "learns" / "metrics.jsonl").read_text().splitlines()]
     training = [line["loss"] for line in lines if line["split"] == "train"]
     assert training[-1] < training[0]
     assert {"loss", "categorical_accuracy", "logits_pos", "logits_neg"} <= lines[-1].keys()
-    record = json.loads((place / "learns" / "config.json").read_text())
+    record = json.loads((folder / "learns" / "config.json").read_text())
     assert record["objective"]["name"] == "decisionnce_t"
     assert record["provenance"]["packages"]["torch"]
 
 
-def test_kill_9_and_resume_gives_the_same_bits(place: Path) -> None:
+def test_kill_9_and_resume_gives_the_same_bits(folder: Path) -> None:
     settings = ("--train.save_every=10", "--train.workers=1", "--optimizer.ema=0.9")
-    assert finish(pretrain(place, "whole", "--train.steps=40", *settings))[0] == 0
-    killed = pretrain(place, "cut", "--train.steps=40", *settings, program=unfinished(40))
-    while len(list_checkpoints(place / "cut" / "checkpoints")) < 2:
+    assert finish(pretrain(folder, "whole", "--train.steps=40", *settings))[0] == 0
+    killed = pretrain(folder, "cut", "--train.steps=40", *settings, program=unfinished(40))
+    while len(list_checkpoints(folder / "cut" / "checkpoints")) < 2:
         assert killed.poll() is None, killed.communicate()[1]
         time.sleep(0.02)
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
-    code, out, error = finish(pretrain(place, "cut", "--train.steps=40", *settings))
+    code, out, error = finish(pretrain(folder, "cut", "--train.steps=40", *settings))
     assert code == 0, error
     assert "Resumed from" in out
-    states = [load_checkpoint(list_checkpoints(place / run / "checkpoints")[-1]) for run in ("whole", "cut")]
+    states = [load_checkpoint(list_checkpoints(folder / run / "checkpoints")[-1]) for run in ("whole", "cut")]
     assert states[0][0] == states[1][0] == 40
     assert equal(states[0][1], states[1][1])
-    weights = [load_file(place / run / "model" / "model.safetensors") for run in ("whole", "cut")]
+    weights = [load_file(folder / run / "model" / "model.safetensors") for run in ("whole", "cut")]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
-def test_a_run_folder_belongs_to_one_configuration(place: Path) -> None:
-    assert finish(pretrain(place, "mine", "--train.steps=2"))[0] == 0
-    before = (place / "mine" / "metrics.jsonl").read_text()
-    code, _, error = finish(pretrain(place, "mine", "--train.steps=2", "--objective.temperature=0.5"))
+def test_a_run_folder_belongs_to_one_configuration(folder: Path) -> None:
+    assert finish(pretrain(folder, "mine", "--train.steps=2"))[0] == 0
+    before = (folder / "mine" / "metrics.jsonl").read_text()
+    code, _, error = finish(pretrain(folder, "mine", "--train.steps=2", "--objective.temperature=0.5"))
     assert code == 2
     assert "another [objective]" in error
     assert "Traceback" not in error
-    assert (place / "mine" / "metrics.jsonl").read_text() == before
+    assert (folder / "mine" / "metrics.jsonl").read_text() == before
 
 
-def test_divergence_ends_in_one_message(place: Path) -> None:
+def test_divergence_ends_in_one_message(folder: Path) -> None:
     code, _, error = finish(
-        pretrain(place, "diverges", "--train.steps=400", "--optimizer.lr=1e30", "--train.save_every=1")
+        pretrain(folder, "diverges", "--train.steps=400", "--optimizer.lr=1e30", "--train.save_every=1")
     )
     assert code == 2
     assert "expected a finite loss" in error

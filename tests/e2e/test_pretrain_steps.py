@@ -23,18 +23,18 @@ STEPS = 60
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recipe and two domains of other action spaces, of which one has a validation split."""
-    place = tmp_path_factory.mktemp("pretrain-steps")
-    write_recipe(place / "tiny.toml", "premier_taco", {"hidden": 16})
+    folder = tmp_path_factory.mktemp("pretrain-steps")
+    write_recipe(folder / "tiny.toml", "premier_taco", {"hidden": 16})
     splits = {"train": control_store(4), "val": control_store(2, seed=1)}
-    write_control_set(place / "narrow", splits)
-    write_control_set(place / "wide", {"train": control_store(4, action_dim=5, seed=2)})
-    return place
+    write_control_set(folder / "narrow", splits)
+    write_control_set(folder / "wide", {"train": control_store(4, action_dim=5, seed=2)})
+    return folder
 
 
 def pretrain(
-    place: Path, out: str, *overrides: str, program: Sequence[str] = (sys.executable, "-m", "counterpoint")
+    folder: Path, out: str, *overrides: str, program: Sequence[str] = (sys.executable, "-m", "counterpoint")
 ) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [
@@ -43,7 +43,7 @@ def pretrain(
             *("--train.save_every=10", "--train.eval_every=15", "--train.workers=1", "--optimizer.ema=0.9"),
             *overrides,
         ],
-        cwd=place,
+        cwd=folder,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         text=True,
         stdout=subprocess.PIPE,
@@ -51,37 +51,37 @@ def pretrain(
     )
 
 
-def test_kill_9_and_resume_gives_the_same_bits(place: Path) -> None:
-    whole = pretrain(place, "whole")
+def test_kill_9_and_resume_gives_the_same_bits(folder: Path) -> None:
+    whole = pretrain(folder, "whole")
     _, error = whole.communicate()
     assert whole.returncode == 0, error
-    killed = pretrain(place, "cut", program=unfinished(STEPS))
-    while len(list_checkpoints(place / "cut" / "checkpoints")) < 2:
+    killed = pretrain(folder, "cut", program=unfinished(STEPS))
+    while len(list_checkpoints(folder / "cut" / "checkpoints")) < 2:
         assert killed.poll() is None, killed.communicate()[1]
         time.sleep(0.02)
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
-    assert not (place / "cut" / "model").exists()
-    again = pretrain(place, "cut")
+    assert not (folder / "cut" / "model").exists()
+    again = pretrain(folder, "cut")
     out, error = again.communicate()
     assert again.returncode == 0, error
     assert "Resumed from" in out
-    states = [load_checkpoint(list_checkpoints(place / run / "checkpoints")[-1]) for run in ("whole", "cut")]
+    states = [load_checkpoint(list_checkpoints(folder / run / "checkpoints")[-1]) for run in ("whole", "cut")]
     assert states[0][0] == states[1][0] == STEPS
     assert equal(states[0][1], states[1][1])
-    weights = [load_file(place / run / "model" / "model.safetensors") for run in ("whole", "cut")]
+    weights = [load_file(folder / run / "model" / "model.safetensors") for run in ("whole", "cut")]
     assert weights[0].keys() == weights[1].keys()
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
-def test_bad_input_ends_in_one_message(place: Path) -> None:
+def test_bad_input_ends_in_one_message(folder: Path) -> None:
     for overrides, words in (
         (("--objective.windows=3",), "--objective.window"),
         (("--objective.name=decisionnce",), "--objective.name"),
     ):
-        refused = pretrain(place, "bad", *overrides)
+        refused = pretrain(folder, "bad", *overrides)
         _, error = refused.communicate()
         assert refused.returncode == 2, error
         assert words in error
         assert "Traceback" not in error
-    assert not (place / "bad" / "model").exists()
+    assert not (folder / "bad" / "model").exists()

@@ -26,10 +26,10 @@ SETTINGS = (
 WHOLE = (sys.executable, "-m", "counterpoint")
 
 
-def start(place: Path, out: str, program: Sequence[str] = WHOLE) -> subprocess.Popen[str]:
+def start(folder: Path, out: str, program: Sequence[str] = WHOLE) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*program, "train", "td_infonce", "--env", "FetchReach-v4", "--out", out, *SETTINGS],
-        cwd=place,
+        cwd=folder,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         text=True,
         stdout=subprocess.PIPE,

@@ -88,7 +88,7 @@ class Browser:
         for kind in ("keyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key)
 
-    def picture(self, path: Path) -> None:
+    def screenshot(self, path: Path) -> None:
         shot = self.call("Page.captureScreenshot", captureBeyondViewport=True, format="png")
         path.write_bytes(base64.b64decode(shot["data"]))
 

@@ -22,11 +22,11 @@ COLOURS = {"red": (220, 40, 40), "blue": (40, 70, 220)}
 
 
 def frame(red: float, blue: float, size: int = SIZE) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """A table with the red ball above and the blue one below; places in [0, 1] from left to right."""
+    """A table with the red ball above and the blue one below; positions in [0, 1] from left to right."""
     image = np.full((size, size, 3), 225, dtype=np.uint8)
     rows, columns = np.mgrid[0:size, 0:size] / size
-    for place, row, colour in ((red, 0.3, COLOURS["red"]), (blue, 0.7, COLOURS["blue"])):
-        inside = (rows - row) ** 2 + (columns - 0.15 - 0.7 * place) ** 2 < 0.012
+    for position, row, colour in ((red, 0.3, COLOURS["red"]), (blue, 0.7, COLOURS["blue"])):
+        inside = (rows - row) ** 2 + (columns - 0.15 - 0.7 * position) ** 2 < 0.012
         image[inside] = colour
     return image
 
@@ -52,7 +52,7 @@ def store(each: int = 3, size: int = SIZE) -> MemoryStore:
 
 
 class SeeingEncoder(torch.nn.Module):
-    """Embeds a frame as the two balls' places, and an instruction as the change it asks for."""
+    """Embeds a frame as the two balls' positions, and an instruction as the change it names."""
 
     embed_dim = 3
 
@@ -60,11 +60,11 @@ class SeeingEncoder(torch.nn.Module):
         colour = frames.float() if frames.dtype == torch.uint8 else frames * 255
         width = frames.shape[-2]
         across = (torch.arange(width) + 0.5) / width
-        places = []
+        positions = []
         for name in ("red", "blue"):
             near = ((colour - torch.tensor(COLOURS[name])).abs().sum(-1) < 60).float()
-            places.append((near * across).sum((-1, -2)) / near.sum((-1, -2)).clamp(min=1) - 0.5)
-        return torch.stack([*places, torch.full_like(places[0], 0.2)], dim=-1)
+            positions.append((near * across).sum((-1, -2)) / near.sum((-1, -2)).clamp(min=1) - 0.5)
+        return torch.stack([*positions, torch.full_like(positions[0], 0.2)], dim=-1)
 
     def encode_text(self, text: Sequence[str]) -> Tensor:
         vectors = []

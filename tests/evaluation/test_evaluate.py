@@ -82,13 +82,13 @@ class Stub(CameraEnv):
 
 
 class WiderStub(Stub):
-    """Of another robot."""
+    """An environment of another robot."""
 
     actions = 5
 
 
 class BareStub(Stub):
-    """Of other proprioception."""
+    """An environment of other proprioception."""
 
     states = 9
 
@@ -158,7 +158,7 @@ def test_seeds_alone_decide_which_episodes(data: Path, tmp_path: Path, monkeypat
     assert not {one["seed"] for one in first} & {one["seed"] for one in episodes(1, 1)}
 
 
-def test_frames_are_drawn_as_large_as_the_demonstrations_were(
+def test_frames_are_rendered_as_large_as_the_demonstrations_were(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained(data, tmp_path / "run", encoder__size=20)
@@ -202,11 +202,11 @@ def test_numbers_that_are_not_known_are_null(data: Path, tmp_path: Path, monkeyp
     assert found["return"]["value"] == found["episodes"][0]["return"]
 
 
-def test_a_policy_of_several_instructions_is_told_the_task_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
+def test_a_policy_of_several_instructions_gets_the_task_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts: list[str] = []
 
     def embed(tower: SentenceTower, text: str) -> torch.Tensor:
-        told.append(text)
+        texts.append(text)
         return spelled(tower, text)
 
     monkeypatch.setattr(SentenceTower, "embed", embed)
@@ -215,9 +215,9 @@ def test_a_policy_of_several_instructions_is_told_the_task_s(tmp_path: Path, mon
     policy = trained(data, tmp_path / "run", cloning__language=True)
     assert policy.instruction == ""
     stubbed(monkeypatch)
-    told.clear()
+    texts.clear()
     evaluate(tmp_path / "run", env="metaworld/stub", episodes=2, envs=1, seed=0)
-    assert set(told) == {"move the dot"}
+    assert set(texts) == {"move the dot"}
 
 
 def diffused(run: Path, cameras: tuple[str, ...] = ("agentview", "robot0_eye_in_hand")) -> DiffusionPolicy:
@@ -259,7 +259,7 @@ def test_a_diffusion_policy_is_evaluated_with_its_own_cameras(tmp_path: Path, mo
     assert len(task.made) == made
 
 
-def test_robomimic_s_names_of_pictures_are_its_cameras(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_robomimic_s_names_of_images_are_its_cameras(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     diffused(tmp_path / "run", ("agentview_image", "robot0_eye_in_hand_image"))
     task = stubbed(monkeypatch)
     run: dict[str, Any] = {"run": tmp_path / "run", "episodes": 1, "envs": 1, "seed": 0}

@@ -98,8 +98,8 @@ def test_a_report_opens_without_complaint_and_fits_the_screen(
     browser.open(page)
     assert browser.complaints == []
     assert browser.run("document.querySelectorAll('[data-player] .line').length") == 16
-    drawn = "[...document.querySelectorAll('.line')].every(line => line.getBBox().width > 0)"
-    assert browser.run(drawn)
+    rendered = "[...document.querySelectorAll('.line')].every(line => line.getBBox().width > 0)"
+    assert browser.run(rendered)
     assert browser.run("document.querySelectorAll('.charts .line').length") == 4
     assert browser.run("document.querySelectorAll('.heat .cell').length") == 2 * 16
     assert browser.run("document.querySelectorAll('.measure .at').length") >= 15

@@ -120,12 +120,18 @@ def test_a_configuration_without_data_is_refused(section: object) -> None:
 
 def test_held_out_episodes_are_those_of_the_split(data: Path, tmp_path: Path) -> None:
     config = {"data": {"path": str(data), "size": 32, "cache": str(tmp_path)}}
-    found = open_held_out(config, tmp_path, None, None, most=100, seed=0)
-    assert (found.split, found.seen, found.left_out, found.drawn_from) == ("val", False, 0, 8)
-    assert found.store.frames(0, np.array([0])).shape == (1, 32, 32, 3)
-    assert found.source.frames(0, np.array([0])).shape == (1, 64, 64, 3)
-    few = open_held_out(config, tmp_path, None, None, most=3, seed=0)
-    assert (len(few.store.episodes), len(few.source.episodes), few.drawn_from) == (3, 3, 8)
+    store, source, about = open_held_out(config, tmp_path, None, None, most=100, seed=0)
+    assert about == {
+        "data": str(data),
+        "split": "val",
+        "episodes_the_run_was_trained_on": False,
+        "episodes_left_out": 0,
+        "episodes_drawn_from": 8,
+    }
+    assert store.frames(0, np.array([0])).shape == (1, 32, 32, 3)
+    assert source.frames(0, np.array([0])).shape == (1, 64, 64, 3)
+    store, source, about = open_held_out(config, tmp_path, None, None, most=3, seed=0)
+    assert (len(store.episodes), len(source.episodes), about["episodes_drawn_from"]) == (3, 3, 8)
     with pytest.raises(BadInputError, match="elsewhere"):
         open_held_out(config, tmp_path, None, "elsewhere", most=3, seed=0)
 
@@ -135,4 +141,4 @@ def test_data_without_held_out_episodes_is_refused_or_owned_up_to(tmp_path: Path
     config = {"data": {"path": str(data), "size": 32, "cache": str(tmp_path / "cache")}}
     with pytest.raises(BadInputError, match="--split"):
         open_held_out(config, tmp_path, None, None, most=9, seed=0)
-    assert open_held_out(config, tmp_path, None, "train", most=9, seed=0).seen
+    assert open_held_out(config, tmp_path, None, "train", most=9, seed=0)[2]["episodes_the_run_was_trained_on"]

@@ -94,17 +94,17 @@ def embedded() -> EmbeddedVideos:
 def test_whole_segments_run_from_first_to_last(embedded: EmbeddedVideos, score: SegmentScore) -> None:
     whole = segment_scores(embedded, score, 1.0, seed=0)
     assert whole.shape == (8, 1, 4)
-    np.testing.assert_allclose(whole[:, 0], score(embedded.first(), embedded.last(), embedded.text))
+    np.testing.assert_allclose(whole[:, 0], score(embedded.frames_at(0), embedded.frames_at(-1), embedded.text))
 
 
 def test_random_segments_follow_the_papers_rule(embedded: EmbeddedVideos) -> None:
-    """Goals of every length occur, starts never reach the last frame, and the draws are keyed on the video."""
-    drawn: list[tuple[int, int]] = []
+    """Goals of every length occur, starts never reach the last frame, and samples are keyed on the video."""
+    sampled: list[tuple[int, int]] = []
 
     def record(start: object, goal: object, text: object) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
         assert isinstance(start, np.ndarray)
         assert isinstance(goal, np.ndarray)
-        drawn.extend(zip(start[:, 0].astype(int), goal[:, 0].astype(int), strict=True))
+        sampled.extend(zip(start[:, 0].astype(int), goal[:, 0].astype(int), strict=True))
         return np.zeros((len(start), 4))
 
     numbered = replace(
@@ -112,15 +112,15 @@ def test_random_segments_follow_the_papers_rule(embedded: EmbeddedVideos) -> Non
         videos=tuple(np.arange(len(video), dtype=float)[:, None] + 100 * n for n, video in enumerate(embedded.videos)),
     )
     segment_scores(numbered, record, None, seed=0, count=64)
-    first = [(start, goal) for start, goal in drawn if goal < 100]
+    first = [(start, goal) for start, goal in sampled if goal < 100]
     assert len(first) == 64
     assert all(0 <= start < goal < len(embedded.videos[0]) for start, goal in first)
     assert {start for start, _ in first} == set(range(len(embedded.videos[0]) - 1))
-    before = list(drawn)
-    drawn.clear()
+    before = list(sampled)
+    sampled.clear()
     segment_scores(numbered, record, 0.2, seed=0, count=8)
-    assert {goal - start for start, goal in drawn} == {2, 3}
-    assert drawn != before
+    assert {goal - start for start, goal in sampled} == {2, 3}
+    assert sampled != before
 
 
 def test_heatmaps_average_the_segments_of_an_instruction(seeing: Evaluation) -> None:

@@ -155,11 +155,11 @@ def test_processes_give_the_same_episodes() -> None:
 
 
 @pytest.mark.parametrize("apart", [False, True])
-def test_pictures_are_drawn_where_they_are_looked_at(apart: bool) -> None:
-    """The first of an episode always; results are those of drawing always."""
+def test_images_are_rendered_where_the_policy_reads_them(apart: bool) -> None:
+    """The first of an episode always; results are those of rendering always."""
 
     class Glancing:
-        """Looks at every third observation of an episode, and acts by what it saw last."""
+        """Reads every third observation of an episode, and acts by what it saw last."""
 
         def __init__(self, careful: bool) -> None:
             self.careful = careful
@@ -178,12 +178,12 @@ def test_pictures_are_drawn_where_they_are_looked_at(apart: bool) -> None:
 
         def act(self, observation: Mapping[str, Array], *, rows: Sequence[int], explore: bool = False) -> Array:
             frames, state = observation["front"], observation["state"]
-            for row, picture, look in zip(rows, frames, self.looks(rows), strict=True):
-                self.shown.append((look, bool(picture.any())))
+            for row, image, look in zip(rows, frames, self.looks(rows), strict=True):
+                self.shown.append((look, bool(image.any())))
                 if self.step[row] % 3 == 0:
-                    self.saw[row] = float(picture.mean())
+                    self.saw[row] = float(image.mean())
                 self.step[row] += 1
-            assert np.isin(state[:, 0], SEEDS).all()  # proprioception is told at every step
+            assert np.isin(state[:, 0], SEEDS).all()  # proprioception comes at every step
             return np.array([[self.saw[row]] for row in rows], np.float32)
 
     found = {}
@@ -192,26 +192,26 @@ def test_pictures_are_drawn_where_they_are_looked_at(apart: bool) -> None:
         seeds = [3, 12, 5, 101, 9]
         found[careful] = rollout(policy, CountingTask, seeds, envs=1 if there else 2, processes=there)
         assert sorted(seed for _, seed in policy.seeds) == [3, 5, 9, 12, 101]
-        assert all(look == drawn for look, drawn in policy.shown)  # no picture of these seeds is black
+        assert all(look == rendered for look, rendered in policy.shown)  # no image of these seeds is black
         assert any(not look for look, _ in policy.shown) is not careful
     assert found[True] == found[False]
     assert any(one.total_reward for one in found[True])
 
 
-def test_what_is_not_looked_at_is_not_drawn() -> None:
+def test_images_that_no_policy_reads_are_not_rendered() -> None:
     class Blind(Looking):
         def looks(self, rows: Sequence[int]) -> list[bool]:
             return [False] * len(rows)
 
     class Counted(CountingTask):
-        drawn = 0
+        rendered = 0
 
         def _images(self) -> dict[str, Array]:
-            type(self).drawn += 1
+            type(self).rendered += 1
             return super()._images()
 
     rollout(Blind(), Counted, [1, 2, 3], envs=2)
-    assert Counted.drawn == 3
+    assert Counted.rendered == 3
 
 
 class FragileTask(CountingTask):
@@ -274,7 +274,7 @@ class UninstalledTask(CountingTask):
         (UninstalledTask, True, RuntimeError, r"counterpoint\[sim\]"),
     ],
 )
-def test_what_cannot_be_built_is_no_failed_episode(
+def test_an_environment_that_cannot_be_built_is_no_failed_episode(
     task: type[CountingTask], apart: bool, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
@@ -282,7 +282,7 @@ def test_what_cannot_be_built_is_no_failed_episode(
 
 
 @pytest.mark.parametrize(("task", "message"), [(DyingTask, "process died"), (BrokenTask, "Hint: rest")])
-def test_what_goes_wrong_in_a_process_is_told(task: type[CountingTask], message: str) -> None:
+def test_an_error_in_a_process_is_reported(task: type[CountingTask], message: str) -> None:
     with pytest.raises(BadInputError, match=message):
         rollout(Recorder(), task, [1], envs=1, stop_at_success=True, processes=True)
 
@@ -340,7 +340,7 @@ def _run(actor: Straight, count: int, episodes: int = 6) -> list[EpisodeResult]:
     return rollout(actor, make_point, GOAL_SEEDS[:episodes], envs=count, processes=count > 1)
 
 
-def test_who_walks_straight_arrives_and_stays() -> None:
+def test_an_agent_that_goes_straight_arrives_and_stays() -> None:
     for result in _run(Straight(), 1):
         assert result.success
         assert result.held
@@ -350,7 +350,7 @@ def test_who_walks_straight_arrives_and_stays() -> None:
         assert result.total_reward == 1 - result.steps_to_success  # -1 a step until it is there, and it stays
 
 
-def test_who_stays_keeps_the_distance_of_the_beginning() -> None:
+def test_an_agent_that_stays_keeps_the_first_distance() -> None:
     results = _run(Still(), 1)
     for result in results:
         assert result.closest_distance == result.last_distance
@@ -396,10 +396,10 @@ def test_simulators_that_often_die_end_the_rollout() -> None:
 
 def test_streams_of_seeds_never_meet() -> None:
     seeds = {
-        episode_seed(seed, stream, number, place)
+        episode_seed(seed, stream, number, row)
         for seed in range(3)
         for stream in range(3)
         for number in range(20)
-        for place in range(4)
+        for row in range(4)
     }
     assert len(seeds) == 3 * 3 * 20 * 4

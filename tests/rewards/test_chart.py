@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterpoint.rewards.page import Line, Point, line_chart, nice_ticks, padded, signed
+from counterpoint.rewards.page import Line, line_chart, nice_ticks, padded, signed
 
 
 @given(st.floats(-1e3, 1e3), st.floats(1e-3, 1e3))
 @settings(deadline=None)
 def test_ticks_are_inside_round_and_few(low: float, span: float) -> None:
-    ticks = nice_ticks(low, low + span, 5)
+    ticks = nice_ticks(low, low + span)
     assert 2 <= len(ticks) <= 7
     assert all(low - 1e-6 * span <= tick <= low + span * (1 + 1e-6) for tick in ticks)
-    # Ticks are rounded to 12 digits after the point, and float64 knows them to its share of their size.
+    # Ticks are rounded to 12 digits after the point, and float64 rounds to a share of their size.
     rounding = 1e-12 + 4 * np.finfo(float).eps * (abs(low) + span)
     np.testing.assert_allclose(np.diff(ticks), ticks[1] - ticks[0], rtol=0, atol=rounding)
 
@@ -26,6 +26,14 @@ def test_a_line_goes_from_corner_to_corner() -> None:
     chart = line_chart([Line([0, 10], [0.0, 1.0], "c0")], x_label="s", y_label="r", summary="up", y_range=(0, 1))
     assert 'd="M0.0 1000.0L1000.0 0.0"' in chart.html
     assert chart.x_range == (0, 10)
+    assert "point" not in chart.html
+
+
+def test_the_last_values_are_marked() -> None:
+    lines = [Line([0, 10], [0.0, 1.0], "c0"), Line([0, 5], [1.0, 0.5], "rest")]
+    chart = line_chart(lines, x_label="s", y_label="r", summary="up", y_range=(0, 1), dots=True)
+    found = re.findall(r'class="point (\w+)" d="M([\d.]+) ([\d.]+)h', chart.html)
+    assert found == [("c0", "1000.0", "0.0"), ("rest", "500.0", "500.0")]
 
 
 def test_a_missing_value_breaks_the_line() -> None:
@@ -37,7 +45,7 @@ def test_a_missing_value_breaks_the_line() -> None:
 
 
 @pytest.mark.parametrize("values", [[0.3], [0.3, 0.3], [0.0, 0.0, 0.0], [1e-3] * 4])
-def test_short_and_flat_lines_are_drawn(values: list[float]) -> None:
+def test_short_and_flat_lines_are_plotted(values: list[float]) -> None:
     chart = line_chart([Line(range(len(values)), values, "c0", "flat")], x_label="s", y_label="r", summary="flat")
     assert chart.y_range[0] < values[0] < chart.y_range[1]
     assert "nan" not in chart.html
@@ -46,15 +54,15 @@ def test_short_and_flat_lines_are_drawn(values: list[float]) -> None:
 def test_labels_at_one_height_are_pushed_apart() -> None:
     lines = [Line([0, 1], [0.0, 0.5], f"c{n}", f"label {n}", live=True) for n in range(4)]
     chart = line_chart(lines, x_label="s", y_label="r", summary="all alike", y_range=(0, 1))
-    places = sorted(float(p) for p in re.findall(r"--y:([\d.-]+)%", chart.html))
-    assert len(places) == 4
-    assert all(b - a > 10 for a, b in itertools.pairwise(places))
-    assert places[-1] < 105
+    tops = sorted(float(p) for p in re.findall(r"--y:([\d.-]+)%", chart.html))
+    assert len(tops) == 4
+    assert all(b - a > 10 for a, b in itertools.pairwise(tops))
+    assert tops[-1] < 105
 
 
 def test_text_is_escaped() -> None:
     line = Line([0, 1], [0, 1], "c0", "<script>alert(1)</script>")
-    chart = line_chart([line], x_label="<b>", y_label="a & b", summary='"', points=[Point(0, 0, "c0")])
+    chart = line_chart([line], x_label="<b>", y_label="a & b", summary='"', dots=True)
     assert "<script>" not in chart.html
     assert "&lt;b&gt;" in chart.html
     assert "a &amp; b" in chart.html

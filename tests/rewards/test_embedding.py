@@ -97,7 +97,7 @@ def test_frames_of_another_kind_are_refused(bad: Any, word: str) -> None:
 
 
 @pytest.mark.parametrize("bad", ["", "  ", [], ["open", ""], ["open", 3], 3, None, b"open", {"open"}])
-def test_what_is_no_instruction_is_refused(bad: Any) -> None:
+def test_other_values_than_instructions_are_refused(bad: Any) -> None:
     with pytest.raises(BadInputError, match="instruction"):
         check_instructions(bad)
 

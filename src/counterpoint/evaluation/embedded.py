@@ -38,17 +38,10 @@ class EmbeddedVideos:
     text: Float[Array, "L D"]
     fingerprint: str
 
-    def frames_at(self, rows: Sequence[int] | Indices) -> Float[Array, "V D"]:
+    def frames_at(self, rows: int | Int[Indices, " V"]) -> Float[Array, "V D"]:
         """Return one row of each video; a negative index counts from the end."""
-        return np.stack([video[at] for video, at in zip(self.videos, rows, strict=True)])
-
-    def first(self) -> Float[Array, "V D"]:
-        """Return the first embedding of every video."""
-        return self.frames_at([0] * len(self.videos))
-
-    def last(self) -> Float[Array, "V D"]:
-        """Return the last embedding of every video."""
-        return self.frames_at([-1] * len(self.videos))
+        each = np.broadcast_to(rows, len(self.videos))
+        return np.stack([video[at] for video, at in zip(self.videos, each, strict=True)])
 
 
 def embed_store(

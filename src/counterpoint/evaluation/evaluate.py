@@ -25,7 +25,6 @@ from counterpoint.envs.vector import Env, VectorEnv
 from counterpoint.errors import require
 from counterpoint.evaluation.rollout import episode_seed, report, rollout
 from counterpoint.files import write_atomically
-from counterpoint.policies.demonstrations import Demonstrations
 from counterpoint.policies.encoded import EncodedPolicy
 from counterpoint.progress import ProgressBar
 from counterpoint.provenance import provenance
@@ -85,28 +84,26 @@ def evaluate(
         BadInputError: When there is no agent or policy, no environment, one with other observations, actions or
             cameras, or at another rate, or the simulator fails in more than a tenth of the episodes.
     """
-    run = Path(run)
     given = {"episodes": episodes, "envs": envs, "seed": seed, "video": video}
-    settings = validate(EvaluationConfig, given, "evaluate")
-    kind = saved_kind(run)
+    validate(EvaluationConfig, given, "evaluate")
+    run, kind = Path(run), saved_kind(run)
     acts = kind == "agent" or kind.endswith("_policy")
     require(acts, run, f"a model of kind {kind!r}", "an agent or a policy", "train one: `counterpoint train`")
     model: Any = load(run, map_location=device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    seeds = [episode_seed(settings.seed, 2, number) for number in range(settings.episodes)]
+    seeds = [episode_seed(seed, 2, number) for number in range(episodes)]
     make, most, described = _goal_env(model, env, run) if kind == "agent" else _task(model, env, run)
     until_solved = isinstance(env, str) and env.partition("/")[0] in UNTIL_SOLVED
-    if settings.video:
+    if video:
         paths = {one: run / "videos" / f"episode-{number:03d}.mp4" for number, one in enumerate(seeds[:video])}
-        make = partial(_filmed, make, paths)
-    count = min(settings.envs, settings.episodes, most)
+        make = partial(_EpisodeVideos, make, paths)
+    count, policy = min(envs, episodes, most), model.agent if kind == "agent" else model
     apart = kind == "agent" and count > 1
     with VectorEnv(make, count, processes=apart) as rows, ProgressBar("Evaluating", episodes, "episodes") as bar:
-        policy = model.agent if kind == "agent" else model
         results = rollout(policy, rows, seeds, stop_at_success=until_solved, on_episode=lambda result: bar.advance())
     record = {
         "model": model.agent.name if kind == "agent" else kind,
         "env": described,
-        "seed": settings.seed,
+        "seed": seed,
         **report(results),
         "episodes": [result.as_row() for result in results],
         "provenance": provenance(),
@@ -143,13 +140,17 @@ def _task(policy: EncodedPolicy, env: AnyEnv | None, run: Path) -> tuple[Maker, 
         make, most = as_maker(env)
         return partial(_fitting, policy, make, "env"), most, str(getattr(env, "name", getattr(env, "__name__", "env")))
     name, _, named = env.partition("@")
+    frame = policy.demonstrations.frame if policy.demonstrations else None
+    found = f"demonstrations with frames of {' x '.join(map(str, frame or ()))}"
+    square, hint = "square ones, as simulators render them", "clone from frames cut to a square"
+    require(frame is None or frame[0] == frame[1], f"--env {name}", found, square, hint)
     make = partial(
         make_env,
         name,
         cameras=_cameras(policy, env, tuple(named.split(",")) if named else ()),
         size=policy.frame,
-        render=_rendered_size(name, policy.demonstrations),
-        repeat=_repeat(name, policy.demonstrations),
+        render=frame[0] if frame else None,
+        repeat=_repeat(name, policy.demonstrations.fps if policy.demonstrations else None),
     )
     return partial(_fitting, policy, make, f"--env {name}"), 10**6, env
 
@@ -170,19 +171,8 @@ def _cameras(policy: EncodedPolicy, env: str, named: tuple[str, ...]) -> tuple[s
     return cameras or None
 
 
-def _rendered_size(name: str, recorded: Demonstrations | None) -> int | None:
-    """Return the height and width of the demonstrations' frames; `None` where that is not known."""
-    if recorded is None or recorded.frame is None:
-        return None
-    height, width = recorded.frame
-    found, hint = f"demonstrations with frames of {height} x {width}", "clone from frames cut to a square"
-    require(height == width, f"--env {name}", found, "square ones, as simulators render them", hint)
-    return height
-
-
-def _repeat(name: str, recorded: Demonstrations | None) -> int:
+def _repeat(name: str, fps: float | None) -> int:
     """Return the control steps an action lasts: on Meta-World as in the demonstrations, where their rate is known."""
-    fps = recorded.fps if recorded is not None else None
     suite, _, task = name.partition("/")
     if fps is None or suite not in RATES or task.endswith(".hdf5"):  # a robomimic file has its own rate
         return 1
@@ -211,30 +201,17 @@ def _fitting(policy: EncodedPolicy, make: Maker, where: str) -> Env:
     return gymnasium.wrappers.ClipAction(env)  # policies act in the units of their data, without limits
 
 
-def _filmed(make: Maker, paths: dict[int, Path]) -> Env:
-    return EpisodeVideos(make(), paths)
+class _EpisodeVideos(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment that writes a video of some episodes (seed -> file), and renders nothing for the others."""
 
-
-class EpisodeVideos(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Writes a video of some episodes, and renders nothing for the others.
-
-    Args:
-        env: An environment that renders.
-        paths: Seed of an episode -> its file.
-
-    Raises:
-        BadInputError: When it does not render.
-    """
-
-    def __init__(self, env: Env, paths: dict[int, Path]) -> None:
-        super().__init__(env)
+    def __init__(self, make: Maker, paths: dict[int, Path]) -> None:
+        super().__init__(env := make())
         found, hint = f"render_mode {env.render_mode!r}", "leave --video out"
         require(env.render_mode == "rgb_array", "--video", found, "an environment that renders", hint)
         self._paths, self._path = paths, None  # type: dict[int, Path], Path | None
         self._images: list[Any] = []
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode, after the film of the one before is written."""
         self._write()
         answer = self.env.reset(seed=seed, options=options)
         self._path = None if seed is None else self._paths.get(seed)
@@ -242,7 +219,6 @@ class EpisodeVideos(gymnasium.Wrapper[Any, Any, Any, Any]):
         return answer
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Take one step."""
         answer = self.env.step(action)
         self._film()
         if answer[2] or answer[3]:
@@ -250,7 +226,6 @@ class EpisodeVideos(gymnasium.Wrapper[Any, Any, Any, Any]):
         return answer
 
     def close(self) -> None:
-        """Write the film of an episode that was ended early."""
         self._write()
         super().close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from counterpoint.files import write_atomically
 from counterpoint.provenance import provenance
 from counterpoint.rewards.curves import MEANING, gains
 from counterpoint.rewards.model import RewardModel
-from counterpoint.rewards.page import Line, PlayerView, Point, jpeg, line_chart, make_player, padded, render, signed
+from counterpoint.rewards.page import Line, PlayerView, jpeg, line_chart, make_player, padded, render, signed
 
 TEMPLATES = Path(__file__).parent / "templates"
 SPLITS = ("test", "val", "validation")
@@ -67,18 +67,14 @@ def write_report(
     found = f"an encoder for the reward {rewards.form!r}, whose frames and instructions share no space"
     hint = f"plot its rewards: counterpoint reward VIDEO {way} --model {run}"
     require(rewards.form in CURVES, run, found, "one that compares frames with instructions", hint)
-    held_out = open_held_out(config, run / "config.json", data, split, most=max_videos, seed=seed)
-    embedded = embed_store(rewards.encoder, held_out.store, max_frames=max_frames)
+    store, source, episodes = open_held_out(config, run / "config.json", data, split, most=max_videos, seed=seed)
+    embedded = embed_store(rewards.encoder, store, max_frames=max_frames)
     evaluation = evaluate_embedded(embedded, form=rewards.form, seed=seed)
     objective = config.get("objective", "unknown")
     about = {
         "run": run.resolve().name,
         "objective": objective.get("name", "unknown") if isinstance(objective, Mapping) else str(objective),
-        "data": str(held_out.path),
-        "split": held_out.split,
-        "episodes_the_run_was_trained_on": held_out.seen,
-        "episodes_left_out": held_out.left_out,
-        "episodes_drawn_from": held_out.drawn_from,
+        **episodes,
         "max_frames": max_frames,
         "provenance": provenance(),
         "trained_with": config.get("provenance"),
@@ -92,7 +88,7 @@ def write_report(
         evaluation=evaluation,
         width=embedded.text.shape[1],
         meaning=MEANING,
-        players=_players(embedded, held_out.source, evaluation),
+        players=_players(embedded, source, evaluation),
         heatmaps=[_shown(heatmap) for heatmap in evaluation.heatmaps],
         trajectories=_trajectories(embedded),
         training=_training_charts(_metrics(run / "metrics.jsonl")),
@@ -130,32 +126,9 @@ def _metrics(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-@dataclass(frozen=True)
-class HeldOut:
-    """Episodes to report on.
-
-    Attributes:
-        store: Frames as the encoder was trained on them.
-        source: The same episodes as recorded, for images.
-        path: The data set.
-        split: Name of the split; `None` for all episodes.
-        seen: Whether the run may have been trained on them.
-        left_out: Number of episodes without an instruction or of one step.
-        drawn_from: Number of episodes before a sample was taken.
-    """
-
-    store: EpisodeStore
-    source: EpisodeStore
-    path: Path
-    split: str | None
-    seen: bool
-    left_out: int
-    drawn_from: int
-
-
 def open_held_out(
     config: Mapping[str, Any], where: Path, data: Path | None, split: str | None, *, most: int, seed: int
-) -> HeldOut:
+) -> tuple[EpisodeStore, EpisodeStore, dict[str, Any]]:
     """Open the episodes to report on.
 
     Args:
@@ -166,6 +139,9 @@ def open_held_out(
             without splits.
         most: Greatest number of episodes; of more, a sample is taken.
         seed: Random seed of that sample.
+
+    Returns:
+        Frames as the encoder was trained on them, the same episodes as recorded, and what the report says of them.
 
     Raises:
         BadInputError: A key or the data set is missing, or the data set has no such split.
@@ -188,15 +164,14 @@ def open_held_out(
     sample = np.random.default_rng(seed).choice(len(good_ones), min(most, len(good_ones)), replace=False)
     kept = [good_ones[at] for at in sorted(sample.tolist())]
     own = path.resolve() == Path(section["path"]).resolve()
-    return HeldOut(
-        store=SubsetStore(store, kept),
-        source=SubsetStore(source, kept),
-        path=path,
-        split=chosen,
-        seen=own and chosen in (None, section.get("train_split", "train")),
-        left_out=len(store.episodes) - len(good_ones),
-        drawn_from=len(good_ones),
-    )
+    about = {
+        "data": str(path),
+        "split": chosen,
+        "episodes_the_run_was_trained_on": own and chosen in (None, section.get("train_split", "train")),
+        "episodes_left_out": len(store.episodes) - len(good_ones),
+        "episodes_drawn_from": len(good_ones),
+    }
+    return SubsetStore(store, kept), SubsetStore(source, kept), about
 
 
 def _bar(estimate: Estimate, start: float = 0.0, end: float = 1.0, bad: float | None = None) -> dict[str, float | None]:
@@ -229,15 +204,14 @@ def _training_charts(lines: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mark
 
     charts = []
     for name in sorted(numbers - {"step", "lr"}, key=rank)[:MOST_CHARTS]:
-        plotted, ends, words = [], [], name.replace("_", " ").replace("/", " ")
+        plotted, words = [], name.replace("_", " ").replace("/", " ")
         for split, kind, label in (("train", "rest", "training"), ("val", "c0", "validation")):
             points = [(line["step"], line[name]) for line in lines if line["split"] == split and name in line]
             if points:
                 steps, values = zip(*points, strict=True)
                 plotted.append(Line(steps, values, kind, label))
-                ends.append(Point(*points[-1], kind))
         summary = f"{words} over training"
-        chart = line_chart(plotted, x_label="optimiser steps", y_label=words, summary=summary, points=ends)
+        chart = line_chart(plotted, x_label="optimiser steps", y_label=words, summary=summary, dots=True)
         charts.append((words, chart.html))
     return charts
 
@@ -257,18 +231,16 @@ def _trajectories(embedded: EmbeddedVideos) -> tuple[Markup, dict[str, str]]:
     share[: len(widths)] = widths[:2] ** 2 / max(float((widths**2).sum()), 1e-12)
     colours: dict[int, str] = {}
     members: dict[int, int] = {}
-    lines, points, across, down = [], [], [], []
+    lines = []
     for unit, own in zip(units, embedded.own.tolist(), strict=True):
         if len(colours) < TASKS:
             colours.setdefault(own, f"c{len(colours)}")
         members[own] = members.get(own, 0) + 1
         if own in colours and members[own] <= VIDEOS_A_TASK:
             x, y = (plane @ (unit - centre).T).tolist()
-            across.append(x)
-            down.append(y)
             lines.append(Line(x, y, colours[own], embedded.instructions[own] if members[own] == 1 else ""))
-            points.append(Point(x[-1], y[-1], colours[own]))
-    edges = [padded(min(map(min, values)), max(map(max, values))) for values in (across, down)]
+    axes_values = ([line.x for line in lines], [line.y for line in lines])
+    edges = [padded(min(map(min, values)), max(map(max, values))) for values in axes_values]
     span = max(edges[0][1] - edges[0][0], ASPECT * (edges[1][1] - edges[1][0]))
     x_range, y_range = (
         ((low + high - wide) / 2, (low + high + wide) / 2)
@@ -281,7 +253,7 @@ def _trajectories(embedded: EmbeddedVideos) -> tuple[Markup, dict[str, str]]:
         summary="Held-out videos as lines through the embedding space, coloured by instruction",
         x_range=x_range,
         y_range=y_range,
-        points=points,
+        dots=True,
     )
     return chart.html, {embedded.instructions[own]: colour for own, colour in colours.items()}
 

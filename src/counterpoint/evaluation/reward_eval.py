@@ -156,14 +156,16 @@ def evaluate_embedded(
     require(form in CURVES, "form", form, " or ".join(CURVES), "score other forms with counterpoint reward")
     estimates: dict[str, Estimate] = {}
     for name in CURVES:
-        of_form = {
-            **_time_estimates(embedded, CURVES[name], seed),
-            **_grounding_estimates(embedded, SEGMENTS[name], paraphrases, seed),
-        }
+        of_form = _time_estimates(embedded, CURVES[name], seed)
+        of_form |= _grounding_estimates(embedded, SEGMENTS[name], paraphrases, seed)
         estimates |= {f"{key}.{name}": value for key, value in of_form.items()}
-    last = cosine(embedded.last(), embedded.text)
-    estimates["accuracy_last_frame"] = _share(metrics.matched(last, embedded.own))
-    estimates |= representation_estimates(embedded, seed)
+    hits = metrics.matched(cosine(embedded.frames_at(-1), embedded.text), embedded.own)
+    estimates["accuracy_last_frame"] = wilson(int(hits.sum()), len(hits))
+    estimates |= {**_smoothness(embedded, seed), **_first_frames(embedded, seed)}
+    estimates["effective_rank"] = metrics.effective_rank_estimate(embedded.videos)
+    probe = metrics.time_probe(embedded.videos, seed=seed)
+    if probe is not None:
+        estimates["time_probe_r2"] = probe
     return Evaluation(
         form=form,
         seed=seed,
@@ -178,11 +180,6 @@ def evaluate_embedded(
             _heatmap(embedded, "whole videos", segment_scores(embedded, SEGMENTS[form], 1.0, seed)),
         ),
     )
-
-
-def reward_curves(embedded: EmbeddedVideos, form: RewardForm) -> list[Float[Array, "L T"]]:
-    """Return every video's curve under every instruction."""
-    return [CURVES[form](video, embedded.text) for video in embedded.videos]
 
 
 def segment_scores(
@@ -200,9 +197,8 @@ def segment_scores(
     """
     rows = []
     for number, video in enumerate(embedded.videos):
-        rngs = (sample_rng(seed, number * count + k, "segment") for k in range(count))
+        rngs = (sample_rng(seed, number * count + k, "segment") for k in range(1 if share == 1.0 else count))
         ends = np.array([_ends(len(video), share, rng) for rng in rngs])
-        ends = ends[:1] if share == 1.0 else ends
         rows.append(score(video[ends[:, 0]], video[ends[:, 1]], embedded.text))
     return np.stack(rows)
 
@@ -216,27 +212,30 @@ def _ends(length: int, share: float | None, rng: np.random.Generator) -> tuple[i
     return start, start + span
 
 
+def _over_videos(rows: Sequence[Mapping[str, float]], embedded: EmbeddedVideos, seed: int) -> dict[str, Estimate]:
+    """Return the mean of each number over the videos on which it is defined, one row a video."""
+    strata = embedded.own.tolist()
+    return {name: mean_where_defined(np.array([row[name] for row in rows]), strata, seed=seed) for name in rows[0]}
+
+
 def _time_estimates(embedded: EmbeddedVideos, curve: Curve, seed: int) -> dict[str, Estimate]:
     """Return the rank correlation with time, and the controls without which it means nothing."""
-    voc = metrics.value_order_correlation
-    found: dict[str, list[float]] = {}
+    voc, rows = metrics.value_order_correlation, []
     for number, (video, own) in enumerate(zip(embedded.videos, embedded.own, strict=True)):
         mine = embedded.text[own : own + 1]
         values = curve(video, embedded.text)
         shuffled = sample_rng(seed, number, "shuffle").permutation(len(video))
-        wrong = [voc(row) for column, row in enumerate(values) if column != own]
-        for name, value in {
+        row = {
             "voc": voc(values[own]),
             "kendall_tau_b": metrics.kendall_tau_b(values[own]),
-            "voc_wrong_instruction": float(np.mean(wrong)),
+            "voc_wrong_instruction": float(np.mean([voc(other) for other in np.delete(values, own, axis=0)])),
             "voc_reversed": voc(curve(video[::-1], mine)[0]),
             "voc_shuffled": voc(curve(video[shuffled], mine)[0]),
             "voc_of_a_ramp": voc(np.arange(len(video), dtype=np.float64)),
             "voc_of_a_constant": voc(np.ones(len(video))),
-        }.items():
-            found.setdefault(name, []).append(value)
-    strata = embedded.own.tolist()
-    return {name: mean_where_defined(np.array(values), strata, seed=seed) for name, values in found.items()}
+        }
+        rows.append(row)
+    return _over_videos(rows, embedded, seed)
 
 
 def _grounding_estimates(
@@ -245,22 +244,25 @@ def _grounding_estimates(
     """Return how well videos and instructions identify each other."""
     own, strata = embedded.own, embedded.own.tolist()
     whole = segment_scores(embedded, score, 1.0, seed)[:, 0]
+    hits = metrics.matched(whole, own)
     found = {
-        "accuracy_whole_video": _share(metrics.matched(whole, own)),
+        "accuracy_whole_video": wilson(int(hits.sum()), len(hits)),
         "triples_whole_video": mean_where_defined(metrics.triples(whole, own), strata, seed=seed),
         "confusion_gap": mean_bca(metrics.confusion_gap(whole, own), seed=seed),
     }
     hard = metrics.one_word_apart(embedded.instructions)
     if hard.any():
         found["triples_one_word_apart"] = mean_where_defined(metrics.triples(whole, own, hard), strata, seed=seed)
-    for name, share in {"random": None, "short": SHORT}.items():
-        by_segment = np.moveaxis(segment_scores(embedded, score, share, seed), 1, 0)
-        hits = np.mean([metrics.matched(row, own) for row in by_segment], axis=0)
-        found[f"accuracy_{name}_segments"] = mean_where_defined(hits, strata, seed=seed)
+    rounds = {
+        f"accuracy_{name}_segments": np.moveaxis(segment_scores(embedded, score, share, seed), 1, 0)
+        for name, share in (("random", None), ("short", SHORT))
+    }
     if paraphrases:
         said = [segment_scores(replace(embedded, text=text), score, 1.0, seed)[:, 0] for text in paraphrases]
-        hits = np.mean([metrics.matched(row, own) for row in said], axis=0)
-        found["accuracy_paraphrases"] = mean_where_defined(hits, strata, seed=seed)
+        rounds["accuracy_paraphrases"] = np.stack(said)
+    for name, scores in rounds.items():
+        shares = np.mean([metrics.matched(row, own) for row in scores], axis=0)
+        found[name] = mean_where_defined(shares, strata, seed=seed)
     return found
 
 
@@ -271,31 +273,19 @@ def _heatmap(embedded: EmbeddedVideos, name: str, segments: Float[Array, "V K L"
         name=name,
         rows=tuple(embedded.instructions[row] for row in seen),
         columns=embedded.instructions,
-        values=tuple(tuple(float(value) for value in row) for row in values),
+        values=tuple(tuple(row.tolist()) for row in values),
     )
-
-
-def _share(hits: NDArray[np.bool_]) -> Estimate:
-    return wilson(int(hits.sum()), len(hits))
-
-
-def representation_estimates(embedded: EmbeddedVideos, seed: int) -> dict[str, Estimate]:
-    """Return every number on the space itself, by name; none depends on the reward's form."""
-    found = {**_smoothness(embedded, seed), **_first_frames(embedded, seed)}
-    found["effective_rank"] = metrics.effective_rank_estimate(embedded.videos)
-    probe = metrics.time_probe(embedded.videos, seed=seed)
-    return found if probe is None else {**found, "time_probe_r2": probe}
 
 
 def _smoothness(embedded: EmbeddedVideos, seed: int) -> dict[str, Estimate]:
     """Return AcTOL's two properties beside those of the same frames in random order, at unit length."""
-    found: dict[str, list[float]] = {}
+    rows = []
     for number, (video, steps, own) in enumerate(zip(embedded.videos, embedded.steps, embedded.own, strict=True)):
         times = steps.astype(np.float64)
         similarity = potential(video, embedded.text[own : own + 1])[0]
         unit = video / np.maximum(np.linalg.norm(video, axis=1, keepdims=True), 1e-12)
         shuffled = sample_rng(seed, number, "shuffle").permutation(len(video))
-        for name, value in {
+        row = {
             "ordering": metrics.ordering(similarity, times),
             "ordering_shuffled": metrics.ordering(similarity[shuffled], times),
             "step_norm": float(metrics.step_norms(unit).mean()),
@@ -303,10 +293,9 @@ def _smoothness(embedded: EmbeddedVideos, seed: int) -> dict[str, Estimate]:
             "jump_ratio": metrics.jump_ratio(unit),
             "bridge_residual": metrics.bridge_residual(unit, times),
             "bridge_residual_shuffled": metrics.bridge_residual(unit[shuffled], times),
-        }.items():
-            found.setdefault(name, []).append(value)
-    own_instructions = embedded.own.tolist()
-    return {name: mean_where_defined(np.array(values), own_instructions, seed=seed) for name, values in found.items()}
+        }
+        rows.append(row)
+    return _over_videos(rows, embedded, seed)
 
 
 def _first_frames(embedded: EmbeddedVideos, seed: int) -> dict[str, Estimate]:
@@ -318,14 +307,15 @@ def _first_frames(embedded: EmbeddedVideos, seed: int) -> dict[str, Estimate]:
     rng, count = sample_rng(seed, 0, "table 2"), len(embedded.videos)
     draws = [rng.choice(count, min(TRAJECTORIES, count), replace=False) for _ in range(DRAWS)]
     anywhere = [int(rng.integers(len(video))) for video in embedded.videos]
-    frames = {"first": embedded.first(), "last": embedded.last(), "random": embedded.frames_at(anywhere)}
+    first, last = embedded.frames_at(0), embedded.frames_at(-1)
+    frames = {"first": first, "last": last, "random": embedded.frames_at(np.array(anywhere))}
     language = embedded.text[embedded.own].mean(axis=0)
     centre = np.mean([video.mean(axis=0) for video in embedded.videos], axis=0)
     found = {}
     for ending, offset in (("", 0.0), ("_centred", centre)):
         for name, rows in frames.items():
             found[f"{name}_frame_similarity{ending}"] = _pairwise(rows - offset, draws, seed)
-        found[f"first_frame_to_language{ending}"] = _to_target(frames["first"] - offset, language, draws, seed)
+        found[f"first_frame_to_language{ending}"] = _to_target(first - offset, language, draws, seed)
     return found
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -104,61 +104,58 @@ def rollout(
     Raises:
         BadInputError: When the simulator failed in more than a tenth of the episodes; with the first error.
     """
-    if isinstance(env, VectorEnv):
-        return _rollout(policy, env, seeds, stop_at_success, on_episode)
-    make, most = as_maker(env)
-    with VectorEnv(make, min(envs, most, max(1, len(seeds))), processes=processes) as rows:
-        return _rollout(policy, rows, seeds, stop_at_success, on_episode)
-
-
-def _rollout(
-    policy: Policy,
-    envs: VectorEnv,
-    seeds: Sequence[int],
-    stop_at_success: bool,
-    on_episode: Callable[[EpisodeResult], None],
-) -> list[EpisodeResult]:
+    if not isinstance(env, VectorEnv):
+        make, most = as_maker(env)
+        with VectorEnv(make, min(envs, most, max(1, len(seeds))), processes=processes) as vector:
+            return rollout(policy, vector, seeds, stop_at_success=stop_at_success, on_episode=on_episode)
     left = list(enumerate(seeds))[::-1]
     running: dict[int, _Running] = {}
     results: dict[int, EpisodeResult] = {}
 
     def settle(row: int, answer: Step | Failed) -> None:
-        episode = running[row]
-        failure = answer.reason if isinstance(answer, Failed) else None
+        error = answer.reason if isinstance(answer, Failed) else None
         if isinstance(answer, Step):
-            episode.take(answer)
-        if failure is not None or episode.over(stop_at_success):
-            results[episode.number] = result = running.pop(row).result(failure)
-            _limit_failures(results, len(seeds), result)
-            on_episode(result)
+            running[row].take(answer)
+            if not running[row].over(stop_at_success):
+                return
+        episode = running.pop(row)
+        results[episode.number] = result = episode.result(error)
+        if error is not None:
+            _log.warning("the simulator failed in the episode of seed %d: %s", episode.seed, error)
+            errors = [one.error for one in results.values() if one.error is not None]
+            found = f"{len(errors)} of {len(seeds)} episodes in which the simulator failed; the first: {errors[0]}"
+            most = int(TOLERATED * len(seeds))
+            require(len(errors) <= most, "rollouts", found, f"{most} at most", "look at the first error")
+        on_episode(result)
 
     while left or running:
-        idle = [row for row in range(envs.n) if row not in running][: len(left)]
+        idle = [row for row in range(env.n) if row not in running][: len(left)]
         running |= {row: _Running(*left.pop()) for row in idle}
-        envs.reset(idle, [running[row].seed for row in idle])
-        for row, answer in envs.receive().items():
+        env.reset(idle, [running[row].seed for row in idle])
+        for row, answer in env.receive().items():
             settle(row, answer)
         begun = [row for row in idle if row in running]
         if begun:
             policy.reset(begun, [running[row].seed for row in begun])
         rows = sorted(running)
-        if not rows:
-            continue
-        actions = policy.act(stacked(running[row].latest for row in rows), rows=rows)
-        envs.send(rows, actions, policy.looks(rows))
-        for row, answer in envs.receive().items():
-            settle(row, answer)
+        if rows:
+            env.send(rows, policy.act(stacked(running[row].latest for row in rows), rows=rows), policy.looks(rows))
+            for row, answer in env.receive().items():
+                settle(row, answer)
     return [results[number] for number in range(len(seeds))]
 
 
+@dataclass
 class _Running:
     """An episode under way and its tally."""
 
-    def __init__(self, number: int, seed: int) -> None:
-        self.number, self.seed, self.steps, self.reward = number, seed, -1, 0.0  # the reset is no step
-        self.latest: Step
-        self.solved_after: int | None = None
-        self.distances: list[float] = []
+    number: int
+    seed: int
+    steps: int = -1  # the reset is no step
+    reward: float = 0.0
+    solved_after: int | None = None
+    distances: list[float] = field(default_factory=list)
+    latest: Step = field(init=False)
 
     def take(self, step: Step) -> None:
         self.latest = step
@@ -174,11 +171,10 @@ class _Running:
         return self.steps > 0 and (self.latest.over or (stop_at_success and self.solved_after is not None))
 
     def result(self, error: str | None) -> EpisodeResult:
-        solved = self.solved_after is not None
         judged = error is not None or "is_success" in self.latest.info
         return EpisodeResult(
             seed=self.seed,
-            success=(solved and error is None) if judged else None,
+            success=(self.solved_after is not None and error is None) if judged else None,
             held=(error is None and bool(self.latest.info["is_success"])) if judged else None,
             total_reward=self.reward,
             steps=max(self.steps, 0),
@@ -187,16 +183,6 @@ class _Running:
             last_distance=self.distances[-1] if self.distances else None,
             error=error,
         )
-
-
-def _limit_failures(results: dict[int, EpisodeResult], episodes: int, newest: EpisodeResult) -> None:
-    if newest.error is None:
-        return
-    _log.warning("the simulator failed in the episode of seed %d: %s", newest.seed, newest.error)
-    errors = [result.error for result in results.values() if result.error is not None]
-    found = f"{len(errors)} of {episodes} episodes in which the simulator failed; the first: {errors[0]}"
-    most = int(TOLERATED * episodes)
-    require(len(errors) <= most, "rollouts", found, f"{most} at most", "look at the first error")
 
 
 def report(results: Sequence[EpisodeResult]) -> dict[str, Any]:
@@ -223,12 +209,8 @@ def means(results: Sequence[EpisodeResult]) -> dict[str, float]:
 
 
 def _share(answers: Sequence[bool | None]) -> dict[str, Any] | None:
-    return None if None in answers else asdict(wilson(sum(map(bool, answers)), len(answers)))
+    return None if None in answers else wilson(sum(map(bool, answers)), len(answers)).as_json()
 
 
 def _mean(values: Sequence[Any]) -> dict[str, Any] | None:
-    """JSON has no `nan`: the ends of an interval that one value cannot give are `None`."""
-    if not values:
-        return None
-    found = asdict(mean_bca(np.array(values, np.float64)))
-    return {key: None if value != value else value for key, value in found.items()}
+    return mean_bca(np.array(values, np.float64)).as_json() if values else None

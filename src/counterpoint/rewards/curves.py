@@ -104,14 +104,18 @@ def reward_command(
         BadInputError: No video, an empty instruction or one given twice, a form or model that cannot be used, or, after
             all others are done, videos that could not be read.
     """
-    require(
-        (instruction is None) == (goal is not None), "reward", "both or none", "--instruction or --goal", "give one"
-    )
+    one = (instruction is None) == (goal is not None)
+    require(one, "reward", "both or none", "--instruction or --goal", "give one")
     texts = [] if instruction is None else check_instructions([instruction, *against])
     require(len(set(texts)) == len(texts), "--against", "the same instruction twice", "different ones", "drop one")
     require(videos, "videos", "none", "one or more files", "name a video")
     require(not out.exists() or out.is_dir(), out, "a file", "a folder", "choose another --out")
-    image = None if goal is None else _read_image(goal)
+    image = None
+    if goal is not None:
+        try:
+            image = np.array(Image.open(goal).convert("RGB"))
+        except (OSError, UnidentifiedImageError) as error:
+            raise BadInputError(goal, str(error), "an image", "give a PNG or JPEG of the goal") from None
     rewards = RewardModel.from_pretrained(model, device=device, form=form)
     if image is None:
         rewards.check_form(rewards.form, instructed=True)
@@ -123,31 +127,17 @@ def reward_command(
             name = f"{video.stem}-{earlier + 1}" if earlier else video.stem
             try:
                 curve = score_video(rewards, video, texts or [f"goal {goal}"], goal=image)
+                page = curve_page(curve, model=str(model), csv_name=f"{name}.csv")
+                for ending, content in (("csv", curve_csv(curve)), ("png", curve_png(curve)), ("html", page)):
+                    write_atomically(out / f"{name}.{ending}", content)
+                    written.append(out / f"{name}.{ending}")
             except BadInputError as error:
                 failed.append(error)
-            else:
-                page = curve_page(curve, model=str(model), csv_name=f"{name}.csv")
-                contents = {"csv": curve_csv(curve).encode(), "png": curve_png(curve), "html": page.encode()}
-                for ending, content in contents.items():
-                    written.append(out / f"{name}.{ending}")
-                    write_atomically(written[-1], content)
             progress.advance()
-    if failed:
-        raise BadInputError(
-            "; ".join(error.where for error in failed),
-            "; ".join(error.found for error in failed),
-            "videos that can be read",
-            f"replace or leave out {len(failed)} of {len(videos)}; the others are done, in {out}",
-        )
+    where, found = ("; ".join(getattr(error, part) for error in failed) for part in ("where", "found"))
+    hint = f"replace or leave out {len(failed)} of {len(videos)}; the others are done, in {out}"
+    require(not failed, where, found, "videos that can be read", hint)
     return written
-
-
-def _read_image(path: Path) -> NDArray[np.uint8]:
-    try:
-        with Image.open(path) as image:
-            return np.array(image.convert("RGB"))
-    except (OSError, UnidentifiedImageError) as error:
-        raise BadInputError(path, str(error), "an image", "give a PNG or JPEG of the goal") from None
 
 
 def score_video(
@@ -187,8 +177,8 @@ def curve_csv(curve: RewardCurve) -> str:
     buffer = io.StringIO(newline="")
     table = csv.writer(buffer, lineterminator="\n")
     table.writerow(["frame", "seconds", *curve.labels])
-    for frame, (second, values) in enumerate(zip(curve.seconds, curve.values.T, strict=True)):
-        table.writerow([frame, f"{second:.6f}", *(f"{value:.6f}" for value in values)])
+    rows = np.vstack([curve.seconds, curve.values]).T
+    table.writerows([frame, *(f"{value:.6f}" for value in row)] for frame, row in enumerate(rows))
     return buffer.getvalue()
 
 
@@ -204,8 +194,7 @@ def curve_png(curve: RewardCurve) -> bytes:
         colour = COLOURS[row] if row < len(COLOURS) else "#b9b4a9"
         axes.plot(curve.seconds, values, color=colour, linewidth=1.5 if row else 2.4, label=curve.labels[row])
     axes.set_ylabel(curve.axis.replace(" and ", "\nand "), fontsize=9)
-    handles, labels = axes.get_legend_handles_labels()
-    axes.legend(handles[::-1], labels[::-1], frameon=False, loc="upper left", bbox_to_anchor=(0, -0.16))
+    axes.legend(reverse=True, frameon=False, loc="upper left", bbox_to_anchor=(0, -0.16))
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#e0dcd3", linewidth=0.8)
     buffer = io.BytesIO()

@@ -40,10 +40,6 @@ STILL = 1e-5
 class Embedder(Protocol):
     """An encoder of frames and text; `counterpoint.encoders.dual.DualEncoder` is one."""
 
-    @property
-    def embed_dim(self) -> int:
-        """D."""
-
     def encode_image(self, frames: Tensor, /) -> Tensor:
         """Return raw embeddings [T, D] of frames [T, H, W, 3], uint8 or float in [0, 1]."""
 

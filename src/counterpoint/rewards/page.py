@@ -51,15 +51,6 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Point:
-    """A marked location; `kind` is a CSS class, as in `Line`."""
-
-    x: float
-    y: float
-    kind: str
-
-
-@dataclass(frozen=True)
 class Chart:
     """A chart as HTML, with the ranges of x and y that it spans."""
 
@@ -76,7 +67,7 @@ def line_chart(
     summary: str,
     x_range: tuple[float, float] | None = None,
     y_range: tuple[float, float] | None = None,
-    points: Sequence[Point] = (),
+    dots: bool = False,
 ) -> Chart:
     """Plot lines over common axes.
 
@@ -87,7 +78,7 @@ def line_chart(
         summary: One sentence for a screen reader.
         x_range: Least and greatest x; by default the lines' own.
         y_range: Least and greatest y; by default what the lines need.
-        points: Marked locations.
+        dots: Whether the last value of each line is marked.
     """
     xs = [x for line in lines for x in line.x]
     ys = [y for line in lines for y in line.y if math.isfinite(y)]
@@ -105,17 +96,22 @@ def line_chart(
         at = [f"{across(x):.1f} {down(y):.1f}" if math.isfinite(y) else "" for x, y in zip(line.x, line.y, strict=True)]
         return "".join(f"{'L' if before else 'M'}{now}" for before, now in itertools.pairwise(["", *at]) if now)
 
-    y_ticks, x_ticks = nice_ticks(low, high, 5), nice_ticks(left, right, 5)
+    y_ticks, x_ticks = nice_ticks(low, high), nice_ticks(left, right)
     svg = [f'<path class="{"grid" if tick else "zero"}" d="M0 {down(tick):.1f}H1000"/>' for tick in y_ticks]
     svg += [f'<path class="line {escape(line.kind)}" d="{path(line)}"/>' for line in lines]
     # A stroke of no length with round ends: a dot that stretching leaves round.
-    svg += [f'<path class="point {escape(p.kind)}" d="M{across(p.x):.1f} {down(p.y):.1f}h.01"/>' for p in points]
-    text = [f'<span class="tick y" style="top:{down(tick) / 10:.2f}%">{_number(tick)}</span>' for tick in y_ticks]
-    text += [f'<span class="tick x" style="left:{across(tick) / 10:.2f}%">{_number(tick)}</span>' for tick in x_ticks]
+    ends = [(line.kind, across(line.x[-1]), down(line.y[-1])) for line in lines if dots]
+    svg += [f'<path class="point {escape(kind)}" d="M{x:.1f} {y:.1f}h.01"/>' for kind, x, y in ends]
+    places = [("y", "top", down(tick), tick) for tick in y_ticks]
+    places += [("x", "left", across(tick), tick) for tick in x_ticks]
+    text = []
+    for axis, side, place, tick in places:
+        number = f"{tick:g}".replace("-", "\N{MINUS SIGN}")
+        text.append(f'<span class="tick {axis}" style="{side}:{place / 10:.2f}%">{number}</span>')
     named = [(line, shorten(line.label, 38, placeholder=" \N{HORIZONTAL ELLIPSIS}")) for line in lines if line.label]
     heights = [LINE_HEIGHT * (math.ceil(len(label) / LETTERS) + 1.4 * line.live) for line, label in named]
-    ends = [down(next((y for y in reversed(line.y) if math.isfinite(y)), 0.0)) / 10 for line, _ in named]
-    for (line, label), top in zip(named, _apart(ends, heights), strict=True):
+    tops = [down(next((y for y in reversed(line.y) if math.isfinite(y)), 0.0)) / 10 for line, _ in named]
+    for (line, label), top in zip(named, _apart(tops, heights), strict=True):
         kind = f"end {line.kind}{' live' if line.live else ''}"
         now = '<b class="now"></b>' if line.live else ""
         text.append(f'<span class="{escape(kind)}" style="--y:{top:.2f}%">{now}{escape(label)}</span>')
@@ -127,13 +123,14 @@ def line_chart(
     return Chart(Markup(html), (left, right), (low, high))
 
 
-def nice_ticks(low: float, high: float, count: int) -> list[float]:
-    """Return about `count` round numbers in [low, high], a step of 1, 2, 2.5 or 5 times a power of ten apart."""
-    raw = (high - low) / count
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= raw * 0.999)
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [round(step * number, 12) for number in range(first, last + 1)]
+def nice_ticks(low: float, high: float) -> list[float]:
+    """Return two to seven round numbers in [low, high], evenly apart.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    locator = import_extra("matplotlib.ticker", "report").MaxNLocator(6, steps=(1, 2, 2.5, 5, 10))
+    return [float(round(tick, 12)) + 0.0 for tick in locator.tick_values(low, high) if low <= tick <= high]
 
 
 def padded(low: float, high: float) -> tuple[float, float]:
@@ -148,10 +145,6 @@ def signed(value: float, digits: int = 3) -> str:
         return "\N{EM DASH}"
     rounded = round(value, digits) + 0.0  # plus zero, so that nothing reads as minus zero
     return f"{rounded:.{digits}f}".replace("-", "\N{MINUS SIGN}")
-
-
-def _number(value: float) -> str:
-    return f"{value:g}".replace("-", "\N{MINUS SIGN}")
 
 
 def _apart(tops: Sequence[float], heights: Sequence[float]) -> list[float]:
