@@ -163,7 +163,7 @@ Call = Callable[[Path, Path], object]
         (lambda out, maze: train_agent("gcbc", out, {}), "neither an environment nor a data set"),
         (lambda out, maze: train_agent("nobody", out, {}, env="FetchReach-v4"), "no such agent or recipe"),
         (lambda out, maze: train_agent("gcbc", out, {}, env="CartPole-v1"), "without goals"),
-        (lambda out, maze: train_agent("gcbc", out, {}, env="FetchRaech-v4"), "did you mean FetchReach"),
+        (lambda out, maze: train_agent("gcbc", out, {}, env="FetchRaech-v4"), "did you mean 'FetchReach"),
         (lambda out, maze: train_agent("gcbc", out, {"agent.hiden": [1]}, env="FetchReach-v4"), "'hidden'"),
         (lambda out, maze: train_agent("gcbc", out, {}, data=str(maze), env="FetchReach-v4"), "as in the env"),
         (lambda out, maze: train_agent("gcbc", out, {}, data=str(out / "nothing")), "nothing"),

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.sim
         (["train", "td_infonce", "--out", "run"], "neither an environment nor a data set"),
         (["train", "nobody", "--env", "FetchReach-v4", "--out", "run"], "no such agent or recipe"),
         (["train", "gcbc", "--env", "CartPole-v1", "--out", "run"], "without goals"),
-        (["train", "gcbc", "--env", "FetchRaech-v4", "--out", "run"], "did you mean FetchReach-v4"),
+        (["train", "gcbc", "--env", "FetchRaech-v4", "--out", "run"], "did you mean 'FetchReach-v4"),
         (["train", "gcbc", "--env", "FetchReach-v4", "--out", "run", "--agent.hiden", "8"], "--agent.hidden"),
         (["train", "gcbc", "--env", "FetchReach-v4", "--out", "run", "--agent.hidden"], "hidden"),
         (["train", "gcbc", "--env", "FetchReach-v4", "--out", "run", "--online.envs=0"], "envs"),

@@ -7,19 +7,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, TypedDict, Unpack
 
+import gymnasium
 import numpy as np
+from gymnasium import spaces
 
 from counterpoint.data.cache import resize
 from counterpoint.data.episode import Array
 from counterpoint.data.store import Cameras
 from counterpoint.envs.rendering import FastRenderer, render_settings
-from counterpoint.errors import BadInputError, MissingExtraError, require
-
-try:
-    import gymnasium
-    from gymnasium import spaces
-except ModuleNotFoundError:
-    raise MissingExtraError("gymnasium", "sim") from None
+from counterpoint.errors import BadInputError, require
 
 
 class Options(TypedDict, total=False):

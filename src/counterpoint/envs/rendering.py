@@ -119,8 +119,7 @@ class FastRenderer:
             data: Another `mujoco.MjData` of the same model, whose scene is rendered.
         """
         self._update(camera, data, self._option)
-        image: Array = self._renderer.render()
-        return image
+        return np.asarray(self._renderer.render())
 
     def segment(self, camera: str | View, data: Any = None) -> Array:
         """Return the geom that each pixel of `render` shows: int32 [size, size], -1 where there is none."""
@@ -137,8 +136,7 @@ class FastRenderer:
         """The name of the graphics card, or `llvmpipe` for Mesa's software."""
         from OpenGL import GL
 
-        name: str = GL.glGetString(GL.GL_RENDERER).decode()
-        return name
+        return str(GL.glGetString(GL.GL_RENDERER).decode())
 
     def _update(self, camera: str | View, data: Any, option: Any) -> None:
         mujoco, view = self._mujoco, self._view
@@ -206,7 +204,6 @@ def _distinct_triangles(corners: Array) -> Array:
 
 
 def _no_backend(error: Exception) -> BadInputError:
-    hint = "on Linux without a display set MUJOCO_GL=egl before mujoco is imported and install libegl1 and "
-    hint += "libgl1-mesa-dri; without EGL, MUJOCO_GL=osmesa with libosmesa6"
-    backend, expected = os.environ.get("MUJOCO_GL") or "unset", "a working OpenGL library; Mesa's software is enough"
-    return BadInputError(f"MUJOCO_GL={backend}", f"no graphics context ({error})", expected, hint)
+    where, found = f"MUJOCO_GL={os.environ.get('MUJOCO_GL') or 'unset'}", f"no graphics context ({error})"
+    hint = "set MUJOCO_GL=egl and install libegl1 and libgl1-mesa-dri, or MUJOCO_GL=osmesa and libosmesa6"
+    return BadInputError(where, found, "a working OpenGL library; Mesa's software is enough", hint)

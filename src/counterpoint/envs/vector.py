@@ -11,16 +11,12 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, TypeAlias
 
+import gymnasium
 import numpy as np
+from gymnasium.vector.utils import CloudpickleWrapper
 from numpy.typing import NDArray
 
-from counterpoint.errors import BadInputError, MissingExtraError, require
-
-try:
-    import gymnasium
-    from gymnasium.vector.utils import CloudpickleWrapper
-except ModuleNotFoundError:
-    raise MissingExtraError("gymnasium", "sim") from None
+from counterpoint.errors import BadInputError, require
 
 Observation: TypeAlias = Mapping[str, NDArray[Any]]
 Env: TypeAlias = gymnasium.Env[Any, Any]

@@ -54,7 +54,7 @@ def test_skills_are_spread_evenly_over_any_number_of_episodes() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"tasks": ("walker-wlak",)}, "did you mean walker-walk"),
+        ({"tasks": ("walker-wlak",)}, "did you mean 'walker-walk"),
         ({"episodes": -1}, "episodes = -1"),
         ({"episodes": 0, "val_episodes": 0}, "at least one a task"),
         ({"steps": 501}, "steps = 501"),

@@ -38,7 +38,7 @@ def test_other_spellings_are_understood(name: str, meant: str) -> None:
 
 
 def test_an_unknown_task_is_told_with_a_near_one() -> None:
-    with pytest.raises(BadInputError, match="did you mean walker-walk"):
+    with pytest.raises(BadInputError, match="did you mean 'walker-walk"):
         resolve_dmc_tasks(["walker-wlak"])
     with pytest.raises(BadInputError, match="tasks: found none"):
         resolve_dmc_tasks([])

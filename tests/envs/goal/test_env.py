@@ -213,7 +213,7 @@ def test_a_module_before_the_name_is_imported_here_and_in_workers(
     with VectorEnv(partial(make_goal_env, config), 2, processes=True) as envs:
         envs.reset([0, 1], [0, 1])
         assert all(isinstance(answer, Step) for answer in envs.receive().values())
-    with pytest.raises(BadInputError, match=r"own_sliders:OwnSlider-v1'.*did you mean OwnSlider-v0"):
+    with pytest.raises(BadInputError, match=r"own_sliders:OwnSlider-v1'.*did you mean 'OwnSlider-v0"):
         make_goal_env(EnvConfig(name="own_sliders:OwnSlider-v1"))
     for name, word in (("no_sliders", "no_sliders"), ("broken_sliders", "a_module_that_is_not_there")):
         with pytest.raises(BadInputError, match=f"import failed .*{word}"):

@@ -64,7 +64,7 @@ def same_data(one: Path, two: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"tasks": ("door-opn",)}, "did you mean door-open-v3"),
+        ({"tasks": ("door-opn",)}, "did you mean 'door-open-v3"),
         ({"cameras": ("side",)}, "'side'"),
         ({"cameras": ()}, r"cameras = \(\)"),
         ({"size": 15}, "size = 15.*16"),

@@ -138,7 +138,7 @@ def test_the_canary_is_a_digest_that_stays() -> None:
 
 
 def test_bad_input() -> None:
-    with pytest.raises(BadInputError, match="did you mean drawer-open-v3"):
+    with pytest.raises(BadInputError, match="did you mean 'drawer-open-v3"):
         MetaWorldEnv("drawer-opn")
     with pytest.raises(BadInputError, match=r"'front'.*corner2"):
         MetaWorldEnv("drawer-open", cameras=("front",))

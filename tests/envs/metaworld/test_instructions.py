@@ -18,7 +18,7 @@ def test_task_names_are_written_out() -> None:
 
 
 def test_a_misspelt_task_brings_suggestions() -> None:
-    with pytest.raises(BadInputError, match=r"drawr-open.*did you mean drawer-open-v3"):
+    with pytest.raises(BadInputError, match=r"drawr-open.*did you mean 'drawer-open-v3"):
         resolve_tasks(["drawr-open"])
     with pytest.raises(BadInputError, match="one of assembly-v3"):
         resolve_tasks(["zzz"])

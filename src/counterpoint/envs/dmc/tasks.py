@@ -6,10 +6,10 @@ are not among them) and adapts to ten others (Table 1; it lists Humanoid Walk, a
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from counterpoint.config import suggestion
 from counterpoint.errors import require
 
 PRETRAINING = ("acrobot-swingup", "finger-turn_hard", "hopper-stand", "walker-run", "humanoid-walk", "dog-stand")
@@ -104,8 +104,7 @@ def resolve_dmc_tasks(names: Sequence[str]) -> tuple[str, ...]:
 def _resolve(name: str) -> str:
     spellings = {_spelling(known): known for known in TASKS}
     spellings |= {_spelling(f"{task.domain}-{task.task}"): task.name for task in TASKS.values()}
-    close = difflib.get_close_matches(_spelling(name), list(spellings), n=1)
-    hint = f"did you mean {spellings[close[0]]}?" if close else "choose one of these"
+    hint = suggestion(name, list(TASKS)) or "choose one of these"
     expected = f"one of {', '.join(TASKS)}, pretraining or evaluation"
     require(_spelling(name) in spellings, f"task {name!r}", "no such task of dm_control", expected, hint)
     return spellings[_spelling(name)]

@@ -7,7 +7,6 @@ Any gymnasium environment will do whose observations are dictionaries with `obse
 from __future__ import annotations
 
 import copy
-import difflib
 import importlib
 import sys
 from collections.abc import Callable, Mapping
@@ -15,24 +14,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import gymnasium
 import numpy as np
+from gymnasium import spaces
+from gymnasium.envs import registration
 from numpy.typing import NDArray
 from pydantic import Field, ValidationInfo, field_validator
 
-from counterpoint.config import FrozenConfig
+from counterpoint.config import FrozenConfig, suggestion
 from counterpoint.data.episode import Spaces
 from counterpoint.envs.goal.mazes import Cell, MazeGrid
 from counterpoint.envs.goal.tasks import FAMILIES, Raw, task_of
 from counterpoint.envs.rendering import FastRenderer, choose_backend
 from counterpoint.envs.vector import VectorEnv
-from counterpoint.errors import BadInputError, MissingExtraError, require
-
-try:
-    import gymnasium
-    from gymnasium import spaces
-    from gymnasium.envs import registration
-except ModuleNotFoundError:
-    raise MissingExtraError("gymnasium", "sim") from None
+from counterpoint.errors import BadInputError, import_extra, require
 
 Env = gymnasium.Env[Any, Any]
 Observation = dict[str, NDArray[Any]]
@@ -119,8 +114,7 @@ def _registered(config: EnvConfig) -> Env:
     if module:
         _import(name, module)
     if own not in gymnasium.registry:
-        close = difflib.get_close_matches(own, gymnasium.registry, n=3)
-        hint = f"did you mean {' or '.join(close)}?" if close else "register it, in a module named before a colon"
+        hint = suggestion(own, list(gymnasium.registry)) or "register it, in a module named before a colon"
         expected = "a gymnasium id with its version, such as FetchReach-v4, or module:MyEnv-v0 of your own"
         raise BadInputError(f"env {name!r}", "no such environment", expected, hint)
     arguments = task_of(own).arguments(own)
@@ -129,10 +123,8 @@ def _registered(config: EnvConfig) -> Env:
     try:
         env = gymnasium.make(own, max_episode_steps=config.max_episode_steps, disable_env_checker=True, **arguments)
     except (gymnasium.error.Error, TypeError) as error:
-        spec = gymnasium.registry[own]
-        newest = registration.get_env_id(
-            spec.namespace, spec.name, registration.find_highest_version(spec.namespace, spec.name)
-        )
+        family = gymnasium.registry[own].namespace, gymnasium.registry[own].name
+        newest = registration.get_env_id(*family, registration.find_highest_version(*family))
         if isinstance(error, TypeError) and newest == own:
             raise  # of code that is not out of date: its own fault
         reason = str(error.args[0] if error.args else error).split(". ")[0]
@@ -162,16 +154,13 @@ def _with_standard_actions(name: str, env: Env) -> Env:
         "wrap the environment so that it has them",
     )
     if isinstance(space, spaces.Discrete):
-        first = space.start
-        if not first:
-            return env
-        return gymnasium.wrappers.TransformAction(env, lambda action: action + first, spaces.Discrete(space.n))
+        first, own = space.start, spaces.Discrete(space.n)
+        return env if not first else gymnasium.wrappers.TransformAction(env, lambda action: action + first, own)
     if not (isinstance(space, spaces.Box) and len(space.shape) == 1 and space.is_bounded()):
         hint = "wrap the environment so that its actions have bounds"
         raise BadInputError(where, f"actions {space}", "a bounded vector, or discrete actions", hint)
-    if (space.low == -1).all() and (space.high == 1).all():
-        return env
-    return gymnasium.wrappers.RescaleAction(env, np.float32(-1), np.float32(1))
+    standard = (space.low == -1).all() and (space.high == 1).all()
+    return env if standard else gymnasium.wrappers.RescaleAction(env, np.float32(-1), np.float32(1))
 
 
 def _import(name: str, module: str) -> None:
@@ -205,11 +194,7 @@ def _register_robotics() -> None:
     notes = notifications.get("gymnasium_robotics", {})
     for version in [version for version, note in notes.items() if note.startswith("Adroit")]:
         del notes[version]
-    try:
-        import gymnasium_robotics
-    except ModuleNotFoundError:
-        raise MissingExtraError("gymnasium-robotics", "sim") from None
-    gymnasium.register_envs(gymnasium_robotics)
+    gymnasium.register_envs(import_extra("gymnasium_robotics", "sim"))
 
 
 class GoalEnv(gymnasium.Wrapper[Observation, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
@@ -453,9 +438,9 @@ def spaces_of(env: Env) -> Spaces:
     discrete = isinstance(actions, spaces.Discrete)
     coordinates = inner.config.goals == "coordinates" and inner.config.observations == "state"
     return Spaces(
-        observation=tuple(space["observation"].shape),
-        goal=tuple(space["desired_goal"].shape),
-        action=int(actions.n) if discrete else int(actions.shape[0]),
+        observation=space["observation"].shape,
+        goal=space["desired_goal"].shape,
+        action=int(actions.n if discrete else actions.shape[0]),
         discrete=discrete,
         success_distance=float(inner.success_distance or 0.0) if coordinates else 0.0,
     )

@@ -6,9 +6,7 @@ IIWA with its Robotiq 140, robosuite's own choice of gripper for each.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from counterpoint.errors import require
 
@@ -27,15 +25,13 @@ class RobosuiteSpec:
     ours: bool = False
 
 
-TASKS: Mapping[str, RobosuiteSpec] = MappingProxyType(
-    {
-        "Lift": RobosuiteSpec("lift the cube", 200),
-        "Door": RobosuiteSpec("open the door", 300),
-        "Stack": RobosuiteSpec("stack the red cube on the green cube", 300),
-        "CloseDrawer": RobosuiteSpec("close the drawer", 200, ours=True),
-        "OpenBox": RobosuiteSpec("open the box", 200, ours=True),
-    }
-)
+TASKS = {
+    "Lift": RobosuiteSpec("lift the cube", 200),
+    "Door": RobosuiteSpec("open the door", 300),
+    "Stack": RobosuiteSpec("stack the red cube on the green cube", 300),
+    "CloseDrawer": RobosuiteSpec("close the drawer", 200, ours=True),
+    "OpenBox": RobosuiteSpec("open the box", 200, ours=True),
+}
 """robosuite's name of a task -> the task."""
 
 
