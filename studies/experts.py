@@ -50,15 +50,13 @@ def experts_study(config: ExpertsConfig, out: Path) -> Tree:
     """Run every expert and write `dmc_experts.json` or `robosuite_experts.json`, and `results.parquet`."""
     study, trials, facts = Study(f"{config.suite} experts", out, config), [], {}
     if config.suite == "dmc":
-        from counterpoint.envs.dmc.env import PACKAGES
-        from counterpoint.envs.dmc.tasks import EVALUATION, PRETRAINING, resolve_dmc_tasks
+        from counterpoint.envs.dmc.env import EVALUATION, PACKAGES, PRETRAINING, resolve_dmc_tasks
 
         for task in resolve_dmc_tasks(config.tasks or [*PRETRAINING, *EVALUATION]):
             trials.append(Trial(task, partial(_plan, task, config.episodes, config.steps), about={"task": task}))
         facts = {"highest_possible_return": 2 * config.steps, "versions": versions(PACKAGES)}
     else:
-        from counterpoint.envs.robosuite.env import PACKAGES
-        from counterpoint.envs.robosuite.tasks import ROBOTS, resolve_robosuite, robosuite_name
+        from counterpoint.envs.robosuite.env import PACKAGES, ROBOTS, resolve_robosuite, robosuite_name
 
         every = [(task, robot) for task in ("Lift", "Door", "Stack") for robot in ROBOTS]
         pairs = [resolve_robosuite(task) for task in config.tasks] or every

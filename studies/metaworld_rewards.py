@@ -19,7 +19,7 @@ from counterpoint.config import FrozenConfig
 from counterpoint.data.formats import open_dataset
 from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.dual import DualEncoder
-from counterpoint.envs.metaworld.instructions import INSTRUCTIONS
+from counterpoint.envs.metaworld.env import INSTRUCTIONS
 from counterpoint.evaluation.embedded import embed_store
 from counterpoint.evaluation.metrics import value_order_correlation
 from counterpoint.evaluation.reward_eval import evaluate_encoder

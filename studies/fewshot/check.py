@@ -7,8 +7,8 @@ from pathlib import Path
 
 from counterpoint.data.formats.hdf5.instructions import LIBERO_10
 from counterpoint.data.store import Cameras
-from counterpoint.envs.dmc.tasks import resolve_dmc_tasks
-from counterpoint.envs.metaworld.instructions import resolve_tasks
+from counterpoint.envs.dmc.env import resolve_dmc_tasks
+from counterpoint.envs.metaworld.env import resolve_tasks
 from counterpoint.errors import BadInputError
 from studies.fewshot.config import FewshotConfig, FewshotData
 

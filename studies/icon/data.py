@@ -51,7 +51,7 @@ def record_data(config: ComparisonConfig, out: Path) -> None:
     if config.data.path is not None:
         return
     from counterpoint.envs.robosuite.collect import RobosuiteCollectConfig, collect_robosuite
-    from counterpoint.envs.robosuite.tasks import resolve_robosuite
+    from counterpoint.envs.robosuite.env import resolve_robosuite
 
     for task in config.all_tasks:
         name, robot = resolve_robosuite(task.partition("/")[2])

@@ -23,7 +23,7 @@ from counterpoint.envs import collect as collection
 from counterpoint.envs.collect import episode_seed, plan_jobs, slots, split_ranges
 from counterpoint.envs.metaworld import collect
 from counterpoint.envs.metaworld.collect import MetaWorldCollectConfig, collect_metaworld
-from counterpoint.envs.metaworld.instructions import INSTRUCTIONS
+from counterpoint.envs.metaworld.env import INSTRUCTIONS
 from counterpoint.envs.recording import Recording, first_difference
 from counterpoint.errors import BadInputError
 

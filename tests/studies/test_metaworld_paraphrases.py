@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import re
 
-from counterpoint.envs.metaworld.instructions import DEFAULT_TASKS, INSTRUCTIONS
+from counterpoint.envs.metaworld.env import DEFAULT_TASKS, INSTRUCTIONS
 from studies.metaworld_paraphrases import PARAPHRASES, help_me, please
 
 

@@ -6,8 +6,15 @@ import sys
 import numpy as np
 import pytest
 
-from counterpoint.envs.dmc.env import DMCEnv, import_suite
-from counterpoint.envs.dmc.tasks import EVALUATION, INSTRUCTIONS, PRETRAINING, TASKS, resolve_dmc_tasks
+from counterpoint.envs.dmc.env import (
+    EVALUATION,
+    INSTRUCTIONS,
+    PRETRAINING,
+    TASKS,
+    DMCEnv,
+    import_suite,
+    resolve_dmc_tasks,
+)
 from counterpoint.envs.make import make_env
 from counterpoint.errors import BadInputError, MissingExtraError
 from tests.envs.played import act

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from counterpoint.data.episode import Array
-from counterpoint.envs.dmc.env import DMCEnv
+from counterpoint.envs.dmc.env import TASKS, DMCEnv
 from counterpoint.envs.dmc.planner import SETTINGS, Planner, PlannerConfig, planner_config
-from counterpoint.envs.dmc.tasks import TASKS
 from tests.envs.played import act
 
 QUICK = PlannerConfig(horizon=12, samples=16, knots=4)

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from counterpoint.data.episode import Array
-from counterpoint.envs.dmc.env import ACTION_REPEAT, DMCEnv
+from counterpoint.envs.dmc.env import ACTION_REPEAT, TASKS, DMCEnv
 from counterpoint.envs.dmc.planner import TrueModel
 from counterpoint.envs.dmc.rewards import GUIDES, REWARDS, SENSORS
-from counterpoint.envs.dmc.tasks import TASKS
 from tests.envs.played import act
 
 pytestmark = pytest.mark.sim

@@ -11,8 +11,17 @@ import pytest
 from counterpoint.data.episode import Array
 from counterpoint.envs.collect import versions
 from counterpoint.envs.make import SUITES, make_env
-from counterpoint.envs.robosuite.env import CAMERAS, MASK_PARTS, PACKAGES, RobosuiteEnv, robot_geoms
-from counterpoint.envs.robosuite.tasks import ROBOTS, TASKS, resolve_robosuite, robosuite_name
+from counterpoint.envs.robosuite.env import (
+    CAMERAS,
+    MASK_PARTS,
+    PACKAGES,
+    ROBOTS,
+    TASKS,
+    RobosuiteEnv,
+    resolve_robosuite,
+    robosuite_name,
+    robot_geoms,
+)
 from counterpoint.errors import BadInputError, MissingExtraError
 from tests.envs.played import act, images, masks
 

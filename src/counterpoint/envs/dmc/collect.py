@@ -26,9 +26,8 @@ from counterpoint.envs.collect import (
     require_collected,
     simulation,
 )
-from counterpoint.envs.dmc.env import ACTION_REPEAT, HORIZON, PACKAGES, DMCEnv
+from counterpoint.envs.dmc.env import ACTION_REPEAT, HARD_DOMAINS, HORIZON, PACKAGES, TASKS, DMCEnv, resolve_dmc_tasks
 from counterpoint.envs.dmc.planner import Planner, PlannerConfig, planner_config
-from counterpoint.envs.dmc.tasks import HARD_DOMAINS, TASKS, resolve_dmc_tasks
 from counterpoint.envs.recording import Recording, record
 from counterpoint.envs.rendering import render_settings
 from counterpoint.errors import require

@@ -9,8 +9,15 @@ from pydantic import Field, field_validator
 
 from counterpoint.envs.base import CameraEnv, choose_cameras
 from counterpoint.envs.collect import ExpertCollectConfig, ExpertCollection, Names, collect, simulation
-from counterpoint.envs.metaworld.env import CAMERAS, CONTROL_HZ, HORIZON, PACKAGES, MetaWorldEnv
-from counterpoint.envs.metaworld.instructions import INSTRUCTIONS, resolve_tasks
+from counterpoint.envs.metaworld.env import (
+    CAMERAS,
+    CONTROL_HZ,
+    HORIZON,
+    INSTRUCTIONS,
+    PACKAGES,
+    MetaWorldEnv,
+    resolve_tasks,
+)
 
 
 class MetaWorldCollectConfig(ExpertCollectConfig):

@@ -11,8 +11,7 @@ from counterpoint.data.formats.hdf5.writer import RobomimicWriter
 from counterpoint.envs.base import CameraEnv
 from counterpoint.envs.collect import ExpertCollectConfig, ExpertCollection, Names, Slot, collect, simulation
 from counterpoint.envs.recording import Staging
-from counterpoint.envs.robosuite.env import CAMERAS, PACKAGES, RobosuiteEnv
-from counterpoint.envs.robosuite.tasks import CONTROL_HZ, TASKS, resolve_robosuite
+from counterpoint.envs.robosuite.env import CAMERAS, CONTROL_HZ, PACKAGES, TASKS, RobosuiteEnv, resolve_robosuite
 from counterpoint.errors import require
 
 Part = Literal["arm", "gripper", "mount"]

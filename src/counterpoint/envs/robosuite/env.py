@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 import numpy as np
@@ -23,8 +24,53 @@ from counterpoint.data.episode import Array
 from counterpoint.envs.base import MujocoEnv, Options, seeded_numpy
 from counterpoint.envs.rendering import import_mujoco
 from counterpoint.envs.robosuite.experts import EXPERTS
-from counterpoint.envs.robosuite.tasks import CONTROL_HZ, TASKS, resolve_robosuite, robosuite_name
 from counterpoint.errors import MissingExtraError, require
+
+CONTROL_HZ = 20.0
+"""Actions a second."""
+
+ROBOTS = ("Panda", "Kinova3", "IIWA")
+"""ICon's robots; Kinova3 has its Robotiq 85 and IIWA its Robotiq 140, robosuite's own choices."""
+
+
+@dataclass(frozen=True, slots=True)
+class RobosuiteSpec:
+    """A task in words, the steps of an episode, and whether `counterpoint.envs.robosuite.table` registers it."""
+
+    instruction: str
+    horizon: int
+    ours: bool = False
+
+
+TASKS = {
+    "Lift": RobosuiteSpec("lift the cube", 200),
+    "Door": RobosuiteSpec("open the door", 300),
+    "Stack": RobosuiteSpec("stack the red cube on the green cube", 300),
+    "CloseDrawer": RobosuiteSpec("close the drawer", 200, ours=True),
+    "OpenBox": RobosuiteSpec("open the box", 200, ours=True),
+}
+"""robosuite's name of a task -> the task; lengths are those of ICon's Table 4 (Wang et al. 2025)."""
+
+
+def robosuite_name(task: str, robot: str = "Panda") -> str:
+    """Return SUITE/TASK of a task with a robot: `robosuite/Lift` with Panda, `robosuite/Lift-IIWA` with another."""
+    return f"robosuite/{task}" + ("" if robot == ROBOTS[0] else f"-{robot}")
+
+
+def resolve_robosuite(task: str, robot: str | None = None) -> tuple[str, str]:
+    """Return the task and the robot of a name: `Lift` with Panda, `Lift-IIWA`, or `Lift` with a robot named apart.
+
+    Raises:
+        BadInputError: When task or robot is unknown, or two robots are named.
+    """
+    where, (name, _, named) = f"robosuite/{task}", task.partition("-")
+    hint = "choose from these; a robot may follow, as in Lift-IIWA"
+    require(name in TASKS, where, f"task {name!r}", f"one of {', '.join(TASKS)}", hint)
+    require(not named or robot in (None, named), where, f"robot {robot!r} beside it", "one robot", "name it once")
+    chosen = named or robot or ROBOTS[0]
+    require(chosen in ROBOTS, where, f"robot {chosen!r}", f"one of {', '.join(ROBOTS)}", "choose from these")
+    return name, chosen
+
 
 MASK_PARTS = {"arm": "robot", "gripper": "gripper", "mount": "fixed_mount"}
 """A part of the robot -> the beginning of its bodies' names, before the robot's number: `gripper0_right_leftfinger`."""
