@@ -50,9 +50,9 @@ class CameraEnv(gymnasium.Env[dict[str, Any], Any]):
         action_dim: A.
         state_dim: P.
         control_hz: Actions a second.
-        horizon: Steps of an episode, unless `steps` says otherwise.
+        horizon: Steps of an episode, where `steps` is not given.
         usual: The suite's usual cameras.
-        known: Every camera; `None` leaves the check to the suite.
+        known: All its cameras; `None` leaves the check to the suite.
         **options: See `Options`.
 
     Attributes:
@@ -89,25 +89,15 @@ class CameraEnv(gymnasium.Env[dict[str, Any], Any]):
         require(enough, "size", size, f"at least {self.smallest} pixels", "enlarge")
         require(steps is None or steps >= 1, "steps", steps, "1 or more", "leave it out for the suite's own")
         self.name, self.instruction, self.size, self.control_hz = name, instruction, size, control_hz
+        self.action_dim, self.state_dim = action_dim, state_dim
         self.cameras = choose_cameras(options.get("cameras"), usual, known)
         self.horizon, self._steps = horizon if steps is None else steps, 0
         self.look = True
         self.metadata = {**self.metadata, "render_fps": max(1, round(control_hz))}
-        images: dict[str, spaces.Space[Any]] = {
-            camera: spaces.Box(0, 255, (size, size, 3), np.uint8) for camera in self.cameras
-        }
-        self.observation_space = spaces.Dict(images | {"state": spaces.Box(-np.inf, np.inf, (state_dim,), np.float32)})
+        boxes = dict.fromkeys(self.cameras, spaces.Box(0, 255, (size, size, 3), np.uint8))
+        state = spaces.Box(-np.inf, np.inf, (state_dim,), np.float32)
+        self.observation_space = spaces.Dict({**boxes, "state": state})
         self.action_space = spaces.Box(-1.0, 1.0, (action_dim,), np.float32)
-
-    @property
-    def action_dim(self) -> int:
-        """A."""
-        return int(self.action_space.shape[0])  # type: ignore[index]
-
-    @property
-    def state_dim(self) -> int:
-        """P."""
-        return int(self.observation_space["state"].shape[0])  # type: ignore[index]
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -159,11 +149,8 @@ class CameraEnv(gymnasium.Env[dict[str, Any], Any]):
         raise NotImplementedError
 
     def _observation(self) -> dict[str, Any]:
-        if self.look:
-            images = self.images()
-        else:
-            images = {camera: np.zeros((self.size, self.size, 3), np.uint8) for camera in self.cameras}
-        return {**images, "state": self.state()}
+        dark = {camera: np.zeros((self.size, self.size, 3), np.uint8) for camera in self.cameras}
+        return {**(self.images() if self.look else dark), "state": self.state()}
 
     def _bad_action(self, action: Array) -> BadInputError:
         wrong = action.shape != self.action_space.shape

@@ -267,10 +267,8 @@ def simulation(job: Collection, task: str) -> Any:
 
 def slots(job: Collection) -> list[Slot]:
     """Return every episode in the data set's order."""
-    keys = [
-        (task, split, number) for split, count in job.counts.items() for task in job.tasks for number in range(count)
-    ]
-    return [Slot(place, *key) for place, key in enumerate(keys)]
+    every = ((task, split, n) for split, count in job.counts.items() for task in job.tasks for n in range(count))
+    return [Slot(place, *key) for place, key in enumerate(every)]
 
 
 def split_ranges(job: Collection) -> dict[str, str]:
@@ -359,7 +357,7 @@ def record_slot(job: Collection, slot: Slot) -> None:
 
 
 def summary(out: Path) -> str:
-    """Describe a collected data set in a line: how many episodes, and how many scenes gave none."""
+    """Describe a collected data set in a line: its episodes, and the scenes that gave none."""
     about = collected_about(out) or {}
     return f"{len(about['episodes']['seed'])} episodes, {_lost(about.get('dropped', 0), about.get('raised', 0))}"
 
@@ -402,10 +400,8 @@ def plan_jobs(pending: Sequence[Slot], workers: int) -> list[tuple[Slot, ...]]:
     A worker keeps the simulation of its last task, so a task is divided only where there would be too few jobs to keep
     all workers busy to the end.
     """
-    jobs: dict[str, tuple[Slot, ...]] = {}
-    for slot in pending:
-        jobs[slot.task] = (*jobs.get(slot.task, ()), slot)
-    plan = list(jobs.values())
+    tasks = dict.fromkeys(slot.task for slot in pending)
+    plan = [tuple(slot for slot in pending if slot.task == task) for task in tasks]
     while workers > 1 and len(plan) < _JOBS_A_WORKER * workers:
         plan.sort(key=len, reverse=True)
         if not plan or len(plan[0]) == 1:
@@ -452,8 +448,7 @@ def _run(job: Collection, batches: Sequence[Sequence[Slot]]) -> Iterator[None]:
                 future.result()
             yield
     except BrokenProcessPool:
-        hint = "run the same again to continue; use fewer workers if memory was short; in a script, under "
-        hint += '`if __name__ == "__main__":`'
+        hint = 'run the same again to continue, with fewer workers; a script needs `if __name__ == "__main__":`'
         raise BadInputError("workers", "a worker process that died", "workers that live to the end", hint) from None
     finally:
         for process in list((pool._processes or {}).values()):

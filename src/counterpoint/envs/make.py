@@ -40,9 +40,8 @@ def make_env(
     Args:
         name: SUITE/TASK, such as `metaworld/bin-picking`, or SUITE/TASK@CAMERA,CAMERA.
         size: Height and width of the images, in pixels.
-        cameras: A camera of the suite, or several in the order wanted, where the name has none; the suite's usual ones
-            by default.
-        render: Render at this size and resize as training stores do.
+        cameras: Cameras of the suite, where the name has none; see `Options` for these and the next.
+        render: Size of the rendered images, which are then resized.
         repeat: Control steps an action lasts on Meta-World; the other suites fix it.
         steps: Length of an episode: control steps on Meta-World, actions on the other suites; the suite's by default.
 

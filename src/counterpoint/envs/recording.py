@@ -17,7 +17,7 @@ from counterpoint.data.episode import Array, Episode
 from counterpoint.data.masks.robot import mask_camera, mask_frames
 from counterpoint.data.video import encode_video
 from counterpoint.envs.base import CameraEnv
-from counterpoint.errors import BadInputError, require
+from counterpoint.errors import require
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,10 @@ class Recording:
 
 
 class Actor(Protocol):
-    """Acts in one episode of an environment, which is reset first."""
+    """An expert that acts in an environment."""
 
     def reset(self, seed: int) -> None:
-        """Begin an episode."""
+        """Begin an episode; the environment has been reset."""
 
     def act(self) -> Array:
         """Return the next action: float32 [A] in [-1, 1]."""
@@ -210,8 +210,7 @@ class Staging:
 
     def about(self, place: int) -> dict[str, Any]:
         """Return the notes of an episode."""
-        about: dict[str, Any] = json.loads((self._at(place) / "episode.json").read_text())
-        return about
+        return dict(json.loads((self._at(place) / "episode.json").read_text()))
 
     def arrays(self, place: int, name: str = _ARRAYS) -> dict[str, Array]:
         """Return an episode's arrays by name; none where there is no such file."""
@@ -248,9 +247,8 @@ def first_difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[s
     for key in [*now, *(key for key in then if key not in now)]:
         old, new = then.get(key), now.get(key)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
-            inner = first_difference(old, new)
-            if inner is not None:
-                return f"{key}.{inner[0]}", inner[1], inner[2]
+            if inner := first_difference(old, new):
+                return f"{key}.{inner[0]}", *inner[1:]
         elif old != new:
             return key, old, new
     return None
@@ -258,7 +256,5 @@ def first_difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[s
 
 def require_same(where: Path, then: Mapping[str, Any], now: Mapping[str, Any], found: str, hint: str) -> None:
     """Raise a `BadInputError` that names the first key at which two identities differ."""
-    difference = first_difference(then, now)
-    if difference is not None:
-        key, old, new = difference
-        raise BadInputError(where, f"{found} with {key} = {old}", f"{key} = {new}, as asked for now", hint)
+    key, old, new = first_difference(then, now) or (None, None, None)
+    require(key is None, where, f"{found} with {key} = {old}", f"{key} = {new}", hint)

@@ -128,9 +128,6 @@ class RLBenchEnv(CameraEnv):
 
 def _environment(cameras: tuple[str, ...], size: int) -> Any:
     """Build RLBench's environment, not yet launched, with inverse kinematics and the policies' observations only."""
-    modes = "rlbench.action_modes"
-    arm = _import(f"{modes}.arm_action_modes").EndEffectorPoseViaIK()
-    gripper = _import(f"{modes}.gripper_action_modes").Discrete()
     seen = _import("rlbench.observation_config").ObservationConfig()
     seen.set_all(False)
     seen.joint_positions = seen.gripper_pose = seen.gripper_open = True
@@ -138,9 +135,11 @@ def _environment(cameras: tuple[str, ...], size: int) -> Any:
         camera = getattr(seen, f"{name}_camera")
         camera.rgb = camera.mask = camera.masks_as_one_channel = True
         camera.image_size = (size, size)
-    return _import("rlbench.environment").Environment(
-        action_mode=_import(f"{modes}.action_mode").MoveArmThenGripper(arm, gripper), obs_config=seen, headless=True
+    mode = _import("rlbench.action_modes.action_mode").MoveArmThenGripper(
+        _import("rlbench.action_modes.arm_action_modes").EndEffectorPoseViaIK(),
+        _import("rlbench.action_modes.gripper_action_modes").Discrete(),
     )
+    return _import("rlbench.environment").Environment(action_mode=mode, obs_config=seen, headless=True)
 
 
 def _robot_handles() -> tuple[int, ...]:

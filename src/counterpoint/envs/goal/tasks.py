@@ -23,6 +23,9 @@ class GoalTask:
 
     Args:
         simulation: The unwrapped gymnasium environment.
+
+    Attributes:
+        body: The object whose attribute `data` is the simulation's `mujoco.MjData`: in mazes the moving body.
     """
 
     success_distance: float | None = None
@@ -30,19 +33,14 @@ class GoalTask:
     view: View | None = None
     """The camera; a task without one has no image form."""
     goal_slots: ClassVar[tuple[slice, ...]] = ()
-    """Where in an observation the authors put goal coordinates when they zero-pad them."""
+    """The parts of an observation into which the authors put goal coordinates when they zero-pad them."""
     can_stand_at_goal: ClassVar[bool] = False
-    """Whether `stand_at_goal` works, which goals in the form of states and images need."""
+    """True where `stand_at_goal` works, which goals in the form of states and images need."""
 
     def __init__(self, simulation: Any) -> None:
-        self.simulation = simulation
+        self.simulation = self.body = simulation
         if self.success_distance is None:
             self.success_distance = getattr(simulation, "distance_threshold", None)
-
-    @property
-    def body(self) -> Any:
-        """The object whose attribute `data` is the simulation's `mujoco.MjData`."""
-        return self.simulation
 
     @staticmethod
     def arguments(name: str) -> dict[str, Any]:
@@ -59,14 +57,18 @@ class GoalTask:
         raise NotImplementedError
 
     def stand_at_goal(self) -> None:
-        """Put the simulation into a state, at rest, that reaches its goal; the caller has replaced its `MjData`."""
+        """Put the simulation at rest into a state that reaches its goal; the caller has replaced its `MjData`."""
         raise NotImplementedError
 
     def before_rendering(self) -> None:
-        """Bring up to date what images show, without touching what dynamics depend on."""
+        """Update the parts that images show, and none on which the dynamics depend."""
 
     def hide_markers(self) -> None:
-        """Make invisible what no camera of a real scene would see, above all the mark at the goal."""
+        """Hide what no real camera would see, above all the mark at the goal."""
+
+    def _come_to_rest(self) -> None:
+        self.simulation.data.qvel[:] = 0
+        import_mujoco().mj_forward(self.simulation.model, self.simulation.data)
 
 
 class MazeTask(GoalTask):
@@ -80,7 +82,7 @@ class MazeTask(GoalTask):
 
     def __init__(self, simulation: Any) -> None:
         super().__init__(simulation)
-        maze = simulation.maze
+        self.body, maze = getattr(simulation, self.moving), simulation.maze
         widest = max(maze.map_length, maze.map_width) * maze.maze_size_scaling
         distance = 0.5 * widest / np.tan(np.radians(22.5)) + maze.maze_height  # MuJoCo's free camera spans 45 degrees
         self.view = View((0.0, 0.0, 0.0), float(distance), azimuth=90, elevation=-90)
@@ -94,11 +96,6 @@ class MazeTask(GoalTask):
             arguments["include_cfrc_ext_in_observation"] = False
         return arguments
 
-    @property
-    def body(self) -> Any:
-        """The moving body's environment."""
-        return getattr(self.simulation, self.moving)
-
     def read(self) -> Raw:
         """Return the simulation's observation of its present state."""
         seen = self.body._get_obs()
@@ -107,14 +104,11 @@ class MazeTask(GoalTask):
 
     def stand_at_goal(self) -> None:
         """Stand at the goal, at rest, in the posture in which episodes begin."""
-        simulation = self.simulation
-        simulation.data.qpos[:] = self.body.init_qpos
-        simulation.data.qpos[:2] = simulation.goal
-        simulation.data.qvel[:] = 0
-        import_mujoco().mj_forward(simulation.model, simulation.data)
+        self.simulation.data.qpos[:] = [*self.simulation.goal, *self.body.init_qpos[2:]]
+        self._come_to_rest()
 
     def before_rendering(self) -> None:
-        """A step of the simulator leaves the bodies one step behind the state, which is what is observed."""
+        """Move the bodies to the observed state, which a step of the simulator leaves one step ahead."""
         import_mujoco().mj_kinematics(self.simulation.model, self.simulation.data)
 
     def hide_markers(self) -> None:
@@ -175,10 +169,6 @@ class FetchTask(GoalTask):
         model = self.simulation.model
         model.site_rgba[model.site("target0").id, 3] = 0
         model.geom_rgba[model.geom_bodyid == model.body("robot0:mocap").id] = 0
-
-    def _come_to_rest(self) -> None:
-        self.simulation.data.qvel[:] = 0
-        import_mujoco().mj_forward(self.simulation.model, self.simulation.data)
 
 
 class SlideTask(FetchTask):

@@ -47,9 +47,9 @@ def checked(config: RobosuiteCollectConfig) -> RobosuiteCollectConfig:
     """
     tasks = tuple(resolve_robosuite(task, config.robot)[0] for task in config.tasks)
     masks = {"all": config.cameras, "none": ()}.get(" ".join(config.masks), config.masks)
+    other = ", ".join(repr(camera) for camera in masks if camera not in config.cameras)
     some = f"all, none, or some of {', '.join(config.cameras)}"
-    for camera in masks:
-        require(camera in config.cameras, "masks", repr(camera), some, "name cameras that are recorded")
+    require(not other, "masks", other, some, "name cameras that are recorded")
     given = {"tasks": tasks, "cameras": config.cameras, "masks": masks, "mask_parts": config.mask_parts}
     for key, names in given.items():
         require(len(set(names)) == len(names), key, ", ".join(names), "each name once", "leave the second out")
