@@ -18,7 +18,7 @@ class PolicyConfig(EncodedPolicyConfig):
     """All that is needed to build a saved policy again.
 
     Attributes:
-        head: The head.
+        head: Settings of the head.
     """
 
     head: HeadConfig

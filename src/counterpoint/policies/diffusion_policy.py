@@ -28,8 +28,8 @@ class DiffusionPolicyConfig(EncodedPolicyConfig):
     """All that is needed to build a saved policy again.
 
     Attributes:
-        diffusion: The head.
-        use_state: Whether it reads proprioception.
+        diffusion: Settings of the head.
+        use_state: Read proprioception.
         ensemble: Decay of the temporal ensemble; `None`: receding horizon.
     """
 
@@ -45,11 +45,8 @@ class DiffusionPolicy(EncodedPolicy):
         encoder: Observations into D dimensions: of single frames, without language.
         head: Embeddings into plans; its builder normalises its actions.
         state_dim: P, numbers of proprioception.
-        use_state: Whether it reads them. They are normalised by the demonstrations' range.
-        frame: Height and width of its images, in pixels. Where they are larger than the encoder's, training crops
-            at random and acting in the centre.
-        cameras: Their names, in the encoder's order.
-        demonstrations: The training data in numbers.
+        use_state: Read proprioception, normalised by the demonstrations' range.
+        frame: See `EncodedPolicy`, as for `cameras` and `demonstrations`.
         ensemble: Decay of ACT's temporal ensemble, which plans at every step; `None` executes
             `head.config.executed` actions of each plan.
 

@@ -128,7 +128,7 @@ class EncodedPolicy(nn.Module):
         chunks: The way plans become actions.
         history: H, the observations of a plan.
         state_dim: P, numbers of proprioception.
-        use_state: Whether they are read.
+        use_state: Read them.
         frame: Height and width of its images, in pixels. Where they are larger than the encoder's, training crops
             at random and acting in the centre.
         cameras: Their names, in the encoder's order; without names images are taken in the observation's order.

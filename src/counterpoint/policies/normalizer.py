@@ -46,28 +46,20 @@ class LinearNormalizer(nn.Module):
         Raises:
             BadInputError: Statistics of other dimensions, or a range that is not finite.
         """
-        low, high = (torch.tensor(part, dtype=torch.float64) for part in (statistics.low, statistics.high))
-        _check(low, high, len(self.low))
+        low, high = _range(statistics, len(self.low))
         if keep_unit and bool((low >= -1).all() and (high <= 1).all()):
             low, high = -torch.ones_like(low), torch.ones_like(high)
-        spread = high - low
-        still = spread < STILL
-        self.low.copy_(low)
-        self.high.copy_(high)
-        self.middle.copy_(torch.where(still, low, (low + high) / 2))
-        self.reach.copy_(torch.where(still, 1.0, spread / 2))
+        still = high - low < STILL
+        self._set(low, high, torch.where(still, low, (low + high) / 2), torch.where(still, 1.0, (high - low) / 2))
 
     def standardise_by(self, statistics: Statistics) -> None:
         """Take the mean and deviation of training episodes instead: mean 0, deviation 1."""
-        low, high, mean, deviation = (
-            torch.tensor(part, dtype=torch.float64)
-            for part in (statistics.low, statistics.high, statistics.mean, statistics.deviation)
-        )
-        _check(low, high, len(self.low))
-        self.low.copy_(low)
-        self.high.copy_(high)
-        self.middle.copy_(mean)
-        self.reach.copy_(torch.where(deviation > 1e-6, deviation, 1.0))
+        mean, deviation = (torch.tensor(part, dtype=torch.float64) for part in (statistics.mean, statistics.deviation))
+        self._set(*_range(statistics, len(self.low)), mean, torch.where(deviation > 1e-6, deviation, 1.0))
+
+    def _set(self, *numbers: Tensor) -> None:
+        for buffer, values in zip((self.low, self.high, self.middle, self.reach), numbers, strict=True):
+            buffer.copy_(values)
 
     def forward(self, values: Float[Tensor, "... n"]) -> Float[Tensor, "... n"]:
         """Return normalised values; those outside the training range go outside [-1, 1]."""
@@ -78,10 +70,11 @@ class LinearNormalizer(nn.Module):
         return torch.clamp(normalised * self.reach + self.middle, self.low, self.high)
 
 
-def _check(low: Tensor, high: Tensor, dim: int) -> None:
-    hint = "give the statistics of the same numbers"
-    require(len(low) == dim, "statistics", f"{len(low)} dimensions", f"{dim}", hint)
+def _range(statistics: Statistics, dim: int) -> tuple[Tensor, Tensor]:
+    """Return the smallest and largest values in double precision."""
+    low, high = (torch.tensor(part, dtype=torch.float64) for part in (statistics.low, statistics.high))
+    require(len(low) == dim, "statistics", f"{len(low)} dimensions", f"{dim}", "give those of the same numbers")
     bad = (~torch.isfinite(high - low)).nonzero().flatten().tolist()
-    hint = "look at the data: some of it is NaN or infinite"
-    found = f"a range that is not finite in dimension {bad[0] if bad else 0}"
-    require(not bad, "statistics", found, "finite numbers", hint)
+    found = f"a range that is not finite in dimension {', '.join(map(str, bad))}"
+    require(not bad, "statistics", found, "finite numbers", "remove NaN and infinite values from the data")
+    return low, high
