@@ -17,7 +17,7 @@ SIZE = 24
 
 
 def small_encoder(*, stack: int = 2, seed: int = 0) -> ObservationEncoder:
-    """Centred, since embeddings of pictures around x / 255 - 0.5 begin almost equal, and learn late."""
+    """Centred, since embeddings of images around x / 255 - 0.5 begin almost equal, and learn late."""
     torch.manual_seed(seed)
     config = ObservationConfig(size=SIZE, stack=stack, embed_dim=16, width=8, centre=True)
     encoder = ObservationEncoder(config)

@@ -23,33 +23,6 @@ def test_rows_one_at_a_time() -> None:
     assert_ranks_agree(objective, batch)
 
 
-def test_key_encoder_follows() -> None:
-    objective = small(ema=0.25)
-    old = {name: value.clone() for name, value in objective.target.state_dict().items()}
-    with torch.no_grad():
-        for parameter in objective.encoder.parameters():
-            parameter.add_(1)
-    objective.encoder.mean_image.fill_(0.25)
-    objective.after_step()
-    online = dict(objective.encoder.named_parameters())
-    for name, value in objective.target.named_parameters():
-        torch.testing.assert_close(value, 0.75 * old[name] + 0.25 * online[name.removeprefix("0.")])
-    assert torch.equal(objective.target.get_buffer("0.mean_image"), objective.encoder.mean_image)
-
-
-def test_key_encoder_is_kept_but_not_trained() -> None:
-    objective = small()
-    batch = step_batch(objective.sampling(), size=24)
-    assert not objective.encode(batch).rows["future"].requires_grad
-    torch.autograd.backward([objective(batch).loss])
-    trained = {id(p) for group in objective.param_groups().values() for p in group}
-    assert trained == {id(p) for p in [*objective.encoder.parameters(), objective.W]}
-    assert all(p.grad is not None for p in objective.encoder.parameters())
-    assert all(p.grad is None for p in objective.target.parameters())
-    assert any(name.startswith("target.") for name in objective.state_dict())
-    assert list(objective.exports()) == ["encoder"]
-
-
 def test_asks_for_one_step_twice() -> None:
     objective = small()
     stack = objective.encoder.config.stack

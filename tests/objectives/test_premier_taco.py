@@ -125,9 +125,9 @@ def test_authors_whole_step() -> None:
     assert not set(missing) & {name for name, _ in objective.named_parameters()}
 
     views = torch.stack([arrays[f"{name}obs_7x7"] for name in ("", "next_", "neg_")], 1)
-    pictures = views.repeat_interleave(12, -1).repeat_interleave(12, -2)  # [B, V, 9, 84, 84]
+    images = views.repeat_interleave(12, -1).repeat_interleave(12, -2)  # [B, V, 9, 84, 84]
     batch = {
-        "frames": pictures.view(4, 3, 3, 3, 84, 84).permute(0, 1, 2, 4, 5, 3),
+        "frames": images.view(4, 3, 3, 3, 84, 84).permute(0, 1, 2, 4, 5, 3),
         "actions": arrays["action_seq"].view(4, 3, 3),
         "near_valid": torch.ones(4, 1, dtype=torch.bool),
     }
@@ -380,7 +380,7 @@ def test_mixed_training_leaves_chance() -> None:
     assert accuracy > 0.7
 
 
-def test_window_loss_starts_on_centred_pictures() -> None:
+def test_window_loss_starts_on_centred_images() -> None:
     """And does not, in as many steps, on the paper's x / 255 - 0.5: what the mends are for."""
     _, losses, accuracy = trained(centred=True)
     assert losses[1] < LOG2 - 0.1

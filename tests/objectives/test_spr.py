@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 
 from counterpoint.data.spec import Spec
 from counterpoint.errors import BadInputError
@@ -56,30 +55,6 @@ def test_rows_one_at_a_time() -> None:
     expected = plain.spr(torch.stack(guesses), torch.stack(truths))
     torch.testing.assert_close(objective(batch).loss, expected, rtol=1e-4, atol=1e-5)
     assert_ranks_agree(objective, batch)
-
-
-def test_target_follows_encoder_and_projection() -> None:
-    objective = small(ema=0.25)
-    old = [p.clone() for p in objective.target.parameters()]
-    online = [*objective.encoder.parameters(), *objective.project.parameters()]
-    with torch.no_grad():
-        for parameter in online:
-            parameter.add_(1)
-    objective.after_step()
-    for value, before, now in zip(objective.target.parameters(), old, online, strict=True):
-        torch.testing.assert_close(value, 0.75 * before + 0.25 * now)
-
-
-def test_target_is_kept_but_not_trained() -> None:
-    objective = small()
-    batch = step_batch(objective.sampling(), size=24)
-    assert not objective.encode(batch).rows["future"].requires_grad
-    torch.autograd.backward([objective(batch).loss])
-    online: list[nn.Module] = [objective.encoder, objective.transition, objective.project, objective.predict]
-    expected = {id(p) for module in online for p in module.parameters()}
-    assert {id(p) for group in objective.param_groups().values() for p in group} == expected
-    assert all(p.grad is not None for module in online for p in module.parameters())
-    assert any(name.startswith("target.") for name in objective.state_dict())
 
 
 def test_asks_for_every_step_on_the_way() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import pytest
@@ -7,8 +8,12 @@ import torch
 from torch import nn
 
 from counterpoint.errors import BadInputError
+from counterpoint.objectives.atc import ATC, ATCConfig
+from counterpoint.objectives.curl import CURL, CURLConfig
 from counterpoint.objectives.premier_taco import FutureConfig, FutureHeads
-from counterpoint.objectives.steps import check_actions, frozen_copy, perceptron, soft_update
+from counterpoint.objectives.spr import SPR, SPRConfig
+from counterpoint.objectives.steps import TargetObjective, check_actions, frozen_copy, perceptron, soft_update
+from tests.objectives.steps import small_encoder, step_batch
 
 
 @pytest.mark.parametrize("widths", [(2, 3, 4), (2, 3, 5, 4)])
@@ -62,3 +67,49 @@ def test_copies_follow() -> None:
         torch.testing.assert_close(now, old + 1.5)
     for copied, buffer in zip(target.buffers(), online.buffers(), strict=True):
         assert torch.equal(copied, buffer)
+
+
+def curl(ema: float = 0.05) -> CURL:
+    return CURL(small_encoder(size=24), config=CURLConfig(shift=2, ema=ema))
+
+
+def atc(ema: float = 0.01) -> ATC:
+    config = ATCConfig(shift=2, compressed=16, hidden=32, ema=ema)
+    return ATC(small_encoder(size=24), config=config)
+
+
+def spr(ema: float = 0.01) -> SPR:
+    return SPR(small_encoder(size=24), 3, SPRConfig(shift=2, hidden=32, projected=16, ema=ema))
+
+
+BEHIND = pytest.mark.parametrize(("make", "behind"), [(curl, []), (atc, ["compress"]), (spr, ["project"])])
+
+
+@BEHIND
+def test_targets_follow_the_encoder_and_the_map_behind_it(
+    make: Callable[[float], TargetObjective], behind: list[str]
+) -> None:
+    objective = make(0.25)
+    old = [p.clone() for p in objective.target.parameters()]
+    online = [p for name in ("encoder", *behind) for p in objective.get_submodule(name).parameters()]
+    with torch.no_grad():
+        for parameter in online:
+            parameter.add_(1)
+    objective.encoder.mean_image.fill_(0.25)
+    objective.after_step()
+    for value, before, now in zip(objective.target.parameters(), old, online, strict=True):
+        torch.testing.assert_close(value, 0.75 * before + 0.25 * now)
+    assert torch.equal(objective.target.get_buffer("0.mean_image"), objective.encoder.mean_image)
+
+
+@BEHIND
+def test_targets_are_kept_but_not_trained(make: Callable[[], TargetObjective], behind: list[str]) -> None:
+    objective = make()
+    batch = step_batch(objective.sampling(), size=24)
+    assert not objective.encode(batch).rows["future"].requires_grad
+    torch.autograd.backward([objective(batch).loss])
+    online = {id(p) for name, p in objective.named_parameters() if not name.startswith("target.")}
+    assert {id(p) for group in objective.param_groups().values() for p in group} == online
+    assert all((p.grad is None) == name.startswith("target.") for name, p in objective.named_parameters())
+    assert any(name.startswith("target.") for name in objective.state_dict())
+    assert list(objective.exports()) == ["encoder"]

@@ -107,8 +107,8 @@ def test_an_encoder_from_scratch_is_centred_where_that_is_asked_for(data: Path, 
     """On the demonstrations it is trained on, and no others."""
     policy = trained(data, tmp_path / "run", encoder__centre=centre, data__episodes=3)
     store = control_store(5)
-    pictures = np.concatenate([store.frames(e, np.arange(14)) for e in range(3)])
-    mean = torch.from_numpy(pictures).float().mean(0) / 255
+    images = np.concatenate([store.frames(e, np.arange(14)) for e in range(3)])
+    mean = torch.from_numpy(images).float().mean(0) / 255
     expected = mean if centre else torch.full_like(mean, 0.5)
     torch.testing.assert_close(policy.encoder.mean_image, expected)
 

@@ -31,8 +31,8 @@ def by_hand(made: DiffusionPolicy, frames: Array, state: Array, t: int, seed: in
     moments = []
     for step in range(t - To + 1, t + 1):
         real = max(step, 0)
-        pictures = [frames[real, c, edge : edge + SIZE, edge : edge + SIZE] for c in range(C)]
-        embedded = made.encoder(torch.from_numpy(np.stack(pictures))[None])[0]
+        images = [frames[real, c, edge : edge + SIZE, edge : edge + SIZE] for c in range(C)]
+        embedded = made.encoder(torch.from_numpy(np.stack(images))[None])[0]
         if made.use_state:
             assert made.demonstrations is not None
             known = made.demonstrations.state
@@ -177,7 +177,7 @@ def test_every_observation_is_encoded_once_and_all_rows_at_once(monkeypatch: pyt
 
 
 class Dots(CameraEnv):
-    """A picture of noise that the seed and the actions decide."""
+    """An image of noise that the seed and the actions decide."""
 
     def __init__(self) -> None:
         cameras = ("front", "wrist")
@@ -212,7 +212,7 @@ def test_an_episode_is_a_function_of_its_seed() -> None:
 
 
 class Reaching(gymnasium.Env[dict[str, Array], Array]):
-    """Two pictures and a state; episodes of other lengths."""
+    """Two images and a state; episodes of other lengths."""
 
     def __init__(self, length: int) -> None:
         box = gymnasium.spaces.Box

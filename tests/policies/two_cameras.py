@@ -44,12 +44,12 @@ class PairTask(CameraEnv):
 
     def _picture(self, camera: str) -> Array:
         x, y = np.round(self._place - SIDE / 2).astype(int)
-        picture = np.full((SIZE, SIZE, 3), 40, np.uint8)
+        image = np.full((SIZE, SIZE, 3), 40, np.uint8)
         if camera == OUTER:
-            picture[:, max(0, x) : x + SIDE] = (250, 160, 40)
+            image[:, max(0, x) : x + SIDE] = (250, 160, 40)
         else:
-            picture[max(0, y) : y + SIDE] = (40, 160, 250)
-        return picture
+            image[max(0, y) : y + SIDE] = (40, 160, 250)
+        return image
 
     def state(self) -> Array:
         return np.zeros(self.state_dim, np.float32)
@@ -92,7 +92,7 @@ def record_pairs(count: int, *, names: tuple[str, ...] = ("stub/right", "stub/le
 
 
 def write_pairs(folder: Path, count: int, *, seed: int = 0) -> Path:
-    """The same as LIBERO's HDF5 files, one a task, their pictures upside down as there; returns the folder."""
+    """The same as LIBERO's HDF5 files, one a task, their images upside down as there; returns the folder."""
     for name, words in INSTRUCTIONS.items():
         store = record_pairs(count, names=(name,), seed=seed)
         lengths = [info.length for info in store.episodes]
@@ -102,7 +102,7 @@ def write_pairs(folder: Path, count: int, *, seed: int = 0) -> Path:
                 demo = file[f"data/demo_{episode}"]
                 actions = store.actions(episode)
                 assert actions is not None
-                demo["actions"][1:] = actions[:-1]  # LIBERO's recorder took picture t after action t
+                demo["actions"][1:] = actions[:-1]  # LIBERO's recorder took image t after action t
                 for camera in (OUTER, WRIST):
                     demo[f"obs/{camera}"][...] = store.frames(episode, np.arange(length), camera)[:, ::-1]
     return folder
