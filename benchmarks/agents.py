@@ -12,13 +12,10 @@ batches. `precision`: a point in [-1, 1]^2 moves by 0.2 a; afterwards 500 episod
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -33,7 +30,7 @@ from counterpoint.agents.base import Agent
 from counterpoint.agents.networks import EnsembleMLP, GaussianActor
 from counterpoint.agents.td_infonce import TDInfoNCE, TDInfoNCEConfig
 from counterpoint.data.episode import Spaces
-from counterpoint.provenance import provenance
+from measuring import in_turns, parser, processor_ms, write
 
 FETCH = Spaces(observation=(10,), goal=(3,), action=4)
 POINT = Spaces(observation=(2,), goal=(2,), action=2)
@@ -140,12 +137,6 @@ def jax_update(batch: dict[str, Tensor]) -> Candidate:
     return run
 
 
-def processor_ms(run: Candidate) -> float:
-    started = time.process_time()
-    run()
-    return 1e3 * (time.process_time() - started)
-
-
 def update(rounds: int) -> dict[str, Any]:
     batch = random_batch(256)
     candidates = {"float32": library_update(batch), "bf16": library_update(batch, bf16=True)}
@@ -157,11 +148,12 @@ def update(rounds: int) -> dict[str, Any]:
             for key in ("critic/loss", "actor/loss"):
                 apart = abs(float(found[key]) / float(losses["float32"][key]) - 1)
                 assert apart < (2e-2 if name == "bf16" else 1e-4), (name, key, apart)
-    times: dict[str, list[float]] = {name: [] for name in candidates}
-    for _ in range(rounds):
-        for name, run in candidates.items():
-            run()
-            times[name].append(processor_ms(run))
+
+    def second(run: Callable[[], object]) -> float:
+        run()
+        return processor_ms(run)
+
+    times = in_turns(rounds, candidates, second)
     scale = {rows: library_update(random_batch(rows)) for rows in (512, 1024, 2048, 4096)}
     return {
         "processor_ms": {name: round(median(found), 2) for name, found in times.items()},
@@ -235,24 +227,20 @@ def precision(rounds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("mode", choices=["update", "update_gpu", "precision"])
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--out", type=Path)
-    arguments = parser.parse_args()
+    modes = {"update": update, "update_gpu": update_gpu, "precision": precision}
+    words = parser(10)
+    words.add_argument("mode", choices=modes)
+    options = words.parse_args()
     torch.set_num_threads(1)
-    found = {"update": update, "update_gpu": update_gpu, "precision": precision}[arguments.mode](arguments.rounds)
-    command = f"python benchmarks/agents.py {arguments.mode} --rounds {arguments.rounds}"
-    out = arguments.out or Path(__file__).parent / "results" / f"agent_{arguments.mode}.json"
-    if arguments.mode == "update":
+    found = modes[options.mode](options.rounds)
+    if options.mode == "update":
         head = ["update, batch 256, 4 x 512, twins, one thread", "processor ms", "over jitted JAX"]
         rows = [
             [name, f"{ms:.0f}", f"{found['over_jax'].get(name, 0):.2f}"] for name, ms in found["processor_ms"].items()
         ]
         sizes = [[size, f"{ms:,.0f}"] for size, ms in found["scale"].items()]
         found["tables"] = {"update": {"head": head, "rows": rows}, "scale": {"head": ["batch", "ms"], "rows": sizes}}
-    out.write_text(json.dumps({"command": command, **found, "provenance": provenance()}, indent=1) + "\n")
-    print(out.read_text())
+    write(f"agent_{options.mode}", found, options.out)
 
 
 if __name__ == "__main__":

@@ -15,12 +15,9 @@ on a busy machine too. Ratios are taken within a round.
 
 from __future__ import annotations
 
-import argparse
-import json
 import multiprocessing
 import os
 import resource
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -28,6 +25,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from measuring import parser, write
 
 TASK, SIZE = "drawer-open-v3", 112
 Measured = dict[str, float]
@@ -94,7 +93,7 @@ def measured(run: Callable[[], int]) -> Measured:
 
 
 def cpu_seconds() -> float:
-    """Of this process and its ended children, all threads."""
+    """Return the processor time of this process and its ended children, all threads."""
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
@@ -124,33 +123,19 @@ def summary(rounds: list[dict[str, Measured]]) -> dict[str, dict[str, list[float
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "collection.json")
-    options = parser.parse_args()
-
-    from counterpoint.provenance import provenance
-
-    rounds = []
-    for number in range(options.rounds):
-        rounds.append({part: in_fresh_process(*job) for part, job in PARTS.items()})
-        print(number, {part: round(one["frames_per_s"], 1) for part, one in rounds[-1].items()}, flush=True)
+    options = parser(3).parse_args()
+    rounds = [{part: in_fresh_process(*job) for part, job in PARTS.items()} for _ in range(options.rounds)]
     parts = summary(rounds)
-    result = {
-        "command": " ".join(["python", *sys.argv]),
-        "task": TASK,
-        "size": SIZE,
-        "n": options.rounds,
-        "interval": "lowest, median, highest of the rounds",
-        "load_at_end": os.getloadavg(),
-        "summary": parts,
-        "rounds": rounds,
-        "provenance": provenance(),
-    }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(result, indent=2) + "\n")
-    for part, values in parts.items():
-        print(f"{part:12}", values)
+    rows = []
+    for part, one in parts.items():
+        (low, middle, high), over = one["frames_per_s"], one["frames_per_s_over_default"]
+        rows.append(
+            [part, f"{middle:.0f} ({low:.0f} to {high:.0f})", f"{over[1]:.1f}x ({over[0]:.1f} to {over[2]:.1f})"]
+        )
+    tables = {"collection": {"head": ["path", "frames a second", "over gymnasium's default render()"], "rows": rows}}
+    found = {"task": TASK, "size": SIZE, "n": options.rounds, "interval": "lowest, median, highest of the rounds"}
+    found |= {"load_at_end": os.getloadavg(), "summary": parts, "rounds": rounds, "tables": tables}
+    write("collection", found, options.out)
 
 
 if __name__ == "__main__":

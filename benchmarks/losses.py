@@ -9,18 +9,13 @@ float32 inputs; each is run once before. Both must first agree in value and grad
 - DecisionNCE: beside two bare products [B, D] x [D, B] and their backward pass.
 - ICon: the authors' form samples keys anew for every layer and contrasts them plainly.
 
-A share is the loss over the forward and backward pass of the recipe's image encoder on the batch's images; that pass is
-measured on eight images and scaled.
+A share is the loss over the forward and backward pass of the recipe's image encoder on the batch's images (of
+Premier-TACO: an anchor with and two observations without gradient); that pass is measured on eight images and scaled.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from statistics import median
 from typing import Any
 
 import timm
@@ -29,11 +24,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from counterpoint import objectives as library
+from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.objectives.base import other_rows
 from counterpoint.objectives.icon import farthest_point_sampling, grid_positions
 from counterpoint.objectives.premier_taco import premier_taco_window_loss
 from counterpoint.objectives.r3m import LanguageReward
-from counterpoint.provenance import provenance
+from measuring import medians, parser, write
 
 TEMPERATURE = 0.01
 D = 1024  # of CLIP's ResNet-50
@@ -121,18 +117,6 @@ def icon(tokens: Sequence[Tensor], mask: Tensor) -> Tensor:
     return library.icon_loss(tokens, mask, *keys)
 
 
-def milliseconds(rounds: int, **runs: Callable[[], object]) -> dict[str, float]:
-    """Median processor milliseconds of each, in turn."""
-    spent: dict[str, list[float]] = {name: [] for name in runs}
-    for number in range(rounds + 1):
-        for name, run in runs.items():
-            busy = time.process_time()
-            run()
-            if number:
-                spent[name].append(1e3 * (time.process_time() - busy))
-    return {name: median(times) for name, times in spent.items()}
-
-
 def passes(loss: Loss, leaves: tuple[Tensor, ...], *constants: Any) -> Callable[[], object]:
     """Forward and backward through `loss`."""
     return lambda: torch.autograd.grad(loss(*leaves, *constants), leaves)
@@ -151,9 +135,21 @@ def leaf(*shape: int) -> Tensor:
 
 
 def image_ms(model: str, rounds: int) -> float:
-    """Forward and backward pass of an image encoder for one image of 224 pixels."""
+    """Return the time of an image encoder's forward and backward pass for one image of 224 pixels."""
     vit, images = timm.create_model(model, num_classes=0), torch.randn(8, 3, 224, 224)
-    return milliseconds(rounds, step=lambda: vit(images).square().mean().backward())["step"] / 8
+    return medians(rounds, step=lambda: vit(images).square().mean().backward())["step"] / 8
+
+
+def triple_ms(rounds: int) -> float:
+    """Return the encoder's time in a step of Premier-TACO for one anchor and its two observations of 9 x 84 x 84."""
+    encoder, images = ObservationEncoder(ObservationConfig()), torch.randint(256, (8, 3, 84, 84, 3), dtype=torch.uint8)
+
+    def step() -> None:
+        torch.autograd.backward([encoder(images).square().mean()])
+        with torch.no_grad():
+            encoder(images.repeat(2, 1, 1, 1, 1))
+
+    return medians(rounds, step=step)["step"] / 8
 
 
 def baseline(name: str, B: int, F: int) -> Callable[[], object]:
@@ -177,7 +173,7 @@ def measure(rounds: int) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
 
     def add(name: str, size: str, images: float, runs: dict[str, Callable[[], object]]) -> None:
-        found = milliseconds(rounds, **runs)
+        found = medians(rounds, **runs)
         row = {"loss": name, "size": size, "ms": round(found["ours"], 2)}
         if "theirs" in found:
             row |= {"theirs_ms": round(found["theirs"], 1), "ratio": round(found["theirs"] / found["ours"], 2)}
@@ -209,7 +205,8 @@ def measure(rounds: int) -> list[dict[str, Any]]:
     for name, B, F in (("clip_goal", 1024, 1), ("liv", 512, 5), ("vip", 32, 4), ("r3m", 16, 5), ("tcn", 16, 6)):
         add(name, f"B={B}, F={F}, D={D}", B * F * resnet, {"ours": baseline(name, B, F)})
     g, valid = (leaf(4096, 100), leaf(4096, 100), leaf(4096, 1, 100)), torch.ones(4096, 1, dtype=torch.bool)
-    add("premier_taco", "B=4096, D=100", 0, {"ours": passes(lambda *x: premier_taco_window_loss(*x, valid=valid), g)})
+    runs = {"ours": passes(lambda *x: premier_taco_window_loss(*x, valid=valid), g)}
+    add("premier_taco", "B=4096, D=100", 4096 * triple_ms(2), runs)
     logits = tuple(leaf(256, 256, 2) for _ in range(2))
     runs = {"ours": passes(lambda a, b: library.td_infonce_loss(a, b, b, discount=0.99), logits)}
     add("td_infonce", "B=256, twins", 0, runs)
@@ -224,15 +221,10 @@ def table(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "losses.json")
-    arguments = parser.parse_args()
+    options = parser(5).parse_args()
     torch.set_num_threads(1)
-    rows = measure(arguments.rounds)
-    command = f"python benchmarks/losses.py --rounds {arguments.rounds}"
-    result = {"command": command, "threads": 1, "losses": rows, "tables": {"losses": table(rows)}}
-    arguments.out.write_text(json.dumps(result | {"provenance": provenance()}, indent=1) + "\n")
+    rows = measure(options.rounds)
+    write("losses", {"threads": 1, "losses": rows, "tables": {"losses": table(rows)}}, options.out)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How long a diffusion policy takes to act, and what it spends the time on.
+"""Time of a diffusion policy's actions, and its parts.
 
     python benchmarks/policy_latency.py [--small] [--device cuda] [--rounds 7] [--out FILE]
 
@@ -19,12 +19,9 @@ too, on a GPU of wall-clock time.
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -35,7 +32,7 @@ from counterpoint.encoders.observation import ObservationConfig, ObservationEnco
 from counterpoint.policies.diffusion import DiffusionHead
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
 from counterpoint.policies.networks import DiffusionConfig
-from counterpoint.provenance import provenance
+from measuring import parser, write
 
 CAMERAS, ACTIONS, STATE, BATCHES = 2, 7, 9, (1, 16)
 
@@ -152,33 +149,32 @@ def stages(policy: DiffusionPolicy, clock: Clock, act: Callable[[], object], rou
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--small", action="store_true", help="a small ViT and U-Net at 96 pixels")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "policy_latency.json")
-    arguments = parser.parse_args()
+    words = parser(7)
+    words.add_argument("--small", action="store_true", help="a small ViT and U-Net at 96 pixels")
+    words.add_argument("--device", default="cpu")
+    options = words.parse_args()
     torch.set_num_threads(1)
-    small, device, rounds = arguments.small, arguments.device, arguments.rounds
-    cases = {}
-    for batch in BATCHES:
-        cases[str(batch)] = measure(small, device, batch, rounds)
-        print(batch, cases[str(batch)], flush=True)
-    policy = built(small, "cpu")
-    result = {
-        "command": f"python benchmarks/policy_latency.py{' --small' * small} --device {device} --rounds {rounds}",
-        "device": torch.cuda.get_device_name() if device.startswith("cuda") else "cpu",
-        "threads": 1,
-        "rounds": rounds,
-        "parameters": {
-            "encoder": sum(value.numel() for value in policy.encoder.parameters()),
-            "network": sum(value.numel() for value in policy.head.network.parameters()),
-        },
-        "environments": cases,
-        "provenance": provenance(),
+    cases = {str(batch): measure(options.small, options.device, batch, options.rounds) for batch in BATCHES}
+    policy = built(options.small, "cpu")
+    parameters = {
+        name: sum(value.numel() for value in part.parameters())
+        for name, part in (("encoder", policy.encoder), ("network", policy.head.network))
     }
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+    device = torch.cuda.get_device_name() if options.device.startswith("cuda") else "cpu"
+    parts = ("encode", "network", "schedule", "rest")
+    head = ["environments", "a plan, ms", "a step between, ms", "encode", "U-Net", "scheduler", "crop and rest"]
+    rows = []
+    for batch, one in cases.items():
+        shares = one["stages"] | {"rest": one["stages"]["look"] + one["stages"]["rest"]}
+        times = [
+            f"{one['planning_ms']:.0f}",
+            f"{one['executing_ms']:.2f}",
+            *(f"{100 * shares[part]:.1f} %" for part in parts),
+        ]
+        rows.append([batch, *times, f"{one['sample_over_network']:.2f}"])
+    tables = {"policy latency": {"head": [*head, "8 steps of DDIM over the U-Net's own time"], "rows": rows}}
+    found = {"device": device, "threads": 1, "rounds": options.rounds, "parameters": parameters, "environments": cases}
+    write("policy_latency", found | {"tables": tables}, options.out)
 
 
 if __name__ == "__main__":

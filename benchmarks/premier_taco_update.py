@@ -1,51 +1,114 @@
 """Time of one Premier-TACO update beside a plain implementation of the authors' step, in the same run.
 
-    OMP_NUM_THREADS=1 python benchmarks/premier_taco_update.py [--quick] [--rounds 15] [--out FILE]
+    OMP_NUM_THREADS=1 python benchmarks/premier_taco_update.py [--batch 256] [--rounds 15] [--out FILE]
     python benchmarks/premier_taco_update.py --device cuda --batch 4096
 
-Batch 256, observations of 9x84x84, the paper's ConvNet (3.95 M parameters) and heads, K = 3, random shifts of 4 pixels,
-future states without gradient; random images. `plain` is `premier_taco_plain.py`; `library` is the library's whole
-update (`ObjectiveLearner`: with its metrics and its checks of finite losses). They start from the same weights and must
-first agree in the loss over three updates; then each round takes every candidate in turn. Figures are medians over
-rounds; a ratio is the median of the rounds' ratios, in wall-clock and in processor milliseconds (the second holds on a
-busy machine too). `bf16` is under autocast: there losses need to agree to a hundredth only.
-
-`stages` divides an update among its parts, in processor milliseconds. `memory_kept` is the whole again with an
-allocator that gives no memory back: otherwise large tensors are asked of the system anew, page by page.
+Observations of 9x84x84, the paper's ConvNet (3.95 M parameters) and heads, K = 3, random shifts of 4 pixels, future
+states without gradient; random images. `library` is the library's whole update (`ObjectiveLearner`: with its metrics
+and its checks of finite losses). Both start from the same weights and must first agree in the loss over three updates;
+then they take turns. Figures are medians over rounds; a ratio is the median of the rounds' ratios, in wall-clock and in
+processor milliseconds (the second holds on a busy machine too). `bf16` is under autocast: there losses need to agree to
+a hundredth only. `stages` divides an update among its parts, in processor milliseconds.
 
 On a GPU: samples, observations (three a sample) and frames (three an observation) a second through the update.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from torch import Tensor, nn
+from torch.nn import functional
 
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.objectives.premier_taco import PremierTACO
-from counterpoint.provenance import provenance
 from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
-from premier_taco_plain import PAD, Plain
+from measuring import in_turns, parser, write
 
-ACTION, STEPS, RATE = 4, 3, 1e-4
-KEEP_MEMORY = {
-    "MALLOC_MMAP_THRESHOLD_": str(2**32),
-    "MALLOC_TRIM_THRESHOLD_": str(2**33),
-    "MALLOC_TOP_PAD_": str(2**26),
-}
+PAD, ACTION, STEPS, RATE = 4, 4, 3, 1e-4
 Candidate = Callable[[], float]
+
+
+def shifted_by_grid(images: Tensor, shift: Tensor) -> Tensor:
+    """DrQ-v2's `RandomShiftsAug` of [N, C, H, W] with the shifts [N, 2] given."""
+    N, _, H, _ = images.shape
+    padded = functional.pad(images, (PAD,) * 4, "replicate")
+    edge = 1.0 / (H + 2 * PAD)
+    line = torch.linspace(-1 + edge, 1 - edge, H + 2 * PAD, device=images.device)[:H]
+    across = line.unsqueeze(0).repeat(H, 1).unsqueeze(2)
+    grid = torch.cat([across, across.transpose(1, 0)], dim=2).unsqueeze(0).repeat(N, 1, 1, 1)
+    grid = grid + shift.to(images.dtype).view(N, 1, 1, 2) * (2.0 / (H + 2 * PAD))
+    return functional.grid_sample(padded, grid, padding_mode="zeros", align_corners=False)
+
+
+class Plain:
+    """The authors' update, float32 and channels first: networks, optimiser and one step.
+
+    Each of the three observations is converted, shifted by `grid_sample` and encoded by itself, the two later ones
+    without gradient; the binary loss; Adam. Heads are the paper's (Appendix C).
+
+    Args:
+        action_dim: A.
+        steps: K.
+        lr: Adam's learning rate.
+    """
+
+    def __init__(self, action_dim: int, steps: int, lr: float) -> None:
+        self.convnet = nn.Sequential(
+            *(nn.Conv2d(9, 32, 3, 2), nn.ReLU()),
+            *(layer for _ in range(3) for layer in (nn.Conv2d(32, 32, 3), nn.ReLU())),
+        )
+        self.trunk = nn.Sequential(nn.Linear(32 * 35 * 35, 100), nn.LayerNorm(100), nn.Tanh())
+        self.psi = nn.Sequential(nn.Linear(action_dim, 64), nn.ReLU(), nn.Linear(64, action_dim))
+        self.G = nn.Sequential(nn.Linear(100 + steps * action_dim, 1024), nn.ReLU(), nn.Linear(1024, 100))
+        self.H = nn.Sequential(nn.Linear(100, 1024), nn.ReLU(), nn.Linear(1024, 100))
+        self.networks = nn.ModuleList([self.convnet, self.trunk, self.psi, self.G, self.H])
+        self.optimizer = torch.optim.Adam(self.networks.parameters(), lr=lr)
+
+    def encode(self, images: Tensor) -> Tensor:
+        """Embed images in [0, 255]."""
+        embedded: Tensor = self.trunk(self.convnet(images / 255.0 - 0.5).flatten(1))
+        return embedded
+
+    def stages(self, images: Tensor, shift: Tensor, actions: Tensor) -> Iterator[str]:
+        """Yield the name of each stage of an update when it is done.
+
+        Args:
+            images: uint8 [B, 3, 9, 84, 84]: anchor, positive, negative.
+            shift: [B, 3, 2].
+            actions: [B, K, A].
+        """
+        anchor, positive, negative = (shifted_by_grid(images[:, v].float(), shift[:, v]) for v in range(3))
+        yield "augmentation"
+        z = self.encode(anchor)
+        yield "encode anchor"
+        with torch.no_grad():
+            z_positive = self.encode(positive)
+            z_negative = self.encode(negative)
+        yield "encode targets"
+        g = self.G(torch.cat([z, self.psi(actions).flatten(1)], 1))
+        right, wrong = (g * self.H(z_positive)).sum(1), (g * self.H(z_negative)).sum(1)
+        scores = torch.cat([right, wrong])
+        labels = torch.cat([torch.ones_like(right), torch.zeros_like(wrong)])
+        self.loss = functional.binary_cross_entropy_with_logits(scores, labels)
+        yield "heads and loss"
+        self.optimizer.zero_grad()
+        self.loss.backward()  # type: ignore[no-untyped-call]
+        yield "backward"
+        self.optimizer.step()
+        yield "Adam"
+
+    def update(self, images: Tensor, shift: Tensor, actions: Tensor) -> float:
+        """Run all stages and return the loss."""
+        for _ in self.stages(images, shift, actions):
+            pass
+        return self.loss.item()
 
 
 def random_batch(rows: int, device: str) -> dict[str, Tensor]:
@@ -78,29 +141,25 @@ def library(batch: dict[str, Tensor], precision: str = "no") -> Candidate:
 
 
 def make_plain() -> Plain:
-    """The plain networks with the library's first weights."""
+    """Return the plain networks with the library's first weights."""
     objective, plain = make_objective(), Plain(ACTION, STEPS, RATE)
-    body, heads = objective.encoder.body, objective.heads
-    sources = [body.convnet, body.trunk, heads.psi, heads.G, heads.H]
-    for own, theirs in zip(plain.networks, sources, strict=True):
-        copy_parameters(theirs, own)
+    body: Any = objective.encoder.body
+    heads = objective.heads
+    for own, theirs in zip(plain.networks, [body.convnet, body.trunk, heads.psi, heads.G, heads.H], strict=True):
+        with torch.no_grad():
+            for mine, other in zip(own.parameters(), theirs.parameters(), strict=True):
+                mine.copy_(other)
     return plain
 
 
-def copy_parameters(source: Any, target: nn.Module) -> None:
-    with torch.no_grad():
-        for one, other in zip(source.parameters(), target.parameters(), strict=True):
-            other.copy_(one)
-
-
 def channels_first(batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """What the authors' replay holds: uint8 [B, 3, 9, 84, 84]. Its making is not timed."""
+    """Return the batch as the authors' replay holds it: uint8 [B, 3, 9, 84, 84]. This is not timed."""
     images = batch["frames"].permute(0, 1, 2, 5, 3, 4).flatten(2, 3).contiguous()
     return images, batch["shift"], batch["actions"]
 
 
 def library_stages(batch: dict[str, Tensor], bf16: bool) -> Callable[[], Iterator[str]]:
-    """The library's update cut into the parts of the plain one."""
+    """Cut the library's update into the parts of the plain one."""
     objective = make_objective()
     optimizer = torch.optim.Adam(objective.parameters(), lr=RATE)
     context = torch.autocast("cpu", torch.bfloat16, enabled=bf16)
@@ -136,8 +195,8 @@ def agree(candidates: dict[str, Candidate]) -> dict[str, list[float]]:
     return losses
 
 
-def timed(run: Callable[[], Any]) -> tuple[float, float]:
-    """Wall-clock and processor milliseconds."""
+def wall_and_processor_ms(run: Callable[[], object]) -> tuple[float, float]:
+    """Return the wall-clock and processor milliseconds of a call."""
     started, busy = time.perf_counter(), time.process_time()
     run()
     spent = time.process_time() - busy
@@ -145,6 +204,7 @@ def timed(run: Callable[[], Any]) -> tuple[float, float]:
 
 
 def share(stages: Callable[[], Iterator[str]], rounds: int) -> dict[str, float]:
+    """Return the median processor milliseconds of every stage."""
     times: dict[str, list[float]] = {}
     for _ in range(rounds + 1):
         started = time.process_time()
@@ -156,27 +216,40 @@ def share(stages: Callable[[], Iterator[str]], rounds: int) -> dict[str, float]:
 
 
 def compare(rows: int, rounds: int) -> dict[str, Any]:
-    batch = random_batch(rows, "cpu")
-    plain = make_plain()
+    """Measure every candidate and its stages."""
+    batch, plain = random_batch(rows, "cpu"), make_plain()
     inputs = channels_first(batch)
     candidates: dict[str, Candidate] = {"plain": lambda: plain.update(*inputs), "library": library(batch)}
-    if has_bf16():
-        reset_precision()
+    stages = {"plain": lambda: plain.stages(*inputs), "library": library_stages(batch, False)}
+    capability = torch.cpu.get_capabilities()
+    if capability.get("avx512_bf16") or capability.get("amx_bf16"):  # the processor multiplies bfloat16 numbers itself
+        AcceleratorState._reset_state()  # it keeps the first accelerator's precision for the process
         candidates["library bf16"] = library(batch, "bf16")
+        stages["library bf16"] = library_stages(batch, True)
     losses = agree(candidates)
-    spent: dict[str, list[tuple[float, float]]] = {name: [] for name in candidates}
-    for _ in range(rounds):
-        for name, run in candidates.items():
-            spent[name].append(timed(run))
-    stages = {"plain": share(lambda: plain.stages(*inputs), rounds)}
-    stages["library"] = share(library_stages(batch, False), rounds)
-    if has_bf16():
-        stages["library bf16"] = share(library_stages(batch, True), rounds)
-    return {
-        "losses": losses,
-        "update": {name: summary(times, spent["plain"]) for name, times in spent.items()},
-        "stages_processor_ms": stages,
-    }
+    spent = in_turns(rounds, candidates, wall_and_processor_ms)
+    parts = {name: share(run, rounds) for name, run in stages.items()}
+    update = {name: summary(times, spent["plain"]) for name, times in spent.items()}
+    head = [
+        "update, one thread",
+        "ms",
+        "plain over it",
+        "of it, processor ms: shift",
+        "anchor",
+        "targets",
+        "heads, loss",
+    ]
+    table = [
+        [
+            name,
+            f"{one['wall_ms']:.0f}",
+            f"{one['plain_over_this_wall']:.2f}",
+            *(f"{ms:.0f}" for ms in parts[name].values()),
+        ]
+        for name, one in update.items()
+    ]
+    tables = {"premier taco update": {"head": [*head, "backward", "Adam"], "rows": table}}
+    return {"losses": losses, "update": update, "stages_processor_ms": parts, "tables": tables}
 
 
 def summary(times: list[tuple[float, float]], plain: list[tuple[float, float]]) -> dict[str, float]:
@@ -190,21 +263,8 @@ def summary(times: list[tuple[float, float]], plain: list[tuple[float, float]]) 
     }
 
 
-def has_bf16() -> bool:
-    """Whether this processor multiplies bfloat16 numbers itself."""
-    capability = torch.cpu.get_capabilities()
-    return bool(capability.get("avx512_bf16") or capability.get("amx_bf16"))
-
-
-def reset_precision() -> None:
-    """Accelerate keeps the first accelerator's precision for the process."""
-    from accelerate.state import AcceleratorState
-
-    AcceleratorState._reset_state()
-
-
 def on_gpu(rows: int, rounds: int) -> dict[str, Any]:
-    """Rates of the library's update on batches already there."""
+    """Measure the library's update on batches that are on the card."""
     torch.set_float32_matmul_precision("high")
     batch = random_batch(rows, "cuda")
     run = library(batch, "bf16")
@@ -228,44 +288,17 @@ def on_gpu(rows: int, rounds: int) -> dict[str, Any]:
     }
 
 
-def in_a_process(*arguments: str, **environment: str) -> Any:
-    """What this script prints when it only compares."""
-    command = [sys.executable, __file__, "--compare-only", *arguments]
-    environ = {**os.environ, **environment}
-    found = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environ).stdout
-    return json.loads(found)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--quick", action="store_true", help="two rounds, memory as it is alone")
-    parser.add_argument("--compare-only", action="store_true", help="compare once and print it")
-    parser.add_argument("--out", type=Path)
-    arguments = parser.parse_args()
-    rounds = 2 if arguments.quick else arguments.rounds
-    sizes = ["--batch", str(arguments.batch), "--rounds", str(rounds)]
-    result: dict[str, Any] = {"command": f"python benchmarks/premier_taco_update.py {' '.join(sizes)}"}
-    if arguments.device == "cuda":
-        result["command"] += " --device cuda"
-        result["cuda"] = on_gpu(arguments.batch, rounds)
-    else:
-        torch.set_num_threads(1)
-        if arguments.compare_only:
-            print(json.dumps(compare(arguments.batch, rounds)))
-            return
-        result |= {"threads": 1, "batch": arguments.batch, "rounds": rounds}
-        result["as_it_is"] = in_a_process(*sizes)
-        if not arguments.quick:
-            result["memory_kept"] = in_a_process(*sizes, **KEEP_MEMORY)
-    result["provenance"] = provenance()
-    print(json.dumps({key: value for key, value in result.items() if key != "provenance"}, indent=1))
-    name = "premier_taco_update" + ("_gpu" if arguments.device == "cuda" else "")
-    out = arguments.out or Path(__file__).parent / "results" / f"{name}.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(result, indent=1) + "\n")
+    words = parser(15)
+    words.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    words.add_argument("--batch", type=int, default=256)
+    options = words.parse_args()
+    if options.device == "cuda":
+        write("premier_taco_update_gpu", {"cuda": on_gpu(options.batch, options.rounds)}, options.out)
+        return
+    torch.set_num_threads(1)
+    found = compare(options.batch, options.rounds)
+    write("premier_taco_update", {"threads": 1, "batch": options.batch, "rounds": options.rounds, **found}, options.out)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from measuring import parser, write
+
 Values = NDArray[Any]
 Batches = tuple[Callable[[int], Any], int]
 """A function of the step, and the samples (for `store frames`, the frames) of one call."""
@@ -165,20 +167,16 @@ class Checkout:
 
 def main() -> None:
     """Measure and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--against", type=Path, help="another checkout")
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    words = parser(20)
+    words.add_argument("--against", type=Path, help="another checkout")
+    words.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    arguments = words.parse_args()
     if arguments.serve:
         serve()
         return
-    from counterpoint.provenance import provenance
-
     own = Checkout(Path(__file__).parents[1])
     other = Checkout(arguments.against) if arguments.against else None
-    result: dict[str, Any] = {"command": "python benchmarks/sampling.py", "rounds": arguments.rounds, "cases": {}}
+    result: dict[str, Any] = {"rounds": arguments.rounds, "cases": {}}
     for case in own.cases:
         pairs = []
         for number in range(arguments.rounds):  # the first of a round may find another cache than the second
@@ -190,12 +188,10 @@ def main() -> None:
             found |= {"against": round(median(theirs for _, theirs in pairs))}
             found |= {"ratio": round(median(mine / theirs for mine, theirs in pairs), 3)}  # type: ignore[dict-item]
         result["cases"][case] = found
-        print(case, found, flush=True)
     head = ["batches", "samples a second", "over the other checkout"]
     rows = [[case, f"{one['samples_a_second']:,}", str(one.get("ratio", ""))] for case, one in result["cases"].items()]
     result["tables"] = {"sampling": {"head": head, "rows": rows}}
-    if arguments.out:
-        arguments.out.write_text(json.dumps(result | {"provenance": provenance()}, indent=1) + "\n")
+    write("sampling", result, arguments.out)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ Counted after import: files whose functions are called, `__init__.py`, `errors.p
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from collections.abc import Callable
@@ -28,9 +27,9 @@ from counterpoint.data.store import MemoryStore
 from counterpoint.data.video import encode_video
 from counterpoint.encoders.dual import DualEncoder, EncoderConfig
 from counterpoint.objectives.decisionnce import DecisionNCEConfig, DecisionNCET
-from counterpoint.provenance import provenance
 from counterpoint.rewards.curves import reward_command
 from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
+from measuring import write
 
 PACKAGE = Path(counterpoint.__file__).parent
 LEFT_OUT = ("__init__.py", "errors.py", "config.py")
@@ -111,10 +110,7 @@ def main() -> None:
         }
     rows = [[name, str(one["count"]), str(LIMITS[name]), str(one["changes"])] for name, one in found.items()]
     tables = {"trips": {"head": ["call", "files entered", "at most", "changes of file"], "rows": rows}}
-    result = {"command": "python benchmarks/trips.py", "trips": found, "tables": tables, "provenance": provenance()}
-    (Path(__file__).parent / "results" / "trips.json").write_text(json.dumps(result, indent=1) + "\n")
-    for name, one in found.items():
-        print(name, one["count"], one["changes"], *one["files"])
+    write("trips", {"trips": found, "tables": tables})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Where frames come to rest under L_BB as the AcTOL paper writes it, and under what its authors' code computes.
+"""The frames that minimise L_BB as the AcTOL paper writes it, and as its authors' code computes it.
 
     python -m studies.actol_as_trained --out runs/actol_as_trained
 

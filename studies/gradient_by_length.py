@@ -1,4 +1,4 @@
-"""How much a segment teaches the text tower, by its length: DecisionNCE's Appendix C as a figure.
+"""The text tower's gradient by the length of segments: DecisionNCE's Appendix C as a figure.
 
     python -m studies.gradient_by_length --data=runs/demo-data --runs=runs/metaworld_rewards/runs --out runs/lengths
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-from counterpoint.errors import BadInputError
+from counterpoint.errors import require
 
 ACTIONS = ("up", "down", "left", "right", "stay")
 MOVES = np.array([[-1, 0], [1, 0], [0, -1], [0, 1], [0, 0]])
@@ -20,11 +20,11 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Rollouts:
-    """Episodes of one length, as a replay buffer holds them.
+    """Episodes of one length.
 
     Attributes:
         states: [E, T + 1], the last one included.
-        actions: [E, T]; no action is known at the last state.
+        actions: [E, T].
     """
 
     states: NDArray[np.int16]
@@ -32,47 +32,34 @@ class Rollouts:
 
     @property
     def length(self) -> int:
-        """Transitions an episode."""
+        """Transitions an episode, T."""
         return int(self.actions.shape[1])
-
-    @property
-    def transitions(self) -> int:
-        """Transitions in all."""
-        return int(self.actions.size)
 
 
 @dataclass(frozen=True)
 class GridWorld:
-    """Cells numbered row by row from the top left; a move into a wall leaves the agent where it is.
+    """A grid of cells numbered row by row from the top left; a move into a wall changes nothing.
 
     Args:
-        width: Columns.
-        height: Rows.
-
-    Raises:
-        BadInputError: When there is no cell.
+        width: Columns, at least one.
+        height: Rows, at least one.
     """
 
     width: int = 5
     height: int = 5
 
     def __post_init__(self) -> None:
-        if self.width < 1 or self.height < 1:
-            raise BadInputError(
-                "grid",
-                f"{self.width} x {self.height} cells",
-                "at least one row and one column",
-                "choose a width and a height of 1 or more",
-            )
+        ok, found = min(self.width, self.height) > 0, f"{self.width} x {self.height} cells"
+        require(ok, "grid", found, "at least one row and one column", "choose a width and a height of 1 or more")
 
     @property
     def states(self) -> int:
-        """How many cells there are, S."""
+        """Number of cells, S."""
         return self.width * self.height
 
     @property
     def actions(self) -> int:
-        """How many actions there are, A = 5: up, down, left, right, stay."""
+        """Number of actions, A = 5: up, down, left, right, stay."""
         return len(ACTIONS)
 
     @cached_property
@@ -83,7 +70,7 @@ class GridWorld:
 
     @cached_property
     def next_state(self) -> Int[Integers, "S A"]:
-        """Where each action leads."""
+        """The state that each action leads to."""
         moved = self.coordinates[:, None] + MOVES
         moved = np.clip(moved, 0, [self.height - 1, self.width - 1])
         found: Integers = moved[..., 0] * self.width + moved[..., 1]
@@ -91,20 +78,20 @@ class GridWorld:
 
     @cached_property
     def transition_matrix(self) -> Float[Reals, "S A S"]:
-        """p(s' | s, a): one 1 in each row, since the grid is deterministic."""
+        """The matrix p(s' | s, a): one 1 in each row, since the grid is deterministic."""
         return np.eye(self.states)[self.next_state]
 
     def step(self, states: Int[Integers, "*B"], actions: Int[Integers, "*B"]) -> Int[Integers, "*B"]:
-        """Next states of any number of agents at once."""
+        """Return the next states of any number of agents at once."""
         found: Integers = self.next_state[states, actions]
         return found
 
     def uniform_policy(self) -> Float[Reals, "S A"]:
-        """Every action with the same probability in every state."""
+        """Return the same probability for every action in every state."""
         return np.full((self.states, self.actions), 1 / self.actions)
 
     def exact_occupancy(self, policy: Float[Reals, "S A"], discount: float) -> Float[Reals, "S A S"]:
-        """The discounted occupancy measure of a policy, in closed form (Zheng et al., 2024, Eq. 3).
+        """Return the discounted occupancy measure of a policy, in closed form (Zheng et al., 2024, Eq. 3).
 
         p(s+ | s, a) = (1 - gamma) sum over t >= 1 of gamma^(t-1) Pr(s_t = s+ | s_0 = s, a_0 = a), that is
         (1 - gamma) P (I - gamma P_pi)^-1: the present state counts only if the agent comes back to it.
@@ -114,17 +101,13 @@ class GridWorld:
             discount: gamma, 0 <= gamma < 1.
 
         Raises:
-            BadInputError: When the policy is none or the discount is out of range.
+            BadInputError: When rows of the policy do not sum to 1 or the discount is out of range.
         """
-        if policy.shape != (self.states, self.actions) or not np.allclose(policy.sum(axis=1), 1.0):
-            raise BadInputError(
-                "policy",
-                f"shape {policy.shape}, row sums {policy.sum(axis=-1).round(3).tolist()[:3]}...",
-                f"[{self.states}, {self.actions}] probabilities, each row summing to 1",
-                "divide each row by its sum",
-            )
-        if not 0 <= discount < 1:
-            raise BadInputError("discount", str(discount), "0 <= discount < 1", "choose such a number")
+        ok = policy.shape == (self.states, self.actions) and np.allclose(policy.sum(axis=1), 1.0)
+        found = f"shape {policy.shape}, row sums {policy.sum(axis=-1).round(3).tolist()[:3]}..."
+        expected = f"[{self.states}, {self.actions}] probabilities, each row summing to 1"
+        require(ok, "policy", found, expected, "divide each row by its sum")
+        require(0 <= discount < 1, "discount", discount, "0 <= discount < 1", "choose such a number")
         P = self.transition_matrix
         chain = np.einsum("sa,sat->st", policy, P)
         resolvent = np.linalg.inv(np.eye(self.states) - discount * chain)
@@ -132,13 +115,13 @@ class GridWorld:
         return occupancy
 
     def rollouts(self, policy: Float[Reals, "S A"], episodes: int, length: int, *, seed: int) -> Rollouts:
-        """Episodes of a policy side by side, from starts uniform over the cells.
+        """Roll out a policy in E episodes of T transitions, from starts uniform over the cells.
 
         Args:
             policy: pi(a | s).
-            episodes: How many, E.
-            length: Transitions each, T.
-            seed: Of starts and actions.
+            episodes: E.
+            length: T.
+            seed: Random seed of starts and actions.
         """
         rng = np.random.default_rng(seed)
         cumulative = policy.cumsum(axis=1)[:, :-1]
@@ -152,34 +135,31 @@ class GridWorld:
         return Rollouts(states, actions)
 
     def uniform_transitions(self, count: int, *, seed: int, episode_length: int | None = 100) -> Rollouts:
-        """`count` transitions of the uniform policy, cut into episodes or as one trajectory.
+        """Record `count` transitions of the uniform policy, cut into episodes or as one trajectory.
 
         Args:
             count: Transitions in all, a multiple of `episode_length`.
-            seed: Of starts and actions.
+            seed: Random seed of starts and actions.
             episode_length: Transitions an episode; `None` for one trajectory that is never cut.
 
         Raises:
             BadInputError: When `count` is no multiple of `episode_length`.
         """
         length = count if episode_length is None else episode_length
-        if count < 1 or length < 1 or count % length:
-            raise BadInputError(
-                "count",
-                f"{count} transitions in episodes of {length}",
-                "a positive multiple of the episode length",
-                f"ask for {max(1, count // max(1, length)) * max(1, length)}",
-            )
+        nearest = max(1, count // max(1, length)) * max(1, length)
+        found = f"{count} transitions in episodes of {length}"
+        ok = min(count, length) > 0 and count == nearest
+        require(ok, "count", found, "a positive multiple of the episode length", f"ask for {nearest}")
         rng = np.random.default_rng(seed)
         actions = rng.integers(self.actions, size=(count // length, length), dtype=np.int16)
         starts = rng.integers(self.states, size=len(actions), dtype=np.int16)
         return Rollouts(self._follow(starts, actions), actions)
 
     def _follow(self, starts: NDArray[np.int16], actions: NDArray[np.int16]) -> NDArray[np.int16]:
-        """States [E, T + 1] under actions [E, T] that were chosen without looking at the state.
+        """Return the states [E, T + 1] under actions [E, T] that do not depend on the state.
 
         A long episode is cut into stretches of about sqrt(T) steps. Each is first walked from every state at
-        once; those maps, applied one after another, give the state every stretch starts from; then all are
+        once; those maps, applied one after another, give the first state of every stretch; then all are
         walked side by side. The loops are over sqrt(T) steps, not T.
         """
         episodes, T = actions.shape

@@ -152,9 +152,9 @@ class Study:
 
         Args:
             name: Name of the files.
-            result: What follows from the rows.
+            result: The summary of the rows.
             text: The tables.
-            facts: What is true of all trials, such as the data's fingerprint.
+            facts: Facts about all trials, such as the data's fingerprint.
 
         Returns:
             The result with the configuration, the facts and the provenance.

@@ -1,4 +1,4 @@
-"""What the factor N of TD InfoNCE's printed weights does, by exact iteration on a random 25-state chain.
+"""The effect of the factor N in TD InfoNCE's printed weights, by exact iteration on a random 25-state chain.
 
     python -m studies.importance_weight_rows --out runs/importance_weight_rows
 

@@ -154,7 +154,7 @@ def interpolate(
         states: Validation states as the agent sees them; the first two numbers are x and y.
         goals: The goal that means each of them: coordinates, or the whole state.
         pairs: (start, goal), as indices of `states`, in different cells.
-        maze: Where the walls are.
+        maze: The maze.
         steps: Interpolated states, both ends included.
         anchors: S.
         seed: Random seed of the choice of anchors.
@@ -289,7 +289,7 @@ def order_along_the_path(maze: MazeGrid, start: Cell, goal: Cell, visited: Seque
       that sits at the start and then jumps to the goal would be perfect.
 
     Args:
-        maze: Where the walls are.
+        maze: The maze.
         start: Cell (row, column).
         goal: Another one.
         visited: Cells of the interpolated states, from start to goal, two at least.
@@ -330,9 +330,9 @@ def figure(methods: Tree, locations: Float[Reals, "V 2"], maze: MazeGrid, *, mos
     """Plot a row a pair, a column a method: states dark near the start, light near the goal (TD InfoNCE, Fig. 13).
 
     Args:
-        methods: What `interpolate` returns.
+        methods: Result of `interpolate`.
         locations: x and y of the validation states.
-        maze: Where the walls are.
+        maze: The maze.
         most: Pairs to plot, the first ones.
     """
     pairs = next(iter(methods.values()))["pairs"][:most]

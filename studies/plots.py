@@ -26,10 +26,10 @@ def panels(rows: int, columns: int, width: float, height: float, *, used: int | 
     Args:
         rows: Panels below each other.
         columns: Panels side by side.
-        width: Of the figure, in inches.
-        height: Of the figure, in inches.
+        width: Width of the figure in inches.
+        height: Height of the figure in inches.
         used: Number of panels, row by row, that are not hidden; all by default.
-        options: Of `Figure.subplots`.
+        options: Options of `Figure.subplots`.
     """
     figure = import_extra("matplotlib.figure", "report").Figure(figsize=(width, height), dpi=130, layout="constrained")
     made = figure.subplots(rows, columns, squeeze=False, **options)

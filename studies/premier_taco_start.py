@@ -113,7 +113,7 @@ def common_score(folder: Path, recipe: TransitionsRecipe, store: EpisodeStore) -
 
     Args:
         folder: The run's.
-        recipe: Of the run.
+        recipe: The run's recipe.
         store: Held-out episodes.
     """
     common = {"name": "premier_taco", "window": 5, "shift": 0}

@@ -17,7 +17,11 @@ from studies import goal_reaching as goal_reaching_study
 from studies import metaworld_rewards
 from studies import r3m_language as r3m_study
 from studies import real_robot as real_robot_study
+from studies.fewshot import tables as fewshot_tables
+from studies.fewshot.summary import result as fewshot_result
 from studies.harness import estimate, load, markdown, number, seeds
+from studies.icon import table as icon_table
+from studies.icon.summary import summarise as summarise_icon
 from studies.occupancy.tables import TABLES as OCCUPANCY
 from studies.stitching.tables import TABLES as STITCHING
 
@@ -206,37 +210,11 @@ def interpolation() -> str:
 # Few-shot policies
 
 
-def fewshot(name: str, kind: str) -> str:
-    """Methods by tasks: each cell over the pooled episodes, the whole as interquartile mean."""
-    found = load(f"fewshot_{name}")
-    tasks = found["config"]["data"]["unseen_tasks"]
-    rows = []
-    for row, cells in found["table"].items():
-        whole = found["aggregate"][kind][row]
-        own = [f"{estimate(cells[task][kind])} ({seeds(cells[task][kind]['by_seed'])})" for task in tasks]
-        rows.append([row, *own, number(whole["mean"]["value"]), estimate(whole["iqm"])])
-    return markdown(["method", *tasks, "mean", "IQM"], rows)
-
-
-def fewshot_lead(name: str) -> str:
-    """The probability that the reference is better than each other row."""
-    found, kinds = load(f"fewshot_{name}"), {"best3": "mean of the best three evaluations", "last": "last evaluation"}
-    rows = [
-        [row, *(estimate(found["improvement"][kind][row]) for kind in kinds)] for row in found["improvement"]["last"]
-    ]
-    return markdown([f"{found['config']['reference']} better than", *kinds.values()], rows)
-
-
-def fewshot_pretraining(name: str) -> str:
-    """The last numbers of each pretraining on held-out episodes of its own tasks."""
-    found, rows = load(f"fewshot_{name}"), []
-    for run, about in found["pretraining"].items():
-        own = found["config"]["pretrainings"][run.rpartition("-")[0]]["train"]
-        batch = own.get("batch_size", found["config"]["train"]["batch_size"])
-        last = about["metrics"].get("val") or about["metrics"]["train"]
-        accuracies = [number(last.get(key)) for key in ("window_accuracy", "categorical_accuracy")]
-        rows.append([run, f"{batch}", number(last["loss"], 3), *accuracies, f"{about['seconds'] / 60:.1f}"])
-    return markdown(["pretraining, seed", "batch", "loss", "window accuracy", "accuracy in the batch", "minutes"], rows)
+@cache
+def fewshot() -> Tree:
+    """Return the result of the preset `cpu`."""
+    rows, about = load("fewshot_cpu")
+    return {**about, **fewshot_result(rows, about)}
 
 
 def premier_taco_start() -> str:
@@ -261,76 +239,15 @@ def dmc_experts() -> str:
 # Diffusion policies and ICon
 
 
-def icon_success() -> str:
-    """Success of the last checkpoint."""
-    rows = [
-        [
-            task, method, estimate(one["episodes"]), seeds(one["by_seed"]), estimate(one["seeds"], share=True),
-            estimate(one["difference"]["seeds"]) if "difference" in one else "",
-        ]
-        for task, methods in load("icon_cpu")["success"].items()
-        for method, one in methods.items()
-    ]  # fmt: skip
-    head = ["task", "method", "success, episodes of all seeds", "seeds", "over seeds"]
-    return markdown([*head, "more than the reference, over seeds"], rows)
-
-
-def icon_attention() -> str:
-    """The share of the class token's attention that lies on the robot."""
-    rows = []
-    for cell in load("icon_cpu")["attention"].values():
-        for method, one in cell["methods"].items():
-            more = estimate(one["difference"]["seeds"], 3) if one.get("difference") else ""
-            rows.append(
-                [method, estimate(one["seeds"], 3, share=True), seeds(one["by_seed"], 3), estimate(one["ratio"]), more]
-            )
-        rows.append(["share of tokens", estimate(cell["area"], 3), "", "1", ""])
-    head = ["method", "share of attention on the robot", "seeds", "over its share of tokens"]
-    return markdown([*head, "more than the reference, over seeds"], rows)
-
-
-def icon_separability() -> str:
-    """Balanced accuracy of a linear probe on the tokens of each block."""
-    (cell,) = load("icon_cpu")["separability"].values()
-    blocks = range(len(next(iter(cell.values()))))
-    rows = [[method, *(estimate(one, 3, share=True) for one in about)] for method, about in cell.items()]
-    return markdown(["method", *(f"after block {block + 1}" for block in blocks)], rows)
-
-
-def icon_overview(study: str) -> str:
-    """A small study in one table: success, attention and the last block's separability."""
-    found, rows = load(study), []
-    for task, apart in found["separability"].items():
-        success, attention = found["success"][task], found["attention"][task]
-        for method, blocks in apart.items():
-            one, share = success.get(method, {}), attention["methods"][method]
-            over = "seeds" if len(share["by_seed"]) > 1 else "episodes"  # an interval over one seed does not exist
-            rows.append(
-                [
-                    task.removeprefix("robosuite/"), method, estimate(one["episodes"]) if one else "",
-                    estimate(one["difference"][over]) if "difference" in one else "",
-                    estimate(share[over], 3, share=True), estimate(blocks[-1], 3, share=True),
-                ]
-            )  # fmt: skip
-    head = ["task", "method", "success, episodes of all seeds", "more than Diff-C", "share of attention on the robot"]
-    return markdown([*head, "separability after the last block"], rows)
-
-
-def icon_stability() -> str:
-    """Success at every checkpoint, its maximum and the mean of the best (Figure 4 at small size)."""
-    rows = []
-    for method, one in next(iter(load("icon_cpu")["stability"].values())).items():
-        means = [sum(column) / len(column) for column in zip(*one["rates"], strict=True)]
-        rows.append(
-            [method, seeds(means), *(estimate(one[key]) for key in ("maximum", "mean_of_best", "relative_drop"))]
-        )
-    return markdown(
-        ["method", "success at each checkpoint, mean of seeds", "maximum", "mean of the best", "drop"], rows
-    )
+@cache
+def icon(name: str) -> Tree:
+    """Return the result of a preset."""
+    rows, about = load(f"icon_{name}")
+    return {**about, **summarise_icon(rows, about)}
 
 
 def robosuite_experts() -> str:
-    """How often the scripted experts succeed."""
+    """Success of the scripted experts."""
     rows = [
         [
             cell["task"], estimate(cell["success"]), f"{cell['success']['n']}", number(cell.get("steps_median"), 0),
@@ -356,18 +273,18 @@ TABLES: dict[str, Callable[[], str]] = {
     "sensitivity": partial(goal_reaching, "sensitivity"),
     "antmaze": antmaze,
     "interpolation": interpolation,
-    "fewshot best": partial(fewshot, "cpu", "best3"),
-    "fewshot last": partial(fewshot, "cpu", "last"),
-    "fewshot lead": partial(fewshot_lead, "cpu"),
-    "fewshot pretraining": partial(fewshot_pretraining, "cpu"),
+    "fewshot best": lambda: fewshot_tables.scores(fewshot(), "best3"),
+    "fewshot last": lambda: fewshot_tables.scores(fewshot(), "last"),
+    "fewshot lead": lambda: fewshot_tables.lead(fewshot()),
+    "fewshot pretraining": lambda: fewshot_tables.pretraining(fewshot()),
     "premier taco start": premier_taco_start,
     "dmc experts": dmc_experts,
-    "icon success": icon_success,
-    "icon attention": icon_attention,
-    "icon separability": icon_separability,
-    "icon stability": icon_stability,
-    "icon ablation": partial(icon_overview, "icon_ablation_cpu"),
-    "icon methods": partial(icon_overview, "icon_methods_cpu"),
+    "icon success": lambda: icon_table.success(icon("cpu")),
+    "icon attention": lambda: icon_table.attention(icon("cpu")),
+    "icon separability": lambda: icon_table.separability(icon("cpu")),
+    "icon stability": lambda: icon_table.stability(icon("cpu")),
+    "icon ablation": lambda: icon_table.overview(icon("ablation_cpu")),
+    "icon methods": lambda: icon_table.overview(icon("methods_cpu")),
     "robosuite experts": robosuite_experts,
     **OCCUPANCY,
     **STITCHING,

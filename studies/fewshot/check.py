@@ -1,4 +1,4 @@
-"""What can be told to be wrong with a few-shot benchmark's tasks and cameras before a simulator is started."""
+"""Checks of a few-shot study's tasks and cameras that need no simulator."""
 
 from __future__ import annotations
 
@@ -9,39 +9,28 @@ from counterpoint.data.formats.hdf5.instructions import LIBERO_10
 from counterpoint.data.store import Cameras
 from counterpoint.envs.dmc.env import resolve_dmc_tasks
 from counterpoint.envs.metaworld.env import resolve_tasks
-from counterpoint.errors import BadInputError
+from counterpoint.errors import BadInputError, require
 from studies.fewshot.config import FewshotConfig, FewshotData
 
 LIBERO_TASKS = {"libero_spatial": 10, "libero_object": 10, "libero_goal": 10, "libero_90": 90, "libero_10": 10}
-"""Suite -> how many tasks it has."""
+"""Suite -> number of its tasks."""
 
 
 def check_data(config: FewshotConfig) -> None:
-    """Refuse tasks, cameras and ways of recording that a suite does not have.
-
-    Raises:
-        BadInputError: Naming the first.
-    """
+    """Raise `BadInputError` for the first task, camera or way of recording that a suite does not have."""
     data, tasks = config.data, [known_task(config.data.suite, task) for task in config.data.unseen_tasks]
     twice = [name for name, known in zip(data.unseen_tasks, tasks, strict=True) if tasks.count(known) > 1]
-    if twice:
-        raise BadInputError("data.unseen_tasks", " and ".join(twice), "every task once", "leave one out")
-    if data.repeat != 1 and data.suite != "metaworld":
-        raise BadInputError(
-            "data.repeat", f"{data.repeat} on {data.suite}", "1: only Meta-World has a choice", "leave it out"
-        )
+    require(not twice, "data.unseen_tasks", " and ".join(twice), "every task once", "leave one out")
+    found, expected = f"{data.repeat} on {data.suite}", "1: only Meta-World has a choice"
+    require(data.repeat == 1 or data.suite == "metaworld", "data.repeat", found, expected, "leave it out")
     if config.used_pretrainings and data.pretraining_path is None:
         _check_recorded(data, "pretraining", data.camera)
         for task in data.pretraining_tasks:
             if not (data.suite == "metaworld" and task in ("default", "all")):
                 known_task(data.suite, task)
-        if data.behaviour == "random" and data.suite == "metaworld":
-            raise BadInputError(
-                "data.behaviour",
-                "random on Meta-World",
-                "expert",
-                "raise data.noise, or use dm_control, as the paper does (Figure 7)",
-            )
+        ok = data.behaviour != "random" or data.suite != "metaworld"
+        hint = "raise data.noise, or use dm_control (Figure 7)"
+        require(ok, "data.behaviour", "random on Meta-World", "expert", hint)
     if data.demonstrations_path is None:
         _check_recorded(data, "demonstrations", data.seen_camera)
     for camera in (data.camera, data.seen_camera):
@@ -49,10 +38,10 @@ def check_data(config: FewshotConfig) -> None:
 
 
 def known_task(suite: str, task: str) -> str:
-    """A task by the one name that tells whether two are the same.
+    """Return the one name that a task has, so that two names of one task are equal.
 
     Raises:
-        BadInputError: When the suite has no such task, or the name stands for several.
+        BadInputError: When the suite has no such task, or the name means several.
     """
     known: tuple[str, ...] = (task,)
     expected = "a task's own name, which folders have"
@@ -60,24 +49,19 @@ def known_task(suite: str, task: str) -> str:
         known = resolve_tasks([task])
     elif suite == "dmc":
         known = resolve_dmc_tasks([task])
-        if len(known) == 1 and known != (task,):
-            raise BadInputError("data", f"task {task!r}", expected, f"say {known[0]}")
+        require(len(known) != 1 or known == (task,), "data", f"task {task!r}", expected, f"say {known[0]}")
     elif suite == "libero":
         known = (_libero_task(task),)
-    elif ("/" in task or task.endswith((".hdf5", ".h5"))) and not Path(task).expanduser().is_file():
-        raise BadInputError(
-            "data",
-            f"task {task!r}, which is no file",
-            "an environment of robosuite, or one of robomimic's HDF5 files",
-            "check the path",
-        )
-    if len(known) != 1:
-        raise BadInputError("data", f"{task!r}, which is several tasks", expected, "name them one by one")
+    elif "/" in task or task.endswith((".hdf5", ".h5")):
+        found = f"task {task!r}, which is no file"
+        expected = "an environment of robosuite, or one of robomimic's HDF5 files"
+        require(Path(task).expanduser().is_file(), "data", found, expected, "check the path")
+    require(len(known) == 1, "data", f"{task!r}, which is several tasks", expected, "name them one by one")
     return known[0]
 
 
 def cameras_of(camera: Cameras) -> tuple[str, ...]:
-    """Those named."""
+    """Return the names of one, several or no cameras."""
     return (camera,) if isinstance(camera, str) else tuple(camera or ())
 
 
@@ -90,34 +74,20 @@ def _libero_task(task: str) -> str:
             return f"{suite}/{int(which)}"
         if re.fullmatch(r"[A-Za-z]\w*", which) and suite != "libero_10":
             return task  # the other suites' names are known to LIBERO alone
-    raise BadInputError(
-        "data",
-        f"task {task!r}",
-        "SUITE/NUMBER or SUITE/NAME, such as libero_10/0",
-        f"suites are {', '.join(LIBERO_TASKS)}; numbers begin with 0",
-    )
+    hint = f"suites are {', '.join(LIBERO_TASKS)}; numbers begin with 0"
+    raise BadInputError("data", f"task {task!r}", "SUITE/NUMBER or SUITE/NAME, such as libero_10/0", hint)
 
 
 def _check_recorded(data: FewshotData, what: str, camera: Cameras) -> None:
-    if data.suite not in ("metaworld", "dmc"):
-        raise BadInputError(
-            "data",
-            f"{data.suite}, whose demonstrations are people's",
-            "data.demonstrations_path (and data.pretraining_path, to pretrain)",
-            "download the suite's data and name their folders",
-        )
-    if data.suite == "dmc" and len(cameras_of(camera)) > 1:
-        raise BadInputError(
-            f"camera of {what}",
-            ", ".join(cameras_of(camera)),
-            "one camera: dm_control's data are recorded from one",
-            "name one",
-        )
+    found = f"{data.suite}, whose demonstrations are people's"
+    expected = "data.demonstrations_path (and data.pretraining_path, to pretrain)"
+    require(data.suite in ("metaworld", "dmc"), "data", found, expected, "download the data and name their folders")
+    ok, found = data.suite != "dmc" or len(cameras_of(camera)) < 2, ", ".join(cameras_of(camera))
+    require(ok, f"camera of {what}", found, "one camera: dm_control's data are recorded from one", "name one")
 
 
 def _check_cameras(suite: str, cameras: tuple[str, ...]) -> None:
-    if len(set(cameras)) < len(cameras):
-        raise BadInputError("data.camera", ", ".join(cameras), "each camera once", "leave one out")
+    require(len(set(cameras)) == len(cameras), "data.camera", ", ".join(cameras), "each camera once", "leave one out")
     if suite == "metaworld" and cameras:
         from counterpoint.envs.base import choose_cameras
         from counterpoint.envs.metaworld.env import CAMERAS

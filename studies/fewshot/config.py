@@ -1,4 +1,4 @@
-"""What a few-shot benchmark consists of: data, pretrainings, rows of the table, and how policies are evaluated."""
+"""The configuration of a few-shot study: data, pretrainings, rows of the table, and evaluation."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ STEPS = {"metaworld": 200, "dmc": 500}
 
 
 class FewshotData(FrozenConfig):
-    """Tasks, and how much is recorded of them.
+    """Tasks and their data.
 
     Attributes:
-        suite: Which simulator.
+        suite: The simulator.
         pretraining_tasks: Names without the suite.
         unseen_tasks: The columns of the table.
         episodes: Pretraining episodes a task.
         validation_episodes: Episodes a task kept back to score pretraining with; 0 for none.
-        behaviour: Of the pretraining data: `expert` is the scripted expert or planner with noise, `random` acts
-            uniformly (Figure 7).
+        behaviour: Behaviour in the pretraining data: `expert` is the scripted expert or planner with noise, `random`
+            acts uniformly (Figure 7).
         noise: Standard deviation of the Gaussian noise on the expert's actions; 0.3 in the paper (Appendix C).
-        repeat: Control steps an action lasts on Meta-World (the paper does not say; 1 records and acts at 80 Hz).
+        repeat: Control steps an action lasts on Meta-World (the paper gives none; 1 records and acts at 80 Hz).
         steps: Control steps (dm_control: actions) of a pretraining episode, which goes on when the task is solved, and
-            limit of demonstrations and rollouts; by default 200 on Meta-World, 500 on dm_control, and what the
-            simulator has on the others.
-        demonstrations: N, a task; recorded without noise, successful ones only. Each seed of the benchmark has N of
-            its own, the same for all methods.
+            limit of demonstrations and rollouts; by default 200 on Meta-World, 500 on dm_control, and the simulator's
+            own on the others.
+        demonstrations: N, a task; recorded without noise, successful ones only. Each seed of the study has N of its
+            own, the same for all methods.
         more_demonstrations: Unseen task -> N where it is another, as the paper's 100 of humanoid and dog.
-        camera: Of pretraining, as many as `encoder.cameras`; the suite's usual one by default. Where data are not
-            recorded but opened, the name that they have; LIBERO's and robomimic's simulators know it too.
-        demonstration_camera: Of demonstrations and rollouts, where it is another (Figure 6, right).
+        camera: Camera of pretraining, as many as `encoder.cameras`; the suite's usual one by default. Of data that are
+            opened, the name they give it, which LIBERO's and robomimic's simulators share.
+        demonstration_camera: Camera of demonstrations and rollouts, where it is another (Figure 6, right).
         pretraining_path: A data set to pretrain on instead of recording one.
         demonstrations_path: A data set that holds demonstrations of the unseen tasks, told apart by instruction.
-        render: Pixels a side that are drawn and recorded, where that is more than the encoder sees: small images
-            drawn directly are jagged. Rollouts draw and resize in the same way.
-        seed: Of everything recorded.
+        render: Pixels a side that are rendered and recorded, where the encoder's are fewer: small images rendered
+            directly are jagged. Rollouts render and resize in the same way.
+        seed: Random seed of everything recorded.
         workers: Processes that record.
     """
 
@@ -79,7 +79,7 @@ class FewshotData(FrozenConfig):
         return self.steps or STEPS.get(self.suite)
 
     def demonstrations_for(self, task: str) -> int:
-        """N of a task."""
+        """Return N of a task."""
         return self.more_demonstrations.get(task, self.demonstrations)
 
     @property
@@ -93,10 +93,10 @@ class Pretraining(FrozenConfig):
 
     Attributes:
         objective: Its name and settings.
-        encoder: Settings that differ from the benchmark's, by dotted key.
-        optimizer: The same.
-        train: The same; `batch_size`, mostly.
-        data: How episodes are drawn: `balance` of `StepDataConfig`. Which episodes is for the benchmark to say.
+        encoder: Settings of the encoder that differ from the study's, by dotted key.
+        optimizer: Settings of the optimiser that differ.
+        train: Settings of the loop that differ, mostly `batch_size`.
+        data: `balance` of `StepDataConfig`.
         initialize_from: An encoder to start from, instead of random weights (Figures 8, 10, 11).
     """
 
@@ -120,12 +120,12 @@ class Row(FrozenConfig):
     """A method: where the encoder comes from, and whether cloning changes it.
 
     Attributes:
-        name: In the table.
+        name: Name in the table.
         pretraining: Name of a pretraining; random weights without.
         frozen: Clone a head on the encoder as it is; otherwise both are trained.
-        encoder: Settings that differ from the benchmark's, where there is no pretraining.
+        encoder: Settings that differ from the study's, where there is no pretraining.
         initialize_from: A folder or Hub id of an encoder, where there is no pretraining.
-        clone: Settings of cloning that differ from the benchmark's, by dotted key (`cloning.shift`).
+        clone: Settings of cloning that differ from the study's, by dotted key (`cloning.shift`).
     """
 
     name: str
@@ -146,7 +146,7 @@ class Row(FrozenConfig):
 
 
 def _refuse_set_elsewhere(clone: Mapping[str, Any]) -> None:
-    """Settings of cloning that the benchmark fills in itself would be ignored."""
+    """Refuse settings of cloning that the study fills in itself."""
     section = clone.get("cloning")
     if "cloning.freeze" in clone or (isinstance(section, Mapping) and "freeze" in section):
         raise ValueError("clone cannot say cloning.freeze: a row says it, by frozen")
@@ -155,15 +155,15 @@ def _refuse_set_elsewhere(clone: Mapping[str, Any]) -> None:
 
 
 class Evaluations(FrozenConfig):
-    """How policies are evaluated while they are cloned.
+    """Evaluation of policies while they are cloned.
 
     Attributes:
         every: Gradient steps between evaluations; 1000 in the paper.
-        episodes: Of each evaluation; the paper's 40 (20 on dm_control). Each seed of the benchmark has episodes of its
-            own, the same for all methods and evaluations.
+        episodes: Episodes of each evaluation; the paper's 40 (20 on dm_control). Each seed of the study has its own,
+            the same for all methods and evaluations.
         envs: Simulations side by side in each process.
         processes: Give each simulation a process of its own.
-        seed: Which episodes.
+        seed: Random seed of the episodes.
     """
 
     every: PositiveInt = 1000
@@ -174,23 +174,23 @@ class Evaluations(FrozenConfig):
 
 
 class FewshotConfig(FrozenConfig):
-    """A whole benchmark.
+    """A whole study.
 
     Attributes:
-        title: What it is, in a line.
+        title: Name in the tables.
         data: Tasks and data.
-        encoder: Of every row that does not say otherwise.
-        optimizer: Of pretraining.
-        train: Of pretraining.
-        pretrainings: By name.
+        encoder: Encoder of every row, its own changes aside.
+        optimizer: Optimiser of pretraining.
+        train: Loop of pretraining.
+        pretrainings: Pretrainings by name.
         rows: The methods.
         clone: Steps, batch size, learning rate and `cloning` settings of `CloningRecipe`.
-        evaluation: How policies are evaluated.
-        seeds: How many; seed s pretrains, draws demonstrations and clones with s.
+        evaluation: Evaluation of policies.
+        seeds: Number of seeds; seed s pretrains, chooses demonstrations and clones with s.
         reference: The row that others are compared with.
-        resamples: Of the bootstraps over seeds.
-        processes: How many policies are cloned at once.
-        pretraining_processes: How many pretrainings run at once.
+        resamples: Resamples of the bootstraps over seeds.
+        processes: Policies that are cloned at once.
+        pretraining_processes: Pretrainings that run at once.
     """
 
     title: str = "few-shot benchmark"
@@ -231,7 +231,7 @@ class FewshotConfig(FrozenConfig):
 
     @model_validator(mode="after")
     def _files_apart(self) -> FewshotConfig:
-        """Two parts with one file would be taken for each other."""
+        """Refuse names that would share a file."""
         parts = [(row.name, task) for row in self.rows for task in self.data.unseen_tasks]
         for group in (parts, [(name,) for name in self.pretrainings]):
             taken: dict[str, tuple[str, ...]] = {}
@@ -244,10 +244,10 @@ class FewshotConfig(FrozenConfig):
 
     @property
     def used_pretrainings(self) -> dict[str, Pretraining]:
-        """Those that a row asks for."""
-        asked = {row.pretraining for row in self.rows}
-        return {name: one for name, one in self.pretrainings.items() if name in asked}
+        """The pretrainings of the rows."""
+        used = {row.pretraining for row in self.rows}
+        return {name: one for name, one in self.pretrainings.items() if name in used}
 
     def row(self, name: str) -> Row:
-        """By name."""
+        """Return the row of a name."""
         return next(row for row in self.rows if row.name == name)

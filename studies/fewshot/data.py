@@ -1,4 +1,4 @@
-"""What a few-shot benchmark learns from: recorded once into its folder, or opened where it lies."""
+"""The data of a few-shot study: recorded once into its folder, or opened from a path."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from counterpoint.data.formats import open_dataset, split_names
 from counterpoint.data.store import Cameras, EpisodeStore, SubsetStore, camera_names, join_domains
 from counterpoint.envs.base import choose_cameras
 from counterpoint.envs.make import make_env
-from counterpoint.errors import BadInputError
+from counterpoint.errors import require
 from studies.fewshot.check import cameras_of
 from studies.fewshot.config import FewshotConfig, FewshotData
 
 
 def record_data(config: FewshotConfig, out: Path) -> None:
-    """Record what is missing of pretraining data and demonstrations; an interrupted recording goes on."""
+    """Record missing pretraining data and demonstrations; an interrupted recording continues."""
     data = config.data
     if config.used_pretrainings and data.pretraining_path is None:
         _RECORDERS[data.suite](config, _pretraining_path(data, out), False)
@@ -29,7 +29,7 @@ def record_data(config: FewshotConfig, out: Path) -> None:
 
 
 def open_pretraining(config: FewshotConfig, out: Path, size: int) -> tuple[EpisodeStore, EpisodeStore | None]:
-    """Training and validation episodes at `size` pixels; the second is `None` where none were kept back."""
+    """Return training and validation episodes at `size` pixels; the second is `None` where none were kept back."""
     data = config.data
     folders = _folders(_pretraining_path(data, out), data.pretraining_tasks)
     names = [folder.name for folder in folders]
@@ -41,13 +41,13 @@ def open_pretraining(config: FewshotConfig, out: Path, size: int) -> tuple[Episo
 
 
 def open_demonstrations(config: FewshotConfig, out: Path, size: int, task: str) -> EpisodeStore:
-    """Those of a task, or of all where they lie in one data set."""
+    """Return the demonstrations of a task, or of all tasks where these are one data set."""
     folder = _demonstrations_folder(config.data, out, task)
     return _open(config.data, folder, "train", config.data.seen_camera, size, out)
 
 
 def demonstrations_of(store: EpisodeStore, instruction: str, seed: int, count: int) -> EpisodeStore:
-    """The `count` demonstrations of a task that belong to seed number `seed`.
+    """Return the `count` demonstrations of a task that belong to seed number `seed`.
 
     Where there are not enough for every seed to have its own, seeds begin again with the first ones.
 
@@ -55,28 +55,23 @@ def demonstrations_of(store: EpisodeStore, instruction: str, seed: int, count: i
         BadInputError: When there are fewer than `count` in all.
     """
     own = [number for number, info in enumerate(store.episodes) if info.instruction == instruction]
-    if len(own) < count:
-        raise BadInputError(
-            f"demonstrations of {instruction!r}",
-            f"{len(own)}",
-            f"{count}, as many as data.demonstrations",
-            "give a data set with more, or ask for fewer",
-        )
+    where, expected = f"demonstrations of {instruction!r}", f"{count}, as many as data.demonstrations"
+    require(len(own) >= count, where, len(own), expected, "give a data set with more, or ask for fewer")
     share = seed % (len(own) // count)
     return SubsetStore(store, own[share * count : (share + 1) * count])
 
 
 def evaluation_seeds(config: FewshotConfig, task: str, taken: Sequence[int], number: int) -> list[int]:
-    """Seeds of the evaluation episodes that belong to seed number `number`, the same for every method.
+    """Return seeds of the evaluation episodes that belong to seed number `number`, the same for every method.
 
     None is another number's, so that episodes pooled over numbers begin differently, and none a demonstration's.
-    LIBERO has a few initial states a task, which seeds count through: none comes again before all were taken.
+    LIBERO has a few initial states a task, and seeds count through them.
 
     Args:
-        config: The benchmark.
+        config: The study.
         task: `SUITE/TASK`.
         taken: Seeds of the demonstrations.
-        number: Of the benchmark's seed.
+        number: The study's seed.
     """
     episodes, seed = config.evaluation.episodes, config.evaluation.seed
     if config.data.suite == "libero":
@@ -92,7 +87,7 @@ def evaluation_seeds(config: FewshotConfig, task: str, taken: Sequence[int], num
 
 
 def demonstration_seeds(config: FewshotConfig, out: Path, task: str) -> list[int]:
-    """Seeds the demonstrations were recorded with; empty for a data set that does not say."""
+    """Return seeds of the recorded demonstrations; none for a data set that does not give them."""
     folder = _demonstrations_folder(config.data, out, task)
     try:
         info = json.loads((folder / "meta" / "info.json").read_text())
@@ -102,7 +97,7 @@ def demonstration_seeds(config: FewshotConfig, out: Path, task: str) -> list[int
 
 
 def expert_returns(config: FewshotConfig, out: Path) -> dict[str, float]:
-    """Task -> mean return of its demonstrations over as many steps as rollouts take, which scores are shares of.
+    """Return task -> mean return of its demonstrations, over as many steps as rollouts take.
 
     Raises:
         BadInputError: When it is not positive, or demonstrations are shorter or hold no rewards.
@@ -113,32 +108,23 @@ def expert_returns(config: FewshotConfig, out: Path) -> dict[str, float]:
         instruction = task_instruction(config, task)
         own = [number for number, info in enumerate(store.episodes) if info.instruction == instruction]
         shortest, limit = min((store.episodes[number].length for number in own), default=0), config.data.limit
-        if limit is not None and shortest < limit:
-            raise BadInputError(
-                f"expert of {task}",
-                f"demonstrations of {shortest} steps",
-                f"{limit}, as long as the rollouts that are compared with them",
-                f"record longer ones, or say data.steps={shortest}",
-            )
+        where, found_steps = f"expert of {task}", f"demonstrations of {shortest} steps"
+        expected, hint = f"{limit}, as long as rollouts", f"record longer ones, or say data.steps={shortest}"
+        require(limit is None or shortest >= limit, where, found_steps, expected, hint)
         rewards = [store.rewards(number) for number in own]
         known = [float(each[:limit].sum()) for each in rewards if each is not None]
         mean = float(np.mean(known)) if known else 0.0
-        if mean <= 0:
-            raise BadInputError(
-                f"expert of {task}",
-                f"a return of {mean:g}" if known else "no rewards",
-                "demonstrations that earn something, which returns can be compared with",
-                "record better ones, or leave the task out",
-            )
+        earned = f"a return of {mean:g}" if known else "no rewards"
+        require(mean > 0, where, earned, "a positive return", "record better demonstrations, or leave the task out")
         found[task] = mean
     return found
 
 
 def start_simulations(config: FewshotConfig) -> None:
-    """Make every task once that rollouts or a recording will need, so that what is wrong with one is told early.
+    """Make every task once that rollouts or a recording will need, so that errors come early.
 
     Raises:
-        BadInputError: When the simulator does not know a task, or not the camera.
+        BadInputError: When the simulator has no such task or camera.
         MissingExtraError: When it is not installed.
     """
     for task in config.data.unseen_tasks:
@@ -150,10 +136,10 @@ def start_simulations(config: FewshotConfig) -> None:
 
 
 def task_instruction(config: FewshotConfig, task: str) -> str:
-    """What a task's episodes are called in data sets.
+    """Return the instruction of a task's episodes in data sets.
 
     Raises:
-        BadInputError: When the simulator does not know the task, or not the camera.
+        BadInputError: When the simulator has no such task or camera.
         MissingExtraError: When it is not installed.
     """
     data = config.data
@@ -189,7 +175,7 @@ def _open(data: FewshotData, path: Path, split: str, camera: Cameras, size: int,
 
 
 def _folders(path: Path, tasks: Sequence[str]) -> list[Path]:
-    """A data set of all tasks, or one a task in a folder of its name.
+    """Return the folder of a data set of all tasks, or one folder a task.
 
     Raises:
         BadInputError: When some tasks have a folder and others have none.
@@ -197,13 +183,8 @@ def _folders(path: Path, tasks: Sequence[str]) -> list[Path]:
     missing = [task for task in tasks if not (path / task).is_dir()]
     if len(missing) == len(tasks):
         return [path]
-    if missing:
-        raise BadInputError(
-            path,
-            f"no folder of {', '.join(missing)}",
-            f"one for each of {', '.join(tasks)}, or a single data set of all",
-            "record or copy what is missing, or leave the task out",
-        )
+    expected = f"one for each of {', '.join(tasks)}, or a single data set of all"
+    require(not missing, path, f"no folder of {', '.join(missing)}", expected, "record it, or leave the task out")
     return [path / task for task in tasks]
 
 

@@ -9,10 +9,10 @@ import warnings
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from counterpoint.errors import import_extra
 from counterpoint.training.transitions import load_encoder
+from studies.fewshot import figures
 from studies.fewshot.check import check_data
 from studies.fewshot.config import FewshotConfig
 from studies.fewshot.data import (
@@ -24,7 +24,7 @@ from studies.fewshot.data import (
     start_simulations,
     task_instruction,
 )
-from studies.fewshot.summary import summarise
+from studies.fewshot.summary import result
 from studies.fewshot.tables import tables
 from studies.fewshot.trials import (
     Adaptation,
@@ -35,15 +35,13 @@ from studies.fewshot.trials import (
     pretrain,
     pretraining_config,
 )
-from studies.harness import Study, Trial
+from studies.harness import Study, Tree, Trial
 
 REPORT = ("scipy.stats", "rliable.library", "rliable.metrics", "matplotlib.figure")
 """Packages that tables and figures need."""
-CHANCE, LEFT_CHANCE = 0.5, 0.55
-"""Window accuracy by chance, and the accuracy below which an encoder is said to have stayed there."""
 
 
-def fewshot_study(config: FewshotConfig, out: Path) -> dict[str, Any]:
+def fewshot_study(config: FewshotConfig, out: Path) -> Tree:
     """Run the study and write `fewshot.json`, `fewshot.md`, `results.parquet` and the figures.
 
     Args:
@@ -58,18 +56,21 @@ def fewshot_study(config: FewshotConfig, out: Path) -> dict[str, Any]:
             process was killed.
         MissingExtraError: When the simulator or the report's packages are not installed.
     """
-    from studies.fewshot.figures import plot_all  # matplotlib is an extra
-
     for module in REPORT:  # a missing one is reported before days of training
         import_extra(module, "report")
     runs, adaptations = plan(config)
     _check(config, runs, adaptations)
     start_simulations(config)
     study = Study(config.title, out, config, free=("processes", "pretraining_processes", "data.workers"))
-    first = [Trial(run.name, partial(pretrain, config, out, run), _steps(config, run)) for run in runs]
+    steps = [pretraining_config(config, run).train.steps or 1 for run in runs]
+    first = [
+        Trial(one.name, partial(pretrain, config, out, one), weight, vars(one))
+        for one, weight in zip(runs, steps, strict=True)
+    ]
+    steps = [clone_config(config, one).train.steps or 1 for one in adaptations]
     then = [
-        Trial(one.name, partial(adapt, config, out, one), clone_config(config, one).train.steps or 1)
-        for one in adaptations
+        Trial(one.name, partial(adapt, config, out, one), weight, vars(one))
+        for one, weight in zip(adaptations, steps, strict=True)
     ]
     study.check([*first, *then])
     record_data(config, out)
@@ -78,10 +79,13 @@ def fewshot_study(config: FewshotConfig, out: Path) -> dict[str, Any]:
         warnings.warn(message, stacklevel=2)
     study.run(first, config.pretraining_processes)
     study.run(then, config.processes)
-    result = _result(config, study, runs, adaptations) | {"warnings": warned}
-    result = study.finish("fewshot", result, tables(result | {"config": config.model_dump(mode="json")}))
-    plot_all(result, out)
-    return result
+    facts: Tree = {"expert_return": expert_returns(config, out)} if config.data.suite == "dmc" else {}
+    about = {"config": config.model_dump(mode="json"), **facts}
+    found = result(study.rows(), about) | {"warnings": warned}
+    facts |= {key: found[key] for key in ("aggregate", "improvement")}
+    found = study.finish("fewshot", found, tables(about | found), facts)
+    figures.plot_all(found, out)
+    return found
 
 
 def plan(config: FewshotConfig) -> tuple[list[PretrainingRun], list[Adaptation]]:
@@ -94,14 +98,6 @@ def plan(config: FewshotConfig) -> tuple[list[PretrainingRun], list[Adaptation]]
         for row in config.rows
     ]
     return runs, adaptations
-
-
-def _clone_steps(config: FewshotConfig, trial: Adaptation) -> int:
-    return clone_config(config, trial).train.steps or 1
-
-
-def _steps(config: FewshotConfig, run: PretrainingRun) -> int:
-    return pretraining_config(config, run).train.steps or 1
 
 
 def _check(config: FewshotConfig, runs: Sequence[PretrainingRun], adaptations: Sequence[Adaptation]) -> None:
@@ -137,48 +133,3 @@ def _prepare(config: FewshotConfig, out: Path) -> list[str]:
         expert_returns(config, out)
     both = seen & set(own.values()) - {""}
     return [f"not unseen: the pretraining data hold episodes of {one!r}" for one in sorted(both)]
-
-
-def _result(
-    config: FewshotConfig, study: Study, runs: Sequence[PretrainingRun], adaptations: Sequence[Adaptation]
-) -> dict[str, Any]:
-    tasks, rows = config.data.unseen_tasks, [row.name for row in config.rows]
-    found = {one: study.read(one.name) for one in adaptations}
-    raw = {
-        row: {task: [found[Adaptation(row, task, seed)]["curve"] for seed in range(config.seeds)] for task in tasks}
-        for row in rows
-    }
-    expert = expert_returns(config, study.out) if config.data.suite == "dmc" else None
-    return {
-        "score": "success rate" if expert is None else "return / expert return",
-        "expert_return": expert,
-        **summarise(raw, config.reference, expert, reps=config.resamples),
-        "pretraining": {
-            run.name.removeprefix("pretrain-"): _about(
-                study.read(run.name), pretraining_config(config, run).train.batch_size
-            )
-            for run in runs
-        },
-        "raw": raw,
-        "evaluation_seeds": {
-            task: [found[Adaptation(rows[0], task, seed)]["evaluation_seeds"] for seed in range(config.seeds)]
-            for task in tasks
-        },
-        "seconds": {one.name: result["seconds"] for one, result in found.items()},
-    }
-
-
-def _about(run: dict[str, Any], batch: int) -> dict[str, Any]:
-    """Return a pretraining's last numbers and, where it is contrastive, a note when it stayed at chance."""
-    last = run["metrics"].get("val") or run["metrics"].get("train", {})
-    about: dict[str, Any] = {"metrics": run["metrics"], "seconds": run["seconds"]}
-    window, among = last.get("window_accuracy"), last.get("categorical_accuracy")
-    if window is not None:
-        about["window_accuracy"] = window
-        if window < LEFT_CHANCE:
-            about["note"] = f"stayed at chance: window accuracy {window:.2f}, where {CHANCE} is guessing"
-    elif among is not None:
-        about["batch_accuracy"] = among
-        if among < 2 / batch:
-            about["note"] = f"stayed at chance: accuracy {among:.4f} among {batch} rows"
-    return about

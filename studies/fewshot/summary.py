@@ -1,6 +1,6 @@
-"""The table of a few-shot benchmark: scores with intervals, from the raw outcome of every episode.
+"""The numbers of a few-shot study: scores with intervals, from the raw outcome of every episode.
 
-A cell of the table is one method on one task. Its score is the success rate, or the return as a share of the expert's
+The score of a method on a task is the success rate, or the return as a share of the expert's
 where a suite has rewards alone. `best3` is the mean of the best three evaluations of a run, the paper's convention,
 which profits from evaluating often; `last` is the last evaluation, which nothing was chosen by.
 """
@@ -15,25 +15,69 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from counterpoint.evaluation.statistics import Estimate, mean_percentile, wilson
-from studies.harness import aggregates, improvements
+from studies.harness import Rows, Tree, aggregates, improvements
 
 SCORES = ("best3", "last")
+CHANCE, LEFT_CHANCE = 0.5, 0.55
+"""Window accuracy by chance, and the accuracy below which an encoder is said to have stayed there."""
 
 Curves = Mapping[str, Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]]
 """Row -> task -> seed -> evaluations, each with `step`, `success`, `return` and `steps`, one number an episode."""
 
 
+def result(rows: Rows, about: Tree) -> Tree:
+    """Return what follows from a study's rows.
+
+    Args:
+        rows: One row a trial.
+        about: The configuration, on dm_control `expert_return`, and, where they were computed before, the
+            bootstrapped `aggregate` and `improvement`.
+
+    Returns:
+        The parts of `summarise` and `bootstrapped`, and a summary of every pretraining.
+    """
+    config, expert, pretraining = about["config"], about.get("expert_return"), {}
+    found = {(row["row"], row["task"], row["seed"]): row["curve"] for row in rows if "row" in row}
+    curves = {
+        row["name"]: {
+            task: [found[row["name"], task, seed] for seed in range(config["seeds"])]
+            for task in config["data"]["unseen_tasks"]
+        }
+        for row in config["rows"]
+    }
+    for run in (row for row in rows if "pretraining" in row):
+        batch = config["pretrainings"][run["pretraining"]]["train"].get("batch_size", config["train"]["batch_size"])
+        pretraining[f"{run['pretraining']}-{run['seed']}"] = about_pretraining(run, batch)
+    kept: Tree = {key: about[key] for key in ("aggregate", "improvement") if key in about}
+    return {
+        "score": "success rate" if expert is None else "return / expert return",
+        **summarise(curves, expert),
+        **(kept or bootstrapped(curves, config["reference"], expert, reps=config["resamples"])),
+        "pretraining": pretraining,
+    }
+
+
+def about_pretraining(run: Tree, batch: int) -> Tree:
+    """Return a pretraining's last numbers and, where it is contrastive, a note when it stayed at chance."""
+    last = run["metrics"].get("val") or run["metrics"].get("train", {})
+    about: Tree = {"metrics": run["metrics"], "seconds": run["seconds"], "batch": batch}
+    window, among = last.get("window_accuracy"), last.get("categorical_accuracy")
+    if window is not None:
+        about["window_accuracy"] = window
+        if window < LEFT_CHANCE:
+            about["note"] = f"stayed at chance: window accuracy {window:.2f}, where {CHANCE} is guessing"
+    elif among is not None and among < 2 / batch:
+        about["note"] = f"stayed at chance: accuracy {among:.4f} among {batch} rows"
+    return about
+
+
 def best_three(values: Sequence[float]) -> float:
-    """Mean of the three greatest, or of all where there are fewer."""
+    """Return the mean of the three greatest, or of all where there are fewer."""
     return float(np.mean(sorted(values)[-3:]))
 
 
 def score_titles(curves: Mapping[str, Mapping[str, Sequence[Sequence[Any]]]]) -> dict[str, str]:
-    """Kind of score -> what it is, with how many evaluations the best were chosen among.
-
-    Args:
-        curves: Row -> task -> seed -> evaluations.
-    """
+    """Return kind of score -> its title, with the number of evaluations that the best were chosen among."""
     counts = {len(run) for tasks in curves.values() for runs in tasks.values() for run in runs}
     fewest, most = min(counts), max(counts)
     among = f"{most}" if fewest == most else f"{fewest} to {most}"
@@ -44,10 +88,10 @@ def score_titles(curves: Mapping[str, Mapping[str, Sequence[Sequence[Any]]]]) ->
 def scores(
     curves: Curves, expert: Mapping[str, float] | None = None
 ) -> dict[str, dict[str, Float[NDArray[np.float64], "seeds tasks"]]]:
-    """Kind of score -> row -> one score a seed and task.
+    """Return kind of score -> row -> one score a seed and task.
 
     Args:
-        curves: What every run came to.
+        curves: The evaluations.
         expert: Task -> the expert's mean return, where scores are shares of it; success is counted without.
     """
     found: dict[str, dict[str, Any]] = {kind: {} for kind in SCORES}
@@ -64,10 +108,10 @@ def scores(
 def single(
     runs: Sequence[Sequence[Mapping[str, Any]]], task: str, expert: Mapping[str, float] | None = None
 ) -> dict[str, dict[str, Any]]:
-    """One cell of the table: both scores with intervals, the seeds' episodes pooled.
+    """Return both scores of one method on one task with intervals, the seeds' episodes pooled.
 
-    An interval says how well so many episodes determine the score, not how much training differs between seeds; that
-    stands in `by_seed`. That the best three evaluations were chosen is not accounted for.
+    An interval says how well so many episodes determine the score, not how much training differs between seeds:
+    `by_seed` shows that. The choice of the best three evaluations is not accounted for.
     """
     found: dict[str, dict[str, Any]] = {}
     for kind in SCORES:
@@ -90,31 +134,39 @@ def single(
     return found
 
 
-def summarise(
-    curves: Curves, reference: str, expert: Mapping[str, float] | None = None, *, reps: int = 2000
-) -> dict[str, Any]:
-    """`table` by row and task, `aggregate` by row, `improvement` over each other row, and `curves` of mean scores.
+def summarise(curves: Curves, expert: Mapping[str, float] | None = None) -> Tree:
+    """Return `table` by row and task, and mean `curves`.
 
     Args:
-        curves: What every run came to.
-        reference: The row others are compared with.
+        curves: The evaluations.
         expert: See `scores`.
-        reps: Of each bootstrap.
     """
-    matrices = scores(curves, expert)
+    table = {row: {task: single(runs, task, expert) for task, runs in tasks.items()} for row, tasks in curves.items()}
+    means = {
+        row: {
+            task: [[[one["step"], float(_score(one, task, expert).mean())] for one in run] for run in runs]
+            for task, runs in tasks.items()
+        }
+        for row, tasks in curves.items()
+    }
+    return {"table": table, "curves": means}
+
+
+def bootstrapped(
+    curves: Curves, reference: str, expert: Mapping[str, float] | None = None, *, reps: int = 2000
+) -> Tree:
+    """Return, by kind of score, `aggregate` by row and `improvement` of the reference over each other row.
+
+    Args:
+        curves: The evaluations.
+        reference: The row that others are compared with.
+        expert: See `scores`.
+        reps: Resamples of each bootstrap.
+    """
+    found = scores(curves, expert)
     return {
-        "table": {
-            row: {task: single(runs, task, expert) for task, runs in tasks.items()} for row, tasks in curves.items()
-        },
-        "aggregate": {kind: aggregates(matrices[kind], reps=reps) for kind in SCORES},
-        "improvement": {kind: improvements(matrices[kind], reference, reps=reps) for kind in SCORES},
-        "curves": {
-            row: {
-                task: [[[one["step"], float(_score(one, task, expert).mean())] for one in run] for run in runs]
-                for task, runs in tasks.items()
-            }
-            for row, tasks in curves.items()
-        },
+        "aggregate": {kind: aggregates(found[kind], reps=reps) for kind in SCORES},
+        "improvement": {kind: improvements(found[kind], reference, reps=reps) for kind in SCORES},
     }
 
 

@@ -1,93 +1,72 @@
-"""The table of a few-shot benchmark in Markdown, for pages and terminals."""
+"""The tables of a few-shot study in Markdown, for its folder and for the documentation."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from studies.fewshot.summary import score_titles
-from studies.harness import markdown
+from studies.harness import Tree, estimate, markdown, number, seeds
 
 
-def tables(result: Mapping[str, Any]) -> str:
-    """A table for each kind of score, then how sure the reference's lead is, and what pretraining came to.
+def tables(result: Tree) -> str:
+    """Return a table for each kind of score, the reference's lead, and the last numbers of pretraining.
 
     Args:
-        result: What `fewshot.json` holds.
+        result: The content of `fewshot.json`.
     """
     config, kinds = result["config"], score_titles(result["curves"])
     parts = [
         f"**{config['title']}**: {result['score']} on unseen tasks, {config['data']['demonstrations']} demonstrations, "
         f"{config['seeds']} seeds, {config['evaluation']['episodes']} episodes an evaluation."
     ]
-    parts += [f"{title.capitalize()}:\n\n{_scores(result, kind)}" for kind, title in kinds.items()]
+    parts += [f"{title.capitalize()}:\n\n{scores(result, kind)}" for kind, title in kinds.items()]
     parts.append(
-        "A task's interval pools the episodes of all seeds (95 %); that of the best three does not account for their "
-        "choice. IQM: interquartile mean over tasks and seeds, stratified bootstrap over seeds, "
-        f"of which there are only {config['seeds']}."
+        "A task's interval pools the episodes of all seeds (95 %), whose own scores are in parentheses; that of the "
+        "best three does not account for their choice. IQM: interquartile mean over tasks and seeds, stratified "
+        f"bootstrap over seeds, of which there are only {config['seeds']}."
     )
     if centring := _centring(config):
         parts.append(centring)
     if result["improvement"]["last"]:
-        parts.append(f"Probability that {config['reference']} is better:\n\n{_improvement(result, kinds)}")
+        parts.append(f"Probability that {config['reference']} is better:\n\n{lead(result)}")
     if result["pretraining"]:
-        parts.append(f"Pretraining, at its end:\n\n{_pretraining(result)}")
-    parts += [f"Note: {message}." for message in result.get("warnings", [])]
+        parts.append(f"Pretraining, at its end (a window accuracy of 0.5 is chance):\n\n{pretraining(result)}")
+    notes = [f"{name} {run['note']}" for name, run in result["pretraining"].items() if "note" in run]
+    parts += [f"Note: {message}." for message in [*notes, *result.get("warnings", [])]]
     return "\n\n".join(parts) + "\n"
 
 
-def _scores(result: Mapping[str, Any], kind: str) -> str:
-    tasks = list(result["config"]["data"]["unseen_tasks"])
-    rows = []
+def scores(result: Tree, kind: str) -> str:
+    """Return methods by tasks, each cell over the pooled episodes, and the aggregate over tasks."""
+    tasks, rows = result["config"]["data"]["unseen_tasks"], []
     for row, cells in result["table"].items():
         whole = result["aggregate"][kind][row]
-        numbers = [_interval(cells[task][kind], "score") for task in tasks]
-        rows.append([row, *numbers, f"{whole['mean']['value']:.2f}", _interval(whole["iqm"], "value")])
+        own = [f"{estimate(cells[task][kind])} ({seeds(cells[task][kind]['by_seed'])})" for task in tasks]
+        rows.append([row, *own, number(whole["mean"]["value"]), estimate(whole["iqm"])])
     return markdown(["method", *tasks, "mean", "IQM"], rows)
 
 
-def _centring(config: Mapping[str, Any]) -> str:
-    """What the rows' frames are centred on, where they are: not the same frames for all."""
-    demonstrations: list[str] = []
-    pretraining: list[str] = []
-    for row in config["rows"]:
-        run = config["pretrainings"].get(row["pretraining"])
-        settings = (row if run is None else run)["encoder"]
-        started = row["initialize_from"] if run is None else run["initialize_from"]
-        if settings.get("centre", config["encoder"]["centre"]) and started is None:
-            (demonstrations if run is None else pretraining).append(row["name"])
-    told = [
-        f"those of {', '.join(rows)} on {frames}"
-        for rows, frames in ((demonstrations, "their demonstrations"), (pretraining, "the pretraining data's frames"))
-        if rows
-    ]
-    return f"Images are centred: {'; '.join(told)}." if told else ""
+def lead(result: Tree) -> str:
+    """Return the probability that the reference is better than each other row."""
+    kinds, found = score_titles(result["curves"]), result["improvement"]
+    rows = [[row, *(estimate(found[kind][row]) for kind in kinds)] for row in found["last"]]
+    return markdown([f"{result['config']['reference']} better than", *kinds.values()], rows)
 
 
-def _improvement(result: Mapping[str, Any], kinds: Mapping[str, str]) -> str:
-    rows = [
-        [f"than {row}", *(_interval(result["improvement"][kind][row], "probability") for kind in kinds)]
-        for row in result["improvement"]["last"]
-    ]
-    return markdown(["", *kinds.values()], rows)
-
-
-def _pretraining(result: Mapping[str, Any]) -> str:
+def pretraining(result: Tree) -> str:
+    """Return the last numbers of each pretraining, on held-out episodes where there are some."""
     rows = []
     for name, run in result["pretraining"].items():
-        window, among = run.get("window_accuracy"), run.get("batch_accuracy")
-        split = "val" if "val" in run["metrics"] else "train"
-        rows.append(
-            [
-                name,
-                f"{run['metrics'][split]['loss']:.3f} ({split})",
-                "" if window is None else f"{window:.2f}",
-                "" if among is None else f"{among:.2f}",
-                run.get("note", ""),
-            ]
-        )
-    return markdown(["run", "loss", "window accuracy (0.5 is chance)", "accuracy in the batch", ""], rows)
+        last = run["metrics"].get("val") or run["metrics"]["train"]
+        accuracies = [number(last.get(key)) for key in ("window_accuracy", "categorical_accuracy")]
+        rows.append([name, f"{run['batch']}", number(last["loss"], 3), *accuracies, f"{run['seconds'] / 60:.1f}"])
+    return markdown(["pretraining, seed", "batch", "loss", "window accuracy", "accuracy in the batch", "minutes"], rows)
 
 
-def _interval(found: Mapping[str, float], key: str) -> str:
-    return f"{found[key]:.2f} [{found['low']:.2f}, {found['high']:.2f}]"
+def _centring(config: Tree) -> str:
+    """Return a sentence on the frames that each row's images are centred on, where they are centred."""
+    by_source: dict[str, list[str]] = {"their demonstrations": [], "the pretraining data's frames": []}
+    for row in config["rows"]:
+        own = row if row["pretraining"] is None else config["pretrainings"][row["pretraining"]]
+        if own["encoder"].get("centre", config["encoder"]["centre"]) and own["initialize_from"] is None:
+            by_source["their demonstrations" if own is row else "the pretraining data's frames"].append(row["name"])
+    parts = [f"those of {', '.join(rows)} on {frames}" for frames, rows in by_source.items() if rows]
+    return f"Images are centred: {'; '.join(parts)}." if parts else ""

@@ -87,7 +87,7 @@ def pretraining_config(config: FewshotConfig, run: PretrainingRun) -> Transition
 
 
 def encoder_config(config: FewshotConfig, row: str) -> ObservationConfig:
-    """The encoder of a row.
+    """Return the settings of a row's encoder.
 
     Raises:
         BadInputError: When a setting is unknown.
@@ -138,7 +138,7 @@ def adapt(config: FewshotConfig, out: Path, trial: Adaptation) -> dict[str, Any]
         def evaluate(step: int, exports: Mapping[str, nn.Module]) -> None:
             policy = exports["policy"]
             assert isinstance(policy, ClonedPolicy)
-            results = rollout(policy, envs, seeds, stop_at_success=_has_success(config))
+            results = rollout(policy, envs, seeds, stop_at_success=data.suite != "dmc")  # which has rewards alone
             curve.append({"step": step, **_columns(results)})
 
         # Evaluations before an interruption are lost, so that an interrupted trial begins again.
@@ -148,11 +148,6 @@ def adapt(config: FewshotConfig, out: Path, trial: Adaptation) -> dict[str, Any]
         train(settings, own, folder / "run", start_from=folder / "start", on_eval=evaluate)
         shutil.rmtree(folder)
     return {"evaluation_seeds": seeds, "curve": curve}
-
-
-def _has_success(config: FewshotConfig) -> bool:
-    """dm_control has rewards alone, and every step of an episode counts."""
-    return config.data.suite != "dmc"
 
 
 def _encoder(config: FewshotConfig, out: Path, trial: Adaptation, own: EpisodeStore) -> ObservationEncoder:
@@ -177,7 +172,7 @@ def _columns(results: list[EpisodeResult]) -> dict[str, list[float]]:
 
 
 def _last_metrics(path: Path) -> dict[str, dict[str, float]]:
-    """Split -> its last line of numbers."""
+    """Return split -> its last line of numbers."""
     last: dict[str, dict[str, float]] = {}
     for line in path.read_text().splitlines():
         numbers = json.loads(line)

@@ -55,7 +55,7 @@ def attention_share(attention: Float[Array, "n P"], robot: Bool[NDArray[np.bool_
     Attention to the class token and to registers is left out.
 
     Args:
-        attention: Of each image's class token on its patch tokens, averaged over heads, not negative.
+        attention: Attention of each image's class token on its patch tokens, mean over heads, not negative.
         robot: The token masks.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What a comparison of diffusion policies with and without ICon consists of: tasks, methods, seeds, and measures."""
+"""The configuration of a comparison of diffusion policies with and without ICon."""
 
 from __future__ import annotations
 
@@ -15,21 +15,20 @@ SET_ELSEWHERE = {
     "train.seed": "seeds names them",
     "train.eval_every": "evaluation.checkpoints is that",
 }
-"""Settings of training that the benchmark fills in itself."""
+"""Settings of training that the study fills in itself."""
 
 
 class IconData(FrozenConfig):
-    """Tasks, and how much is recorded of them.
+    """Tasks and their data.
 
     Attributes:
         tasks: `SUITE/TASK` each, the columns of the table.
         demonstrations: Training episodes a task; 50 in the paper. All methods and seeds train on the same ones.
         validation: Episodes a task kept back, which attention and separability are measured on.
         cameras: The policy's views, in order.
-        frame: Side of recorded and drawn images, in pixels; 256 in the paper. What the encoder sees is cropped from
-            them.
+        frame: Side of recorded and rendered images in pixels; 256 in the paper. The encoder's input is a crop.
         path: A folder of data sets, one a task in a folder of its name, to open instead of recording any.
-        seed: Of what is recorded.
+        seed: Random seed of the recordings.
         workers: Processes that record.
     """
 
@@ -47,8 +46,8 @@ class Method(FrozenConfig):
     """A row of the table.
 
     Attributes:
-        name: In the table; the paper's where it has the method.
-        training: Settings that differ from the benchmark's.
+        name: Name in the table; the paper's where it has the method.
+        training: Settings that differ from the study's.
     """
 
     name: str
@@ -65,8 +64,8 @@ class Transfer(FrozenConfig):
 
     Attributes:
         targets: Source task -> the same task with other robots.
-        demonstrations: Of each target.
-        training: Settings of fine-tuning, and of training alone, that differ from the benchmark's.
+        demonstrations: Demonstrations of each target.
+        training: Settings of fine-tuning, and of training alone, that differ from the study's.
     """
 
     targets: dict[str, tuple[str, ...]] = Field(min_length=1)
@@ -80,18 +79,19 @@ class Transfer(FrozenConfig):
 
 
 class Evaluations(FrozenConfig):
-    """How checkpoints are rolled out. Every method, seed and checkpoint meets the same initial conditions.
+    """Rollouts of checkpoints, from the same initial conditions for every method, seed and checkpoint.
 
     Attributes:
-        checkpoints: How many, equally far apart, the last after the last step; every 50 of 600 epochs in the paper.
-        episodes: Initial conditions the last checkpoint meets; 50 in the paper.
-        between: How many of them, the first ones, the other checkpoints meet.
-        steps: After which an episode has failed; the task's own (Table 4) by default.
+        checkpoints: Number of checkpoints, equally far apart, the last after the last step; every 50 of 600 epochs in
+            the paper.
+        episodes: Initial conditions of the last checkpoint; 50 in the paper.
+        between: Initial conditions of the other checkpoints, the first ones of these.
+        steps: Steps of an episode; the task's own (Table 4) by default.
         envs: Simulations side by side in each process.
         processes: Give each simulation a process of its own.
-        ensemble: Decay of ACT's temporal ensemble, which the paper found crucial and gives no number of; policies then
-            plan at every step. `None` executes eight actions of each plan.
-        seed: Which initial conditions.
+        ensemble: Decay of ACT's temporal ensemble, which the paper calls crucial and gives no number for; policies
+            then plan at every step. `None` executes eight actions of each plan.
+        seed: Random seed of the initial conditions.
     """
 
     checkpoints: PositiveInt = 12
@@ -105,12 +105,12 @@ class Evaluations(FrozenConfig):
 
 
 class Measures(FrozenConfig):
-    """What is looked at inside the encoder.
+    """Measures inside the encoder.
 
     Attributes:
-        camera: Which view, one that has masks.
-        frames: Of each held-out episode, evenly spread over it.
-        probe_frames: Of all training episodes together, whose tokens linear probes are fitted on.
+        camera: A camera that has masks.
+        frames: Frames of each held-out episode, evenly spread over it.
+        probe_frames: Frames of all training episodes together, whose tokens linear probes are fitted on.
         images: Held-out frames whose attention the report shows.
     """
 
@@ -124,19 +124,19 @@ class ComparisonConfig(FrozenConfig):
     """A whole comparison.
 
     Attributes:
-        title: What it is, in a line.
+        title: Name in the tables.
         data: Tasks and data.
         training: Settings of `counterpoint.training.imitation.ImitationRecipe` that all methods share.
         methods: The rows of the table.
         reference: The row that others are compared with.
-        seeds: Of initial weights and training; the paper's three.
-        evaluation: Success.
+        seeds: Seeds of initial weights and training; the paper's three.
+        evaluation: Rollouts.
         measures: Attention and separability.
         transfer: Table 3.
-        minutes: Of each training. As many gradient steps as the slowest method makes in that time are then what every
-            method makes; without, `training` says how many.
-        processes: How many policies are trained at once.
-        notes: What to say beside the table.
+        minutes: Time of each training: every method takes as many gradient steps as the slowest can in that time.
+            Without it, `training` gives the steps.
+        processes: Policies that are trained at once.
+        notes: Notes beside the tables.
     """
 
     title: str = "diffusion policies with and without ICon"
@@ -184,23 +184,18 @@ class ComparisonConfig(FrozenConfig):
         return (*self.data.tasks, *(target for targets in more for target in targets))
 
     def method(self, name: str) -> Method:
-        """By name."""
+        """Return the method of a name."""
         return next(method for method in self.methods if method.name == name)
 
     def demonstrations_for(self, task: str) -> int:
-        """Training episodes of a task."""
+        """Return the number of training episodes of a task."""
         if task in self.data.tasks or self.transfer is None:
             return self.data.demonstrations
         return self.transfer.demonstrations
 
 
 def nested(changes: Mapping[str, Any], into: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Settings with others in their place: sections key by key; a key may be dotted.
-
-    Args:
-        changes: What is set.
-        into: Settings as they were; none by default.
-    """
+    """Return settings `into` with `changes`: sections key by key; a key may be dotted."""
     found = dict(into or {})
     for dotted, value in changes.items():
         key, _, rest = dotted.partition(".")
@@ -211,7 +206,7 @@ def nested(changes: Mapping[str, Any], into: Mapping[str, Any] | None = None) ->
 
 
 def _refuse_set_elsewhere(training: Mapping[str, Any]) -> None:
-    """Settings that the benchmark fills in itself would be ignored."""
+    """Refuse settings that the study fills in itself."""
     tree = nested(training)
     for dotted, why in SET_ELSEWHERE.items():
         *sections, last = dotted.split(".")

@@ -1,6 +1,6 @@
-"""What is measured inside the encoders that a comparison with ICon trained: attention and separability.
+"""Measures inside the encoders of a comparison with ICon: attention and separability.
 
-Held-out episodes are seen as a policy sees them when it acts: cropped from the middle.
+Frames of held-out episodes are cropped from the middle, as when a policy acts.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ BATCH = 32
 
 @dataclass(frozen=True)
 class Views:
-    """Frames of one camera with their robot masks, as an encoder of that size sees them.
+    """Frames of one camera with their robot masks, at the encoder's size.
 
     Attributes:
         frames: uint8 [n, size, size, 3].
         masks: bool [n, size, size].
-        episodes: int64 [n], which episode each frame is of.
+        episodes: The episode of each frame, int64 [n].
     """
 
     frames: Array
@@ -41,19 +41,19 @@ class Views:
     episodes: NDArray[np.int64]
 
     def tokens(self, patch: tuple[int, int]) -> NDArray[np.bool_]:
-        """Which patches the robot fills: bool [n, P]."""
+        """Return True for patches that the robot fills, bool [n, P]."""
         found: NDArray[np.bool_] = patch_mask(torch.from_numpy(self.masks), patch).numpy()
         return found
 
 
 def views_of(store: EpisodeStore, camera: str, *, a_episode: int, size: int) -> Views:
-    """Frames evenly spread over every episode, cropped from the middle.
+    """Return frames evenly spread over every episode, cropped from the middle.
 
     Args:
         store: Episodes with masks of the camera.
-        camera: Which.
+        camera: The camera.
         a_episode: Frames of each episode; all of a shorter one.
-        size: Of the crop.
+        size: Side of the crop.
     """
     frames, masks, episodes = [], [], []
     for episode, info in enumerate(store.episodes):
@@ -74,15 +74,15 @@ def views_of(store: EpisodeStore, camera: str, *, a_episode: int, size: int) -> 
 def look_inside(
     encoder: ObservationEncoder, place: int, fit: Views, held_out: Views, *, images: int, seed: int
 ) -> dict[str, Any]:
-    """Attention on the robot, and how separable its tokens are in each block, on held-out frames.
+    """Return the attention on the robot, and the separability of its tokens in each block, on held-out frames.
 
     Args:
-        encoder: Of kind `vit`; left as it was.
-        place: Of the measured camera among the encoder's.
+        encoder: An encoder of kind `vit`.
+        place: Index of the measured camera among the encoder's.
         fit: Frames of training episodes, for linear probes.
-        held_out: Frames of episodes that nothing was trained on.
-        images: How many frames' attention to keep for showing.
-        seed: Of the probes' draw of tokens.
+        held_out: Frames of held-out episodes.
+        images: Number of frames whose attention is kept for the figure.
+        seed: Random seed of the probes' tokens.
 
     Returns:
         `share` and `area` (one number a held-out episode; `None` where the robot fills all of its frames or nothing),
@@ -100,26 +100,25 @@ def look_inside(
     blocks = layer_separability(_tokens(one, fit), fit.tokens(patch), _tokens(one, held_out), robot, seed=seed)
     shown = evenly_spread(len(attention), images)
     return {
-        "share": _told(episode_means(found.share, held_out.episodes)),
-        "area": _told(episode_means(found.area, held_out.episodes)),
+        "share": _json(episode_means(found.share, held_out.episodes)),
+        "area": _json(episode_means(found.area, held_out.episodes)),
         "separability": blocks,
         "attention": np.round(attention[shown], 6).tolist(),
     }
 
 
 def evenly_spread(count: int, most: int) -> NDArray[np.int64]:
-    """At most `most` places among `count`, none at an end where there is a choice."""
+    """Return at most `most` indices among `count`, evenly spread."""
     chosen = min(count, most)
     return ((np.arange(chosen) + 0.5) * count / chosen).astype(np.int64)
 
 
-def _told(values: NDArray[np.float64]) -> list[float | None]:
-    """As JSON: null where a number is not defined."""
+def _json(values: NDArray[np.float64]) -> list[float | None]:
     return [float(value) if np.isfinite(value) else None for value in values]
 
 
 def _of_camera(encoder: ObservationEncoder, place: int) -> ObservationEncoder:
-    """A copy of one camera's part, without gradients and without what hangs on the original."""
+    """Return a copy of one camera's part, without gradients and hooks."""
     part = encoder.body[place] if isinstance(encoder.body, nn.ModuleList) else encoder
     assert isinstance(part, ObservationEncoder)
     copy = ObservationEncoder(part.config.model_copy(update={"checkpoint": None}))
@@ -129,7 +128,7 @@ def _of_camera(encoder: ObservationEncoder, place: int) -> ObservationEncoder:
 
 
 def _images(encoder: ObservationEncoder, views: Views) -> Iterator[Tensor]:
-    """What the vision transformer is given, batch by batch."""
+    """Yield the vision transformer's inputs, batch by batch."""
     given: list[Tensor] = []
     (vit,) = encoder.vits
     hook = vit.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0]))
@@ -142,7 +141,7 @@ def _images(encoder: ObservationEncoder, views: Views) -> Iterator[Tensor]:
 
 
 def _tokens(encoder: ObservationEncoder, views: Views) -> list[NDArray[np.float32]]:
-    """Patch tokens of every block: L of [n, P, D]."""
+    """Return the patch tokens of every block: L of [n, P, D]."""
     (vit,) = encoder.vits
     tap = TokenTap(vit)
     batches: list[tuple[Tensor, ...]] = []

@@ -1,4 +1,4 @@
-"""How many gradient steps each policy of a comparison with ICon takes: some epochs, or as many as fit into the time."""
+"""The number of gradient steps of every policy in a comparison with ICon: from epochs, or from the time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WARM, TIMED = 10, 30
 
 
 def measure_pace(config: ComparisonConfig, out: Path, methods: list[PolicyTrial]) -> None:
-    """Time each method's gradient steps, and write down how many of the slowest fit into `config.minutes`."""
+    """Time each method's gradient steps, and write the number of the slowest's that fit into `config.minutes`."""
     if config.minutes is None or _pace_path(out).exists():
         return
     seconds = {}
@@ -45,13 +45,13 @@ def measure_pace(config: ComparisonConfig, out: Path, methods: list[PolicyTrial]
 
 
 def read_pace(out: Path) -> dict[str, Any] | None:
-    """`steps`, and the `seconds_a_step` of each method; `None` where no time was limited."""
+    """Return `steps`, and the `seconds_a_step` of each method; `None` where no time was limited."""
     path = _pace_path(out)
     return json.loads(path.read_text()) if path.exists() else None
 
 
 def paced(config: ComparisonConfig, out: Path, trial: PolicyTrial, train: EpisodeStore) -> ImitationRecipe:
-    """The settings with the number of steps, and checkpoints equally far apart."""
+    """Return the recipe with the number of steps, and checkpoints equally far apart."""
     settings = imitation_config(config, trial)
     pace = read_pace(out)
     steps = pace["steps"] if pace is not None else steps_of(settings, train)
@@ -60,7 +60,7 @@ def paced(config: ComparisonConfig, out: Path, trial: PolicyTrial, train: Episod
 
 
 def steps_of(settings: ImitationRecipe, train: EpisodeStore) -> int:
-    """Gradient steps of a training on these demonstrations."""
+    """Return the gradient steps of a training on these demonstrations."""
     past_end = settings.diffusion.executed - 1
     reach = settings.diffusion.horizon - settings.diffusion.obs_steps - past_end
     windows = sum(max(0, info.length - max(0, reach)) for info in train.episodes)

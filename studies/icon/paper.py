@@ -1,4 +1,4 @@
-"""What the paper of ICon reports, to stand beside what is measured here.
+"""The numbers of the ICon paper, to compare ours with.
 
 Success rates with their standard deviations over three training seeds, 50 initial conditions each (Wang and Lin,
 "Grounding Bodily Awareness in Visual Representations for Efficient Policy Learning", 2025). Its demonstrations are
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 METHODS = ("Diff-C", "Diff-T", "Crossway-Diff-C", "ICon-Diff-C", "ICon-Diff-T")
-"""Of Table 1, by the paper's names."""
+"""Methods of Table 1, by the paper's names."""
 _THREE = ("Diff-C", "Crossway-Diff-C", "ICon-Diff-C")
 _TWO = ("Diff-C", "ICon-Diff-C")
 
@@ -23,7 +23,7 @@ class PaperNumber:
     Attributes:
         mean: Success rate.
         deviation: Standard deviation over its three seeds; 0 where the paper prints none.
-        source: Which table.
+        source: The table.
     """
 
     mean: float
@@ -66,15 +66,9 @@ PAPER: Mapping[str, Mapping[str, PaperNumber]] = {
     "robosuite/Stack-Kinova3": _transferred((0.007, 0.009), (0.053, 0.025)),
     "robosuite/Stack-IIWA": _transferred((0.007, 0.009), (0.047, 0.025)),
 }
-"""Task -> method -> success. Those of other robots are of policies that were transferred, not trained alone."""
+"""Task -> method -> success. Policies of other robots were transferred, not trained alone."""
 
 
 def paper_number(task: str, method: str, *, alone: bool = False) -> PaperNumber | None:
-    """What the paper reports of a method on a task; `None` where it reports nothing.
-
-    Args:
-        task: `SUITE/TASK`.
-        method: As the paper names it.
-        alone: Whether the policy was trained on a few demonstrations of another robot alone, which the paper has not.
-    """
+    """Return the paper's number of a method on `SUITE/TASK`; `None` without one, as for `alone` (`PolicyTrial`)."""
     return None if alone else PAPER.get(task, {}).get(method)

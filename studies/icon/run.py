@@ -1,49 +1,45 @@
-"""`python -m studies.icon`: train diffusion policies with and without ICon, roll them out, look into their encoders.
+"""`python -m studies.icon`: train diffusion policies with and without ICon, roll them out, measure their encoders.
 
 The experiments of ICon (Wang and Lin, "Grounding Bodily Awareness in Visual Representations for Efficient Policy
-Learning", 2025). Demonstrations are recorded and policies trained in parts; each is written when it is finished, so
-that an interrupted benchmark goes on where it stopped.
+Learning", 2025).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from counterpoint.errors import import_extra
-from studies.harness import Study, Trial
+from studies.harness import Rows, Study, Tree, Trial
 from studies.icon.config import ComparisonConfig
 from studies.icon.data import check_tasks, open_episodes, record_data
+from studies.icon.figures import plot_all
 from studies.icon.measures import Views, evenly_spread
 from studies.icon.pace import measure_pace, read_pace, steps_of
 from studies.icon.summary import summarise
-from studies.icon.table import tables
+from studies.icon.table import page
 from studies.icon.training import open_views, train_policy
 from studies.icon.trials import PolicyTrial, imitation_config
 
-REPORT = ("scipy.stats", "sklearn.linear_model", "rliable.library", "matplotlib.figure", "jinja2")
-"""What probes, tables, figures and the page are made with."""
+REPORT = ("scipy.stats", "sklearn.linear_model", "rliable.library", "matplotlib.figure")
+"""Packages that probes, tables and figures need."""
 
 
-def icon_study(config: ComparisonConfig, out: Path) -> dict[str, Any]:
-    """Run a comparison, or what is left of it, and write `icon.json`, `icon.md`, `icon.html` and the figures.
+def icon_study(config: ComparisonConfig, out: Path) -> Tree:
+    """Run a comparison and write `icon.json`, `icon.md`, `results.parquet` and the figures.
 
     Args:
-        config: What to run.
-        out: A folder for this benchmark alone; one that an interrupted run left is finished.
+        config: The configuration.
+        out: A folder for this study alone; an interrupted run continues.
 
     Returns:
-        What `icon.json` holds.
+        The content of `icon.json`.
 
     Raises:
-        BadInputError: When the folder holds a benchmark of another configuration, a setting is unknown, data are
-            missing, or a worker process was killed.
-        MissingExtraError: When the simulator or what the report is made with is not installed.
+        BadInputError: When the folder holds another study, a setting is unknown, data are missing, or a worker
+            process was killed.
+        MissingExtraError: When the simulator or the report's packages are not installed.
     """
-    from studies.icon.page import write_report  # needs extras, as what it draws with does
-
     for module in REPORT:  # a missing one is reported before hours of training
         import_extra(module, "report")
     first, transferred = plan(config)
@@ -58,16 +54,17 @@ def icon_study(config: ComparisonConfig, out: Path) -> dict[str, Any]:
     measure_pace(config, out, [trial for trial in first if trial.seed == first[0].seed and trial.task == first[0].task])
     for group in (first, transferred):
         study.run([_trial(config, out, trial) for trial in group], config.processes)
-    result = _result(config, study, [*first, *transferred])
-    result = study.finish("icon", result, tables(result | {"config": config.model_dump(mode="json")}))
-    write_report(result, views, out)
-    return result
+    rows, about = study.rows(), {"config": config.model_dump(mode="json")}
+    result = {**summarise(rows, about), "pace": read_pace(out), "simulator_errors": _errors(rows)}
+    figures = plot_all(about | result, rows, views, out)
+    facts = {key: result[key] for key in ("aggregate", "improvement", "pace")}
+    return study.finish("icon", result, page(about | result, figures), facts)
 
 
 def plan(config: ComparisonConfig) -> tuple[list[PolicyTrial], list[PolicyTrial]]:
-    """Policies trained from random weights, and those that begin with one of these.
+    """Return the policies trained from random weights, and those that begin with one of these.
 
-    Seed after seed, the methods side by side: a benchmark cut short has whole columns of the first seeds.
+    Seed after seed, the methods side by side: a study cut short has whole columns of the first seeds.
     """
     first, transferred = [], []
     targets = config.transfer.targets if config.transfer is not None else {}
@@ -87,11 +84,11 @@ def _trial(config: ComparisonConfig, out: Path, trial: PolicyTrial) -> Trial:
         if pace is not None
         else steps_of(imitation_config(config, trial), open_episodes(config, out, trial.task)[0])
     )
-    return Trial(trial.name, partial(train_policy, config, out, trial, _source_of(config, trial)), steps)
+    return Trial(trial.name, partial(train_policy, config, out, trial, _source_of(config, trial)), steps, trial.about)
 
 
 def _source_of(config: ComparisonConfig, trial: PolicyTrial) -> PolicyTrial | None:
-    """The finished part whose policy this one starts from."""
+    """Return the finished trial whose policy this one starts from."""
     if trial.start != "transferred" or config.transfer is None:
         return None
     (task,) = (task for task, targets in config.transfer.targets.items() if trial.task in targets)
@@ -99,7 +96,7 @@ def _source_of(config: ComparisonConfig, trial: PolicyTrial) -> PolicyTrial | No
 
 
 def _views(config: ComparisonConfig, out: Path) -> dict[str, Views]:
-    """Task -> the held-out frames whose attention the report shows."""
+    """Return task -> the held-out frames whose attention the report shows."""
     found = {}
     size = imitation_config(config, plan(config)[0][0]).encoder.size
     for task in config.all_tasks:
@@ -109,30 +106,7 @@ def _views(config: ComparisonConfig, out: Path) -> dict[str, Views]:
     return found
 
 
-def _result(config: ComparisonConfig, study: Study, trials: Sequence[PolicyTrial]) -> dict[str, Any]:
-    """Everything the parts found, and what follows from it."""
-    found = {trial: study.read(trial.name) for trial in trials}
-    errors = {
-        trial.name: told
-        for trial, one in found.items()
-        if (told := {seed: error for point in one["curve"] for seed, error in point["raised"].items()})
-    }
-    return {
-        **summarise(config, found),
-        "pace": read_pace(study.out),
-        "simulator_errors": errors,
-        "raw": {
-            trial.name: {
-                "method": trial.method,
-                "column": trial.column,
-                "seed": trial.seed,
-                "curve": one["curve"],
-                "inside": one["inside"],
-            }
-            for trial, one in found.items()
-        },
-        "evaluation_seeds": {trial.column: one["evaluation_seeds"] for trial, one in found.items()},
-        "steps": {trial.name: one["steps"] for trial, one in found.items()},
-        "parameters": {trial.method: one["parameters"] for trial, one in found.items()},
-        "seconds": {trial.name: one["seconds"] for trial, one in found.items()},
-    }
+def _errors(rows: Rows) -> Tree:
+    """Return trial -> seed of an episode -> the error that its simulator raised."""
+    found = {row["trial"]: {k: v for point in row["curve"] for k, v in point["raised"].items()} for row in rows}
+    return {trial: errors for trial, errors in found.items() if errors}

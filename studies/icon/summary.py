@@ -1,7 +1,7 @@
-"""What the parts of a comparison with ICon say together: success, attention and separability, with intervals.
+"""The numbers of a comparison with ICon: success, attention and separability, with intervals.
 
-Two intervals answer two questions. Over training seeds (Student's t): what another training would give; with three
-seeds it is wide. Over initial conditions or held-out episodes (Wilson, bootstrap): what these very policies would give
+Two intervals answer two questions. Over training seeds (Student's t): the result of another training; with three
+seeds it is wide. Over initial conditions or held-out episodes (Wilson, bootstrap): the result of these very policies
 elsewhere. Differences from the reference are paired: the same seed, the same conditions, the same episodes.
 """
 
@@ -15,67 +15,74 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from counterpoint.evaluation.statistics import Estimate, mean_where_defined, seeds_interval, wilson
-from studies.harness import aggregates, improvements
-from studies.icon.config import ComparisonConfig
-from studies.icon.trials import TRAINED, UNTRAINED, PolicyTrial
+from studies.harness import Rows, Tree, aggregates, improvements
+from studies.icon.trials import TRAINED, UNTRAINED
 
 TOP = 10
 """Checkpoints whose mean the paper sets beside the best (section 4.6)."""
 
+KEPT = ("attention", "separability", "aggregate", "improvement")
+"""Parts of a summary that a result file may hold: bootstraps, and numbers whose rows were rounded afterwards."""
 UNDEFINED = {"value": None, "low": None, "high": None, "n": 0, "method": "none: success was never met"}
 
 Array = NDArray[np.float64]
-Found = Mapping[PolicyTrial, Mapping[str, Any]]
-Tree = dict[str, Any]
 
 
-def summarise(config: ComparisonConfig, found: Found) -> Tree:
-    """`success`, `stability`, `attention` and `separability` by column and method, and `aggregate` over columns.
+def summarise(rows: Rows, about: Tree) -> Tree:
+    """Return `success`, `stability`, `attention` and `separability` by column and method, and aggregates over columns.
 
     Args:
-        config: The comparison.
-        found: What every trial came to.
+        rows: One row a trial.
+        about: The configuration, and parts that were computed before (`KEPT`).
     """
-    methods, columns = [method.name for method in config.methods], columns_of(found)
-    runs = {column: {method: _runs(config, found, method, column) for method in methods} for column in columns}
-    last = {
-        method: np.array(
-            [[np.mean(run["curve"][-1]["success"]) for run in runs[column][method]] for column in columns]
-        ).T
-        for method in methods
+    config = about["config"]
+    methods, reference = [method["name"] for method in config["methods"]], config["reference"]
+    found = {(row["column"], row["method"], row["seed"]): row for row in rows}
+    columns = sorted({row["column"] for row in rows}, key=_order(config).index)
+    runs = {
+        column: {name: [found[column, name, seed] for seed in config["seeds"]] for name in methods}
+        for column in columns
     }
-    return {
-        "success": {
-            column: _beside(
-                {method: [np.array(run["curve"][-1]["success"], float) for run in own] for method, own in by.items()},
-                config.reference,
-                success,
-            )
-            for column, by in runs.items()
-        },
-        "stability": {
-            column: {method: stability([run["curve"] for run in own]) for method, own in by.items()}
-            for column, by in runs.items()
-        },
-        "attention": {column: _attention(by, config.reference) for column, by in runs.items()},
+    solved = {
+        column: {method: [np.array(run["curve"][-1]["success"], float) for run in own] for method, own in by.items()}
+        for column, by in runs.items()
+    }
+    curves = {
+        column: {method: stability([run["curve"] for run in own]) for method, own in by.items()}
+        for column, by in runs.items()
+    }
+    last = {method: np.array([[run.mean() for run in by[method]] for by in solved.values()]).T for method in methods}
+    computed: Tree = {
+        "success": {column: _beside(by, reference, success) for column, by in solved.items()},
+        "stability": curves,
+        "attention": {column: _attention(by, reference) for column, by in runs.items()},
         "separability": {column: _separability(by) for column, by in runs.items()},
-        "aggregate": aggregates(last),
-        "improvement": improvements(last, config.reference),
     }
+    if "aggregate" not in about:
+        computed |= {"aggregate": aggregates(last), "improvement": improvements(last, reference)}
+    return computed | {key: about[key] for key in KEPT if key in about}
 
 
-def columns_of(found: Found) -> list[str]:
-    """Of the table: tasks, and how their policies began."""
-    return list(dict.fromkeys(trial.column for trial in found))
+def _order(config: Tree) -> list[str]:
+    """Return the columns of the table: tasks, each with those of other robots after it."""
+    targets = (config["transfer"] or {}).get("targets", {})
+    return [
+        column
+        for task in config["data"]["tasks"]
+        for column in (
+            task,
+            *(f"{other} ({start})" for other in targets.get(task, ()) for start in ("alone", "transferred")),
+        )
+    ]
 
 
 def success(runs: Sequence[Float[Array, " conditions"]]) -> Tree:
-    """One trial of the table: success rate of the last checkpoint.
+    """Return the success rate of the last checkpoint.
 
     The Wilson interval pools the episodes of all seeds as if each were on its own, though seeds share the conditions.
 
     Args:
-        runs: Of each seed, whether each initial condition was solved.
+        runs: One array a seed: 1 for each initial condition that was solved.
     """
     pooled = np.concatenate(runs)
     by_seed = np.array([run.mean() for run in runs])
@@ -89,10 +96,10 @@ def success(runs: Sequence[Float[Array, " conditions"]]) -> Tree:
 
 
 def stability(curves: Sequence[Sequence[Mapping[str, Any]]]) -> Tree:
-    """Success at each checkpoint, its maximum, and the mean of the best ten (Figure 4), on the same conditions for all.
+    """Return success at each checkpoint, its maximum, and the mean of the best ten (Figure 4), on shared conditions.
 
     Args:
-        curves: Of each seed, its evaluations; the last one may have met more conditions than the others.
+        curves: The evaluations of each seed; the last one may have more conditions than the others.
     """
     met = min(len(point["success"]) for curve in curves for point in curve)
     rates = np.array([[np.mean(point["success"][:met]) for point in curve] for curve in curves])
@@ -110,22 +117,17 @@ def stability(curves: Sequence[Sequence[Mapping[str, Any]]]) -> Tree:
     }
 
 
-def _runs(config: ComparisonConfig, found: Found, method: str, column: str) -> list[Mapping[str, Any]]:
-    of_column = {(trial.method, trial.seed): one for trial, one in found.items() if trial.column == column}
-    return [of_column[method, seed] for seed in config.seeds]
-
-
-def _beside(runs: Mapping[str, Sequence[Array]], reference: str, told: Any) -> Tree:
-    """A number of each method, and of each but the reference its paired difference from it.
+def _beside(runs: Mapping[str, Sequence[Array]], reference: str, summarised: Any) -> Tree:
+    """Return a summary of each method and, of each but the reference, its paired difference from the reference.
 
     Args:
-        runs: Method -> of each seed, one value an episode.
+        runs: Method -> seed -> one value an episode.
         reference: The method that others are compared with.
-        told: What a method's runs come to.
+        summarised: Summary of a method's runs.
     """
     summary: Tree = {}
     for method, own in runs.items():
-        summary[method] = told(own)
+        summary[method] = summarised(own)
         if method != reference and reference in runs:
             apart = [mine - theirs for mine, theirs in zip(own, runs[reference], strict=True)]
             summary[method]["difference"] = _mean(apart)
@@ -133,10 +135,10 @@ def _beside(runs: Mapping[str, Sequence[Array]], reference: str, told: Any) -> T
 
 
 def _mean(runs: Sequence[Float[Array, " episodes"]]) -> Tree:
-    """A mean over seeds of means over episodes, with an interval over either.
+    """Return a mean over seeds of means over episodes, with an interval over either.
 
     Args:
-        runs: Of each seed one value an episode, the same episodes for all; nan where it is not defined.
+        runs: One array a seed, one value an episode, the same episodes for all; nan where it is not defined.
     """
     by_seed = np.array([np.nanmean(run) for run in runs])
     return {
@@ -147,7 +149,7 @@ def _mean(runs: Sequence[Float[Array, " episodes"]]) -> Tree:
 
 
 def _attention(by: Mapping[str, Sequence[Mapping[str, Any]]], reference: str) -> Tree:
-    """Method -> attention on the robot; `untrained` is the reference's encoder before training.
+    """Return method -> attention on the robot; `untrained` is the reference's encoder before training.
 
     `ratio` is share over area: 1 for attention spread evenly.
     """
@@ -164,7 +166,7 @@ def _attention(by: Mapping[str, Sequence[Mapping[str, Any]]], reference: str) ->
 
 
 def _separability(by: Mapping[str, Sequence[Mapping[str, Any]]]) -> Tree:
-    """Method -> of each block, the balanced accuracy of a linear probe, with its interval over seeds."""
+    """Return method -> block -> the balanced accuracy of a linear probe, with its interval over seeds."""
     layers = {method: [run["inside"][TRAINED]["separability"] for run in own] for method, own in by.items()}
     for own in by.values():
         before = [run["inside"][UNTRAINED]["separability"] for run in own if UNTRAINED in run["inside"]]
@@ -177,7 +179,7 @@ def _separability(by: Mapping[str, Sequence[Mapping[str, Any]]]) -> Tree:
 
 
 def _told(estimate: Estimate) -> Tree:
-    """As JSON: an end that is not known is null."""
+    """Return an estimate as JSON; an unknown end is null."""
     ends = {
         key: value if np.isfinite(value) else None for key, value in (("low", estimate.low), ("high", estimate.high))
     }

@@ -1,46 +1,48 @@
-"""The tables of a comparison with ICon in Markdown, the paper's number beside ours."""
+"""The tables of a comparison with ICon in Markdown, the paper's numbers beside ours."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
 
-from studies.harness import markdown
+from studies.harness import Tree, estimate, markdown, seeds
 from studies.icon.paper import METHODS, PAPER, paper_number
-from studies.icon.trials import UNTRAINED
 
-Tree = Mapping[str, Any]
 NOT_RUN = "not run"
 
 
-def tables(result: Tree) -> str:
-    """Success beside the paper's, stability, attention on the robot, separability, and what to know of them.
+def page(result: Tree, figures: Mapping[str, Path]) -> str:
+    """Return the report: every table with its figures, and notes.
 
     Args:
-        result: What `icon.json` holds.
+        result: The content of `icon.json`.
+        figures: Files beside the page, by name.
     """
-    config = result["config"]
+    config, maps = result["config"], [name for name in figures if name.startswith("maps:")]
+
+    def shown(title: str, text: str, *names: str) -> str:
+        images = [f"![{name.replace(':', ' of ')}]({figures[name].name})" for name in names if name in figures]
+        return "\n\n".join([f"{title}:", text, *images])
+
     parts = [
         f"**{config['title']}**: {len(config['seeds'])} training seeds, {config['evaluation']['episodes']} initial "
         f"conditions, the same ones for all, {config['data']['demonstrations']} demonstrations a task.",
-        "Success of the last checkpoint; in brackets the 95 % interval of Wilson, episodes of all seeds pooled, and "
-        "after it the deviation between seeds; below it the paper's, over its own demonstrations:\n\n"
-        + _success(result),
+        "Intervals are 95 %: Wilson's over the episodes of all seeds pooled, Student's over seeds, a bootstrap over "
+        "conditions or held-out episodes.",
+        shown("Success of the last checkpoint beside the paper's, over its own demonstrations", beside_paper(result)),
+        shown("Success of the last checkpoint, differences paired by seed and condition", success(result), "success"),
     ]
-    if differences := _differences(result):
-        parts.append(
-            f"Difference in success from {config['reference']}, paired by seed and condition:\n\n{differences}"
-        )
     if any(len(one["steps"]) > 1 for by in result["stability"].values() for one in by.values()):
-        parts.append(f"Stability of training (the paper's Figure 4):\n\n{_stability(result)}")
-    parts.append(
-        f"Attention of the class token on the robot, camera {config['measures']['camera']}, "
-        f"{config['data']['validation']} held-out episodes:\n\n{_attention(result)}"
-    )
-    parts.append(
-        "Balanced accuracy of a linear probe, robot's tokens against the others, block by block (0.5 is chance):\n\n"
-        + _separability(result)
-    )
+        parts.append(shown("Stability of training (the paper's Figure 4)", stability(result), "curves"))
+    held_out = f"camera {config['measures']['camera']}, {config['data']['validation']} held-out episodes"
+    parts += [
+        shown(f"Attention of the class token on the robot, {held_out}", attention(result), "attention", *maps),
+        shown(
+            "Balanced accuracy of a linear probe, robot's tokens against the others, block by block (0.5 is chance; "
+            "position embeddings give away a robot that is often at one location, so compare with `untrained`)",
+            separability(result), "separability",
+        ),
+    ]  # fmt: skip
     if result["pace"] is not None:
         speed = ", ".join(f"{method} {1000 * one:.0f} ms" for method, one in result["pace"]["seconds_a_step"].items())
         parts.append(f"A gradient step: {speed}; {result['pace']['steps']} were made by every method.")
@@ -50,94 +52,98 @@ def tables(result: Tree) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def success_rows(result: Tree) -> tuple[list[str], list[list[tuple[str, str]]]]:
-    """The table of success: its head, and of each task, run or not, the task and a cell for each method.
-
-    A cell is what was measured and what the paper reports; either may be empty.
-    """
+def beside_paper(result: Tree) -> str:
+    """Return every task, run or not, by methods: our success, and the paper's."""
     methods = [one["name"] for one in result["config"]["methods"]]
     methods += [name for name in METHODS if name not in methods]
     ran = {column: column.partition(" ")[0] for column in result["success"]}
-    rows = [(column, task, result["success"][column]) for column, task in ran.items()]
-    rows += [(task, task, {}) for task in PAPER if task not in ran.values()]
-    told = []
-    for column, task, by in rows:
-        cells = [(column, "")]
+    rows = []
+    for column, task in (ran | {task: task for task in PAPER if task not in ran.values()}).items():
+        cells = []
         for method in methods:
-            paper = paper_number(task, method, alone="(alone)" in column)
-            own = by.get(method)
-            ours = NOT_RUN if own is None else f"{interval(own['episodes'])} ± {own['deviation']:.2f}"
-            cells.append((ours, "" if paper is None else f"paper {paper}"))
-        told.append(cells)
-    return ["task", *methods], told
+            paper, own = (
+                paper_number(task, method, alone="(alone)" in column),
+                result["success"].get(column, {}).get(method),
+            )
+            ours = NOT_RUN if own is None else f"{estimate(own['episodes'])} ± {own['deviation']:.2f}"
+            cells.append(ours if paper is None else f"{ours}<br>paper {paper}")
+        rows.append([column, *cells])
+    return markdown(["task", *methods], rows)
 
 
-def interval(found: Tree, digits: int = 2) -> str:
-    """A number with its interval, where it has one."""
-    if found["value"] is None:
-        return "-"
-    if found["low"] is None:
-        return f"{found['value']:.{digits}f}"
-    return f"{found['value']:.{digits}f} [{found['low']:.{digits}f}, {found['high']:.{digits}f}]"
-
-
-def _success(result: Tree) -> str:
-    head, rows = success_rows(result)
-    return markdown(head, [["<br>".join(filter(None, cell)) for cell in row] for row in rows])
-
-
-def _differences(result: Tree) -> str:
-    rows = [
-        [column, method, interval(own["difference"]["seeds"]), interval(own["difference"]["episodes"])]
-        for column, by in result["success"].items()
-        for method, own in by.items()
-        if "difference" in own
-    ]
-    head = ["task", "method", "interval over seeds", "over conditions"]
-    return markdown(head, rows) if rows else ""
-
-
-def _stability(result: Tree) -> str:
+def success(result: Tree) -> str:
+    """Return the success of the last checkpoint, and differences from the reference."""
     rows = [
         [
-            column,
+            task,
             method,
-            interval(own["maximum"]),
-            f"{interval(own['mean_of_best'])} (of {own['best_of']})",
-            interval(own["relative_drop"]),
-            str(own["conditions"]),
+            estimate(one["episodes"]),
+            seeds(one["by_seed"]),
+            estimate(one["seeds"], share=True),
+            *_more(one),
         ]
-        for column, by in result["stability"].items()
-        for method, own in by.items()
+        for task, methods in result["success"].items()
+        for method, one in methods.items()
     ]
-    return markdown(["task", "method", "maximum", "mean of the best", "relative drop", "conditions"], rows)
+    head = ["task", "method", "success, episodes of all seeds", "seeds", "over seeds"]
+    return markdown([*head, *_more_head(result, "conditions")], rows)
 
 
-def _attention(result: Tree) -> str:
+def stability(result: Tree) -> str:
+    """Return success at every checkpoint, its maximum, and the mean of the best."""
     rows = []
-    for column, found in result["attention"].items():
-        for method, own in found["methods"].items():
-            apart = own.get("difference")
-            rows.append(
-                [
-                    column,
-                    method,
-                    interval(own["seeds"], 3),
-                    interval(found["area"], 3),
-                    interval(own["ratio"]),
-                    "" if apart is None or method == UNTRAINED else interval(apart["seeds"], 3),
-                    "" if apart is None or method == UNTRAINED else interval(apart["episodes"], 3),
-                ]
-            )
-    reference = result["config"]["reference"]
-    head = ["task", "method", "share of attention", "share of tokens", "ratio"]
-    return markdown([*head, f"more than {reference}, over seeds", "over episodes"], rows)
+    for task, methods in result["stability"].items():
+        for method, one in methods.items():
+            means = [sum(column) / len(column) for column in zip(*one["rates"], strict=True)]
+            numbers = [estimate(one[key]) for key in ("maximum", "mean_of_best", "relative_drop")]
+            rows.append([task, method, seeds(means), *numbers, f"{one['conditions']}"])
+    head = ["task", "method", "success at each checkpoint, mean of seeds"]
+    return markdown([*head, "maximum", "mean of the best", "drop", "conditions"], rows)
 
 
-def _separability(result: Tree) -> str:
-    rows, blocks = [], 0
-    for column, found in result["separability"].items():
-        for method, own in found.items():
-            rows.append([column, method, *(interval(block) for block in own)])
-            blocks = max(blocks, len(own))
-    return markdown(["task", "method", *(f"block {number + 1}" for number in range(blocks))], rows)
+def attention(result: Tree) -> str:
+    """Return the share of the class token's attention on the robot, and its share of tokens."""
+    rows = []
+    for task, found in result["attention"].items():
+        for method, one in found["methods"].items():
+            cells = [estimate(one["seeds"], 3, share=True), seeds(one["by_seed"], 3), estimate(one["ratio"])]
+            rows.append([task, method, *cells, *_more(one, 3)])
+        rows.append([task, "share of tokens", estimate(found["area"], 3), "", "1", "", ""])
+    head = ["task", "method", "share of attention on the robot", "seeds", "over its share of tokens"]
+    return markdown([*head, *_more_head(result, "episodes")], rows)
+
+
+def separability(result: Tree) -> str:
+    """Return the balanced accuracy of a linear probe on the tokens of each block."""
+    rows = [
+        [task, method, *(estimate(one, 3, share=True) for one in blocks)]
+        for task, methods in result["separability"].items()
+        for method, blocks in methods.items()
+    ]
+    most = max(len(row) for row in rows) - 2
+    return markdown(["task", "method", *(f"after block {block + 1}" for block in range(most))], rows)
+
+
+def overview(result: Tree) -> str:
+    """Return a small study in one table: success, attention and the last block's separability."""
+    rows = []
+    for task, apart in result["separability"].items():
+        attention = result["attention"][task]["methods"]
+        for method, blocks in apart.items():
+            one, share = result["success"][task].get(method, {}), attention[method]
+            over = "seeds" if len(share["by_seed"]) > 1 else "episodes"  # an interval over one seed does not exist
+            difference = estimate(one["difference"][over]) if "difference" in one else ""
+            solved, share = estimate(one["episodes"]) if one else "", estimate(share[over], 3, share=True)
+            last = estimate(blocks[-1], 3, share=True)
+            rows.append([task.removeprefix("robosuite/"), method, solved, difference, share, last])
+    head = ["task", "method", "success, episodes of all seeds", f"more than {result['config']['reference']}"]
+    return markdown([*head, "share of attention on the robot", "separability after the last block"], rows)
+
+
+def _more(one: Tree, digits: int = 2) -> list[str]:
+    found = one.get("difference")
+    return [estimate(found[over], digits) if found else "" for over in ("seeds", "episodes")]
+
+
+def _more_head(result: Tree, over: str) -> list[str]:
+    return [f"more than {result['config']['reference']}, over seeds", f"over {over}"]

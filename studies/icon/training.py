@@ -29,14 +29,7 @@ from studies.icon.trials import TRAINED, UNTRAINED, PolicyTrial
 
 
 def train_policy(config: ComparisonConfig, out: Path, trial: PolicyTrial, source: PolicyTrial | None) -> dict[str, Any]:
-    """Train one policy, roll its checkpoints out, and measure the encoder of the last one.
-
-    Args:
-        config: The comparison.
-        out: Its folder.
-        trial: The trial.
-        source: The finished trial whose policy this one starts from.
-    """
+    """Train one policy, from that of `source` if given, roll its checkpoints out, and measure the last encoder."""
     train, held_out = open_episodes(config, out, trial.task)
     settings = paced(config, out, trial, train)
     seeds = evaluation_seeds(config, trial.task, demonstration_seeds(config, out, trial.task))
@@ -75,7 +68,7 @@ class _Curve:
         self.points: list[dict[str, Any]] = json.loads(self._path.read_text()) if self._path.exists() else []
 
     def add(self, step: int, results: list[EpisodeResult]) -> None:
-        """One evaluation; one of the same step before an interruption is replaced."""
+        """Add an evaluation; one of the same step before an interruption is replaced."""
         self.points = [point for point in self.points if point["step"] < step]
         self.points.append(
             {
@@ -89,7 +82,7 @@ class _Curve:
 
 
 def open_views(config: ComparisonConfig, train: EpisodeStore, held_out: EpisodeStore, size: int) -> tuple[Views, Views]:
-    """Frames that linear probes are fitted on, and those that everything is measured on."""
+    """Return frames that linear probes are fitted on, and frames that are measured."""
     options = config.measures
     a_episode = -(-options.probe_frames // len(train.episodes))
     fit = views_of(train, options.camera, a_episode=a_episode, size=size)
@@ -104,7 +97,7 @@ def _inside(
 
 
 def _acting(policy: DiffusionPolicy, ensemble: float | None) -> DiffusionPolicy:
-    """The policy, averaging its plans where that is asked for; weights are shared."""
+    """Return the policy, which averages its plans where `ensemble` is given; weights are shared."""
     if ensemble is None:
         return policy
     acting = DiffusionPolicy(

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Literal
 
 from counterpoint.config import validate
-from counterpoint.errors import BadInputError
+from counterpoint.errors import require
 from counterpoint.training.imitation import ImitationRecipe
 from studies.harness import file_name
 from studies.icon.config import ComparisonConfig, nested
 
 Start = Literal["scratch", "alone", "transferred"]
 TRAINED, UNTRAINED = "trained", "untrained"
-"""What was looked into: the encoder after training, and of the reference also before."""
+"""Encoders that are measured: after training, and of the reference also before."""
 
 
 @dataclass(frozen=True)
@@ -33,21 +33,26 @@ class PolicyTrial:
 
     @property
     def name(self) -> str:
-        """Of its files."""
+        """Name of its files."""
         return file_name(self.method, self.task, *(() if self.start == "scratch" else (self.start,)), self.seed)
 
     @property
     def column(self) -> str:
-        """Of the table."""
+        """Column of the table."""
         return self.task if self.start == "scratch" else f"{self.task} ({self.start})"
 
+    @property
+    def about(self) -> dict[str, object]:
+        """Columns of its row."""
+        return vars(self) | {"column": self.column}
+
     def run(self, out: Path) -> Path:
-        """Where it is trained."""
+        """Return the folder of its training."""
         return out / "runs" / self.name
 
 
 def imitation_config(config: ComparisonConfig, trial: PolicyTrial) -> ImitationRecipe:
-    """Return the recipe of a policy, but for the number of steps where `minutes` decide it.
+    """Return the recipe of a policy; where `minutes` are given, without its number of steps.
 
     Raises:
         BadInputError: When a setting is unknown.
@@ -63,11 +68,7 @@ def imitation_config(config: ComparisonConfig, trial: PolicyTrial) -> ImitationR
     found = validate(ImitationRecipe, tree, f"training of {trial.method}")
     if config.minutes is None:
         found.train.total_steps(1)
-    if found.encoder.cameras != len(config.data.cameras):
-        raise BadInputError(
-            f"training of {trial.method}",
-            f"encoder.cameras = {found.encoder.cameras}",
-            f"{len(config.data.cameras)}, as many as data.cameras",
-            "correct one of the two",
-        )
+    where, cameras = f"training of {trial.method}", len(config.data.cameras)
+    shown, expected = f"encoder.cameras = {found.encoder.cameras}", f"{cameras}, as many as data.cameras"
+    require(found.encoder.cameras == cameras, where, shown, expected, "correct one of the two")
     return found

@@ -1,8 +1,7 @@
-"""From the trials of the occupancy study to its tables: best learning rates, intervals, how much data for one error.
+"""The tables of the occupancy study: best learning rates, intervals, data needed for one error.
 
 A method's learning rate is chosen for each amount of data and schedule by the error itself, averaged over seeds. That
-takes knowing the answer, so it says what a method can reach and not what a user would get; it is done for every method
-alike. A trial here is what `occupancy_training.train` returns, with the settings it was given.
+needs the answer, so it is a method's best and not what a user would get; every method is treated alike.
 
 **How many times less data.** A baseline has some error at the largest amount of data, n_max. TD InfoNCE's curve against
 data is followed, straight between its points on logarithmic axes, to the n where it first has that error; the ratio is
@@ -20,16 +19,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterpoint.evaluation.statistics import Estimate, seeds_interval
+from studies.harness import Rows, Tree
+from studies.occupancy.methods import METHODS
 
 OURS = "td_infonce"
+CUTS = ("episodes", "trajectory")
 KEYS = {"": "error", "_rows_normalised": "error_normalised"}
 
 Reals = NDArray[np.float64]
-Tree = dict[str, Any]
 
 
 def data_needed(sizes: Sequence[int], errors: Sequence[float], target: float) -> float:
-    """Data at which a falling curve first reaches `target`, straight lines on logarithmic axes between its points.
+    """Return the data at which a falling curve first reaches `target`, straight on logarithmic axes between points.
 
     Args:
         sizes: Growing.
@@ -50,7 +51,7 @@ def data_needed(sizes: Sequence[int], errors: Sequence[float], target: float) ->
 
 
 def advantage(sizes: Sequence[int], ours: Reals, baseline: Reals) -> Tree:
-    """How many times less data `ours` needs than the baseline, for the larger of their errors at the largest size.
+    """Return how many times less data `ours` needs, for the larger of the two errors at the largest size.
 
     Args:
         sizes: Growing, n of them.
@@ -82,50 +83,37 @@ def advantage(sizes: Sequence[int], ours: Reals, baseline: Reals) -> Tree:
 
 
 def best_setting(trial: Mapping[str, Any], schedule: str, key: str = "error") -> int:
-    """The setting with the smallest final error, mean over seeds, of one schedule."""
+    """Return the setting of one schedule with the smallest final error, mean over seeds."""
     final = np.array(trial[key][-1]).mean(axis=0)
     own = [i for i, setting in enumerate(trial["settings"]) if setting["schedule"] == schedule]
     return min(own, key=lambda i: float(final[i]))
 
 
-def summarise(
-    trials: Mapping[str, Mapping[str, Any]],
-    floors: Mapping[str, Mapping[str, float]],
-    known: Mapping[str, Any],
-    *,
-    sizes: Sequence[int],
-    curve_size: int,
-) -> Tree:
-    """The study's tables.
+def summarise(rows: Rows, about: Tree) -> Tree:
+    """Return the study's tables.
 
     Args:
-        trials: By name, cut-size-method.
-        floors: By name, cut-size-seed.
-        known: What `train_known` returned.
-        sizes: Growing.
-        curve_size: Of the learning curves.
+        rows: One row a trial.
+        about: The configuration, and `limits`: CUT-SIZE-SEED -> floor -> error.
     """
-    methods: dict[str, list[str]] = {}
-    for name in trials:
-        cut, _, method = name.split("-")
-        if method not in methods.setdefault(cut, []):
-            methods[cut].append(method)
+    sizes, curve_size = about["config"]["sizes"], about["config"]["curve_size"]
+    trials = {(row["cut"], row["size"], row["method"]): row for row in rows if "cut" in row}
+    known = next(row["methods"] for row in rows if "methods" in row)
     schedules = sorted({setting["schedule"] for trial in trials.values() for setting in trial["settings"]})
     errors: Tree = {}
     curves: Tree = {}
-    for cut, own in methods.items():
-        for method in own:
+    for cut in CUTS:
+        for method in (method for method in METHODS if (cut, sizes[0], method) in trials):
             for schedule in schedules:
                 for suffix, key in KEYS.items():
                     if suffix and not method.startswith("c_learning"):
                         continue
-                    of_sizes = {n: trials[f"{cut}-{n}-{method}"] for n in sizes}
-                    place = errors.setdefault(cut, {}).setdefault(schedule, {})
-                    place[method + suffix] = {str(n): _final(c, schedule, key) for n, c in of_sizes.items()}
-                curve = _curve(trials[f"{cut}-{curve_size}-{method}"], schedule)
+                    table = {str(n): _final(trials[cut, n, method], schedule, key) for n in sizes}
+                    errors.setdefault(cut, {}).setdefault(schedule, {})[method + suffix] = table
+                curve = _curve(trials[cut, curve_size, method], schedule)
                 curves.setdefault(cut, {}).setdefault(schedule, {})[method] = curve
-    floor_table = _floor_table(floors)
-    return {
+    floors = _floor_table(about["limits"])
+    found: Tree = {
         "errors": errors,
         "advantages": {
             cut: {schedule: _advantages(sizes, table) for schedule, table in by_schedule.items()}
@@ -133,17 +121,22 @@ def summarise(
         },
         "advantages_at_one_rate": {cut: _at_one_rate(sizes, by["constant"]) for cut, by in errors.items()},
         "advantages_over_sr_by_rate": {cut: _over_sr(sizes, by["constant"]) for cut, by in errors.items()},
-        "floors": floor_table,
-        "floor_advantages": {cut: _floor_advantages(sizes, table) for cut, table in floor_table.items()},
+        "floors": floors,
+        "floor_advantages": {cut: _advantages(sizes, table, "temporal_difference") for cut, table in floors.items()},
         "curves": curves,
         "known_model": {name: _known(trial) for name, trial in known.items()},
         "intervals": "95 %: Student's t over seeds, of logarithms for ratios",
         "selection": "learning rate with the smallest error, mean over seeds, at each size and schedule",
     }
+    found["known_model_error"] = {name: curve["error"][-1] for name, curve in found["known_model"].items()}
+    for row in (row for row in rows if "batch" in row):
+        final = _interval(seeds_interval(np.array(row["error"][-1])[:, 0]))
+        found.setdefault("by_batch", {}).setdefault(row["method"], {})[str(row["batch"])] = final
+    return found
 
 
 def _final(trial: Mapping[str, Any], schedule: str, key: str) -> Tree:
-    """The best setting's final errors, and every rate's mean."""
+    """Return the best setting's final errors, and every rate's."""
     best = best_setting(trial, schedule, key)
     final = np.array(trial[key][-1])
     by_rate = {
@@ -160,7 +153,7 @@ def _final(trial: Mapping[str, Any], schedule: str, key: str) -> Tree:
 
 
 def _curve(trial: Mapping[str, Any], schedule: str) -> Tree:
-    """Error against gradient step of the setting that ends best."""
+    """Return the error against gradient steps of the setting that ends best."""
     best = best_setting(trial, schedule)
     over_seeds = [seeds_interval(np.array(at)[:, best]) for at in trial["error"]]
     return {
@@ -171,20 +164,19 @@ def _curve(trial: Mapping[str, Any], schedule: str) -> Tree:
 
 
 def _by_size(by_size: Tree, sizes: Sequence[int], rate: str | None = None) -> Reals:
-    """[seeds, sizes], of each size's best rate or of one."""
+    """Return errors [seeds, sizes], of each size's best rate or of one."""
     own = [by_size[str(n)] for n in sizes]
     return np.array([at["per_seed"] if rate is None else at["per_seed_by_rate"][rate] for at in own]).T
 
 
-def _advantages(sizes: Sequence[int], table: Tree) -> Tree:
-    ours = _by_size(table[OURS], sizes)
-    return {
-        method: advantage(sizes, ours, _by_size(by_size, sizes)) for method, by_size in table.items() if method != OURS
-    }
+def _advantages(sizes: Sequence[int], table: Tree, ours: str = OURS) -> Tree:
+    """Return method -> the ratio of `ours` to it."""
+    own = _by_size(table[ours], sizes)
+    return {name: advantage(sizes, own, _by_size(by_size, sizes)) for name, by_size in table.items() if name != ours}
 
 
 def _at_one_rate(sizes: Sequence[int], table: Tree) -> Tree:
-    """The same ratios with one constant learning rate for both methods at every size, for each rate both have."""
+    """Return the ratios with one constant learning rate for both methods at every size, for each rate both have."""
     found: Tree = {}
     last = str(sizes[-1])
     for rate in table[OURS][last]["per_seed_by_rate"]:
@@ -198,14 +190,14 @@ def _at_one_rate(sizes: Sequence[int], table: Tree) -> Tree:
 
 
 def _over_sr(sizes: Sequence[int], table: Tree) -> Tree:
-    """The ratio to the successor representation at each of its own rates, TD InfoNCE at its best ones."""
+    """Return the ratio to the successor representation at each of its own rates, TD InfoNCE at its best ones."""
     ours = _by_size(table[OURS], sizes)
     rates = table["sr"][str(sizes[-1])]["per_seed_by_rate"]
     return {rate: advantage(sizes, ours, _by_size(table["sr"], sizes, rate)) for rate in rates}
 
 
 def _floor_table(floors: Mapping[str, Mapping[str, float]]) -> Tree:
-    """cut -> floor -> size -> seeds and interval."""
+    """Return cut -> floor -> size -> seeds and interval."""
     gathered: dict[tuple[str, str, str], list[float]] = {}
     for name, of_data in floors.items():
         cut, size, _ = name.split("-")
@@ -218,18 +210,8 @@ def _floor_table(floors: Mapping[str, Mapping[str, float]]) -> Tree:
     return table
 
 
-def _floor_advantages(sizes: Sequence[int], table: Tree) -> Tree:
-    """How many times less data the temporal difference floor needs for each Monte Carlo floor."""
-    ours = _by_size(table["temporal_difference"], sizes)
-    return {
-        floor: advantage(sizes, ours, _by_size(by_size, sizes))
-        for floor, by_size in table.items()
-        if floor != "temporal_difference"
-    }
-
-
 def _known(trial: Mapping[str, Any]) -> Tree:
-    """The setting with the smallest final error, its whole curve."""
+    """Return the whole curve of the setting with the smallest final error."""
     errors = np.array(trial["error"])[:, 0]
     best = int(errors[-1].argmin())
     return {"setting": best, "steps": trial["steps"], "error": errors[:, best].tolist()}

@@ -1,11 +1,11 @@
-"""What a data set of grid transitions says about the future, in tables small enough to draw batches from.
+"""Counts of a data set of grid transitions, in tables small enough to draw batches from.
 
-A method of the occupancy study sees its data in independent draws: (s, a, s', a') for temporal differences,
+Methods of the occupancy study train on independent draws: (s, a, s', a') for temporal differences,
 (s, a, s+) for Monte Carlo. On a grid there are few such tuples, so that counting each once and drawing from the
 counts gives exactly the batches that indexing ten million transitions would, and needs no transitions in memory.
 
 **The end of an episode.** A Monte Carlo positive lies k ~ Geometric(1 - gamma) steps ahead, k >= 1, which may be past
-the last state of a truncated episode. Three rules (`TAILS`) say what happens then:
+the last state of a truncated episode. Three rules (`TAILS`):
 
 - `clip`: the last state is taken in place of the ones never seen;
 - `renormalise`: k is drawn anew until it fits, so that every transition counts the same;
@@ -62,12 +62,12 @@ class Counted:
 
     @property
     def pair_states(self) -> Integers:
-        """[P] the state of each pair."""
+        """The state of each pair, [P]."""
         found: Integers = np.arange(self.pairs) // self.next_state.shape[1]
         return found
 
     def marginal(self) -> Reals:
-        """[S] p(s+): how often each state is a next state of the transitions temporal differences use."""
+        """Return p(s+) [S]: the share of each state among the next states that temporal differences use."""
         arrived = np.bincount(self.pair_states, weights=self.successors.sum(axis=0), minlength=self.states)
         found: Reals = arrived / arrived.sum()
         return found
@@ -91,18 +91,18 @@ def count_data(grid: GridWorld, transitions: int, *, episode_length: int | None,
     """Record the uniform policy and count.
 
     Args:
-        grid: Where.
-        transitions: How many are recorded.
+        grid: The grid.
+        transitions: Number of transitions.
         episode_length: Transitions an episode; `None` for one trajectory, cut nowhere.
         discount: gamma.
-        seed: Of the recording.
+        seed: Random seed.
     """
     rollouts = grid.uniform_transitions(transitions, seed=seed, episode_length=episode_length)
     return Counted(successor_counts(grid, rollouts), future_tables(grid, rollouts, discount=discount), grid.next_state)
 
 
 def successor_counts(grid: GridWorld, rollouts: Rollouts) -> Integers:
-    """[P, P]: times each (s', a') followed each (s, a) within an episode.
+    """Return [P, P]: the number of times that each (s', a') followed each (s, a) within an episode.
 
     Raises:
         BadInputError: When episodes have a single transition, which is followed by no action.
@@ -120,13 +120,13 @@ def successor_counts(grid: GridWorld, rollouts: Rollouts) -> Integers:
 
 
 def future_tables(grid: GridWorld, rollouts: Rollouts, *, discount: float) -> dict[str, Reals]:
-    """The exact distribution of Monte Carlo draws under each rule of `TAILS`.
+    """Return the exact distribution of Monte Carlo draws under each rule of `TAILS`.
 
     Sums over the lag k of how often each state lies k steps after each pair; lags whose whole weight is below 1e-8
     are left out.
 
     Args:
-        grid: Where the rollouts were recorded.
+        grid: The grid.
         rollouts: Episodes.
         discount: gamma.
 
@@ -154,28 +154,26 @@ def future_tables(grid: GridWorld, rollouts: Rollouts, *, discount: float) -> di
 
 
 def conditional(joint: Float[Reals, "P S"], fallback: Float[Reals, " S"]) -> Float[Reals, "P S"]:
-    """Rows of a joint table divided by their sums; rows that were never seen are `fallback`."""
+    """Return the rows of a joint table divided by their sums; empty rows become `fallback`."""
     total = joint.sum(axis=1, keepdims=True)
     return np.where(total > 0, joint / np.where(total > 0, total, 1.0), fallback)
 
 
 def _pairs(grid: GridWorld, rollouts: Rollouts) -> NDArray[np.int16]:
-    """[E, T] number of each (s, a)."""
     return rollouts.states[:, :-1] * np.int16(grid.actions) + rollouts.actions
 
 
 def _count(rows: NDArray[np.int16], columns: NDArray[np.int16], R: int, C: int) -> Integers:
-    """[R, C]: how often each row number stands beside each column number."""
+    """Return [R, C]: the number of times that each row number and each column number are together."""
     return _add(rows, columns, R, C, None).astype(np.int64)
 
 
 def _weigh(rows: NDArray[np.int16], columns: NDArray[np.int16], R: int, C: int, weights: Float[Reals, " T"]) -> Reals:
-    """The same with a weight for each position in an episode."""
     return _add(rows, columns, R, C, weights)
 
 
 def _add(rows: NDArray[np.int16], columns: NDArray[np.int16], R: int, C: int, weights: Reals | None) -> Reals:
-    """In blocks that stay in the cache, along the longer of the two axes."""
+    """Add counts or weights in blocks that fit into the cache."""
     total = np.zeros(R * C)
     E, T = rows.shape
     if T == 0:

@@ -1,7 +1,7 @@
 """Batches for the occupancy study, drawn from counts for many data sets at once.
 
-A batch of N draws is put as tables of 125 pairs want it: its rows sorted by (s, a), so that "the sum over the draws
-that start at (s, a)" is a sum over neighbours, and the N candidate states of a softmax counted, since only 25 differ.
+Rows of a batch are sorted by (s, a), so that the sum over the draws that start at (s, a) is a sum over neighbours; the
+N candidate states of a softmax are counted, since only 25 differ.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Batch:
     drawn: Float[Tensor, "R S"]
 
     def collect(self, rows: Float[Tensor, "K C"]) -> Float[Tensor, "R P C"]:
-        """For each pair, the sum over its draws of the row each points to, divided by N."""
+        """Return, for each pair, the sum over its draws of the rows they point to, divided by N."""
         total = functional.embedding_bag(self.sources, rows, self.offsets, mode="sum")
         return total.view(*self.visits.shape, -1).div_(self.size)
 
@@ -70,7 +70,7 @@ class Alias:
         self._row = (np.arange(len(weights), dtype=np.int32) * self.outcomes)[:, None]
 
     def draw(self, rng: np.random.Generator, steps: int, count: int) -> Int[Numbers, "B R N"]:
-        """`count` draws from every row, `steps` times."""
+        """Draw `count` times from every row, `steps` times."""
         place = rng.random((steps, len(self._row), count)) * self.outcomes
         column = np.minimum(place.astype(np.int32), self.outcomes - 1)
         flat = column + self._row
@@ -82,14 +82,14 @@ class Alias:
 def successor_batches(
     data: Sequence[Counted], steps: int, size: int, *, seed: int, dtype: torch.dtype
 ) -> Iterator[Batch]:
-    """Batches of (s, a, s', a') and of states from p(s+), for temporal differences.
+    """Yield batches of (s, a, s', a') and of states from p(s+), for temporal differences.
 
     Args:
         data: R data sets on one grid.
-        steps: How many batches.
+        steps: Number of batches.
         size: N.
-        seed: Of the draws.
-        dtype: Of the counts.
+        seed: Random seed.
+        dtype: Type of the counts.
     """
     rng = np.random.default_rng(seed)
     P, S, R = data[0].pairs, data[0].states, len(data)
@@ -107,15 +107,15 @@ def successor_batches(
 def future_batches(
     data: Sequence[Counted], steps: int, size: int, *, tail: str, seed: int, dtype: torch.dtype
 ) -> Iterator[Batch]:
-    """Batches of (s, a, s+), for Monte Carlo.
+    """Yield batches of (s, a, s+), for Monte Carlo.
 
     Args:
         data: R data sets on one grid.
-        steps: How many batches.
+        steps: Number of batches.
         size: N.
         tail: Rule for draws past the end of an episode.
-        seed: Of the draws.
-        dtype: Of the counts.
+        seed: Random seed.
+        dtype: Type of the counts.
     """
     rng = np.random.default_rng(seed)
     P, S = data[0].pairs, data[0].states
@@ -127,7 +127,7 @@ def future_batches(
 
 
 def _chunks(steps: int) -> Iterator[int]:
-    """Many steps are drawn at once, so that the drawing costs little beside the step."""
+    """Yield numbers of steps that are drawn at once, so that drawing costs little."""
     for first in range(0, steps, STEPS_AT_ONCE):
         yield min(STEPS_AT_ONCE, steps - first)
 
@@ -142,7 +142,7 @@ def _batches(
     S: int,
     dtype: torch.dtype,
 ) -> Iterator[Batch]:
-    """One `Batch` for each of B steps."""
+    """Yield one `Batch` for each of B steps."""
     B, R, N = pairs.shape
     visits = _counts(pairs, P)
     by_pair = visits.reshape(B, -1)
@@ -157,14 +157,14 @@ def _batches(
 
 
 def _counts(values: Int[Numbers, "B R N"], K: int) -> Int[Integers, "B R K"]:
-    """How often each of K numbers stands in each row."""
+    """Count each of K numbers in each row."""
     B, R, _ = values.shape
     row = (np.arange(B * R) * K).reshape(B, R, 1)
     return np.bincount((values + row).ravel(), minlength=B * R * K).reshape(B, R, K)
 
 
 def _alias(weights: Float[Reals, " K"]) -> tuple[Reals, Integers]:
-    """Vose's tables: column k is kept with probability keep[k], else it stands for other[k]."""
+    """Return Vose's tables: column k is kept with probability keep[k], else it becomes other[k]."""
     K = len(weights)
     keep = weights / weights.sum() * K
     other = np.arange(K)

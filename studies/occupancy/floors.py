@@ -1,4 +1,4 @@
-"""What the data allow, in closed form: the error that is left when a method's optimisation is perfect.
+"""Errors of perfect optimisation, in closed form.
 
 - Monte Carlo's best table is the empirical share of each s+ among the draws that start at (s, a), under the rule for
   the end of an episode (`studies.occupancy.data`).
@@ -24,22 +24,12 @@ Reals = NDArray[np.float64]
 
 
 def monte_carlo_floor(data: Counted, tail: str) -> Float[Reals, "P S"]:
-    """The occupancy all Monte Carlo draws of a data set amount to.
-
-    Args:
-        data: Counted.
-        tail: Rule at the end of an episode.
-    """
+    """Return the occupancy of all Monte Carlo draws of a data set, under a rule for the end of an episode."""
     return conditional(data.futures[tail], data.marginal())
 
 
 def temporal_difference_floor(data: Counted, discount: float) -> Float[Reals, "P S"]:
-    """The fixed point of the empirical chain of pairs.
-
-    Args:
-        data: Counted.
-        discount: gamma.
-    """
+    """Return the fixed point of the empirical chain of pairs."""
     P = data.pairs
     seen = data.successors.sum(axis=1) > 0
     T = conditional(data.successors.astype(np.float64), np.zeros(P))
@@ -50,13 +40,7 @@ def temporal_difference_floor(data: Counted, discount: float) -> Float[Reals, "P
 
 
 def floors(data: Counted, truth: Float[Reals, "P S"], discount: float) -> dict[str, float]:
-    """Mean |p_hat - p| of each floor, by the names in `FLOORS`.
-
-    Args:
-        data: Counted.
-        truth: p(s+ | s, a).
-        discount: gamma.
-    """
+    """Return mean |p_hat - p| of each floor, by the names in `FLOORS`."""
     found = {"temporal_difference": temporal_difference_floor(data, discount)}
     for tail in TAILS:
         found[f"monte_carlo_{tail}"] = monte_carlo_floor(data, tail)

@@ -1,7 +1,7 @@
 """The study with a known model: expected gradients in the place of sampled ones, so that no error should be left.
 
-Every sum over a batch is replaced by its expectation under the true chain, N to infinity. What error remains is the
-optimiser's. TD InfoNCE stands twice: with weights whose rows sum to 1, and with the factor N the paper prints in
+Every sum over a batch is replaced by its expectation under the true chain, N to infinity. Any error that remains is the
+optimiser's. TD InfoNCE is here twice: with weights whose rows sum to 1, and with the factor N the paper prints in
 Algorithm 1 (W = N softmax), which overweights the future: its fixed point is the occupancy under the discount
 gamma N / (1 - gamma + gamma N) instead.
 """
@@ -45,17 +45,17 @@ class Expected(Batch):
     carried: Float[Tensor, "P K"]
 
     def collect(self, rows: Float[Tensor, "K C"]) -> Float[Tensor, "1 P C"]:
-        """The expectation of `Batch.collect`."""
+        """Return the expectation of `Batch.collect`."""
         return (self.carried @ rows)[None]
 
 
 def expected_batch(grid: GridWorld, discount: float, *, futures: bool) -> Expected:
-    """The expectation of a batch under the uniform policy, pairs and states uniform.
+    """Return the expectation of a batch under the uniform policy, pairs and states uniform.
 
     Args:
-        grid: Where.
+        grid: The grid.
         discount: gamma.
-        futures: Draws are (s, a, s+), as Monte Carlo wants them, and not (s, a, s', a').
+        futures: Draws are (s, a, s+), for Monte Carlo, and not (s, a, s', a').
     """
     S, A = grid.states, grid.actions
     P = S * A
@@ -80,18 +80,18 @@ def expected_batch(grid: GridWorld, discount: float, *, futures: bool) -> Expect
 
 
 def printed_discount(discount: float, size: int) -> float:
-    """The discount that weights of row sum N really estimate: gamma N / (1 - gamma + gamma N)."""
+    """Return the discount that weights of row sum N estimate: gamma N / (1 - gamma + gamma N)."""
     return discount * size / (1 - discount + discount * size)
 
 
 def train_known(
     grid: GridWorld, settings: Sequence[Setting], *, discount: float, steps: int, size: int
 ) -> dict[str, dict[str, list[object]]]:
-    """Errors of every method in `KNOWN` on expected gradients, in double precision; as `train` gives them.
+    """Return the errors of every method in `KNOWN` on expected gradients, in double precision, as `train` does.
 
     Args:
-        grid: Where.
-        settings: Of the optimiser.
+        grid: The grid.
+        settings: Settings of the optimiser.
         discount: gamma.
         steps: Gradient steps.
         size: N, for the printed factor only.

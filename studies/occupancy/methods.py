@@ -55,7 +55,7 @@ class Method:
 
     @property
     def softmax(self) -> bool:
-        """Whether the critic stands for a distribution by its own softmax."""
+        """True for a critic whose softmax is a distribution."""
         return self.loss in ("mc_infonce", "td_infonce")
 
 
@@ -80,8 +80,8 @@ class Gradients:
         settings: L, tables side by side that share batches.
         pair_states: [P] the state of each pair.
         states: S.
-        dtype: Of the tables.
-        row_sum: What the rows of TD InfoNCE's weights sum to; 1, except to show what the paper's printed factor does.
+        dtype: Type of the tables.
+        row_sum: Sum of each row of TD InfoNCE's weights; 1, except to show the effect of the paper's printed factor.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Gradients:
         self.reached = (1 - discount) * self.onehot[pair_states]
 
     def of(self, method: str) -> Callable[[Table, Batch], Table]:
-        """The gradient function of a method."""
+        """Return the gradient function of a method."""
         loss, pairs, normalised = METHODS[method].loss, METHODS[method].pairs, METHODS[method].normalised
         if loss == "c_learning":
             gradient = self.c_learning_pairs if pairs else self.c_learning
@@ -107,19 +107,19 @@ class Gradients:
         return {"sr": self.sr, "mc_infonce": self.mc_infonce, "td_infonce": self.td_infonce}[loss]
 
     def sr(self, M: Table, batch: Batch) -> Table:
-        """Eq. 16 as a gradient, half the squared error with the target held fixed."""
+        """Return the gradient of Eq. 16: half the squared error, the target held fixed."""
         target = torch.add(self.reached, M, alpha=self.discount)
         return (M * batch.visits[..., None]).sub_(batch.collect(self._rows(target)))
 
     def mc_infonce(self, f: Table, batch: Batch) -> Table:
-        """Eq. 6; the candidates are the batch's own futures."""
+        """Return the gradient of Eq. 6; the candidates are the batch's own futures."""
         e = torch.exp2(f * LOG2_E)
         c = batch.arrived[:, None]
         per_pair = batch.visits[..., None, None] / self._sums(e, c)
         return e.mul_(self._spread(per_pair, c)).sub_(batch.collect(self.onehot))
 
     def td_infonce(self, f: Table, batch: Batch) -> Table:
-        """Eq. 10, 17: candidates are the batch's next states in one term, states from p(s+) in the other."""
+        """Return the gradient of Eq. 10, 17; candidates are next states in one term, states from p(s+) in the other."""
         e = torch.exp2(f * LOG2_E)
         c = torch.stack([batch.arrived, batch.drawn], dim=1)
         inverse = self._sums(e, c).reciprocal_()
@@ -131,7 +131,7 @@ class Gradients:
         return e.mul_(self._spread(per_pair, c)).sub_(batch.collect(self._rows(target)))
 
     def c_learning(self, f: Table, batch: Batch, self_normalised: bool) -> Table:
-        """One state from p(s+) for each draw."""
+        """Return the gradient with one state from p(s+) for each draw."""
         R = len(f)
         column = torch.arange(self.settings) * self.states + batch.futures[:, None].long()
         width = self.settings * self.states
@@ -148,7 +148,7 @@ class Gradients:
         return torch.sigmoid(f).mul_(away.add_(toward)).sub_(toward)
 
     def c_learning_pairs(self, f: Table, batch: Batch, self_normalised: bool) -> Table:
-        """Every draw meets all N states from p(s+)."""
+        """Return the gradient with all N states from p(s+) for every draw."""
         w = torch.exp2(f * LOG2_E)
         if self_normalised:
             mean = self._sums(w, batch.drawn[:, None] / batch.size)
@@ -166,13 +166,13 @@ class Gradients:
         return table.view(-1, table.shape[-1])
 
     def _sums(self, e: Table, c: Float[Tensor, "R K S"]) -> Float[Tensor, "R P L K"]:
-        """sum over states of c e for each of K kinds of counts."""
+        """Return the sum over states of c e for each of K kinds of counts."""
         R, P, _ = e.shape
         flat = e.view(R, P * self.settings, self.states)
         return (c @ flat.mT).mT.contiguous().view(R, P, self.settings, -1)
 
     def _spread(self, per_pair: Float[Tensor, "R P L K"], c: Float[Tensor, "R K S"]) -> Table:
-        """sum over kinds k of per_pair[k] c[k], for every state."""
+        """Return the sum over kinds k of per_pair[k] c[k], for every state."""
         R, P, L, K = per_pair.shape
         return (per_pair.view(R, P * L, K) @ c).view(R, P, L * self.states)
 
@@ -180,15 +180,15 @@ class Gradients:
 def estimate(
     method: str, table: Float[Tensor, "R P L*S"], marginal: Float[Tensor, "R S"], *, normalise: bool = False
 ) -> Float[Tensor, "R P L S"]:
-    """The probabilities p(s+ | s, a) a table stands for.
+    """Return the probabilities p(s+ | s, a) of a table.
 
     SR is the probability. A critic of the InfoNCE methods is normalised by its own softmax (Eq. 12), p(s+) e^f over
     its sum. C-learning's e^f is the ratio itself, so that p(s+) e^f need not sum to 1; it does with `normalise`.
 
     Args:
-        method: Whose table.
+        method: The method.
         table: L tables side by side.
-        marginal: The empirical p(s+) the method's negatives come from.
+        marginal: The empirical p(s+) of the method's negatives.
         normalise: Divide rows by their sums, whatever the method.
     """
     R, P, _ = table.shape

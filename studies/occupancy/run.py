@@ -1,8 +1,8 @@
-"""`python -m studies.occupancy`: how much data each method needs to estimate a discounted occupancy measure.
+"""`python -m studies.occupancy`: data that each method needs to estimate a discounted occupancy measure.
 
-The tabular study of TD InfoNCE (Zheng et al., ICLR 2024, section 4.3, Appendices E.2 and E.3) with the comparisons
-that say where its ratios come from: closed-form floors, three rules for the end of an episode, one trajectory that is
-never cut, and a step size that decays beside one that does not. `docs/results/occupancy.md` reads the results.
+The tabular study of TD InfoNCE (Zheng et al., ICLR 2024, section 4.3, Appendices E.2 and E.3) with comparisons that
+explain its ratios: closed-form floors, three rules for the end of an episode, one trajectory that is never cut, and a
+step size that decays beside one that does not. `docs/results/occupancy.md` discusses the results.
 
 A trial is one method on one amount of data.
 """
@@ -18,17 +18,16 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from counterpoint.config import FrozenConfig
-from counterpoint.evaluation.statistics import seeds_interval
 from studies.gridworld import GridWorld
-from studies.harness import Study, Trial
-from studies.occupancy.analysis import summarise
+from studies.harness import Study, Tree, Trial
+from studies.occupancy import figures
+from studies.occupancy.analysis import CUTS, summarise
 from studies.occupancy.data import Counted, count_data
 from studies.occupancy.floors import floors
 from studies.occupancy.known import train_known
 from studies.occupancy.methods import METHODS
 from studies.occupancy.training import SCHEDULES, Setting, train
 
-CUTS = ("episodes", "trajectory")
 BATCH_RATE = 3e-3
 ON_A_TRAJECTORY = ("td_infonce", "sr", "c_learning", "mc_infonce_renormalise", "c_learning_both")
 
@@ -64,21 +63,21 @@ class OccupancyConfig(FrozenConfig):
 
     @property
     def grid(self) -> GridWorld:
-        """Where."""
+        """The grid."""
         return GridWorld(self.width, self.height)
 
     def settings(self, method: str) -> list[Setting]:
-        """Of the optimiser: every learning rate under every schedule."""
+        """Return the optimiser's settings: every learning rate under every schedule."""
         rates = self.sr_learning_rates if method == "sr" else self.learning_rates
         return [Setting(rate, schedule) for schedule in SCHEDULES for rate in rates]
 
     def truth(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """[P, S], in closed form."""
+        """Return p(s+ | s, a) [P, S] in closed form."""
         exact = self.grid.exact_occupancy(self.grid.uniform_policy(), self.discount)
         return exact.reshape(-1, self.grid.states)
 
 
-def occupancy_study(config: OccupancyConfig, out: Path) -> dict[str, Any]:
+def occupancy_study(config: OccupancyConfig, out: Path) -> Tree:
     """Run the study and write `occupancy.json`, `results.parquet` and the figures.
 
     Args:
@@ -91,34 +90,36 @@ def occupancy_study(config: OccupancyConfig, out: Path) -> dict[str, Any]:
     Raises:
         BadInputError: When the folder holds a study of another configuration.
     """
-    from studies.occupancy.figures import plot_all  # matplotlib is an extra
-
     study = Study("occupancy study", out, config)
+    cells = [("episodes", size, method) for size in config.sizes for method in METHODS]
+    cells += [("trajectory", size, method) for size in config.sizes for method in ON_A_TRAJECTORY]
     trials = [Trial("known", partial(_train_known, config))]
-    trials += [_trial(config, out, "episodes", size, method) for size in config.sizes for method in METHODS]
-    trials += [_trial(config, out, "trajectory", size, method) for size in config.sizes for method in ON_A_TRAJECTORY]
-    by_batch = {
-        (method, batch): Trial(f"batch-{batch}-{method}", partial(_train_batch, config, out, method, batch))
+    trials += [
+        Trial(
+            f"{cut}-{n}-{method}",
+            partial(_train, config, out, cut, n, method),
+            about={"cut": cut, "size": n, "method": method},
+        )
+        for cut, n, method in cells
+    ]
+    trials += [
+        Trial(
+            f"batch-{n}-{method}", partial(_train_batch, config, out, method, n), about={"method": method, "batch": n}
+        )
         for method in ("c_learning_both", "c_learning_pairs", "td_infonce")
-        for batch in config.batches
-    }
-    study.run([*trials, *by_batch.values()], config.processes)
+        for n in config.batches
+    ]
+    study.run(trials, config.processes)
     limits = {
         f"{cut}-{size}-{seed}": floors(recording(config, out, cut, size, seed), config.truth(), config.discount)
         for cut in CUTS
         for size in config.sizes
         for seed in range(config.seeds)
     }
-    trained = {trial.name: study.read(trial.name) for trial in trials[1:]}
-    found = summarise(trained, limits, study.read("known")["methods"], sizes=config.sizes, curve_size=config.curve_size)
-    for (method, batch), trial in by_batch.items():
-        final = seeds_interval(np.array(study.read(trial.name)["error"][-1])[:, 0])
-        kept = {"mean": final.value, "low": final.low, "high": final.high}
-        found.setdefault("by_batch", {}).setdefault(method, {})[str(batch)] = kept
-    found["known_model_error"] = {name: curve["error"][-1] for name, curve in found["known_model"].items()}
-    result = study.finish("occupancy", found)
-    plot_all(result, out)
-    return result
+    about = {"config": config.model_dump(mode="json"), "limits": limits}
+    found = summarise(study.rows(), about)
+    figures.plot_all(about | found, out)
+    return study.finish("occupancy", found, facts={"limits": limits})
 
 
 def recording(config: OccupancyConfig, out: Path, cut: str, size: int, seed: int) -> Counted:
@@ -134,11 +135,7 @@ def recording(config: OccupancyConfig, out: Path, cut: str, size: int, seed: int
     return found
 
 
-def _trial(config: OccupancyConfig, out: Path, cut: str, size: int, method: str) -> Trial:
-    return Trial(f"{cut}-{size}-{method}", partial(_train, config, out, cut, size, method))
-
-
-def _train(config: OccupancyConfig, out: Path, cut: str, size: int, method: str) -> dict[str, Any]:
+def _train(config: OccupancyConfig, out: Path, cut: str, size: int, method: str) -> Tree:
     """Train one method on one amount of data, all seeds and settings side by side."""
     own = np.random.SeedSequence([size, CUTS.index(cut), list(METHODS).index(method)])
     found = train(
@@ -154,7 +151,7 @@ def _train(config: OccupancyConfig, out: Path, cut: str, size: int, method: str)
     return {**found, "settings": [asdict(setting) for setting in config.settings(method)]}
 
 
-def _train_batch(config: OccupancyConfig, out: Path, method: str, batch: int) -> dict[str, Any]:
+def _train_batch(config: OccupancyConfig, out: Path, method: str, batch: int) -> Tree:
     """Train at the most data with another batch size and one decayed learning rate."""
     data = [recording(config, out, "episodes", config.sizes[-1], seed) for seed in range(config.seeds)]
     settings = [Setting(BATCH_RATE, "decayed")]
@@ -163,6 +160,6 @@ def _train_batch(config: OccupancyConfig, out: Path, method: str, batch: int) ->
     )
 
 
-def _train_known(config: OccupancyConfig) -> dict[str, Any]:
+def _train_known(config: OccupancyConfig) -> Tree:
     settings, steps = config.settings("td_infonce"), config.known_steps
     return {"methods": train_known(config.grid, settings, discount=config.discount, steps=steps, size=config.batch)}

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
-from studies.harness import load, markdown
+from studies.harness import Tree, load, markdown
 from studies.occupancy.figures import PAPER
 from studies.occupancy.floors import FLOORS
 from studies.occupancy.known import KNOWN
 from studies.occupancy.methods import METHODS
-
-Tree = dict[str, Any]
 
 SCENES = {
     ("episodes", "decayed"): "episodes of 100, decayed",
@@ -50,7 +47,7 @@ def powers(sizes: Sequence[int]) -> list[str]:
 
 
 def ratios(paper: str = "paper") -> str:
-    """How many times less data TD InfoNCE needs."""
+    """The ratio of the data that each baseline and TD InfoNCE need."""
     table = load("occupancy")["advantages"]
     methods = sorted(table["episodes"]["decayed"], key=lambda name: list(METHODS).index(name.removesuffix(NORMALISED)))
     rows = [

@@ -1,4 +1,4 @@
-"""InfoNCE losses of tables, from counts: no N x N matrix for 25 states.
+"""Tabular goal-reaching by TD InfoNCE and by MC InfoNCE (contrastive RL), on counts: no N x N matrix for 25 states.
 
 A batch of N holds few distinct rows and columns. Of X rows and S columns with multiplicities c and n,
 
@@ -7,13 +7,8 @@ A batch of N holds few distinct rows and columns. Of X rows and S columns with m
 is the cross entropy of the N x N matrix, and its gradient is (c_x softmax_n - L) / N. R tables (seeds, data sets) are
 taken at once.
 
-Tabular goal-reaching by TD InfoNCE and by MC InfoNCE (contrastive RL): tables of logits, trained on counts.
-
-The critics are f(s, a, g, s+) and f(s, a, s+), the policies argmax_a of the estimated occupancy of the goal. Batches
-are drawn as counts, and losses are computed from them (`counted_losses`).
-
-Goals do not share entries of the table, so only goals that somebody asks for are trained; the others would change
-nothing. R replicas (seeds, data sets) are trained side by side.
+The critics are tables of logits f(s, a, g, s+) and f(s, a, s+), the policies argmax_a of the estimated occupancy of the
+goal. Goals do not share entries of the table, so only the goals in use are trained.
 """
 
 from __future__ import annotations
@@ -34,18 +29,18 @@ from counterpoint.data.transitions import Tail
 from studies.stitching.data import Paths
 
 TINY = 1e-30
-"""Keeps 0 / 0 out of rows that no column of a batch is left for; such a row is drawn 0 times."""
+"""A floor that avoids 0 / 0 in rows that are drawn 0 times."""
 
 
 def counted_cross_entropy(
     logits: Float[Tensor, "*R X S"], labels: Float[Tensor, "*R X S"], columns: Float[Tensor, "*R S"]
 ) -> Float[Tensor, "*R"]:
-    """The mean cross entropy of the rows of an N x N matrix, from its distinct rows and columns.
+    """Return the mean cross entropy of the rows of an N x N matrix, from its distinct rows and columns.
 
     Args:
         logits: f of every distinct row and column.
-        labels: Label weight of each pair, summed over equal rows and columns; a row's sum is how often it occurs.
-        columns: How often each column occurs; sums to N.
+        labels: Label weight of each pair, summed over equal rows and columns; a row sums to its count.
+        columns: Count of each column; sums to N.
     """
     logarithm = (logits + columns.log()[..., None, :]).logsumexp(-1)
     total = (labels.sum(-1) * logarithm).sum(-1) - (labels * logits).sum((-2, -1))
@@ -53,11 +48,11 @@ def counted_cross_entropy(
 
 
 def mc_gradient(powers: Float[Tensor, "R X S"], joint: Float[Tensor, "R X S"]) -> Float[Tensor, "R X S"]:
-    """The gradient of MC InfoNCE (Eq. 6), which is `counted_cross_entropy(f, joint, joint.sum(-2))`, by f.
+    """Return the gradient of MC InfoNCE (Eq. 6), which is `counted_cross_entropy(f, joint, joint.sum(-2))`, by f.
 
     Args:
         powers: e^f(s, a, s+).
-        joint: How often each (s, a) occurs in the batch together with each future s+.
+        joint: Count of each (s, a) in the batch together with each future s+.
     """
     columns = joint.sum(1)
     share = joint.sum(-1) / columns.sum(-1, keepdim=True)
@@ -73,7 +68,7 @@ def td_gradient(
     futures: Float[Tensor, "R S"],
     discount: float,
 ) -> Float[Tensor, "R G X S"]:
-    """The gradient of TD InfoNCE (Eq. 10) by f, one batch for every goal.
+    """Return the gradient of TD InfoNCE (Eq. 10) by f, one batch for every goal.
 
     (1 - gamma) CE(f, positives; next states) + gamma CE(f, W; futures), with W (Eq. 9) the softmax over the futures of
     the row that follows, and constant.
@@ -81,8 +76,8 @@ def td_gradient(
     Args:
         powers: e^f(s, a, g, s+); X counts (s, a).
         following: The row of (s', a') with a' ~ pi(. | s', g).
-        positives: How often each (s, a) occurs in the batch together with each next state.
-        futures: How often each state was drawn from p(s+); as many as the batch.
+        positives: Count of each (s, a) in the batch together with each next state.
+        futures: Count of each state among as many draws from p(s+) as the batch.
         discount: gamma.
     """
     R, G, X, S = powers.shape
@@ -99,10 +94,10 @@ def td_gradient(
 
 
 Rule = Literal["seen", "all"]
-"""Which actions a policy may take: those the data show in that state, or all five.
+"""The actions that a policy may take: those in the data of that state, or all five.
 
-An action never shown keeps its initial logits, all zero, which stand for the marginal of states. In a state where the
-data show no action at all (the end of every trajectory) both rules allow all five.
+An action without data keeps its initial logits, all zero, which mean the marginal of states. In a state without any
+action (the end of every trajectory) both rules allow all five.
 """
 
 Reals = NDArray[np.float64]
@@ -111,14 +106,14 @@ CHUNK = 250
 
 
 class TabularConfig(FrozenConfig):
-    """How tables are trained.
+    """Training of the tables.
 
     Attributes:
         steps: Gradient steps (Adam; the step size falls linearly to zero).
         batch: N.
         learning_rate: Adam's first step size.
         discount: gamma; the paper does not say.
-        tail: MC's futures beyond the end of an episode.
+        tail: Rule for MC's futures beyond the end of an episode.
     """
 
     steps: int = Field(default=50_000, ge=1)
@@ -129,14 +124,14 @@ class TabularConfig(FrozenConfig):
 
 
 def allowed_actions(data: Sequence[Paths], rule: Rule) -> Bool[Tensor, "R S A"]:
-    """Which actions the rule lets a policy take."""
+    """Return the actions that a rule allows."""
     seen = torch.from_numpy(np.stack([one.seen for one in data]))
     return seen | ~seen.any(-1, keepdim=True) if rule == "seen" else torch.ones_like(seen)
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """The (s, a) that any replica's data show, as rows 0..X-1 of a table; row X stands for all the others."""
+    """The (s, a) in any replica's data, as rows 0..X-1 of a table; row X is all the others."""
 
     pairs: Int[NDArray[np.int64], " X"]
     row_of: Int[Tensor, "S A"]
@@ -167,12 +162,12 @@ class _Table:
         self.adam.step()
 
     def centre(self) -> None:
-        """Bring the largest entry of each row to 0, which no softmax notices, so that e^f stays finite."""
+        """Bring the largest entry of each row to 0, which changes no softmax, so that e^f stays finite."""
         self.logits -= self.logits.amax(-1, keepdim=True)
 
 
 def _draws(rng: np.random.Generator, odds: Sequence[Reals], batch: int, steps: int) -> Tensor:
-    """Batches as counts: [steps, R, K] from every replica's probabilities [K]."""
+    """Draw batches as counts [steps, R, K] from every replica's probabilities [K]."""
     drawn = np.zeros((steps, len(odds), len(odds[0])), np.float32)
     for replica, p in enumerate(odds):
         support = np.flatnonzero(p)
@@ -191,10 +186,10 @@ def td_scores(
 
     Args:
         data: One data set a replica, all on one grid.
-        goals: Which goals each replica learns.
-        rule: Which actions a' may be.
-        config: Steps, step size, batch, gamma.
-        seed: Of the batches.
+        goals: The goals that each replica learns.
+        rule: Rule for a'.
+        config: Training.
+        seed: Random seed.
 
     Returns:
         log p(g | s, a, g) - log p(g), as estimated, p(g) being the share of g among next states.
@@ -212,7 +207,7 @@ def td_scores(
     by_state = rows.row_of.expand(R, G, -1, -1)
 
     def scores(powers: Tensor) -> Tensor:
-        """log p(g | s, a, g) / p(g), by state and action."""
+        """Return log p(g | s, a, g) / p(g), by state and action."""
         total = (powers * share).sum(-1).clamp_(min=TINY)
         return (table.logits.gather(-1, goal)[..., 0] - total.log_())[..., rows.row_of]
 
@@ -239,9 +234,9 @@ def mc_scores(
 
     Args:
         data: One data set a replica, all on one grid.
-        goals: Which goals to return scores for.
-        config: Steps, step size, batch, gamma, and what becomes of futures beyond the end of a trajectory.
-        seed: Of the batches.
+        goals: Goals of the scores.
+        config: Training.
+        seed: Random seed.
 
     Returns:
         log p(g | s, a) - log p(g), as estimated, p(g) being the share of g among futures.
@@ -265,7 +260,7 @@ def mc_scores(
 def mc_limit(
     data: Sequence[Paths], goals: Int[NDArray[np.int64], "R G"], config: TabularConfig
 ) -> Float[Tensor, "R G S A"]:
-    """What `mc_scores` tends to with more and more steps: log of the data's own p(g | s, a) / p(g).
+    """Return the limit of `mc_scores` for infinitely many steps: log of the data's own p(g | s, a) / p(g).
 
     -infinity for goals that never follow (s, a); 0 for actions never shown, whose logits stay as they were.
     """
@@ -279,15 +274,14 @@ def mc_limit(
 
 
 def _of_goals(ratio: Float[Tensor, "R X S"], goals: Int[NDArray[np.int64], "R G"]) -> Float[Tensor, "R G X"]:
-    """The columns of the goals."""
-    asked = torch.from_numpy(goals)[:, None].expand(-1, ratio.shape[1], -1)
-    return ratio.gather(-1, asked).movedim(-1, 1)
+    columns = torch.from_numpy(goals)[:, None].expand(-1, ratio.shape[1], -1)
+    return ratio.gather(-1, columns).movedim(-1, 1)
 
 
 def greedy(
     scores: Float[Tensor, "R G S A"], allowed: Bool[Tensor, "R S A"], *, seed: int
 ) -> Int[NDArray[np.int64], "R G S"]:
-    """The best allowed action of every state; exact ties are broken at random, once for each state and goal."""
+    """Return the best allowed action of every state; ties are broken at random, once for each state and goal."""
     ranked = scores.masked_fill(~allowed[:, None], -torch.inf)
     best = (ranked == ranked.amax(-1, keepdim=True)) & allowed[:, None]
     noise = torch.rand(scores.shape, generator=torch.Generator().manual_seed(seed))

@@ -21,10 +21,10 @@ Reals = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Setting:
-    """How a table is trained.
+    """A setting of the optimiser.
 
     Attributes:
-        learning_rate: Adam's, at the first step.
+        learning_rate: Adam's learning rate at the first step.
         schedule: "constant", or "decayed": linearly to 0 at the last step.
     """
 
@@ -39,8 +39,8 @@ class Adam:
 
     Args:
         table: [R, P, L * S], changed in place.
-        settings: L of them.
-        steps: How many there will be.
+        settings: L settings.
+        steps: Number of steps.
     """
 
     def __init__(self, table: Float[Tensor, "R P L*S"], settings: Sequence[Setting], steps: int) -> None:
@@ -53,7 +53,7 @@ class Adam:
         self._decay = decayed.repeat_interleave(width)
 
     def step(self, gradient: Float[Tensor, "R P L*S"]) -> None:
-        """One step."""
+        """Take one step."""
         rates = self._rates * (1 - self._decay * (self.done / self.steps))
         self.done += 1
         self._first.lerp_(gradient, 1 - 0.9)
@@ -65,7 +65,7 @@ class Adam:
 
 
 def checkpoints(steps: int, count: int = 24) -> list[int]:
-    """Steps after which the error is taken: evenly apart on a logarithmic scale, the last one included."""
+    """Return the steps after which the error is measured: even on a logarithmic scale, the last one included."""
     first = min(100, steps)
     return sorted({round(x) for x in np.geomspace(first, steps, count)})
 
@@ -88,12 +88,12 @@ def train(
         method: A key of `METHODS`.
         data: R data sets.
         truth: p(s+ | s, a).
-        settings: L of them.
+        settings: L settings.
         discount: gamma.
         steps: Gradient steps.
         size: N, the batch.
-        seed: Of the batches.
-        dtype: Of the tables.
+        seed: Random seed of the batches.
+        dtype: Type of the tables.
 
     Returns:
         `steps`, the checkpoints, and `error` and `error_normalised`, mean |p_hat - p| at each as
@@ -130,7 +130,7 @@ def train_on(
     dtype: torch.dtype,
     every: Sequence[int] | None = None,
 ) -> dict[str, list[object]]:
-    """The loop of `train`, on any batches. Tables begin at 0: every state as likely as it is in the data."""
+    """Train on any batches. Tables begin at 0: every state as likely as in the data."""
     R, S = marginal.shape
     start = torch.zeros(R, len(truth), len(settings) * S, dtype=dtype)
     if METHODS[method].loss == "sr":

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 
 from counterpoint.data.transitions import Tail
-from counterpoint.errors import BadInputError
+from counterpoint.errors import require
 from studies.gridworld import ACTIONS, GridWorld
 
 Reals = NDArray[np.float64]
@@ -35,12 +35,12 @@ class Path:
 
 @dataclass(frozen=True)
 class Paths:
-    """A data set.
+    """A data set of distinct trajectories and how often each occurs.
 
     Attributes:
-        grid: Where it was recorded.
-        paths: The distinct trajectories.
-        counts: How often each of them occurs.
+        grid: The grid.
+        paths: The trajectories.
+        counts: Occurrences of each.
     """
 
     grid: GridWorld
@@ -49,12 +49,12 @@ class Paths:
 
     @property
     def transitions(self) -> int:
-        """How many transitions there are in all."""
+        """Number of transitions in all."""
         return sum(n * len(path.actions) for path, n in zip(self.paths, self.counts, strict=True))
 
     @cached_property
     def transition_counts(self) -> Float[Reals, "S A"]:
-        """How often each action was taken in each state."""
+        """Number of times that each action was taken in each state."""
         table = np.zeros((self.grid.states, self.grid.actions))
         for path, n in zip(self.paths, self.counts, strict=True):
             np.add.at(table, (path.states[:-1], path.actions), n)
@@ -62,15 +62,15 @@ class Paths:
 
     @property
     def seen(self) -> Bool[NDArray[np.bool_], "S A"]:
-        """Which actions the data show in which states."""
+        """True for actions that the data show in a state."""
         return self.transition_counts > 0
 
     def futures(self, discount: float, tail: Tail) -> Float[Reals, "S A S"]:
-        """p(s, a, s+): a transition drawn uniformly, then a state k steps on, k geometric and inside the episode.
+        """Return p(s, a, s+) of a uniform transition and a state k steps on, k geometric and inside the episode.
 
         Args:
             discount: gamma; k = 1, 2, ... has probability (1 - gamma) gamma^(k - 1).
-            tail: What becomes of a k beyond the end of the episode (`counterpoint.data.draws.Tail`).
+            tail: Rule for a k beyond the end of the episode.
         """
         table = np.zeros((self.grid.states, self.grid.actions, self.grid.states))
         for path, n in zip(self.paths, self.counts, strict=True):
@@ -86,11 +86,11 @@ class Paths:
         return table
 
     def together(self, start: int, goal: int) -> bool:
-        """Whether any trajectory visits both states, in whichever order."""
+        """Return whether any trajectory visits both states, in either order."""
         return any({start, goal} <= set(path.states) for path in self.paths)
 
     def fewest_steps(self, start: int, goal: int) -> float:
-        """Steps from start to goal by transitions that the data show; infinity where they do not connect."""
+        """Return the steps from start to goal by transitions in the data; infinity where they do not connect."""
         frontier, steps, known = {start}, 0, {start}
         edges = {edge for path in self.paths for edge in pairwise(path.states)}
         while frontier and goal not in frontier:
@@ -101,7 +101,7 @@ class Paths:
 
 
 def walk(grid: GridWorld, start: tuple[int, int], moves: str) -> Path:
-    """The path of `moves` (letters U, D, L, R) from a cell (row, column)."""
+    """Return the path of `moves` (letters U, D, L, R) from a cell (row, column)."""
     states, actions = [start[0] * grid.width + start[1]], [LETTERS[letter] for letter in moves]
     for action in actions:
         states.append(int(grid.next_state[states[-1], action]))
@@ -119,17 +119,17 @@ DIAGONALS = (((0, 0), "RD"), ((0, 4), "LD"), ((4, 0), "RU"), ((4, 4), "LU"))
 
 
 def staircase_data(style: Staircase, transitions: int, seed: int) -> Paths:
-    """The "Z" trajectories of TD InfoNCE, Fig. 8: staircases of eight steps from a corner to the opposite one.
+    """Return the "Z" trajectories of TD InfoNCE, Fig. 8: staircases of eight steps between opposite corners.
 
     The paper shows the data and does not define them. Here the start is uniform over the four corners, and
 
-    - `alternating` takes the two moves in turn; which of them comes first is drawn for each trajectory;
-    - `random` takes four of each in an order drawn uniformly, anew if it would pass another corner.
+    - `alternating` takes the two moves in turn, in an order that is random for each trajectory;
+    - `random` takes four of each in a random order that passes no other corner.
 
     Args:
         style: One of the two.
-        transitions: How many, rounded up to whole trajectories.
-        seed: Of the draws.
+        transitions: Number of transitions, rounded up to whole trajectories.
+        seed: Random seed.
     """
     grid, rng = GridWorld(), np.random.default_rng(seed)
     drawn: dict[tuple[int, str], int] = {}
@@ -153,11 +153,11 @@ class Layout:
     """One start and goal with two ways between them.
 
     Attributes:
-        name: What the figure and the table call it.
+        name: Name in the figure and the table.
         start: (row, column).
         short: Moves of the short way.
         long: Moves of the long way.
-        cut: After how many moves the short way falls into two pieces.
+        cut: Moves of the first piece of the short way.
     """
 
     name: str
@@ -177,28 +177,23 @@ LAYOUTS = (
 
 
 def shortcut_data(layout: Layout, pieces: bool, transitions: int, seed: int, *, share: float = 0.05) -> Paths:
-    """Trajectories of the long way, and a share of the short one (TD InfoNCE, Fig. 9).
+    """Return trajectories of the long way, and a share of the short one (TD InfoNCE, Fig. 9).
 
     Args:
         layout: The two ways.
-        pieces: Whether the short way is never walked whole: half of its trajectories end at the cut, and half
-            begin there. Otherwise all begin at the start and end at the goal.
-        transitions: How many, rounded up to whole trajectories.
-        seed: Of the draws.
-        share: Of trajectories that take the short way or a piece of it.
+        pieces: Half of the short way's trajectories end at the cut, and half begin there. Otherwise all begin at the
+            start and end at the goal.
+        transitions: Number of transitions, rounded up to whole trajectories.
+        seed: Random seed.
+        share: Share of trajectories that take the short way or a piece of it.
 
     Raises:
         BadInputError: When the two ways do not end in one cell.
     """
     grid, rng = GridWorld(), np.random.default_rng(seed)
     long, whole = walk(grid, layout.start, layout.long), walk(grid, layout.start, layout.short)
-    if long.states[-1] != whole.states[-1]:
-        raise BadInputError(
-            f"layout {layout.name!r}",
-            f"ways that end in {long.states[-1]} and {whole.states[-1]}",
-            "one goal",
-            "correct the moves",
-        )
+    found = f"ways that end in {long.states[-1]} and {whole.states[-1]}"
+    require(long.states[-1] == whole.states[-1], f"layout {layout.name!r}", found, "one goal", "correct the moves")
     cut = layout.cut
     short = (Path(whole.states[: cut + 1], whole.actions[:cut]), Path(whole.states[cut:], whole.actions[cut:]))
     paths = (long, *short) if pieces else (long, whole)

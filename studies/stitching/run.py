@@ -1,40 +1,43 @@
-"""`python -m studies.stitching`: what temporal differences find in offline data and Monte Carlo does not.
+"""`python -m studies.stitching`: paths that temporal differences find in offline data and Monte Carlo does not.
 
-The tabular experiments of TD InfoNCE (Zheng et al., ICLR 2024, section 4.4, Fig. 4, 5, 8, 9, Appendix D.4): stitching
-pieces of trajectories together, here, and shortcuts, in `studies.stitching.shortcuts`.
-`docs/results/stitching.md` reads the results.
+The tabular experiments of TD InfoNCE (Zheng et al., ICLR 2024, section 4.4, Fig. 4, 5, 8, 9, Appendix D.4). `stitching`
+joins pieces of trajectories. In `shortcuts` nearly all trajectories take the long way; the short one either branches
+off at the start, so that some trajectories walk it whole, or exists in two pieces that no trajectory joins. Whole
+trajectories show both ways of the first kind; the second needs dynamic programming. `docs/results/stitching.md`
+discusses the results.
+
+A trial is one method under one rule on one experiment, all seeds side by side.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from pydantic import Field
 
 from counterpoint.config import FrozenConfig
-from counterpoint.errors import BadInputError
+from counterpoint.errors import require
 from counterpoint.evaluation.statistics import wilson
-from studies.harness import Study, Trial
+from studies.harness import Rows, Study, Tree, Trial, file_name
 from studies.occupancy.tabular import Rule, TabularConfig
-from studies.stitching.data import CORNER_PAIRS, staircase_data
-from studies.stitching.shortcuts import SHORTCUTS, shortcut_cases, shortcut_summary
+from studies.stitching import figures
+from studies.stitching.data import CORNER_PAIRS, LAYOUTS, shortcut_data, staircase_data, walk
 from studies.stitching.trials import CELLS, Case, Method, run_trial
 
-STAIRCASES = ("alternating", "random")
+STAIRCASES, SHORTCUTS = ("alternating", "random"), ("branching", "two pieces")
 
 
 class StitchingConfig(FrozenConfig):
     """The study; sizes, steps and seeds are the paper's, which gives no discount.
 
     Attributes:
-        seeds: How many data sets of each kind.
-        transitions: Of each data set.
-        table: How the tables are trained.
-        processes: How many cells run at once.
+        seeds: Number of data sets of each kind.
+        transitions: Transitions of each data set.
+        table: Training of the tables.
+        processes: Trials at a time.
     """
 
     seeds: int = Field(default=5, ge=1)
@@ -43,45 +46,106 @@ class StitchingConfig(FrozenConfig):
     processes: int = Field(default=2, ge=1)
 
 
-def staircase_cases(style: str, transitions: int, seeds: Iterable[int]) -> list[Case]:
-    """One case a seed, all asked for the eight corner pairs.
+def stitching_study(config: StitchingConfig, out: Path) -> Tree:
+    """Run the study and write `stitching.json`, `results.parquet` and the figures.
+
+    Args:
+        config: The configuration.
+        out: A folder for this study alone; an interrupted run continues.
+
+    Returns:
+        The content of `stitching.json`.
 
     Raises:
-        BadInputError: When a trajectory visits both ends of a pair: nothing would be left to stitch.
+        BadInputError: When the folder holds another study, or a worker process was killed.
+    """
+    study = Study("stitching study", out, config)
+    plan = [(experiment, *cell) for experiment in (*STAIRCASES, *SHORTCUTS) for cell in CELLS]
+    trials = [
+        Trial(
+            file_name(experiment, method, *rules),
+            partial(_train, config, number, experiment, method, rules),
+            about={"experiment": experiment, "method": method},
+        )
+        for number, (experiment, method, rules) in enumerate(plan)
+    ]
+    study.run(trials, config.processes)
+    rows = study.rows()
+    figures.plot_all({name: cases_of(config, name) for name in (*STAIRCASES, *SHORTCUTS)}, rows, out)
+    data = {experiment: _about(cases_of(config, experiment)) for experiment in (*STAIRCASES, *SHORTCUTS)}
+    return study.finish("stitching", summary(rows), facts={"data": data})
+
+
+def _train(config: StitchingConfig, number: int, experiment: str, method: Method, rules: tuple[Rule, ...]) -> Tree:
+    seed = int(np.random.SeedSequence([number, config.seeds]).generate_state(1)[0])
+    return run_trial(cases_of(config, experiment), method, rules, config.table, seed=seed)
+
+
+def cases_of(config: StitchingConfig, experiment: str) -> list[Case]:
+    """Return the data sets of an experiment."""
+    make = staircase_cases if experiment in STAIRCASES else shortcut_cases
+    return make(experiment, config.transitions, range(config.seeds))
+
+
+def staircase_cases(style: str, transitions: int, seeds: Iterable[int]) -> list[Case]:
+    """Return one case a seed, each with the eight corner pairs.
+
+    Raises:
+        BadInputError: When a trajectory visits both ends of a pair, so that nothing would be left to stitch.
     """
     cases = []
     for seed in seeds:
         data = staircase_data("alternating" if style == "alternating" else "random", transitions, seed)
-        pairs = tuple(
-            (start[0] * data.grid.width + start[1], goal[0] * data.grid.width + goal[1]) for start, goal in CORNER_PAIRS
-        )
-        if any(data.together(*pair) for pair in pairs):
-            raise BadInputError(
-                f"{style} staircases, seed {seed}",
-                "a trajectory that visits start and goal",
-                "pairs that no trajectory joins",
-                "draw the trajectories anew",
-            )
+        width = data.grid.width
+        pairs = tuple((start[0] * width + start[1], goal[0] * width + goal[1]) for start, goal in CORNER_PAIRS)
+        where, found = f"{style} staircases, seed {seed}", "a trajectory that visits start and goal"
+        ok = not any(data.together(*pair) for pair in pairs)
+        require(ok, where, found, "pairs that no trajectory joins", "choose another seed")
         cases.append(Case(style, seed, data, pairs))
     return cases
 
 
-def stitching_summary(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Success over pairs and seeds.
+def shortcut_cases(kind: str, transitions: int, seeds: Iterable[int]) -> list[Case]:
+    """Return every layout under every seed; `kind` is one of `SHORTCUTS`."""
+    cases = []
+    for number, layout in enumerate(LAYOUTS):
+        for seed in seeds:
+            data = shortcut_data(layout, kind == "two pieces", transitions, seed=1000 * number + seed)
+            way = walk(data.grid, layout.start, layout.long).states
+            cases.append(Case(layout.name, seed, data, ((way[0], way[-1]),)))
+    return cases
+
+
+def summary(rows: Rows) -> Tree:
+    """Return `stitching` and `shortcuts`: experiment -> method -> rule -> summary."""
+    found: Tree = {"stitching": {}, "shortcuts": {}}
+    order = [(experiment, method) for experiment in (*STAIRCASES, *SHORTCUTS) for method, _ in CELLS]
+    for row in sorted(rows, key=lambda row: order.index((row["experiment"], row["method"]))):
+        stairs = row["experiment"] in STAIRCASES
+        place = found["stitching" if stairs else "shortcuts"].setdefault(row["experiment"], {})
+        for rule in dict.fromkeys(record["rule"] for record in row["records"]):
+            records = [record for record in row["records"] if record["rule"] == rule]
+            own = stitching_summary(records) if stairs else shortcut_summary(records)
+            place.setdefault(row["method"], {})[rule] = own
+    return found
+
+
+def stitching_summary(records: Rows) -> Tree:
+    """Summarise success over pairs and seeds.
 
     Args:
-        records: Of one method, rule and style.
+        records: The walks of one method, rule and style.
 
     Returns:
         The mean, each seed's share of pairs, mean steps of those that arrived, and, where each pair was walked once,
-        Wilson's interval over all walks (which takes the pairs of one seed for independent).
+        Wilson's interval over all walks (as if the pairs of one seed were independent).
     """
     reached = [float(record["reached"]) for record in records]
     by_seed: dict[int, list[float]] = {}
     for record in records:
         by_seed.setdefault(record["seed"], []).append(float(record["reached"]))
     steps = [record["steps"] for record in records if record["steps"] is not None]
-    found: dict[str, Any] = {
+    found: Tree = {
         "success": float(np.mean(reached)),
         "by_seed": [float(np.mean(shares)) for shares in by_seed.values()],
         "steps": float(np.mean(steps)) if steps else None,
@@ -93,56 +157,31 @@ def stitching_summary(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _cases(config: StitchingConfig, experiment: str) -> list[Case]:
-    make = staircase_cases if experiment in STAIRCASES else shortcut_cases
-    return make(experiment, config.transitions, range(config.seeds))
-
-
-def stitching_study(config: StitchingConfig, out: Path) -> dict[str, Any]:
-    """Run the study, or what is left of it, and write `stitching.json` and the figures.
+def shortcut_summary(records: Rows) -> Tree:
+    """Summarise layouts: the lengths of both ways, the steps of each seed, and how many always took the short way.
 
     Args:
-        config: What to run.
-        out: A folder for this study alone; one that an interrupted run left is finished.
-
-    Returns:
-        What `stitching.json` holds.
-
-    Raises:
-        BadInputError: When the folder holds a study of another configuration, or a worker process was killed.
+        records: The walks of one method, rule and kind. Steps are `None` where the goal was not reached.
     """
-    from studies.stitching.figures import plot_all  # matplotlib is an extra
-
-    study = Study("stitching study", out, config)
-    plan = [(experiment, *cell) for experiment in (*STAIRCASES, *SHORTCUTS) for cell in CELLS]
-    trials = {
-        one: Trial(f"{one[0].replace(' ', '_')}-{one[1]}-{'-'.join(one[2])}", partial(_train, config, number, *one))
-        for number, one in enumerate(plan)
-    }
-    study.run([*trials.values()], config.processes)
-    found = {one: study.read(trial.name) for one, trial in trials.items()}
-    result = {
-        "data": {experiment: _about(_cases(config, experiment)) for experiment in (*STAIRCASES, *SHORTCUTS)},
-        "stitching": _summaries(found, STAIRCASES),
-        "shortcuts": _summaries(found, SHORTCUTS),
-    }
-    result = study.finish("stitching", result)
-    walks: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for (experiment, method, _), content in found.items():
-        walks.setdefault((experiment, method), []).extend(content["records"])
-    plot_all({name: _cases(config, name) for name in (*STAIRCASES, *SHORTCUTS)}, walks, out)
-    return result
+    layouts: dict[str, Tree] = {}
+    for layout in LAYOUTS:
+        own = [record for record in records if record["case"] == layout.name]
+        always = [record["steps"] for record in own if record["reached"] == 1]
+        layouts[layout.name] = {
+            "short": len(layout.short),
+            "long": len(layout.long),
+            "steps": [record["steps"] for record in own],
+            "reached": [record["reached"] for record in own],
+            "took_short": always.count(len(layout.short)),
+            "took_long": always.count(len(layout.long)),
+            "n": len(own),
+        }
+    totals = {key: sum(one[key] for one in layouts.values()) for key in ("took_short", "took_long", "n")}
+    return {**totals, "layouts": layouts}
 
 
-def _train(
-    config: StitchingConfig, number: int, experiment: str, method: Method, rules: tuple[Rule, ...]
-) -> dict[str, Any]:
-    seed = int(np.random.SeedSequence([number, config.seeds]).generate_state(1)[0])
-    return run_trial(_cases(config, experiment), method, rules, config.table, seed=seed)
-
-
-def _about(cases: Sequence[Case]) -> list[dict[str, Any]]:
-    """What the data of the first seed hold, by case."""
+def _about(cases: list[Case]) -> list[Tree]:
+    """Describe the data of the first seed, case by case."""
     return [
         {
             "case": case.name,
@@ -156,17 +195,3 @@ def _about(cases: Sequence[Case]) -> list[dict[str, Any]]:
         for case in cases
         if case.seed == cases[0].seed
     ]
-
-
-def _summaries(
-    found: Mapping[tuple[str, Method, tuple[Rule, ...]], Mapping[str, Any]], experiments: Sequence[str]
-) -> dict[str, Any]:
-    """Return experiment -> method -> rule -> summary."""
-    summarise = stitching_summary if experiments == STAIRCASES else shortcut_summary
-    told: dict[str, Any] = {}
-    for (experiment, method, rules), content in found.items():
-        if experiment in experiments:
-            methods = told.setdefault(experiment, {}).setdefault(method, {})
-            for rule in rules:
-                methods[rule] = summarise([one for one in content["records"] if one["rule"] == rule])
-    return told

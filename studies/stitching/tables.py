@@ -40,7 +40,7 @@ def pairs_solved() -> str:
 
 
 def shortcuts() -> str:
-    """How many runs took which way."""
+    """Number of runs that took each way."""
     found, rows = load("stitching")["shortcuts"], []
     for method in ("td_infonce", "mc_infonce", "mc_limit"):
         for rule, allowed in RULES.items():

@@ -16,7 +16,7 @@ from studies.occupancy.tabular import Rule, TabularConfig, allowed_actions, gree
 from studies.stitching.data import Paths
 
 Method = Literal["td_infonce", "mc_infonce", "mc_limit", "untrained"]
-"""`mc_limit` is MC InfoNCE after infinitely many steps; `untrained` knows nothing but the rule."""
+"""`mc_limit` is MC InfoNCE after infinitely many steps; `untrained` has nothing but the rule."""
 
 CELLS: tuple[tuple[Method, tuple[Rule, ...]], ...] = (
     ("td_infonce", ("seen",)),
@@ -28,16 +28,16 @@ CELLS: tuple[tuple[Method, tuple[Rule, ...]], ...] = (
 """TD's rule takes part in training and MC's does not, so one table of MC serves both."""
 
 TIES = 200
-"""How often the ties of tables that are full of them are broken anew; trained tables are walked once."""
+"""Number of times that the ties of untrained tables are broken anew; trained tables are walked once."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One data set and what is asked of a policy learned from it.
+    """One data set, and the starts and goals of a policy that is learned from it.
 
     Attributes:
-        name: Of the layout, or of the kind of staircase.
-        seed: Of the data.
+        name: Name of the layout, or of the kind of staircase.
+        seed: Seed of the data.
         data: The trajectories.
         pairs: (start, goal), as states.
     """
@@ -59,15 +59,15 @@ def run_trial(
     """Train on all cases side by side, then walk from every start to its goal under every rule.
 
     Args:
-        cases: Data sets; all ask for equally many goals.
-        method: How the scores of actions are made.
-        rules: Which actions are allowed, each in turn. TD takes one.
-        config: Of the tables.
-        seed: Of batches and ties.
+        cases: Data sets with equally many goals.
+        method: Source of the scores of actions.
+        rules: Rules for the allowed actions, each in turn. TD takes one.
+        config: Training of the tables.
+        seed: Random seed of batches and ties.
 
     Returns:
-        `records`, one a case, pair and rule: whether the goal was reached (a share, where ties were broken several
-        times), mean steps of those that arrived (`None` if none did), and the states of the first walk.
+        `records`, one a case, pair and rule: `reached` (a share, where ties were broken several times), mean `steps`
+        of those that arrived (`None` if none did), and the `states` of the first walk.
     """
     data, goals = [case.data for case in cases], np.array([case.goals for case in cases])
     if method == "td_infonce":
@@ -119,7 +119,7 @@ def _walk_all(
 def walk_greedily(
     next_state: Int[NDArray[np.int64], "S A"], policy: Int[NDArray[np.int64], " S"], start: int, goal: int
 ) -> list[int]:
-    """The states from start on, up to the goal or for S steps: who has not arrived by then walks in a circle."""
+    """Return the states from the start to the goal, or of S steps, after which a walk repeats itself."""
     states = [start]
     while states[-1] != goal and len(states) <= len(next_state):
         states.append(int(next_state[states[-1], policy[states[-1]]]))

@@ -12,11 +12,11 @@ import pytest
 from counterpoint.errors import BadInputError, MissingExtraError
 from counterpoint.training.recipe import TrainConfig
 from counterpoint.training.train import train
-from studies.fewshot import figures, trials
+from studies.fewshot import figures, summary, trials
 from studies.fewshot import run as study
 from studies.fewshot.config import FewshotConfig, Pretraining, Row
 from studies.fewshot.run import fewshot_study
-from studies.harness import Study, read_result
+from studies.harness import Study, read_result, read_rows
 from tests.studies.fewshot_world import SEEN, UNSEEN, dmc, small_benchmark, use_squares
 from tests.studies.square_world import SquareTask, record_squares
 
@@ -55,9 +55,12 @@ def test_a_benchmark_holds_every_evaluation_of_every_cell(
 ) -> None:
     out, result = whole
     assert json.loads((out / "fewshot.json").read_text()) == result
+    rows, about = read_rows(out / "results.parquet")
+    again = summary.result(rows, about)
+    assert again == {key: result[key] for key in again}
     for row in config.rows:
         for task in UNSEEN:
-            runs = result["raw"][row.name][task]
+            runs = [one["curve"] for one in rows if (one.get("row"), one.get("task")) == (row.name, task)]
             assert len(runs) == config.seeds
             for run in runs:
                 assert [one["step"] for one in run] == [12, 24, 30]  # and after the last step
@@ -162,14 +165,15 @@ def test_too_few_demonstrations_are_told_before_training(
 def test_cells_of_a_task_and_seed_share_their_episodes(
     config: FewshotConfig, whole: tuple[Path, dict[str, Any]]
 ) -> None:
-    out, result = whole
+    out, _ = whole
     for task in UNSEEN:
+        met: set[int] = set()
         for seed in range(config.seeds):
             adaptations = [trials.Adaptation(row.name, task, seed) for row in config.rows]
             seeds = [read_result(out, one.name)["evaluation_seeds"] for one in adaptations]
-            assert seeds == [result["evaluation_seeds"][task][seed]] * len(adaptations)
-        first, second = result["evaluation_seeds"][task]
-        assert not set(first) & set(second)
+            assert seeds == [seeds[0]] * len(adaptations)
+            assert not met & set(seeds[0])
+            met |= set(seeds[0])
 
 
 def test_an_expert_that_loses_is_told_while_data_are_prepared(
@@ -240,6 +244,6 @@ def test_bad_settings_are_told_before_anything_runs(
     ],
 )
 def test_a_pretraining_that_stayed_at_chance_is_noted(metrics: dict[str, float], note: str | None) -> None:
-    about = study._about({"metrics": {"train": {}, "val": metrics}, "seconds": 1.0}, 128)
+    about = summary.about_pretraining({"metrics": {"train": {}, "val": metrics}, "seconds": 1.0}, 128)
     assert (note is None) == ("note" not in about)
     assert note is None or note in about["note"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from counterpoint.evaluation.statistics import wilson
-from studies.fewshot.summary import best_three, score_titles, scores, single, summarise
+from studies.fewshot.summary import best_three, bootstrapped, score_titles, scores, single, summarise
 from studies.harness import aggregates, improvements
 
 
@@ -100,7 +100,7 @@ def test_intervals_do_not_depend_on_what_was_drawn_before() -> None:
 
 
 def test_a_summary_has_a_place_for_everything() -> None:
-    found = summarise(CURVES, "ours", reps=20)
+    found = summarise(CURVES) | bootstrapped(CURVES, "ours", reps=20)
     assert found["curves"]["ours"]["b"] == [[[10, 0.0], [20, 0.25]], [[10, 0.5], [20, 1.0]]]
     assert set(found["aggregate"]) == set(found["improvement"]) == {"best3", "last"}
     assert found["table"]["theirs"]["b"]["last"]["score"] == 0.25

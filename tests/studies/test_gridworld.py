@@ -78,7 +78,7 @@ def test_uniform_transitions_follow_the_grid(episode_length: int | None) -> None
     found = grid.uniform_transitions(7_000, seed=3, episode_length=episode_length)
     length = episode_length or 7_000
     assert found.states.shape == (7_000 // length, length + 1)
-    assert (found.length, found.transitions) == (length, 7_000)
+    assert (found.length, found.actions.size) == (length, 7_000)
     np.testing.assert_array_equal(grid.next_state[found.states[:, :-1], found.actions], found.states[:, 1:])
     shares = np.bincount(found.actions.ravel(), minlength=5) / 7_000
     np.testing.assert_allclose(shares, 0.2, atol=0.02)

@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from counterpoint.evaluation.statistics import seeds_interval, wilson
+from studies.harness import estimate
 from studies.icon.config import ComparisonConfig, IconData, Method
 from studies.icon.summary import stability, success, summarise
-from studies.icon.table import interval, success_rows, tables
+from studies.icon.table import beside_paper, page
 from studies.icon.trials import PolicyTrial
 
 TASK = "robosuite/Lift"
@@ -27,34 +29,27 @@ def inside(share: list[float | None], *blocks: float) -> dict[str, Any]:
     return {"share": share, "area": area, "separability": list(blocks), "attention": [[0.5, 0.5]]}
 
 
-def cell(
-    method: str, seed: int, curve: list[dict[str, Any]], looks: dict[str, Any]
-) -> tuple[PolicyTrial, dict[str, Any]]:
-    return PolicyTrial(method, TASK, seed), {"curve": curve, "inside": looks}
+def cell(method: str, seed: int, curve: list[dict[str, Any]], looks: dict[str, Any]) -> dict[str, Any]:
+    return {**PolicyTrial(method, TASK, seed).about, "curve": curve, "inside": looks}
 
 
-FOUND = dict(
-    [
-        cell(
-            "Diff-C",
-            0,
-            [point(5, 1, 0), point(10, 0, 0, 1, 1)],
-            {"trained": inside([0.1, 0.3, None], 0.6, 0.7), "untrained": inside([0.1, 0.1, None], 0.5, 0.5)},
-        ),
-        cell(
-            "Diff-C",
-            42,
-            [point(5, 0, 0), point(10, 0, 1, 0, 0)],
-            {"trained": inside([0.3, 0.1, None], 0.8, 0.7), "untrained": inside([0.3, 0.3, None], 0.5, 0.6)},
-        ),
-        cell(
-            "ICon-Diff-C", 0, [point(5, 1, 1), point(10, 1, 0, 1, 1)], {"trained": inside([0.5, 0.6, None], 0.9, 0.9)}
-        ),
-        cell(
-            "ICon-Diff-C", 42, [point(5, 0, 0), point(10, 1, 1, 1, 0)], {"trained": inside([0.6, 0.5, None], 0.9, 0.8)}
-        ),
-    ]
-)
+ROWS = [
+    cell(
+        "Diff-C",
+        0,
+        [point(5, 1, 0), point(10, 0, 0, 1, 1)],
+        {"trained": inside([0.1, 0.3, None], 0.6, 0.7), "untrained": inside([0.1, 0.1, None], 0.5, 0.5)},
+    ),
+    cell(
+        "Diff-C",
+        42,
+        [point(5, 0, 0), point(10, 0, 1, 0, 0)],
+        {"trained": inside([0.3, 0.1, None], 0.8, 0.7), "untrained": inside([0.3, 0.3, None], 0.5, 0.6)},
+    ),
+    cell("ICon-Diff-C", 0, [point(5, 1, 1), point(10, 1, 0, 1, 1)], {"trained": inside([0.5, 0.6, None], 0.9, 0.9)}),
+    cell("ICon-Diff-C", 42, [point(5, 0, 0), point(10, 1, 1, 1, 0)], {"trained": inside([0.6, 0.5, None], 0.9, 0.8)}),
+]
+ABOUT = {"config": CONFIG.model_dump(mode="json")}
 
 
 def test_success_pools_the_episodes_and_tells_the_seeds() -> None:
@@ -70,7 +65,7 @@ def test_success_pools_the_episodes_and_tells_the_seeds() -> None:
 def test_one_seed_has_no_interval_over_seeds() -> None:
     found = success([np.array([1.0, 0.0])])
     assert found["seeds"]["low"] is None
-    assert interval(found["seeds"]) == "0.50"
+    assert estimate(found["seeds"]) == "0.50"
 
 
 def test_stability_by_hand_on_the_conditions_that_all_checkpoints_met() -> None:
@@ -98,11 +93,11 @@ def test_of_more_than_ten_checkpoints_the_best_ten_count() -> None:
 def test_without_any_success_there_is_no_drop() -> None:
     found = stability([[point(1, 0), point(2, 0)]])
     assert found["relative_drop"]["value"] is None
-    assert interval(found["relative_drop"]) == "-"
+    assert estimate(found["relative_drop"]) == "not defined"
 
 
 def test_a_summary_by_hand() -> None:
-    found = summarise(CONFIG, FOUND)
+    found = summarise(ROWS, ABOUT)
     told = found["success"][TASK]
     assert told["Diff-C"]["by_seed"] == [0.5, 0.25]
     assert told["ICon-Diff-C"]["rate"] == 0.75
@@ -117,7 +112,7 @@ def test_a_summary_by_hand() -> None:
 
 
 def test_attention_by_hand() -> None:
-    found = summarise(CONFIG, FOUND)["attention"][TASK]
+    found = summarise(ROWS, ABOUT)["attention"][TASK]
     assert found["area"]["value"] == pytest.approx(0.15)
     assert found["area"]["n"] == 2  # the third episode says nothing
     own = found["methods"]["ICon-Diff-C"]
@@ -131,33 +126,39 @@ def test_attention_by_hand() -> None:
 
 
 def test_separability_by_hand() -> None:
-    found = summarise(CONFIG, FOUND)["separability"][TASK]
+    found = summarise(ROWS, ABOUT)["separability"][TASK]
     assert [round(block["value"], 3) for block in found["Diff-C"]] == [0.7, 0.7]
     assert [round(block["value"], 3) for block in found["untrained"]] == [0.5, 0.55]
     assert all(block["n"] == 2 for block in found["ICon-Diff-C"])
 
 
 def result() -> dict[str, Any]:
-    tree = CONFIG.model_dump(mode="json")
     errors = {"Diff-C-robosuite-Lift-0": {"7": "QACC"}}
-    return {"config": tree, **summarise(CONFIG, FOUND), "pace": None, "simulator_errors": errors}
+    return {**ABOUT, **summarise(ROWS, ABOUT), "pace": None, "simulator_errors": errors}
 
 
 def test_the_table_says_what_was_not_run() -> None:
-    head, rows = success_rows(result())
-    assert head == ["task", "Diff-C", "ICon-Diff-C", "Diff-T", "Crossway-Diff-C", "ICon-Diff-T"]
-    assert rows[0][0] == (TASK, "")
-    assert rows[0][1] == ("0.38 [0.14, 0.69] ± 0.12", "paper 0.527 ± 0.104 (Table 2)")
-    assert rows[0][3] == ("not run", "")
-    assert ("not run", "paper 0.993 ± 0.009 (Table 1)") in rows[1]
+    head, _, lift, *others = beside_paper(result()).splitlines()
+    assert head == "| task | Diff-C | ICon-Diff-C | Diff-T | Crossway-Diff-C | ICon-Diff-T |"
+    assert lift.startswith(f"| {TASK} | 0.38 [0.14, 0.69] ± 0.12<br>paper 0.527 ± 0.104 (Table 2) |")
+    assert lift.split(" | ")[3] == "not run"
+    assert "not run<br>paper 0.993 ± 0.009 (Table 1)" in others[0]
+
+
+def test_parts_that_were_computed_before_are_kept() -> None:
+    kept = {"aggregate": {"Diff-C": 1}, "separability": {TASK: {}}}
+    found = summarise(ROWS, ABOUT | kept)
+    assert {key: found[key] for key in kept} == kept
+    assert found["attention"] == summarise(ROWS, ABOUT)["attention"]
 
 
 def test_the_page_in_markdown_tells_errors_and_has_whole_tables() -> None:
-    text = tables(result())
+    text = page(result(), {"maps:robosuite/Lift": Path("icon_maps-robosuite-Lift.png")})
     assert "counted as failed" in text
     assert "QACC" in text
     blocks = [block for block in text.split("\n\n") if block.startswith("|")]
     assert len(blocks) == 5
+    assert "![maps of robosuite/Lift](icon_maps-robosuite-Lift.png)" in text
     for table in blocks:
         assert len({line.count("|") for line in table.splitlines()}) == 1
     assert "nan" not in text

@@ -4,7 +4,7 @@ import pytest
 
 from studies.occupancy.tabular import TabularConfig
 from studies.stitching.data import LAYOUTS
-from studies.stitching.shortcuts import SHORTCUTS, shortcut_cases, shortcut_summary
+from studies.stitching.run import SHORTCUTS, shortcut_cases, shortcut_summary
 from studies.stitching.trials import run_trial
 
 FEW = TabularConfig(steps=1500, batch=128, learning_rate=0.03)
