@@ -49,10 +49,15 @@ class PointRecipe(Recipe):
 
 
 def _loop(
-    run: Path, agent: Agent, config: OnlineConfig = ONLINE, make: Callable[..., Any] = make_point
+    run: Path,
+    agent: Agent,
+    config: OnlineConfig = ONLINE,
+    make: Callable[..., Any] = make_point,
+    *,
+    processes: bool = False,
 ) -> tuple[Path, OnlineSource]:
     buffer = ReplayBuffer(SPACES, capacity=config.capacity, folder=run / "replay", slack=600)
-    return run, OnlineSource(agent, buffer, VectorEnv(make, config.envs, processes=config.envs > 1), config)
+    return run, OnlineSource(agent, buffer, VectorEnv(make, config.envs, processes=processes), config)
 
 
 def _train(loop: tuple[Path, OnlineSource], on_evaluation: Callable[[int], object] = lambda steps: None) -> None:
@@ -101,10 +106,19 @@ def test_a_run_counts_logs_evaluates_and_learns(tmp_path: Path) -> None:
     assert any(not torch.equal(before[name], after[name]) for name in before)
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Agent]:
+    """Agents that trained without a stop."""
+    agents = {name: _agent(name) for name in ("td_infonce", "gcbc")}
+    for name, agent in agents.items():
+        _train(_loop(tmp_path_factory.mktemp(name), agent))
+    return agents
+
+
 @pytest.mark.parametrize("name", ["td_infonce", "gcbc"])
-def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path, name: str) -> None:
-    whole = _agent(name)
-    _train(_loop(tmp_path / "whole", whole))
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
+    tmp_path: Path, whole: dict[str, Agent], name: str
+) -> None:
     first = _agent(name)
     half = ONLINE.model_copy(update={"steps": 120})
     _train(_loop(tmp_path / "parts", first, half))
@@ -112,16 +126,14 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path, na
     loop = _loop(tmp_path / "parts", second)
     _train(loop)
     assert loop[1].counters.steps == 200
-    expected, found = _parameters(whole), _parameters(second)
+    expected, found = _parameters(whole[name]), _parameters(second)
     for key, value in expected.items():
         torch.testing.assert_close(found[key], value, rtol=0, atol=0, msg=key)
-    assert whole.acts == second.acts > 0
+    assert whole[name].acts == second.acts > 0
 
 
-def test_a_run_killed_after_more_steps_forgets_them(tmp_path: Path) -> None:
+def test_a_run_killed_after_more_steps_forgets_them(tmp_path: Path, whole: dict[str, Agent]) -> None:
     """The buffer has gone on past the checkpoint, round the ring and over what it held then."""
-    whole = _agent()
-    _train(_loop(tmp_path / "whole", whole))
 
     class KilledError(Exception):
         pass
@@ -136,13 +148,13 @@ def test_a_run_killed_after_more_steps_forgets_them(tmp_path: Path) -> None:
     again = _agent()
     loop = _loop(tmp_path / "killed", again)
     _train(loop)
-    expected, found = _parameters(whole), _parameters(again)
+    expected, found = _parameters(whole["td_infonce"]), _parameters(again)
     for key, value in expected.items():
         torch.testing.assert_close(found[key], value, rtol=0, atol=0, msg=key)
 
 
 def test_workers_that_keep_dying_end_a_run_that_is_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    loop = _loop(tmp_path, _agent(), make=make_dying)
+    loop = _loop(tmp_path, _agent(), make=make_dying, processes=True)
     with pytest.raises(BadInputError, match="the run is saved"):
         _train(loop)
     assert "environments restarted" in capsys.readouterr().out
@@ -157,7 +169,7 @@ def test_simulations_that_keep_blowing_up_end_a_run_that_is_saved(tmp_path: Path
 
 
 def test_one_lost_worker_costs_a_round_and_nothing_more(tmp_path: Path) -> None:
-    loop = _loop(tmp_path, _agent())
+    loop = _loop(tmp_path, _agent(), processes=True)
     told: list[int] = []
 
     def lose_one(steps: int) -> None:

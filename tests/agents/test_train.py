@@ -59,6 +59,13 @@ def maze(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return collect_pointmaze(PointMazeCollect(out=out, episodes=4, val_episodes=1, steps=100))
 
 
+@pytest.fixture(scope="module")
+def online_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("online") / "run"
+    train_agent("gcbc", out, ONLINE, env="PointMaze_UMaze-v3")
+    return out
+
+
 def _arguments(settings: dict[str, Any]) -> list[str]:
     own: list[str] = []
     for key, value in settings.items():
@@ -103,24 +110,20 @@ def test_images_and_whole_states_train_online(form: dict[str, Any], tmp_path: Pa
     assert saved.env["name"] == "FetchPush-v4"
 
 
-def test_the_final_evaluation_does_not_depend_on_the_number_of_environments(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    train_agent("gcbc", out, ONLINE, env="PointMaze_UMaze-v3")
-    found = [json.loads(evaluate(out, episodes=3, envs=envs, seed=5).read_text()) for envs in (1, 2)]
+def test_the_final_evaluation_does_not_depend_on_the_number_of_environments(online_run: Path) -> None:
+    found = [json.loads(evaluate(online_run, episodes=3, envs=envs, seed=5).read_text()) for envs in (1, 2)]
     assert found[0]["closest_distance"] == found[1]["closest_distance"]
     assert found[0]["episodes"] == found[1]["episodes"]
 
 
-def test_instances_and_functions_are_evaluated_in_and_filmed(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    train_agent("gcbc", out, ONLINE, env="PointMaze_UMaze-v3")
+def test_instances_and_functions_are_evaluated_in_and_filmed(online_run: Path) -> None:
     settings: dict[str, Any] = {"episodes": 2, "seed": 5}
-    by_name = json.loads(evaluate(out, **settings, envs=2, video=1).read_text())
-    assert probe_video(out / "videos" / "episode-000.mp4").frames == 11
+    by_name = json.loads(evaluate(online_run, **settings, envs=1, video=1).read_text())
+    assert probe_video(online_run / "videos" / "episode-000.mp4").frames == 11
     maze: dict[str, Any] = {"max_episode_steps": 10, "continuing_task": True, "reset_target": False}
     make = partial(gymnasium.make, "gymnasium_robotics:PointMaze_UMaze-v3", **maze)
     for env, name in ((make, "given"), (make(), "PointMaze_UMaze-v3")):
-        found = json.loads(evaluate(out, env, **settings).read_text())
+        found = json.loads(evaluate(online_run, env, **settings).read_text())
         assert found["episodes"] == by_name["episodes"]
         assert found["env"]["name"] == name
 
@@ -236,10 +239,9 @@ def test_an_evaluation_of_nothing_is_refused(settings: dict[str, int], tmp_path:
         evaluate(tmp_path, **settings)  # type: ignore[arg-type]
 
 
-def test_a_run_with_another_agent_is_refused(tmp_path: Path) -> None:
-    train_agent("gcbc", tmp_path / "run", ONLINE, env="PointMaze_UMaze-v3")
+def test_a_run_with_another_agent_is_refused(online_run: Path) -> None:
     with pytest.raises(BadInputError, match=r"another \[agent\]"):
-        train_agent("td_infonce", tmp_path / "run", ONLINE, env="PointMaze_UMaze-v3")
+        train_agent("td_infonce", online_run, ONLINE, env="PointMaze_UMaze-v3")
 
 
 def test_defaults_are_the_paper_s() -> None:

@@ -53,22 +53,27 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, out, error
 
 
-def test_training_through_the_command_line_learns_and_exports(folder: Path) -> None:
+@pytest.fixture(scope="module")
+def learnt(folder: Path) -> Path:
     code, out, error = finish(pretrain(folder, "learns", "--train.steps=60", "--train.log_every=10"))
     assert code == 0, error
     assert "learns/model" in out
-    lines = [json.loads(line) for line in (folder / "learns" / "metrics.jsonl").read_text().splitlines()]
+    return folder / "learns"
+
+
+def test_training_through_the_command_line_learns_and_exports(learnt: Path) -> None:
+    lines = [json.loads(line) for line in (learnt / "metrics.jsonl").read_text().splitlines()]
     training = [line["loss"] for line in lines if line["split"] == "train"]
     assert training[-1] < training[0]
     assert {"loss", "categorical_accuracy", "logits_pos", "logits_neg"} <= lines[-1].keys()
-    record = json.loads((folder / "learns" / "config.json").read_text())
+    record = json.loads((learnt / "config.json").read_text())
     assert record["objective"]["name"] == "decisionnce_t"
     assert record["provenance"]["packages"]["torch"]
 
 
 def test_kill_9_and_resume_gives_the_same_bits(folder: Path) -> None:
     settings = ("--train.save_every=10", "--train.workers=1", "--optimizer.ema=0.9")
-    assert finish(pretrain(folder, "whole", "--train.steps=40", *settings))[0] == 0
+    whole = pretrain(folder, "whole", "--train.steps=40", *settings)  # beside the other, on the second core
     killed = pretrain(folder, "cut", "--train.steps=40", *settings, program=unfinished(40))
     while len(list_checkpoints(folder / "cut" / "checkpoints")) < 2:
         assert killed.poll() is None, killed.communicate()[1]
@@ -78,6 +83,7 @@ def test_kill_9_and_resume_gives_the_same_bits(folder: Path) -> None:
     code, out, error = finish(pretrain(folder, "cut", "--train.steps=40", *settings))
     assert code == 0, error
     assert "Resumed from" in out
+    assert finish(whole)[0] == 0
     states = [load_checkpoint(list_checkpoints(folder / run / "checkpoints")[-1]) for run in ("whole", "cut")]
     assert states[0][0] == states[1][0] == 40
     assert equal(states[0][1], states[1][1])
@@ -85,14 +91,13 @@ def test_kill_9_and_resume_gives_the_same_bits(folder: Path) -> None:
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
-def test_a_run_folder_belongs_to_one_configuration(folder: Path) -> None:
-    assert finish(pretrain(folder, "mine", "--train.steps=2"))[0] == 0
-    before = (folder / "mine" / "metrics.jsonl").read_text()
-    code, _, error = finish(pretrain(folder, "mine", "--train.steps=2", "--objective.temperature=0.5"))
+def test_a_run_folder_belongs_to_one_configuration(folder: Path, learnt: Path) -> None:
+    before = (learnt / "metrics.jsonl").read_text()
+    code, _, error = finish(pretrain(folder, "learns", "--train.steps=60", "--objective.temperature=0.5"))
     assert code == 2
     assert "another [objective]" in error
     assert "Traceback" not in error
-    assert (folder / "mine" / "metrics.jsonl").read_text() == before
+    assert (learnt / "metrics.jsonl").read_text() == before
 
 
 def test_divergence_ends_in_one_message(folder: Path) -> None:

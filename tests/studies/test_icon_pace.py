@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from counterpoint.training.imitation import build_imitation
+from studies.icon import pace
 from studies.icon.config import ComparisonConfig
 from studies.icon.data import open_episodes
 from studies.icon.pace import measure_pace, paced, read_pace, steps_of
@@ -28,7 +29,11 @@ def test_the_number_of_steps_is_the_loader_s(config: ComparisonConfig, tmp_path:
     assert steps_of(settings, train) == settings.train.total_steps(loader.epoch_size)
 
 
-def test_the_slowest_method_s_pace_decides_for_all(config: ComparisonConfig, tmp_path: Path) -> None:
+def test_the_slowest_method_s_pace_decides_for_all(
+    config: ComparisonConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pace, "WARM", 2)
+    monkeypatch.setattr(pace, "TIMED", 6)
     own = config.model_copy(update={"minutes": 0.2})
     cells = [PolicyTrial(method.name, SOURCE, 0) for method in own.methods]
     measure_pace(own, tmp_path, cells)
