@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from counterpoint.agents.td3_bc import TD3BC, TD3BCConfig, smoothed_action, td3_bc_actor_loss, td_target
+from counterpoint.agents.td3_bc import TD3BC, TD3BCConfig, td_target
 from counterpoint.data.episode import Spaces
 from counterpoint.errors import BadInputError
+from counterpoint.objectives.td3_bc_pretraining import smoothed_action, td3_bc_actor_loss
 from tests.agents.baseline_batches import (
     CHOICE,
     IMAGE,
@@ -33,14 +34,14 @@ def test_the_actor_loss_equals_the_loop() -> None:
     value = torch.randn(9, generator=generator, dtype=torch.float64)
     action, data = torch.randn(2, 9, 3, generator=generator, dtype=torch.float64)
     expected = reference.td3_bc_actor_loss(value.tolist(), action.tolist(), data.tolist(), 2.5)
-    assert td3_bc_actor_loss(value, action, data, 2.5).item() == pytest.approx(expected, rel=1e-12)
+    assert td3_bc_actor_loss(value, action, data, alpha=2.5).item() == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_actor_loss_does_not_depend_on_the_scale_of_values() -> None:
     value, action = torch.randn(9), torch.randn(9, 2)
-    losses = [td3_bc_actor_loss(scale * value, action, -action, 2.5) for scale in (1.0, 1e3)]
+    losses = [td3_bc_actor_loss(scale * value, action, -action, alpha=2.5) for scale in (1.0, 1e3)]
     torch.testing.assert_close(*losses)
-    assert td3_bc_actor_loss(torch.zeros(9), action, action, 2.5) == 0
+    assert td3_bc_actor_loss(torch.zeros(9), action, action, alpha=2.5) == 0
 
 
 def test_the_target_ends_with_the_task() -> None:
@@ -51,7 +52,7 @@ def test_the_target_ends_with_the_task() -> None:
 def test_noise_and_action_are_clipped() -> None:
     noise = torch.tensor([[1.0], [-1.0], [100.0], [-100.0], [100.0]])
     action = torch.tensor([[0.0], [0.0], [0.0], [0.0], [0.9]])
-    found = smoothed_action(action, noise, 0.2, 0.5)
+    found = smoothed_action(action, noise, scale=0.2, limit=0.5)
     torch.testing.assert_close(found, torch.tensor([[0.2], [-0.2], [0.5], [-0.5], [1.0]]))
 
 

@@ -26,6 +26,7 @@ from torch.nn import functional
 from counterpoint.agents.base import Agent, AgentConfig, Metrics, noisy
 from counterpoint.agents.critics import ActionValue
 from counterpoint.agents.networks import DeterministicPolicy
+from counterpoint.objectives.td3_bc_pretraining import smoothed_action, td3_bc_actor_loss
 
 
 class TD3BCConfig(AgentConfig):
@@ -50,26 +51,11 @@ class TD3BCConfig(AgentConfig):
     exploration_noise: float = Field(default=0.1, ge=0)
 
 
-def smoothed_action(
-    action: Float[Tensor, "B A"], noise: Float[Tensor, "B A"], scale: float, limit: float
-) -> Float[Tensor, "B A"]:
-    """Return the action with clipped noise added, the sum clipped to the box."""
-    return (action + (scale * noise).clamp(-limit, limit)).clamp(-1, 1)
-
-
 def td_target(
     reward: Float[Tensor, " B"], terminated: Bool[Tensor, " B"], next_value: Float[Tensor, " B"], discount: float
 ) -> Float[Tensor, " B"]:
     """Return r + gamma (1 - terminated) V', detached."""
     return (reward + discount * (~terminated).float() * next_value).detach()
-
-
-def td3_bc_actor_loss(
-    value: Float[Tensor, " B"], action: Float[Tensor, "B A"], data_action: Float[Tensor, "B A"], alpha: float
-) -> Float[Tensor, ""]:
-    """Return -lambda mean Q + mean squared error, lambda = alpha / mean |Q| without gradient."""
-    weight = alpha / value.detach().abs().mean().clamp_min(1e-8)
-    return -weight * value.mean() + functional.mse_loss(action, data_action)
 
 
 class TD3BC(Agent):
@@ -105,7 +91,9 @@ class TD3BC(Agent):
         observation, following = batch["observation"], batch["next_observation"]
         with torch.no_grad():
             mode = torch.tanh(self.target_actor(following, goal))
-            next_action = smoothed_action(mode, batch["noise"], config.target_noise, config.target_noise_clip)
+            next_action = smoothed_action(
+                mode, batch["noise"], scale=config.target_noise, limit=config.target_noise_clip
+            )
             next_value = self.target_critic(following, goal, next_action).amin(dim=0)
         target = td_target(batch["reward"], batch["terminated"], next_value, config.discount)
         values = self.critic(observation, goal, batch["action"])
@@ -114,7 +102,7 @@ class TD3BC(Agent):
         reached = self.critic(observation, goal, action, frozen=True)[0]
         return {
             "loss": critic,
-            "actor/loss": td3_bc_actor_loss(reached, action, batch["action"], config.alpha),
+            "actor/loss": td3_bc_actor_loss(reached, action, batch["action"], alpha=config.alpha),
             "actor/cloning": functional.mse_loss(action, batch["action"]),
             "critic/loss": critic,
             "critic/value": values.mean(),

@@ -115,17 +115,18 @@ def td3_bc_actor_loss(
     data_action: Float[Tensor, "B A"],
     *,
     alpha: float,
-    mask: Bool[Tensor, "B A"],
+    mask: Bool[Tensor, "B A"] | None = None,
 ) -> Float[Tensor, ""]:
-    """Return -lambda mean Q + squared error over own dimensions, lambda = alpha / mean |Q| without gradient.
+    """Return -lambda mean Q + mean squared error over own dimensions, lambda = alpha / mean |Q| without gradient.
 
     Args:
         value: Q_1 of the policy's actions.
         action: The policy's actions.
         data_action: a_t, zeros outside the mask.
         alpha: Weight of the value against cloning.
-        mask: True at a row's own dimensions.
+        mask: True at a row's own dimensions; all by default.
     """
+    mask = torch.ones_like(action, dtype=torch.bool) if mask is None else mask
     weight = alpha / value.detach().abs().mean().clamp_min(1e-8)
     return action_error(action, data_action, mask=mask) - weight * value.mean()
 
