@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 from numpy.typing import NDArray
 
-from counterpoint.data.draws import Draw, Drawn, sample_rng
+from counterpoint.data.draws import Draw, Drawn, owners, sample_rng
 from counterpoint.errors import BadInputError, require
 
 Integers = NDArray[np.int64]
@@ -137,11 +137,12 @@ class AnchorTable:
         usable = np.flatnonzero(counts)
         self.skipped: tuple[int, ...] = tuple(np.flatnonzero(counts == 0).tolist())
         self._episodes = usable[np.argsort(tasks[usable], kind="stable")]
-        self._ends = np.cumsum(counts[self._episodes])
-        self._task_ends = self._ends[np.flatnonzero(np.diff(tasks[self._episodes], append=-1))]
+        self._row, self._starts = owners(counts[self._episodes])
+        last = np.flatnonzero(np.diff(tasks[self._episodes], append=-1))
+        self._task_ends = (self._starts + counts[self._episodes])[last]
 
     def __len__(self) -> int:
-        return int(self._ends[-1]) if len(self._ends) else 0
+        return len(self._row)
 
     def anchors(self, count: int, rng: np.random.Generator) -> tuple[Integers, Integers]:
         """Draw episodes and steps of `count` anchors, with replacement: int64 [B] each."""
@@ -151,8 +152,8 @@ class AnchorTable:
             number = rng.integers(starts[task], self._task_ends[task])
         else:
             number = rng.integers(len(self), size=count)
-        row = np.searchsorted(self._ends, number, side="right")
-        return self._episodes[row], number - np.concatenate([[0], self._ends[:-1]])[row]
+        row = self._row[number]
+        return self._episodes[row], number - self._starts[row]
 
     def draw(self, count: int, seed: int, step: int, wanted: Collection[str]) -> Drawn:
         """Draw one step; see `Table`."""

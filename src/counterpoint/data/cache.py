@@ -33,7 +33,7 @@ from filelock import FileLock
 from PIL import Image
 
 from counterpoint.data.episode import Array, EpisodeInfo
-from counterpoint.data.store import EpisodeStore, check_camera
+from counterpoint.data.store import EpisodeStore, check_camera, spread
 from counterpoint.errors import BadInputError, require
 from counterpoint.progress import ProgressBar
 
@@ -302,7 +302,7 @@ class CachedStore(EpisodeStore):
         array = self._arrays[name]
         out = np.empty((*steps.shape, *array.shape[1:]), np.uint8) if out is None else out
         # The rows are in range; with mode "raise" numpy would copy twice.
-        rows = self._starts[episodes].reshape(-1, *[1] * (steps.ndim - 1)) + steps
+        rows = spread(self._starts[episodes], steps) + steps
         return np.take(array, rows, axis=0, out=out, mode="clip")
 
     def verify(self) -> None:

@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from counterpoint.data.episode import EpisodeInfo, GoalEpisode, Spaces
-from counterpoint.data.store import EpisodeStore, OutputPool
+from counterpoint.data.episode import Array, EpisodeInfo, GoalEpisode, Spaces
+from counterpoint.data.store import EpisodeStore, OutputPool, spread
 from counterpoint.errors import BadInputError, require
 
 Integers = NDArray[np.int64]
@@ -45,101 +45,47 @@ def check_episode(spaces: Spaces, episode: GoalEpisode) -> GoalEpisode:
         BadInputError: When it has fewer than two states, a shape or type is wrong, a number is not finite, or an
             action is out of range.
     """
-    observations = np.asarray(episode.observations)
-    states = len(observations) if observations.ndim else 0
+    states = len(np.atleast_1d(episode.observations))
     require(states >= 2, "episode", f"{states} states", "at least 2, the two ends of a transition", "leave it out")
-    T = states - 1
     return replace(
         episode,
-        observations=_states("observations", observations, (states, *spaces.observation)),
-        achieved=_states("goals", episode.achieved, (states, *spaces.goal)),
-        commanded=_states("commanded goal", episode.commanded, spaces.goal),
-        actions=_actions(spaces, np.asarray(episode.actions), T),
-        rewards=_states("rewards", episode.rewards, (T,)),
+        observations=_checked("observations", episode.observations, (states, *spaces.observation)),
+        achieved=_checked("goals", episode.achieved, (states, *spaces.goal)),
+        commanded=_checked("commanded goal", episode.commanded, spaces.goal),
+        actions=_actions(spaces, np.asarray(episode.actions), states - 1),
+        rewards=_checked("rewards", episode.rewards, (states - 1,)),
     )
 
 
-def _states(where: str, values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+def _checked(where: str, values: Array, shape: tuple[int, ...]) -> Array:
+    """Return images as they are, and other values as finite float32."""
     values = np.asarray(values)
-    _check_shape(where, values, shape)
-    if len(shape) < 3:
-        return _finite(where, values)
-    require(values.dtype == np.uint8, where, values.dtype, "images as uint8 in [0, 255]", "convert them first")
-    return values
-
-
-def _actions(spaces: Spaces, actions: NDArray[Any], T: int) -> NDArray[Any]:
-    if spaces.discrete:
-        _check_shape("actions", actions, (T,))
-        whole, expected = np.issubdtype(actions.dtype, np.integer), f"integers from 0 to {spaces.action - 1}"
-        require(whole, "actions", actions.dtype, expected, "give the number of each action")
-        least, most = 0.0, spaces.action - 1.0
-    else:
-        _check_shape("actions", actions, (T, spaces.action))
-        actions, least, most = _finite("actions", actions), -1.0, 1.0
-    outside = np.argwhere((actions < least - TOLERANCE) | (actions > most + TOLERANCE))
-    if len(outside):
-        where, found = f"actions, step {outside[0][0]}", f"{actions[tuple(outside[0])]:g}"
-        expected, hint = f"actions from {least:g} to {most:g}", "scale continuous actions to [-1, 1] by their bounds"
-        raise BadInputError(where, found, expected, hint)
-    return actions.astype(np.int64) if spaces.discrete else np.clip(actions, -1.0, 1.0)
-
-
-def _check_shape(where: str, values: NDArray[Any], shape: tuple[int, ...]) -> None:
     hint = "give T + 1 states with their goals, T actions and T rewards, as the spaces say"
     require(values.shape == shape, where, f"shape {values.shape}", f"{shape}", hint)
-
-
-def _finite(where: str, values: NDArray[Any]) -> NDArray[np.float32]:
+    if len(shape) >= 3:
+        require(values.dtype == np.uint8, where, values.dtype, "images as uint8 in [0, 255]", "convert them first")
+        return values
     with np.errstate(over="ignore"):  # numbers beyond float32 become infinite, and are refused below
         values = values.astype(np.float32)
-    bad = np.argwhere(~np.isfinite(values))
-    if len(bad):
-        found = f"NaN or infinity at {tuple(bad[0].tolist())}"
-        raise BadInputError(where, found, "finite numbers", "drop or repair the episode")
+    for bad in np.argwhere(~np.isfinite(values))[:1].tolist():
+        raise BadInputError(where, f"NaN or infinity at {tuple(bad)}", "finite numbers", "drop or repair the episode")
     return values
+
+
+def _actions(spaces: Spaces, actions: Array, T: int) -> Array:
+    least, most = (0, spaces.action - 1) if spaces.discrete else (-1, 1)
+    numbers = _checked("actions", actions, (T,) if spaces.discrete else (T, spaces.action))
+    whole = not spaces.discrete or np.issubdtype(actions.dtype, np.integer)
+    require(whole, "actions", actions.dtype, f"integers from 0 to {most}", "give the number of each action")
+    for at in np.argwhere((numbers < least - TOLERANCE) | (numbers > most + TOLERANCE))[:1].tolist():
+        where, found = f"actions, step {at[0]}", f"{numbers[tuple(at)]:g}"
+        hint = "scale continuous actions to [-1, 1] by their bounds"
+        raise BadInputError(where, found, f"actions from {least} to {most}", hint)
+    return actions.astype(np.int64) if spaces.discrete else np.clip(numbers, -1.0, 1.0)
 
 
 FIELDS = ("start", "length", "terminated", "checksum")
-
-
-class EpisodeTable:
-    """Four numbers an episode: `start` (its first row), `length` (T), `terminated` (0 or 1), `checksum`."""
-
-    def __init__(self) -> None:
-        self._data = np.zeros((64, len(FIELDS)), dtype=np.int64)
-        self._first = self._end = 0
-
-    def __len__(self) -> int:
-        return self._end - self._first
-
-    def __getitem__(self, field: str) -> NDArray[np.int64]:
-        return self._data[self._first : self._end, FIELDS.index(field)]
-
-    def append(self, start: int, length: int, terminated: bool, checksum: int) -> None:
-        """Add the youngest episode."""
-        if self._end == len(self._data):
-            live = self._data[self._first : self._end]
-            self._data = np.concatenate([live, np.zeros((max(64, len(live)), len(FIELDS)), dtype=np.int64)])
-            self._first, self._end = 0, len(live)
-        self._data[self._end] = start, length, terminated, checksum
-        self._end += 1
-
-    def drop_oldest(self, count: int) -> None:
-        """Remove the oldest episodes."""
-        self._first += count
-
-    def rows(self) -> dict[str, list[int]]:
-        """Return every field as a list, for JSON."""
-        return {field: self[field].tolist() for field in FIELDS}
-
-    @classmethod
-    def from_rows(cls, rows: dict[str, Any]) -> EpisodeTable:
-        """Return the table that `rows` was called on."""
-        table = cls()
-        for start, length, terminated, checksum in zip(*(rows[field] for field in FIELDS), strict=True):
-            table.append(start, length, terminated, checksum)
-        return table
+"""The numbers kept of each episode: its first row, T, 0 or 1, and a CRC-32 of its rows."""
 
 
 class Rows:
@@ -157,58 +103,52 @@ class Rows:
     """
 
     def __init__(self, columns: Mapping[str, np.dtype[Any]], count: int, folder: Path | None) -> None:
-        self.count = count
-        self._columns, self._outputs = dict(columns), OutputPool()
-        self._arrays: dict[str, NDArray[Any]] = {}
+        self.count, self._outputs = count, OutputPool()
+        self._arrays: dict[str, Array] = {}
         need = count * sum(row.itemsize for row in columns.values())
         if folder is None:
             _check_room("replay buffer", need, _free_memory(), "memory")
             self._arrays = {name: np.empty(count, row) for name, row in columns.items()}
         else:
-            self._map(Path(folder), need)
+            self._map(columns, Path(folder), need)
 
-    def _map(self, folder: Path, need: int) -> None:
+    def _map(self, columns: Mapping[str, np.dtype[Any]], folder: Path, need: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        note, files = folder / "rows.json", {name: folder / f"{name}.bin" for name in self._columns}
-        layout = {
-            "rows": self.count,
-            "columns": {name: [list(row.shape), row.base.name] for name, row in self._columns.items()},
-        }
-        expected, hint = ("an empty folder, or the files of this very buffer", "restore with its spaces and capacity")
-        same = not note.exists() or note.read_text() == json.dumps(layout)
-        require(same, folder, "the files of a replay buffer of other sizes", expected, hint)
+        note, files = folder / "rows.json", {name: folder / f"{name}.bin" for name in columns}
+        shapes = {name: [list(row.shape), row.base.name] for name, row in columns.items()}
+        layout = json.dumps({"rows": self.count, "columns": shapes})
+        same, found = not note.exists() or note.read_text() == layout, "the files of a replay buffer of other sizes"
+        expected, hint = "an empty folder, or the files of this very buffer", "restore with its spaces and capacity"
+        require(same, folder, found, expected, hint)
         held = sum(file.stat().st_blocks * 512 for file in files.values() if file.exists())
         _check_room(folder, need - held, shutil.disk_usage(folder).free, "disk")
-        for name, row in self._columns.items():
+        for name, row in columns.items():
             with files[name].open("ab") as file:
                 file.truncate(self.count * row.itemsize)  # sparse: blocks are taken as rows are written
             self._arrays[name] = np.memmap(files[name], row.base, mode="r+", shape=(self.count, *row.shape))
         if not note.exists():
             made = note.with_suffix(f".{os.getpid()}")
-            made.write_text(json.dumps(layout))
+            made.write_text(layout)
             made.rename(note)
 
-    def write(self, name: str, row: int, values: NDArray[Any]) -> None:
+    def write(self, name: str, row: int, values: Array) -> None:
         """Put `values` [n, ...] at rows `row` and after, n at most the number of rows."""
         first = row % self.count
         fit = min(len(values), self.count - first)
         self._arrays[name][first : first + fit] = values[:fit]
         self._arrays[name][: len(values) - fit] = values[fit:]
 
-    def gather(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
+    def gather(self, name: str, rows: NDArray[np.int64]) -> Array:
         """Return a copy of rows: [*rows.shape, ...]."""
         array = self._arrays[name]
-        flat = (rows % self.count).reshape(-1)
-        out = self._outputs.empty((rows.size, *array.shape[1:]), array.dtype)
+        out = self._outputs.empty(rows.shape + array.shape[1:], array.dtype)
         # Any mode but "raise" lets numpy copy straight into `out`; the remainder keeps every row in range.
-        array.take(flat, axis=0, out=out, mode="clip")
-        return out.reshape(*rows.shape, *array.shape[1:])
+        return array.take(rows % self.count, 0, out, "clip")
 
     def checksum(self, row: int, count: int) -> int:
         """Return CRC-32 over `count` rows of every column, from `row` on."""
         first = row % self.count
-        fit = min(count, self.count - first)
-        digest = 0
+        fit, digest = min(count, self.count - first), 0
         for array in self._arrays.values():
             for piece in (array[first : first + fit], array[: count - fit]):
                 digest = zlib.crc32(np.ascontiguousarray(piece).view(np.uint8).reshape(-1).data, digest)
@@ -267,14 +207,13 @@ class ReplayBuffer(EpisodeStore):
         slack: int = 0,
         shortest: int = 10,
         goal_is_observation: bool = False,
-        action_bounds: NDArray[Any] | None = None,
+        action_bounds: Array | None = None,
     ) -> None:
         for name, value, least in (("capacity", capacity, 1), ("slack", slack, 0), ("shortest", shortest, 1)):
             require(value >= least, name, value, f"at least {least}", "choose more")
         same, expected = not goal_is_observation or spaces.goal == spaces.observation, f"{spaces.observation}"
         require(same, "goal_is_observation", f"goals of shape {spaces.goal}", expected, "leave it out")
-        self.spaces, self.capacity, self.slack = spaces, capacity, slack
-        self.action_bounds = action_bounds
+        self.spaces, self.capacity, self.slack, self.action_bounds = spaces, capacity, slack, action_bounds
         self._goal = "observation" if goal_is_observation else "goal"
         self._live_rows = capacity + 2 * -(-capacity // shortest)
         columns = {
@@ -287,16 +226,17 @@ class ReplayBuffer(EpisodeStore):
         if goal_is_observation:
             del columns["goal"]
         self._rows = Rows(columns, self._live_rows + slack + 2 * -(-slack // shortest), folder)
-        self._episodes = EpisodeTable()
+        self._episodes = np.zeros((len(FIELDS), 0), np.int64)
         self.transitions = self._head = 0
 
     def __len__(self) -> int:
-        return len(self._episodes)
+        return self._episodes.shape[1]
 
     @property
     def lengths(self) -> Integers:
         """T of every episode held, the oldest first."""
-        return self._episodes["length"]
+        lengths: Integers = self._episodes[1]
+        return lengths
 
     @property
     def episodes(self) -> tuple[EpisodeInfo, ...]:  # type: ignore[override]
@@ -306,7 +246,7 @@ class ReplayBuffer(EpisodeStore):
     @property
     def fingerprint(self) -> str:
         """Hex digest that changes with the transitions held, the goals and the order of episodes."""
-        return hashlib.sha256(json.dumps(self._episodes.rows()).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(self.cursor()["episodes"]).encode()).hexdigest()
 
     def append(self, episode: GoalEpisode) -> None:
         """Add one episode; the oldest go until there is room.
@@ -323,40 +263,33 @@ class ReplayBuffer(EpisodeStore):
         require(self.capacity >= T, "episode", f"{T} transitions", expected, "raise the capacity or cut the episode")
         self._make_room(T)
         self._write(episode)
-        self._episodes.append(self._head, T, episode.terminated, self._rows.checksum(self._head, T + 2))
+        row = [self._head], [T], [episode.terminated], [self._rows.checksum(self._head, T + 2)]
+        self._episodes = np.concatenate([self._episodes, np.array(row, np.int64)], axis=1)
         self._head += T + 2
         self.transitions += T
         self.version += 1
 
     def gather(
-        self,
-        source: str,
-        episodes: Integers,
-        steps: Integers,
-        *,
-        camera: str | None = None,
-        out: NDArray[Any] | None = None,
-    ) -> NDArray[Any]:
+        self, source: str, episodes: Integers, steps: Integers, *, camera: str | None = None, out: Array | None = None
+    ) -> Array:
         """Read one column at steps of many episodes; see `EpisodeStore`."""
-        table = self._episodes
+        start, length, terminated, _ = self._episodes
         if source == "terminated":
-            ended: NDArray[Any] = (table[source][episodes] == 1) & (steps == table["length"][episodes] - 1)
+            ended: Array = (terminated[episodes] == 1) & (steps == length[episodes] - 1)
             return ended
-        rows = table["start"][episodes]
-        rows = rows.reshape(-1, *[1] * (steps.ndim - 1)) if steps.ndim > 1 else rows
-        rows = rows + (table["length"][episodes] + 1 if source == "command" else steps)
+        rows = spread(start[episodes], steps) + (length[episodes] + 1 if source == "command" else steps)
         return self._rows.gather(self._goal if source in ("goal", "command") else source, rows)
 
     def rewards_differ(self) -> bool:
         """Return whether two transitions have different rewards: otherwise rewards teach nothing."""
-        starts, lengths = self._episodes["start"], self._episodes["length"]
+        starts, lengths = self._episodes[:2]
         rows = np.arange(lengths.sum()) + np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
         rewards = self._rows.gather("reward", rows)
         return bool(rewards.size) and bool((rewards != rewards[0]).any())
 
     def cursor(self) -> dict[str, Any]:
         """Return everything that sampling depends on beside the rows, as JSON values."""
-        return {"head": self._head, "episodes": self._episodes.rows()}
+        return {"head": self._head, "episodes": dict(zip(FIELDS, self._episodes.tolist(), strict=True))}
 
     def restore(self, cursor: dict[str, Any]) -> None:
         """Go back to a `cursor`: sampling is then the same, bit by bit.
@@ -365,15 +298,14 @@ class ReplayBuffer(EpisodeStore):
             BadInputError: When rows that the cursor refers to are missing or have changed. The buffer is as before
                 then.
         """
-        table = EpisodeTable.from_rows(cursor["episodes"])
-        for start, length, checksum in zip(*(table[f].tolist() for f in ("start", "length", "checksum")), strict=True):
+        table = np.array([cursor["episodes"][field] for field in FIELDS], np.int64)
+        for start, length, _, checksum in table.T.tolist():
             if length + 2 > self._rows.count or self._rows.checksum(start, length + 2) != checksum:
                 found = "rows that differ from those the checkpoint refers to"
                 expected = f"the same rows; {self.slack} transitions may be added after a checkpoint"
                 hint = "restore from a later checkpoint, use the run's own folder, or start anew with a larger slack"
                 raise BadInputError("replay buffer", found, expected, hint)
-        self._episodes, self._head = table, int(cursor["head"])
-        self.transitions = int(table["length"].sum())
+        self._episodes, self._head, self.transitions = table, int(cursor["head"]), int(table[1].sum())
         self.version += 1
 
     def flush(self) -> None:
@@ -388,7 +320,7 @@ class ReplayBuffer(EpisodeStore):
         enough = (freed >= over) & (rows[-1] - rows + T + 2 <= self._live_rows)
         count = int(np.argmax(enough))
         self.transitions -= int(freed[count])
-        self._episodes.drop_oldest(count)
+        self._episodes = self._episodes[:, count:]
 
     def _write(self, episode: GoalEpisode) -> None:
         at = self._head

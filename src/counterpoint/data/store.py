@@ -122,7 +122,7 @@ class EpisodeStore:
             BadInputError: When the data lack the source, or an episode's frames or vectors have another size.
         """
         if source != "frames":
-            rows: Array = self.column(source)[_spread(self._starts[episodes], steps) + steps]
+            rows: Array = self.column(source)[spread(self._starts[episodes], steps) + steps]
             return rows
         order = np.argsort(episodes, kind="stable")
         groups = np.split(order, np.flatnonzero(np.diff(episodes[order])) + 1)
@@ -136,9 +136,9 @@ class EpisodeStore:
         return out
 
 
-def _spread(values: Array, steps: Integers) -> Array:
+def spread(values: Array, steps: Integers) -> Array:
     """Give `values` [B] as many axes as `steps` [B, ...]."""
-    return values.reshape(-1, *[1] * (steps.ndim - 1))
+    return values if steps.ndim == 1 else values.reshape(-1, *[1] * (steps.ndim - 1))
 
 
 def uneven_frames(

@@ -15,14 +15,14 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Int
 from numpy.typing import NDArray
 
-from counterpoint.data.draws import Draw, Drawn, sample_rng
+from counterpoint.data.draws import Draw, Drawn, owners, sample_rng
 from counterpoint.errors import require
 
 Integers = NDArray[np.int64]
@@ -65,14 +65,21 @@ class TransitionTable:
     def __init__(self, index: Transitions, lengths: Int[Integers, " E"]) -> None:
         require(len(lengths), "replay buffer", "no episode", "at least one", "add episodes first")
         self._index, self._lengths = index, np.asarray(lengths, np.int64)
-        self._ends = np.cumsum(self._lengths)
-        self._state_ends = self._ends + np.arange(1, len(self._lengths) + 1)
+        self._count = int(self._lengths.sum())
         if index.tail == "reject":
             self._weights = _accepted(index.discount, 1 << int(self._lengths.max()).bit_length())
             self._weight_ends = np.cumsum(self._weights[self._lengths])
 
     def __len__(self) -> int:
-        return int(self._ends[-1])
+        return self._count
+
+    @cached_property
+    def _transitions(self) -> tuple[Integers, Integers]:
+        return owners(self._lengths)
+
+    @cached_property
+    def _states(self) -> tuple[Integers, Integers]:
+        return owners(self._lengths + 1)
 
     def draw(self, count: int, seed: int, step: int, wanted: Collection[str]) -> Drawn:
         """Draw one step; see `Table`. All draws share one stream."""
@@ -101,7 +108,7 @@ class TransitionTable:
             Episode and step of each, int64 [count].
         """
         if self._index.tail != "reject":
-            return _locate(rng.integers(len(self), size=count), self._ends)
+            return _locate(rng.integers(self._count, size=count), *self._transitions)
         ends = self._weight_ends
         drawn = np.searchsorted(ends, rng.random(count) * ends[-1], side="right")
         episode = np.minimum(drawn, len(ends) - 1)
@@ -112,7 +119,7 @@ class TransitionTable:
 
     def states(self, count: int, rng: np.random.Generator) -> tuple[Integers, Integers]:
         """Draw states uniformly, the last of each episode included: episode and step (0..T), int64 [count]."""
-        return _locate(rng.integers(int(self._state_ends[-1]), size=count), self._state_ends)
+        return _locate(rng.integers(self._count + len(self._lengths), size=count), *self._states)
 
 
 def future_offsets(
@@ -140,9 +147,9 @@ def future_offsets(
     return steps.astype(np.int64) + 1
 
 
-def _locate(flat: Integers, ends: Integers) -> tuple[Integers, Integers]:
-    episode = np.searchsorted(ends, flat, side="right")
-    return episode, flat - np.where(episode > 0, ends[episode - 1], 0)
+def _locate(number: Integers, owner: Integers, starts: Integers) -> tuple[Integers, Integers]:
+    episode = owner[number]
+    return episode, number - starts[episode]
 
 
 @lru_cache(maxsize=8)
