@@ -17,7 +17,7 @@ from jaxtyping import Bool, Int
 from numpy.typing import NDArray
 
 from counterpoint.data.draws import Draw, Drawn, owners, sample_rng
-from counterpoint.errors import BadInputError, require
+from counterpoint.errors import require
 
 Integers = NDArray[np.int64]
 
@@ -79,8 +79,8 @@ class Anchors:
         require(self.balance in get_args(Balance), "balance", repr(self.balance), "'steps' or 'tasks'", "choose one")
         if self.near is not None:
             require(self.near.window > 0, "window", self.near.window, "1 or more", "5 is the paper's")
-            last, expected = self.offsets[-1], "a last offset of 0 or more, around which negatives are taken"
-            require(last >= 0, "offsets", self.offsets, expected, "put the positive's offset last")
+            last = self.offsets[-1] >= 0
+            require(last, "offsets", self.offsets, "a last offset of 0 or more", "put the positive's offset last")
 
     @property
     def reach(self) -> int:
@@ -115,10 +115,8 @@ class Anchors:
         """
         table = AnchorTable(self, lengths, tasks)
         if table.skipped:
-            need = f"at least {self.min_length} steps, which this objective's sampling needs"
-            if not len(table):
-                found = f"none longer than {lengths.max()} steps"
-                raise BadInputError("episodes", found, need, "use longer episodes, or fewer actions a sample")
+            need, found = f"at least {self.min_length} steps, to be sampled", f"none longer than {lengths.max()} steps"
+            require(len(table), "episodes", found, need, "use longer episodes, or fewer actions a sample")
             first, text = table.skipped[0], "%d of %d episodes are left out, the first is episode %d with %d steps: %s"
             _log.warning(text, len(table.skipped), len(lengths), first, lengths[first], f"expected {need}")
         return table

@@ -24,7 +24,7 @@ LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601
 
 
 class Transform(Protocol):
-    """A random change of images. The sampler draws its numbers; they enter the batch under the transform's key."""
+    """A random change of images, whose numbers enter the batch under the transform's key."""
 
     def draw(self, views: ViewShape, rng: np.random.Generator) -> NDArray[Any]:
         """Draw the numbers of a whole batch: [B, ...]."""
@@ -105,13 +105,9 @@ class Crop:
     size: int
 
     def draw(self, views: ViewShape, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Draw one corner a view and camera; the image's mask is cut alike.
-
-        Raises:
-            BadInputError: When images are smaller than the window.
-        """
-        found, expected = f"{views.H} x {views.W}", f"at least {self.size} x {self.size}, the side of a crop"
-        require(min(views.H, views.W) >= self.size, "frames", found, expected, "open the data larger, or crop less")
+        """Draw one corner a view and camera; refuse images smaller than the window."""
+        good, expected = min(views.H, views.W) >= self.size, f"at least {self.size} x {self.size}, the side of a crop"
+        require(good, "frames", f"{views.H} x {views.W}", expected, "open the data larger, or crop less")
         room = np.array([views.W, views.H]) - self.size + 1
         return rng.integers(room, size=(views.B, views.V, views.C, 2))
 
@@ -141,9 +137,7 @@ def resized_crop(frames: Float[Tensor, "B F H W 3"], crop: Float[Tensor, "B 4"])
     B, F, H, W, _ = frames.shape
     top, left, height, width = crop.to(frames.dtype).unbind(1)
     zero = torch.zeros_like(top)
-    theta = torch.stack(
-        [torch.stack([width, zero, 2 * left + width - 1], 1), torch.stack([zero, height, 2 * top + height - 1], 1)], 1
-    )
+    theta = torch.stack([width, zero, 2 * left + width - 1, zero, height, 2 * top + height - 1], 1).view(B, 2, 3)
     grid = functional.affine_grid(theta, [B, 3 * F, H, W], align_corners=False)
     # All frames of a clip share one window, so they travel as channels of one image.
     stacked = frames.permute(0, 1, 4, 2, 3).reshape(B, F * 3, H, W)

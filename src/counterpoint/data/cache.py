@@ -24,9 +24,10 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, fields
+from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from filelock import FileLock
@@ -44,6 +45,7 @@ LAYOUT = "counterpoint-store-2"
 """The version of the folder's layout; part of every key."""
 
 _CHUNK = 64  # frames decoded at a time: bounds memory however long the video
+_BICUBIC = Image.Resampling.BICUBIC
 
 
 def resize(frames: Array, size: int, fit: Fit = "square") -> Array:
@@ -62,12 +64,9 @@ def resize(frames: Array, size: int, fit: Fit = "square") -> Array:
     target = (size, size) if fit == "square" else (round(height * scale), round(width * scale))
     if target == (height, width):
         return frames
-
-    def one(frame: Array) -> Array:
-        return np.asarray(Image.fromarray(frame).resize((target[1], target[0]), Image.Resampling.BICUBIC))
-
     with ThreadPoolExecutor() as pool:  # Pillow resizes outside Python's lock
-        return np.stack(list(pool.map(one, frames)))
+        images = map(Image.fromarray, frames)
+        return np.stack(list(pool.map(lambda image: np.asarray(image.resize(target[::-1], _BICUBIC)), images)))
 
 
 def build(
@@ -98,8 +97,7 @@ def build(
             episodes.append(asdict(info) | {"sha256": digests})
     arrays = {name: column.close() for name, column in columns.items()}
     meta = {"layout": LAYOUT, "key": key, "size": size, "fit": fit, "cameras": cameras, "arrays": arrays}
-    meta["episodes"] = episodes
-    text = json.dumps(meta, indent=1).encode()
+    text = json.dumps(meta | {"episodes": episodes}, indent=1).encode()
     for path, data in ((folder / "store.json", text), (folder / "store.json.sha256", digest_line(text))):
         with path.open("wb") as file:
             file.write(data)
@@ -126,11 +124,9 @@ class _Column:
         expected, hint = f"{self._kind}, as in the episodes before", "leave the episode out, or use fit='square'"
         require(kind == self._kind, where, f"{kind} a step", expected, hint)
         data = np.ascontiguousarray(rows, dtype=kind[0]).tobytes()
-        self._whole.update(data)
-        self._episode.update(data)
-        self._file.write(data)
-        self._rows += len(rows)
-        self.rows_of_episode += len(rows)
+        for take in (self._whole.update, self._episode.update, self._file.write):
+            take(data)
+        self._rows, self.rows_of_episode = self._rows + len(rows), self.rows_of_episode + len(rows)
 
     def end_episode(self) -> str:
         digest, self._episode, self.rows_of_episode = self._episode.hexdigest(), hashlib.sha256(), 0
@@ -173,7 +169,6 @@ def _flush(file: Any) -> None:
 
 
 def _check_room(store: EpisodeStore, root: Path, size: int, cameras: tuple[str, ...]) -> None:
-    """Refuse a store that would fill the disk hours later."""
     needed = sum(info.length for info in store.episodes) * size * size * 3 * len(cameras)
     free = shutil.disk_usage(root).free
     expected, hint = f"at least {needed / 1e9:.1f} GB for the training store", "set COUNTERPOINT_CACHE to a larger disk"
@@ -253,9 +248,8 @@ class CachedStore(EpisodeStore):
         self.cameras: tuple[str, ...] = tuple(meta["cameras"])
         self.size: int = meta["size"]
         self.fit: Fit = meta["fit"]
-        self.episodes = tuple(
-            EpisodeInfo(e["length"], e["instruction"], e["fps"], e["success"]) for e in meta["episodes"]
-        )
+        facts = [field.name for field in fields(EpisodeInfo)]
+        self.episodes = tuple(EpisodeInfo(*(entry[fact] for fact in facts)) for entry in meta["episodes"])
         self._bounds: list[int] = self._starts.tolist()  # plain numbers index faster
         self._arrays = {name: self._map(name, about) for name, about in meta["arrays"].items()}
         self._digests = {name: [e["sha256"][name] for e in meta["episodes"]] for name in self._arrays}
@@ -274,13 +268,9 @@ class CachedStore(EpisodeStore):
         return CachedStore, (self.path,)
 
     def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
-        """uint8 [N, H, W, 3].
-
-        Raises:
-            BadInputError: When the camera is unknown, or the episode's bytes are damaged.
-        """
-        frames: Array = self._part(self._frames_name(camera), episode)[indices]
-        return frames
+        """Return uint8 [N, H, W, 3]; refuse an unknown camera, and damaged bytes."""
+        name = self._names.get(camera) or self._frames_name(camera)
+        return cast(Array, self._part(name, episode)[indices])
 
     def _values(self, source: str, episode: int) -> Array | None:
         return self._part(source, episode).copy() if source in self._arrays else None
@@ -288,11 +278,7 @@ class CachedStore(EpisodeStore):
     def gather(
         self, source: str, episodes: Array, steps: Array, *, camera: str | None = None, out: Array | None = None
     ) -> Array:
-        """Read steps of many episodes, each copied once; see `EpisodeStore`.
-
-        Raises:
-            BadInputError: When the camera is unknown, or the bytes of one of the episodes are damaged.
-        """
+        """Read steps of many episodes, each copied once; refuse an unknown camera, and damaged bytes."""
         if source != "frames":
             return super().gather(source, episodes, steps)
         name = self._frames_name(camera)
@@ -306,11 +292,7 @@ class CachedStore(EpisodeStore):
         return np.take(array, rows, axis=0, out=out, mode="clip")
 
     def verify(self) -> None:
-        """Compare every byte with its digest.
-
-        Raises:
-            BadInputError: At the first damage, naming file and episode.
-        """
+        """Compare every byte with its digest, and raise the first damage, which names file and episode."""
         for damage in self.damage():
             raise damage
 
@@ -321,12 +303,11 @@ class CachedStore(EpisodeStore):
         except BadInputError as error:
             return [error]
         found: list[BadInputError] = []
-        for name in store._arrays:
-            for episode in range(len(store.episodes)):
-                try:
-                    store._compare(name, episode)
-                except BadInputError as error:
-                    found.append(error)
+        for name, episode in product(store._arrays, range(len(store.episodes))):
+            try:
+                store._compare(name, episode)
+            except BadInputError as error:
+                found.append(error)
         return found
 
     def _map(self, name: str, about: Mapping[str, Any]) -> Array:
@@ -355,9 +336,8 @@ class CachedStore(EpisodeStore):
         part = self._arrays[name][self._bounds[episode] : self._bounds[episode + 1]]
         found, expected = hashlib.sha256(part.data).hexdigest(), self._digests[name][episode]
         if found != expected:
-            raise _damage(
-                self.path / f"{name}.bin", f"SHA-256 {found[:12]}... of episode {episode}", f"{expected[:12]}..."
-            )
+            found = f"SHA-256 {found[:12]}... of episode {episode}"
+            raise _damage(self.path / f"{name}.bin", found, f"{expected[:12]}...")
         self._sound[name][episode] = 1
 
 

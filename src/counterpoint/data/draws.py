@@ -101,11 +101,11 @@ class Clips:
         Raises:
             BadInputError: When a clip is too short for the pick.
         """
-        short = np.flatnonzero(lengths < self.pick.min_length)
+        short, least = np.flatnonzero(lengths < self.pick.min_length), f"at least {self.pick.min_length}"
         if len(short):
             where = f"episode {short[0]}" + (f" and {len(short) - 1} more" if len(short) > 1 else "")
-            found, expected = f"{lengths[short[0]]} frames", f"at least {self.pick.min_length}"
-            raise BadInputError(where, found, expected, "raise data.min_length, or use fewer frames a clip")
+            hint = "raise data.min_length, or use fewer frames a clip"
+            raise BadInputError(where, f"{lengths[short[0]]} frames", least, hint)
         return ClipTable(self, lengths, tasks)
 
 

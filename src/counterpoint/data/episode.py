@@ -75,12 +75,9 @@ class Episode:
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, MappingProxyType(dict(value)))
-        text = isinstance(self.instruction, str)
+        text, seen = isinstance(self.instruction, str), self.frames or self.state is not None
         require(text, "instruction", repr(self.instruction), "text", "give the instruction as a string")
-        seen = self.frames or self.state is not None
-        require(
-            seen, "episode", "neither frames nor state", "at least one camera or a state", "give frames={'camera': ...}"
-        )
+        require(seen, "episode", "neither frames nor state", "a camera or a state", "give frames={'camera': ...}")
         _check_timestamps(self.timestamps)
         length = len(self.timestamps)
         for camera, frames in self.frames.items():
@@ -109,8 +106,8 @@ class Episode:
 
 
 def _check_timestamps(timestamps: Array) -> None:
-    good = timestamps.ndim == 1 and len(timestamps) > 0 and bool(np.isfinite(timestamps).all())
-    good = good and bool((np.diff(timestamps) > 0).all())
+    good = timestamps.ndim == 1 and len(timestamps) > 0 and np.isfinite(timestamps).all()
+    good = good and (np.diff(timestamps) > 0).all()
     found = f"{timestamps.dtype} {timestamps.shape}, not strictly increasing and finite"
     require(good, "timestamps", found, "at least one time, in seconds, strictly increasing", "sort the frames by time")
 
@@ -125,9 +122,13 @@ def _check_vectors(where: str, value: Array, length: int, ndim: int) -> None:
     good = value.dtype == np.float32 and value.ndim == ndim and len(value) == length
     expected = f"float32 ({length}{', n' if ndim == 2 else ','})"
     require(good, where, f"{value.dtype} {value.shape}", expected, "give one vector (of rewards, one number) a step")
-    bad = np.argwhere(~np.isfinite(value))
-    if len(bad):
-        found = f"a value that is not finite at step {bad[0][0]}"
+    check_finite(where, value)
+
+
+def check_finite(where: str, values: Array) -> None:
+    """Refuse numbers [T, ...] that are not all finite; the error names the first such step."""
+    for step, *_ in np.argwhere(~np.isfinite(values))[:1]:
+        found = f"a value that is not finite at step {step}"
         raise BadInputError(where, found, "finite numbers", "drop or repair the episode")
 
 

@@ -1,4 +1,4 @@
-"""An LRU cache bounded in bytes."""
+"""An LRU cache bounded in bytes, or in number where each result counts 1."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ class LRUCache(Generic[Value]):
             os.register_at_fork(after_in_child=self._clear)  # another thread may have held the lock
 
     def _clear(self) -> None:
+        self._inherited = getattr(self, "_values", None)  # referenced, so that a fork closes none of its parent's files
         self._lock = threading.Lock()
         self._values: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
         self.bytes = 0
@@ -47,3 +48,8 @@ class LRUCache(Generic[Value]):
             while self.bytes > self.limit and len(self._values) > 1:
                 self.bytes -= self._values.popitem(last=False)[1][1]
         return value
+
+    def drop(self, key: Hashable) -> None:
+        """Forget the result kept under `key`, if there is one."""
+        with self._lock:
+            self.bytes -= self._values.pop(key, (None, 0))[1]

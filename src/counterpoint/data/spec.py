@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from counterpoint.data.anchors import Anchors, NearNegatives
 from counterpoint.data.augment import Crop, Shift, Transform
@@ -13,6 +13,7 @@ from counterpoint.data.store import Cameras, EpisodeStore, Task, camera_names, t
 from counterpoint.data.transitions import Tail, Transitions
 from counterpoint.errors import require
 
+Item = TypeVar("Item")
 Index = Clips | Anchors | Transitions
 """A rule that chooses samples."""
 
@@ -111,27 +112,17 @@ class Spec:
             rewards: Read r_t ... r_{t+K-1}.
             state: Read the proprioception at each offset.
         """
-        found = f"stack = {stack}, shift = {shift}, crop = {crop}"
-        expected = "at least one frame a stack, and no negative numbers"
-        require(stack > 0 and min(shift, crop) >= 0, "sampling", found, expected, "correct the settings")
-        found, expected = (
-            f"rewards with actions that begin at t {first_action:+d}",
-            "rewards r_t, ... beside actions a_t",
-        )
-        require(not (rewards and first_action), "sampling", found, expected, "read rewards in a spec of their own")
-        reads = {
-            "frames": Read("frames", "views", stack),
-            "masks": Read("masks", "views") if masks else None,
-            "actions": Read("actions", "actions") if actions else None,
-            "rewards": Read("rewards", "actions") if rewards else None,
-            "state": Read("state", "offsets") if state else None,
-        }
-        transforms = {"shift": Shift(shift, shift_together) if shift else None, "crop": Crop(crop) if crop else None}
-        return cls(
-            Anchors(offsets, near, actions, first_action, past_end),
-            {name: read for name, read in reads.items() if read},
-            {name: transform for name, transform in transforms.items() if transform},
-        )
+        good, found = stack > 0 and min(shift, crop) >= 0, f"stack = {stack}, shift = {shift}, crop = {crop}"
+        require(good, "sampling", found, "a frame a stack or more, and no negative numbers", "correct the settings")
+        good, found = not (rewards and first_action), f"rewards with actions that begin at t {first_action:+d}"
+        require(good, "sampling", found, "rewards r_t beside actions a_t", "read rewards in a spec of their own")
+        places = {"masks": "views", "actions": "actions", "rewards": "actions", "state": "offsets"}
+        wanted = {"masks": masks, "actions": actions, "rewards": rewards, "state": state}
+        reads = {name: Read(name, at) for name, at in places.items() if wanted[name]}
+        transforms: dict[str, Transform] = {"shift": Shift(shift, shift_together)} if shift else {}
+        transforms |= {"crop": Crop(crop)} if crop else {}
+        index = Anchors(offsets, near, actions, first_action, past_end)
+        return cls(index, {"frames": Read("frames", "views", stack)} | reads, transforms)
 
     @classmethod
     def transitions(
@@ -160,8 +151,7 @@ class Spec:
 
     def with_crop(self, size: int) -> Spec:
         """Return a copy that cuts random windows of this side out of images; 0 cuts none."""
-        others = {name: transform for name, transform in self.transforms.items() if name != "crop"}
-        return replace(self, transforms=others | ({"crop": Crop(size)} if size else {}))
+        return replace(self, transforms=_without(self.transforms, "crop") | ({"crop": Crop(size)} if size else {}))
 
     def with_index(self, **changes: Any) -> Spec:
         """Return a copy whose index has other settings."""
@@ -169,8 +159,7 @@ class Spec:
 
     def with_read(self, key: str, read: Read | None) -> Spec:
         """Return a copy with another read, or with one less for `None`."""
-        reads = {name: old for name, old in self.reads.items() if name != key}
-        return replace(self, reads=reads | ({key: read} if read else {}))
+        return replace(self, reads=_without(self.reads, key) | ({key: read} if read else {}))
 
     def bind(
         self,
@@ -196,6 +185,10 @@ class Spec:
             action_dim = store.column("actions").shape[1] if action_dim is None else action_dim
         numbers = {} if isinstance(self.index, Transitions) else task_table(store, tasks)
         return BoundSpec(self, names, action_dim, numbers)
+
+
+def _without(items: Mapping[str, Item], key: str) -> dict[str, Item]:
+    return {name: item for name, item in items.items() if name != key}
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import math
 import weakref
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Bool, Int
@@ -67,23 +67,19 @@ class EpisodeStore:
 
     def timestamps(self, episode: int) -> Array:
         """Return float64 [T], seconds since the episode's start."""
-        times: Array = self._values("timestamps", episode)
-        return times
+        return cast(Array, self._values("timestamps", episode))
 
     def actions(self, episode: int) -> Array | None:
         """Return float32 [T, A], or `None`."""
-        actions: Array | None = self._values("actions", episode)
-        return actions
+        return cast(Array | None, self._values("actions", episode))
 
     def state(self, episode: int) -> Array | None:
         """Return float32 [T, S], or `None`."""
-        state: Array | None = self._values("state", episode)
-        return state
+        return cast(Array | None, self._values("state", episode))
 
     def rewards(self, episode: int) -> Array | None:
         """Return float32 [T], the reward of each step's action, or `None`."""
-        rewards: Array | None = self._values("rewards", episode)
-        return rewards
+        return cast(Array | None, self._values("rewards", episode))
 
     def column(self, source: str) -> Array:
         """Return a vector of all steps of all episodes, end to end; joined once and kept.
@@ -94,12 +90,10 @@ class EpisodeStore:
         if source not in self._columns:
             parts = [getattr(self, source)(episode) for episode in range(len(self.episodes))]
             for episode, part in enumerate(parts):
-                if part is None:
-                    raise BadInputError(f"episode {episode}", f"no {source}", source, "use data that have it")
-                if part.shape[1:] != parts[0].shape[1:]:
-                    found, expected = f"{source} of {part.shape[-1]} dimensions", str(parts[0].shape[-1])
-                    hint = "join other robots in a MultiTaskStore" if source == "actions" else "leave it out"
-                    raise BadInputError(f"episode {episode}", found, f"{expected}, as in episode 0", hint)
+                where, hint = f"episode {episode}", "join other robots in a MultiTaskStore, or leave it out"
+                require(part is not None, where, f"no {source}", source, "use data that have it")
+                same, found = part.shape[1:] == parts[0].shape[1:], f"{source} of {part.shape[-1]} dimensions"
+                require(same, where, found, f"{parts[0].shape[-1]}, as in episode 0", hint)
             self._columns[source] = np.concatenate(parts)
         return self._columns[source]
 
@@ -122,15 +116,15 @@ class EpisodeStore:
             BadInputError: When the data lack the source, or an episode's frames or vectors have another size.
         """
         if source != "frames":
-            rows: Array = self.column(source)[spread(self._starts[episodes], steps) + steps]
-            return rows
+            return cast(Array, self.column(source)[spread(self._starts[episodes], steps) + steps])
         order = np.argsort(episodes, kind="stable")
         groups = np.split(order, np.flatnonzero(np.diff(episodes[order])) + 1)
         for group in groups:
             frames = self.frames(int(episodes[group[0]]), steps[group].reshape(-1), camera)
             out = np.empty((*steps.shape, *frames.shape[1:]), np.uint8) if out is None else out
             if frames.shape[1:] != out.shape[-3:]:
-                raise uneven_frames(f"episode {episodes[group[0]]}", frames.shape[1:], out.shape[-3:])
+                where = f"episode {episodes[group[0]]}"
+                raise uneven_frames(where, frames.shape[1:], out.shape[-3:], "the other episodes")
             out[group] = frames.reshape(len(group), *out.shape[1:])
         assert out is not None
         return out
@@ -141,11 +135,9 @@ def spread(values: Array, steps: Integers) -> Array:
     return values if steps.ndim == 1 else values.reshape(-1, *[1] * (steps.ndim - 1))
 
 
-def uneven_frames(
-    where: str, found: Sequence[int], expected: Sequence[int], others: str = "the other episodes"
-) -> BadInputError:
+def uneven_frames(where: str, found: Sequence[int], size: Sequence[int], others: str) -> BadInputError:
     """Return the error for frames of another height and width than those before."""
-    sizes = f"frames of {found[0]} x {found[1]}", f"{expected[0]} x {expected[1]}, as in {others}"
+    sizes = f"frames of {found[0]} x {found[1]}", f"{size[0]} x {size[1]}, as in {others}"
     return BadInputError(where, *sizes, "make training stores of one size (`counterpoint.data.cache.cached`)")
 
 
@@ -179,8 +171,7 @@ def camera_names(camera: Cameras, known: Sequence[str], count: int | None = None
     names = (chosen,) if isinstance(chosen, str) else tuple(chosen)
     for name in names:
         check_camera(name, known)
-    expected = f"{count} of {list(known)}, one for each of the encoder's" if count else "each once"
-    good = names and len(set(names)) == len(names) == (count or len(names))
+    good, expected = names and len(set(names)) == len(names) == (count or len(names)), f"{count or 'some'} of {known}"
     require(good, "camera", ", ".join(names) or "none", expected, "name as many as encoder.cameras, each once")
     return names
 
@@ -208,9 +199,9 @@ class MemoryStore(EpisodeStore):
         require(episodes, "episodes", "none", "at least one", "give some episodes")
         self._episodes = tuple(episodes)
         self.cameras = tuple(episodes[0].frames)
-        for index, episode in enumerate(episodes):
-            found, expected = f"cameras {tuple(episode.frames)}", f"{self.cameras}, as in episode 0"
-            require(tuple(episode.frames) == self.cameras, f"episode {index}", found, expected, "use the same cameras")
+        for index, names in enumerate(tuple(episode.frames) for episode in episodes):
+            found, expected = f"cameras {names}", f"{self.cameras}, as in episode 0"
+            require(names == self.cameras, f"episode {index}", found, expected, "use the same cameras")
         self.episodes = tuple(EpisodeInfo(len(e), e.instruction, fps, e.success) for e in episodes)
 
     @property
@@ -228,14 +219,13 @@ class MemoryStore(EpisodeStore):
 
     def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
         """Return uint8 [N, H, W, 3]."""
-        selected: Array = self._episodes[episode].frames[camera or self.cameras[0]][indices]
-        return selected
+        return cast(Array, self._episodes[episode].frames[camera or self.cameras[0]][indices])
 
     def _values(self, source: str, episode: int) -> Any:
         return getattr(self._episodes[episode], source)
 
 
-_BLOCK = 16  # samples
+_BLOCK = 16  # samples copied at a time
 
 
 class StoreView(EpisodeStore):
@@ -290,18 +280,13 @@ class SubsetStore(StoreView):
     """Some episodes of another store, renumbered from 0: a split, a task, a leave-one-out fold.
 
     Args:
-        store: The whole.
+        store: The whole; an attribute `whole`.
         indices: Its episodes in the order wanted.
     """
 
     def __init__(self, store: EpisodeStore, indices: Sequence[int]) -> None:
-        self.indices = tuple(int(index) for index in indices)
+        self.whole, self.indices = store, tuple(int(index) for index in indices)
         super().__init__([store], np.zeros(len(self.indices)), np.array(self.indices, np.int64))
-
-    @property
-    def whole(self) -> EpisodeStore:
-        """The store it was taken from."""
-        return self.stores[0]
 
     @property
     def fingerprint(self) -> str:
@@ -351,8 +336,7 @@ class MultiTaskStore(StoreView):
     """
 
     def __init__(self, stores: Sequence[EpisodeStore], names: Sequence[str]) -> None:
-        found = f"{len(stores)} stores and the names {list(names)}"
-        good = len(stores) == len(names) == len(set(names)) > 0
+        good, found = len(stores) == len(names) == len(set(names)) > 0, f"{len(stores)} stores named {list(names)}"
         require(good, "domains", found, "at least one store, each with its own name", "name every domain once")
         self.names, counts = tuple(names), [len(store.episodes) for store in stores]
         self.domains = np.repeat(np.arange(len(stores)), counts)
@@ -468,6 +452,5 @@ class OutputPool:
         if len(free) < cls.spare:
             free.append(memory)
 
-    def __reduce__(self) -> tuple[type[OutputPool], tuple[()]]:
-        """Start empty in another process."""
+    def __reduce__(self) -> tuple[type[OutputPool], tuple[()]]:  # another process starts with none
         return OutputPool, ()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -66,9 +65,8 @@ def frame_times(path: str | Path) -> NDArray[np.float64]:
         BadInputError: When the file has no frame rate, or as `probe_video`.
     """
     index = _index(_file_key(path))
-    if not index.info.fps > 0:
-        found, hint = f"a frame rate of {index.info.fps}", "encode the video again with a frame rate"
-        raise BadInputError(path, found, "frames a second above 0", hint)
+    good, hint = index.info.fps > 0, "encode the video again with a frame rate"
+    require(good, path, f"a frame rate of {index.info.fps}", "frames a second above 0", hint)
     return index.seconds if index.info.variable else np.arange(index.info.frames + 1) / index.info.fps
 
 
@@ -99,8 +97,13 @@ def read_frames(path: str | Path, indices: Sequence[int] | NDArray[Any]) -> Arra
         hint = "if the file should be longer, it is truncated: copy it again"
         raise BadInputError(path, found, f"a number from 0 to {info.frames - 1}", hint)
     images = np.empty((len(wanted), info.height, info.width, 3), dtype=np.uint8)
-    with decoders.borrow(key) as decoder:
-        decoder.read(wanted.tolist(), images)
+    decoder = decoders.get(key, lambda: (_Decoder(key), 1))  # closed when its last user lets go
+    try:
+        with decoder.lock:  # one thread at a time
+            decoder.read(wanted.tolist(), images)
+    except BaseException:
+        decoders.drop(key)
+        raise
     in_order = len(wanted) == len(where) and bool((np.diff(where) > 0).all())
     return images if in_order else images[where]
 
@@ -130,27 +133,15 @@ def _file_key(path: str | Path) -> _FileKey:
     return str(path), status.st_size, status.st_mtime_ns
 
 
-@dataclass(frozen=True, slots=True)
-class _Orientation:
-    """How stored rows and columns become those shown: swap the axes, then mirror left-right and top-bottom."""
+def _orientation(frame: av.VideoFrame) -> tuple[int, int, int]:
+    """Return the axis of stored images that is shown as rows, and the steps (1 or -1) along rows and columns.
 
-    swap: bool = False
-    left_right: bool = False
-    top_bottom: bool = False
-
-    def apply(self, image: Array) -> Array:
-        image = image.swapaxes(0, 1) if self.swap else image
-        return image[:: -1 if self.top_bottom else 1, :: -1 if self.left_right else 1]
-
-
-def _orientation(frame: av.VideoFrame) -> _Orientation:
-    """Read the display matrix, 3 x 3 of int32: x' = a x + c y, y' = b x + d y, of multiples of a quarter turn."""
+    The display matrix is 3 x 3 of int32: x' = a x + c y, y' = b x + d y, of multiples of a quarter turn.
+    """
     matrix: Any = frame.side_data.get("DISPLAYMATRIX")
-    if matrix is None:
-        return _Orientation()
-    a, b, _, c, d = np.frombuffer(bytes(matrix), np.int32)[:5].tolist()
+    a, b, _, c, d = (1, 0, 0, 0, 1) if matrix is None else np.frombuffer(bytes(matrix), np.int32)[:5].tolist()
     swap = abs(b) > abs(a)
-    return _Orientation(swap, (c if swap else a) < 0, (b if swap else d) < 0)
+    return int(swap), -1 if (b if swap else d) < 0 else 1, -1 if (c if swap else a) < 0 else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +153,10 @@ class _Index:
     seconds: NDArray[np.float64]  # presentation time of each frame and the end, from the first frame
     keyframes: NDArray[np.int64]  # frame number of each keyframe
     key_times: NDArray[np.int64]  # decoding time of each keyframe, the target of a seek
-    orientation: _Orientation  # from stored to shown
+    orientation: tuple[int, int, int]  # from stored to shown: see `_orientation`
 
 
+_CONVERT = "convert it: ffmpeg -i IN -c:v libx264 OUT.mp4"
 _indexes: LRUCache[_Index] = LRUCache(limit=64 * 1024**2)
 
 
@@ -183,8 +175,7 @@ def _walk(path: str) -> tuple[_Index, int]:
             if packet.size == 0 or packet.is_discard:
                 continue
             if packet.pts is None or packet.dts is None:
-                hint = "convert it: ffmpeg -i IN -c:v libx264 OUT.mp4"
-                raise BadInputError(path, "a frame without a presentation time", "times in the container", hint)
+                raise BadInputError(path, "a frame without a presentation time", "times in the container", _CONVERT)
             shown.append((packet.pts, packet.duration or 0))
             if packet.is_keyframe:
                 keys.append((packet.pts, packet.dts))
@@ -198,7 +189,7 @@ def _walk(path: str) -> tuple[_Index, int]:
         if first is None:
             raise _damaged(path, "no frame that decodes")
         orientation, fps = _orientation(first), float(stream.average_rate or Fraction(0))
-        height, width = (first.width, first.height) if orientation.swap else (first.height, first.width)
+        height, width = (first.width, first.height) if orientation[0] else (first.height, first.width)
         elapsed = (times - times[0]) * float(stream.time_base or 0)
         step = elapsed[-1] / max(len(times) - 1, 1)
         variable = bool((np.abs(elapsed - step * np.arange(len(times))) > step / 2).any())
@@ -235,12 +226,12 @@ class _Decoder:
                     frame = self._forward_to(number)
                 if frame is None or frame.is_corrupt:
                     raise _damaged(self.path, f"no sound frame {number}")
-                out[slot] = self.index.orientation.apply(self._as_rgb(frame, out.shape))
-
-    def _as_rgb(self, frame: av.VideoFrame, shape: tuple[int, ...]) -> Array:
-        if {frame.height, frame.width} != {shape[1], shape[2]}:
-            raise _damaged(self.path, f"a frame of {frame.height} x {frame.width} among {shape[1]} x {shape[2]}")
-        return self._reformatter.reformat(frame, format="rgb24", **_CONVERSION).to_ndarray()
+                height, width = out.shape[1:3]
+                if {frame.height, frame.width} != {height, width}:
+                    raise _damaged(self.path, f"a frame of {frame.height} x {frame.width} among {height} x {width}")
+                image = self._reformatter.reformat(frame, format="rgb24", **_CONVERSION).to_ndarray()
+                rows, down, across = self.index.orientation
+                out[slot] = image.swapaxes(0, rows)[::down, ::across]
 
     def _seek(self, time: int) -> None:
         self._container.seek(time, stream=self._stream)
@@ -258,47 +249,8 @@ class _Decoder:
         return None
 
 
-class _DecoderCache:
-    """An LRU cache of this process's open decoders, `limit` at most."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self._forget()
-
-    def _forget(self) -> None:
-        self._open: OrderedDict[_FileKey, _Decoder] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def after_fork(self) -> None:
-        """Empty the table in a forked child, which shares file positions with its parent and may inherit held locks."""
-        self._inherited = self._open  # referenced, so that the parent's files are not closed here
-        self._forget()
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    @contextmanager
-    def borrow(self, key: _FileKey) -> Iterator[_Decoder]:
-        """Yield the decoder of a file, to one thread at a time; a decoder that fails is dropped."""
-        with self._lock:
-            decoder = self._open.pop(key, None) or _Decoder(key)
-            self._open[key] = decoder
-            while len(self._open) > max(self.limit, 1):
-                self._open.popitem(last=False)  # closed when its last borrower lets go
-        try:
-            with decoder.lock:
-                yield decoder
-        except BaseException:
-            with self._lock:
-                self._open.pop(key, None)
-            raise
-
-
-decoders = _DecoderCache(limit=16)
-"""The process-wide cache of open files behind `read_frames`; set `decoders.limit` for another bound."""
-
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=decoders.after_fork)
+decoders: LRUCache[_Decoder] = LRUCache(limit=16)
+"""The process-wide cache of open files behind `read_frames`; set `decoders.limit` for another number of files."""
 
 
 Result = TypeVar("Result")
@@ -342,9 +294,10 @@ def encode_video(
                 stream.height, stream.width = shape[:2]
                 odd = any(side % 2 for side in shape[:2])
                 stream.pix_fmt = "yuv444p" if odd and codec == "libx264" else "yuv420p"
-            if frame.dtype != np.uint8 or frame.shape != shape:
-                found = f"frame {number} as {frame.dtype} {frame.shape}"
-                raise BadInputError(path, found, f"uint8 {shape}", "give RGB frames of one size, channels last")
+            good, kind = frame.dtype == np.uint8 and frame.shape == shape, f"{frame.dtype} {frame.shape}"
+            require(
+                good, path, f"frame {number}: {kind}", f"uint8 {shape}", "give RGB frames of one size, channels last"
+            )
             image = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
             container.mux(stream.encode(image))
         require(shape is not None, path, "no frame", "at least one", "drop empty episodes")
@@ -368,9 +321,8 @@ def remux(parts: Sequence[Path], path: str | Path) -> None:
                 own = (codec.name, codec.pix_fmt, info.height, info.width, round(info.fps, 3), codec.extradata)
                 if out is None:
                     out, alike = target.add_stream_from_template(stream, opaque=True), own
-                if own != alike:
-                    expected = f"{(alike or own)[:4]} and the same encoder settings, as in {parts[0]}"
-                    raise BadInputError(part, f"{own[:4]}", expected, "encode the parts alike, or give frames")
+                expected = f"{(alike or own)[:4]} and the same encoder settings, as in {parts[0]}"
+                require(own == alike, part, f"{own[:4]}", expected, "encode the parts alike, or give frames")
                 shift = round(start / (_rate(info.fps) * (stream.time_base or 1)))
                 for packet in source.demux(stream):
                     if packet.pts is not None and packet.dts is not None:
@@ -425,8 +377,7 @@ def _serve(pipe: Connection, function: Callable[..., Any], args: tuple[Any, ...]
 
 
 def _rate(fps: float) -> Fraction:
-    """Return a fraction over at most 1001, as film and broadcast use."""
-    return Fraction(fps).limit_denominator(1001)
+    return Fraction(fps).limit_denominator(1001)  # as film and broadcast use
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from counterpoint.data.masks.sources import MaskFiles
+from counterpoint.data.masks.command import MaskFiles
 from counterpoint.data.store import MemoryStore
 from counterpoint.errors import BadInputError
 from tests.data.made import memory_store

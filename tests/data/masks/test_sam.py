@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from counterpoint.data.formats import open_dataset
-from counterpoint.data.masks.command import write_masks
+from counterpoint.data.masks.command import SamMasks, write_masks
 from counterpoint.data.masks.robot import binary_mask
-from counterpoint.data.masks.sources import SamMasks
 from counterpoint.errors import BadInputError, MissingExtraError
 from tests.data.made import memory_store, write_lerobot
 

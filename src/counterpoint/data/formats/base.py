@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from counterpoint.data.episode import Array, EpisodeInfo
+from counterpoint.data.episode import Array, EpisodeInfo, check_finite
 from counterpoint.data.store import EpisodeStore, check_camera
 from counterpoint.errors import BadInputError, MissingExtraError, require
 
@@ -101,10 +101,8 @@ class Reader(EpisodeStore):
         check_camera(name, self.cameras)
         steps, length = np.asarray(indices, np.int64).reshape(-1), self.episodes[episode].length
         if len(steps) and not (steps.min() >= 0 and steps.max() < length):
-            found = f"a request for steps {steps.min()} to {steps.max()}"
-            raise BadInputError(
-                str(self.names[episode]), found, f"steps from 0 to {length - 1}", "ask for steps of the episode"
-            )
+            found, where = f"a request for steps {steps.min()} to {steps.max()}", str(self.names[episode])
+            raise BadInputError(where, found, f"steps from 0 to {length - 1}", "read steps of the episode")
         return self.read(episode, steps, name)
 
     def _values(self, source: str, episode: int) -> Array | None:
@@ -121,10 +119,7 @@ class Reader(EpisodeStore):
             if values is None:
                 return None
             numbers: Array = np.asarray(values).astype(np.float32).reshape(length, -1)
-        if name == "rewards" and numbers.shape[1] != 1:
-            raise BadInputError(where, f"{numbers.shape[1]} numbers a step", "one", "record the episode again")
-        bad = np.argwhere(~np.isfinite(numbers))
-        if len(bad):
-            found = f"a value that is not finite at step {bad[0][0]}"
-            raise BadInputError(where, found, "finite numbers", "drop or repair the episode")
+        one = name != "rewards" or numbers.shape[1] == 1
+        require(one, where, f"{numbers.shape[1]} numbers a step", "one", "record the episode again")
+        check_finite(where, numbers)
         return numbers

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from counterpoint.data.formats.lerobot.tables import damaged, read_table, reading
+from counterpoint.data.episode import Array
+from counterpoint.data.formats.lerobot.tables import HINT, damaged, read_table, reading
 from counterpoint.errors import BadInputError, require
 
 INFO = "meta/info.json"
@@ -40,6 +40,7 @@ _FIELD = re.compile(r"\{(chunk_index|file_index|episode_chunk|episode_index|vide
 _SUCCESS = f"stats/{SUCCESS}/max"
 _DATA = ("data/chunk_index", "data/file_index", "dataset_from_index", "dataset_to_index")
 _VIDEO = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
+_TRUST = "do not use this data set unless you trust it; keep its files and paths in its folder"
 _log = logging.getLogger(__name__)
 
 
@@ -113,19 +114,18 @@ def read_info(root: Path) -> Info:
         _require_inside(root, file)
     with reading(path, "a readable JSON file"):
         raw = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(raw, dict):
-        raise damaged(path, type(raw).__name__, "a JSON object")
+    require(isinstance(raw, dict), path, type(raw).__name__, "a JSON object", HINT)
     lance = raw.get("storage_format") == "lance"
     require(not lance, path, '"storage_format": "lance"', "parquet and mp4 files", "export it to parquet with lerobot")
-    version = re.fullmatch(r"v(\d+)\.(\d+)", str(raw.get("codebase_version")))
-    if version is None or (int(version[1]) != 3 and version[0] not in ("v2.0", "v2.1")):
-        found = f"codebase_version {raw.get('codebase_version')!r}"
-        raise BadInputError(path, found, "v3.0 or v2.1", "convert the data set with lerobot's own converter")
+    version = re.fullmatch(r"v(3)\.(\d+)|v(2)\.([01])", str(raw.get("codebase_version")))
+    found, hint = f"codebase_version {raw.get('codebase_version')!r}", "convert the data set with lerobot's converter"
+    require(version, path, found, "v3.0 or v2.1", hint)
+    assert version is not None
     for key in sorted(raw.keys() - _KNOWN):
         _warn_once(f"{path}: unknown key {key!r} is ignored")
     with reading(path, "the keys of a LeRobot data set"):
         info = Info(
-            version=(int(version[1]), int(version[2])),
+            version=(int(version[1] or version[3]), int(version[2] or version[4])),
             fps=float(raw["fps"]),
             episodes=int(raw["total_episodes"]),
             features={str(name): _feature(entry) for name, entry in raw["features"].items()},
@@ -135,8 +135,8 @@ def read_info(root: Path) -> Info:
             chunk=int(raw.get("chunks_size") or 1000),
             raw=raw,
         )
-    if not 0 < info.fps < math.inf or info.chunk < 1:
-        raise damaged(path, f"fps {info.fps} and chunks_size {info.chunk}", "both above 0")
+    good = 0 < info.fps < math.inf and info.chunk >= 1
+    require(good, path, f"fps {info.fps} and chunks_size {info.chunk}", "both above 0", HINT)
     return info
 
 
@@ -163,8 +163,7 @@ def _require_inside(root: Path, path: Path) -> None:
         inside = any(path.resolve().is_relative_to(folder) for folder in allowed)
     except (OSError, RuntimeError):  # a loop of links
         inside = False
-    hint = "do not use this data set unless you trust it; copy the file into the folder"
-    require(inside, path, "a link that leaves the data set's folder", "a path inside it", hint)
+    require(inside, path, "a link that leaves the data set's folder", "a path inside it", _TRUST)
 
 
 def _path(root: Path, template: str, **fields: int | str) -> Path:
@@ -176,8 +175,7 @@ def _path(root: Path, template: str, **fields: int | str) -> Path:
         relative = PurePosixPath()
     if not relative.name or relative.is_absolute() or ".." in relative.parts:
         found = f"the path {template!r}" + (f" with {fields['video_key']!r}" if "video_key" in fields else "")
-        hint = "do not use this data set unless you trust it; correct data_path and video_path"
-        raise BadInputError(root / INFO, found, "a path inside the data set's folder", hint)
+        raise BadInputError(root / INFO, found, "a path inside the data set's folder", _TRUST)
     _require_inside(root, root / relative)
     return root / relative
 
@@ -209,8 +207,7 @@ def _locate_v21(root: Path, info: Info) -> list[EpisodeLocation]:
     for line in json_lines(path):
         with reading(path, "episode_index, length and tasks"):
             number, length, tasks = int(line["episode_index"]), int(line["length"]), list(line["tasks"])
-        if not 1 <= length < 2**31:
-            raise damaged(path, f"episode {number} of length {length}", "at least one step")
+        require(1 <= length < 2**31, path, f"episode {number} of length {length}", "at least one step", HINT)
         at = {"episode_chunk": number // info.chunk, "episode_index": number}
         span = (length, length)
         videos = {k: VideoSpan(_path(root, info.video_path, video_key=k, **at), 0, span) for k in info.video_keys}
@@ -224,8 +221,7 @@ def json_lines(path: Path) -> list[dict[str, Any]]:
     with reading(path, "one JSON object a line"):
         lines = [json.loads(text) for text in path.read_text(encoding="utf-8").splitlines() if text.strip()]
     for number, line in enumerate(lines, start=1):
-        if not isinstance(line, dict):
-            raise damaged(path, f"line {number}: {line!r:.40}", "one JSON object a line")
+        require(isinstance(line, dict), path, f"line {number}: {line!r:.40}", "one JSON object a line", HINT)
     return lines
 
 
@@ -264,8 +260,8 @@ def _read_episodes(path: Path, wanted: list[str], fps: float) -> dict[str, Any]:
     """Read a file of `meta/episodes`: numbers as arrays, tasks and success as lists."""
     table = read_table(path, [*wanted, "tasks", _SUCCESS])
     for name in [*wanted, "tasks"]:
-        if name not in table.column_names or not _is_sound(name, table[name], fps):
-            raise damaged(path, f"no sound column {name!r}", "the columns of LeRobot v3.0, for every episode")
+        sound = name in table.column_names and _is_sound(name, table[name], fps)
+        require(sound, path, f"no sound column {name!r}", "the columns of LeRobot v3.0, for every episode", HINT)
     with reading(path):
         columns: dict[str, Any] = {name: table[name].to_numpy() for name in wanted}
         columns["tasks"] = table["tasks"].to_pylist()
@@ -295,10 +291,10 @@ class _Spans:
     """Shared files: their paths, first start and last end; the file of each episode; the most frames of each file."""
 
     paths: list[Path]
-    first: NDArray[np.int64]
-    end: NDArray[np.int64]
-    file: NDArray[np.int64]
-    most: NDArray[np.int64]
+    first: Array
+    end: Array
+    file: Array
+    most: Array
 
     def video(self, episode: int, first: int) -> VideoSpan:
         file = self.file[episode]
@@ -306,13 +302,7 @@ class _Spans:
 
 
 def _spans(
-    root: Path,
-    template: str,
-    columns: Mapping[str, NDArray[Any]],
-    prefix: str,
-    starts: NDArray[np.int64],
-    lengths: NDArray[np.int64],
-    **fields: str,
+    root: Path, template: str, columns: Mapping[str, Array], prefix: str, starts: Array, lengths: Array, **fields: str
 ) -> _Spans:
     """Group episodes by file; those of one file must not overlap."""
     pairs = np.stack([columns[f"{prefix}/chunk_index"], columns[f"{prefix}/file_index"]], axis=1)

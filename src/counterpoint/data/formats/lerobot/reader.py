@@ -18,10 +18,10 @@ from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.data.formats.base import Reader
 from counterpoint.data.formats.lerobot import layout
 from counterpoint.data.formats.lerobot.layout import EpisodeLocation
-from counterpoint.data.formats.lerobot.tables import as_matrix, count_rows, damaged, file_key, from_png, read_rows
+from counterpoint.data.formats.lerobot.tables import HINT, as_matrix, count_rows, file_key, from_png, read_rows
 from counterpoint.data.lru import LRUCache
 from counterpoint.data.video import probe_video, read_frames
-from counterpoint.errors import BadInputError
+from counterpoint.errors import BadInputError, require
 
 _FEATURES = {"actions": layout.ACTION, "state": layout.STATE, "rewards": layout.REWARD}
 _vectors: LRUCache[Array] = LRUCache(limit=64 * 1024**2)
@@ -47,15 +47,13 @@ class LeRobotStore(Reader):
         self.root = Path(root)
         self.info = layout.read_info(self.root)
         locations = layout.locate(self.root, self.info)
-        if [location.number for location in locations] != list(range(self.info.episodes)):
-            found = f"{len(locations)} episodes, numbered {[location.number for location in locations[:3]]} ..."
-            expected = f"{self.info.episodes}, numbered from 0, as {layout.INFO} says"
-            raise damaged(self.root / "meta", found, expected)
+        numbers = [location.number for location in locations]
+        good, expected = numbers == list(range(self.info.episodes)), f"{self.info.episodes}, as {layout.INFO} says"
+        require(good, self.root / "meta", f"{len(numbers)} episodes, numbered {numbers[:3]} ...", expected, HINT)
         first, last = self._range(split)
         self._locations = tuple(locations[first:last])
         for path in self._media:
-            if not path.is_file():
-                raise damaged(path, "no such file", "a file that the metadata name")
+            require(path.is_file(), path, "no such file", "a file that the metadata name", HINT)
         self.names = [f"{location.data}, episode {location.number}" for location in self._locations]
         self._keys = self.info.cameras
         self.cameras = tuple(self._keys)
@@ -82,17 +80,16 @@ class LeRobotStore(Reader):
         """Return uint8 [N, H, W, 3] from a video, or from images in the parquet file."""
         at, key = self._locations[episode], self._keys[camera]
         if key in at.videos:
-            video = at.videos[key]
+            video, (least, most) = at.videos[key], at.videos[key].frames
             count = probe_video(video.path).frames
-            if not video.frames[0] <= count <= video.frames[1]:
-                raise damaged(video.path, f"{count} frames", f"{video.frames[0]}, as the metadata say")
+            require(least <= count <= most, video.path, f"{count} frames", f"{least}, as the metadata say", HINT)
             return read_frames(video.path, video.first + steps)
         wanted, inverse = np.unique(steps if len(steps) else [0], return_inverse=True)
         start = int(wanted[0])
         column = self._rows(at, [key], start, int(wanted[-1]) + 1 - start)[key]
         images = from_png(at.data, column.take(pa.array(wanted - start)))
-        if len({image.shape for image in images}) > 1:
-            raise damaged(at.data, f"images of several sizes in {key!r}", "one size a camera")
+        same = len({image.shape for image in images}) == 1
+        require(same, at.data, f"images of several sizes in {key!r}", "one size a camera", HINT)
         return np.stack(images)[inverse[: len(steps)]]
 
     def timestamps(self, episode: int) -> Array:
@@ -126,15 +123,14 @@ class LeRobotStore(Reader):
         table = self._rows(at, [*names, "timestamp", "frame_index", "episode_index"], 0, at.length)
         columns = {name: as_matrix(at.data, table, name) for name in table.column_names}
         own = (columns["episode_index"] == at.number).all()
-        if not own or (columns["frame_index"][:, 0] != np.arange(at.length)).any():
-            found = f"other rows where episode {at.number} should be"
-            raise damaged(at.data, found, f"{at.length} rows from row {at.row}, as the metadata say")
+        own = own and (columns["frame_index"][:, 0] == np.arange(at.length)).all()
+        expected = f"{at.length} rows from row {at.row}, as the metadata say"
+        require(own, at.data, f"other rows where episode {at.number} should be", expected, HINT)
         return columns
 
     def _rows(self, at: EpisodeLocation, names: list[str], first: int, count: int) -> pa.Table:
         rows = count_rows(at.data)
-        if rows != at.rows:
-            raise damaged(at.data, f"{rows} rows", f"{at.rows}, as the metadata say")
+        require(rows == at.rows, at.data, f"{rows} rows", f"{at.rows}, as the metadata say", HINT)
         return read_rows(at.data, at.row + first, count, names)
 
     def _success(self, at: EpisodeLocation) -> bool | None:
@@ -145,13 +141,11 @@ class LeRobotStore(Reader):
     def _range(self, split: str | None) -> tuple[int, int]:
         if split is None:
             return 0, self.info.episodes
-        if split not in self.info.splits:
-            expected = f"one of {sorted(self.info.splits)}"
-            raise BadInputError(f"{self.root}, split", repr(split), expected, "name one of them")
-        first, last = self.info.splits[split]
-        if not 0 <= first < last <= self.info.episodes:
-            expected = f"some of {self.info.episodes} episodes"
-            raise damaged(self.root / layout.INFO, f"split {split!r} as {first}:{last}", expected)
+        known, where, total = self.info.splits, self.root / layout.INFO, self.info.episodes
+        require(split in known, f"{self.root}, split", repr(split), f"one of {sorted(known)}", "name one of them")
+        first, last = known[split]
+        good, found = 0 <= first < last <= total, f"split {split!r} as {first}:{last}"
+        require(good, where, found, f"some of {total} episodes", HINT)
         return first, last
 
     @cached_property

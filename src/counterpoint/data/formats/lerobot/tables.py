@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -22,20 +23,20 @@ from PIL import Image
 from counterpoint.data.episode import Array
 from counterpoint.data.formats.base import parsing
 from counterpoint.data.lru import LRUCache
-from counterpoint.errors import BadInputError
+from counterpoint.errors import BadInputError, require
 
 _IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-_HINT = "copy or download the data set again"
+HINT = "copy or download the data set again"
 
 
 def damaged(where: str | Path, found: str, expected: str) -> BadInputError:
     """Return the error for files that contradict themselves or each other."""
-    return BadInputError(where, found, expected, _HINT)
+    return BadInputError(where, found, expected, HINT)
 
 
 def reading(path: Path, expected: str = "a whole parquet file") -> AbstractContextManager[None]:
     """Turn every error on a damaged file into `BadInputError`."""
-    return parsing(path, expected, _HINT)
+    return parsing(path, expected, HINT)
 
 
 def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
@@ -54,11 +55,9 @@ def read_rows(path: Path, first: int, count: int, columns: Sequence[str]) -> pa.
     """Read rows `first` to `first + count - 1` of some columns."""
     key = file_key(path)
     opened = _opened(key)
-    if first + count > opened.starts[-1]:
-        raise damaged(path, f"{opened.starts[-1]} rows", f"at least {first + count}, as the metadata say")
-    missing = sorted(set(columns) - opened.columns)
-    if missing:
-        raise damaged(path, f"no column {missing[0]!r}", "the features of meta/info.json")
+    rows, missing = int(opened.starts[-1]), sorted(set(columns) - opened.columns)
+    require(first + count <= rows, path, f"{rows} rows", f"at least {first + count}, as the metadata say", HINT)
+    require(not missing, path, f"no column {missing[:1]}", "the features of meta/info.json", HINT)
     start, stop = np.searchsorted(opened.starts, [first, first + count - 1], side="right") - 1
     groups = [_group(key, group, tuple(columns)) for group in range(start, stop + 1)]
     return pa.concat_tables(groups).slice(first - int(opened.starts[start]), count)
@@ -116,14 +115,13 @@ def as_matrix(where: Path, table: pa.Table, name: str) -> Array:
     while pa.types.is_nested(values.type):
         with reading(where, f"lists of numbers in {name!r}"):
             lengths = pc.list_value_length(values)
-        if values.null_count or len(pc.unique(lengths)) > 1:
-            raise damaged(where, f"lists of several lengths in {name!r}", "one length")
+        same = not values.null_count and len(pc.unique(lengths)) <= 1
+        require(same, where, f"lists of several lengths in {name!r}", "one length", HINT)
         values = values.flatten()
     kind = values.type
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
-        raise damaged(where, f"{kind} in {name!r}", "numbers")
-    matrix: Array = values.to_numpy(zero_copy_only=False).reshape(len(table), -1)
-    return matrix
+    numbers = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    require(numbers, where, f"{kind} in {name!r}", "numbers", HINT)
+    return cast(Array, values.to_numpy(zero_copy_only=False).reshape(len(table), -1))
 
 
 def as_png(frames: Array) -> pa.Array:
@@ -138,12 +136,11 @@ def as_png(frames: Array) -> pa.Array:
 
 def from_png(where: Path, images: pa.ChunkedArray) -> list[Array]:
     """Return the images uint8 [H, W, 3] of structs with encoded bytes: the reverse of `as_png`."""
-    return [_decoded(where, entry) for entry in images.to_pylist()]
-
-
-def _decoded(where: Path, entry: object) -> Array:
-    content = entry.get("bytes") if isinstance(entry, dict) else None
-    if not isinstance(content, bytes):
-        raise damaged(where, "an image without bytes", "encoded images inside the parquet file")
-    with reading(where, "readable images"), Image.open(io.BytesIO(content)) as image:
-        return np.asarray(image.convert("RGB"))
+    decoded = []
+    for entry in images.to_pylist():
+        content = entry.get("bytes") if isinstance(entry, dict) else None
+        if not isinstance(content, bytes):
+            raise damaged(where, "an image without bytes", "encoded images inside the parquet file")
+        with reading(where, "readable images"), Image.open(io.BytesIO(content)) as image:
+            decoded.append(np.asarray(image.convert("RGB")))
+    return decoded
