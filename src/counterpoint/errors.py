@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,16 @@ def require(ok: object, where: str | Path, found: object, expected: str, hint: s
     """Raise a `BadInputError` unless `ok` is true; see there for the arguments."""
     if not ok:
         raise BadInputError(where, str(found), expected, hint)
+
+
+@contextmanager
+def relocated(before: str, less: str = "") -> Iterator[None]:
+    """Put `before` in front of the location in every `BadInputError` of the block, and cut `less` off its end."""
+    try:
+        yield
+    except BadInputError as error:
+        where = f"{before}{error.where}".removesuffix(less)
+        raise BadInputError(where, error.found, error.expected, error.hint) from error
 
 
 class MissingExtraError(ImportError):

@@ -75,12 +75,12 @@ class Anchors:
 
     def __post_init__(self) -> None:
         good = self.offsets and min(self.actions, self.past_end) >= 0
-        require(good, "sampling", self, "at least one offset, and no negative numbers", "correct the settings")
+        require(good, "sampling", self, "an offset, no negative numbers", "correct it")
         require(self.balance in get_args(Balance), "balance", repr(self.balance), "'steps' or 'tasks'", "choose one")
         if self.near is not None:
             require(self.near.window > 0, "window", self.near.window, "1 or more", "5 is the paper's")
             last = self.offsets[-1] >= 0
-            require(last, "offsets", self.offsets, "a last offset of 0 or more", "put the positive's offset last")
+            require(last, "offsets", self.offsets, "a last offset of 0 or more", "the positive's is last")
 
     @property
     def reach(self) -> int:
@@ -115,8 +115,8 @@ class Anchors:
         """
         table = AnchorTable(self, lengths, tasks)
         if table.skipped:
-            need, found = f"at least {self.min_length} steps, to be sampled", f"none longer than {lengths.max()} steps"
-            require(len(table), "episodes", found, need, "use longer episodes, or fewer actions a sample")
+            need = f"at least {self.min_length} steps, which this objective's sampling needs"
+            require(len(table), "episodes", f"none longer than {lengths.max()} steps", need, "use longer episodes")
             first, text = table.skipped[0], "%d of %d episodes are left out, the first is episode %d with %d steps: %s"
             _log.warning(text, len(table.skipped), len(lengths), first, lengths[first], f"expected {need}")
         return table

@@ -27,7 +27,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, fields
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 from filelock import FileLock
@@ -121,7 +121,7 @@ class _Column:
     def append(self, rows: Array, where: str) -> None:
         kind = rows.dtype.newbyteorder("<").str, rows.shape[1:]
         self._kind = self._kind or kind
-        expected, hint = f"{self._kind}, as in the episodes before", "leave the episode out, or use fit='square'"
+        expected, hint = f"{self._kind}, as in the episodes before", "leave it out, or fit square"
         require(kind == self._kind, where, f"{kind} a step", expected, hint)
         data = np.ascontiguousarray(rows, dtype=kind[0]).tobytes()
         for take in (self._whole.update, self._episode.update, self._file.write):
@@ -171,7 +171,7 @@ def _flush(file: Any) -> None:
 def _check_room(store: EpisodeStore, root: Path, size: int, cameras: tuple[str, ...]) -> None:
     needed = sum(info.length for info in store.episodes) * size * size * 3 * len(cameras)
     free = shutil.disk_usage(root).free
-    expected, hint = f"at least {needed / 1e9:.1f} GB for the training store", "set COUNTERPOINT_CACHE to a larger disk"
+    expected, hint = f"{needed / 1e9:.1f} GB or more", "set COUNTERPOINT_CACHE"
     require(needed <= free, root, f"{free / 1e9:.1f} GB free", expected, hint)
 
 
@@ -270,7 +270,7 @@ class CachedStore(EpisodeStore):
     def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
         """Return uint8 [N, H, W, 3]; refuse an unknown camera, and damaged bytes."""
         name = self._names.get(camera) or self._frames_name(camera)
-        return cast(Array, self._part(name, episode)[indices])
+        return self._part(name, episode)[indices]
 
     def _values(self, source: str, episode: int) -> Array | None:
         return self._part(source, episode).copy() if source in self._arrays else None

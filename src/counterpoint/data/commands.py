@@ -201,8 +201,7 @@ def _rate(store: EpisodeStore, fps: int | None) -> int:
         hint = f"give --fps {rates.most_common(1)[0][0]} to take the frames nearest in time"
         raise BadInputError("frames a second", found, "one rate, as LeRobot data sets have", hint)
     expected = "videos alone: an action belongs to its own time step"
-    good = fps is None or store.actions(0) is None
-    require(good, "--fps", "data with actions", expected, "leave --fps out")
+    require(fps is None or store.actions(0) is None, "--fps", "data with actions", expected, "leave --fps out")
     return fps or next(iter(rates))
 
 

@@ -114,22 +114,20 @@ def _check_timestamps(timestamps: Array) -> None:
 
 def _check_frames(where: str, frames: Array, length: int) -> None:
     good = frames.dtype == np.uint8 and frames.ndim == 4 and frames.shape[-1] == 3 and len(frames) == length
-    expected, hint = f"uint8 ({length}, H, W, 3)", "give RGB frames in [0, 255], channels last, one a step"
-    require(good, where, f"{frames.dtype} {frames.shape}", expected, hint)
+    require(good, where, f"{frames.dtype} {frames.shape}", f"uint8 ({length}, H, W, 3)", "give one RGB image a step")
 
 
 def _check_vectors(where: str, value: Array, length: int, ndim: int) -> None:
     good = value.dtype == np.float32 and value.ndim == ndim and len(value) == length
     expected = f"float32 ({length}{', n' if ndim == 2 else ','})"
-    require(good, where, f"{value.dtype} {value.shape}", expected, "give one vector (of rewards, one number) a step")
+    require(good, where, f"{value.dtype} {value.shape}", expected, "give one a step")
     check_finite(where, value)
 
 
 def check_finite(where: str, values: Array) -> None:
     """Refuse numbers [T, ...] that are not all finite; the error names the first such step."""
     for step, *_ in np.argwhere(~np.isfinite(values))[:1]:
-        found = f"a value that is not finite at step {step}"
-        raise BadInputError(where, found, "finite numbers", "drop or repair the episode")
+        raise BadInputError(where, f"a value not finite at step {step}", "finite numbers", "drop or repair it")
 
 
 @dataclass(frozen=True)

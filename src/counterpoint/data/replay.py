@@ -60,7 +60,7 @@ def check_episode(spaces: Spaces, episode: GoalEpisode) -> GoalEpisode:
 def _checked(where: str, values: Array, shape: tuple[int, ...]) -> Array:
     """Return images as they are, and other values as finite float32."""
     values = np.asarray(values)
-    hint = "give T + 1 states with their goals, T actions and T rewards, as the spaces say"
+    hint = "give T + 1 states, T actions, T rewards"
     require(values.shape == shape, where, f"shape {values.shape}", f"{shape}", hint)
     if len(shape) >= 3:
         require(values.dtype == np.uint8, where, values.dtype, "images as uint8 in [0, 255]", "convert them first")
@@ -79,8 +79,7 @@ def _actions(spaces: Spaces, actions: Array, T: int) -> Array:
     require(whole, "actions", actions.dtype, f"integers from 0 to {most}", "give the number of each action")
     for at in np.argwhere((numbers < least - TOLERANCE) | (numbers > most + TOLERANCE))[:1].tolist():
         where, found = f"actions, step {at[0]}", f"{numbers[tuple(at)]:g}"
-        hint = "scale continuous actions to [-1, 1] by their bounds"
-        raise BadInputError(where, found, f"actions from {least} to {most}", hint)
+        raise BadInputError(where, found, f"actions from {least} to {most}", "scale actions to their bounds")
     return actions.astype(np.int64) if spaces.discrete else np.clip(numbers, -1.0, 1.0)
 
 
@@ -118,8 +117,7 @@ class Rows:
         shapes = {name: [list(row.shape), row.base.name] for name, row in columns.items()}
         layout = json.dumps({"rows": self.count, "columns": shapes})
         same, found = not note.exists() or note.read_text() == layout, "the files of a replay buffer of other sizes"
-        expected, hint = "an empty folder, or the files of this very buffer", "restore with its spaces and capacity"
-        require(same, folder, found, expected, hint)
+        require(same, folder, found, "an empty folder, or this buffer's own files", "restore with its spaces")
         held = sum(file.stat().st_blocks * 512 for file in files.values() if file.exists())
         _check_room(folder, need - held, shutil.disk_usage(folder).free, "disk")
         for name, row in columns.items():

@@ -70,7 +70,7 @@ class Spec:
     def __post_init__(self) -> None:
         for key, read in self.reads.items():
             known = read.at in self.index.draws
-            require(known, f"read {key!r}", f"draw {read.at!r}", f"one of {self.index.draws}", "name one of these")
+            require(known, f"read {key!r}", f"draw {read.at!r}", f"one of {self.index.draws}", "use one")
 
     @classmethod
     def clips(
@@ -113,7 +113,7 @@ class Spec:
             state: Read the proprioception at each offset.
         """
         good, found = stack > 0 and min(shift, crop) >= 0, f"stack = {stack}, shift = {shift}, crop = {crop}"
-        require(good, "sampling", found, "a frame a stack or more, and no negative numbers", "correct the settings")
+        require(good, "sampling", found, "at least one frame a stack, no negative numbers", "correct the settings")
         good, found = not (rewards and first_action), f"rewards with actions that begin at t {first_action:+d}"
         require(good, "sampling", found, "rewards r_t beside actions a_t", "read rewards in a spec of their own")
         places = {"masks": "views", "actions": "actions", "rewards": "actions", "state": "offsets"}

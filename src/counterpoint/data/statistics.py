@@ -44,7 +44,7 @@ def action_statistics(store: EpisodeStore) -> list[Statistics]:
         for episode, part in zip(episodes, parts, strict=True):
             own, first = part.shape[1], parts[0].shape[1]
             expected = f"{first}, as in episode {episodes[0]} of the same task"
-            hint = "join domains that differ in a MultiTaskStore, one store a domain"
+            hint = "make a domain of each"
             require(own == first, f"episode {episode}", f"actions of {own} dimensions", expected, hint)
         mask = action_mask(store, parts[0].shape[1])[episodes[0]]
         found.append(Statistics.of(np.concatenate(parts)[:, mask]))

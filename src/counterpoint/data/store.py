@@ -90,7 +90,8 @@ class EpisodeStore:
         if source not in self._columns:
             parts = [getattr(self, source)(episode) for episode in range(len(self.episodes))]
             for episode, part in enumerate(parts):
-                where, hint = f"episode {episode}", "join other robots in a MultiTaskStore, or leave it out"
+                where, hint = f"episode {episode}", "leave it out"
+                hint = "join other robots in a MultiTaskStore" if source == "actions" else hint
                 require(part is not None, where, f"no {source}", source, "use data that have it")
                 same, found = part.shape[1:] == parts[0].shape[1:], f"{source} of {part.shape[-1]} dimensions"
                 require(same, where, found, f"{parts[0].shape[-1]}, as in episode 0", hint)
@@ -116,7 +117,7 @@ class EpisodeStore:
             BadInputError: When the data lack the source, or an episode's frames or vectors have another size.
         """
         if source != "frames":
-            return cast(Array, self.column(source)[spread(self._starts[episodes], steps) + steps])
+            return self.column(source)[spread(self._starts[episodes], steps) + steps]
         order = np.argsort(episodes, kind="stable")
         groups = np.split(order, np.flatnonzero(np.diff(episodes[order])) + 1)
         for group in groups:
@@ -124,7 +125,7 @@ class EpisodeStore:
             out = np.empty((*steps.shape, *frames.shape[1:]), np.uint8) if out is None else out
             if frames.shape[1:] != out.shape[-3:]:
                 where = f"episode {episodes[group[0]]}"
-                raise uneven_frames(where, frames.shape[1:], out.shape[-3:], "the other episodes")
+                raise uneven_frames(where, frames.shape[1:], out.shape[-3:])
             out[group] = frames.reshape(len(group), *out.shape[1:])
         assert out is not None
         return out
@@ -135,9 +136,9 @@ def spread(values: Array, steps: Integers) -> Array:
     return values if steps.ndim == 1 else values.reshape(-1, *[1] * (steps.ndim - 1))
 
 
-def uneven_frames(where: str, found: Sequence[int], size: Sequence[int], others: str) -> BadInputError:
+def uneven_frames(where: str, found: Sequence[int], size: Sequence[int], others: str = "") -> BadInputError:
     """Return the error for frames of another height and width than those before."""
-    sizes = f"frames of {found[0]} x {found[1]}", f"{size[0]} x {size[1]}, as in {others}"
+    sizes = f"frames of {found[0]} x {found[1]}", f"{size[0]} x {size[1]}, as in {others or 'the other episodes'}"
     return BadInputError(where, *sizes, "make training stores of one size (`counterpoint.data.cache.cached`)")
 
 
@@ -201,7 +202,7 @@ class MemoryStore(EpisodeStore):
         self.cameras = tuple(episodes[0].frames)
         for index, names in enumerate(tuple(episode.frames) for episode in episodes):
             found, expected = f"cameras {names}", f"{self.cameras}, as in episode 0"
-            require(names == self.cameras, f"episode {index}", found, expected, "use the same cameras")
+            require(names == self.cameras, f"episode {index}", found, expected, "use these")
         self.episodes = tuple(EpisodeInfo(len(e), e.instruction, fps, e.success) for e in episodes)
 
     @property
@@ -219,7 +220,7 @@ class MemoryStore(EpisodeStore):
 
     def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
         """Return uint8 [N, H, W, 3]."""
-        return cast(Array, self._episodes[episode].frames[camera or self.cameras[0]][indices])
+        return self._episodes[episode].frames[camera or self.cameras[0]][indices]
 
     def _values(self, source: str, episode: int) -> Any:
         return getattr(self._episodes[episode], source)

@@ -65,7 +65,7 @@ def frame_times(path: str | Path) -> NDArray[np.float64]:
         BadInputError: When the file has no frame rate, or as `probe_video`.
     """
     index = _index(_file_key(path))
-    good, hint = index.info.fps > 0, "encode the video again with a frame rate"
+    good, hint = index.info.fps > 0, "encode it again with one"
     require(good, path, f"a frame rate of {index.info.fps}", "frames a second above 0", hint)
     return index.seconds if index.info.variable else np.arange(index.info.frames + 1) / index.info.fps
 
@@ -94,8 +94,7 @@ def read_frames(path: str | Path, indices: Sequence[int] | NDArray[Any]) -> Arra
     wanted, where = np.unique(np.asarray(indices, dtype=np.int64).reshape(-1), return_inverse=True)
     if len(wanted) and (wanted[0] < 0 or wanted[-1] >= info.frames):
         found = f"a request for frame {wanted[0] if wanted[0] < 0 else wanted[-1]}"
-        hint = "if the file should be longer, it is truncated: copy it again"
-        raise BadInputError(path, found, f"a number from 0 to {info.frames - 1}", hint)
+        raise BadInputError(path, found, f"a number from 0 to {info.frames - 1}", "copy it again if it is longer")
     images = np.empty((len(wanted), info.height, info.width, 3), dtype=np.uint8)
     decoder = decoders.get(key, lambda: (_Decoder(key), 1))  # closed when its last user lets go
     try:
@@ -290,14 +289,12 @@ def encode_video(
                 shape, least = frame.shape, _SMALLEST_AV1 if codec == "libsvtav1" else 1
                 good = frame.ndim == 3 and frame.shape[-1] == 3 and min(frame.shape[:2]) >= least
                 expected = f"(H, W, 3), at least {least} pixels a side"
-                require(good, path, f"frames of {shape}", expected, "give RGB frames; libx264 takes small ones")
+                require(good, path, f"frames of {shape}", expected, "use libx264 for small ones")
                 stream.height, stream.width = shape[:2]
                 odd = any(side % 2 for side in shape[:2])
                 stream.pix_fmt = "yuv444p" if odd and codec == "libx264" else "yuv420p"
             good, kind = frame.dtype == np.uint8 and frame.shape == shape, f"{frame.dtype} {frame.shape}"
-            require(
-                good, path, f"frame {number}: {kind}", f"uint8 {shape}", "give RGB frames of one size, channels last"
-            )
+            require(good, path, f"frame {number} as {kind}", f"uint8 {shape}", "give RGB frames of one size")
             image = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
             container.mux(stream.encode(image))
         require(shape is not None, path, "no frame", "at least one", "drop empty episodes")

@@ -46,8 +46,7 @@ def parsing(where: str | Path, expected: str, hint: str = "download or record it
     except (BadInputError, MissingExtraError):
         raise
     except Exception as error:  # parsers raise whatever their parts do
-        found = f"damaged content ({type(error).__name__}: {first_line(error)})"
-        raise BadInputError(where, found, expected, hint) from error
+        raise BadInputError(where, f"damage ({type(error).__name__}: {first_line(error)})", expected, hint) from error
 
 
 def first_line(error: BaseException) -> str:
@@ -120,6 +119,6 @@ class Reader(EpisodeStore):
                 return None
             numbers: Array = np.asarray(values).astype(np.float32).reshape(length, -1)
         one = name != "rewards" or numbers.shape[1] == 1
-        require(one, where, f"{numbers.shape[1]} numbers a step", "one", "record the episode again")
+        require(one, where, f"{numbers.shape[1]} numbers a step", "one", "record it again")
         check_finite(where, numbers)
         return numbers

@@ -93,14 +93,12 @@ def _length(file: Path) -> int:
         require(not missing, file, f"no {', '.join(missing)}", "the arrays observation, action and reward", _HINT)
         shape, kind = shapes["observation"]
         good = kind == np.uint8 and len(shape) == 4 and shape[1] > 0 == shape[1] % 3 and math.prod(shape) <= _LARGEST
-        expected = "uint8 [L + 1, 3 * stack, H, W] of 1 GB at most"
-        require(good, f"{file}, observation", f"{kind} {shape}", expected, _HINT)
+        require(good, f"{file}, observation", f"{kind} {shape}", "uint8 [L + 1, 3 stack, H, W] of 1 GB at most", _HINT)
         require(len(shapes["action"][0]) == 2, f"{file}, action", shapes["action"][0], "[L + 1, A]", _HINT)
         name = _NAME.fullmatch(file.name)
         rows = int(name[2]) + 1 if name else shape[0]
         lengths = {name: shape[0] for name, (shape, _) in shapes.items() if shape}
-        good, expected = rows > 1 and set(lengths.values()) == {rows}, f"{rows} rows, one more than the name says"
-        require(good, file, f"lengths that disagree: {lengths}", expected, _HINT)
+        require(rows > 1 and set(lengths.values()) == {rows}, file, f"lengths {lengths}", f"{rows} rows", _HINT)
         return rows - 1
 
 

@@ -101,7 +101,7 @@ def _csv_rows(path: Path, text: str, columns: Sequence[str], on_bad_row: OnBadRo
         header = next(reader, [])
         for column in columns:
             found = f"columns {', '.join(header)[:200] or '(none)'}"
-            hint = f"begin the file with a header that names {', '.join(columns)}"
+            hint = f"name {', '.join(columns)}"
             require(header.count(column) == 1, f"{path}, row 1", found, f"column {column!r}, once", hint)
         for values in reader:
             if len(values) == len(header):

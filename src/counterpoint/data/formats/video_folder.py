@@ -65,7 +65,7 @@ def _find_manifest(path: Path) -> Path:
         return path
     here = [path / name for name in MANIFESTS if (path / name).is_file()]
     found = "both manifest.csv and manifest.jsonl" if here else "no manifest"
-    hint = "keep one manifest, with the columns video, instruction and, if wanted, start, end"
+    hint = "keep one, with columns video and instruction"
     require(len(here) == 1, path, found, "manifest.csv or manifest.jsonl", hint)
     return here[0]
 

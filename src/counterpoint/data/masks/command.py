@@ -140,7 +140,7 @@ class MaskFiles:
         ]
         shown = ", ".join(missing[:_SHOWN]) + (", ..." if len(missing) > _SHOWN else "")
         found = f"{len(missing)} frames without a mask: {shown}"
-        hint = "make the missing ones; a frame without the robot has a mask of zeros"
+        hint = "a frame without the robot has zeros"
         require(not missing, self._folder, found, "a mask for every frame of every episode", hint)
 
     def masks(self, number: int, camera: str) -> Array:
@@ -165,13 +165,12 @@ class MaskFiles:
         for child in folder.iterdir() if folder.is_dir() and not packed.is_file() else ():
             stems = [path.stem for path in child.glob("*.png")]
             for stem in stems:
-                good = stem.isdecimal() and len(stem) == 6
-                require(good, child, f"{stem}.png", "000000.png and so on", "rename it")
+                require(stem.isdecimal() and len(stem) == 6, child, f"{stem}.png", "000000.png and so on", "rename it")
             if child.is_dir():
                 present[child.name] = {int(stem) for stem in stems}
         for camera, frames in present.items():
             where, last = f"{packed if packed.is_file() else folder}, {camera}", max(frames, default=0)
-            expected, hint = f"masks for frames 0 to {length - 1}", "check that masks belong to this episode"
+            expected, hint = f"masks for frames 0 to {length - 1}", "use its own masks"
             require(last < length, where, f"a mask for frame {last}", expected, hint)
         return present
 
@@ -293,7 +292,7 @@ def _check_prompts(points: Sequence[Point], box: Box | None, height: int, width:
         require(0 <= x <= width and 0 <= y <= height, where, f"({x:g}, {y:g})", expected, "take a pixel on the robot")
     if box is not None:
         ordered, found = box[0] < box[2] and box[1] < box[3], " ".join(f"{value:g}" for value in box)
-        require(ordered, "--box", found, "left, top, right, bottom", "give the top left corner first")
+        require(ordered, "--box", found, "left, top, right, bottom", "order it")
 
 
 def _load(name: str, device: str) -> tuple[Any, Any]:
@@ -310,6 +309,5 @@ def _load(name: str, device: str) -> tuple[Any, Any]:
     except Exception as error:  # transformers raises whatever its parts do
         found = f"no model that can be loaded ({first_line(error)})"
         expected = "a SAM model of the Hub, or a folder with config.json, model.safetensors and its processor"
-        hint = "take facebook/sam-vit-base, or download it once with a connection"
-        raise BadInputError(f"--sam {name}", found, expected, hint) from error
+        raise BadInputError(f"--sam {name}", found, expected, "use facebook/sam-vit-base, or download it") from error
     return processor, model.to(device).eval()

@@ -79,8 +79,7 @@ def _require_contained(path: Path, size: int, changed: int) -> None:
 
     with h5py.File(path, "r") as file:
         found = file.visititems_links(foreign)
-    hint = "do not use this file unless you trust it; copy the data into it"
-    require(found is None, path, found, "data inside the file", hint)
+    require(found is None, path, found, "data inside the file", "do not trust this file; copy the data into it")
 
 
 def env_args(path: Path) -> dict[str, Any]:
@@ -89,7 +88,7 @@ def env_args(path: Path) -> dict[str, Any]:
         args = _json(path, _data_group(path, file).attrs, "env_args")
     if not isinstance(args.get("env_name"), str) or not isinstance(args.get("env_kwargs"), dict):
         where, found = f"{path}, data, attribute env_args", f"the keys {sorted(args)}" if args else "nothing"
-        hint = "name the environment instead, or download the data set again"
+        hint = "name the environment, or download it again"
         raise BadInputError(where, found, "JSON with env_name and env_kwargs", hint)
     return args
 

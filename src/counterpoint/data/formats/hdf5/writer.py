@@ -84,7 +84,7 @@ class RobomimicWriter:
         if episode.actions is None or episode.rewards is None or dims != sum(_STATE_DIMS):
             found = f"actions {episode.actions is not None}, rewards {episode.rewards is not None}, state of {dims}"
             expected = f"actions, rewards and a state of {sum(_STATE_DIMS)} numbers"
-            raise BadInputError(where, found, expected, "record it with counterpoint collect robosuite")
+            raise BadInputError(where, found, expected, "use counterpoint collect")
         if episode.success is not None and episode.success != bool(episode.rewards.max() >= 1):
             found = f"success {episode.success} with a highest reward of {episode.rewards.max():g}"
             expected, hint = (

@@ -116,9 +116,9 @@ def read_info(root: Path) -> Info:
         raw = json.loads(path.read_text(encoding="utf-8"))
     require(isinstance(raw, dict), path, type(raw).__name__, "a JSON object", HINT)
     lance = raw.get("storage_format") == "lance"
-    require(not lance, path, '"storage_format": "lance"', "parquet and mp4 files", "export it to parquet with lerobot")
+    require(not lance, path, '"storage_format": "lance"', "parquet and mp4 files", "export it")
     version = re.fullmatch(r"v(3)\.(\d+)|v(2)\.([01])", str(raw.get("codebase_version")))
-    found, hint = f"codebase_version {raw.get('codebase_version')!r}", "convert the data set with lerobot's converter"
+    found, hint = f"codebase_version {raw.get('codebase_version')!r}", "convert it with lerobot"
     require(version, path, found, "v3.0 or v2.1", hint)
     assert version is not None
     for key in sorted(raw.keys() - _KNOWN):
@@ -136,7 +136,7 @@ def read_info(root: Path) -> Info:
             raw=raw,
         )
     good = 0 < info.fps < math.inf and info.chunk >= 1
-    require(good, path, f"fps {info.fps} and chunks_size {info.chunk}", "both above 0", HINT)
+    require(good, path, f"fps {info.fps}, chunks_size {info.chunk}", "above 0", HINT)
     return info
 
 

@@ -88,8 +88,7 @@ class LeRobotStore(Reader):
         start = int(wanted[0])
         column = self._rows(at, [key], start, int(wanted[-1]) + 1 - start)[key]
         images = from_png(at.data, column.take(pa.array(wanted - start)))
-        same = len({image.shape for image in images}) == 1
-        require(same, at.data, f"images of several sizes in {key!r}", "one size a camera", HINT)
+        require(len({image.shape for image in images}) == 1, at.data, f"several sizes in {key!r}", "one a camera", HINT)
         return np.stack(images)[inverse[: len(steps)]]
 
     def timestamps(self, episode: int) -> Array:
@@ -100,8 +99,7 @@ class LeRobotStore(Reader):
         rounding = 2 * float(np.finfo(np.float32).eps) * float(np.abs(stored).max())
         if len(off) and not off.max() <= layout.TOLERANCE + rounding:
             found = f"a step of {np.diff(stored)[off.argmax()]:.6f} s in episode {at.number}"
-            expected = f"1/{fps:g} s within {layout.TOLERANCE} s"
-            raise BadInputError(at.data, found, expected, "write timestamp as frame_index / fps")
+            raise BadInputError(at.data, found, f"1/{fps:g} s within {layout.TOLERANCE} s", "write frame_index / fps")
         return super().timestamps(episode)
 
     def vectors(self, episode: int, name: str) -> Array | None:
@@ -124,7 +122,7 @@ class LeRobotStore(Reader):
         columns = {name: as_matrix(at.data, table, name) for name in table.column_names}
         own = (columns["episode_index"] == at.number).all()
         own = own and (columns["frame_index"][:, 0] == np.arange(at.length)).all()
-        expected = f"{at.length} rows from row {at.row}, as the metadata say"
+        expected = f"{at.length} rows from row {at.row}"
         require(own, at.data, f"other rows where episode {at.number} should be", expected, HINT)
         return columns
 
@@ -144,8 +142,7 @@ class LeRobotStore(Reader):
         known, where, total = self.info.splits, self.root / layout.INFO, self.info.episodes
         require(split in known, f"{self.root}, split", repr(split), f"one of {sorted(known)}", "name one of them")
         first, last = known[split]
-        good, found = 0 <= first < last <= total, f"split {split!r} as {first}:{last}"
-        require(good, where, found, f"some of {total} episodes", HINT)
+        require(0 <= first < last <= total, where, f"split {split!r} as {first}:{last}", f"some of the {total}", HINT)
         return first, last
 
     @cached_property

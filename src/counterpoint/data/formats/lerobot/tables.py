@@ -116,7 +116,7 @@ def as_matrix(where: Path, table: pa.Table, name: str) -> Array:
         with reading(where, f"lists of numbers in {name!r}"):
             lengths = pc.list_value_length(values)
         same = not values.null_count and len(pc.unique(lengths)) <= 1
-        require(same, where, f"lists of several lengths in {name!r}", "one length", HINT)
+        require(same, where, f"several lengths in {name!r}", "one", HINT)
         values = values.flatten()
     kind = values.type
     numbers = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)

@@ -409,8 +409,7 @@ def _key(camera: str) -> str:
 
 
 def _expect(where: str | Path, found: object, expected: object, name: str) -> None:
-    hint = "give every episode the parts and sizes that the writer was made for"
-    require(found == expected, where, f"{found} ({name})", str(expected), hint)
+    require(found == expected, where, f"{found} ({name})", str(expected), "write episodes alike, as the writer says")
 
 
 def _check_split(name: str, text: str, total: int) -> None:

@@ -7,6 +7,7 @@ observation (AntMaze does) they are put in front of it: an agent that does not s
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,15 +16,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from counterpoint.data.episode import GoalEpisode, Spaces
+from counterpoint.data.episode import Array, GoalEpisode, Spaces
 from counterpoint.data.formats.minari.files import open_minari, reading
 from counterpoint.data.store import EpisodeStore
-from counterpoint.errors import BadInputError, require
+from counterpoint.errors import BadInputError, relocated, require
 
 if TYPE_CHECKING:
     from counterpoint.data.replay import ReplayBuffer
 
-Array = NDArray[Any]
 Goals = Literal["coordinates", "state"]
 
 _KEYS = ("observation", "achieved_goal", "desired_goal")
@@ -60,12 +60,10 @@ def read_minari(source: str | Path, *, goals: Goals = "coordinates") -> Iterator
 def episode_success(source: str | Path) -> NDArray[np.bool_]:
     """Return whether each episode succeeded at any step, bool [E]; refuse data that do not say."""
     succeeded = []
+    hint = "judge success by the distance of achieved and desired goals, or record the data with it"
     for number, raw in _raw_episodes(source, open_minari(source)):
-        success = _success(raw)
-        found = f"infos with {sorted(raw.infos)}" if raw.infos else "no infos"
-        hint = "judge success by the distance of achieved and desired goals, or record the data with it"
-        expected = "'success' (or 'is_success') at every step"
-        require(success is not None, f"{source}, episode {number}", found, expected, hint)
+        success, found = _success(raw), f"infos with {sorted(raw.infos or {})}"
+        require(success is not None, f"{source}, episode {number}", found, "'success' (or 'is_success') a step", hint)
         succeeded.append(bool(np.any(success)))
     return np.array(succeeded)
 
@@ -85,7 +83,7 @@ def replay_from_store(store: EpisodeStore) -> ReplayBuffer:
     actions = [action for _, action in vectors if action is not None]
     complete = vectors and len(states) == len(vectors) == len(actions)
     found = "episodes without state or without actions"
-    require(complete, "data set", found, "both, to learn to reach goals from", "choose a data set of a robot")
+    require(complete, "data set", found, "both, to reach goals", "use a robot's data")
     low = np.min([action.min(axis=0) for action in actions], axis=0)
     high = np.max([action.max(axis=0) for action in actions], axis=0)
     spaces = Spaces(observation=states[0].shape[1:], goal=states[0].shape[1:], action=len(low))
@@ -127,8 +125,7 @@ def describe_minari(path: Path) -> dict[str, str]:
 def examine_minari(path: Path) -> list[BadInputError]:
     """Return the first thing that is wrong with a data set, episode by episode; none where all is well."""
     try:
-        for _ in _episodes(path)[0]:
-            pass
+        deque(_episodes(path)[0], maxlen=0)
     except BadInputError as error:
         return [error]
     return []
@@ -175,9 +172,8 @@ def _form(source: str | Path, data: Any, goals: Goals) -> _Form:
     if isinstance(actions, Discrete):
         spaces = Spaces(observation=shape, goal=goal, action=int(actions.n), discrete=True)
         return _Form(spaces, goals, nested, prepend, None, int(actions.start))
-    if not isinstance(actions, Box) or len(actions.shape) != 1 or not actions.is_bounded():
-        expected, hint = "a bounded vector, or discrete actions", "choose a data set of such an environment"
-        raise BadInputError(source, f"actions {actions}", expected, hint)
+    good, hint = isinstance(actions, Box) and len(actions.shape) == 1, "choose a data set of such an environment"
+    require(good and actions.is_bounded(), source, f"actions {actions}", "a bounded vector, or discrete actions", hint)
     spaces = Spaces(observation=shape, goal=goal, action=actions.shape[0])
     return _Form(spaces, goals, nested, prepend, np.stack([actions.low, actions.high]))
 
@@ -253,17 +249,10 @@ def _fill(
     from counterpoint.data.replay import ReplayBuffer  # here, so that reading data imports no torch
 
     total = max(sum(lengths), 1)
-    buffer = ReplayBuffer(
-        spaces,
-        capacity=total,
-        shortest=max(total // max(len(lengths), 1), 1),  # the mean: just enough rows for these episodes
-        goal_is_observation=states_are_goals,
-        action_bounds=bounds,
-    )
+    mean = max(total // max(len(lengths), 1), 1)  # just enough rows for these episodes
+    about: dict[str, Any] = {"goal_is_observation": states_are_goals, "action_bounds": bounds}
+    buffer = ReplayBuffer(spaces, capacity=total, shortest=mean, **about)
     for number, episode in enumerate(episodes):
-        try:
+        with relocated(f"{source}, episode {number}, ", ", episode"):
             buffer.append(episode)
-        except BadInputError as error:
-            where = f"{source}, episode {number}, {error.where}".removesuffix(", episode")
-            raise BadInputError(where, error.found, error.expected, error.hint) from None
     return buffer

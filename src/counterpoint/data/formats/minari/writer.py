@@ -15,7 +15,7 @@ from counterpoint.data.episode import GoalEpisode, Spaces
 from counterpoint.data.formats.base import require_new
 from counterpoint.data.formats.minari.files import ID, import_minari
 from counterpoint.data.replay import check_episode
-from counterpoint.errors import BadInputError, MissingExtraError, require
+from counterpoint.errors import MissingExtraError, relocated, require
 
 
 def write_minari(
@@ -53,9 +53,19 @@ def write_minari(
     """
     minari = import_minari()
     out = Path(out).absolute()  # minari joins a relative path twice
-    name = dataset_id if dataset_id is not None else _id_of(out)
-    _refuse(out, name, episodes)
-    spaces = _spaces(episodes[0], discrete)
+    cleaned = re.sub(r"[^-\w]", "-", out.name)
+    named = cleaned if re.search(r"-v\d+$", cleaned) else f"{cleaned}-v0"
+    name = named if dataset_id is None else dataset_id
+    require_new(out)
+    expected = "an id such as pointmaze/stitching-v0"
+    require(ID.fullmatch(name), "dataset_id", repr(name), expected, "use letters, digits, - and _")
+    require(episodes, out, "no episode to write", "at least one", "record some")
+    alike, expected = len({episode.success is None for episode in episodes}) == 1, "success of all of them or of none"
+    require(alike, out, "episodes with and without success", expected, "judge every episode, or none")
+    seen, goal, action = (
+        np.shape(v)[1:] for v in (episodes[0].observations, episodes[0].achieved, episodes[0].actions)
+    )
+    spaces = Spaces(seen, goal, int(np.prod(action)) if discrete is None else discrete, discrete is not None)
     made = out.with_name(f".{out.name}.{os.getpid()}")
     made.mkdir(parents=True)
     try:
@@ -83,31 +93,6 @@ def write_minari(
     return out
 
 
-def _refuse(out: Path, name: str, episodes: Sequence[GoalEpisode]) -> None:
-    require_new(out)
-    expected = "an id such as pointmaze/stitching-v0: letters, digits, '-' and '_', and a version"
-    require(ID.fullmatch(name), "dataset_id", repr(name), expected, "name it so")
-    require(episodes, out, "no episode to write", "at least one", "record some")
-    known = {episode.success is not None for episode in episodes}
-    expected, hint = "success of all of them or of none", "judge every episode, or none"
-    require(len(known) == 1, out, "episodes with and without success", expected, hint)
-
-
-def _id_of(out: Path) -> str:
-    cleaned = re.sub(r"[^-\w]", "-", out.name)
-    return cleaned if re.search(r"-v\d+$", cleaned) else f"{cleaned}-v0"
-
-
-def _spaces(episode: GoalEpisode, discrete: int | None) -> Spaces:
-    actions = np.asarray(episode.actions)
-    return Spaces(
-        observation=np.asarray(episode.observations).shape[1:],
-        goal=np.asarray(episode.achieved).shape[1:],
-        action=discrete if discrete is not None else int(np.prod(actions.shape[1:])),
-        discrete=discrete is not None,
-    )
-
-
 def _gymnasium(spaces: Spaces) -> tuple[Any, Any]:
     """Return gymnasium's spaces of observations and of actions."""
     from gymnasium.spaces import Box, Dict, Discrete
@@ -124,11 +109,8 @@ def _buffers(episodes: Sequence[GoalEpisode], spaces: Spaces) -> Iterator[Any]:
     from minari.data_collector.episode_buffer import EpisodeBuffer
 
     for number, episode in enumerate(episodes):
-        try:
+        with relocated(f"episode {number}, "):
             checked = check_episode(spaces, episode)
-        except BadInputError as error:
-            where = f"episode {number}, {error.where}"
-            raise BadInputError(where, error.found, error.expected, error.hint) from None
         T = len(checked.actions)
         last = np.arange(T) == T - 1
         infos = None

@@ -37,8 +37,8 @@ from counterpoint.errors import require
 ROBOT_HANDLES = (31, 34, 35, 39, 40, 41, 42, 43, 44, 45, 46)
 """CoppeliaSim's numbers of the Panda's eight links, its hand and its two fingers in RLBench's scene.
 
-They are in the scene before any task is loaded, so they are the same in every episode; users of the masks report so, and
-it is unverified. `RLBenchTask.robot_handles` reads them from a running simulator.
+They are in the scene before any task is loaded, so they are the same in every episode, which users of the masks report
+and nobody here has verified. `RLBenchTask.robot_handles` reads them from a running simulator.
 """
 
 _LOW_DIM, _DESCRIPTIONS = "low_dim_obs.pkl", "variation_descriptions.pkl"
@@ -148,7 +148,7 @@ def _handles(image: UInt8[NDArray[np.uint8], "*lead 3"]) -> Int[NDArray[np.int64
 def _alike(demo: _Demo, before: list[_Demo]) -> _Demo:
     first = (before or [demo])[0]
     expected = f"{list(first.cameras)}, as in {first.folder}"
-    found, hint = f"cameras {list(demo.cameras)}", "record every episode with the same cameras"
+    found, hint = f"cameras {list(demo.cameras)}", "record the same cameras"
     require(demo.cameras == first.cameras, demo.folder, found, expected, hint)
     return demo
 
@@ -173,8 +173,7 @@ def _numbers(where: Path, steps: list[Any], name: str, size: int) -> Array:
         good = values.shape == (len(steps), size) and bool(np.isfinite(values).all())
     except (AttributeError, TypeError, ValueError):
         good = False
-    found, hint = f"observations without {name}", f"record with {name} switched on in the ObservationConfig"
-    require(good, where, found, f"{size} finite numbers a step", hint)
+    require(good, where, f"observations without {name}", f"{size} finite numbers a step", "switch it on to record")
     return values
 
 
@@ -184,7 +183,7 @@ def _cameras(folder: Path, steps: int) -> tuple[str, ...]:
     for path in (folder / f"{camera}_rgb" / f"{step}.png" for camera in there for step in (0, steps - 1)):
         require(path.is_file(), path.parent, f"no {path.name}", "one image of each observation", _HINT)
     expected = f"some of {', '.join(f'{camera}_rgb' for camera in _CAMERAS)}"
-    require(there, folder, "no images", expected, "record with a camera's rgb switched on in the ObservationConfig")
+    require(there, folder, "no images", expected, "record with a camera's rgb switched on")
     return there
 
 
