@@ -42,8 +42,6 @@ def test_mappings_are_frozen() -> None:
         ({"state": np.zeros((4, 2), np.float32)}, "float32"),
         ({"rewards": np.zeros((3, 1), np.float32)}, r"expected float32 \(3,\)"),
         ({"rewards": np.array([0, np.inf, 0], np.float32)}, "not finite at step 1"),
-        ({"terminal": {"front": np.zeros((4, 5), np.uint8)}}, "expected uint8"),
-        ({"masks": {"robot": np.ones(2, np.bool_)}}, "bool"),
     ],
 )
 def test_bad_episodes_say_what_is_wrong(change: dict[str, Any], words: str) -> None:

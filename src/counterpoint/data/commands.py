@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +46,13 @@ def info(path: str | Path) -> None:
     rates = sorted({round(episode.fps, 2) for episode in store.episodes})
     known = [episode.success for episode in store.episodes if episode.success is not None]
     seconds = sum(episode.length / episode.fps for episode in store.episodes)
+    sizes = {camera: store.frames(0, np.array([0]), camera).shape for camera in store.cameras}
     facts = {
         "format": recognise(path).value,
         "episodes": f"{len(lengths)}, of {min(lengths)} to {max(lengths)} frames",
         "frames": f"{sum(lengths)}, {seconds / 60:.1f} minutes",
         "frames a second": ", ".join(f"{rate:g}" for rate in rates),
-        "cameras": ", ".join(_camera_size(store, camera) for camera in store.cameras) or "none",
+        "cameras": ", ".join(f"{name} {size[2]}x{size[1]}" for name, size in sizes.items()) or "none",
         "actions": f"{actions.shape[1]} dimensions" if actions is not None else "none",
         "state": f"{state.shape[1]} dimensions" if state is not None else "none",
         "splits": ", ".join(f"{name} {text}" for name, text in _splits(path, store).items()) or "none",
@@ -108,36 +110,36 @@ def convert(path: str | Path, out: str | Path, *, size: int | None = None, fps: 
         BadInputError: When the source is damaged, its rates differ or vary, its sizes differ, or `out` exists.
     """
     store: EpisodeStore = open_dataset(path)
-    splits, (robot_type, about), fingerprint = _splits(path, store), _origin(store), store.fingerprint
+    splits, fingerprint = _splits(path, store), store.fingerprint
+    raw: Mapping[str, Any] = store.info.raw if isinstance(store, LeRobotStore) else {}
     if isinstance(store, Hdf5Store):
         store, splits = _train_first(store)
     rate = _rate(store, fps)
     first = _episode(store, 0, rate, size, resample=fps is not None)
-    about |= {"converted_from": Path(path).name, "source_fingerprint": fingerprint}
-    about |= {"source_fps": sorted({episode.fps for episode in store.episodes})}
+    about = {"converted_from": Path(path).name, "source_fingerprint": fingerprint}
+    rates = {"source_fps": sorted({episode.fps for episode in store.episodes})}
     writer = LeRobotWriter(
         out,
         fps=rate,
         cameras={camera: (frames.shape[1], frames.shape[2]) for camera, frames in first.frames.items()},
         action_dim=None if first.actions is None else first.actions.shape[1],
         state_dim=None if first.state is None else first.state.shape[1],
-        robot_type=robot_type,
-        info=about,
+        robot_type=str(raw.get("robot_type") or "unknown"),
+        info=dict(raw.get("counterpoint") or {}) | about | rates,
         image_cameras=_lossless_cameras(store),
     )
     with ProgressBar("Converting", len(store.episodes), "episodes") as bar:
         for number in range(len(store.episodes)):
             episode = _episode(store, number, rate, size, resample=fps is not None)
             for camera, frames in episode.frames.items():
-                (_, height, width, _), wanted = frames.shape, first.frames[camera].shape
-                same = frames.shape[1:] == wanted[1:]
-                expected, hint = f"{wanted[1]}x{wanted[2]}, as in episode 0", "give --size to bring all to one size"
-                require(same, f"{path}, episode {number}", f"frames of {height}x{width}", expected, hint)
+                (_, *size, _), (_, *wanted, _) = frames.shape, first.frames[camera].shape
+                found, expected = f"frames of {size[0]}x{size[1]}", f"{wanted[0]}x{wanted[1]}, as in episode 0"
+                require(size == wanted, f"{path}, episode {number}", found, expected, "give --size for all")
             writer.add_episode(episode)
             bar.advance()
     writer.finalize(splits or None)
-    rates = ", ".join(f"{source:g}" for source in sorted({round(e.fps, 2) for e in store.episodes}))
-    print(f"Wrote {out}: {len(store.episodes)} episodes at {rate} frames a second (source: {rates})")
+    sources = ", ".join(f"{source:g}" for source in sorted({round(fps, 2) for fps in rates["source_fps"]}))
+    print(f"Wrote {out}: {len(store.episodes)} episodes at {rate} frames a second (source: {sources})")
     return Path(out)
 
 
@@ -146,11 +148,6 @@ def _facts(path: str | Path, facts: dict[str, str]) -> Table:
     for name, fact in facts.items():
         table.add_row(name, Text(fact))
     return table
-
-
-def _camera_size(store: EpisodeStore, camera: str) -> str:
-    height, width = store.frames(0, np.array([0]), camera).shape[1:3]
-    return f"{camera} {width}x{height}"
 
 
 def _splits(path: str | Path, store: EpisodeStore) -> dict[str, str]:
@@ -176,12 +173,6 @@ def _train_first(store: Hdf5Store) -> tuple[EpisodeStore, dict[str, str]]:
     if valid:
         splits["valid"] = f"{len(train)}:{len(train) + len(valid)}"
     return SubsetStore(store, (*train, *valid, *rest)), splits
-
-
-def _origin(store: EpisodeStore) -> tuple[str, dict[str, Any]]:
-    """Return the robot and further notes of a LeRobot source."""
-    raw = store.info.raw if isinstance(store, LeRobotStore) else {}
-    return str(raw.get("robot_type") or "unknown"), dict(raw.get("counterpoint") or {})
 
 
 def _lossless_cameras(store: EpisodeStore) -> list[str]:

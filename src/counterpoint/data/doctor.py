@@ -21,7 +21,7 @@ from counterpoint.data.formats import Format, open_dataset, recognise
 from counterpoint.data.formats.lerobot import layout
 from counterpoint.data.formats.lerobot.layout import EpisodeLocation, Info, json_lines
 from counterpoint.data.formats.lerobot.reader import LeRobotStore
-from counterpoint.data.formats.lerobot.tables import as_matrix, read_table, reading
+from counterpoint.data.formats.lerobot.tables import as_matrix, damaged, read_table, reading
 from counterpoint.data.formats.video_folder import VideoFolderStore
 from counterpoint.data.masks.robot import examine_masks
 from counterpoint.data.store import EpisodeStore
@@ -80,24 +80,16 @@ def _uneven(video: Path) -> list[BadInputError]:
 
 
 def _decode_all(path: Path, store: EpisodeStore) -> list[BadInputError]:
+    """Decode ranges of episodes of about `_BATCH` frames."""
     findings: list[BadInputError] = []
-    lengths = [info.length for info in store.episodes]
-    with ProgressBar("Decoding", sum(lengths) * len(store.cameras), "frames") as bar:
-        for first, stop in _batches(lengths):
+    before, first = [0, *np.cumsum(store.lengths).tolist()], 0
+    with ProgressBar("Decoding", before[-1] * len(store.cameras), "frames") as bar:
+        while first < len(store.episodes):
+            stop = min(int(np.searchsorted(before, before[first] + _BATCH)), len(store.episodes))
             findings += _decode_range(path, store, first, stop)
-            bar.advance(sum(lengths[first:stop]) * len(store.cameras))
+            bar.advance((before[stop] - before[first]) * len(store.cameras))
+            first = stop
     return findings
-
-
-def _batches(lengths: list[int]) -> list[tuple[int, int]]:
-    """Return ranges of episodes of about `_BATCH` frames."""
-    batches, first, frames = [], 0, 0
-    for episode, length in enumerate(lengths):
-        frames += length
-        if frames >= _BATCH or episode == len(lengths) - 1:
-            batches.append((first, episode + 1))
-            first, frames = episode + 1, 0
-    return batches
 
 
 def _decode_range(path: Path, store: EpisodeStore, first: int, stop: int) -> list[BadInputError]:
@@ -107,7 +99,7 @@ def _decode_range(path: Path, store: EpisodeStore, first: int, stop: int) -> lis
         return in_worker(_decode, path, store, first, stop, timeout=60 + 0.1 * frames)
     except BadInputError as error:
         if stop - first == 1:
-            return [_at(error, f"{path}, episode {first}")]
+            return [BadInputError(f"{path}, episode {first}", error.found, error.expected, error.hint)]
     middle = (first + stop) // 2
     return _decode_range(path, store, first, middle) + _decode_range(path, store, middle, stop)
 
@@ -122,7 +114,8 @@ def _decode(path: Path, store: EpisodeStore, first: int, stop: int) -> list[BadI
                 for start in range(0, length, _CHUNK):
                     store.frames(episode, np.arange(start, min(start + _CHUNK, length)), camera)
             except BadInputError as error:
-                findings.append(_at(error, f"{error.where}, episode {episode}"))
+                where = f"{error.where}, episode {episode}"
+                findings.append(BadInputError(where, error.found, error.expected, error.hint))
         for read in () if lerobot else (store.actions, store.state, store.rewards, store.timestamps):
             try:
                 read(episode)
@@ -131,10 +124,6 @@ def _decode(path: Path, store: EpisodeStore, first: int, stop: int) -> list[BadI
         if len(findings) == before:  # a closer look at what can be read
             findings += examine_masks(path, store, episode)
     return findings
-
-
-def _at(error: BadInputError, where: str) -> BadInputError:
-    return BadInputError(where, error.found, error.expected, error.hint)
 
 
 def examine_lerobot(root: Path) -> list[BadInputError]:
@@ -154,26 +143,20 @@ def examine_lerobot(root: Path) -> list[BadInputError]:
     ]
 
 
-def _finding(
-    where: str | Path, found: str, expected: str, hint: str = "copy or download the file again"
-) -> BadInputError:
-    return BadInputError(where, found, expected, hint)
-
-
 def _episodes(root: Path, info: Info, locations: list[EpisodeLocation]) -> Iterator[BadInputError]:
     counted = {"total_episodes": len(locations), "total_frames": sum(at.length for at in locations)}
     for key, count in counted.items():
         if info.raw.get(key) != count:
-            yield _finding(root / layout.INFO, f"{key} = {info.raw.get(key)}", str(count), f"set {key} to {count}")
+            yield BadInputError(root / layout.INFO, f"{key} = {info.raw.get(key)}", str(count), f"set {key} to {count}")
     numbers = [at.number for at in locations]
     if numbers != list(range(len(locations))):
         missing = sorted(set(range(len(locations))) - set(numbers))
         found = f"no episode {missing[0]}" if missing else "episodes out of order"
-        yield _finding(root / "meta", found, f"episodes 0 to {len(locations) - 1}", "download meta/ again")
+        yield BadInputError(root / "meta", found, f"episodes 0 to {len(locations) - 1}", "download meta/ again")
     for at in locations:
         if not at.instruction.strip():
             found = f"no instruction for episode {at.number}"
-            yield _finding(root / "meta", found, "a task in words", "name the episode's task")
+            yield BadInputError(root / "meta", found, "a task in words", "name the episode's task")
 
 
 def _splits(root: Path, info: Info) -> Iterator[BadInputError]:
@@ -181,12 +164,12 @@ def _splits(root: Path, info: Info) -> Iterator[BadInputError]:
     for name, (first, stop) in info.splits.items():
         if not 0 <= first < stop <= info.episodes:
             expected = f"a:b with 0 <= a < b <= {info.episodes}"
-            yield _finding(where, f"split {name!r} = {first}:{stop}", expected, hint)
+            yield BadInputError(where, f"split {name!r} = {first}:{stop}", expected, hint)
     for (one, a), (other, b) in combinations(info.splits.items(), 2):
         shared = min(a[1], b[1]) - max(a[0], b[0])
         if shared > 0:
             found = f"{shared} episodes in both split {one!r} and split {other!r}"
-            yield _finding(where, found, "no episode in two splits", hint)
+            yield BadInputError(where, found, "no episode in two splits", hint)
 
 
 def _tasks(root: Path, info: Info) -> Iterator[BadInputError]:
@@ -200,7 +183,7 @@ def _tasks(root: Path, info: Info) -> Iterator[BadInputError]:
         return
     total = info.raw.get("total_tasks", len(lines))
     if total != len(lines):
-        yield _finding(path, f"{len(lines)} tasks", f"{total}, as info.json says")
+        yield damaged(path, f"{len(lines)} tasks", f"{total}, as info.json says")
 
 
 def _statistics(root: Path) -> Iterator[BadInputError]:
@@ -216,7 +199,7 @@ def _statistics(root: Path) -> Iterator[BadInputError]:
         wrong = _not_finite(values)
         if wrong is not None:
             found = f"{wrong[1]!r} at {wrong[0] or 'its top'}"
-            yield _finding(where, found, "finite numbers", "compute the statistics anew with lerobot")
+            yield BadInputError(where, found, "finite numbers", "compute the statistics anew with lerobot")
 
 
 def _numbers(path: Path) -> dict[str, Any]:
@@ -255,9 +238,9 @@ def _rows(info: Info, locations: list[EpisodeLocation]) -> Iterator[BadInputErro
             continue
         missing = [name for name in wanted if name not in columns]
         if missing:
-            yield _finding(path, f"no column {missing[0]!r}", "the features of info.json")
+            yield damaged(path, f"no column {missing[0]!r}", "the features of info.json")
         elif len(table) != own[0][1].rows:
-            yield _finding(path, f"{len(table)} rows", f"{own[0][1].rows}, as meta/ says")
+            yield damaged(path, f"{len(table)} rows", f"{own[0][1].rows}, as meta/ says")
         else:
             for start, at in own:
                 rows = {name: values[at.row : at.row + at.length] for name, values in columns.items()}
@@ -269,7 +252,7 @@ def _episode_rows(info: Info, at: EpisodeLocation, rows: dict[str, Array], start
     counters = {"episode_index": np.full(at.length, at.number), "frame_index": steps, "index": start + steps}
     for name, expected in counters.items():
         for step in np.flatnonzero(rows[name][:, 0] != expected)[:1]:
-            yield _finding(where, f"{name} {rows[name][step, 0]} at step {step}", f"{expected[step]}")
+            yield damaged(where, f"{name} {rows[name][step, 0]} at step {step}", f"{expected[step]}")
     times = rows["timestamp"][:, 0].astype(np.float64)
     # float32 seconds: their own rounding is no error, however long the episode.
     allowed = layout.TOLERANCE + 2 * float(np.finfo(np.float32).eps) * float(np.abs(times).max())
@@ -278,11 +261,11 @@ def _episode_rows(info: Info, at: EpisodeLocation, rows: dict[str, Array], start
         step = int(wrong[0]) if len(wrong) else 0
         found = f"timestamps {times[step]:.6f} and {times[min(step + 1, len(times) - 1)]:.6f} at step {step}"
         expected_step = f"steps of 1/{info.fps:g} s within {layout.TOLERANCE} s"
-        yield _finding(where, found, expected_step, "write timestamp as frame_index / fps")
+        yield BadInputError(where, found, expected_step, "write timestamp as frame_index / fps")
     for name in rows.keys() & {layout.ACTION, layout.STATE}:
         for step, dim in np.argwhere(~np.isfinite(rows[name]))[:1]:
             found = f"{rows[name][step, dim]} in {name!r} at step {step}"
-            yield _finding(where, found, "finite numbers", "drop or repair the episode")
+            yield BadInputError(where, found, "finite numbers", "drop or repair the episode")
 
 
 def _videos(locations: list[EpisodeLocation]) -> Iterator[BadInputError]:
@@ -292,7 +275,7 @@ def _videos(locations: list[EpisodeLocation]) -> Iterator[BadInputError]:
             frames, (least, most) = probe_video(path).frames, video.frames
             if not least <= frames <= most:
                 expected = f"{least}, as many as its episodes have rows"
-                yield _finding(path, f"{frames} frames", expected, "copy it again, or drop its episodes")
+                yield BadInputError(path, f"{frames} frames", expected, "copy it again, or drop its episodes")
             yield from _uneven(path)
         except BadInputError as error:
             yield error

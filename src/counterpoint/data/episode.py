@@ -1,18 +1,13 @@
 """One trajectory: frames, actions, rewards and an instruction.
 
-An episode of T steps is laid out so, with the terminal observation only where the source has one::
-
-    step          0    1    2   ...  T-1  (T)
-    frames        o0   o1   o2  ...  oT-1 (oT)
-    actions       a0   a1   a2  ...  aT-1
-    rewards       r0   r1   r2  ...  rT-1
-    timestamps    t0   t1   t2  ...  tT-1
+Step t holds the image o_t, the action a_t taken on it, that action's reward r_t, and its time. No image follows the
+last action.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any
 
@@ -51,8 +46,6 @@ class Episode:
         timestamps: Seconds since the start, float64 [T], strictly increasing.
         actions: float32 [T, A], or `None` (videos of people have none).
         state: Proprioception, float32 [T, S], or `None`.
-        terminal: Camera name -> uint8 [H, W, 3], the observation after the last action, where it exists.
-        masks: Name -> bool [T], True where a step can be trusted.
         success: True when the episode succeeded; `None` where that is not recorded.
         rewards: Reward of each action, float32 [T], or `None`.
 
@@ -65,69 +58,47 @@ class Episode:
     timestamps: Array
     actions: Array | None = None
     state: Array | None = None
-    terminal: Mapping[str, Array] | None = None
-    masks: Mapping[str, Array] = field(default_factory=dict)
     success: bool | None = None
     rewards: Array | None = None
 
     def __post_init__(self) -> None:
-        for name in ("frames", "terminal", "masks"):
-            value = getattr(self, name)
-            if value is not None:
-                object.__setattr__(self, name, MappingProxyType(dict(value)))
+        object.__setattr__(self, "frames", MappingProxyType(dict(self.frames)))
         text, seen = isinstance(self.instruction, str), self.frames or self.state is not None
         require(text, "instruction", repr(self.instruction), "text", "give the instruction as a string")
-        require(seen, "episode", "neither frames nor state", "a camera or a state", "give frames={'camera': ...}")
-        _check_timestamps(self.timestamps)
-        length = len(self.timestamps)
+        require(seen, "episode", "neither frames nor state", "at least one camera, or a state", "give frames")
+        times, length, hint = self.timestamps, len(self.timestamps), "sort the frames by time"
+        good = times.ndim == 1 and length > 0 and np.isfinite(times).all() and (np.diff(times) > 0).all()
+        expected = "at least one time, in seconds, finite and strictly increasing"
+        require(good, "timestamps", f"{times.dtype} {times.shape}", expected, hint)
         for camera, frames in self.frames.items():
-            _check_frames(f"frames[{camera!r}]", frames, length)
-        for camera, frame in (self.terminal or {}).items():
-            _check_frames(f"terminal[{camera!r}]", frame[None], 1)
-        for name, ndim in (("actions", 2), ("state", 2), ("rewards", 1)):
+            good = frames.dtype == np.uint8 and frames.ndim == 4 and frames.shape[-1] == 3 and len(frames) == length
+            where, expected = f"frames[{camera!r}]", f"uint8 ({length}, H, W, 3)"
+            require(good, where, f"{frames.dtype} {frames.shape}", expected, "give one RGB image in [0, 255] a step")
+        for name, expected in (("actions", ", n"), ("state", ", n"), ("rewards", ",")):
             value = getattr(self, name)
             if value is not None:
-                _check_vectors(name, value, length, ndim)
-        for name, mask in self.masks.items():
-            good, found = mask.dtype == np.bool_ and mask.shape == (length,), f"{mask.dtype} {mask.shape}"
-            require(good, f"masks[{name!r}]", found, f"bool ({length},)", "give one truth value a step")
+                good = value.dtype == np.float32 and value.ndim == len(expected.split()) and len(value) == length
+                found, hint = f"{value.dtype} {value.shape}", "give one vector (of rewards, one number) a step"
+                require(good, name, found, f"float32 ({length}{expected})", hint)
+                check_finite(name, value)
 
     def __len__(self) -> int:
         return len(self.timestamps)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle by fields: frozen mappings do not travel between processes, plain ones do."""
-        values = (getattr(self, item.name) for item in fields(self))
-        return Episode, tuple(dict(value) if isinstance(value, MappingProxyType) else value for value in values)
+        """Pickle by fields: a frozen mapping does not travel between processes, a plain one does."""
+        return Episode, (dict(self.frames), *(getattr(self, item.name) for item in fields(self)[1:]))
 
     def __repr__(self) -> str:
         cameras = ", ".join(f"{name} {frames.shape[1]}x{frames.shape[2]}" for name, frames in self.frames.items())
         return f"Episode(T={len(self)}, {self.instruction!r}, cameras=[{cameras}])"
 
 
-def _check_timestamps(timestamps: Array) -> None:
-    good = timestamps.ndim == 1 and len(timestamps) > 0 and np.isfinite(timestamps).all()
-    good = good and (np.diff(timestamps) > 0).all()
-    found = f"{timestamps.dtype} {timestamps.shape}, not strictly increasing and finite"
-    require(good, "timestamps", found, "at least one time, in seconds, strictly increasing", "sort the frames by time")
-
-
-def _check_frames(where: str, frames: Array, length: int) -> None:
-    good = frames.dtype == np.uint8 and frames.ndim == 4 and frames.shape[-1] == 3 and len(frames) == length
-    require(good, where, f"{frames.dtype} {frames.shape}", f"uint8 ({length}, H, W, 3)", "give one RGB image a step")
-
-
-def _check_vectors(where: str, value: Array, length: int, ndim: int) -> None:
-    good = value.dtype == np.float32 and value.ndim == ndim and len(value) == length
-    expected = f"float32 ({length}{', n' if ndim == 2 else ','})"
-    require(good, where, f"{value.dtype} {value.shape}", expected, "give one a step")
-    check_finite(where, value)
-
-
 def check_finite(where: str, values: Array) -> None:
     """Refuse numbers [T, ...] that are not all finite; the error names the first such step."""
     for step, *_ in np.argwhere(~np.isfinite(values))[:1]:
-        raise BadInputError(where, f"a value not finite at step {step}", "finite numbers", "drop or repair it")
+        found = f"a value that is not finite at step {step}"
+        raise BadInputError(where, found, "finite numbers", "drop or repair the episode")
 
 
 @dataclass(frozen=True)

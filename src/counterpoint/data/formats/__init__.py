@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from enum import Enum
 from pathlib import Path
 
 from counterpoint.data.cache import CachedStore
 from counterpoint.data.formats.base import OnBadRow, raise_error
 from counterpoint.data.formats.drq import DrqReplayStore, drq_files
-from counterpoint.data.formats.epic import EpicKitchensStore
+from counterpoint.data.formats.epic import EpicKitchensStore, epic_frames, epic_tables
 from counterpoint.data.formats.hdf5.reader import Hdf5Store, hdf5_files, hdf5_splits
 from counterpoint.data.formats.lerobot.layout import read_info
 from counterpoint.data.formats.lerobot.reader import LeRobotStore
 from counterpoint.data.formats.rlbench.reader import RLBenchStore, first_rlbench_episode
 from counterpoint.data.formats.video_folder import MANIFESTS, VideoFolderStore
 from counterpoint.data.store import EpisodeStore, OneCameraStore
-from counterpoint.errors import BadInputError
+from counterpoint.errors import BadInputError, require
 
 __all__ = ["Format", "open_dataset", "recognise", "split_names", "validation_split"]
-
-EPIC_SPLITS = ("train", "validation")
-"""EPIC-KITCHENS-100 has a file of annotations for each; its test set has no narrations."""
 
 
 class Format(Enum):
@@ -47,7 +43,7 @@ def recognise(path: str | Path) -> Format:
         return Format.LEROBOT
     if (path / "store.json").is_file():
         return Format.TRAINING_STORE
-    if _epic_tables(path) and _epic_frames(path):
+    if epic_tables(path) and epic_frames(path):
         return Format.EPIC_KITCHENS
     if path.suffix in (".csv", ".jsonl") or any((path / name).is_file() for name in MANIFESTS):
         return Format.VIDEO_FOLDER
@@ -85,31 +81,25 @@ def open_dataset(
         BadInputError: When the format is unknown, the data set is damaged, or it has no such split or camera.
     """
     kind, path = recognise(path), Path(path)
-    if split is not None and kind is not Format.LEROBOT and split not in split_names(path):
+    if split is not None and kind is not Format.LEROBOT:
         names = list(split_names(path))
         expected = f"one of {names}" if names else f"none: a {kind.value} has no splits"
-        raise BadInputError(f"split of {path}", repr(split), expected, "name one of these, or leave it out for all")
-    store = _open(kind, path, split, on_bad_row)
-    return store if camera is None else OneCameraStore(store, camera)
-
-
-def _open(kind: Format, path: Path, split: str | None, on_bad_row: OnBadRow) -> EpisodeStore:
+        require(split in names, f"split of {path}", repr(split), expected, "name one of these, or leave it out for all")
+    store: EpisodeStore
     match kind:
         case Format.LEROBOT:
-            return LeRobotStore(path, split=split)
-        case Format.VIDEO_FOLDER:
-            return VideoFolderStore(path, on_bad_row=on_bad_row)
-        case Format.EPIC_KITCHENS:
-            tables = [table for table in _epic_tables(path) if split is None or table.stem.endswith(f"_{split}")]
-            return EpicKitchensStore(tables, _epic_frames(path) or path, on_bad_row=on_bad_row)
-        case Format.HDF5:
-            return Hdf5Store(path, split=split, on_bad_row=on_bad_row)
-        case Format.DRQ_REPLAY:
-            return DrqReplayStore(path, on_bad_row=on_bad_row)
-        case Format.RLBENCH:
-            return RLBenchStore(path, on_bad_row=on_bad_row)
+            store = LeRobotStore(path, split=split)
         case Format.TRAINING_STORE:
-            return CachedStore(path)
+            store = CachedStore(path)
+        case Format.HDF5:
+            store = Hdf5Store(path, split=split, on_bad_row=on_bad_row)
+        case Format.EPIC_KITCHENS:
+            tables = [table for table in epic_tables(path) if split is None or table.stem.endswith(f"_{split}")]
+            store = EpicKitchensStore(tables, epic_frames(path) or path, on_bad_row=on_bad_row)
+        case _:
+            plain = {Format.VIDEO_FOLDER: VideoFolderStore, Format.DRQ_REPLAY: DrqReplayStore}.get(kind, RLBenchStore)
+            store = plain(path, on_bad_row=on_bad_row)
+    return store if camera is None else OneCameraStore(store, camera)
 
 
 def split_names(path: str | Path) -> tuple[str, ...]:
@@ -118,29 +108,8 @@ def split_names(path: str | Path) -> tuple[str, ...]:
     if kind is Format.LEROBOT:
         return tuple(read_info(path).splits)
     if kind is Format.EPIC_KITCHENS:
-        return tuple(table.stem.removeprefix("EPIC_100_") for table in _epic_tables(path))
+        return tuple(table.stem.removeprefix("EPIC_100_") for table in epic_tables(path))
     return hdf5_splits(path) if kind is Format.HDF5 else ()
-
-
-def _epic_tables(path: Path) -> list[Path]:
-    """Return annotation files in the folder, or else in the one above it."""
-    for folder in (path, path.parent):
-        tables = [folder / f"EPIC_100_{split}.csv" for split in EPIC_SPLITS]
-        if any(table.is_file() for table in tables):
-            return [table for table in tables if table.is_file()]
-    return []
-
-
-def _epic_frames(path: Path) -> Path | None:
-    """Return the folder of PXX folders: this one or one inside it."""
-    if not path.is_dir():
-        return None
-    candidates = (path, *sorted(child for child in path.iterdir() if child.is_dir()))
-    return next((folder for folder in candidates if _has_participants(folder)), None)
-
-
-def _has_participants(folder: Path) -> bool:
-    return any(re.fullmatch(r"P\d{2}", child.name) and child.is_dir() for child in folder.iterdir())
 
 
 def validation_split(path: Path, wanted: str | None) -> str | None:

@@ -40,6 +40,24 @@ class _Segment:
     stop: int  # the last frame, itself included
 
 
+def epic_tables(path: Path) -> list[Path]:
+    """Return the files of annotations in the folder, or else in the one above it; the test set has no narrations."""
+    for folder in (path, path.parent):
+        tables = [folder / f"EPIC_100_{split}.csv" for split in ("train", "validation")]
+        if any(table.is_file() for table in tables):
+            return [table for table in tables if table.is_file()]
+    return []
+
+
+def epic_frames(path: Path) -> Path | None:
+    """Return the folder of PXX folders: this one or one inside it."""
+    inside = sorted(path.iterdir()) if path.is_dir() else []
+    for folder in (folder for folder in (path, *inside) if folder.is_dir()):
+        if any(re.fullmatch(r"P\d{2}", child.name) and child.is_dir() for child in folder.iterdir()):
+            return folder
+    return None
+
+
 class EpicKitchensStore(Reader):
     """Segments whose frames are there: one camera, `rgb`; neither actions nor state.
 
@@ -76,11 +94,14 @@ class EpicKitchensStore(Reader):
 
         def parse(row: Row) -> tuple[_Segment, EpisodeInfo] | None:
             segment, narration = _parse(row), row.text("narration")
-            have, length = self._count(segment), segment.stop - segment.start + 1
+            if segment.video not in self._videos:
+                self._videos[segment.video] = None  # stays where the next line raises
+                self._videos[segment.video] = _find_frames(self._root, segment.video)
+            frames, length = self._videos[segment.video], segment.stop - segment.start + 1
+            have = 0 if frames is None else frames.count(segment.start, segment.stop)
             if have < length:
-                found = f"{have} of {length} frames of {segment.video} in {self._root}"
-                expected, hint = f"frames {segment.start} to {segment.stop}", "download them, or leave strict off"
-                require(not strict, row.where, found, expected, hint)
+                found, expected = f"{have} of {length} frames of {segment.video}", f"{segment.start} to {segment.stop}"
+                require(not strict, row.where, found, expected, "download them, or leave strict off")
                 skipped.append(row.text("narration_id"))
                 return None
             if segment.video not in rates:
@@ -123,13 +144,6 @@ class EpicKitchensStore(Reader):
             require(shape == first, where, shape, f"{first}, as the frames before it", _HINT)
         return np.stack(images)
 
-    def _count(self, segment: _Segment) -> int:
-        if segment.video not in self._videos:
-            self._videos[segment.video] = None  # stays where the next line raises
-            self._videos[segment.video] = _find_frames(self._root, segment.video)
-        frames = self._videos[segment.video]
-        return 0 if frames is None else frames.count(segment.start, segment.stop)
-
     def _frames_of(self, video: str) -> _Frames:
         frames = self._videos[video]
         assert frames is not None  # only segments with all their frames are kept
@@ -165,20 +179,15 @@ class _Frames:
 
 def _find_frames(root: Path, video: str) -> _Frames | None:
     folder = root / video.partition("_")[0] / "rgb_frames" / video
-    tar = folder.with_name(f"{video}.tar")
+    path = folder.with_name(f"{video}.tar")
     if folder.is_dir():
         names = (_FRAME.fullmatch(path.name) for path in folder.iterdir())
         return _Frames(folder, np.array(sorted(int(name[1]) for name in names if name), dtype=np.int64))
-    return _index_tar(tar) if tar.is_file() else None
-
-
-def _index_tar(path: Path) -> _Frames:
-    ranges: dict[int, tuple[int, int]] = {}
+    if not path.is_file():
+        return None
     with parsing(path, "an uncompressed tar of frames", _HINT), tarfile.open(path, "r:") as tar:
-        for member in tar:
-            name = _FRAME.fullmatch(member.name.rpartition("/")[2])
-            if name and member.isreg():
-                ranges[int(name[1])] = (member.offset_data, member.size)
+        found = [(_FRAME.fullmatch(member.name.rpartition("/")[2]), member) for member in tar if member.isreg()]
+        ranges = {int(name[1]): (member.offset_data, member.size) for name, member in found if name}
         numbers = np.array(sorted(ranges), dtype=np.int64)
         return _Frames(path, numbers, np.array([ranges[n] for n in numbers.tolist()], np.int64).reshape(-1, 2))
 
