@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from counterpoint.data.formats.hdf5.instructions import LIBERO_10
 from counterpoint.data.store import Cameras
 from counterpoint.envs.dmc.env import resolve_dmc_tasks
 from counterpoint.envs.metaworld.env import resolve_tasks
 from counterpoint.errors import BadInputError, require
 from studies.fewshot.config import FewshotConfig, FewshotData
+from studies.fewshot.libero import LIBERO_10
 
 LIBERO_TASKS = {"libero_spatial": 10, "libero_object": 10, "libero_goal": 10, "libero_90": 90, "libero_10": 10}
 """Suite -> number of its tasks."""

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from counterpoint.data.episode import Array
-from counterpoint.data.formats.hdf5.instructions import LIBERO_10
+from studies.fewshot.libero import LIBERO_10
 
 CAMERAS = ("frontview", "agentview", "robot0_eye_in_hand")
 

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from counterpoint.data.formats import open_dataset
-from counterpoint.data.formats.hdf5.instructions import LIBERO_10
 from counterpoint.envs.libero import CAMERAS, LiberoEnv, read_init_states
 from counterpoint.envs.make import make_env
 from counterpoint.errors import BadInputError, MissingExtraError
+from studies.fewshot.libero import LIBERO_10
 from tests.data.formats.hdf5.made import write_libero
 from tests.envs.played import act, images
 from tests.envs.robosuite_made import MadeLiberoEnv, make_libero

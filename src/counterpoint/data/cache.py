@@ -1,7 +1,7 @@
 """The training store: every frame decoded once, at training resolution, memory-mapped, hashed.
 
 A store is a folder named by its key, the digest of the source's fingerprint, the size, the resize rule, the
-cameras and the version of this layout; so a changed source finds no store and one is built. It holds
+cameras and the version of this layout. It holds
 
     frames-0.bin ...    uint8 [steps, H, W, 3], one file a camera, all episodes end to end
     timestamps.bin      float64 [steps]
@@ -12,7 +12,7 @@ cameras and the version of this layout; so a changed source finds no store and o
                         file and of each episode's part of it
     store.json.sha256   the digest of store.json, as `sha256sum --check` reads it
 
-Each episode's bytes are compared with their digest when they are first touched after opening, and not again.
+Each episode's bytes are compared with their digest when they are first touched after opening.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The replay buffer: a store of whole goal-reaching episodes that grows at one end and loses its oldest at the other.
 
-Rows are numbered from 0 without end; row r is at index r modulo the number of rows, so an episode may run over the
-end of the arrays and go on at their beginning. An episode of T transitions takes T + 2 rows: its states, then the goal
+Row r is at index r modulo the number of rows. An episode of T transitions takes T + 2 rows: its states, then the goal
 that it was commanded to reach::
 
     row           r      r+1    ...   r+T-1     r+T    r+T+1   r+T+2
@@ -9,8 +8,8 @@ that it was commanded to reach::
     goal          g(s0)  g(s1)  ...   g(sT-1)   g(sT)  command
     action        a0     a1     ...   aT-1      -      -
 
-so the next observation is the next row. When room is needed the oldest episodes go, whole. Their rows are
-overwritten last of all, at least `slack` transitions later: until then an older cursor can be restored.
+When room is needed the oldest episodes go, whole. Their rows are overwritten at least `slack` transitions later: until
+then an older cursor can be restored.
 """
 
 from __future__ import annotations

@@ -38,6 +38,26 @@ def read_each(
             yield item, result
 
 
+def read_alike(
+    items: Iterable[Path], read: Callable[[Path], Result], on_bad_row: OnBadRow, *parts: str
+) -> list[Result]:
+    """Return `read(item)` of each item; one whose attributes `parts` differ from the first's is reported, too."""
+    kept: list[tuple[Path, Result]] = []
+
+    def alike(item: Path) -> Result:
+        result = read(item)
+        where, first = (kept or [(item, result)])[0]
+        for part in parts:
+            found, wanted = getattr(result, part), getattr(first, part)
+            expected, hint = f"{list(wanted)}, as in {where}", "keep data of the same parts together"
+            require(found == wanted, item, f"{part} {list(found)}", expected, hint)
+        return result
+
+    for item, result in read_each(items, alike, on_bad_row):
+        kept.append((item, result))
+    return [result for _, result in kept]
+
+
 @contextmanager
 def parsing(where: str | Path, expected: str, hint: str = "download or record it again") -> Iterator[None]:
     """Turn every exception that damaged or malicious content causes into a `BadInputError`."""

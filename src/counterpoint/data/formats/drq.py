@@ -8,8 +8,7 @@ A file holds L + 1 rows of each array; row 0 is the reset, with a dummy action::
     reward         -     r0    r1  ...   rL-1    of those actions
     discount       1     1     1   ...           (not read)
 
-So an episode has L steps: image t is the newest of row t; action and reward t are those of row t + 1. The image after
-the last action is left out, as no action follows it.
+So an episode has L steps: image t is the newest of row t; action and reward t are those of row t + 1.
 """
 
 from __future__ import annotations

@@ -1,13 +1,7 @@
 from __future__ import annotations
 
-from counterpoint.data.formats.hdf5.instructions import (
-    HORIZONS,
-    INSTRUCTIONS,
-    LIBERO_10,
-    PREMIER_TACO_TASKS,
-    instruction_from_name,
-    instruction_of,
-)
+from counterpoint.data.formats.hdf5.files import HORIZONS, INSTRUCTIONS, instruction_from_name, instruction_of
+from studies.fewshot.libero import LIBERO_10, PREMIER_TACO_TASKS
 
 
 def test_table_6_of_premier_taco() -> None:

@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 from counterpoint.data.formats.base import OnBadRow, first_line, parsing, read_each
-from counterpoint.data.formats.hdf5.instructions import instruction_from_name, instruction_of
 from counterpoint.data.masks.robot import MASK_SUFFIX, mask_camera
 from counterpoint.errors import BadInputError, MissingExtraError, require
 
@@ -37,9 +36,37 @@ ROBOMIMIC_STATE = ("eef_pos", "eef_quat", "gripper_qpos")
 """Proprioception of each robot in turn (`robot0_eef_pos`, ...): end effector position, quaternion, gripper joints."""
 LIBERO_STATE = ("gripper_states", "joint_states")
 """Proprioception: two gripper joints and seven joint angles, the observations of LIBERO's own policies."""
+INSTRUCTIONS = {
+    "Lift": "lift the cube",
+    "PickPlaceCan": "put the can in its bin",
+    "NutAssemblySquare": "put the square nut on its peg",
+    "ToolHang": "assemble the frame and hang the tool on it",
+    "TwoArmTransport": "take the hammer out of the closed box and hand it over into the other bin",
+}
+"""robosuite's name of an environment -> its instruction. The data sets have no words of their own."""
+
+HORIZONS = {"Lift": 400, "PickPlaceCan": 400, "NutAssemblySquare": 400, "ToolHang": 700, "TwoArmTransport": 700}
+"""Steps of an evaluated episode in robomimic's study (Mandlekar et al. 2021, arXiv 2108.03298)."""
 _IMAGE = "_image"  # ending of the keys of robomimic's images
 _GYM = 2  # env_args["type"] of environments whose rewards do not say success
 _EXPECTED = "an HDF5 file of robomimic or LIBERO"
+_SCENE = re.compile(r"^[A-Z_]+_SCENE\d+_")
+
+
+def instruction_of(env_name: str) -> str:
+    """Return an environment's instruction; the words of its name where none is known: `Stack_D0` gives "stack"."""
+    plain = re.sub(r"_D\d+$", "", env_name)  # MimicGen's variants of one task
+    words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+", plain)
+    return INSTRUCTIONS.get(plain) or " ".join(word.lower() for word in words)
+
+
+def instruction_from_name(name: str) -> str:
+    """Return the instruction in the name of a LIBERO task, of its data set's file or of its BDDL file.
+
+    A name is a scene and the words, or the words alone: `KITCHEN_SCENE3_turn_on_the_stove`.
+    """
+    stem = name.rsplit("/", 1)[-1].removesuffix(".hdf5").removesuffix(".bddl").removesuffix("_demo")
+    return _SCENE.sub("", stem).replace("_", " ").strip()
 
 
 def import_h5py() -> Any:

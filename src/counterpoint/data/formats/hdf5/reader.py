@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from counterpoint.data.episode import Array, EpisodeInfo
-from counterpoint.data.formats.base import OnBadRow, Reader, parsing, raise_error, read_each
-from counterpoint.data.formats.hdf5.files import FileLayout, instructions, obs_key, open_hdf5, scan
-from counterpoint.errors import BadInputError
+from counterpoint.data.formats.base import OnBadRow, Reader, parsing, raise_error, read_alike
+from counterpoint.data.formats.hdf5.files import instructions, obs_key, open_hdf5, scan
 
 _OPEN = 64  # files held open at a time; LIBERO-90 has 90
 
@@ -65,11 +64,8 @@ class Hdf5Store(Reader):
 
     def __init__(self, path: str | Path, *, split: str | None = None, on_bad_row: OnBadRow = raise_error) -> None:
         self.path, self.split = Path(path), split
-        layouts: list[FileLayout] = []
-        for _, layout in read_each(
-            hdf5_files(self.path), lambda file: _alike(scan(file, on_bad_row), layouts), on_bad_row
-        ):
-            layouts.append(layout)
+        files = hdf5_files(self.path)
+        layouts = read_alike(files, lambda file: scan(file, on_bad_row), on_bad_row, "cameras", "state")
         every = [(layout, demo) for layout in layouts for demo in layout.demos]
         self._demos = [(f, d) for f, d in every if split is None or d.name in f.masks.get(split, ())]
         self.cameras = layouts[0].cameras if layouts else ()
@@ -135,14 +131,3 @@ class Hdf5Store(Reader):
 
 def _in_order(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(set(names), key=lambda name: (name not in ("train", "valid"), name)))
-
-
-def _alike(layout: FileLayout, before: list[FileLayout]) -> FileLayout:
-    """Return the layout, if its cameras and proprioception are those of the first file."""
-    for part in ("cameras", "state"):
-        found, first = (getattr(item, part) for item in (layout, (before or [layout])[0]))
-        if found != first:
-            hint = "keep files that have the same parts in a folder, or open this one by itself"
-            expected = f"{list(first)}, as in {before[0].path.name}"
-            raise BadInputError(layout.path, f"{part} {list(found)}", expected, hint)
-    return layout

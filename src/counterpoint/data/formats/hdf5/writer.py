@@ -17,7 +17,7 @@ from counterpoint.data.episode import Array, Episode
 from counterpoint.data.formats.base import require_new
 from counterpoint.data.formats.hdf5.files import ROBOMIMIC_STATE, import_h5py
 from counterpoint.data.masks.robot import rgb_cameras
-from counterpoint.errors import BadInputError, require
+from counterpoint.errors import require
 
 _ABOUT = "counterpoint"
 _STATE_DIMS = (3, 4, 2)  # of each part of ROBOMIMIC_STATE
@@ -81,17 +81,13 @@ class RobomimicWriter:
         """
         where, length = f"demonstration {len(self._lengths)}", len(episode)
         dims = None if episode.state is None else episode.state.shape[1]
-        if episode.actions is None or episode.rewards is None or dims != sum(_STATE_DIMS):
-            found = f"actions {episode.actions is not None}, rewards {episode.rewards is not None}, state of {dims}"
-            expected = f"actions, rewards and a state of {sum(_STATE_DIMS)} numbers"
-            raise BadInputError(where, found, expected, "use counterpoint collect")
-        if episode.success is not None and episode.success != bool(episode.rewards.max() >= 1):
-            found = f"success {episode.success} with a highest reward of {episode.rewards.max():g}"
-            expected, hint = (
-                "a reward of 1 where the task is solved, and less elsewhere",
-                "give robosuite's sparse rewards",
-            )
-            raise BadInputError(where, found, expected, hint)
+        good = episode.actions is not None and episode.rewards is not None and dims == sum(_STATE_DIMS)
+        expected, hint = f"actions, rewards and a state of {sum(_STATE_DIMS)} numbers", "use counterpoint collect"
+        require(good, where, f"a part missing, or a state of {dims}", expected, hint)
+        assert episode.rewards is not None
+        found = f"success {episode.success} with a highest reward of {episode.rewards.max():g}"
+        good = episode.success in (None, bool(episode.rewards.max() >= 1))
+        require(good, where, found, "a reward of 1 only where the task is solved", "give robosuite's sparse rewards")
         group = self._data.create_group(f"demo_{len(self._lengths)}")
         group.attrs["num_samples"] = length
         if self._model is not None:

@@ -312,7 +312,9 @@ class LeRobotWriter:
         require(total > 0, self.root, "no episode", "at least one", "call add_episode first")
         splits = dict(splits or {"train": f"0:{total}"})
         for name, text in splits.items():
-            _check_split(name, text, total)
+            first, _, last = text.partition(":")
+            good = first.isdecimal() and last.isdecimal() and int(first) <= int(last) <= total
+            require(good, f"split {name!r}", repr(text), f'"a:b" with a <= b <= {total}', "correct the split")
         require_new(self.root)
         self._data.close()
         for track in self._tracks.values():
@@ -353,20 +355,19 @@ class LeRobotWriter:
 
     def _columns(self, episode: Episode) -> dict[str, Array]:
         """Return feature -> [T, n]: everything but images."""
-        length = len(episode)
+        steps = np.arange(len(episode), dtype=np.int64)[:, None]
+        success = None if episode.success is None else (steps == steps[-1]) & episode.success
+        rewards = None if episode.rewards is None else episode.rewards[:, None]
         columns = {layout.ACTION: episode.actions, layout.STATE: episode.state}
-        values = {name: column for name, column in columns.items() if column is not None}
-        if self._known["success"]:
-            success = np.zeros((length, 1), dtype=np.bool_)
-            success[-1] = bool(episode.success)
-            values[layout.SUCCESS] = success
-        if episode.rewards is not None:
-            values[layout.REWARD] = episode.rewards[:, None]
-        steps = np.arange(length, dtype=np.int64)[:, None]
+        columns |= {
+            layout.SUCCESS: success,
+            layout.REWARD: rewards,
+            "timestamp": (steps / self._fps).astype(np.float32),
+        }
         task = self._tasks.setdefault(episode.instruction, len(self._tasks))
         numbers = (steps, np.full_like(steps, len(self._episodes)), steps + self._frames, np.full_like(steps, task))
-        times = (steps / self._fps).astype(np.float32)
-        return values | {"timestamp": times} | dict(zip(_COUNTERS, numbers, strict=True))
+        columns |= zip(_COUNTERS, numbers, strict=True)
+        return {name: column for name, column in columns.items() if column is not None}
 
     def _hub_metadata(self, columns: Mapping[str, Array]) -> dict[str, str]:
         """Return the metadata by which the Hub's viewer and `datasets` show a struct of bytes as an image."""
@@ -410,9 +411,3 @@ def _key(camera: str) -> str:
 
 def _expect(where: str | Path, found: object, expected: object, name: str) -> None:
     require(found == expected, where, f"{found} ({name})", str(expected), "write episodes alike, as the writer says")
-
-
-def _check_split(name: str, text: str, total: int) -> None:
-    first, _, last = text.partition(":")
-    good = first.isdecimal() and last.isdecimal() and int(first) <= int(last) <= total
-    require(good, f"split {name!r}", repr(text), f'"a:b" with a <= b <= {total}', "correct the split")

@@ -1,18 +1,11 @@
 """RLBench's poses as the seven numbers of an action and the fourteen of a state, and back.
 
-RLBench acts by eight numbers, a position, a quaternion and the gripper; ICon's Table 4 has seven, and a state of
-fourteen: "arm joint positions, end-effector poses, and gripper status", which is 7 + 6 + 1. So a rotation is three
-numbers here: a rotation vector, measured from the gripper pointing straight down, where RLBench's arm starts and
-mostly works. Measured from the world's axes such poses are half a turn away, where the vector jumps from one sign to
-the other.
+ICon's Table 4 has actions of seven numbers, and states of fourteen: "arm joint positions, end-effector poses, and
+gripper status", 7 + 6 + 1. So a rotation is three numbers: a rotation vector, measured from the gripper pointing
+straight down, where the arm mostly works (from the world's axes that is half a turn, where vectors jump in sign).
 
-Actions are scaled to about [-1, 1], as those of every other suite:
-
-- three numbers of position: 0 is (0.25, 0, 1.25) m in the world, 1 is 0.75 m from there, which covers the table;
-- three of rotation: 1 is half a turn;
-- one of the gripper: 1 open, -1 closed, RLBench's threshold at 0.
-
-The scale is this library's own; the paper does not say its own.
+Actions are scaled to about [-1, 1] by this library's own scale (the paper does not say its own): position, where 0 is
+(0.25, 0, 1.25) m in the world and 1 is 0.75 m from there; rotation, 1 half a turn; gripper, 1 open and -1 closed.
 """
 
 from __future__ import annotations
@@ -60,7 +53,7 @@ def to_state(
 
 def rotation_vector(quaternion: Float[Numbers, "*lead 4"]) -> Float[NDArray[np.float64], "*lead 3"]:
     """Return the rotation from straight down to a quaternion x, y, z, w, about the world's axes, in radians."""
-    turn = _product(np.asarray(quaternion, np.float64), _conjugate(_DOWN))
+    turn = _product(np.asarray(quaternion, np.float64), _DOWN * (-1, -1, -1, 1))
     turn = np.where(turn[..., 3:] < 0, -turn, turn)  # the shorter of the two ways round
     sine = np.linalg.norm(turn[..., :3], axis=-1, keepdims=True)
     angle = 2 * np.arctan2(sine, turn[..., 3:])
@@ -82,7 +75,3 @@ def _product(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[n
     v, b = right[..., :3], right[..., 3:]
     vector = a * v + b * u + np.cross(u, v)
     return np.concatenate([vector, a * b - (u * v).sum(-1, keepdims=True)], axis=-1)
-
-
-def _conjugate(quaternion: NDArray[np.float64]) -> NDArray[np.float64]:
-    return quaternion * (-1.0, -1.0, -1.0, 1.0)

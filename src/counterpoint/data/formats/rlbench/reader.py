@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from counterpoint.data.episode import Array, EpisodeInfo
-from counterpoint.data.formats.base import OnBadRow, Reader, parsing, raise_error, read_each
+from counterpoint.data.formats.base import OnBadRow, Reader, parsing, raise_error, read_alike
 from counterpoint.data.formats.rlbench.poses import to_action, to_state
 from counterpoint.data.masks.robot import mask_camera, mask_frames
 from counterpoint.errors import require
@@ -107,10 +107,7 @@ class RLBenchStore(Reader):
         self, path: str | Path, *, robot_handles: Collection[int] = ROBOT_HANDLES, on_bad_row: OnBadRow = raise_error
     ) -> None:
         self.path, self.robot_handles = Path(path), tuple(sorted(robot_handles))
-        self._demos: list[_Demo] = []
-        folders = sorted(_folders(self.path), key=_order)
-        for _, demo in read_each(folders, lambda folder: _alike(_read(folder), self._demos), on_bad_row):
-            self._demos.append(demo)
+        self._demos = read_alike(sorted(_folders(self.path), key=_order), _read, on_bad_row, "cameras")
         self.episodes = tuple(EpisodeInfo(len(d.actions), d.instruction, _FPS, True) for d in self._demos)
         self.names = folders = [demo.folder for demo in self._demos]
         self.files = [folder / _LOW_DIM for folder in folders]
@@ -145,16 +142,7 @@ def _handles(image: UInt8[NDArray[np.uint8], "*lead 3"]) -> Int[NDArray[np.int64
     return handles
 
 
-def _alike(demo: _Demo, before: list[_Demo]) -> _Demo:
-    first = (before or [demo])[0]
-    expected = f"{list(first.cameras)}, as in {first.folder}"
-    found, hint = f"cameras {list(demo.cameras)}", "record the same cameras"
-    require(demo.cameras == first.cameras, demo.folder, found, expected, hint)
-    return demo
-
-
 def _read(folder: Path) -> _Demo:
-    """Read an episode's pickle."""
     where = folder / _LOW_DIM
     recorded = load_pickle(where)
     steps = getattr(recorded, "_observations", recorded)
