@@ -34,7 +34,7 @@ from filelock import FileLock
 from PIL import Image
 
 from counterpoint.data.episode import Array, EpisodeInfo
-from counterpoint.data.store import EpisodeStore, check_camera, spread
+from counterpoint.data.store import EpisodeStore, check_camera, spread, vectors
 from counterpoint.errors import BadInputError, require
 from counterpoint.progress import ProgressBar
 
@@ -79,7 +79,7 @@ def build(
     """
     _check_room(store, folder.parent, size, cameras)
     folder.mkdir()
-    names = [*_vectors(store, 0), *(f"frames-{c}" for c in range(len(cameras)))]
+    names = [*vectors(store, 0), *(f"frames-{c}" for c in range(len(cameras)))]
     columns = {name: _Column(folder / f"{name}.bin") for name in names}
     episodes: list[dict[str, Any]] = []
     total = sum(info.length for info in store.episodes) * max(1, len(cameras))
@@ -140,16 +140,11 @@ class _Column:
         return {"dtype": dtype, "shape": [self._rows, *row], "sha256": self._whole.hexdigest()}
 
 
-def _vectors(store: EpisodeStore, episode: int) -> dict[str, Array]:
-    parts = {name: getattr(store, name)(episode) for name in ("timestamps", "actions", "state", "rewards")}
-    return {name: value for name, value in parts.items() if value is not None}
-
-
 def _parts(
     store: EpisodeStore, episode: int, *, size: int, fit: Fit, cameras: tuple[str, ...]
 ) -> Iterator[tuple[str, Array]]:
     """Yield everything of an episode by array name; frames come in chunks, in order."""
-    yield from _vectors(store, episode).items()
+    yield from vectors(store, episode).items()
     length = store.episodes[episode].length
     chunks = [np.arange(first, min(first + _CHUNK, length)) for first in range(0, length, _CHUNK)]
     for c, camera in enumerate(cameras):

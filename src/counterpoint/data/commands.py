@@ -23,7 +23,7 @@ from counterpoint.data.formats.lerobot.writer import LeRobotWriter
 from counterpoint.data.formats.minari.files import is_minari
 from counterpoint.data.formats.video_folder import VideoFolderStore
 from counterpoint.data.masks.robot import binary_mask, mask_camera, mask_frames, masked_cameras
-from counterpoint.data.store import EpisodeStore, SubsetStore
+from counterpoint.data.store import EpisodeStore, SubsetStore, vectors
 from counterpoint.data.video import has_uneven_rate
 from counterpoint.errors import BadInputError, require
 from counterpoint.progress import ProgressBar
@@ -204,16 +204,10 @@ def _episode(store: EpisodeStore, number: int, rate: int, size: int | None, *, r
         times = store.timestamps(number)
         seconds = np.arange(int(times[-1] * rate) + 1) / rate
         steps = np.rint(np.interp(seconds, times, steps)).astype(np.int64)
-    actions, state, rewards = store.actions(number), store.state(number), store.rewards(number)
-    return Episode(
-        frames={camera: _frames(store, number, steps, camera, size) for camera in store.cameras},
-        instruction=info.instruction,
-        timestamps=np.arange(len(steps)) / rate,
-        actions=None if actions is None else actions[steps],
-        state=None if state is None else state[steps],
-        rewards=None if rewards is None else rewards[steps],
-        success=info.success,
-    )
+    frames = {camera: _frames(store, number, steps, camera, size) for camera in store.cameras}
+    known = {name: values[steps] for name, values in vectors(store, number).items()}
+    known["timestamps"] = np.arange(len(steps)) / rate
+    return Episode(frames, info.instruction, success=info.success, **known)
 
 
 def _frames(store: EpisodeStore, number: int, steps: Array, camera: str, size: int | None) -> Array:

@@ -9,7 +9,6 @@ import numpy as np
 from counterpoint.config import FrozenConfig
 from counterpoint.data.episode import Array
 from counterpoint.data.store import EpisodeStore, action_mask, task_numbers
-from counterpoint.errors import BadInputError, require
 
 
 class Statistics(FrozenConfig):
@@ -35,24 +34,9 @@ def action_statistics(store: EpisodeStore) -> list[Statistics]:
         store: Training episodes alone.
 
     Raises:
-        BadInputError: When an episode has no actions, or episodes of a task have other dimensions than its first.
+        BadInputError: When an episode has no actions, or episodes of a domain have other dimensions than its first.
     """
-    tasks, found = task_numbers(store), []
-    for task in range(int(tasks.max()) + 1):
-        episodes = np.flatnonzero(tasks == task).tolist()
-        parts = [_actions(store, episode) for episode in episodes]
-        for episode, part in zip(episodes, parts, strict=True):
-            own, first = part.shape[1], parts[0].shape[1]
-            expected = f"{first}, as in episode {episodes[0]} of the same task"
-            hint = "make a domain of each"
-            require(own == first, f"episode {episode}", f"actions of {own} dimensions", expected, hint)
-        mask = action_mask(store, parts[0].shape[1])[episodes[0]]
-        found.append(Statistics.of(np.concatenate(parts)[:, mask]))
-    return found
-
-
-def _actions(store: EpisodeStore, episode: int) -> Array:
-    actions = store.actions(episode)
-    if actions is None:
-        raise BadInputError(f"episode {episode}", "no actions", "actions", "leave the episode out")
-    return actions
+    actions, tasks = store.column("actions"), task_numbers(store)
+    own, task_of = action_mask(store, actions.shape[1]), np.repeat(tasks, store.lengths)
+    firsts = np.unique(tasks, return_index=True)[1].tolist()
+    return [Statistics.of(actions[task_of == task][:, own[first]]) for task, first in enumerate(firsts)]

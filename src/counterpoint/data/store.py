@@ -146,15 +146,14 @@ def read_episode(store: EpisodeStore, episode: int) -> Episode:
     """Decode one whole episode."""
     info = store.episodes[episode]
     steps = np.arange(info.length)
-    return Episode(
-        frames={camera: store.frames(episode, steps, camera) for camera in store.cameras},
-        instruction=info.instruction,
-        timestamps=store.timestamps(episode),
-        actions=store.actions(episode),
-        state=store.state(episode),
-        rewards=store.rewards(episode),
-        success=info.success,
-    )
+    frames = {camera: store.frames(episode, steps, camera) for camera in store.cameras}
+    return Episode(frames, info.instruction, success=info.success, **vectors(store, episode))
+
+
+def vectors(store: EpisodeStore, episode: int) -> dict[str, Array]:
+    """Return those of `timestamps`, `actions`, `state` and `rewards` that an episode has."""
+    parts = {name: getattr(store, name)(episode) for name in ("timestamps", "actions", "state", "rewards")}
+    return {name: value for name, value in parts.items() if value is not None}
 
 
 def camera_names(camera: Cameras, known: Sequence[str], count: int | None = None) -> tuple[str, ...]:

@@ -68,15 +68,16 @@ class DrqReplayStore(Reader):
     def read(self, episode: int, steps: Array, camera: str) -> Array:
         """Return uint8 [N, H, W, 3]: the newest image of each stack."""
         file = self.files[episode]
-        return _images.get((str(file), file.stat().st_mtime_ns), lambda: self._unpack(episode))[steps]
+
+        def unpack() -> tuple[Array, int]:
+            images = np.ascontiguousarray(self._array(episode, "observation")[:-1, -3:].transpose(0, 2, 3, 1))
+            return images, images.nbytes
+
+        return _images.get((str(file), file.stat().st_mtime_ns), unpack)[steps]
 
     def vectors(self, episode: int, name: str) -> Array | None:
         """Return actions, each leading from image t to image t + 1, and their rewards."""
         return self._array(episode, _ARRAYS[name])[1:] if name in _ARRAYS else None
-
-    def _unpack(self, episode: int) -> tuple[Array, int]:
-        images = np.ascontiguousarray(self._array(episode, "observation")[:-1, -3:].transpose(0, 2, 3, 1))
-        return images, images.nbytes
 
     def _array(self, episode: int, name: str) -> Array:
         with parsing(self.files[episode], _EXPECTED, _HINT), np.load(self.files[episode]) as arrays:

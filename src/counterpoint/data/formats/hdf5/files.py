@@ -186,16 +186,17 @@ def scan(path: Path, on_bad_row: OnBadRow) -> FileLayout:
     """
     with open_hdf5(path) as file, parsing(path, _EXPECTED):
         data = _data_group(path, file)
-        names = sorted((name for name in data if "actions" in data[name] or "obs" in data[name]), key=_number)
+        names = [name for name in data if "actions" in data[name] or "obs" in data[name]]
+        names.sort(key=lambda name: (int((re.findall(r"\d+$", name) or [-1])[0]), name))  # demo_2 before demo_10
         if not names:
             raise damaged(f"{path}, data", "no demonstration", "groups demo_0, demo_1, ... with actions and obs")
         args, problem = _json(path, data.attrs, "env_args"), _json(path, data.attrs, "problem_info")
         observed: Any = next((data[name]["obs"] for name in names if "obs" in data[name]), {})
-        cameras = _cameras(observed)
-        if not cameras:
-            found = f"no images among the observations {sorted(observed)}"
-            hint = "take the data set's image version, or render images with robomimic's dataset_states_to_obs.py"
-            raise BadInputError(path, found, "at least one camera: obs/KEY as uint8 [T, H, W, 3]", hint)
+        images = [key for key in observed if _is_image(observed[key], 3)]
+        masks = [mask_camera(key) for key in images if _is_image(observed.get(obs_key(mask_camera(key))), 1)]
+        cameras, found = (*images, *masks), f"no images among the observations {sorted(observed)}"
+        hint = "take the data set's image version, or render images with robomimic's dataset_states_to_obs.py"
+        require(images, path, found, "at least one camera: obs/KEY as uint8 [T, H, W, 3]", hint)
         libero = bool(problem) or "agentview_rgb" in cameras
         state = tuple(_state_keys(observed))
         kwargs = args.get("env_kwargs") or {}
@@ -204,7 +205,7 @@ def scan(path: Path, on_bad_row: OnBadRow) -> FileLayout:
         demos = read_each(
             names, lambda name: _demo(f"{path}, {name}", data[name], name, keys, solved, libero), on_bad_row
         )
-        masks = file.get("mask", {})
+        subsets = file.get("mask", {})
         return FileLayout(
             path=path,
             fps=float(kwargs.get("control_freq") or CONTROL_HZ),
@@ -215,7 +216,7 @@ def scan(path: Path, on_bad_row: OnBadRow) -> FileLayout:
             bottom_first=libero and str(data.attrs.get("macros_image_convention", "opengl")) != "opencv",
             lead=int(libero),
             demos=tuple(demo for _, demo in demos),
-            masks={name: frozenset(_text(key) for key in values[()]) for name, values in masks.items()},
+            masks={name: frozenset(_text(key) for key in values[()]) for name, values in subsets.items()},
         )
 
 
@@ -281,17 +282,5 @@ def obs_key(camera: str) -> str:
     return camera.replace(_IMAGE + MASK_SUFFIX, MASK_SUFFIX)
 
 
-def _cameras(observed: Any) -> tuple[str, ...]:
-    """Return the keys of images, then of their masks."""
-    images = [key for key in observed if _is_image(observed[key], 3)]
-    return (*images, *(mask_camera(key) for key in images if _is_image(observed.get(obs_key(mask_camera(key))), 1)))
-
-
 def _is_image(values: Any, channels: int) -> bool:
     return bool(values is not None and values.ndim == 4 and values.shape[-1] == channels and values.dtype == "uint8")
-
-
-def _number(name: str) -> tuple[int, str]:
-    """Return a sorting key that puts demo_2 before demo_10."""
-    digits = re.search(r"(\d+)$", name)
-    return (int(digits[1]) if digits else -1, name)

@@ -124,12 +124,13 @@ def read_info(root: Path) -> Info:
     for key in sorted(raw.keys() - _KNOWN):
         _warn_once(f"{path}: unknown key {key!r} is ignored")
     with reading(path, "the keys of a LeRobot data set"):
+        splits = [(name, text.split(":")) for name, text in (raw.get("splits") or {}).items()]
         info = Info(
             version=(int(version[1] or version[3]), int(version[2] or version[4])),
             fps=float(raw["fps"]),
             episodes=int(raw["total_episodes"]),
             features={str(name): _feature(entry) for name, entry in raw["features"].items()},
-            splits={str(name): _split(text) for name, text in (raw.get("splits") or {}).items()},
+            splits={str(name): (int(a), int(b)) for name, (a, b) in splits},
             data_path=str(raw["data_path"]),
             video_path=str(raw.get("video_path") or ""),
             chunk=int(raw.get("chunks_size") or 1000),
@@ -143,11 +144,6 @@ def read_info(root: Path) -> Info:
 def _feature(entry: Mapping[str, Any]) -> Feature:
     details = entry.get("info") or entry.get("video_info") or {}
     return Feature(str(entry["dtype"]), tuple(int(n) for n in entry["shape"]), bool(details.get("video.is_depth_map")))
-
-
-def _split(text: str) -> tuple[int, int]:
-    first, last = text.split(":")
-    return int(first), int(last)
 
 
 @cache

@@ -146,7 +146,7 @@ class _Form:
     spaces: Spaces
     goals: Goals
     nested: bool  # observations are dictionaries
-    prepend: bool  # achieved coordinates go in front of observations
+    prepend: bool  # achieved coordinates, no adjacent columns of the observation, go in front of it
     bounds: Array | None  # float [2, A], the actions of -1 and 1; `None` of discrete actions
     first: int = 0  # number of the first discrete action
 
@@ -166,7 +166,9 @@ def _form(source: str | Path, data: Any, goals: Goals) -> _Form:
         prepend = False
         if nested and len(shape) == 1:
             first = data[0].observations
-            prepend = not _holds(first["observation"], first["achieved_goal"])
+            state, achieved = first["observation"], first["achieved_goal"]
+            parts = (state[:, k : k + achieved.shape[1]] for k in range(state.shape[1] - achieved.shape[1] + 1))
+            prepend = not any(np.allclose(part, achieved, atol=1e-5, equal_nan=True) for part in parts)
             shape = (shape[0] + prepend * first["achieved_goal"].shape[1],)
         goal = seen["achieved_goal"].shape if goals == "coordinates" else shape
     if isinstance(actions, Discrete):
@@ -176,13 +178,6 @@ def _form(source: str | Path, data: Any, goals: Goals) -> _Form:
     require(good and actions.is_bounded(), source, f"actions {actions}", "a bounded vector, or discrete actions", hint)
     spaces = Spaces(observation=shape, goal=goal, action=actions.shape[0])
     return _Form(spaces, goals, nested, prepend, np.stack([actions.low, actions.high]))
-
-
-def _holds(observation: Array, achieved: Array) -> bool:
-    """Return whether the achieved coordinates are adjacent columns of the observation."""
-    width = achieved.shape[1]
-    starts = range(observation.shape[1] - width + 1)
-    return any(np.allclose(observation[:, k : k + width], achieved, atol=1e-5, equal_nan=True) for k in starts)
 
 
 def _raw_episodes(source: str | Path, data: Any) -> Iterator[tuple[int, Any]]:

@@ -213,11 +213,7 @@ class _RecordedType:
 
 
 class RecordedArray:
-    """A stand-in for `numpy.ndarray`: bytes, a shape and a type. `numpy.asarray` makes an array of it.
-
-    Raises:
-        ValueError: From `numpy.asarray`, when it holds no numbers, or too few or too many bytes.
-    """
+    """A stand-in for `numpy.ndarray`: bytes, a shape and a type; `numpy.asarray` makes an array of sound ones."""
 
     shape: Any = (0,)
     type: Any = None
@@ -263,11 +259,6 @@ class _Unpickler(pickle.Unpickler):
         return _KNOWN[module, name]
 
 
-def _array(*_: Any) -> RecordedArray:
-    """Replace `numpy`'s `_reconstruct`; its contents follow."""
-    return RecordedArray()
-
-
 def _array_of_buffer(values: Any, kind: Any, shape: Any, order: Any) -> RecordedArray:
     """Replace `numpy`'s `_frombuffer`, of pickle protocol 5."""
     array = RecordedArray()
@@ -305,7 +296,7 @@ _KNOWN: Mapping[tuple[str, str], Callable[..., Any]] = MappingProxyType(
         ("__builtin__", "object"): object,
         ("numpy", "ndarray"): RecordedArray,
         ("numpy", "dtype"): _RecordedType,
-        **{(f"numpy.{core}.multiarray", "_reconstruct"): _array for core in ("core", "_core")},
+        **{(f"numpy.{core}.multiarray", "_reconstruct"): lambda *_: RecordedArray() for core in ("core", "_core")},
         **{(f"numpy.{core}.multiarray", "scalar"): _number for core in ("core", "_core")},
         **{(f"numpy.{core}.numeric", "_frombuffer"): _array_of_buffer for core in ("core", "_core")},
     }
