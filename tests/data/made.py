@@ -23,7 +23,7 @@ from counterpoint.data.video import encode_video
 
 
 def smooth_frames(count: int, height: int, width: int, seed: int = 0) -> Array:
-    """A picture that drifts sideways: every frame differs, and codecs keep it nearly as it is."""
+    """A image that drifts sideways: every frame differs, and codecs keep it nearly as it is."""
     rng = np.random.default_rng(seed)
     coarse = Image.fromarray(rng.integers(0, 256, (4, 6, 3), dtype=np.uint8))
     wide = np.asarray(coarse.resize((width + 4 * count, height), Image.Resampling.BICUBIC))
@@ -94,9 +94,9 @@ def write_epic(root: Path, *, frames: int = 8, size: tuple[int, int] = (24, 32),
     folder.mkdir(parents=True)
     (root / "P02" / "rgb_frames").mkdir(parents=True)
     with tarfile.open(root / "P02" / "rgb_frames" / "P02_03.tar", "w") as tar:
-        for number, picture in enumerate(smooth_frames(frames, *size), start=1):
+        for number, image in enumerate(smooth_frames(frames, *size), start=1):
             data = io.BytesIO()
-            Image.fromarray(picture).save(data, "JPEG", quality=95)
+            Image.fromarray(image).save(data, "JPEG", quality=95)
             (folder / f"frame_{number:010d}.jpg").write_bytes(data.getvalue())
             member = tarfile.TarInfo(f"./frame_{number:010d}.jpg")
             member.size = len(data.getvalue())

@@ -86,16 +86,16 @@ def test_result_stays_in_range() -> None:
 
 def test_random_shift_is_the_authors() -> None:
     arrays, meta = golden("premier_taco_aug_a")
-    pictures, shift = arrays["x"], arrays["shift_xy"].reshape(-1, 2).long()
+    stored, shift = arrays["x"], arrays["shift_xy"].reshape(-1, 2).long()
     assert meta["hyper"]["pad"] == 4
-    frames = pictures.round().to(torch.uint8).permute(0, 2, 3, 1)[:, None]  # one frame a stack
-    assert (frames[:, 0].permute(0, 3, 1, 2) == pictures).all()
+    frames = stored.round().to(torch.uint8).permute(0, 2, 3, 1)[:, None]  # one frame a stack
+    assert (frames[:, 0].permute(0, 3, 1, 2) == stored).all()
     shifted = random_shift(frames, shift, pad=4)
     torch.testing.assert_close(shifted[:, 0].permute(0, 3, 1, 2).to(arrays["y"].dtype), arrays["y"], rtol=0, atol=1e-2)
 
 
 @pytest.mark.parametrize(("pad", "stack", "height", "width"), [(4, 3, 12, 9), (1, 1, 5, 7), (6, 2, 4, 4)])
-def test_random_shift_is_a_crop_of_the_padded_picture(pad: int, stack: int, height: int, width: int) -> None:
+def test_random_shift_is_a_crop_of_the_padded_image(pad: int, stack: int, height: int, width: int) -> None:
     generator = torch.Generator().manual_seed(0)
     frames = torch.randint(256, (20, stack, height, width, 3), dtype=torch.uint8, generator=generator)
     shift = torch.randint(2 * pad + 1, (20, 2), generator=generator)

@@ -1,20 +1,24 @@
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from counterpoint.data import doctor
 from counterpoint.data.cache import cached
-from counterpoint.data.doctor import examine
+from counterpoint.data.doctor import examine, examine_lerobot
 from counterpoint.data.episode import Array
 from counterpoint.data.store import MemoryStore
+from counterpoint.data.video import encode_video
 from counterpoint.errors import BadInputError
-from tests.data.made import memory_store, write_epic, write_lerobot, write_lerobot_v21, write_videos
+from tests.data.made import memory_store, smooth_frames, write_epic, write_lerobot, write_lerobot_v21, write_videos
 
 Edit = Callable[[Any], Any]
 DATA, EPISODES = "data/chunk-000/file-000.parquet", "meta/episodes/chunk-000/file-000.parquet"
@@ -30,17 +34,17 @@ def test_whole_data_has_no_findings(tmp_path: Path, make: Callable[[Path], Path]
     assert examine(make(tmp_path)) == []
 
 
-def break_picture(path: Path) -> None:
-    """Overwrite the coded pictures of an mp4 and leave its tables."""
+def break_image(path: Path) -> None:
+    """Overwrite the coded images of an mp4 and leave its tables."""
     data = bytearray(path.read_bytes())
     start = data.index(b"mdat") + 1000
     data[start : start + 400] = bytes(400)
     path.write_bytes(data)
 
 
-def test_pictures_that_cannot_be_decoded(tmp_path: Path) -> None:
+def test_images_that_cannot_be_decoded(tmp_path: Path) -> None:
     folder = write_videos(tmp_path, count=3)
-    break_picture(folder / "videos" / "1.mp4")
+    break_image(folder / "videos" / "1.mp4")
     (finding,) = examine(folder)
     assert "1.mp4" in finding.where
     assert "episode 1" in finding.where
@@ -55,7 +59,7 @@ def test_every_bad_row_of_a_manifest(tmp_path: Path) -> None:
 
 def test_every_damaged_epic_frame_and_row(tmp_path: Path) -> None:
     root = write_epic(tmp_path)
-    (root / "P01/rgb_frames/P01_01/frame_0000000003.jpg").write_bytes(b"no picture")
+    (root / "P01/rgb_frames/P01_01/frame_0000000003.jpg").write_bytes(b"no image")
     with (root / "EPIC_100_train.csv").open("a") as table:
         table.write("P01_01_9,P01,P01_01\n")
     row, frame = examine(root)
@@ -100,3 +104,120 @@ def test_batches_cover_every_episode_once() -> None:
 def test_nothing_there(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="LeRobot"):
         examine(tmp_path)
+
+
+def remove(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def edit_json(path: Path, edit: Edit) -> None:
+    path.write_text(json.dumps(edit(json.loads(path.read_text()))))
+
+
+def edit_column(path: Path, name: str, edit: Edit) -> None:
+    """Change one column of a parquet file, given and taken back as a list of rows."""
+    table = pq.read_table(path)
+    place = table.column_names.index(name)
+    column = pa.array(edit(table[name].to_pylist()), table[name].type)
+    pq.write_table(table.set_column(place, name, column), path)
+
+
+def setting(place: int, value: object) -> Edit:
+    return lambda values: [*values[:place], value, *values[place + 1 :]]
+
+
+HARM: dict[str, tuple[Callable[[Path], None], str, str]] = {
+    "a timestamp": (lambda r: edit_column(r / DATA, "timestamp", setting(2, 0.2005)), "episode 0", "steps of 1/10 s"),
+    "a timestamp that is no number": (
+        lambda r: edit_column(r / DATA, "timestamp", setting(2, float("nan"))),
+        "episode 0",
+        "steps of 1/10 s",
+    ),
+    "index": (lambda r: edit_column(r / DATA, "index", setting(7, 99)), "episode 1", "7"),
+    "frame_index": (lambda r: edit_column(r / DATA, "frame_index", setting(6, 3)), "episode 1", "1"),
+    "episode_index": (lambda r: edit_column(r / DATA, "episode_index", setting(14, 1)), "episode 2", "2"),
+    "action": (
+        lambda r: edit_column(r / DATA, "action", setting(5, [0.0, float("inf"), 0.0, 0.0])),
+        "episode 1",
+        "finite",
+    ),
+    "state": (
+        lambda r: edit_column(r / DATA, "observation.state", setting(5, [float("nan")] * 3)),
+        "episode 1",
+        "finite",
+    ),
+    "stats.json": (
+        lambda r: edit_json(r / "meta/stats.json", lambda s: s | {"action": {"mean": [0, float("nan")]}}),
+        "meta/stats.json",
+        "finite",
+    ),
+    "statistics of an episode": (
+        lambda r: edit_column(r / EPISODES, "stats/action/mean", setting(1, [float("inf")] * 4)),
+        "stats/action/mean",
+        "finite",
+    ),
+    "instruction": (lambda r: edit_column(r / EPISODES, "tasks", setting(1, [" "])), "meta", "a task in words"),
+    "split past the end": (
+        lambda r: edit_json(r / "meta/info.json", lambda i: i | {"splits": {"train": "0:9"}}),
+        "info.json",
+        "b <= 3",
+    ),
+    "splits that overlap": (
+        lambda r: edit_json(r / "meta/info.json", lambda i: i | {"splits": {"train": "0:3", "val": "2:3"}}),
+        "info.json",
+        "no episode in two splits",
+    ),
+    "number of frames": (
+        lambda r: edit_json(r / "meta/info.json", lambda i: i | {"total_frames": 16}),
+        "info.json",
+        "15",
+    ),
+    "number of tasks": (
+        lambda r: edit_json(r / "meta/info.json", lambda i: i | {"total_tasks": 3}),
+        "tasks.parquet",
+        "3, as info.json says",
+    ),
+    "no list of tasks": (lambda r: remove(r / "meta/tasks.parquet"), "tasks.parquet", "parquet"),
+    "a video too short": (
+        lambda r: encode_video(r / VIDEO, smooth_frames(14, 24, 32), 10),
+        VIDEO,
+        "15, as many as its episodes have rows",
+    ),
+    "a missing video": (lambda r: remove(r / VIDEO), VIDEO, "video"),
+    "no metadata": (lambda r: remove(r / EPISODES), EPISODES, "parquet"),
+}
+
+
+@pytest.mark.parametrize("harm", HARM)
+def test_finding_says_file_and_expectation(tmp_path: Path, harm: str) -> None:
+    root = lerobot(tmp_path)
+    do, where, expected = HARM[harm]
+    do(root)
+    findings = examine_lerobot(root)
+    named = [finding for finding in findings if where in finding.where and expected in finding.expected]
+    assert named, findings
+    assert all(finding.found and finding.hint for finding in findings)
+
+
+def test_all_findings_are_told_not_only_the_first(tmp_path: Path) -> None:
+    root = lerobot(tmp_path)
+    for harm in ("index", "action", "split past the end", "a timestamp"):
+        HARM[harm][0](root)
+    assert len({finding.where + finding.found for finding in examine_lerobot(root)}) >= 4
+
+
+def test_v21_counters_and_statistics(tmp_path: Path) -> None:
+    root = write_lerobot_v21(tmp_path)
+    edit_column(root / "data/chunk-000/episode_000001.parquet", "index", setting(0, 0))
+    stats = root / "meta/episodes_stats.jsonl"
+    stats.write_text(stats.read_text().replace('"max": [0.4]', '"max": [NaN]'))
+    (root / "meta/tasks.jsonl").write_text("{")
+    found = " ".join(str(finding) for finding in examine_lerobot(root))
+    for name in ("episode_000001.parquet", "episodes_stats.jsonl, line 1", "tasks.jsonl"):
+        assert name in found
+
+
+def test_reader_and_examination_tell_one_damage_once(tmp_path: Path) -> None:
+    root = lerobot(tmp_path)
+    (root / VIDEO).unlink()
+    assert [finding.where for finding in examine(root)] == [str(root / VIDEO)]

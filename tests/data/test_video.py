@@ -240,7 +240,7 @@ def test_what_is_no_video_is_refused(tmp_path: Path, name: str) -> None:
         probe_video(tmp_path / name)
 
 
-def test_damaged_pictures_are_refused(video: Path) -> None:
+def test_damaged_images_are_refused(video: Path) -> None:
     content = bytearray(video.read_bytes())
     start = content.index(b"mdat") + 8
     content[start + 1000 : start + 2000] = bytes(1000)

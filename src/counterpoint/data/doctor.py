@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -80,16 +80,20 @@ def _uneven(video: Path) -> list[BadInputError]:
 
 
 def _decode_all(path: Path, store: EpisodeStore) -> list[BadInputError]:
-    """Decode ranges of episodes of about `_BATCH` frames."""
     findings: list[BadInputError] = []
-    before, first = [0, *np.cumsum(store.lengths).tolist()], 0
-    with ProgressBar("Decoding", before[-1] * len(store.cameras), "frames") as bar:
-        while first < len(store.episodes):
-            stop = min(int(np.searchsorted(before, before[first] + _BATCH)), len(store.episodes))
+    with ProgressBar("Decoding", int(store.lengths.sum()) * len(store.cameras), "frames") as bar:
+        for first, stop in _batches(store.lengths.tolist()):
             findings += _decode_range(path, store, first, stop)
-            bar.advance((before[stop] - before[first]) * len(store.cameras))
-            first = stop
+            bar.advance(int(store.lengths[first:stop].sum()) * len(store.cameras))
     return findings
+
+
+def _batches(lengths: list[int]) -> list[tuple[int, int]]:
+    """Return ranges of episodes of about `_BATCH` frames."""
+    before, ends = np.cumsum([0, *lengths]), [0]
+    while ends[-1] < len(lengths):
+        ends.append(min(int(np.searchsorted(before, before[ends[-1]] + _BATCH)), len(lengths)))
+    return list(pairwise(ends))
 
 
 def _decode_range(path: Path, store: EpisodeStore, first: int, stop: int) -> list[BadInputError]:

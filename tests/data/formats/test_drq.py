@@ -20,7 +20,7 @@ from counterpoint.errors import BadInputError
 def write_replay(
     folder: Path, lengths: tuple[int, ...] = (4, 3), *, stack: int = 3, size: int = 8
 ) -> list[dict[str, Array]]:
-    """Episodes as DrQ-v2's replay buffer writes them; picture t of an episode is grey value 10 t + its number."""
+    """Episodes as DrQ-v2's replay buffer writes them; image t of an episode is grey value 10 t + its number."""
     folder.mkdir(parents=True)
     episodes = []
     for number, length in enumerate(lengths):
@@ -52,7 +52,7 @@ def test_steps_stand_beside_what_led_on(tmp_path: Path, stack: int) -> None:
     ]
     episode = read_episode(store, 1)
     assert episode.frames["camera"].shape == (3, 8, 8, 3)
-    assert episode.frames["camera"][:, 0, 0, 0].tolist() == [1, 11, 21]  # the newest picture of each row
+    assert episode.frames["camera"][:, 0, 0, 0].tolist() == [1, 11, 21]  # the newest image of each row
     assert episode.actions is not None
     np.testing.assert_allclose(episode.actions, np.array([[1, 0.1], [2, 0.2], [3, 0.3]]), rtol=1e-6)  # no dummy
     np.testing.assert_array_equal(store.rewards(1), [101, 102, 103])
@@ -61,7 +61,7 @@ def test_steps_stand_beside_what_led_on(tmp_path: Path, stack: int) -> None:
 
 
 def test_transitions_are_those_the_authors_draw(tmp_path: Path) -> None:
-    """Row idx - 1 of the pictures, row idx of the actions: what their buffer pairs, idx from 1."""
+    """Row idx - 1 of the images, row idx of the actions: what their buffer pairs, idx from 1."""
     (raw, _) = write_replay(tmp_path / "cup_catch")
     store = open_dataset(tmp_path / "cup_catch")
     actions = store.actions(0)

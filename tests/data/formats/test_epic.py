@@ -45,9 +45,9 @@ def test_opens_segments_whose_frames_are_there(root: Path) -> None:
 
 
 def test_stop_frame_belongs_to_the_segment(root: Path) -> None:
-    store, pictures = open_root(root), smooth_frames(8, 24, 32).astype(float)
-    episode = read_episode(store, 0)  # frames 3 to 6 of P01_01; frame 1 is pictures[0]
-    assert np.abs(episode.frames["rgb"] - pictures[2:6]).mean() < 6
+    store, images = open_root(root), smooth_frames(8, 24, 32).astype(float)
+    episode = read_episode(store, 0)  # frames 3 to 6 of P01_01; frame 1 is images[0]
+    assert np.abs(episode.frames["rgb"] - images[2:6]).mean() < 6
     np.testing.assert_allclose(episode.timestamps, np.arange(4) / 50)
 
 
@@ -124,7 +124,7 @@ def test_frame_rates_are_needed(root: Path) -> None:
 def test_damaged_frame_is_named(root: Path) -> None:
     frame = root / "P01" / "rgb_frames" / "P01_01" / "frame_0000000004.jpg"
     whole = frame.read_bytes()
-    for damaged in (b"", b"no picture", whole[: len(whole) // 2]):
+    for damaged in (b"", b"no image", whole[: len(whole) // 2]):
         frame.write_bytes(damaged)
         with pytest.raises(BadInputError, match=r"frame_0000000004.jpg"):
             open_root(root).frames(0, np.arange(4))

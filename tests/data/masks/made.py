@@ -1,4 +1,4 @@
-"""Robot masks made up: a bar that moves sideways over the pictures of `write_lerobot`."""
+"""Robot masks made up: a bar that moves sideways over the images of `write_lerobot`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def made_masks(lengths: Sequence[int] = LENGTHS, size: tuple[int, int] = (24, 32
 
 
 def write_masks(folder: Path, masks: Mapping[str, Sequence[Array]], *, packed: bool = False) -> Path:
-    """Camera -> masks an episode, as a folder of pictures or an .npz an episode; returns `folder`."""
+    """Camera -> masks an episode, as a folder of images or an .npz an episode; returns `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(len(next(iter(masks.values())))):
         entry = folder / f"episode_{number:06d}"
@@ -35,6 +35,6 @@ def write_masks(folder: Path, masks: Mapping[str, Sequence[Array]], *, packed: b
         for camera, own in masks.items():
             (entry / camera).mkdir(parents=True)
             for step, mask in enumerate(own[number]):
-                picture = Image.fromarray(mask.astype(np.uint8) * 255)
-                picture.save(entry / camera / f"{step:06d}.png")
+                image = Image.fromarray(mask.astype(np.uint8) * 255)
+                image.save(entry / camera / f"{step:06d}.png")
     return folder

@@ -1,13 +1,32 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from counterpoint.data.cache import resize
-from counterpoint.data.masks.robot import as_mask, binary_mask, mask_camera, mask_frames, masked_cameras, rgb_cameras
+from counterpoint.data.doctor import examine
+from counterpoint.data.episode import Array, Episode
+from counterpoint.data.formats.lerobot.writer import LeRobotWriter
+from counterpoint.data.masks.robot import (
+    as_mask,
+    binary_mask,
+    constant,
+    examine_masks,
+    mask_camera,
+    mask_frames,
+    masked_cameras,
+    rgb_cameras,
+)
+from counterpoint.data.store import MemoryStore
 from counterpoint.errors import BadInputError
+from tests.data.made import smooth_frames
+from tests.data.masks.made import made_masks
 
 
 def test_names() -> None:
@@ -53,3 +72,79 @@ def test_masks_of_more_than_two_values_are_refused() -> None:
         as_mask("here", np.arange(48, dtype=np.uint8).reshape(4, 4, 3))
     with pytest.raises(BadInputError, match=r"0\.5"):
         as_mask("here", np.full((2, 2), 0.5, np.float32))
+
+
+def store_of(mask: Array) -> MemoryStore:
+    frames = {"top": smooth_frames(len(mask), 24, 32), "top_mask": mask}
+    times = np.arange(len(mask)) / 10
+    state = np.zeros((len(mask), 1), np.float32)
+    return MemoryStore([Episode(frames, "push", times, state=state)])
+
+
+@pytest.mark.parametrize(
+    ("mask", "found"),
+    [
+        (mask_frames(made_masks()[0]), None),
+        (mask_frames(made_masks(size=(12, 16))[0]), "masks of 16x12 pixels"),
+        (mask_frames(made_masks()[0]) // 2, "the values 127"),
+        (mask_frames(made_masks()[0]) // 255, "1 on the robot"),
+        (np.zeros((70, 24, 32, 3), np.uint8), "a mask that is empty in every frame"),
+        (np.full((3, 24, 32, 3), 255, np.uint8), "a mask that is full in every frame"),
+    ],
+)
+def test_findings(mask: Array, found: str | None) -> None:
+    findings = examine_masks(Path("data"), store_of(mask), 0)
+    assert [finding.found.startswith(found or "") for finding in findings] == ([] if found is None else [True])
+    assert all(finding.where == "data, top_mask, episode 0" for finding in findings)
+
+
+def test_empty_at_times_is_no_finding() -> None:
+    mask = np.zeros((70, 24, 32), np.bool_)
+    mask[66] = True
+    assert constant(mask) is None
+    assert examine_masks(Path("data"), store_of(mask_frames(mask)), 0) == []
+
+
+def test_the_doctor_reports_a_frame_without_its_mask(tmp_path: Path) -> None:
+    frames = {"top": smooth_frames(7, 24, 32), "top_mask": mask_frames(made_masks()[1])}
+    episode = Episode(frames, "push", np.arange(7) / 10, state=np.zeros((7, 1), np.float32))
+    writer = LeRobotWriter(
+        tmp_path / "data",
+        fps=10,
+        cameras={"top": (24, 32), "top_mask": (24, 32)},
+        action_dim=None,
+        state_dim=1,
+        robot_type="none",
+        image_cameras=("top_mask",),
+    )
+    writer.add_episode(episode)
+    writer.finalize()
+    assert examine(tmp_path / "data") == []
+    path, key = tmp_path / "data/data/chunk-000/file-000.parquet", "observation.images.top_mask"
+    table = pq.read_table(path)
+    images = table[key].to_pylist()
+    images[3] = None
+    column = pa.array(images, table[key].type)
+    pq.write_table(table.set_column(table.column_names.index(key), key, column), path)
+    (finding,) = examine(tmp_path / "data")
+    assert "an image without bytes" in finding.found
+    assert finding.where.endswith("episode 0")
+
+
+def test_the_doctor_reports_values_that_a_video_has_blurred(tmp_path: Path) -> None:
+    """Masks belong into PNG: written as video they are no longer binary."""
+    writer = LeRobotWriter(
+        tmp_path / "data",
+        fps=10,
+        cameras={"top": (24, 32), "top_mask": (24, 32)},
+        action_dim=None,
+        state_dim=1,
+        robot_type="none",
+    )
+    frames = {"top": smooth_frames(7, 24, 32), "top_mask": mask_frames(made_masks()[1])}
+    times = np.arange(7) / 10
+    writer.add_episode(Episode(frames, "push", times, state=np.zeros((7, 1), np.float32)))
+    writer.finalize()
+    (finding,) = examine(tmp_path / "data")
+    assert finding.where.endswith("top_mask, episode 0")
+    assert "expected two values" in str(finding)

@@ -75,7 +75,7 @@ def write_libero(
     convention: str | None = "opengl",
     seed: int = 0,
 ) -> tuple[Path, list[Array]]:
-    """A task of LIBERO; returns `path` and each demonstration's `agentview` pictures as one would see them."""
+    """A task of LIBERO; returns `path` and each demonstration's `agentview` images as one would see them."""
     path.parent.mkdir(parents=True, exist_ok=True)
     upright = []
     flip = slice(None, None, 1 if convention == "opencv" else -1)
@@ -83,8 +83,8 @@ def write_libero(
     with h5py.File(path, "w") as file:
         data = file.create_group("data")
         for number, length in enumerate(lengths):
-            pictures = smooth_frames(length, 16, 16, seed=seed + number)
-            upright.append(pictures)
+            images = smooth_frames(length, 16, 16, seed=seed + number)
+            upright.append(images)
             ee = rng.normal(size=(length, 6))
             last = (np.arange(length) == length - 1).astype(np.uint8)
             demo = {
@@ -94,8 +94,8 @@ def write_libero(
                 "states": rng.normal(size=(length, 40)),
                 "robot_states": rng.normal(size=(length, 9)),
                 "obs": {
-                    "agentview_rgb": pictures[:, flip],
-                    "eye_in_hand_rgb": pictures[:, flip, ::-1],
+                    "agentview_rgb": images[:, flip],
+                    "eye_in_hand_rgb": images[:, flip, ::-1],
                     "ee_states": ee,
                     "ee_pos": ee[:, :3],
                     "ee_ori": ee[:, 3:],

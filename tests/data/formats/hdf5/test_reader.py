@@ -63,9 +63,9 @@ def test_libero_is_turned_upright(tmp_path: Path) -> None:
         store = Hdf5Store(path)
         assert store.cameras == ("agentview_rgb", "eye_in_hand_rgb")
         for number, recorded in enumerate(upright):
-            pictures, steps = recorded[:-1], np.arange(len(recorded) - 1)
-            np.testing.assert_array_equal(store.frames(number, steps), pictures)
-            np.testing.assert_array_equal(store.frames(number, steps, "eye_in_hand_rgb"), pictures[:, :, ::-1])
+            images, steps = recorded[:-1], np.arange(len(recorded) - 1)
+            np.testing.assert_array_equal(store.frames(number, steps), images)
+            np.testing.assert_array_equal(store.frames(number, steps, "eye_in_hand_rgb"), images[:, :, ::-1])
             torch.from_numpy(store.frames(number, steps))  # which takes no reversed view
         with h5py.File(path) as file:
             obs = file["data/demo_0/obs"]
@@ -74,7 +74,7 @@ def test_libero_is_turned_upright(tmp_path: Path) -> None:
         assert [e.success for e in store.episodes] == [True, True]
 
 
-def test_an_action_of_libero_leads_from_its_picture_to_the_next(tmp_path: Path) -> None:
+def test_an_action_of_libero_leads_from_its_image_to_the_next(tmp_path: Path) -> None:
     """A toy with known dynamics, recorded as LIBERO's `create_dataset.py` does: act, then look."""
     path, _ = write_libero(tmp_path / "toy_demo.hdf5", (9,))
     with h5py.File(path, "a") as file:
@@ -97,7 +97,7 @@ def test_an_action_of_libero_leads_from_its_picture_to_the_next(tmp_path: Path) 
     np.testing.assert_array_equal(places[1:], places[:-1] + 10 * actions[:-1, 0])
     np.testing.assert_array_equal(state[:, 0], places)
     np.testing.assert_array_equal(rewards, np.arange(1, 9))
-    with h5py.File(path) as file:  # nothing is lost but the first action and the last picture
+    with h5py.File(path) as file:  # nothing is lost but the first action and the last image
         np.testing.assert_array_equal(actions, file["data/demo_0/actions"][1:].astype(np.float32))
         np.testing.assert_array_equal(places, file["data/demo_0/obs/agentview_rgb"][:-1, 0, 0, 0])
 
@@ -177,14 +177,14 @@ def _shared() -> tuple[Hdf5Store, np.ndarray[Any, Any]]:
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 39), max_size=20), st.sampled_from(CAMERAS))
-def test_reading_some_pictures_equals_choosing_among_all(steps: list[int], camera: str) -> None:
+def test_reading_some_images_equals_choosing_among_all(steps: list[int], camera: str) -> None:
     store, _ = _shared()
     every = store.frames(0, np.arange(40), camera)
     np.testing.assert_array_equal(store.frames(0, np.array(steps, int), camera), every[np.array(steps, int)])
 
 
 class _Reads(Dataset[Any]):
-    """What a loader does: pictures and actions of one place in one episode."""
+    """What a loader does: images and actions of one place in one episode."""
 
     def __init__(self, store: Hdf5Store) -> None:
         self.store = store
@@ -213,10 +213,10 @@ def test_workers_read_what_the_parent_has_read_before(tmp_path: Path) -> None:
 
 def test_more_files_than_are_held_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("counterpoint.data.formats.hdf5.reader._OPEN", 2)
-    pictures = [write_libero(tmp_path / f"{n}_demo.hdf5", (3,), seed=n)[1][0] for n in range(4)]
+    images = [write_libero(tmp_path / f"{n}_demo.hdf5", (3,), seed=n)[1][0] for n in range(4)]
     store = Hdf5Store(tmp_path)
     for number in (0, 1, 2, 3, 0, 2):
-        np.testing.assert_array_equal(store.frames(number, np.arange(2)), pictures[number][:2])
+        np.testing.assert_array_equal(store.frames(number, np.arange(2)), images[number][:2])
 
 
 def _damage(path: Path, how: str) -> None:

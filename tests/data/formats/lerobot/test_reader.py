@@ -356,7 +356,7 @@ def test_files_that_contradict_the_metadata_are_refused(root: Path, damage: Call
 
 
 @pytest.mark.parametrize("content", [None, b"no png"])
-def test_damaged_pictures_are_refused(root: Path, content: bytes | None) -> None:
+def test_damaged_images_are_refused(root: Path, content: bytes | None) -> None:
     entries = pq.read_table(root / DATA)["observation.images.wrist"].to_pylist()
     entries[9]["bytes"] = content
     edit_column(root / DATA, "observation.images.wrist", entries)

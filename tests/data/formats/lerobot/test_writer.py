@@ -153,11 +153,11 @@ def test_statistics_are_those_of_the_data(tmp_path: Path) -> None:
     np.testing.assert_allclose(stats["action"]["std"], actions.std(0))
     np.testing.assert_allclose(stats["action"]["q10"], np.quantile(actions, 0.1, axis=0))
     assert stats["action"]["count"] == [24]
-    pictures = np.concatenate([each.frames["wrist"] for each in episodes]) / 255
+    images = np.concatenate([each.frames["wrist"] for each in episodes]) / 255
     wrist = stats["observation.images.wrist"]
-    np.testing.assert_allclose(np.ravel(wrist["mean"]), pictures.mean((0, 1, 2)))
-    np.testing.assert_allclose(np.ravel(wrist["std"]), pictures.std((0, 1, 2)))
-    np.testing.assert_allclose(np.ravel(wrist["q50"]), np.quantile(pictures, 0.5, axis=(0, 1, 2)), atol=1 / 255)
+    np.testing.assert_allclose(np.ravel(wrist["mean"]), images.mean((0, 1, 2)))
+    np.testing.assert_allclose(np.ravel(wrist["std"]), images.std((0, 1, 2)))
+    np.testing.assert_allclose(np.ravel(wrist["q50"]), np.quantile(images, 0.5, axis=(0, 1, 2)), atol=1 / 255)
     assert np.shape(wrist["min"]) == (3, 1, 1)
     every = {"min", "max", "mean", "std", "count", "q01", "q10", "q50", "q90", "q99"}
     assert all(entry.keys() == every for entry in stats.values())
@@ -172,7 +172,7 @@ def test_statistics_are_those_of_the_data(tmp_path: Path) -> None:
     }
 
 
-def test_pixel_statistics_of_large_pictures_come_from_a_sample() -> None:
+def test_pixel_statistics_of_large_images_come_from_a_sample() -> None:
     assert list(sampled_steps(3)) == [0, 1, 2]
     assert len(sampled_steps(1000)) == 16
     assert (sampled_steps(1000)[0], sampled_steps(1000)[-1]) == (0, 999)

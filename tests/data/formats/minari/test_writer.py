@@ -57,15 +57,15 @@ def test_minari_itself_opens_it_by_id(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(load_minari("maze/made-v3")) == 3
 
 
-def test_pictures_and_discrete_actions_keep_every_bit(tmp_path: Path) -> None:
+def test_images_and_discrete_actions_keep_every_bit(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     episodes = []
     for _ in range(3):
-        pictures = rng.integers(256, size=(6, 16, 16, 3), dtype=np.uint8)
+        images = rng.integers(256, size=(6, 16, 16, 3), dtype=np.uint8)
         actions = rng.integers(4, size=5)
         rewards, success = np.zeros(5, np.float32), np.zeros(5, np.bool_)
-        episodes.append(GoalEpisode(pictures, pictures, pictures[3], actions, rewards, success))
-    out = write_minari(tmp_path / "pictures", episodes, discrete=4, **ABOUT)
+        episodes.append(GoalEpisode(images, images, images[3], actions, rewards, success))
+    out = write_minari(tmp_path / "images", episodes, discrete=4, **ABOUT)
     for read, written in zip(read_minari(out), episodes, strict=True):
         assert_equal(read, written)
     buffer = load_minari(out)

@@ -64,11 +64,11 @@ def observation(step: int, **changed: Any) -> Observation:
     return Observation(**{**values, **changed})
 
 
-def picture(episode: int, step: int, size: int = 16) -> Array:
+def image(episode: int, step: int, size: int = 16) -> Array:
     return np.full((size, size, 3), (episode, step, 200), np.uint8)
 
 
-def mask_picture(size: int = 16) -> Array:
+def mask_image(size: int = 16) -> Array:
     """The floor, with a door above, a link to the left of it and a finger in the middle of the link."""
     handles = np.full((size, size), HANDLES["floor"])
     handles[: size // 2] = HANDLES["door"]
@@ -95,11 +95,11 @@ def write_episode(
     for camera in cameras:
         (folder / f"{camera}_rgb").mkdir()
         for step in range(length):
-            Image.fromarray(picture(number, step)).save(folder / f"{camera}_rgb" / f"{step}.png")
+            Image.fromarray(image(number, step)).save(folder / f"{camera}_rgb" / f"{step}.png")
     for camera in masks:
         (folder / f"{camera}_mask").mkdir()
         for step in range(length):
-            Image.fromarray(mask_picture()).save(folder / f"{camera}_mask" / f"{step}.png")
+            Image.fromarray(mask_image()).save(folder / f"{camera}_mask" / f"{step}.png")
     return folder
 
 

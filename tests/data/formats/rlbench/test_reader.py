@@ -17,7 +17,7 @@ from counterpoint.data.formats.rlbench.reader import RLBenchStore
 from counterpoint.data.masks.robot import binary_mask, masked_cameras
 from counterpoint.data.store import EpisodeStore, read_episode
 from counterpoint.errors import BadInputError
-from tests.data.formats.rlbench.made import mask_picture, picture, rlbench_installed, write_episode, write_task
+from tests.data.formats.rlbench.made import image, mask_image, rlbench_installed, write_episode, write_task
 
 
 def test_a_task_is_recognised_from_every_folder_above_its_episodes(tmp_path: Path) -> None:
@@ -31,10 +31,10 @@ def test_a_task_is_recognised_from_every_folder_above_its_episodes(tmp_path: Pat
     assert "rlbench" not in sys.modules
 
 
-def test_pictures_are_those_of_their_steps(tmp_path: Path) -> None:
+def test_images_are_those_of_their_steps(tmp_path: Path) -> None:
     store = RLBenchStore(write_task(tmp_path))
     frames = store.frames(1, np.array([4, 0, 4]), "wrist")
-    np.testing.assert_array_equal(frames, np.stack([picture(1, step) for step in (4, 0, 4)]))
+    np.testing.assert_array_equal(frames, np.stack([image(1, step) for step in (4, 0, 4)]))
     np.testing.assert_array_equal(store.frames(1, np.array([2])), store.frames(1, np.array([2]), "front"))
 
 
@@ -176,12 +176,12 @@ def test_damage_is_told_and_may_be_left_out(tmp_path: Path) -> None:
         RLBenchStore(task)
 
 
-def test_pictures_that_cannot_be_read_are_told(tmp_path: Path) -> None:
+def test_images_that_cannot_be_read_are_told(tmp_path: Path) -> None:
     task = write_task(tmp_path, episodes=1)
     store = RLBenchStore(task)
-    pictures = task / "variation0" / "episodes" / "episode0" / "front_rgb"
-    (pictures / "1.png").write_bytes(b"no picture")
-    Image.fromarray(mask_picture(8)).save(pictures / "2.png")
+    images = task / "variation0" / "episodes" / "episode0" / "front_rgb"
+    (images / "1.png").write_bytes(b"no image")
+    Image.fromarray(mask_image(8)).save(images / "2.png")
     with pytest.raises(BadInputError, match=r"1\.png"):
         store.frames(0, np.array([0, 1]))
     with pytest.raises(BadInputError, match="several sizes"):
