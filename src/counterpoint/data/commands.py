@@ -132,9 +132,9 @@ def convert(path: str | Path, out: str | Path, *, size: int | None = None, fps: 
         for number in range(len(store.episodes)):
             episode = _episode(store, number, rate, size, resample=fps is not None)
             for camera, frames in episode.frames.items():
-                (_, *size, _), (_, *wanted, _) = frames.shape, first.frames[camera].shape
-                found, expected = f"frames of {size[0]}x{size[1]}", f"{wanted[0]}x{wanted[1]}, as in episode 0"
-                require(size == wanted, f"{path}, episode {number}", found, expected, "give --size for all")
+                (_, *own, _), (_, *wanted, _) = frames.shape, first.frames[camera].shape
+                found, expected = f"frames of {own[0]}x{own[1]}", f"{wanted[0]}x{wanted[1]}, as in episode 0"
+                require(own == wanted, f"{path}, episode {number}", found, expected, "bring all to one --size")
             writer.add_episode(episode)
             bar.advance()
     writer.finalize(splits or None)

@@ -49,7 +49,7 @@ def read_alike(
         where, first = (kept or [(item, result)])[0]
         for part in parts:
             found, wanted = getattr(result, part), getattr(first, part)
-            expected, hint = f"{list(wanted)}, as in {where}", "keep data of the same parts together"
+            expected, hint = f"{list(wanted)}, as in {where.name}", "keep data of the same parts together"
             require(found == wanted, item, f"{part} {list(found)}", expected, hint)
         return result
 

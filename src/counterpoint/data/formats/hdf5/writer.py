@@ -83,7 +83,8 @@ class RobomimicWriter:
         dims = None if episode.state is None else episode.state.shape[1]
         good = episode.actions is not None and episode.rewards is not None and dims == sum(_STATE_DIMS)
         expected, hint = f"actions, rewards and a state of {sum(_STATE_DIMS)} numbers", "use counterpoint collect"
-        require(good, where, f"a part missing, or a state of {dims}", expected, hint)
+        found = f"actions {episode.actions is not None}, rewards {episode.rewards is not None}, state of {dims}"
+        require(good, where, found, expected, hint)
         assert episode.rewards is not None
         found = f"success {episode.success} with a highest reward of {episode.rewards.max():g}"
         good = episode.success in (None, bool(episode.rewards.max() >= 1))
