@@ -67,7 +67,7 @@ class Episode:
         require(text, "instruction", repr(self.instruction), "text", "give the instruction as a string")
         require(seen, "episode", "neither frames nor state", "at least one camera, or a state", "give frames")
         times, length, hint = self.timestamps, len(self.timestamps), "sort the frames by time"
-        good = times.ndim == 1 and length > 0 and np.isfinite(times).all() and (np.diff(times) > 0).all()
+        good = bool(times.ndim == 1 and length > 0 and np.isfinite(times).all() and (np.diff(times) > 0).all())
         expected = "at least one time, in seconds, finite and strictly increasing"
         require(good, "timestamps", f"{times.dtype} {times.shape}", expected, hint)
         for camera, frames in self.frames.items():

@@ -345,7 +345,7 @@ def test_the_proposal_of_the_highest_predicted_overlap_is_taken(model: Path, mon
 
 def test_the_command_writes_what_the_model_sees(model: Path, tmp_path: Path) -> None:
     source = write_lerobot(tmp_path / "data")
-    write_masks(
+    command(
         source,
         tmp_path / "out",
         files=None,
