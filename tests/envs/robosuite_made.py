@@ -1,4 +1,4 @@
-"""What the adapters use of robosuite and LIBERO, made up: a counter for a simulator, pictures with a red floor."""
+"""What the adapters use of robosuite and LIBERO, made up: a counter for a simulator, images with a red floor."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class MadeSim:
 
     def render(self, *, camera_name: str, height: int, width: int) -> Array:
         """As OpenGL gives it: the floor, which is seen at the bottom, comes first."""
-        picture = np.full((height, width, 3), CAMERAS.index(camera_name), np.uint8)
-        picture[0] = (255, 0, 0)
-        return picture
+        image = np.full((height, width, 3), CAMERAS.index(camera_name), np.uint8)
+        image[0] = (255, 0, 0)
+        return image
 
 
 class MadeEnv:

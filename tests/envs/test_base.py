@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 from gymnasium.wrappers import RecordVideo
 
-from counterpoint.data.episode import Array
 from counterpoint.envs.base import CameraEnv
 from counterpoint.envs.make import make_env
+from tests.envs.filming import in_place_of_moviepy
 from tests.envs.played import images
 from tests.envs.rlbench_made import rlbench_simulated
 from tests.envs.robosuite_made import make_libero, make_robosuite
@@ -39,27 +36,12 @@ def env(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_pat
         made.close()
 
 
-class _Clip:
-    """In place of moviepy's, which gymnasium wants for `RecordVideo`."""
-
-    written: tuple[tuple[str, float, Array], ...] = ()
-
-    def __init__(self, frames: list[Array], fps: float) -> None:
-        self.frames, self.fps = np.stack(frames), fps
-
-    def write_videofile(self, path: str, **_: Any) -> None:
-        type(self).written = (*type(self).written, (path, self.fps, self.frames))
-
-
 @pytest.mark.filterwarnings("ignore:.*A Box observation space", "ignore:.*render modes", "ignore:.*Overwriting")
 def test_a_suite_passes_the_checker_and_is_filmed(
     env: CameraEnv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check_env(env)
-    for name in ("moviepy", "moviepy.video", "moviepy.video.io", "moviepy.video.io.ImageSequenceClip"):
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    monkeypatch.setattr(sys.modules["moviepy.video.io.ImageSequenceClip"], "ImageSequenceClip", _Clip, raising=False)
-    monkeypatch.setattr(_Clip, "written", ())
+    clip = in_place_of_moviepy(monkeypatch)
     filmed = RecordVideo(env, str(tmp_path / "videos"), disable_logger=True)
     observation, info = filmed.reset(seed=3)
     assert list(observation) == [*env.cameras, "state"]
@@ -70,7 +52,7 @@ def test_a_suite_passes_the_checker_and_is_filmed(
         assert observation in env.observation_space
         assert ("is_success" in info) == env.has_success
     filmed.close()  # type: ignore[no-untyped-call]
-    ((_, fps, frames),) = _Clip.written
+    ((_, fps, frames),) = clip.written
     assert fps == env.metadata["render_fps"] == round(env.control_hz)
     assert frames.shape == (6, 24, 24, 3)
     np.testing.assert_array_equal(frames[-1], observation[env.cameras[0]])
@@ -96,15 +78,15 @@ def test_not_looking_changes_nothing_but_the_images(env: CameraEnv) -> None:
     ("name", "cameras"), [("metaworld/drawer-open", ("corner2", "gripperPOV")), ("dmc/walker-walk", ("back", "side"))]
 )
 @pytest.mark.parametrize("render", [None, 64])
-def test_several_cameras_stand_in_the_order_asked_for(name: str, cameras: tuple[str, ...], render: int | None) -> None:
-    drawn = []
+def test_several_cameras_keep_the_order_given(name: str, cameras: tuple[str, ...], render: int | None) -> None:
+    rendered = []
     for camera in (cameras, *cameras, cameras[:1]):
         task = make_env(name, 32, cameras=camera, render=render)
         task.reset(seed=3)
         task.step(np.zeros(task.action_dim, np.float32))
-        drawn.append(images(task))
+        rendered.append(images(task))
         task.close()
-    both, first, second, one = drawn
+    both, first, second, one = rendered
     assert both.shape == (2, 32, 32, 3)
     np.testing.assert_array_equal(both, np.concatenate([first, second]))
     np.testing.assert_array_equal(one, first)

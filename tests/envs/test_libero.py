@@ -50,13 +50,13 @@ def test_seeds_choose_initial_states(made: list[MadeLiberoEnv]) -> None:
     np.testing.assert_array_equal(np.random.get_state()[1], before)  # type: ignore[index]
 
 
-def test_pictures_state_and_success(tmp_path: Path, made: list[MadeLiberoEnv]) -> None:
+def test_images_state_and_success(tmp_path: Path, made: list[MadeLiberoEnv]) -> None:
     task = make_env("libero/libero_10/0", cameras="robot0_eye_in_hand", size=16)
     task.reset(seed=0)
-    picture = task.render()
-    assert picture.shape == (16, 16, 3)
-    assert picture[-1, 0].tolist() == [255, 0, 0]
-    assert (picture[:-1] == 2).all()
+    image = task.render()
+    assert image.shape == (16, 16, 3)
+    assert image[-1, 0].tolist() == [255, 0, 0]
+    assert (image[:-1] == 2).all()
     assert task.state().tolist() == [7.0] * 2 + [6.0] * 7  # gripper, then joints, as in the data
     state = open_dataset(write_libero(tmp_path / "stove_demo.hdf5")[0]).state(0)
     assert state is not None

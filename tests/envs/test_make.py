@@ -74,7 +74,7 @@ def test_what_cannot_be_had_is_one_message(name: str, settings: dict[str, int], 
 
 
 @pytest.mark.parametrize(("size", "render"), [(24, 60), (24, 16), (24, None), (24, 24)])
-def test_pictures_are_drawn_large_and_resized_as_training_stores_are(
+def test_images_are_rendered_large_and_resized_as_training_stores_are(
     size: int, render: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(env, "MetaWorldEnv", Painting)
@@ -146,16 +146,16 @@ def test_metaworld_has_the_face_of_a_control_task(press: CameraEnv) -> None:
     assert press.instruction == "press the handle down"
     assert (press.action_dim, press.state_dim, press.horizon) == (4, 4, 200)
     press.reset(seed=0)
-    picture, state = press.render(), press.state()
-    assert picture.dtype == np.uint8
-    assert picture.shape == (SIZE, SIZE, 3)
-    assert picture.std() > 5
+    image, state = press.render(), press.state()
+    assert image.dtype == np.uint8
+    assert image.shape == (SIZE, SIZE, 3)
+    assert image.std() > 5
     assert state.dtype == np.float32
     assert state.shape == (4,)
     named = make_env("metaworld/handle-press-v3", cameras="corner", size=SIZE)
     named.reset(seed=0)
     assert named.name == press.name
-    assert not np.array_equal(named.render(), picture)
+    assert not np.array_equal(named.render(), image)
     named.close()
 
 

@@ -77,12 +77,12 @@ def test_the_renderer_draws_any_model() -> None:
     data = mujoco.MjData(model)
     mujoco.mj_forward(model, data)
     renderer = FastRenderer(model, data, 32)
-    picture = renderer.render("front")
+    image = renderer.render("front")
     renderer.close()
     renderer.close()
-    assert picture[16, 16, 0] > 50
-    assert picture[16, 16, 0] > 2 * picture[16, 16, 1]
-    assert picture[0, 0].max() == 0
+    assert image[16, 16, 0] > 50
+    assert image[16, 16, 0] > 2 * image[16, 16, 1]
+    assert image[0, 0].max() == 0
 
 
 @pytest.mark.parametrize(

@@ -52,13 +52,13 @@ def test_rlbench_is_asked_for_inverse_kinematics_and_what_is_looked_at_alone() -
 
 
 @pytest.mark.usefixtures("simulated")
-def test_pictures_masks_and_state() -> None:
+def test_images_masks_and_state() -> None:
     task = RLBenchEnv("close_microwave", size=8)
     assert task.robot_handles == (34, 39)
-    pictures, robot = images(task), masks(task)
-    assert pictures.shape == (2, 8, 8, 3)
-    assert pictures.dtype == np.uint8
-    np.testing.assert_array_equal(pictures[:, 0, 0, 0], (0, 1))
+    rendered, robot = images(task), masks(task)
+    assert rendered.shape == (2, 8, 8, 3)
+    assert rendered.dtype == np.uint8
+    np.testing.assert_array_equal(rendered[:, 0, 0, 0], (0, 1))
     expected = np.zeros((8, 8), bool)
     expected[[0, 2]] = True
     np.testing.assert_array_equal(robot, np.stack([expected, expected]))

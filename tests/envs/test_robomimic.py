@@ -35,13 +35,13 @@ def test_a_named_environment(made: list[MadeEnv]) -> None:
     assert made[-1].arguments["robots"] == ["Panda", "Panda"]
 
 
-def test_pictures_are_upright_and_of_the_camera_asked_for(made: list[MadeEnv]) -> None:
+def test_images_are_upright_and_of_the_camera_asked_for(made: list[MadeEnv]) -> None:
     for camera, number in ((None, 1), ("robot0_eye_in_hand", 2)):
-        picture = make_env("robomimic/Lift", cameras=camera, size=16).render()
-        assert picture.shape == (16, 16, 3)
-        assert picture[-1, 0].tolist() == [255, 0, 0]  # the floor is at the bottom
-        assert (picture[:-1] == number).all()
-        assert picture.flags.c_contiguous
+        image = make_env("robomimic/Lift", cameras=camera, size=16).render()
+        assert image.shape == (16, 16, 3)
+        assert image[-1, 0].tolist() == [255, 0, 0]  # the floor is at the bottom
+        assert (image[:-1] == number).all()
+        assert image.flags.c_contiguous
     with pytest.raises(BadInputError, match="found 'side'; expected one of frontview, agentview"):
         make_env("robomimic/Lift", cameras="side")
     names = ("agentview_image", "robot0_eye_in_hand")  # the data's name, and the simulator's

@@ -134,13 +134,13 @@ def test_actions_out_of_range_are_clipped() -> None:
 
 
 @pytest.mark.sim
-def test_pictures_are_upright_and_show_the_moment() -> None:
+def test_images_are_upright_and_show_the_moment() -> None:
     made = make_env("dmc/walker-walk", size=64)
     made.reset(seed=0)
     first = made.render()
     assert first.shape == (64, 64, 3)
     assert first.dtype == np.uint8
-    # The walker is orange-brown, all else is blue; it lies on the floor, below the middle of the picture.
+    # The walker is orange-brown, all else is blue; it lies on the floor, below the middle of the image.
     for _ in range(60):
         made.step(np.zeros(6))
     later = made.render().astype(int)

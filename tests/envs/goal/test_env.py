@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from counterpoint.envs.goal.env import CorruptedObservations, EnvConfig, GoalEnv, make_goal_env, spaces_of
 from counterpoint.envs.vector import Step, VectorEnv
 from counterpoint.errors import BadInputError
+from tests.envs.filming import in_place_of_moviepy
 from tests.envs.toy_goals import Slider
 
 pytestmark = [pytest.mark.sim, pytest.mark.usefixtures("slider")]
@@ -107,7 +108,7 @@ def test_success_is_the_tasks_own_threshold_and_reward_is_success(name: str, dis
     assert reached or name != "FetchReach-v4"
 
 
-def test_goals_that_are_states_or_pictures_are_reached_only_by_equality() -> None:
+def test_goals_that_are_states_or_images_are_reached_only_by_equality() -> None:
     for config in (
         EnvConfig(name="FetchReach-v4", goals="state"),
         EnvConfig(name="FetchReach-v4", observations="image"),
@@ -170,18 +171,23 @@ def test_environments_and_functions_that_make_them_are_taken() -> None:
 
 
 @pytest.mark.parametrize("config", FORMS, ids=called)
-def test_every_form_passes_gymnasium_s_checks_and_renders(config: EnvConfig) -> None:
+def test_every_form_passes_gymnasium_s_checks_and_is_filmed(
+    config: EnvConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clip = in_place_of_moviepy(monkeypatch)
     env = make_goal_env(config.model_copy(update={"max_episode_steps": 4}))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*(np.inf|infinity|precision|spec|different from the unwrapped).*")
         check_env(env, skip_render_check=True)
-    recorded = gymnasium.wrappers.RenderCollection(env, pop_frames=False)  # RecordVideo's loop, without an encoder
-    play(recorded, seed=1, steps=4)
-    images: Any = recorded.render()
+    filmed = gymnasium.wrappers.RecordVideo(env, str(tmp_path / "videos"), disable_logger=True)
+    play(filmed, seed=1, steps=4)
+    filmed.close()  # type: ignore[no-untyped-call]
+    ((_, fps, images),) = clip.written
     size = config.image_size if config.observations == "image" else 240
-    assert [(image.dtype, image.shape) for image in images] == [(np.uint8, (size, size, 3))] * 5
+    assert fps == env.metadata["render_fps"]
+    assert images.dtype == np.uint8
+    assert images.shape == (5, size, size, 3)
     assert not np.array_equal(images[0], images[-1])
-    env.close()
 
 
 def test_discrete_actions_pass_as_they_are() -> None:
@@ -264,7 +270,7 @@ def test_spaces_of_asks_for_a_goal_environment() -> None:
         spaces_of(Slider())
 
 
-def test_pictures_without_a_backend_are_told_of(tmp_path: Path) -> None:
+def test_images_without_a_backend_are_told_of(tmp_path: Path) -> None:
     script = tmp_path / "late.py"
     script.write_text(
         "import mujoco\n"

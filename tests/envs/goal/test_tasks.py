@@ -31,7 +31,7 @@ def inside(env: gymnasium.Env[Any, Any]) -> Any:
 
 
 def in_frame(view: View, points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Where points [N, 3] lie in a picture of 45 degrees: [N, 2], -1 and 1 at its edges."""
+    """Where points [N, 3] lie in an image of 45 degrees: [N, 2], -1 and 1 at its edges."""
     turn, rise = np.radians([view.azimuth, view.elevation])
     forward = np.array([np.cos(rise) * np.cos(turn), np.cos(rise) * np.sin(turn), np.sin(rise)])
     right = np.array([np.sin(turn), -np.cos(turn), 0.0])
@@ -124,7 +124,7 @@ def test_the_camera_sees_where_tasks_begin_and_end(task: str) -> None:
     assert np.abs(in_frame(view, np.stack(points).astype(np.float64))).max() < 1
 
 
-def test_a_robot_that_has_reached_the_goal_looks_like_its_goal_picture() -> None:
+def test_a_robot_that_has_reached_the_goal_looks_like_its_goal_image() -> None:
     env = fetch("FetchReach", observations="image")
     for seed in range(3):
         seen, _ = env.reset(seed=seed)
@@ -138,7 +138,7 @@ def test_a_robot_that_has_reached_the_goal_looks_like_its_goal_picture() -> None
 
 
 @pytest.mark.parametrize("task", TASKS[1:])
-def test_the_goal_picture_shows_the_object_at_the_goal_and_no_mark(task: str) -> None:
+def test_the_goal_image_shows_the_object_at_the_goal_and_no_mark(task: str) -> None:
     env = fetch(task, observations="image")
     seen, _ = env.reset(seed=5)
     model = inside(env).model
@@ -249,12 +249,12 @@ def test_drawing_leaves_the_dynamics_bit_identical(name: str) -> None:
     drawing.close()
 
 
-def test_pictures_show_the_ball_where_it_is_and_not_where_it_was() -> None:
+def test_images_show_the_ball_where_it_is_and_not_where_it_was() -> None:
     env = maze("PointMaze_UMaze-v3", observations="image")
     for seed in range(3):
         seen, _ = env.reset(seed=seed)
-        for picture, point in ((seen["observation"], inside(env).data.qpos), (seen["desired_goal"], inside(env).goal)):
-            assert np.linalg.norm(_green(env, picture) - point) < 0.1
+        for image, point in ((seen["observation"], inside(env).data.qpos), (seen["desired_goal"], inside(env).goal)):
+            assert np.linalg.norm(_green(env, image) - point) < 0.1
         for _ in range(6):
             seen, *_ = env.step(np.array([0.5, 0.3], np.float32))
             data = inside(env).data
@@ -264,9 +264,9 @@ def test_pictures_show_the_ball_where_it_is_and_not_where_it_was() -> None:
     env.close()
 
 
-def _green(env: GoalEnv, picture: Any) -> Any:
-    """The middle of the ball in a picture from above, in metres."""
-    colours = picture.astype(float)
+def _green(env: GoalEnv, image: Any) -> Any:
+    """The middle of the ball in an image from above, in metres."""
+    colours = image.astype(float)
     excess = np.clip(colours[..., 1] - np.maximum(colours[..., 0], colours[..., 2]), 0, None)
     rows, columns = np.indices(excess.shape) + 0.5
     weight = excess.sum()
@@ -274,8 +274,8 @@ def _green(env: GoalEnv, picture: Any) -> Any:
     middle = np.array([(columns * excess).sum(), (rows * excess).sum()]) / weight
     view = env.task.view
     assert view is not None
-    metres = 2 * np.tan(np.radians(22.5)) * view.distance / picture.shape[0]
-    return (middle - picture.shape[0] / 2) * metres * [1, -1]
+    metres = 2 * np.tan(np.radians(22.5)) * view.distance / image.shape[0]
+    return (middle - image.shape[0] / 2) * metres * [1, -1]
 
 
 def test_no_model_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

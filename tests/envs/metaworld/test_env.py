@@ -79,14 +79,14 @@ def test_actions_and_rate(drawer: MetaWorldEnv) -> None:
 
 @pytest.mark.sim
 @pytest.mark.usefixtures("simulator")
-def test_pictures_of_several_cameras(drawer: MetaWorldEnv) -> None:
+def test_images_of_several_cameras(drawer: MetaWorldEnv) -> None:
     drawer.reset(seed=0)
-    pictures = drawer.images()
-    assert list(pictures) == ["corner2", "corner4", "corner"]
-    assert all(p.dtype == np.uint8 and p.shape == (48, 48, 3) for p in pictures.values())
-    assert not np.array_equal(pictures["corner2"], pictures["corner"])
+    images = drawer.images()
+    assert list(images) == ["corner2", "corner4", "corner"]
+    assert all(p.dtype == np.uint8 and p.shape == (48, 48, 3) for p in images.values())
+    assert not np.array_equal(images["corner2"], images["corner"])
     # Meta-World 3.1 has the classic place of corner2 under another name.
-    np.testing.assert_array_equal(pictures["corner2"], pictures["corner4"])
+    np.testing.assert_array_equal(images["corner2"], images["corner4"])
 
 
 @pytest.mark.sim
@@ -105,17 +105,17 @@ def test_every_camera_of_the_model_is_known_and_none_in_the_world_hangs_upside_d
 def test_up_is_up_and_left_is_not_mirrored(drawer: MetaWorldEnv) -> None:
     # From corner2 the far side of the table is at the top, and the arm, at the back, stands on the left.
     drawer.reset(seed=0)
-    picture = drawer.render().astype(int)
-    red = (picture[..., 0] - picture[..., 1:].max(axis=-1)) > 60
-    green = (picture[..., 1] - np.delete(picture, 1, axis=-1).max(axis=-1)) > 30
+    image = drawer.render().astype(int)
+    red = (image[..., 0] - image[..., 1:].max(axis=-1)) > 60
+    green = (image[..., 1] - np.delete(image, 1, axis=-1).max(axis=-1)) > 30
     assert np.nonzero(red)[1].mean() < np.nonzero(green)[1].mean()
-    assert np.abs(picture[:4].mean(axis=(0, 1)) - [127, 126, 122]).max() < 40  # the wall behind, not the table
-    assert picture[-4:, :, 0].mean() - picture[-4:, :, 2].mean() > 10  # the wooden table
+    assert np.abs(image[:4].mean(axis=(0, 1)) - [127, 126, 122]).max() < 40  # the wall behind, not the table
+    assert image[-4:, :, 0].mean() - image[-4:, :, 2].mean() > 10  # the wooden table
 
 
 @pytest.mark.sim
 @pytest.mark.usefixtures("simulator")
-def test_a_fast_picture_is_close_to_one_with_every_triangle(drawer: MetaWorldEnv) -> None:
+def test_a_fast_image_is_close_to_one_with_every_triangle(drawer: MetaWorldEnv) -> None:
     mujoco = import_mujoco()
     drawer.reset(seed=0)
     fast = drawer.render().astype(int)

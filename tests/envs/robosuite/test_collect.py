@@ -96,7 +96,7 @@ def test_what_is_written(made: type[MadeTask], tmp_path: Path) -> None:
     assert [path.name for path in out.parent.iterdir()] == ["set"]
 
 
-def test_masks_are_exact_and_lie_on_their_pictures_also_when_resized(made: type[MadeTask], tmp_path: Path) -> None:
+def test_masks_are_exact_and_lie_on_their_images_also_when_resized(made: type[MadeTask], tmp_path: Path) -> None:
     store = open_dataset(collect_robosuite(config(tmp_path / "set")))
     task = made("Lift", cameras=CAMERAS, size=32)
     steps = np.arange(9)
@@ -234,19 +234,19 @@ def test_a_robomimic_file_holds_the_same_without_loss(made: type[MadeTask], tmp_
     video = open_dataset(collect_robosuite(config(tmp_path / "set", **wanted)))
     out = collect_robosuite(config(tmp_path / "set.hdf5", format="robomimic", **wanted))
     exact = open_dataset(out)
-    pictures = tuple(f"{camera}_image" for camera in CAMERAS)
-    assert exact.cameras == (*pictures, *map(mask_camera, pictures))
+    images = tuple(f"{camera}_image" for camera in CAMERAS)
+    assert exact.cameras == (*images, *map(mask_camera, images))
     assert split_names(out) == ("train", "valid", "test")
     assert exact.episodes == video.episodes
     for number, episode in enumerate(exact.episodes):
         steps = np.arange(episode.length)
         for read in ("actions", "state", "rewards"):
             np.testing.assert_array_equal(getattr(exact, read)(number), getattr(video, read)(number))
-        for camera, picture in zip(CAMERAS, pictures, strict=True):
-            kept = exact.frames(number, steps, mask_camera(picture))
+        for camera, image in zip(CAMERAS, images, strict=True):
+            kept = exact.frames(number, steps, mask_camera(image))
             np.testing.assert_array_equal(kept, video.frames(number, steps, mask_camera(camera)))
             drawn = np.where(binary_mask(kept)[..., None], ROBOT, FLOOR)
-            np.testing.assert_array_equal(exact.frames(number, steps, picture), np.repeat(drawn, 3, axis=-1))
+            np.testing.assert_array_equal(exact.frames(number, steps, image), np.repeat(drawn, 3, axis=-1))
     with h5py.File(out) as file:
         assert file["data/demo_0/states"].shape[1] == 2
         args = json.loads(file["data"].attrs["env_args"])

@@ -110,12 +110,12 @@ def test_the_face(lift: RobosuiteEnv) -> None:
     assert (controller.name, controller.input_ref_frame) == ("OSC_POSE", "base")
     np.testing.assert_array_equal(controller.output_max, [0.05] * 3 + [0.5] * 3)
     lift.reset(seed=0)
-    state, pictures = lift.state(), images(lift)
+    state, rendered = lift.state(), images(lift)
     assert state.dtype == np.float32
     assert state.shape == (9,)
     assert np.linalg.norm(state[3:7]) == pytest.approx(1.0, abs=1e-5)
-    assert pictures.dtype == np.uint8
-    assert pictures.shape == (2, SIZE, SIZE, 3)
+    assert rendered.dtype == np.uint8
+    assert rendered.shape == (2, SIZE, SIZE, 3)
     outcome = act(lift, np.zeros(7, np.float32))
     assert (outcome.reward, outcome.success, outcome.ended) == (0.0, False, False)
 
@@ -187,7 +187,7 @@ def test_actions_that_cannot_be_taken(lift: RobosuiteEnv) -> None:
 
 @needs_robosuite
 @pytest.mark.sim
-def test_pictures_are_upright_and_have_their_colours(lift: RobosuiteEnv) -> None:
+def test_images_are_upright_and_have_their_colours(lift: RobosuiteEnv) -> None:
     lift.reset(seed=0)
     third = images(lift)[0].astype(int)
     red = (third[..., 0] - third[..., 1:].max(axis=-1)) > 60
@@ -202,21 +202,21 @@ def test_pictures_are_upright_and_have_their_colours(lift: RobosuiteEnv) -> None
 @pytest.mark.sim
 def test_masks_are_the_robot_s_pixels(lift: RobosuiteEnv) -> None:
     lift.reset(seed=0)
-    pictures, robot = images(lift), masks(lift)
+    rendered, robot = images(lift), masks(lift)
     assert robot.dtype == np.bool_
     assert robot.shape == (2, SIZE, SIZE)
     assert robot[0, :8].any()  # the robot stands behind the table
     assert not robot[0, SIZE // 2 :].any()
     assert robot[1, -4:].all()  # the hand, before the wrist's camera
-    red = (pictures[..., 0].astype(int) - pictures[..., 1:].max(axis=-1)) > 60
+    red = (rendered[..., 0].astype(int) - rendered[..., 1:].max(axis=-1)) > 60
     assert red.any()
     assert not (robot & red).any()
-    np.testing.assert_array_equal(images(lift), pictures)
+    np.testing.assert_array_equal(images(lift), rendered)
 
 
 @needs_robosuite
 @pytest.mark.sim
-def test_where_geometry_is_hidden_pictures_change_only_inside_the_mask(lift: RobosuiteEnv) -> None:
+def test_where_geometry_is_hidden_images_change_only_inside_the_mask(lift: RobosuiteEnv) -> None:
     lift.reset(seed=0)
     whole, shown = images(lift), masks(lift)
     model = lift.env.sim.model._model

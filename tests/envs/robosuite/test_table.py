@@ -66,14 +66,14 @@ def test_the_drawer_s_placement_is_the_seed_s_and_within_bounds(drawer: Robosuit
     assert (*env.sim.model.body_pos[env._body][:2], env.joint, *env.handle) == places[5]
 
 
-def test_the_picture_shows_the_drawer_shut(drawer: RobosuiteEnv) -> None:
+def test_the_image_shows_the_drawer_shut(drawer: RobosuiteEnv) -> None:
     drawer.reset(seed=6)
     before, robot = images(drawer), masks(drawer)
     drawer.env.sim.data.qpos[drawer.env._joint] = 0.0
     drawer.env.sim.forward()
     changed = (images(drawer)[0] != before[0]).any(-1)
     assert 0.002 < changed.mean() < 0.2
-    assert 0.01 < robot[0].mean() < 0.5  # the robot is in the third person's picture, and the cabinet is none of it
+    assert 0.01 < robot[0].mean() < 0.5  # the robot is in the third person's image, and the cabinet is none of it
     assert (robot == masks(drawer)).mean() > 0.97
 
 
