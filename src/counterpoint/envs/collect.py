@@ -148,11 +148,6 @@ class Collection(ABC):
         return False
 
     @property
-    def title(self) -> str:
-        """The title of the progress bar."""
-        return "collect"
-
-    @property
     def out(self) -> Path:
         """The data set."""
         return Path(self.config.out)
@@ -417,7 +412,7 @@ def _record_missing(job: Collection, staging: Staging) -> None:
     plan, counted = slots(job), staging.finished()
     batches = plan_jobs([slot for slot in plan if slot.place not in counted], job.config.workers)
     recorded: list[Mapping[str, Any]] = []
-    with ProgressBar(job.title, len(plan), "episodes", done=len(counted)) as bar:
+    with ProgressBar("collect", len(plan), "episodes", done=len(counted)) as bar:
         for _ in _run(job, batches):
             fresh = staging.finished() - counted
             recorded += [staging.about(place) for place in fresh]

@@ -173,10 +173,6 @@ class _DMCCollection(Collection):
     packages = PACKAGES
 
     @property
-    def title(self) -> str:
-        return f"collect {self.tasks[0]}"
-
-    @property
     def cameras(self) -> tuple[str, ...]:
         return (CAMERA_KEY,)
 

@@ -9,11 +9,19 @@ weighted by their rewards::
 R is the sum of rewards over the horizon, plus the task's guide where the reward is sparse. Dividing by the spread of R
 makes one temperature do for all tasks. Disturbances are smooth: sampled at a few knots, linear in between, each plan
 with a size of its own between a twentieth and all of `noise`, so that one round searches near and far.
+
+Each reward follows its task's `get_reward` in dm_control 1.0.28, for whole batches of rollouts. Positions and axes that
+the suite reads from the physics come from sensors added to the planner's copy of the model. Where a reward is zero
+almost everywhere, all plans are alike: `GUIDES` are small smooth terms that grow towards the goal; only the planner
+uses them, and no return includes them.
 """
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,8 +30,184 @@ from pydantic import Field
 from counterpoint.config import FrozenConfig
 from counterpoint.data.episode import Array
 from counterpoint.envs.dmc.env import ACTION_REPEAT, DMCEnv
-from counterpoint.envs.dmc.rewards import GUIDES, REWARDS, SENSORS, Readings
 from counterpoint.envs.rendering import import_mujoco
+
+SENSORS: dict[str, dict[str, tuple[str, str, str]]] = {
+    "acrobot": {"tip": ("FRAMEPOS", "SITE", "tip"), "target": ("FRAMEPOS", "SITE", "target")},
+    "ball_in_cup": {"ball": ("FRAMEPOS", "XBODY", "ball"), "target": ("FRAMEPOS", "SITE", "target")},
+    "cheetah": {},
+    "dog": {
+        "torso": ("FRAMEPOS", "XBODY", "torso"),
+        "pelvis": ("FRAMEPOS", "XBODY", "pelvis"),
+        "torso_x": ("FRAMEXAXIS", "XBODY", "torso"),
+        "torso_z": ("FRAMEZAXIS", "XBODY", "torso"),
+        "pelvis_z": ("FRAMEZAXIS", "XBODY", "pelvis"),
+        "skull_z": ("FRAMEZAXIS", "XBODY", "skull"),
+    },
+    "finger": {},
+    "hopper": {"torso": ("FRAMEPOS", "BODY", "torso"), "foot": ("FRAMEPOS", "BODY", "foot")},
+    "humanoid": {"head": ("FRAMEPOS", "XBODY", "head"), "torso_z": ("FRAMEZAXIS", "XBODY", "torso")},
+    "quadruped": {"torso_z": ("FRAMEZAXIS", "XBODY", "torso")},
+    "reacher": {"finger": ("FRAMEPOS", "GEOM", "finger"), "target": ("FRAMEPOS", "GEOM", "target")},
+    "walker": {"torso": ("FRAMEPOS", "XBODY", "torso"), "torso_z": ("FRAMEZAXIS", "XBODY", "torso")},
+}
+"""Domain -> added sensor -> kind, kind of object, object. BODY is a body's centre of mass, XBODY its frame."""
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """Sensor readings after control steps of several rollouts.
+
+    Attributes:
+        positions: Sensor -> float64 [B, T, n], positions and velocities after each control step.
+        forces: Sensor -> float64 [B, T, n], contact forces in the last simulation step of each control step.
+        controls: float64 [B, T, A], as carried out.
+        model: The planner's `mujoco.MjModel`, with this episode's targets.
+        task: The suite's task, with this episode's constants.
+    """
+
+    positions: Callable[[str], Any]
+    forces: Callable[[str], Any]
+    controls: Array
+    model: Any
+    task: Any
+
+    def gap(self, one: str, other: str, axes: Any = slice(None)) -> Any:
+        """Return the distance between two positions in some of the axes: float64 [B, T]."""
+        return np.linalg.norm(self.positions(one)[..., axes] - self.positions(other)[..., axes], axis=-1)
+
+    @property
+    def speed(self) -> Any:
+        """The torso's forward velocity: float64 [B, T]."""
+        return self.positions("torso_subtreelinvel")[..., 0]
+
+
+Reward = Callable[[Readings], Any]
+_MOST = float("inf")
+
+
+def _tolerance(*arguments: Any, **options: Any) -> Any:
+    from dm_control.utils.rewards import tolerance
+
+    return tolerance(*arguments, **options)
+
+
+def _little_control(seen: Readings) -> Any:
+    little = _tolerance(seen.controls, margin=1, value_at_margin=0, sigmoid="quadratic")
+    return (little.mean(axis=-1) + 4) / 5
+
+
+def _at_least(value: Any, least: float, margin: float, *, at_margin: float = 0.0) -> Any:
+    """Return 1 from `least` on; below, the value falls linearly and is `at_margin` at `least - margin`."""
+    return _tolerance(value, bounds=(least, _MOST), margin=margin, value_at_margin=at_margin, sigmoid="linear")
+
+
+def _fast(speed: Any, wanted: float) -> Any:
+    return _at_least(speed, wanted, wanted / 2, at_margin=0.5)
+
+
+def _acrobot(seen: Readings) -> Any:
+    return _tolerance(seen.gap("target", "tip"), bounds=(0, seen.model.site("target").size[0]), margin=1)
+
+
+def _finger_gap(seen: Readings) -> Any:
+    """Return the metres between the spinner's tip and the rim of the target; negative inside."""
+    return seen.gap("target", "tip", [0, 2]) - float(seen.model.site("target").size[0])
+
+
+def _hopper_upright(seen: Readings, **options: Any) -> Any:
+    height = seen.positions("torso")[..., 2] - seen.positions("foot")[..., 2]
+    return _tolerance(height, (0.6, 2), **options)
+
+
+def _walker(seen: Readings, wanted: float) -> Any:
+    standing = _tolerance(seen.positions("torso")[..., 2], bounds=(1.2, _MOST), margin=0.6)
+    upright = (1 + seen.positions("torso_z")[..., 2]) / 2
+    stand = (3 * standing + upright) / 4
+    return stand if wanted == 0 else stand * (5 * _fast(seen.speed, wanted) + 1) / 6
+
+
+def _humanoid(seen: Readings, wanted: float) -> Any:
+    standing = _tolerance(seen.positions("head")[..., 2], bounds=(1.4, _MOST), margin=0.35)
+    upright = _at_least(seen.positions("torso_z")[..., 2], 0.9, 1.9)
+    velocity = seen.positions("torso_subtreelinvel")[..., :2]
+    moving = _tolerance(velocity, margin=2).mean(axis=-1)
+    if wanted > 0:
+        moving = (5 * _at_least(np.linalg.norm(velocity, axis=-1), wanted, wanted) + 1) / 6
+    return _little_control(seen) * standing * upright * moving
+
+
+def _dog(seen: Readings, wanted: float) -> Any:
+    cosine = float(np.cos(np.deg2rad(30)))
+    value: Any = np.ones(seen.controls.shape[:2])
+    for body, height in zip(("torso", "pelvis"), seen.task._stand_height, strict=True):
+        value = value * _tolerance(seen.positions(body)[..., 2], bounds=(height, _MOST), margin=float(height))
+    for axis in ("skull_z", "torso_z", "pelvis_z"):
+        value = value * _at_least(seen.positions(axis)[..., 2], cosine, cosine + 1)
+    weight = float(seen.task._body_weight)
+    feet = [seen.forces(foot) for foot in ("palm_L", "palm_R", "sole_L", "sole_R")]
+    value = value * _at_least(np.concatenate(feet, axis=-1).sum(axis=-1), weight, weight, at_margin=0.9)
+    if wanted > 0:
+        forward = (seen.positions("torso_linvel") * seen.positions("torso_x")).sum(axis=-1)
+        bounds, margin = (wanted, 2 * wanted), max(1.0, wanted)
+        moving = _tolerance(forward, bounds=bounds, margin=margin, value_at_margin=0, sigmoid="linear")
+        value = value * (4 * moving + 1) / 5
+    return value
+
+
+def _cup(seen: Readings) -> Any:
+    away = np.abs(seen.positions("target") - seen.positions("ball"))[..., [0, 2]]
+    room = seen.model.site("target").size[[0, 2]] - seen.model.geom("ball").size[0]
+    return (away < room).all(axis=-1).astype(np.float64)
+
+
+def _reacher(seen: Readings, **options: Any) -> Any:
+    near = float(seen.model.geom("target").size[0] + seen.model.geom("finger").size[0])
+    return _tolerance(seen.gap("target", "finger", slice(2)), (0, near), **options)
+
+
+def _quadruped(seen: Readings, wanted: float) -> Any:
+    moving = _at_least(seen.positions("velocimeter")[..., 0], wanted, wanted, at_margin=0.5)
+    return _at_least(seen.positions("torso_z")[..., 2], 1, 2) * moving
+
+
+REWARDS: dict[str, Reward] = {
+    "acrobot-swingup": _acrobot,
+    "finger-turn_hard": lambda seen: (_finger_gap(seen) <= 0).astype(np.float64),
+    "finger-spin": lambda seen: (seen.positions("hinge_velocity")[..., 0] <= -15.0).astype(np.float64),
+    "hopper-stand": lambda seen: _hopper_upright(seen) * _little_control(seen),
+    "hopper-hop": lambda seen: _hopper_upright(seen) * _fast(seen.speed, 2.0),
+    "walker-stand": partial(_walker, wanted=0),
+    "walker-walk": partial(_walker, wanted=1),
+    "walker-run": partial(_walker, wanted=8),
+    "humanoid-stand": partial(_humanoid, wanted=0),
+    "humanoid-walk": partial(_humanoid, wanted=1),
+    "dog-stand": partial(_dog, wanted=0),
+    "dog-walk": partial(_dog, wanted=1),
+    "dog-trot": partial(_dog, wanted=3),
+    "cup-catch": _cup,
+    "reacher-hard": _reacher,
+    "cheetah-run": lambda seen: _at_least(seen.speed, 10, 10),
+    "quadruped-walk": partial(_quadruped, wanted=0.5),
+    "quadruped-run": partial(_quadruped, wanted=5),
+}
+"""Task -> its reward: `Readings` of B rollouts and T control steps -> float64 [B, T] in [0, 1]."""
+
+
+def _hopper_guide(seen: Readings) -> Any:
+    return 0.3 * _hopper_upright(seen, margin=0.6, value_at_margin=0, sigmoid="linear")
+
+
+GUIDES: dict[str, Reward] = {
+    "acrobot-swingup": lambda seen: 0.2 * (1 - seen.gap("target", "tip") / 4),
+    "finger-turn_hard": lambda seen: 0.3 * _tolerance(_finger_gap(seen), (-_MOST, 0), margin=0.3, sigmoid="long_tail"),
+    "finger-spin": lambda seen: 0.3 * np.clip(-seen.positions("hinge_velocity")[..., 0] / 15, -1, 1),
+    "hopper-stand": _hopper_guide,
+    "hopper-hop": lambda seen: _hopper_guide(seen) * (1 + _fast(seen.speed, 2.0)),
+    "cup-catch": lambda seen: 0.2 * _tolerance(seen.gap("target", "ball"), margin=0.3, sigmoid="long_tail"),
+    "reacher-hard": lambda seen: 0.3 * _reacher(seen, margin=0.1, sigmoid="long_tail"),
+}
+"""Task -> the planner's addition to the reward of a control step: float64 [B, T], 0.6 at most."""
 
 _PREFIX = "planner_"
 # What tasks change in their model when an episode begins: targets, their sizes, one joint's damping.

@@ -15,7 +15,7 @@ An episode depends on the seed, its split and its number alone.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -27,7 +27,7 @@ from pydantic import Field
 from counterpoint.data.episode import GoalEpisode
 from counterpoint.data.formats.minari.files import import_minari
 from counterpoint.data.formats.minari.writer import write_minari
-from counterpoint.envs.collect import CollectConfig, Collection, Slot, collect, simulation
+from counterpoint.envs.collect import CollectConfig, Collection, Slot, collect, split_ranges
 from counterpoint.envs.goal.env import Env, EnvConfig, make_goal_env
 from counterpoint.envs.goal.mazes import Cell, MazeGrid, WaypointController
 from counterpoint.envs.recording import NOTE, Recording, Staging
@@ -149,28 +149,23 @@ def collect_pointmaze(config: PointMazeCollect) -> Path:
     return collect(_MazeCollection(config))
 
 
+@lru_cache(maxsize=1)
+def _maze(config: PointMazeCollect) -> tuple[MazeGrid, StitchPlan | None, tuple[WaypointController, ...]]:
+    """Return the maze, its parts for the suite `stitch`, and a controller for each part."""
+    env = make_goal_env(EnvConfig(name=config.env_id))
+    grid = MazeGrid.of(env)
+    env.close()
+    if config.suite == "navigate":
+        return grid, None, (WaypointController(grid),)
+    plan = plan_stitching(grid, config.start, config.goal, overlap=config.overlap)
+    return grid, plan, (WaypointController(grid, plan.near), WaypointController(grid, plan.far))
+
+
 def evaluation_env(config: PointMazeCollect) -> EnvConfig:
     """Return the environment on which to evaluate: for `stitch`, from one part to the other."""
-    if config.suite == "navigate":
-        return EnvConfig(name=config.env_id)
-    env = make_goal_env(EnvConfig(name=config.env_id))
-    plan = _plan(config, MazeGrid.of(env))
-    env.close()
-    assert plan is not None
-    return EnvConfig(name=config.env_id, start_cells=(plan.start,), goal_cells=(plan.goal,))
-
-
-def _plan(config: PointMazeCollect, grid: MazeGrid) -> StitchPlan | None:
-    if config.suite == "navigate":
-        return None
-    return plan_stitching(grid, config.start, config.goal, overlap=config.overlap)
-
-
-@lru_cache(maxsize=1)
-def _controllers(config: PointMazeCollect, grid: MazeGrid) -> tuple[WaypointController, ...]:
-    """Return a controller for each part of the maze."""
-    plan = _plan(config, grid)
-    return tuple(WaypointController(grid, part) for part in ((grid.free,) if plan is None else (plan.near, plan.far)))
+    plan = _maze(config)[1]
+    cells = {} if plan is None else {"start_cells": (plan.start,), "goal_cells": (plan.goal,)}
+    return EnvConfig(name=config.env_id, **cells)
 
 
 class _MazeCollection(Collection):
@@ -188,7 +183,7 @@ class _MazeCollection(Collection):
         return 50.0  # PointMaze's `render_fps`
 
     def identity(self) -> dict[str, Any]:
-        _controllers(self.config, MazeGrid.of(simulation(self, self.config.env_id)))  # refuses what cannot be cut
+        _maze(self.config)  # refuses a maze that cannot be cut
         return super().identity()
 
     def make(self, task: str) -> Env:
@@ -196,9 +191,9 @@ class _MazeCollection(Collection):
 
     def record(self, env: Env, slot: Slot, seed: int) -> Recording | None:
         """Drive to the commanded goal and, once there, on to random cells of the part; give a ball that strays up."""
-        controllers = _controllers(self.config, MazeGrid.of(env))
-        controller = controllers[slot.number % len(controllers)]
-        grid, part, rng = controller.grid, controller.cells, np.random.default_rng(seed)
+        grid, _, controllers = _maze(self.config)
+        controller, rng = controllers[slot.number % len(controllers)], np.random.default_rng(seed)
+        part = controller.cells
         start, goal = (part[index] for index in rng.choice(len(part), 2, replace=False))
         seen, _ = env.reset(seed=seed, options={"reset_cell": np.array(start), "goal_cell": np.array(goal)})
         target = commanded = seen["desired_goal"]
@@ -222,40 +217,17 @@ class _MazeCollection(Collection):
             extra={"achieved": achieved, "commanded": commanded},
         )
 
-    def staged(self, staging: Staging, slot: Slot) -> tuple[GoalEpisode]:
-        kept = staging.arrays(slot.place)
-        episode = GoalEpisode(
-            observations=kept["state"],
-            achieved=kept["achieved"],
-            commanded=kept["commanded"],
-            actions=kept["actions"],
-            rewards=kept["rewards"],
-            success=kept["rewards"] > 0,
-        )
-        return (episode,)
-
-    def writer(self, folder: Path, info: dict[str, Any]) -> _Writer:
-        return _Writer(folder, self.config, MazeGrid.of(simulation(self, self.config.env_id)), info)
-
-
-class _Writer:
-    """Writes the splits of a maze's data set, once it is proven that no episode joins start and goal."""
-
-    def __init__(self, folder: Path, config: PointMazeCollect, grid: MazeGrid, info: dict[str, Any]) -> None:
-        self._folder, self._config, self._grid = folder, config, grid
-        self._note = {**info, "evaluation": evaluation_env(config).model_dump(mode="json")}
-        self._episodes: list[GoalEpisode] = []
-
-    def add_episode(self, episode: GoalEpisode) -> None:
-        self._episodes.append(episode)
-
-    def finalize(self, splits: Mapping[str, str]) -> None:
-        config, plan = self._config, _plan(self._config, self._grid)
-        made = self._folder.with_name(f".{self._folder.name}")
-        for split, indices in splits.items():
-            episodes = self._episodes[slice(*map(int, indices.split(":")))]
+    def assemble(self, staging: Staging, folder: Path, info: dict[str, Any]) -> None:
+        """Write the splits, once it is proven that no episode joins start and goal."""
+        config, (grid, plan, _) = self.config, _maze(self.config)
+        made = folder.with_name(f".{folder.name}")
+        for split, indices in split_ranges(self).items():
+            episodes = []
+            for place in range(*map(int, indices.split(":"))):
+                kept: dict[str, Any] = staging.arrays(place)
+                episodes.append(GoalEpisode(observations=kept.pop("state"), success=kept["rewards"] > 0, **kept))
             if plan is not None:
-                refuse_joined(episodes, self._grid, plan)
+                refuse_joined(episodes, grid, plan)
             write_minari(
                 made / split,
                 episodes,
@@ -263,7 +235,8 @@ class _Writer:
                 description=f"PointMaze {config.maze}, suite {config.suite}, {split}",
                 algorithm="waypoint controller with noise",
                 dataset_id=f"pointmaze-{config.maze.lower()}-{config.suite}-{split}-v0",
-                about={key: value for key, value in self._note.items() if key != "episodes"},
+                about={key: value for key, value in info.items() if key != "episodes"},
             )
-        (made / NOTE).write_text(json.dumps(self._note, indent=2))
-        made.rename(self._folder)
+        note = {**info, "evaluation": evaluation_env(config).model_dump(mode="json")}
+        (made / NOTE).write_text(json.dumps(note, indent=2))
+        made.rename(folder)

@@ -100,7 +100,7 @@ class Hand:
 
 
 class _Expert:
-    """An expert with its hand and how many steps the fingers have been closing."""
+    """An expert: its hand, and the number of steps for which the fingers have been closing."""
 
     def __init__(self, env: Any) -> None:
         self.env, self.hand = env, Hand(env)
@@ -126,7 +126,6 @@ class _Picker(_Expert):
         super().__init__(env)
 
     def reset(self) -> None:
-        """Begin an episode."""
         super().reset()
         self._along: Array | None = None
 
@@ -181,7 +180,7 @@ class _Picker(_Expert):
         return np.asarray(values[self.env.sim.model.body_name2id(self._cube.root_body)])
 
 
-class LiftExpert(_Picker):
+class _Lift(_Picker):
     """Picks the cube up and holds it 10 cm above where it lay."""
 
     lifted = 0.12  # metres above the table
@@ -190,7 +189,6 @@ class LiftExpert(_Picker):
         super().__init__(env, env.cube)
 
     def act(self) -> Array:
-        """Return the next action."""
         action = self.pick()
         if action is not None:
             return action
@@ -198,7 +196,7 @@ class LiftExpert(_Picker):
         return self.hand.towards(above, pointing_down(self.hand.rotation[:, 0]), CLOSE)
 
 
-class StackExpert(_Picker):
+class _Stack(_Picker):
     """Picks the red cube, carries it over the green one, puts it down and draws back."""
 
     stacked = 0.006  # metres within which a cube is let go
@@ -209,12 +207,10 @@ class StackExpert(_Picker):
         super().__init__(env, env.cubeA)
 
     def reset(self) -> None:
-        """Begin an episode."""
         super().reset()
         self._placed = False
 
     def act(self) -> Array:
-        """Return the next action."""
         hand, top = self.hand, self._below.position + np.array([0.0, 0.0, self._gap])
         away = top - self.position
         off = float(np.hypot(away[0], away[1]))
@@ -233,7 +229,7 @@ class StackExpert(_Picker):
         return hand.towards(hand.position + goal - self.position, pointing_down(hand.rotation[:, 0]), CLOSE)
 
 
-class DoorExpert(_Expert):
+class _Door(_Expert):
     """Takes the lever of robosuite's Door from above, turns it down, and opens the door along its own arc."""
 
     grip = (0.09, -0.10, 0.0)  # on the lever, in metres from its axis, in the frame of the latch
@@ -246,7 +242,6 @@ class DoorExpert(_Expert):
     wide, ahead = 0.37, 0.12  # radians of the door when it is open wide, and by which the hand leads it
 
     def act(self) -> Array:
-        """Return the next action."""
         hand = self.hand
         position, rotation = self._lever(0.0, 0.0)
         away = position - hand.position
@@ -286,7 +281,7 @@ class DoorExpert(_Expert):
         return float(self.env.sim.data.get_joint_qpos(self.env.door.naming_prefix + joint))
 
 
-class OpenBoxExpert(_Expert):
+class _OpenBox(_Expert):
     """Turns the hand to the bar of the lid, grasps it from above and leads it along its arc.
 
     A bar that slips away is grasped again.
@@ -302,7 +297,6 @@ class OpenBoxExpert(_Expert):
     wide = 1.3  # radians open at which leading ends
 
     def act(self) -> Array:
-        """Return the next action."""
         hand, bar = self.hand.position, self.env.bar
         point, axis = self.env.hinge
         across = np.cross(axis, UP)
@@ -331,7 +325,7 @@ def _rotation(axis: Array, angle: float) -> Any:
     return Rotation.from_rotvec(angle * axis)
 
 
-class CloseDrawerExpert(_Expert):
+class _CloseDrawer(_Expert):
     """Comes down before the handle with closed fingers and pushes the drawer in; keeps no memory."""
 
     slow = 0.025  # metres off its target from which on the hand slows down
@@ -343,7 +337,6 @@ class CloseDrawerExpert(_Expert):
     still = 0.004  # metres open at which pushing ends
 
     def act(self) -> Array:
-        """Return the next action."""
         outward, handle, hand = self.env.outward, self.env.handle, self.hand.position
         sideways = np.cross(outward, UP)
         away = hand - handle
@@ -364,10 +357,10 @@ class CloseDrawerExpert(_Expert):
 
 
 EXPERTS: dict[str, type[_Expert]] = {
-    "Lift": LiftExpert,
-    "Door": DoorExpert,
-    "Stack": StackExpert,
-    "CloseDrawer": CloseDrawerExpert,
-    "OpenBox": OpenBoxExpert,
+    "Lift": _Lift,
+    "Door": _Door,
+    "Stack": _Stack,
+    "CloseDrawer": _CloseDrawer,
+    "OpenBox": _OpenBox,
 }
 """Task -> its expert."""
