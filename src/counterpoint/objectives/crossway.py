@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from counterpoint.config import FrozenConfig
 from counterpoint.errors import require
+from counterpoint.objectives.steps import perceptron
 
 SMALLEST_MAP = 8
 """An image is decoded from a map of at most so many cells a side, where its size can be halved down to that."""
@@ -67,28 +68,20 @@ class CrosswayDecoder(nn.Module):
 
     def __init__(self, bottleneck_dim: int, cameras: int, size: int, state_dim: int, config: CrosswayConfig) -> None:
         super().__init__()
-        weights = config.camera_weights
-        good = weights is None or len(weights) == cameras
+        weights = (1.0,) * cameras if config.camera_weights is None else config.camera_weights
         expected = f"{cameras}, one for each camera"
-        require(good, "camera_weights", f"{len(weights or ())} of them", expected, "correct camera_weights")
+        require(len(weights) == cameras, "camera_weights", f"{len(weights)} of them", expected, "correct them")
         self.config, self.size, self.state_dim = config, size, state_dim
-        each = torch.ones(cameras) if weights is None else torch.tensor(weights)
-        self.register_buffer("camera_weights", each, persistent=False)
+        self.register_buffer("camera_weights", torch.tensor(weights), persistent=False)
         self.images = nn.ModuleList(_ImageDecoder(bottleneck_dim, size, config) for _ in range(cameras))
         self.state: nn.Sequential | None = None
         if state_dim:
-            self.state = nn.Sequential(
-                nn.Linear(bottleneck_dim, 4 * state_dim),
-                nn.Mish(),
-                nn.Linear(4 * state_dim, 2 * state_dim),
-                nn.Mish(),
-                nn.Linear(2 * state_dim, state_dim),
-            )
+            self.state = perceptron(bottleneck_dim, 4 * state_dim, 2 * state_dim, state_dim, activation=nn.Mish)
 
     def reconstruct(
         self, bottleneck: Float[Tensor, "B M k"]
     ) -> tuple[Float[Tensor, "B C 3 h w"], Float[Tensor, "B P"] | None]:
-        """Images in [-1, 1], and the normalised state where there is one."""
+        """Return images in [-1, 1], and the normalised state where there is one."""
         first = bottleneck[:, :, 0]
         images = torch.stack([decode(first) for decode in self.images], dim=1)
         return images, None if self.state is None else self.state(first)
@@ -112,7 +105,11 @@ class CrosswayDecoder(nn.Module):
         Raises:
             BadInputError: When frames or state are of another shape than the decoders.
         """
-        self._check(frames, state)
+        wanted, found = (len(self.images), self.size, self.size, 3), 0 if state is None else state.shape[-1]
+        expected, hint = f"[B, {', '.join(map(str, wanted))}]", "give every camera's frames as the encoder sees them"
+        require(tuple(frames.shape[1:]) == wanted, "frames", f"shape {tuple(frames.shape)}", expected, hint)
+        good, hint = self.state_dim in (0, found), "train with the state, or make the decoder for state_dim=0"
+        require(good, "state", f"{found} numbers" if found else "none", f"{self.state_dim} numbers", hint)
         images, numbers = self.reconstruct(bottleneck)
         seen = frames.movedim(-1, 2).float().div_(127.5).sub_(1)
         errors = (images.float() - seen).square().mean(dim=(0, 2, 3, 4))  # [C]
@@ -122,15 +119,6 @@ class CrosswayDecoder(nn.Module):
             metrics["state"] = functional.mse_loss(numbers.float(), state.float())
             loss = loss + metrics["state"]
         return loss, metrics
-
-    def _check(self, frames: Tensor, state: Tensor | None) -> None:
-        wanted, found = (len(self.images), self.size, self.size, 3), 0 if state is None else state.shape[-1]
-        good = tuple(frames.shape[1:]) == wanted
-        hint = "give every camera's frames as the encoder sees them"
-        require(good, "frames", f"shape {tuple(frames.shape)}", f"[B, {', '.join(map(str, wanted))}]", hint)
-        good = not self.state_dim or found == self.state_dim
-        hint = "train with the state, or make the decoder for state_dim=0"
-        require(good, "state", f"{found} numbers" if found else "none", f"{self.state_dim} numbers", hint)
 
 
 class _ImageDecoder(nn.Module):
@@ -159,11 +147,8 @@ class _ImageDecoder(nn.Module):
     def forward(self, first: Tensor) -> Tensor:
         repeats = math.ceil(self.side / 2)
         tiled = first.reshape(len(first), -1, 2, 2).repeat(1, 1, repeats, repeats)
-        x = torch.cat(
-            [tiled[:, :, : self.side, : self.side], self.locations.to(tiled.dtype).expand(len(first), -1, -1, -1)],
-            dim=1,
-        )
-        made: Tensor = self.layers(x)
+        locations = self.locations.to(tiled.dtype).expand(len(first), -1, -1, -1)
+        made: Tensor = self.layers(torch.cat([tiled[:, :, : self.side, : self.side], locations], 1))
         return made
 
 

@@ -90,12 +90,8 @@ class TargetConfig(StepConfig):
 class TargetObjective(StepObjective):
     """Base of objectives whose targets come from a moving average of the encoder, and of a map behind it.
 
-    By default the loss is InfoNCE of the features `predicted` with `future`, both [B, P].
-
-    Args:
-        encoder: Observations into D dimensions.
-        action_dim: A, of the largest action space; 0 without actions.
-        config: Settings.
+    Arguments are those of `StepObjective`. By default the loss is InfoNCE of the features `predicted` with `future`,
+    both [B, P].
 
     Attributes:
         target: The averages, set by `track`: in the state dict, without gradients, in no optimiser.
@@ -133,11 +129,11 @@ def check_actions(actions: Tensor, steps: int, action_dim: int) -> None:
     require(ok, "actions", f"shape {tuple(actions.shape)}", f"[B, {steps}, {action_dim}]", hint)
 
 
-def perceptron(*widths: int) -> nn.Sequential:
-    """Make a perceptron with ReLU between its linear layers, of these widths from input to output."""
+def perceptron(*widths: int, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
+    """Make a perceptron of these widths, from input to output, with an activation between its linear layers."""
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(widths):
-        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+        layers += [nn.Linear(inputs, outputs), activation()]
     return nn.Sequential(*layers[:-1])
 
 
