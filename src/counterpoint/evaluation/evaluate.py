@@ -15,6 +15,7 @@ from pydantic import Field
 
 from counterpoint.agents import SavedAgent
 from counterpoint.config import FrozenConfig, validate
+from counterpoint.data.episode import Spaces
 from counterpoint.data.formats.hdf5.files import CONTROL_HZ as ROBOSUITE_HZ
 from counterpoint.data.video import encode_video
 from counterpoint.encoders.hub import load, saved_kind
@@ -30,7 +31,7 @@ from counterpoint.progress import ProgressBar
 from counterpoint.provenance import provenance
 
 RATES = {"metaworld": CONTROL_HZ, "libero": ROBOSUITE_HZ, "robomimic": ROBOSUITE_HZ, "robosuite": ROBOSUITE_HZ}
-"""Actions a second; dm_control's differ from task to task, and DrQ-v2's replays of them do not tell."""
+"""Actions a second; dm_control's differ from task to task, and DrQ-v2's replays do not record them."""
 RATE_ROUNDING = 0.5
 """A second: data sets keep whole frames a second."""
 UNTIL_SOLVED = ("robosuite", "rlbench")
@@ -40,7 +41,7 @@ AnyEnv = Env | Callable[[], Env] | str
 
 
 class EvaluationConfig(FrozenConfig):
-    """Settings of an evaluation: episodes, environments side by side, seed of the episodes, episodes filmed."""
+    """Settings of an evaluation: episodes, environments side by side, seed of the episodes, videos."""
 
     episodes: int = Field(ge=1)
     envs: int = Field(ge=1)
@@ -63,7 +64,7 @@ def evaluate(
     An agent runs in the environment it was trained for, by default. A policy trained on demonstrations is shown images
     that were rendered as large as theirs and came to its size as theirs did, and an action lasts as long as theirs (on
     Meta-World; the other suites have one rate). `success` is null in dm_control, which has rewards alone; an
-    interval's end is null where one episode cannot tell. An episode whose simulator failed is no success, holds the
+    interval's end is null for a single episode. An episode whose simulator failed is no success, holds the
     `error`, and is counted under `failed`.
 
     Args:
@@ -123,13 +124,14 @@ def _goal_env(saved: SavedAgent, env: AnyEnv | None, run: Path) -> tuple[Maker, 
     found, expected = "an agent trained on data alone", "an environment to evaluate in"
     require("name" in tree, run, found, expected, "name one with --env")
     config = validate(EnvConfig, tree, f"{run}, [env]")
-    make = partial(make_goal_env, config, base)
-    first = make()
-    matched(spaces_of(first), saved.agent.spaces, str(run))
-    if most == 1:
-        return lambda: first, 1, config.model_dump(mode="json")
-    first.close()
+    make = partial(_matching, partial(make_goal_env, config, base), saved.agent.spaces, str(run))
     return make, most, config.model_dump(mode="json")
+
+
+def _matching(make: Maker, spaces: Spaces, where: str) -> Env:
+    env = make()
+    matched(spaces_of(env), spaces, where)
+    return env
 
 
 def _task(policy: EncodedPolicy, env: AnyEnv | None, run: Path) -> tuple[Maker, int, Any]:

@@ -50,8 +50,7 @@ def matched(scores: Float[Array, "V L"], own: Int[NDArray[np.int64], " V"]) -> B
     rows = np.arange(len(scores))
     others = scores.copy()
     others[rows, own] = -np.inf
-    hit: NDArray[np.bool_] = scores[rows, own] > others.max(axis=1)
-    return hit
+    return np.asarray(scores[rows, own] > others.max(axis=1))
 
 
 def triples(
@@ -83,8 +82,7 @@ def confusion_gap(scores: Float[Array, "V L"], own: Int[NDArray[np.int64], " V"]
     instruction has as many videos.
     """
     mine = scores[np.arange(len(scores)), own]
-    gap: Array = mine - (scores.sum(axis=1) - mine) / (scores.shape[1] - 1)
-    return gap
+    return np.asarray(mine - (scores.sum(axis=1) - mine) / (scores.shape[1] - 1))
 
 
 def one_word_apart(instructions: Sequence[str]) -> Bool[NDArray[np.bool_], "L L"]:
@@ -124,8 +122,7 @@ def ordering(similarity: Float[Array, " T"], times: Float[Array, " T"] | None = 
 
 def step_norms(embeddings: Float[Array, "T D"]) -> Float[Array, " T-1"]:
     """Return ||z_{t+1} - z_t|| of every step."""
-    norms: Array = np.linalg.norm(np.diff(embeddings, axis=0), axis=1)
-    return norms
+    return np.asarray(np.linalg.norm(np.diff(embeddings, axis=0), axis=1))
 
 
 def jump_ratio(embeddings: Float[Array, "T D"]) -> float:
@@ -157,7 +154,7 @@ def bridge_residual(embeddings: Float[Array, "T D"], times: Float[Array, " T"] |
 def pairwise_cosine(embeddings: Float[Array, "N D"]) -> float:
     """Return the mean cosine of all pairs of two different rows: DecisionNCE's Table 2, first row, for first frames.
 
-    `nan` for one row. An untrained network scores near 1 as well: look at centred embeddings beside it.
+    `nan` for one row. An untrained network scores near 1 as well: compare centred embeddings.
     """
     count = len(embeddings)
     if count < 2:
@@ -220,7 +217,7 @@ def time_probe(videos: Sequence[Float[Array, "T D"]], *, seed: int = 0, folds: i
     wrong = np.bincount(group, (predicted - progress) ** 2)
     variance = np.bincount(group, (progress - progress.mean()) ** 2)
     return statistic_percentile(
-        lambda drawn: 1.0 - float(wrong[drawn].sum() / variance[drawn].sum()), len(videos), seed=seed
+        lambda rows: 1.0 - float(wrong[rows].sum() / variance[rows].sum()), len(videos), seed=seed
     )
 
 

@@ -142,10 +142,10 @@ def evaluate_encoder(
             a paraphrase.
     """
     embedded = embed_store(encoder, store, instructions=instructions, camera=camera, max_frames=max_frames)
-    said = [(paraphrases or {}).get(text, ()) for text in embedded.instructions]
-    missing = [text for text, others in zip(embedded.instructions, said, strict=True) if not others]
+    others = [(paraphrases or {}).get(text, ()) for text in embedded.instructions]
+    missing = [text for text, found in zip(embedded.instructions, others, strict=True) if not found]
     require(not (paraphrases and missing), "paraphrases", f"none of {missing}", "one or more of each", "add some")
-    rounds = [embed_text(encoder, texts) for texts in zip(*said, strict=False)]
+    rounds = [embed_text(encoder, texts) for texts in zip(*others, strict=False)]
     return evaluate_embedded(embedded, form=form, seed=seed, paraphrases=rounds)
 
 
@@ -258,8 +258,8 @@ def _grounding_estimates(
         for name, share in (("random", None), ("short", SHORT))
     }
     if paraphrases:
-        said = [segment_scores(replace(embedded, text=text), score, 1.0, seed)[:, 0] for text in paraphrases]
-        rounds["accuracy_paraphrases"] = np.stack(said)
+        others = [segment_scores(replace(embedded, text=text), score, 1.0, seed)[:, 0] for text in paraphrases]
+        rounds["accuracy_paraphrases"] = np.stack(others)
     for name, scores in rounds.items():
         shares = np.mean([metrics.matched(row, own) for row in scores], axis=0)
         found[name] = mean_where_defined(shares, strata, seed=seed)
@@ -305,7 +305,7 @@ def _first_frames(embedded: EmbeddedVideos, seed: int) -> dict[str, Estimate]:
     have the mean over all frames of all videos subtracted.
     """
     rng, count = sample_rng(seed, 0, "table 2"), len(embedded.videos)
-    draws = [rng.choice(count, min(TRAJECTORIES, count), replace=False) for _ in range(DRAWS)]
+    samples = [rng.choice(count, min(TRAJECTORIES, count), replace=False) for _ in range(DRAWS)]
     anywhere = [int(rng.integers(len(video))) for video in embedded.videos]
     first, last = embedded.frames_at(0), embedded.frames_at(-1)
     frames = {"first": first, "last": last, "random": embedded.frames_at(np.array(anywhere))}
@@ -314,29 +314,29 @@ def _first_frames(embedded: EmbeddedVideos, seed: int) -> dict[str, Estimate]:
     found = {}
     for ending, offset in (("", 0.0), ("_centred", centre)):
         for name, rows in frames.items():
-            found[f"{name}_frame_similarity{ending}"] = _pairwise(rows - offset, draws, seed)
-        found[f"first_frame_to_language{ending}"] = _to_target(first - offset, language, draws, seed)
+            found[f"{name}_frame_similarity{ending}"] = _pairwise(rows - offset, samples, seed)
+        found[f"first_frame_to_language{ending}"] = _to_target(first - offset, language, samples, seed)
     return found
 
 
-def _pairwise(rows: Float[Array, "V D"], draws: list[NDArray[np.int64]], seed: int) -> Estimate:
+def _pairwise(rows: Float[Array, "V D"], samples: list[NDArray[np.int64]], seed: int) -> Estimate:
     """Return the mean over the samples; the interval resamples their videos and pairs no video with itself."""
-    used = np.unique(np.concatenate(draws))
+    used = np.unique(np.concatenate(samples))
     gram = cosine(rows[used], rows[used])
 
-    def statistic(drawn: NDArray[np.int64]) -> float:
-        weight = np.bincount(drawn, minlength=len(used)).astype(np.float64)
+    def statistic(sampled: NDArray[np.int64]) -> float:
+        weight = np.bincount(sampled, minlength=len(used)).astype(np.float64)
         pairs = weight.sum() ** 2 - (weight**2).sum()
         inside = weight @ gram @ weight - (weight**2) @ np.diag(gram)
         return float(inside / pairs) if pairs else math.nan
 
-    value = float(np.mean([metrics.pairwise_cosine(rows[draw]) for draw in draws]))
+    value = float(np.mean([metrics.pairwise_cosine(rows[sample]) for sample in samples]))
     return replace(statistic_percentile(statistic, len(used), seed=seed), value=value)
 
 
 def _to_target(
-    rows: Float[Array, "V D"], target: Float[Array, " D"], draws: list[NDArray[np.int64]], seed: int
+    rows: Float[Array, "V D"], target: Float[Array, " D"], samples: list[NDArray[np.int64]], seed: int
 ) -> Estimate:
-    used = np.unique(np.concatenate(draws))
-    value = float(np.mean([metrics.cosine_to(rows[draw], target) for draw in draws]))
+    used = np.unique(np.concatenate(samples))
+    value = float(np.mean([metrics.cosine_to(rows[sample], target) for sample in samples]))
     return replace(mean_percentile(cosine(rows[used], target[None])[:, 0], seed=seed), value=value)

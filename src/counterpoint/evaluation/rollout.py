@@ -1,8 +1,8 @@
 """Run a policy in environments side by side, one episode for each seed.
 
 An episode is a function of its seed and the policy: its row, its neighbours and the order of seeds change nothing, up
-to the rounding by which a network's output depends on the size of its batch. Where the policy does not look at an
-image, none is rendered. A simulator that raises or dies costs its episode; many of these end the rollout.
+to the rounding by which a network's output depends on the size of its batch. Images that the
+policy does not read are not rendered. A simulator that raises or dies costs its episode; many of these end the rollout.
 
 Success is counted in two ways: an episode is a *success* when its goal was reached at any step (the convention of
 contrastive RL and TD InfoNCE) and *held* when it was at the last step.
@@ -35,9 +35,9 @@ class EpisodeResult:
 
     Attributes:
         seed: Seed of the episode.
-        success: Whether the task was solved at any step; `None` where the environment defines none, False where the
+        success: True if the task was solved at any step; `None` where the environment defines none, False where the
             simulator failed.
-        held: Whether it was solved at the last step.
+        held: True if it was solved at the last step.
         total_reward: Sum of the rewards.
         steps: Steps taken.
         steps_to_success: Steps until the task was first solved, or else all.
@@ -70,7 +70,7 @@ def episode_seed(seed: int, stream: int, number: int, row: int = 0) -> int:
         seed: The run's seed.
         stream: 0 for training, 1 for evaluation while training, 2 for the final evaluation: they never meet.
         number: Number of the episode, or of the round of episodes.
-        row: Which of the environments of the round.
+        row: Number of the environment in the round.
     """
     words = np.random.SeedSequence([seed, stream, number, row]).generate_state(1)
     return int(words[0]) & 0x7FFFFFFF
@@ -125,7 +125,7 @@ def rollout(
             errors = [one.error for one in results.values() if one.error is not None]
             found = f"{len(errors)} of {len(seeds)} episodes in which the simulator failed; the first: {errors[0]}"
             most = int(TOLERATED * len(seeds))
-            require(len(errors) <= most, "rollouts", found, f"{most} at most", "look at the first error")
+            require(len(errors) <= most, "rollouts", found, f"{most} at most", "mend the first error")
         on_episode(result)
 
     while left or running:

@@ -61,8 +61,7 @@ def mean_percentile(values: Float[Array, " N"], strata: Sequence[Hashable] | Non
         return Estimate(float(values[0]), nan, nan, 1, "none: one video")
 
     def mean(*parts: Array, axis: int = -1) -> Array:
-        total: Array = sum(part.sum(axis=axis) for part in parts)
-        return total / count
+        return np.asarray(sum(part.sum(axis=axis) for part in parts)) / count
 
     method = "percentile bootstrap over videos" + (" within instructions" if len(groups) > 1 else "")
     return Estimate(float(np.mean(values)), *_bootstrap(groups, mean, "percentile", seed), count, method)
@@ -127,7 +126,7 @@ def seeds_interval(values: Float[Array, " N"], *, share: bool = False) -> Estima
 
     Args:
         values: One number a seed.
-        share: Whether they are shares; the interval is then cut to [0, 1].
+        share: True for shares, whose interval is cut to [0, 1].
     """
     checked = _checked(values)
     value, count = float(checked.mean()), len(checked)

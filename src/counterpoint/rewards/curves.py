@@ -92,7 +92,7 @@ def reward_command(
 
     Args:
         videos: Files.
-        instruction: What the videos should show being done; this or `goal`.
+        instruction: The task that the videos should show; this or `goal`.
         model: A run, a saved encoder or a Hub id.
         out: The folder to write to.
         against: Other instructions, plotted beside it.

@@ -7,7 +7,7 @@ S is the cosine, phi(o) the raw embedding of a frame, psi(l) that of an instruct
     goal         -||phi(o_t) - phi(g)||            VIP, section 4; S(phi(o_t), phi(g)) of encoders with language (LIV)
     language     G(phi(o_0), phi(o_t), psi(l))     R3M's perceptron, in (0, 1)
 
-A transition that does not exist (t = 0, or a frame that looks like the first) scores 0.
+A transition that does not exist (t = 0, or a frame embedded like the first) scores 0.
 """
 
 from __future__ import annotations
@@ -50,8 +50,7 @@ class Embedder(Protocol):
 def cosine(left: Float[Array, "N D"], right: Float[Array, "L D"]) -> Float[Array, "N L"]:
     """Return the cosine of every row of `left` with every row of `right`; 0 where either is the zero vector."""
     lengths = np.outer(np.linalg.norm(left, axis=1), np.linalg.norm(right, axis=1))
-    similarity: Array = left @ right.T / np.where(lengths == 0.0, 1.0, lengths)
-    return similarity
+    return np.asarray(left @ right.T / np.where(lengths == 0.0, 1.0, lengths))
 
 
 def potential(frames: Float[Array, "T D"], text: Float[Array, "L D"]) -> Float[Array, "L T"]:
@@ -87,11 +86,10 @@ def embed_frames(encoder: Embedder, frames: NDArray[Any] | Tensor, batch_size: i
     Raises:
         BadInputError: Frames of another dtype, shape or range.
     """
-    pixels, device = check_frames(frames), _device(encoder)
-    with _evaluating(encoder):
+    pixels = check_frames(frames)
+    with _evaluating(encoder) as device:
         parts = [encoder.encode_image(part.to(device)).double().cpu() for part in torch.split(pixels, batch_size)]
-    embeddings: Array = torch.cat(parts).numpy()
-    return embeddings
+    return np.asarray(torch.cat(parts))
 
 
 def embed_text(encoder: Embedder, texts: str | Sequence[str]) -> Float[Array, "L D"]:
@@ -101,8 +99,7 @@ def embed_text(encoder: Embedder, texts: str | Sequence[str]) -> Float[Array, "L
         BadInputError: No text, an empty one, or something else.
     """
     with _evaluating(encoder):
-        embeddings: Array = encoder.encode_text(check_instructions(texts)).double().cpu().numpy()
-    return embeddings
+        return np.asarray(encoder.encode_text(check_instructions(texts)).double().cpu())
 
 
 def check_frames(frames: NDArray[Any] | Tensor) -> Tensor:
@@ -240,11 +237,9 @@ class RewardModel:
             device = next(self.language_reward.parameters()).device
             now, text = (torch.from_numpy(part).float().to(device) for part in (frames, targets))
             with torch.no_grad():
-                found: Array = self.language_reward(now[0], now, text[:, None]).double().cpu().numpy()
-            return found
+                return np.asarray(self.language_reward(now[0], now, text[:, None]).double().cpu())
         if form == "goal" and self.trained_form == "goal":
-            distance: Array = np.linalg.norm(frames[None] - targets[:, None], axis=2)
-            return -distance
+            return -np.asarray(np.linalg.norm(frames[None] - targets[:, None], axis=2))
         return potential(frames, targets)
 
 
@@ -262,21 +257,17 @@ def _language_reward(source: Path, device: str) -> nn.Module | None:
     return head.to(device).eval()
 
 
-def _device(encoder: Embedder) -> torch.device:
-    parameter = next(encoder.parameters(), None) if isinstance(encoder, nn.Module) else None
-    return parameter.device if parameter is not None else torch.device("cpu")
-
-
 @contextmanager
-def _evaluating(encoder: Embedder) -> Iterator[None]:
-    """Disable gradients and set evaluation mode; every submodule gets its own mode back."""
+def _evaluating(encoder: Embedder) -> Iterator[torch.device]:
+    """Disable gradients and set evaluation mode, on the encoder's device; submodules get their own mode back."""
     modules = list(encoder.modules()) if isinstance(encoder, nn.Module) else []
     modes = [module.training for module in modules]
+    devices = [parameter.device for module in modules[:1] for parameter in module.parameters()]
     try:
         for module in modules:
             module.training = False
         with torch.no_grad():
-            yield
+            yield devices[0] if devices else torch.device("cpu")
     finally:
         for module, mode in zip(modules, modes, strict=True):
             module.training = mode

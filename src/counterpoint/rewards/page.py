@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
-from markupsafe import Markup, escape
+from markupsafe import Markup
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -40,7 +40,7 @@ class Line:
         y: Values.
         kind: CSS class: `c0` to `c5` (colours), `rest` (grey, thin), `ghost` (dashed).
         label: Text at the line's end; none when empty.
-        live: Whether a cursor marks the line and its label shows the value there.
+        live: True if a cursor marks the line and its label shows the value there.
     """
 
     x: Sequence[float]
@@ -78,7 +78,7 @@ def line_chart(
         summary: One sentence for a screen reader.
         x_range: Least and greatest x; by default the lines' own.
         y_range: Least and greatest y; by default what the lines need.
-        dots: Whether the last value of each line is marked.
+        dots: True to mark the last value of each line.
     """
     xs = [x for line in lines for x in line.x]
     ys = [y for line in lines for y in line.y if math.isfinite(y)]
@@ -96,29 +96,19 @@ def line_chart(
         at = [f"{across(x):.1f} {down(y):.1f}" if math.isfinite(y) else "" for x, y in zip(line.x, line.y, strict=True)]
         return "".join(f"{'L' if before else 'M'}{now}" for before, now in itertools.pairwise(["", *at]) if now)
 
-    y_ticks, x_ticks = nice_ticks(low, high), nice_ticks(left, right)
-    svg = [f'<path class="{"grid" if tick else "zero"}" d="M0 {down(tick):.1f}H1000"/>' for tick in y_ticks]
-    svg += [f'<path class="line {escape(line.kind)}" d="{path(line)}"/>' for line in lines]
-    # A stroke of no length with round ends: a dot that stretching leaves round.
-    ends = [(line.kind, across(line.x[-1]), down(line.y[-1])) for line in lines if dots]
-    svg += [f'<path class="point {escape(kind)}" d="M{x:.1f} {y:.1f}h.01"/>' for kind, x, y in ends]
-    places = [("y", "top", down(tick), tick) for tick in y_ticks]
-    places += [("x", "left", across(tick), tick) for tick in x_ticks]
-    text = []
-    for axis, side, place, tick in places:
-        number = f"{tick:g}".replace("-", "\N{MINUS SIGN}")
-        text.append(f'<span class="tick {axis}" style="{side}:{place / 10:.2f}%">{number}</span>')
     named = [(line, shorten(line.label, 38, placeholder=" \N{HORIZONTAL ELLIPSIS}")) for line in lines if line.label]
     heights = [LINE_HEIGHT * (math.ceil(len(label) / LETTERS) + 1.4 * line.live) for line, label in named]
     tops = [down(next((y for y in reversed(line.y) if math.isfinite(y)), 0.0)) / 10 for line, _ in named]
-    for (line, label), top in zip(named, _apart(tops, heights), strict=True):
-        kind = f"end {line.kind}{' live' if line.live else ''}"
-        now = '<b class="now"></b>' if line.live else ""
-        text.append(f'<span class="{escape(kind)}" style="--y:{top:.2f}%">{now}{escape(label)}</span>')
-    html = (
-        f'<p class="axis y">{escape(y_label)}</p><div class="plot{" labelled" if named else ""}">'
-        f'<svg viewBox="0 0 1000 1000" preserveAspectRatio="none" role="img" aria-label="{escape(summary)}">'
-        f'{"".join(svg)}</svg>{"".join(text)}</div><p class="axis x">{escape(x_label)}</p>'
+    html = render(
+        "chart.html.j2",
+        x_label=x_label,
+        y_label=y_label,
+        summary=summary,
+        x_ticks=[(across(tick), tick) for tick in nice_ticks(left, right)],
+        y_ticks=[(down(tick), tick) for tick in nice_ticks(low, high)],
+        paths=[(line.kind, path(line)) for line in lines],
+        dots=[(line.kind, across(line.x[-1]), down(line.y[-1])) for line in lines if dots],
+        labels=[(line, label, top) for (line, label), top in zip(named, _apart(tops, heights), strict=True)],
     )
     return Chart(Markup(html), (left, right), (low, high))
 
