@@ -23,11 +23,12 @@ def test_a_player_carries_every_value_and_every_image() -> None:
     images = {0: jpeg(np.zeros((8, 8, 3), np.uint8)), 3: jpeg(np.full((8, 8, 3), 255, np.uint8))}
     lines = [Line([0, 1, 2, 3], [1, 2, 3, 4], "rest"), Line([0, 1, 2, 3], [0.1, 0.2, 0.3, 0.4], "c0", "up", live=True)]
     view = make_player(lines, [0, 1, 2, 3], [0, 5, 10, 15], images, y_label="r", summary="s")
-    assert view.data["shown"] == [0, 3]
-    assert view.data["steps"] == [0, 5, 10, 15]
-    assert view.data["lines"] == [{"kind": "c0", "values": [0.1, 0.2, 0.3, 0.4]}]
-    assert all(uri.startswith("data:image/jpeg;base64,") for uri in view.data["images"])
-    assert (view.width, view.height) == (8, 8)
+    data = view["data"]
+    assert data["shown"] == [0, 3]
+    assert data["steps"] == [0, 5, 10, 15]
+    assert data["lines"] == [{"kind": "c0", "values": [0.1, 0.2, 0.3, 0.4]}]
+    assert all(uri.startswith("data:image/jpeg;base64,") for uri in data["images"])
+    assert (view["width"], view["height"]) == (8, 8)
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

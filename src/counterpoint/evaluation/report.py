@@ -22,7 +22,7 @@ from counterpoint.files import write_atomically
 from counterpoint.provenance import provenance
 from counterpoint.rewards.curves import MEANING, gains
 from counterpoint.rewards.model import RewardModel
-from counterpoint.rewards.page import Line, PlayerView, jpeg, line_chart, make_player, padded, render, signed
+from counterpoint.rewards.page import Line, jpeg, line_chart, make_player, padded, render, signed
 
 TEMPLATES = Path(__file__).parent / "templates"
 SPLITS = ("test", "val", "validation")
@@ -229,16 +229,12 @@ def _trajectories(embedded: EmbeddedVideos) -> tuple[Markup, dict[str, str]]:
     plane, share = np.zeros((2, cloud.shape[1])), np.zeros(2)
     plane[: len(axes)] = axes[:2]
     share[: len(widths)] = widths[:2] ** 2 / max(float((widths**2).sum()), 1e-12)
-    colours: dict[int, str] = {}
-    members: dict[int, int] = {}
+    colours = {own: f"c{at}" for at, own in enumerate(list(dict.fromkeys(embedded.own.tolist()))[:TASKS])}
     lines = []
-    for unit, own in zip(units, embedded.own.tolist(), strict=True):
-        if len(colours) < TASKS:
-            colours.setdefault(own, f"c{len(colours)}")
-        members[own] = members.get(own, 0) + 1
-        if own in colours and members[own] <= VIDEOS_A_TASK:
-            x, y = (plane @ (unit - centre).T).tolist()
-            lines.append(Line(x, y, colours[own], embedded.instructions[own] if members[own] == 1 else ""))
+    for own, colour in colours.items():
+        for number, at in enumerate(np.flatnonzero(embedded.own == own)[:VIDEOS_A_TASK]):
+            x, y = (plane @ (units[at] - centre).T).tolist()
+            lines.append(Line(x, y, colour, "" if number else embedded.instructions[own]))
     axes_values = ([line.x for line in lines], [line.y for line in lines])
     edges = [padded(min(map(min, values)), max(map(max, values))) for values in axes_values]
     span = max(edges[0][1] - edges[0][0], ASPECT * (edges[1][1] - edges[1][0]))
@@ -258,7 +254,9 @@ def _trajectories(embedded: EmbeddedVideos) -> tuple[Markup, dict[str, str]]:
     return chart.html, {embedded.instructions[own]: colour for own, colour in colours.items()}
 
 
-def _players(embedded: EmbeddedVideos, source: EpisodeStore, evaluation: Evaluation) -> list[tuple[str, PlayerView]]:
+def _players(
+    embedded: EmbeddedVideos, source: EpisodeStore, evaluation: Evaluation
+) -> list[tuple[str, dict[str, Any]]]:
     """Return the first video of each of the first instructions, on one range of values: (instruction, player)."""
     chosen = [embedded.own.tolist().index(own) for own in dict.fromkeys(embedded.own.tolist())][:PLAYERS]
     curves = [gains(CURVES[evaluation.form](embedded.videos[at], embedded.text), evaluation.form) for at in chosen]

@@ -315,7 +315,10 @@ def _first_frames(embedded: EmbeddedVideos, seed: int) -> dict[str, Estimate]:
     for ending, offset in (("", 0.0), ("_centred", centre)):
         for name, rows in frames.items():
             found[f"{name}_frame_similarity{ending}"] = _pairwise(rows - offset, samples, seed)
-        found[f"first_frame_to_language{ending}"] = _to_target(first - offset, language, samples, seed)
+        near = cosine(first - offset, language[None])
+        value = float(np.mean([metrics.cosine_to((first - offset)[sample], language) for sample in samples]))
+        interval = mean_percentile(near[np.unique(np.concatenate(samples)), 0], seed=seed)
+        found[f"first_frame_to_language{ending}"] = replace(interval, value=value)
     return found
 
 
@@ -332,11 +335,3 @@ def _pairwise(rows: Float[Array, "V D"], samples: list[NDArray[np.int64]], seed:
 
     value = float(np.mean([metrics.pairwise_cosine(rows[sample]) for sample in samples]))
     return replace(statistic_percentile(statistic, len(used), seed=seed), value=value)
-
-
-def _to_target(
-    rows: Float[Array, "V D"], target: Float[Array, " D"], samples: list[NDArray[np.int64]], seed: int
-) -> Estimate:
-    used = np.unique(np.concatenate(samples))
-    value = float(np.mean([metrics.cosine_to(rows[sample], target) for sample in samples]))
-    return replace(mean_percentile(cosine(rows[used], target[None])[:, 0], seed=seed), value=value)

@@ -59,12 +59,11 @@ def mean_percentile(values: Float[Array, " N"], strata: Sequence[Hashable] | Non
     groups, count = _strata(_checked(values), strata), len(values)
     if count == 1:
         return Estimate(float(values[0]), nan, nan, 1, "none: one video")
-
-    def mean(*parts: Array, axis: int = -1) -> Array:
-        return np.asarray(sum(part.sum(axis=axis) for part in parts)) / count
-
     method = "percentile bootstrap over videos" + (" within instructions" if len(groups) > 1 else "")
-    return Estimate(float(np.mean(values)), *_bootstrap(groups, mean, "percentile", seed), count, method)
+    low, high = _bootstrap(
+        groups, lambda *parts, axis: sum(p.sum(axis=axis) for p in parts) / count, "percentile", seed
+    )
+    return Estimate(float(np.mean(values)), low, high, count, method)
 
 
 def mean_where_defined(

@@ -24,7 +24,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from counterpoint.encoders import dual
-from counterpoint.encoders.dual import RewardForm
+from counterpoint.encoders.dual import DualEncoder, RewardForm
+from counterpoint.encoders.hub import saved_kind
+from counterpoint.encoders.weights import fit_weights, read_weights
 from counterpoint.errors import require
 
 Array = NDArray[np.float64]
@@ -173,9 +175,6 @@ class RewardModel:
         Raises:
             BadInputError: No such folder or model, one that is not trained yet, or another kind of encoder.
         """
-        from counterpoint.encoders.dual import DualEncoder
-        from counterpoint.encoders.hub import saved_kind
-
         kind = saved_kind(source)
         hint = "measure policies and agents, and encoders for control through them, by `counterpoint evaluate`"
         require(kind == "dual_encoder", source, f"kind {kind!r}", "an encoder of frames and instructions", hint)
@@ -247,7 +246,6 @@ def _language_reward(source: Path, device: str) -> nn.Module | None:
     file = next((f for f in (source / "model" / LANGUAGE_REWARD, source / LANGUAGE_REWARD) if f.is_file()), None)
     if file is None:
         return None
-    from counterpoint.encoders.weights import fit_weights, read_weights
     from counterpoint.objectives.r3m import LanguageReward
 
     weights = read_weights(file)

@@ -150,23 +150,6 @@ def _apart(tops: Sequence[float], heights: Sequence[float]) -> list[float]:
     return moved
 
 
-@dataclass(frozen=True)
-class PlayerView:
-    """The input of `player.html.j2`.
-
-    Attributes:
-        chart: The curve.
-        data: The input of `player.js`: seconds, steps and line values of every frame, and the images.
-        width: Width of an image in pixels.
-        height: Height of an image in pixels.
-    """
-
-    chart: Markup
-    data: Mapping[str, Any]
-    width: int
-    height: int
-
-
 def make_player(
     lines: Sequence[Line],
     seconds: Sequence[float],
@@ -176,8 +159,8 @@ def make_player(
     y_label: str,
     summary: str,
     y_range: tuple[float, float] | None = None,
-) -> PlayerView:
-    """Return a video beside its curves.
+) -> dict[str, Any]:
+    """Return a video beside its curves: the `view` of `player.html.j2`.
 
     Args:
         lines: Over `seconds`; the cursor marks the `live` ones.
@@ -200,7 +183,7 @@ def make_player(
         "images": [f"data:image/jpeg;base64,{base64.b64encode(image).decode()}" for image in images.values()],
         "lines": [{"kind": line.kind, "values": [round(float(y), 5) for y in line.y]} for line in lines if line.live],
     }
-    return PlayerView(chart.html, data, width, height)
+    return {"chart": chart.html, "data": data, "width": width, "height": height}
 
 
 def jpeg(frame: UInt8[NDArray[np.uint8], "H W 3"], *, side: int = 320, quality: int = 74) -> bytes:
