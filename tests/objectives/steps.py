@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoint.data.anchors import Anchors
+from counterpoint.data.augment import Noise, ViewShape
 from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.objectives.base import Features, LossOutput
@@ -73,6 +74,9 @@ def step_batch(spec: Spec, *, batch: int = 8, size: int = 32, action_dim: int = 
         made["rewards"] = torch.from_numpy(scaled[:, anchor : anchor + index.actions, 0])
     if "state" in spec.reads:
         made["state"] = torch.from_numpy(scaled[row[:, None], steps[:, : len(index.offsets)]])
+    for key, transform in spec.transforms.items():
+        if isinstance(transform, Noise):
+            made[key] = torch.from_numpy(transform.draw(ViewShape(batch, views, 1, size, size), rng))
     return made
 
 

@@ -44,6 +44,10 @@ def masks(n: int = 4, size: int = 32) -> Tensor:
     return made
 
 
+def order(icon: ICon, n: int = 4) -> Tensor:
+    return torch.rand(n, *icon.order_shape, generator=torch.Generator().manual_seed(0))
+
+
 def gradients(module: torch.nn.Module) -> list[Tensor]:
     return [p.grad for p in module.parameters() if p.grad is not None]
 
@@ -130,15 +134,15 @@ def test_keys_of_every_kind() -> None:
     mask = patch_mask(masks(), 4)
     for kind in ("farthest", "random"):
         icon = ICon(vit, SMALL.model_copy(update={"keys": kind}))
-        agent, environment = icon.sample_keys(mask, 2, generator=torch.Generator().manual_seed(0))
+        agent, environment = icon.sample_keys(mask, order(icon))
         assert agent.shape == (4, 4)
         assert environment.shape == (4, 10)
         assert mask.gather(1, agent).all()
         assert not mask.gather(1, environment).any()
-        again = icon.sample_keys(mask, 2, generator=torch.Generator().manual_seed(0))
+        again = icon.sample_keys(mask, order(icon))
         assert torch.equal(agent, again[0])
     icon = ICon(vit, SMALL.model_copy(update={"keys_per_layer": True}))
-    agent, environment = icon.sample_keys(mask, 2)
+    agent, environment = icon.sample_keys(mask, order(icon))
     assert agent.shape == (2, 4, 4)
     assert environment.shape == (2, 4, 10)
     assert not torch.equal(agent[0], agent[1])
@@ -162,7 +166,7 @@ def test_only_the_last_layer() -> None:
         vit = small_vit()
         icon = ICon(vit, SMALL.model_copy(update={"levels": levels}))
         vit(pictures())
-        found[levels] = icon(masks(), generator=torch.Generator().manual_seed(0))
+        found[levels] = icon(masks(), order(icon))
     torch.testing.assert_close(found["last"].loss, found["all"].metrics["last_layer_loss"])
     assert found["last"].loss != found["all"].loss
 
@@ -235,10 +239,9 @@ def test_bad_masks_are_refused() -> None:
         with pytest.raises(BadInputError, match=message):
             icon(bad)
     vit(pictures())
-    generator = torch.Generator().manual_seed(0)
-    first = icon(masks().to(torch.uint8), generator=generator)
+    first = icon(masks().to(torch.uint8), order(icon))
     vit(pictures())
-    torch.testing.assert_close(first.loss, icon(masks(), generator=generator.manual_seed(0)).loss)
+    torch.testing.assert_close(first.loss, icon(masks(), order(icon)).loss)
 
 
 def test_a_model_without_patch_tokens_is_refused() -> None:
@@ -273,10 +276,10 @@ def test_autocast(name: str) -> None:
     icon = ICon(vit, SMALL)
     x, own = pictures(2, 8 * patch), masks(2, 8 * patch)
     vit(x)
-    expected = icon(own, generator=torch.Generator().manual_seed(0)).loss
+    expected = icon(own, order(icon, 2)).loss
     with torch.autocast("cpu", dtype=torch.bfloat16):
         vit(x)
-        found = icon(own, generator=torch.Generator().manual_seed(0)).loss
+        found = icon(own, order(icon, 2)).loss
     assert found.dtype == torch.float32
     torch.autograd.backward([found])
     torch.testing.assert_close(found, expected, rtol=0.05, atol=0)
@@ -290,7 +293,7 @@ def test_compiled() -> None:
     for model in (vit, compiled, compiled):
         vit.zero_grad()
         features = model(pictures())
-        out = icon(masks(), generator=torch.Generator().manual_seed(0))
+        out = icon(masks(), order(icon))
         torch.autograd.backward([out.loss + features.square().mean()])
         found.append([out.loss.detach(), *(p.clone() for p in gradients(vit))])
     torch.testing.assert_close(found[1], found[0])

@@ -97,7 +97,7 @@ def test_starts_are_uniform_over_the_mask_and_repeatable(kind: str) -> None:
     def sample(seed: int) -> Tensor:
         generator = torch.Generator().manual_seed(seed)
         if kind == "random":
-            return random_point_sampling(mask, 2, generator=generator)
+            return random_point_sampling(mask, 2, order=torch.rand(mask.shape, generator=generator))
         return farthest_point_sampling(mask, 2, positions=grid_positions(3, 3), generator=generator)
 
     picks = sample(0)
@@ -111,7 +111,8 @@ def test_starts_are_uniform_over_the_mask_and_repeatable(kind: str) -> None:
 def test_random_tokens_are_uniform_and_distinct() -> None:
     mask = torch.zeros(4000, 12, dtype=torch.bool)
     mask[:, 2:10] = True
-    picks = random_point_sampling(mask, 5, generator=torch.Generator().manual_seed(0))
+    order = torch.rand(mask.shape, generator=torch.Generator().manual_seed(0))
+    picks = random_point_sampling(mask, 5, order=order)
     assert (picks.sort(1).values.diff(dim=1) > 0).all()
     shares = picks.flatten().bincount(minlength=12) / len(mask)
     torch.testing.assert_close(shares[2:10], torch.full((8,), 5 / 8), atol=0.04, rtol=0)

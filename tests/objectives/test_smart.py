@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from counterpoint.data.anchors import Anchors
+from counterpoint.data.augment import Noise
 from counterpoint.data.spec import Spec
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.action_prediction import action_error
@@ -30,6 +31,10 @@ def drawn(*shape: int, count: int = 2, seed: int = 0) -> list[Tensor]:
     return [torch.randn(shape, dtype=torch.float64, generator=generator) for _ in range(count)]
 
 
+def uniform(rows: int, context: int, seed: int = 0) -> Tensor:
+    return torch.rand(rows, 2 * context - 1, generator=torch.Generator().manual_seed(seed))
+
+
 def own(rows: int) -> Tensor:
     return torch.arange(3) < torch.tensor([[3], [2]]).repeat(rows, 1)[:rows]
 
@@ -47,7 +52,7 @@ def test_forward_plain_loop() -> None:
 def test_action_losses_plain_loop() -> None:
     predicted, actions = drawn(4, 5, 3)
     predicted.requires_grad_()
-    masked, _ = sample_masks(4, 5, generator=torch.Generator().manual_seed(0))
+    masked, _ = sample_masks(uniform(4, 5))
     for ours, oracle in (
         (action_error(predicted, actions, mask=own(4)), plain_actions.action_error(predicted, actions, own(4))),
         (
@@ -61,7 +66,7 @@ def test_action_losses_plain_loop() -> None:
 
 def test_hindsight_scores_masked_actions_alone() -> None:
     predicted, actions = drawn(4, 5, 3)
-    masked, _ = sample_masks(4, 5, actions=0.5, generator=torch.Generator().manual_seed(0))
+    masked, _ = sample_masks(uniform(4, 5), actions=0.5)
     wild = torch.where(masked[..., None], predicted, 1e6)
     torch.testing.assert_close(
         action_error(predicted, actions, scored=masked, mask=own(4)),
@@ -72,7 +77,7 @@ def test_hindsight_scores_masked_actions_alone() -> None:
 def test_gradcheck() -> None:
     predicted, other = drawn(2, 3, 3)
     predicted.requires_grad_()
-    masked, _ = sample_masks(2, 3, generator=torch.Generator().manual_seed(0))
+    masked, _ = sample_masks(uniform(2, 3))
     check = torch.autograd.gradcheck
     assert check(lambda x: forward_prediction_loss(x, other), (predicted,))
     assert check(lambda x: action_error(x, other, mask=own(2)), (predicted,))
@@ -82,8 +87,7 @@ def test_gradcheck() -> None:
 @settings(deadline=None, max_examples=40)
 @given(st.integers(2, 12), st.floats(0.01, 1), st.floats(0, 1), st.integers(0, 1000))
 def test_masks(context: int, actions: float, observations: float, seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    masked, unseen = sample_masks(64, context, actions=actions, observations=observations, generator=generator)
+    masked, unseen = sample_masks(uniform(64, context, seed), actions=actions, observations=observations)
     assert masked.shape == unseen.shape == (64, context)
     count = masked.sum(1)
     assert count.min() >= 1
@@ -95,7 +99,7 @@ def test_masks(context: int, actions: float, observations: float, seed: int) -> 
 
 
 def test_masks_are_uniform() -> None:
-    masked, unseen = sample_masks(20_000, 6, generator=torch.Generator().manual_seed(0))
+    masked, unseen = sample_masks(uniform(20_000, 6))
     number = masked.sum(1).bincount(minlength=7)[1:] / 20_000
     torch.testing.assert_close(number, torch.full((6,), 1 / 6), atol=0.02, rtol=0)
     # (1 + ... + 6) / 6 actions of 6; (1 + 2 + 3 + 3 + 3 + 3) / 6 observations of the 4 inner ones
@@ -105,7 +109,8 @@ def test_masks_are_uniform() -> None:
 
 def test_sampling() -> None:
     spec = objective(context=5, shift=4).sampling()
-    assert spec == Spec.steps((0, 1, 2, 3, 4), 5, stack=2, shift=4)
+    expected = Spec.steps((0, 1, 2, 3, 4), 5, stack=2, shift=4)
+    assert spec == expected.with_transform("noise", Noise((9,), "uniform"))
     assert isinstance(spec.index, Anchors)
     assert spec.index.min_length == 5
     assert set(objective().exports()) == {"encoder"}
@@ -118,7 +123,7 @@ def test_objective_plain_loop() -> None:
     batch = two_spaces(made)
     batch["actions"] = batch["actions"].double()
     actions, mask = batch["actions"], batch["action_mask"]
-    masked, unseen = sample_masks(8, 4, generator=torch.Generator().manual_seed(0))
+    masked, unseen = sample_masks(batch["noise"])
     told: dict[str, list[Tensor]] = {name: [] for name in ("next", "following", "inverse", "hindsight")}
     for i in range(8):
         z = torch.stack([made.encoder(batch["frames"][i, v : v + 1])[0] for v in range(4)])[None]
@@ -177,7 +182,7 @@ def test_draws() -> None:
     first, second = made(batch).loss, made(batch).loss
     torch.manual_seed(3)
     assert torch.equal(made(batch).loss, first)
-    assert not torch.equal(first, second)
+    assert not torch.equal(first, second)  # dropout
     made.eval()
     state = torch.get_rng_state()
     assert torch.equal(made(batch).loss, made(batch).loss)

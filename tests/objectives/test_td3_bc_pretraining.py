@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from counterpoint.data.augment import Noise
 from counterpoint.data.spec import Spec
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.td3_bc_pretraining import (
@@ -142,7 +143,8 @@ def test_shapes_that_do_not_pair_up() -> None:
 
 
 def test_sampling() -> None:
-    assert objective(shift=4).sampling() == Spec.steps((0, 1), 1, rewards=True, stack=2, shift=4)
+    expected = Spec.steps((0, 1), 1, rewards=True, stack=2, shift=4).with_transform("noise", Noise((3,)))
+    assert objective(shift=4).sampling() == expected
     assert set(objective().exports()) == {"encoder"}
 
 
@@ -257,12 +259,10 @@ def test_padding_has_no_part() -> None:
 def test_noise() -> None:
     made = objective()
     batch = two_spaces(made)
-    drawn = [made.encode(batch).rows["targets"] for _ in range(2)]
-    assert not torch.equal(*drawn)
-    made.eval()
     state = torch.get_rng_state()
-    drawn = [made.encode(batch).rows["targets"] for _ in range(2)]
-    assert torch.equal(*drawn)
+    targets = [made.encode(own).rows["targets"] for own in (batch, batch, batch | {"noise": -batch["noise"]})]
+    assert torch.equal(*targets[:2])
+    assert not torch.equal(*targets[1:])
     assert torch.equal(state, torch.get_rng_state())
 
 

@@ -1,7 +1,7 @@
-"""Random changes of images: crops, shifts and colour jitter.
+"""Random numbers of a batch: crops, shifts and colour jitter of images, and noise for objectives.
 
-The sampler draws their numbers on the CPU, so that workers and ranks change nothing; the functions below apply them to
-a whole batch at once, on its device.
+The sampler draws them on the CPU for the whole batch, so that workers and ranks change nothing; the functions below
+apply crops, shifts and jitter to a whole batch at once, on its device.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601
 
 
 class Transform(Protocol):
-    """A random change of images, whose numbers enter the batch under the transform's key."""
+    """Random numbers of a batch, which enter it under the transform's key."""
 
     def draw(self, views: ViewShape, rng: np.random.Generator) -> NDArray[Any]:
         """Draw the numbers of a whole batch: [B, ...]."""
@@ -110,6 +110,27 @@ class Crop:
         require(good, "frames", f"{views.H} x {views.W}", expected, "open the data larger, or crop less")
         room = np.array([views.W, views.H]) - self.size + 1
         return rng.integers(room, size=(views.B, views.V, views.C, 2))
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Random numbers that an objective uses as they are: float32 [B, ...], or [B, V, C, ...] for each image.
+
+    Attributes:
+        shape: Shape of the numbers of one sample, or of one image.
+        kind: `normal` is standard normal, `uniform` lies in [0, 1).
+        each: `sample` or `image`.
+    """
+
+    shape: tuple[int, ...]
+    kind: Literal["normal", "uniform"] = "normal"
+    each: Literal["sample", "image"] = "sample"
+
+    def draw(self, views: ViewShape, rng: np.random.Generator) -> NDArray[np.float32]:
+        """Draw the noise of a batch."""
+        lead = views[:1] if self.each == "sample" else views[:3]
+        sample = rng.standard_normal if self.kind == "normal" else rng.random
+        return sample((*lead, *self.shape), np.float32)
 
 
 def images(batch: Mapping[str, Any], key: str) -> UInt8[Tensor, "B F H W 3"] | Float[Tensor, "B F H W 3"]:

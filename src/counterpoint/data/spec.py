@@ -57,7 +57,7 @@ class Spec:
     Attributes:
         index: The rule that chooses samples: `Clips`, `Anchors` or `Transitions`.
         reads: Batch key -> what to read.
-        transforms: Batch key -> random numbers to draw for `frames`.
+        transforms: Batch key -> random numbers to draw: of changes of `frames`, and noise.
         beside: Name -> spec of an auxiliary objective, whose keys become `name.key`. Its draws have a seed of their
             own, so that one more leaves the others alone.
     """
@@ -152,6 +152,10 @@ class Spec:
     def with_crop(self, size: int) -> Spec:
         """Return a copy that cuts random windows of this side out of images; 0 cuts none."""
         return replace(self, transforms=_without(self.transforms, "crop") | ({"crop": Crop(size)} if size else {}))
+
+    def with_transform(self, key: str, transform: Transform) -> Spec:
+        """Return a copy with another transform."""
+        return replace(self, transforms={**self.transforms, key: transform})
 
     def with_index(self, **changes: Any) -> Spec:
         """Return a copy whose index has other settings."""

@@ -37,6 +37,7 @@ As an auxiliary term of any training loop:
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -145,12 +146,15 @@ def farthest_point_sampling(
     P = mask.shape[1]
     ok = positions.shape == (P, 2)
     require(ok, "positions", f"shape {tuple(positions.shape)}", f"[{P}, 2]", "pass grid_positions(height, width)")
-    index = _priorities(mask, generator).argmax(1) if start is None else start
+    if start is None:
+        device = mask.device if generator is None else generator.device
+        order = torch.rand(mask.shape, generator=generator, device=device).to(mask.device)
+        start = order.masked_fill(~mask, -1).argmax(1)
     locations = positions.to(device=mask.device, dtype=torch.float32)
     distances = (locations[:, None] - locations).abs().sum(-1)
     # Tokens outside the mask are always nearest to what is chosen.
     nearest = torch.zeros_like(mask, dtype=torch.float32).masked_fill_(mask, torch.inf).sub_(1)
-    chosen = [index]
+    chosen, index = [start], start
     for _ in range(count - 1):
         nearest = torch.minimum(nearest, distances[index])
         index = nearest.argmax(1)
@@ -160,21 +164,21 @@ def farthest_point_sampling(
 
 @torch.no_grad()
 def random_point_sampling(
-    mask: Bool[Tensor, "B P"], count: int, *, generator: torch.Generator | None = None
+    mask: Bool[Tensor, "B P"], count: int, *, order: Float[Tensor, "B P"] | None = None
 ) -> Int[Tensor, "B count"]:
     """Sample tokens of each row's mask uniformly, without replacement: Fig. 5's "w/o FPS".
 
-    Arguments, result and errors are those of `farthest_point_sampling`; an empty row holds any one index.
+    Other arguments, result and errors are those of `farthest_point_sampling`; an empty row holds any one index.
+
+    Args:
+        mask: Tokens that may be chosen.
+        count: Tokens a row.
+        order: Uniform numbers in [0, 1), of which the largest are chosen; by default sampled by torch's own generator.
     """
     _check_mask(mask, count)
-    priorities, chosen = _priorities(mask, generator).topk(count, dim=1)
+    order = torch.rand(mask.shape, device=mask.device) if order is None else order
+    priorities, chosen = order.masked_fill(~mask, -1).topk(count, dim=1)
     return chosen.where(priorities >= 0, chosen[:, :1])
-
-
-def _priorities(mask: Bool[Tensor, "B P"], generator: torch.Generator | None) -> Float[Tensor, "B P"]:
-    """Return uniform numbers inside the mask, -1 outside."""
-    device = mask.device if generator is None else generator.device
-    return torch.rand(mask.shape, generator=generator, device=device).to(mask.device).masked_fill_(~mask, -1)
 
 
 def _check_mask(mask: Tensor, count: int) -> None:
@@ -332,7 +336,17 @@ class ICon(nn.Module):
         self._calls, self._reported = 0, 0
         self._unqualified = torch.zeros((), dtype=torch.int64)
 
-    def forward(self, masks: Shaped[Tensor, "n H W"], *, generator: torch.Generator | None = None) -> LossOutput:
+    @property
+    def order_shape(self) -> tuple[int, ...]:
+        """Shape of one image's `order`: (P,), or (L, P) with `keys_per_layer`."""
+        patches = math.prod(self.tap.grid)
+        return (self._layers, patches) if self.config.keys_per_layer else (patches,)
+
+    @property
+    def _layers(self) -> int:
+        return 1 if self.config.levels == "last" else len(self.tap.parts.blocks)
+
+    def forward(self, masks: Shaped[Tensor, "n H W"], order: Float[Tensor, "n *layers P"] | None = None) -> LossOutput:
         """Return the loss of the images of the model's last forward pass.
 
         An image whose mask is empty, full, or leaves too few tokens on either side gets no gradient. Where no image is
@@ -340,7 +354,8 @@ class ICon(nn.Module):
 
         Args:
             masks: The robot's pixels in those images: boolean, or 0 and 1.
-            generator: Source of the keys' random start.
+            order: Uniform numbers in [0, 1) that choose the keys, of `order_shape` an image; the token with the largest
+                is the first key of its side. By default sampled by torch's own generator.
 
         Returns:
             The loss, without `config.weight`. Metrics: `qualifying`, the share of images that count; and of the
@@ -357,10 +372,11 @@ class ICon(nn.Module):
         ok = isinstance(masks, Tensor) and list(masks.shape) == shape
         require(ok, "masks", found, f"{shape}, one for each image", "crop and resize masks like their images")
         self._check_size()
-        if config.levels == "last":
-            tokens = tokens[-1:]
+        tokens = tokens[-self._layers :]
         mask = patch_mask(masks.to(tokens[0].device), tap.parts.patch)
-        agent, environment = self.sample_keys(mask, len(tokens), generator=generator)
+        if order is None:
+            order = torch.rand(len(mask), *self.order_shape, device=mask.device)
+        agent, environment = self.sample_keys(mask, order)
         logits = icon_logits(tokens, mask, agent, environment, temperature=config.temperature, prefix=tap.parts.prefix)
         losses = icon_image_losses(logits, config.agent_keys)
         good = qualifying(mask, config.agent_keys, config.environment_keys)
@@ -369,18 +385,20 @@ class ICon(nn.Module):
         return LossOutput(loss, _metrics(logits[-1].detach(), losses[-1].detach(), good, config.agent_keys))
 
     def sample_keys(
-        self, mask: Bool[Tensor, "n P"], layers: int, *, generator: torch.Generator | None = None
+        self, mask: Bool[Tensor, "n P"], order: Float[Tensor, "n *layers P"]
     ) -> tuple[Int[Tensor, "*layers n Na"], Int[Tensor, "*layers n Ne"]]:
         """Sample keys of the agent and of the environment: [n, ...], or [L, n, ...] with `keys_per_layer`."""
         positions = grid_positions(*self.tap.grid, device=mask.device)
+        numbers = order.movedim(0, -2)
 
         def sample(side: Tensor, count: int) -> Tensor:
-            side = side.repeat(layers, 1) if self.config.keys_per_layer else side
+            side, flat = side.expand(numbers.shape).flatten(0, -2), numbers.flatten(0, -2)
             if self.config.keys == "farthest":
-                keys = farthest_point_sampling(side, count, positions=positions, generator=generator)
+                start = flat.masked_fill(~side, -1).argmax(1)
+                keys = farthest_point_sampling(side, count, positions=positions, start=start)
             else:
-                keys = random_point_sampling(side, count, generator=generator)
-            return keys.view(layers, len(mask), count) if self.config.keys_per_layer else keys
+                keys = random_point_sampling(side, count, order=flat)
+            return keys.view(*numbers.shape[:-1], count)
 
         return sample(mask, self.config.agent_keys), sample(~mask, self.config.environment_keys)
 

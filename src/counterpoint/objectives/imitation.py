@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float, UInt8
 from torch import Tensor, nn
 from torch.nn import functional
 
-from counterpoint.data.augment import centre_corner, cropped, cropped_views
+from counterpoint.data.augment import Noise, centre_corner, cropped, cropped_views
 from counterpoint.data.spec import Read, Spec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import require
@@ -95,14 +95,19 @@ class IConTerm(AuxiliaryTerm):
         self.each = nn.ModuleList(ICon(encoder.vits[camera], config) for camera in self._cameras)
 
     def demand(self, spec: Spec) -> Spec:
-        """Add masks."""
-        return spec.with_read("masks", Read("masks", "views"))
+        """Add masks, and the random order of each image's tokens."""
+        first = self.each[0]
+        assert isinstance(first, ICon)
+        order = Noise(first.order_shape, "uniform", each="image")
+        return spec.with_read("masks", Read("masks", "views")).with_transform("token_order", order)
 
     def forward(self, run: PolicyPass, name: str) -> LossOutput:
         """Return the loss of the tokens of the policy's pass."""
         assert run.masks is not None
+        order = run.batch["token_order"]
         outputs: list[LossOutput] = [
-            icon(run.masks[:, :, camera].flatten(0, 1)) for icon, camera in zip(self.each, self._cameras, strict=True)
+            icon(*(part[:, :, camera].flatten(0, 1) for part in (run.masks, order)))
+            for icon, camera in zip(self.each, self._cameras, strict=True)
         ]
         means = {key: torch.stack([o.metrics[key] for o in outputs]).mean() for key in outputs[0].metrics}
         return LossOutput(torch.stack([output.loss for output in outputs]).mean(), means)
@@ -211,6 +216,8 @@ class Imitation(Objective):
             crop=size if frame > size else 0,
             state=policy.use_state,
         )
+        spec = spec.with_transform("noise", Noise((config.horizon, policy.head.action_dim)))
+        spec = spec.with_transform("noise_step", Noise((), "uniform"))
         beside: dict[str, Spec] = {}
         for name, term in self._terms().items():
             spec, own = term.demand(spec), term.own_sampling()
@@ -218,7 +225,7 @@ class Imitation(Objective):
         self._spec = replace(spec, beside=beside)
 
     def sampling(self) -> Spec:
-        """Return the spec of o_{t-To+1} ... o_t, the actions from a_{t-To+1} on, and the batches of auxiliary terms."""
+        """Return the spec of o_{t-To+1} ... o_t, the actions from a_{t-To+1} on, noise, and terms' batches."""
         return self._spec
 
     def encode(self, batch: Batch) -> ImitationFeatures:
@@ -228,8 +235,8 @@ class Imitation(Objective):
         frames, masks = self._windows(batch)
         state = batch.get("state") if self.policy.use_state else None
         condition = self.policy.condition(frames, state)
-        noise, steps = self._fixed_noise(batch) if not self.training else (None, None)
-        denoised = self.policy.head.denoise(condition, batch["actions"], noise=noise, steps=steps)
+        steps = (batch["noise_step"] * self.policy.head.config.train_steps).long()
+        denoised = self.policy.head.denoise(condition, batch["actions"], noise=batch["noise"], steps=steps)
         normal = None if state is None else self.policy.normal_state(state)
         run = PolicyPass(frames, masks, normal, denoised.bottleneck, batch)
         return ImitationFeatures(
@@ -278,13 +285,6 @@ class Imitation(Objective):
 
     def _terms(self) -> dict[str, AuxiliaryTerm]:
         return {name: term for name, term in self.terms.items() if isinstance(term, AuxiliaryTerm)}
-
-    def _fixed_noise(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return a validation's noise and steps: a function of the batch's first sample alone."""
-        actions, generator = batch["actions"], torch.Generator().manual_seed(int(batch["sample"][0]))
-        noise = torch.randn(actions.shape, generator=generator).to(actions.device)
-        steps = torch.randint(self.policy.head.config.train_steps, (len(actions),), generator=generator)
-        return noise, steps.to(actions.device)
 
     def _windows(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
         """Return images [B, To, C, h, w, 3] and masks [B, To, C, h, w], cropped alike; in validation at the centre."""

@@ -33,6 +33,7 @@ from jaxtyping import Bool, Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from counterpoint.data.augment import Noise
 from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import require
@@ -188,34 +189,24 @@ def forward_prediction_loss(predicted: Float[Tensor, "B T D"], following: Float[
 
 
 def sample_masks(
-    batch: int,
-    context: int,
-    *,
-    actions: float = 1.0,
-    observations: float = 0.5,
-    generator: torch.Generator | None = None,
-    device: torch.device | str = "cpu",
+    noise: Float[Tensor, "B 2L-1"], *, actions: float = 1.0, observations: float = 0.5
 ) -> tuple[Bool[Tensor, "B L"], Bool[Tensor, "B L"]]:
     """Sample each row's masked actions and observations, at a uniformly sampled stage of SMART's schedule.
 
     Args:
-        batch: B.
-        context: L.
+        noise: Uniform in [0, 1).
         actions: Largest share of the actions; at least one is masked.
         observations: Largest share of the observations, the first and the last never among them.
-        generator: Source of randomness; torch's own by default.
-        device: Device of the samples and the result.
 
     Returns:
         Masked actions and masked observations.
     """
-    L, within = context, max(context - 2, 0)
-    draw = torch.rand(batch, 1 + L + within, generator=generator, device=device)
+    L = (noise.shape[1] + 1) // 2
     most = max(1, int(actions * L))
-    number = 1 + (draw[:, :1] * most).long().clamp_max(most - 1)  # rounding could reach `most`
-    masked_actions = _ranks(draw[:, 1 : 1 + L]) < number
-    inner = _ranks(draw[:, 1 + L :]) < number.clamp_max(int(observations * L))
-    ends = inner.new_zeros(batch, 1)
+    number = 1 + (noise[:, :1] * most).long().clamp_max(most - 1)  # rounding could reach `most`
+    masked_actions = _ranks(noise[:, 1 : 1 + L]) < number
+    inner = _ranks(noise[:, 1 + L :]) < number.clamp_max(int(observations * L))
+    ends = inner.new_zeros(len(noise), 1)
     return masked_actions, torch.cat([ends, inner, ends], 1)
 
 
@@ -236,15 +227,15 @@ class SMART(TargetObjective):
         self.transformer = ControlTransformer(encoder.embed_dim, action_dim, self.config)
 
     def sampling(self) -> Spec:
-        """Return the spec of L observations and L actions."""
-        return self.steps(tuple(range(self.config.context)), self.config.context)
+        """Return the spec of L observations and L actions, and the numbers that choose masks."""
+        L = self.config.context
+        return self.steps(tuple(range(L)), L).with_transform("noise", Noise((2 * L - 1,), "uniform"))
 
     def encode(self, batch: Batch) -> Features:
         """Return the three predictions and their targets other than the batch's actions.
 
         Rows are `next` and `following` [B, L-1, D], `inverse` [B, L-1, A], `hindsight` [B, L, A] and `masked` bool
-        [B, L]. In training, masks are sampled from torch's generator, whose state is saved with a run; in evaluation
-        they are the same at every call.
+        [B, L].
         """
         check_actions(batch["actions"], self.config.context, self.action_dim)
         views = self.views(batch)
@@ -252,12 +243,7 @@ class SMART(TargetObjective):
         actions = batch["actions"] * batch["action_mask"][:, None]
         following = self.embed_target(views[:, 1:], batch)
         masked_actions, masked_observations = sample_masks(
-            len(views),
-            self.config.context,
-            actions=self.config.mask_actions,
-            observations=self.config.mask_observations,
-            generator=None if self.training else torch.Generator(views.device).manual_seed(0),
-            device=views.device,
+            batch["noise"], actions=self.config.mask_actions, observations=self.config.mask_observations
         )
         predicted, inverse = self.transformer.dynamics(observations, actions)
         hindsight = self.transformer.hindsight(

@@ -33,6 +33,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from counterpoint.data.augment import Noise
 from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import require
@@ -172,14 +173,13 @@ class TD3BCPretraining(StepObjective):
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
 
     def sampling(self) -> Spec:
-        """Return the spec of an observation, its action and reward, and the next observation."""
-        return self.steps((0, 1), 1, rewards=True)
+        """Return the spec of an observation, its action and reward, the next observation, and noise."""
+        return self.steps((0, 1), 1, rewards=True).with_transform("noise", Noise((self.action_dim,)))
 
     def encode(self, batch: Batch) -> Features:
         """Return values of the data's actions and of the policy's, and targets.
 
-        Rows are `values` [B, 2], `targets` [B], `policy` [B, A] and `policy_value` [B]. Noise is sampled from
-        torch's generator in training, whose state is saved with a run; in evaluation it is the same at every call.
+        Rows are `values` [B, 2], `targets` [B], `policy` [B, A] and `policy_value` [B].
 
         Raises:
             BadInputError: When actions have another size than A, or under several ranks with `actor_every` above 1.
@@ -242,8 +242,8 @@ class TD3BCPretraining(StepObjective):
     def _targets(self, views: Tensor, batch: Batch) -> Tensor:
         after = self.embed(views[:, 1:], batch)[:, 0]
         action = self.target_actor(after)
-        generator = None if self.training else torch.Generator(action.device).manual_seed(0)
-        noise = torch.randn(action.shape, generator=generator, device=action.device, dtype=action.dtype)
-        action = smoothed_action(action, noise, scale=self.config.target_noise, limit=self.config.target_noise_clip)
+        action = smoothed_action(
+            action, batch["noise"], scale=self.config.target_noise, limit=self.config.target_noise_clip
+        )
         values = self.target_critic(after, action * batch["action_mask"])
         return td3_target(batch["rewards"][:, 0], values, discount=self.config.discount)
