@@ -11,6 +11,7 @@ from counterpoint.data.commands import convert, doctor, info
 from counterpoint.data.formats import open_dataset, split_names
 from counterpoint.data.video import encode_video
 from counterpoint.errors import BadInputError
+from tests.data.formats.hdf5.made import write_robomimic
 from tests.data.made import memory_store, smooth_frames, write_epic, write_lerobot, write_variable_rate, write_videos
 
 
@@ -54,6 +55,37 @@ def test_doctor_tells_findings_and_ends_in_2(
     told = capsys.readouterr().out
     for word in ("1 finding", "manifest.csv, row 4", "no file 'videos/9.mp4'", "remove this row"):
         assert word in told
+
+
+def test_long_tables_are_cut_short(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_videos(tmp_path)
+    rows = [f"videos/0.mp4,push block {number}" for number in range(103)]
+    (folder / "manifest.csv").write_text("\n".join(["video,instruction", *rows]))
+    info(folder)
+    assert "and 3 more" in capsys.readouterr().out
+    (folder / "manifest.csv").write_text("\n".join(["video,instruction", *("nothing.mp4,push" for _ in range(104))]))
+    assert doctor(folder) == 2
+    assert "and 4 more" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("masks", "splits"),
+    [
+        ({"train": (0, 2), "valid": (1,)}, {"train": 2, "valid": 1}),
+        ({"train": (2,)}, {"train": 1}),
+        ({"valid": (1,)}, {"train": 3}),
+        ({"train": (0, 1), "valid": (1,)}, {"train": 3}),
+    ],
+)
+def test_convert_puts_the_training_demonstrations_first(
+    tmp_path: Path, masks: dict[str, tuple[int, ...]], splits: dict[str, int]
+) -> None:
+    source = write_robomimic(tmp_path / "lift.hdf5", masks=masks)
+    out = convert(source, tmp_path / "out")
+    assert {name: len(open_dataset(out, split=name).episodes) for name in split_names(out)} == splits
+    kept = [open_dataset(source).episodes[number].length for number in masks.get("train", ())]
+    if "train" in masks and set(masks["train"]).isdisjoint(masks.get("valid", ())):
+        assert [episode.length for episode in open_dataset(out, split="train").episodes] == kept
 
 
 def test_convert_videos(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from PIL import Image
 from counterpoint.data.cache import resize
 from counterpoint.data.episode import Array
 from counterpoint.envs.base import CameraEnv
-from counterpoint.envs.make import make_env
+from counterpoint.envs.make import as_maker, make_env
 from counterpoint.envs.metaworld import env
 from counterpoint.envs.metaworld.env import MetaWorldEnv
 from counterpoint.errors import BadInputError
@@ -256,3 +256,18 @@ def test_a_task_that_is_not_there_is_one_message() -> None:
     for repeat in (0, -1):
         with pytest.raises(BadInputError, match=f"repeat: found {repeat}; expected 1 or more"):
             MetaWorldEnv("handle-press", size=SIZE, repeat=repeat)
+
+
+def test_makers_of_instances_functions_and_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(env, "MetaWorldEnv", Painting)
+    painting = Painting("any", cameras=("corner",), size=8, render=None)
+    make, count = as_maker(painting)
+    assert (make(), count) == (painting, 1)
+    assert as_maker(lambda: painting)[0]() is painting
+    make, count = as_maker("metaworld/any@corner")
+    assert isinstance(make(), Painting)
+    assert count > 1_000
+    make, _ = as_maker("PointMaze_UMaze-v3")
+    goal = make()
+    assert set(goal.reset(seed=0)[0]) == {"observation", "achieved_goal", "desired_goal"}
+    goal.close()

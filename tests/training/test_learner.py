@@ -134,3 +134,20 @@ def test_the_count_of_a_moving_average_survives(store: MemoryStore) -> None:
             second.load_state(first.state())
     for a, b in zip(whole.exports()["first"].parameters(), second.exports()["first"].parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+def test_a_batch_that_does_not_split_into_equal_parts_is_an_error(store: MemoryStore) -> None:
+    trained = learner(accumulate=4)
+    batch = sampler(store, trained.objective.sampling(), batch_size=6, seed=0)[0]
+    with pytest.raises(ValueError, match="6 does not split into 4"):
+        trained.update(batch, 0)
+
+
+def test_a_gradient_that_is_not_finite_stops_and_leaves_parameters_alone(store: MemoryStore) -> None:
+    trained = learner()
+    batch = sampler(store, trained.objective.sampling(), batch_size=6, seed=0)[0]
+    toy(trained).last.weight.register_hook(lambda grad: grad / 0)
+    before = [p.detach().clone() for p in trained.objective.parameters()]
+    with pytest.raises(NonFiniteError, match="gradient norm of model"):
+        trained.update(batch, 0)
+    assert all(torch.equal(a, b) for a, b in zip(before, trained.objective.parameters(), strict=True))

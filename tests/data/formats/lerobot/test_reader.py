@@ -16,7 +16,7 @@ import pytest
 
 from counterpoint.data.episode import Array
 from counterpoint.data.formats.lerobot.reader import LeRobotStore
-from counterpoint.data.formats.lerobot.tables import as_column
+from counterpoint.data.formats.lerobot.tables import as_column, as_png
 from counterpoint.data.store import EpisodeStore
 from counterpoint.data.video import encode_video
 from counterpoint.errors import BadInputError
@@ -352,6 +352,29 @@ def _ragged(root: Path) -> None:
 def test_files_that_contradict_the_metadata_are_refused(root: Path, damage: Callable[[Path], None], match: str) -> None:
     damage(root)
     with pytest.raises(BadInputError, match=match):
+        _read_all(LeRobotStore(root))
+
+
+def test_images_of_several_sizes_are_refused(root: Path) -> None:
+    entries = pq.read_table(root / DATA)["observation.images.wrist"].to_pylist()
+    entries[9] = as_png(np.zeros((1, 8, 8, 3), np.uint8)).to_pylist()[0]
+    edit_column(root / DATA, "observation.images.wrist", entries)
+    with pytest.raises(BadInputError, match="images of several sizes"):
+        LeRobotStore(root).frames(1, np.arange(6), "wrist")
+
+
+@pytest.mark.parametrize("text", ["0:9", "2:2", "3:1"])
+def test_a_split_outside_the_episodes_is_refused(root: Path, text: str) -> None:
+    edit_info(root, splits={"train": text})
+    with pytest.raises(BadInputError, match="split 'train'"):
+        LeRobotStore(root, split="train")
+
+
+def test_words_are_no_actions(root: Path) -> None:
+    table = pq.read_table(root / DATA)
+    words = pa.array(["push"] * len(table))
+    pq.write_table(table.set_column(table.column_names.index("action"), "action", words), root / DATA)
+    with pytest.raises(BadInputError, match="string in 'action'; expected numbers"):
         _read_all(LeRobotStore(root))
 
 
