@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from counterpoint.data.formats.rlbench.unpickle import _KNOWN
 from PIL import Image
 
 from counterpoint.data.cache import cached
 from counterpoint.data.formats import Format, open_dataset, recognise
 from counterpoint.data.formats.rlbench.poses import from_action
-from counterpoint.data.formats.rlbench.reader import RLBenchStore
+from counterpoint.data.formats.rlbench.reader import _KNOWN, RLBenchStore
 from counterpoint.data.masks.robot import binary_mask, masked_cameras
 from counterpoint.data.store import EpisodeStore, read_episode
 from counterpoint.errors import BadInputError

@@ -88,7 +88,8 @@ class LeRobotStore(Reader):
         start = int(wanted[0])
         column = self._rows(at, [key], start, int(wanted[-1]) + 1 - start)[key]
         images = from_png(at.data, column.take(pa.array(wanted - start)))
-        require(len({image.shape for image in images}) == 1, at.data, f"several sizes in {key!r}", "one a camera", HINT)
+        sizes = {image.shape for image in images}
+        require(len(sizes) == 1, at.data, f"images of several sizes in {key!r}", "one size a camera", HINT)
         return np.stack(images)[inverse[: len(steps)]]
 
     def timestamps(self, episode: int) -> Array:

@@ -57,7 +57,7 @@ def read_rows(path: Path, first: int, count: int, columns: Sequence[str]) -> pa.
     opened = _opened(key)
     rows, missing = int(opened.starts[-1]), sorted(set(columns) - opened.columns)
     require(first + count <= rows, path, f"{rows} rows", f"at least {first + count}, as the metadata say", HINT)
-    require(not missing, path, f"no column {missing[:1]}", "the features of meta/info.json", HINT)
+    require(not missing, path, f"no column {', '.join(map(repr, missing))}", "the features of meta/info.json", HINT)
     start, stop = np.searchsorted(opened.starts, [first, first + count - 1], side="right") - 1
     groups = [_group(key, group, tuple(columns)) for group in range(start, stop + 1)]
     return pa.concat_tables(groups).slice(first - int(opened.starts[start]), count)
@@ -116,7 +116,7 @@ def as_matrix(where: Path, table: pa.Table, name: str) -> Array:
         with reading(where, f"lists of numbers in {name!r}"):
             lengths = pc.list_value_length(values)
         same = not values.null_count and len(pc.unique(lengths)) <= 1
-        require(same, where, f"several lengths in {name!r}", "one", HINT)
+        require(same, where, f"lists of several lengths in {name!r}", "one length", HINT)
         values = values.flatten()
     kind = values.type
     numbers = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
