@@ -21,7 +21,7 @@ from torch import Tensor
 
 from counterpoint.config import FrozenConfig
 from counterpoint.objectives import brownian_bridge_loss
-from studies.harness import Study, Tree, Trial
+from studies.harness import Study, Tree, Trial, main
 from studies.plots import COLOURS, legend, panels, plain, save
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -124,7 +124,4 @@ def _figure(rows: list[Tree]) -> Any:
 
 
 if __name__ == "__main__":
-    from studies.actol_as_trained import actol_as_trained_study as study
-    from studies.harness import main
-
-    main("actol_as_trained", study)
+    main("actol_as_trained")

@@ -1,6 +1,6 @@
 """A real EPIC-KITCHENS-100 clip through the official layout: read, embedded, a curve.
 
-    python -m studies.epic_clip --sample=EPIC_SAMPLE --runs=runs/metaworld_rewards/runs --out runs/epic_clip
+    python -m studies.epic_clip --data=EPIC_SAMPLE --runs=runs/metaworld_rewards/runs --out runs/epic_clip
 
 The sample holds official annotation files and the frames of one action narrated "open microwave". They are laid out as
 the data set is published, opened with `open_dataset`, and scored by the Meta-World encoders under that narration and
@@ -15,33 +15,19 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from pydantic import PositiveInt
 
 from counterpoint import RewardModel
-from counterpoint.config import FrozenConfig
 from counterpoint.data.formats import open_dataset
 from counterpoint.evaluation.metrics import value_order_correlation
-from studies.harness import Study, Tree, Trial
-from studies.metaworld_rewards import run_name
+from studies.harness import Study, Tree, Trial, main
+from studies.metaworld_rewards import RunsConfig, run_name
 
 NARRATION, AGAINST = "open microwave", ("close microwave", "wash plate")
 VIDEO = "P01_14"  # a video of the frames' rate; which one they come from is not said
 
 
-class EpicClipConfig(FrozenConfig):
-    """Encoders that score one clip.
-
-    Attributes:
-        sample: The folder with annotations and frames.
-        runs: The folder `runs` of the study `metaworld_rewards`.
-        seeds: Seeds of its DecisionNCE-T runs.
-        processes: Trials at a time.
-    """
-
-    sample: str
-    runs: str
-    seeds: tuple[int, ...] = (0, 1, 2)
-    processes: PositiveInt = 1
+class EpicClipConfig(RunsConfig):
+    """Encoders that score one clip: `data` is the folder with annotations and frames."""
 
 
 def epic_clip_study(config: EpicClipConfig, out: Path) -> Tree:
@@ -54,7 +40,7 @@ def epic_clip_study(config: EpicClipConfig, out: Path) -> Tree:
 def score(config: EpicClipConfig, seed: int) -> Tree:
     """Return the curve of the clip under each instruction, with its rank correlation."""
     with tempfile.TemporaryDirectory() as folder:
-        store = open_dataset(lay_out(Path(config.sample), Path(folder)))
+        store = open_dataset(lay_out(Path(config.data), Path(folder)))
         info = store.episodes[0]
         frames = store.frames(0, np.arange(info.length))
     model = RewardModel.from_pretrained(Path(config.runs) / run_name("decisionnce_t", seed))
@@ -86,7 +72,4 @@ def lay_out(sample: Path, root: Path) -> Path:
 
 
 if __name__ == "__main__":
-    from studies.epic_clip import epic_clip_study as study
-    from studies.harness import main
-
-    main("epic_clip", study)
+    main("epic_clip")

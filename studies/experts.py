@@ -20,7 +20,7 @@ from pydantic import PositiveInt
 from counterpoint.config import FrozenConfig
 from counterpoint.envs.collect import episode_seed, versions
 from counterpoint.evaluation.statistics import wilson
-from studies.harness import Study, Tree, Trial, file_name
+from studies.harness import Study, Tree, Trial, file_name, main
 
 FIRST_SEED = 10_000
 RANDOM_EPISODES = 5
@@ -135,7 +135,4 @@ def _script(name: str, noise: float, episodes: int) -> Tree:
 
 
 if __name__ == "__main__":
-    from studies.experts import experts_study as study
-    from studies.harness import main
-
-    main("experts", study)
+    main("experts")

@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import Field, PositiveInt
 
 from counterpoint.config import FrozenConfig
-from studies.harness import Rows, Study, Tree, Trial, file_name, over_seeds
+from studies.harness import Rows, Study, Tree, Trial, file_name, main, over_seeds
 
 
 class Row(FrozenConfig):
@@ -68,7 +68,7 @@ def goal_reaching_study(config: GoalReachingConfig, out: Path) -> Tree:
         for name in [file_name(row, seed)]
     ]
     study.run(trials, config.processes)
-    return study.finish("goal_reaching", {"rows": summary(study.rows())})
+    return study.finish("goal_reaching", summary(study.rows()))
 
 
 def command(config: GoalReachingConfig, run: Path, row: str, seed: int) -> list[str]:
@@ -117,8 +117,8 @@ def _counterpoint(arguments: list[str], log: Path) -> None:
         )
 
 
-def summary(rows: Rows) -> Tree:
-    """Return row -> each number's mean over seeds with its interval, and the `runs` themselves, seed by seed."""
+def summary(rows: Rows, _: Tree | None = None) -> Tree:
+    """Return `rows`: row -> each number's mean over seeds with its interval, and the `runs`, seed by seed."""
     found: Tree = {}
     for name in dict.fromkeys(row["row"] for row in rows):
         runs = sorted((row for row in rows if row["row"] == name), key=lambda run: run["seed"])
@@ -127,11 +127,8 @@ def summary(rows: Rows) -> Tree:
             for key in ("success", "success_at_end", "closest_distance")
         }
         found[name]["runs"] = runs
-    return found
+    return {"rows": found}
 
 
 if __name__ == "__main__":
-    from studies.goal_reaching import goal_reaching_study as study
-    from studies.harness import main
-
-    main("goal_reaching", study)
+    main("goal_reaching")

@@ -19,14 +19,13 @@ import torch
 from numpy.typing import NDArray
 from pydantic import PositiveInt
 
-from counterpoint.config import FrozenConfig
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.spec import Spec
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.objectives import decisionnce_p_loss, decisionnce_t_loss
 from counterpoint.training.clips import prepared_clips
-from studies.harness import Rows, Study, Tree, Trial, file_name
-from studies.metaworld_rewards import demo_recipe, run_name
+from studies.harness import Rows, Study, Tree, Trial, file_name, main
+from studies.metaworld_rewards import RunsConfig, demo_recipe, run_name
 from studies.plots import BLUE, VERMILLION, curve, panels, plain, save
 
 LOSSES = {"decisionnce_p": decisionnce_p_loss, "decisionnce_t": decisionnce_t_loss}
@@ -34,24 +33,16 @@ TITLES = {"decisionnce_p": "DecisionNCE-P", "decisionnce_t": "DecisionNCE-T"}
 RANDOM, TRAINED = "random weights", "after training"
 
 
-class GradientByLengthConfig(FrozenConfig):
+class GradientByLengthConfig(RunsConfig):
     """Lengths and encoders.
 
     Attributes:
-        data: The data set of the study `metaworld_rewards`.
-        runs: Its folder `runs`.
         lengths: m, in steps.
-        seeds: Random seeds, of its runs too.
         batches: Batches a length.
-        processes: Trials at a time.
     """
 
-    data: str
-    runs: str
     lengths: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
-    seeds: tuple[int, ...] = (0, 1, 2)
     batches: PositiveInt = 8
-    processes: PositiveInt = 2
 
 
 @dataclass(frozen=True)
@@ -129,7 +120,4 @@ def _figure(rows: Rows, lengths: tuple[int, ...]) -> Any:
 
 
 if __name__ == "__main__":
-    from studies.gradient_by_length import gradient_by_length_study as study
-    from studies.harness import main
-
-    main("gradient_by_length", study)
+    main("gradient_by_length")

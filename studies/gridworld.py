@@ -81,11 +81,6 @@ class GridWorld:
         """The matrix p(s' | s, a): one 1 in each row, since the grid is deterministic."""
         return np.eye(self.states)[self.next_state]
 
-    def step(self, states: Int[Integers, "*B"], actions: Int[Integers, "*B"]) -> Int[Integers, "*B"]:
-        """Return the next states of any number of agents at once."""
-        found: Integers = self.next_state[states, actions]
-        return found
-
     def uniform_policy(self) -> Float[Reals, "S A"]:
         """Return the same probability for every action in every state."""
         return np.full((self.states, self.actions), 1 / self.actions)
@@ -113,26 +108,6 @@ class GridWorld:
         resolvent = np.linalg.inv(np.eye(self.states) - discount * chain)
         occupancy: Reals = (1 - discount) * P @ resolvent
         return occupancy
-
-    def rollouts(self, policy: Float[Reals, "S A"], episodes: int, length: int, *, seed: int) -> Rollouts:
-        """Roll out a policy in E episodes of T transitions, from starts uniform over the cells.
-
-        Args:
-            policy: pi(a | s).
-            episodes: E.
-            length: T.
-            seed: Random seed of starts and actions.
-        """
-        rng = np.random.default_rng(seed)
-        cumulative = policy.cumsum(axis=1)[:, :-1]
-        states = np.empty((episodes, length + 1), np.int16)
-        actions = np.empty((episodes, length), np.int16)
-        states[:, 0] = rng.integers(self.states, size=episodes)
-        for t in range(length):
-            now = states[:, t]
-            actions[:, t] = (rng.random(episodes)[:, None] >= cumulative[now]).sum(axis=1)
-            states[:, t + 1] = self.next_state[now, actions[:, t]]
-        return Rollouts(states, actions)
 
     def uniform_transitions(self, count: int, *, seed: int, episode_length: int | None = 100) -> Rollouts:
         """Record `count` transitions of the uniform policy, cut into episodes or as one trajectory.

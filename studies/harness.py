@@ -14,10 +14,11 @@ import sys
 import time
 import tomllib
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from functools import cache, partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -49,6 +50,39 @@ ALLOWED = re.compile(r"[A-Za-z0-9_./-]+")
 def file_name(*parts: str | int) -> str:
     """Join the parts of a trial's name to a file's name."""
     return "-".join(str(part).replace("/", "-").replace(" ", "_") for part in parts)
+
+
+def check_names(groups: Iterable[Iterable[Sequence[str]]]) -> None:
+    """Refuse names with other characters than `ALLOWED`, and parts of one group that would share a file.
+
+    Raises:
+        ValueError: Naming the first.
+    """
+    for group in groups:
+        taken: dict[str, Sequence[str]] = {}
+        for parts in group:
+            for name in parts:
+                if not ALLOWED.fullmatch(name):
+                    raise ValueError(f"names may hold letters, digits and -_./ only, not {name!r}")
+            other = taken.setdefault(file_name(*parts), parts)
+            if other is not parts:
+                pair = f"{' on '.join(other)} and {' on '.join(parts)}"
+                raise ValueError(f"names that differ as files: {pair} would both be {file_name(*parts)}")
+
+
+def refuse_keys(tree: Mapping[str, Any], keys: Mapping[str, str], where: str) -> None:
+    """Refuse keys, dotted or nested, that a study fills in itself.
+
+    Raises:
+        ValueError: Naming the key, with the reason.
+    """
+    for dotted, why in keys.items():
+        node: Any = tree
+        section, _, last = dotted.rpartition(".")
+        if section:
+            node = tree.get(section)
+        if dotted in tree or (isinstance(node, Mapping) and last in node):
+            raise ValueError(f"{where} cannot say {dotted}: {why}")
 
 
 @dataclass(frozen=True)
@@ -251,31 +285,39 @@ def load_preset(study: str, kind: type[Config], name: str, overrides: Mapping[st
     return validate(kind, override(tree(name), overrides or {}), f"preset {name}")
 
 
-def main(study: str, run: Callable[[Any, Path], object], arguments: Sequence[str] | None = None) -> None:
+def study_of(name: str) -> Callable[[Any, Path], Tree]:
+    """Return the function NAME_study of `studies/NAME.py` or `studies/NAME/run.py`."""
+    package = (Path(__file__).parent / name).is_dir()
+    found: Callable[[Any, Path], Tree] = getattr(
+        import_module(f"studies.{name}.run" if package else f"studies.{name}"), f"{name}_study"
+    )
+    return found
+
+
+def main(name: str, arguments: Sequence[str] | None = None) -> None:
     """Run a study from the command line: `--preset NAME --out FOLDER --KEY=VALUE ...`.
 
     Args:
-        study: Name of the module in `studies`, and of its presets.
-        run: The study; its first argument's annotation is the kind of configuration.
+        name: Name of the study. The annotation of its first argument is the kind of its presets.
         arguments: Words of the command line; the process's own by default.
 
     Raises:
         SystemExit: With code 2 after bad input.
     """
-    arguments = sys.argv[1:] if arguments is None else arguments
-    parser = argparse.ArgumentParser(prog=f"python -m studies.{study}", description=run.__doc__, allow_abbrev=False)
+    run, arguments = study_of(name), sys.argv[1:] if arguments is None else arguments
+    parser = argparse.ArgumentParser(prog=f"python -m studies.{name}", description=run.__doc__, allow_abbrev=False)
     parser.add_argument("--preset", default="cpu", help="the name of a preset")
     parser.add_argument("--out", type=Path, required=True, help="folder of the results; an interrupted run continues")
     parser.add_argument("--keep", metavar="NAME", help="also write studies/results/NAME.parquet, which the tables read")
     known, rest = parser.parse_known_args(arguments)
     try:
-        run(load_preset(study, get_type_hints(run)["config"], known.preset, _overrides(rest)), known.out)
+        run(load_preset(name, get_type_hints(run)["config"], known.preset, _overrides(rest)), known.out)
     except BadInputError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
     if known.keep:
         rows, about = read_rows(known.out / "results.parquet")
-        command = f"python -m studies.{study} {' '.join(arguments)}"
+        command = f"python -m studies.{name} {' '.join(arguments)}"
         write_rows(RESULTS / f"{known.keep}.parquet", rows, {"command": command, **about})
     print(f"Wrote {known.out}")
 
@@ -348,10 +390,17 @@ def _as_array(aggregate: Any, *matrices: Any) -> NDArray[np.float64]:
 
 
 @cache
-def load(name: str) -> Any:
-    """Return a kept result: the rows of NAME.parquet and what it says about them, or the content of NAME.json."""
+def kept(name: str, summarise: Callable[[Rows, Tree], Tree] | None = None) -> Tree:
+    """Return a kept result: what NAME.parquet says of its rows, with their summary or, without one, the `rows`.
+
+    Results whose trials were not kept are the summary itself, in NAME.json.
+    """
     path = RESULTS / f"{name}.parquet"
-    return read_rows(path) if path.exists() else json.loads(path.with_suffix(".json").read_text())
+    if not path.exists():
+        found: Tree = json.loads(path.with_suffix(".json").read_text())
+        return found
+    rows, about = read_rows(path)
+    return {**about, **(summarise(rows, about) if summarise else {"rows": rows})}
 
 
 def over_seeds(values: Sequence[float], *, share: bool = False) -> Tree:

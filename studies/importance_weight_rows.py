@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 
 from counterpoint.config import FrozenConfig
-from studies.harness import Study, Tree, Trial
+from studies.harness import Study, Tree, Trial, main
 
 Array = NDArray[np.float64]
 
@@ -92,7 +92,4 @@ def exact_iteration(moves: Array, discount: float, row_sum: float, *, tolerance:
 
 
 if __name__ == "__main__":
-    from studies.harness import main
-    from studies.importance_weight_rows import importance_weight_rows_study as study
-
-    main("importance_weight_rows", study)
+    main("importance_weight_rows")

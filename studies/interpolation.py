@@ -38,7 +38,7 @@ from counterpoint.envs.goal.env import EnvConfig, make_goal_env
 from counterpoint.envs.goal.mazes import Cell, MazeGrid
 from counterpoint.errors import BadInputError, require
 from counterpoint.training.train import train
-from studies.harness import Study, Tree, Trial
+from studies.harness import Study, Tree, Trial, main
 from studies.plots import INK, PALE, panels, save
 
 Reals = NDArray[np.floating[Any]]
@@ -254,12 +254,7 @@ def non_parametric(
 ) -> Int[NDArray[np.int64], " K"]:
     """Return indices of the validation states whose softmax features are nearest to interpolated ones.
 
-    Args:
-        start: phi(s0, no-op, g), of unit length, as all are.
-        goal: phi of the state at the goal.
-        states: phi of V validation states.
-        anchors: phi of S random states.
-        alphas: From 0 (start) to 1 (goal).
+    Takes the arguments of `parametric`, and phi of S random states as `anchors`.
     """
     features = _softmax(states @ anchors.T)
     ends = _softmax(np.stack([start, goal]) @ anchors.T)
@@ -367,7 +362,4 @@ def _walls(panel: Any, maze: MazeGrid) -> None:
 
 
 if __name__ == "__main__":
-    from studies.harness import main
-    from studies.interpolation import interpolation_study as run_study
-
-    main("interpolation", run_study)
+    main("interpolation")

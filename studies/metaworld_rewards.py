@@ -28,8 +28,7 @@ from counterpoint.rewards import RewardForm
 from counterpoint.training.clips import ClipsRecipe, DataConfig, prepared_clips
 from counterpoint.training.recipe import load_recipe
 from counterpoint.training.train import train
-from studies.harness import Rows, Study, Tree, Trial, file_name, over_seeds
-from studies.metaworld_paraphrases import PARAPHRASES
+from studies.harness import Rows, Study, Tree, Trial, file_name, main, over_seeds
 
 RECIPE = "decisionnce_t-demo"
 
@@ -54,12 +53,30 @@ class MetaWorldRewardsConfig(FrozenConfig):
     Attributes:
         data: The data set, with the splits `train`, `val` and `test`.
         rows: The objectives by name.
+        paraphrases: Task -> instructions that no training has.
         seeds: Random seeds of weights and order.
         processes: Trials at a time.
     """
 
     data: str
     rows: dict[str, Row]
+    paraphrases: dict[str, tuple[str, ...]]
+    seeds: tuple[int, ...] = (0, 1, 2)
+    processes: PositiveInt = 2
+
+
+class RunsConfig(FrozenConfig):
+    """Encoders that this study trained, for other studies to measure.
+
+    Attributes:
+        data: The data set.
+        runs: The folder `runs` of this study.
+        seeds: Seeds of the runs.
+        processes: Trials at a time.
+    """
+
+    data: str
+    runs: str
     seeds: tuple[int, ...] = (0, 1, 2)
     processes: PositiveInt = 2
 
@@ -77,7 +94,7 @@ def metaworld_rewards_study(config: MetaWorldRewardsConfig, out: Path) -> Tree:
         study.run(trials, config.processes)
     data = {split: open_dataset(config.data, split=split).fingerprint for split in ("train", "val", "test")}
     facts = {"recipe": demo_recipe().model_dump(mode="json"), "data": data}
-    return study.finish("metaworld_rewards", {"rows": summary(study.rows())}, facts=facts)
+    return study.finish("metaworld_rewards", summary(study.rows()), facts=facts)
 
 
 def run_name(row: str, seed: int) -> str:
@@ -91,7 +108,7 @@ def measure(config: MetaWorldRewardsConfig, out: Path, name: str, seed: int) -> 
     encoder = _trained(config, out, name, seed)
     trained = objective_class(row.objective["name"], ClipObjective).reward_form if row.objective else "transition"
     form: RewardForm = "transition" if trained == "transition" else "potential"
-    paraphrases = {INSTRUCTIONS[task]: PARAPHRASES[task] for task in PARAPHRASES}
+    paraphrases = {INSTRUCTIONS[task]: others for task, others in config.paraphrases.items()}
     found: Tree = {}
     for split in ("val", "test"):
         store = split_store(Path(config.data), split)
@@ -142,8 +159,8 @@ def goal_image_voc(encoder: DualEncoder, store: EpisodeStore) -> float:
     return float(np.mean(values))
 
 
-def summary(rows: Rows) -> Tree:
-    """Return row -> split -> number -> its mean over seeds with a t interval."""
+def summary(rows: Rows, _: Tree | None = None) -> Tree:
+    """Return `rows`: row -> split -> number -> its mean over seeds with a t interval."""
     found: Tree = {}
     for name in dict.fromkeys(row["row"] for row in rows):
         runs = sorted((row for row in rows if row["row"] == name), key=lambda run: run["seed"])
@@ -154,11 +171,8 @@ def summary(rows: Rows) -> Tree:
             }
             for split in ("val", "test")
         }
-    return found
+    return {"rows": found}
 
 
 if __name__ == "__main__":
-    from studies.harness import main
-    from studies.metaworld_rewards import metaworld_rewards_study as study
-
-    main("metaworld_rewards", study)
+    main("metaworld_rewards")

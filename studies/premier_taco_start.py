@@ -28,7 +28,7 @@ from counterpoint.training.learner import OptimizerConfig
 from counterpoint.training.recipe import TrainConfig, recipe_of
 from counterpoint.training.train import train as run_training
 from counterpoint.training.transitions import TransitionsRecipe, build_step_objective
-from studies.harness import Study, Tree, Trial, file_name
+from studies.harness import Study, Tree, Trial, file_name, main
 
 COMMON_SEED, COMMON_BATCHES = 1_000_003, 32
 """Seed and batches of the sample that every setting is scored on."""
@@ -130,7 +130,4 @@ def common_score(folder: Path, recipe: TransitionsRecipe, store: EpisodeStore) -
 
 
 if __name__ == "__main__":
-    from studies.harness import main
-    from studies.premier_taco_start import premier_taco_start_study as study
-
-    main("premier_taco_start", study)
+    main("premier_taco_start")

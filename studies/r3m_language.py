@@ -13,34 +13,20 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from pydantic import PositiveInt
 from safetensors.torch import load_file
 
-from counterpoint.config import FrozenConfig
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.evaluation.embedded import embed_store
 from counterpoint.evaluation.metrics import matched, value_order_correlation
 from counterpoint.objectives.r3m import LanguageReward
-from studies.harness import Rows, Study, Tree, Trial, over_seeds
-from studies.metaworld_rewards import run_name, split_store
+from studies.harness import Rows, Study, Tree, Trial, main, over_seeds
+from studies.metaworld_rewards import RunsConfig, run_name, split_store
 
 NUMBERS = ("voc", "voc_wrong_instruction", "accuracy")
 
 
-class R3MLanguageConfig(FrozenConfig):
-    """Runs of R3M that are scored.
-
-    Attributes:
-        data: The data set of the study `metaworld_rewards`.
-        runs: Its folder `runs`.
-        seeds: Seeds of the runs.
-        processes: Trials at a time.
-    """
-
-    data: str
-    runs: str
-    seeds: tuple[int, ...] = (0, 1, 2)
-    processes: PositiveInt = 2
+class R3MLanguageConfig(RunsConfig):
+    """Runs of R3M that are scored."""
 
 
 def r3m_language_study(config: R3MLanguageConfig, out: Path) -> Tree:
@@ -50,7 +36,7 @@ def r3m_language_study(config: R3MLanguageConfig, out: Path) -> Tree:
     return study.finish("r3m_language", summary(study.rows()))
 
 
-def summary(rows: Rows) -> Tree:
+def summary(rows: Rows, _: Tree | None = None) -> Tree:
     """Return each number's mean over seeds with a t interval."""
     return {key: over_seeds([row[key] for row in rows]) for key in NUMBERS}
 
@@ -78,7 +64,4 @@ def score(config: R3MLanguageConfig, seed: int) -> Tree:
 
 
 if __name__ == "__main__":
-    from studies.harness import main
-    from studies.r3m_language import r3m_language_study as study
-
-    main("r3m_language", study)
+    main("r3m_language")

@@ -17,7 +17,6 @@ import torch
 from accelerate import Accelerator
 from pydantic import PositiveInt
 
-from counterpoint.config import FrozenConfig
 from counterpoint.data.cache import cached
 from counterpoint.data.formats import open_dataset
 from counterpoint.data.sampler import Sampler
@@ -27,8 +26,8 @@ from counterpoint.evaluation.embedded import EmbeddedVideos, embed_store
 from counterpoint.evaluation.reward_eval import evaluate_embedded
 from counterpoint.training.clips import build_objective
 from counterpoint.training.learner import ObjectiveLearner
-from studies.harness import Rows, Study, Tree, Trial, over_seeds
-from studies.metaworld_rewards import demo_recipe, run_name
+from studies.harness import Rows, Study, Tree, Trial, main, over_seeds
+from studies.metaworld_rewards import RunsConfig, demo_recipe, run_name
 
 RANDOM, ZERO_SHOT = "random encoder", "{} trained on Meta-World, zero-shot"
 LEFT_OUT = "decisionnce_t trained on the other 17 rollouts"
@@ -39,22 +38,14 @@ SHOWN = (
 )  # fmt: skip
 
 
-class RealRobotConfig(FrozenConfig):
-    """Encoders that are tested on real rollouts.
+class RealRobotConfig(RunsConfig):
+    """Encoders that are tested on real rollouts, the `data`.
 
     Attributes:
-        data: The rollouts.
-        runs: The folder `runs` of the study `metaworld_rewards`.
-        seeds: Random seeds.
         steps: Gradient steps on 17 rollouts: at 120, about 225 passes of 32 clips a step; fixed beforehand.
-        processes: Trials at a time.
     """
 
-    data: str
-    runs: str
-    seeds: tuple[int, ...] = (0, 1, 2)
     steps: PositiveInt = 120
-    processes: PositiveInt = 2
 
 
 def real_robot_study(config: RealRobotConfig, out: Path) -> Tree:
@@ -73,16 +64,16 @@ def real_robot_study(config: RealRobotConfig, out: Path) -> Tree:
     study.run(trials, config.processes)
     chance = 1 / len({info.instruction for info in store.episodes})
     facts = {"data": store.fingerprint, "rollouts": len(store.episodes), "chance": chance}
-    return study.finish("real_robot", {"rows": summary(study.rows())}, facts=facts)
+    return study.finish("real_robot", summary(study.rows()), facts=facts)
 
 
-def summary(rows: Rows) -> Tree:
-    """Return row -> number -> its mean over seeds with a t interval."""
-    order = (RANDOM, ZERO_SHOT.format("decisionnce_t"), ZERO_SHOT.format("decisionnce_p"), LEFT_OUT)
-    found = {name: [row for row in rows if row["row"] == name] for name in order}
-    return {
-        name: {key: over_seeds([run[key] for run in runs]) for key in SHOWN} for name, runs in found.items() if runs
-    }
+def summary(rows: Rows, _: Tree | None = None) -> Tree:
+    """Return `rows`: row -> number -> its mean over seeds with a t interval."""
+    found: Tree = {}
+    for name in (RANDOM, ZERO_SHOT.format("decisionnce_t"), ZERO_SHOT.format("decisionnce_p"), LEFT_OUT):
+        if runs := [row for row in rows if row["row"] == name]:
+            found[name] = {key: over_seeds([run[key] for run in runs]) for key in SHOWN}
+    return {"rows": found}
 
 
 def _rollouts(config: RealRobotConfig) -> EpisodeStore:
@@ -130,7 +121,4 @@ def _fit(store: EpisodeStore, seed: int, steps: int) -> DualEncoder:
 
 
 if __name__ == "__main__":
-    from studies.harness import main
-    from studies.real_robot import real_robot_study as study
-
-    main("real_robot", study)
+    main("real_robot")

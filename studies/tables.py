@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from studies import r3m_language as r3m_study
 from studies import real_robot as real_robot_study
 from studies.fewshot import tables as fewshot_tables
 from studies.fewshot.summary import result as fewshot_result
-from studies.harness import estimate, load, markdown, number, seeds
+from studies.harness import estimate, kept, markdown, number, seeds
 from studies.icon import table as icon_table
 from studies.icon.summary import summarise as summarise_icon
 from studies.occupancy.tables import TABLES as OCCUPANCY
@@ -39,15 +39,9 @@ SHARES = ("accuracy", "ordering", "triples")
 """Beginnings of the metrics that are shares."""
 
 
-@cache
-def metaworld() -> Tree:
-    """Return row -> split -> number."""
-    return metaworld_rewards.summary(load("metaworld_rewards")[0])
-
-
 def rewards(rows: Sequence[str], columns: Mapping[str, str]) -> str:
     """Rows of the Meta-World study on test episodes; `{form}` is the row's own segment score."""
-    table = metaworld()
+    table = kept("metaworld_rewards", metaworld_rewards.summary)["rows"]
     lines: Rows = []
     for name in rows:
         test, wordless = table[name]["test"], name in ("vip", "tcn", "r3m")
@@ -101,7 +95,7 @@ REAL_ROBOT = {
 
 def sign_study() -> str:
     """VOC of every seed: the mean of a sign says nothing."""
-    table, rows = metaworld(), []
+    table, rows = kept("metaworld_rewards", metaworld_rewards.summary)["rows"], []
     for name in ("vlo from scratch", "directed vlo from scratch"):
         test = table[name]["test"]
         cells = [estimate(test[key], share=True) for key in ("ordering", "accuracy_whole_video.potential")]
@@ -113,14 +107,14 @@ def real_robot() -> str:
     """Encoders on a WidowX arm."""
     rows = [
         [name, *(estimate(row.get(key), share=key.startswith(SHARES)) for key in REAL_ROBOT.values())]
-        for name, row in real_robot_study.summary(load("real_robot")[0]).items()
+        for name, row in kept("real_robot", real_robot_study.summary)["rows"].items()
     ]
     return markdown(["encoder", *REAL_ROBOT], rows)
 
 
 def r3m_language() -> str:
     """R3M under its own language reward."""
-    found = r3m_study.summary(load("r3m_language")[0])
+    found = kept("r3m_language", r3m_study.summary)
     names = {"voc": "VOC", "voc_wrong_instruction": "VOC, wrong instruction", "accuracy": "accuracy at the last frame"}
     return markdown(
         ["R3M's language reward", *names.values()],
@@ -129,12 +123,6 @@ def r3m_language() -> str:
 
 
 # Goal-reaching agents
-
-
-@cache
-def agents(name: str) -> Tree:
-    """Return row -> number."""
-    return goal_reaching_study.summary(load(f"goal_reaching_{name}")[0])
 
 
 def each_seed(found: Tree, *, share: bool) -> str:
@@ -147,7 +135,7 @@ def each_seed(found: Tree, *, share: bool) -> str:
 def goal_reaching(name: str) -> str:
     """Agents in one environment."""
     rows = []
-    for row, found in agents(name).items():
+    for row, found in kept(f"goal_reaching_{name}", goal_reaching_study.summary)["rows"].items():
         minutes = sum(run["seconds"] for run in found["runs"]) / len(found["runs"]) / 60
         cells = [
             each_seed(found[key], share=key != "closest_distance")
@@ -160,7 +148,7 @@ def goal_reaching(name: str) -> str:
 def when_reached(name: str, share: float = 0.9) -> str:
     """Environment steps after which each seed first reached a share of its goals."""
     rows = []
-    for row, found in agents(name).items():
+    for row, found in kept(f"goal_reaching_{name}", goal_reaching_study.summary)["rows"].items():
         steps = [[point["step"] for point in run["curve"] if point["success"] >= share] for run in found["runs"]]
         rows.append([row, ", ".join(f"{one[0]:,}" if one else "never" for one in steps)])
     return markdown(["agent", f"steps to success {share}, each seed"], rows)
@@ -168,7 +156,7 @@ def when_reached(name: str, share: float = 0.9) -> str:
 
 def while_training(name: str) -> str:
     """Success at every evaluation: mean over seeds, and each seed."""
-    found = agents(name)
+    found = kept(f"goal_reaching_{name}", goal_reaching_study.summary)["rows"]
     steps = [point["step"] for point in next(iter(found.values()))["runs"][0]["curve"]]
     rows = []
     for row, cells in found.items():
@@ -197,7 +185,7 @@ def antmaze() -> str:
 def interpolation() -> str:
     """The order of interpolants along the way."""
     rows = []
-    for one in load("interpolation")[0]:
+    for one in kept("interpolation")["rows"]:
         encoder = one["encoder"]
         for method, found in one["methods"].items():
             if method == "straight_line" and encoder != "trained":
@@ -210,17 +198,10 @@ def interpolation() -> str:
 # Few-shot policies
 
 
-@cache
-def fewshot() -> Tree:
-    """Return the result of the preset `cpu`."""
-    rows, about = load("fewshot_cpu")
-    return {**about, **fewshot_result(rows, about)}
-
-
 def premier_taco_start() -> str:
     """Settings under which the window loss starts; accuracies are of one sample for all."""
     rows = []
-    for about in load("premier_taco_start")[0]:
+    for about in kept("premier_taco_start")["rows"]:
         name, last, common = about["setting"], about["validation"][-1], about["common"]
         accuracies = [number(common[key]) for key in ("window_accuracy", "categorical_accuracy")]
         rows.append([name, number(last["loss"], 3), number(last["chance_gap"], 3), *accuracies])
@@ -231,19 +212,12 @@ def dmc_experts() -> str:
     """Returns of the planners with the true dynamics."""
     rows = [
         [about["task"], f"{about['expert_return']:.0f}", f"{about['random_return']:.0f}", f"{about['n']}"]
-        for about in load("dmc_experts")[0]
+        for about in kept("dmc_experts")["rows"]
     ]
     return markdown(["task", "expert return", "random return", "episodes"], rows)
 
 
 # Diffusion policies and ICon
-
-
-@cache
-def icon(name: str) -> Tree:
-    """Return the result of a preset."""
-    rows, about = load(f"icon_{name}")
-    return {**about, **summarise_icon(rows, about)}
 
 
 def robosuite_experts() -> str:
@@ -253,7 +227,7 @@ def robosuite_experts() -> str:
             cell["task"], estimate(cell["success"]), f"{cell['success']['n']}", number(cell.get("steps_median"), 0),
             str(cell.get("steps_most", "")),
         ]
-        for cell in load("robosuite_experts")[0]
+        for cell in kept("robosuite_experts")["rows"]
     ]  # fmt: skip
     return markdown(["task and robot", "solved", "episodes", "steps, median", "steps, most"], rows)
 
@@ -273,18 +247,18 @@ TABLES: dict[str, Callable[[], str]] = {
     "sensitivity": partial(goal_reaching, "sensitivity"),
     "antmaze": antmaze,
     "interpolation": interpolation,
-    "fewshot best": lambda: fewshot_tables.scores(fewshot(), "best3"),
-    "fewshot last": lambda: fewshot_tables.scores(fewshot(), "last"),
-    "fewshot lead": lambda: fewshot_tables.lead(fewshot()),
-    "fewshot pretraining": lambda: fewshot_tables.pretraining(fewshot()),
+    "fewshot best": lambda: fewshot_tables.scores(kept("fewshot_cpu", fewshot_result), "best3"),
+    "fewshot last": lambda: fewshot_tables.scores(kept("fewshot_cpu", fewshot_result), "last"),
+    "fewshot lead": lambda: fewshot_tables.lead(kept("fewshot_cpu", fewshot_result)),
+    "fewshot pretraining": lambda: fewshot_tables.pretraining(kept("fewshot_cpu", fewshot_result)),
     "premier taco start": premier_taco_start,
     "dmc experts": dmc_experts,
-    "icon success": lambda: icon_table.success(icon("cpu")),
-    "icon attention": lambda: icon_table.attention(icon("cpu")),
-    "icon separability": lambda: icon_table.separability(icon("cpu")),
-    "icon stability": lambda: icon_table.stability(icon("cpu")),
-    "icon ablation": lambda: icon_table.overview(icon("ablation_cpu")),
-    "icon methods": lambda: icon_table.overview(icon("methods_cpu")),
+    "icon success": lambda: icon_table.success(kept("icon_cpu", summarise_icon)),
+    "icon attention": lambda: icon_table.attention(kept("icon_cpu", summarise_icon)),
+    "icon separability": lambda: icon_table.separability(kept("icon_cpu", summarise_icon)),
+    "icon stability": lambda: icon_table.stability(kept("icon_cpu", summarise_icon)),
+    "icon ablation": lambda: icon_table.overview(kept("icon_ablation_cpu", summarise_icon)),
+    "icon methods": lambda: icon_table.overview(kept("icon_methods_cpu", summarise_icon)),
     "robosuite experts": robosuite_experts,
     **OCCUPANCY,
     **STITCHING,

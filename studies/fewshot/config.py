@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field, PositiveInt, model_validator
@@ -11,10 +10,13 @@ from counterpoint.config import FrozenConfig
 from counterpoint.encoders.observation import ObservationConfig
 from counterpoint.training.learner import OptimizerConfig
 from counterpoint.training.recipe import TrainConfig
-from studies.harness import ALLOWED, file_name
+from studies.harness import ALLOWED, check_names, refuse_keys
 
 STEPS = {"metaworld": 200, "dmc": 500}
 """Suite -> control steps (dm_control: actions) of an episode in the paper's data (Appendix C)."""
+
+SET_ELSEWHERE = {"cloning.freeze": "a row says it, by frozen", "seed": "seeds counts them"}
+"""Settings of cloning that the study fills in itself."""
 
 
 class FewshotData(FrozenConfig):
@@ -141,17 +143,8 @@ class Row(FrozenConfig):
             raise ValueError(
                 f"encoder and initialize_from of {self.name} belong to its pretraining, {self.pretraining}"
             )
-        _refuse_set_elsewhere(self.clone)
+        refuse_keys(self.clone, SET_ELSEWHERE, "clone")
         return self
-
-
-def _refuse_set_elsewhere(clone: Mapping[str, Any]) -> None:
-    """Refuse settings of cloning that the study fills in itself."""
-    section = clone.get("cloning")
-    if "cloning.freeze" in clone or (isinstance(section, Mapping) and "freeze" in section):
-        raise ValueError("clone cannot say cloning.freeze: a row says it, by frozen")
-    if "seed" in clone:
-        raise ValueError("clone cannot say a seed: seeds counts them")
 
 
 class Evaluations(FrozenConfig):
@@ -223,23 +216,9 @@ class FewshotConfig(FrozenConfig):
         for camera in (self.data.camera, self.data.seen_camera):
             if self.encoder.cameras != (len(camera) if isinstance(camera, tuple) else 1):
                 raise ValueError(f"camera must name encoder.cameras = {self.encoder.cameras} of them")
-        for name in (*names, *self.pretrainings):
-            if not ALLOWED.fullmatch(name):
-                raise ValueError(f"names may hold letters, digits and -_./ only, not {name!r}")
-        _refuse_set_elsewhere(self.clone)
-        return self
-
-    @model_validator(mode="after")
-    def _files_apart(self) -> FewshotConfig:
-        """Refuse names that would share a file."""
-        parts = [(row.name, task) for row in self.rows for task in self.data.unseen_tasks]
-        for group in (parts, [(name,) for name in self.pretrainings]):
-            taken: dict[str, tuple[str, ...]] = {}
-            for part in group:
-                other = taken.setdefault(file_name(*part), part)
-                if other is not part:
-                    pair = f"{' on '.join(other)} and {' on '.join(part)}"
-                    raise ValueError(f"names that differ as files: {pair} would both be {file_name(*part)}")
+        tasks = [task for task in self.data.unseen_tasks if ALLOWED.fullmatch(task)]  # the suite's check names others
+        check_names([[(name, task) for name in names for task in tasks], [(name,) for name in self.pretrainings]])
+        refuse_keys(self.clone, SET_ELSEWHERE, "clone")
         return self
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from counterpoint.data.cache import cached
 from counterpoint.data.formats import open_dataset, split_names
 from counterpoint.data.store import Cameras, EpisodeStore, SubsetStore, camera_names, join_domains
 from counterpoint.envs.base import choose_cameras
+from counterpoint.envs.collect import collected_about
 from counterpoint.envs.make import make_env
 from counterpoint.errors import require
 from studies.fewshot.check import cameras_of
@@ -88,12 +88,8 @@ def evaluation_seeds(config: FewshotConfig, task: str, taken: Sequence[int], num
 
 def demonstration_seeds(config: FewshotConfig, out: Path, task: str) -> list[int]:
     """Return seeds of the recorded demonstrations; none for a data set that does not give them."""
-    folder = _demonstrations_folder(config.data, out, task)
-    try:
-        info = json.loads((folder / "meta" / "info.json").read_text())
-        return [int(seed) for seed in info["counterpoint"]["episodes"]["seed"]]
-    except (OSError, KeyError, ValueError):
-        return []
+    about = collected_about(_demonstrations_folder(config.data, out, task)) or {}
+    return [int(seed) for seed in about.get("episodes", {}).get("seed", [])]
 
 
 def expert_returns(config: FewshotConfig, out: Path) -> dict[str, float]:

@@ -49,10 +49,11 @@ def result(rows: Rows, about: Tree) -> Tree:
         batch = config["pretrainings"][run["pretraining"]]["train"].get("batch_size", config["train"]["batch_size"])
         pretraining[f"{run['pretraining']}-{run['seed']}"] = about_pretraining(run, batch)
     kept: Tree = {key: about[key] for key in ("aggregate", "improvement") if key in about}
+    summary = summarise(curves, expert)
     return {
         "score": "success rate" if expert is None else "return / expert return",
-        **summarise(curves, expert),
-        **(kept or bootstrapped(curves, config["reference"], expert, reps=config["resamples"])),
+        **summary,
+        **(kept or bootstrapped(summary["table"], config["reference"], reps=config["resamples"])),
         "pretraining": pretraining,
     }
 
@@ -71,11 +72,6 @@ def about_pretraining(run: Tree, batch: int) -> Tree:
     return about
 
 
-def best_three(values: Sequence[float]) -> float:
-    """Return the mean of the three greatest, or of all where there are fewer."""
-    return float(np.mean(sorted(values)[-3:]))
-
-
 def score_titles(curves: Mapping[str, Mapping[str, Sequence[Sequence[Any]]]]) -> dict[str, str]:
     """Return kind of score -> its title, with the number of evaluations that the best were chosen among."""
     counts = {len(run) for tasks in curves.values() for runs in tasks.values() for run in runs}
@@ -85,24 +81,12 @@ def score_titles(curves: Mapping[str, Mapping[str, Sequence[Sequence[Any]]]]) ->
     return {"best3": f"{best} of {among} evaluation{'s' * (most > 1)}", "last": "last evaluation"}
 
 
-def scores(
-    curves: Curves, expert: Mapping[str, float] | None = None
-) -> dict[str, dict[str, Float[NDArray[np.float64], "seeds tasks"]]]:
-    """Return kind of score -> row -> one score a seed and task.
-
-    Args:
-        curves: The evaluations.
-        expert: Task -> the expert's mean return, where scores are shares of it; success is counted without.
-    """
-    found: dict[str, dict[str, Any]] = {kind: {} for kind in SCORES}
-    for row, tasks in curves.items():
-        means = [
-            [[_score(evaluation, task, expert).mean() for evaluation in run] for run in runs]
-            for task, runs in tasks.items()
-        ]  # [tasks][seeds][evaluations]
-        found["best3"][row] = np.array([[best_three(run) for run in task] for task in means]).T
-        found["last"][row] = np.array([[run[-1] for run in task] for task in means]).T
-    return found
+def scores(table: Tree) -> dict[str, dict[str, Float[NDArray[np.float64], "seeds tasks"]]]:
+    """Return kind of score -> row -> one score a seed and task, from the `table` of `summarise`."""
+    return {
+        kind: {row: np.array([cell[kind]["by_seed"] for cell in cells.values()]).T for row, cells in table.items()}
+        for kind in SCORES
+    }
 
 
 def single(
@@ -139,7 +123,7 @@ def summarise(curves: Curves, expert: Mapping[str, float] | None = None) -> Tree
 
     Args:
         curves: The evaluations.
-        expert: See `scores`.
+        expert: Task -> the expert's mean return, where scores are shares of it; success is counted without.
     """
     table = {row: {task: single(runs, task, expert) for task, runs in tasks.items()} for row, tasks in curves.items()}
     means = {
@@ -152,18 +136,9 @@ def summarise(curves: Curves, expert: Mapping[str, float] | None = None) -> Tree
     return {"table": table, "curves": means}
 
 
-def bootstrapped(
-    curves: Curves, reference: str, expert: Mapping[str, float] | None = None, *, reps: int = 2000
-) -> Tree:
-    """Return, by kind of score, `aggregate` by row and `improvement` of the reference over each other row.
-
-    Args:
-        curves: The evaluations.
-        reference: The row that others are compared with.
-        expert: See `scores`.
-        reps: Resamples of each bootstrap.
-    """
-    found = scores(curves, expert)
+def bootstrapped(table: Tree, reference: str, *, reps: int = 2000) -> Tree:
+    """Return, by kind of score, `aggregate` by row and `improvement` of the reference over each other row."""
+    found = scores(table)
     return {
         "aggregate": {kind: aggregates(found[kind], reps=reps) for kind in SCORES},
         "improvement": {kind: improvements(found[kind], reference, reps=reps) for kind in SCORES},

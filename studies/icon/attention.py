@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,29 +29,13 @@ from counterpoint.errors import BadInputError, import_extra, require
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class AttentionShare:
-    """The robot's share of each image's attention; nan for an image of which no token, or every token, is the robot's.
+def attention_share(
+    attention: Float[Array, "n P"], robot: Bool[NDArray[np.bool_], "n P"]
+) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+    """Return the share of the attention on patch tokens that the robot's get, and the robot's share of the tokens.
 
-    Attributes:
-        share: Share of the attention that the robot's tokens get.
-        area: Share of the tokens that are the robot's.
-    """
-
-    share: Float[Array, " n"]
-    area: Float[Array, " n"]
-
-    @property
-    def ratio(self) -> Float[Array, " n"]:
-        """The robot's attention divided by its area; 1 for attention spread evenly."""
-        found: Array = self.share / self.area
-        return found
-
-
-def attention_share(attention: Float[Array, "n P"], robot: Bool[NDArray[np.bool_], "n P"]) -> AttentionShare:
-    """Return the attention on the robot's tokens, as a share of the attention on all patch tokens.
-
-    Attention to the class token and to registers is left out.
+    Attention to the class token and to registers is left out. Both are nan for an image of which no token, or every
+    token, is the robot's.
 
     Args:
         attention: Attention of each image's class token on its patch tokens, mean over heads, not negative.
@@ -70,8 +53,7 @@ def attention_share(attention: Float[Array, "n P"], robot: Bool[NDArray[np.bool_
     require(ok, "attention", found, "weights of a softmax", "check that the encoder's weights are finite")
     area = robot.mean(1)
     area[(area == 0) | (area == 1)] = np.nan
-    share = (attention * robot).sum(1) / total
-    return AttentionShare(np.where(np.isnan(area), np.nan, share), area)
+    return np.where(np.isnan(area), np.nan, (attention * robot).sum(1) / total), area
 
 
 def episode_means(values: Float[Array, " n"], episodes: Sequence[int] | NDArray[np.int64]) -> Float[Array, " episodes"]:
@@ -96,28 +78,6 @@ Masks = Bool[NDArray[np.bool_], "n P"]
 
 MOST_TOKENS = 4000
 """Number of tokens that a probe is fitted on, sampled at random, half of them the robot's where there are enough."""
-
-
-def layer_separability(
-    train: Sequence[Tokens],
-    train_robot: Masks,
-    test: Sequence[Tokens],
-    test_robot: Masks,
-    *,
-    seed: int = 0,
-    most: int = MOST_TOKENS,
-) -> list[float]:
-    """Return `separability` of each layer, on the same tokens for all; one array of tokens a layer.
-
-    Raises:
-        BadInputError: When shapes differ, or there are tokens of one kind alone.
-    """
-    found = f"{len(train)} to fit on and {len(test)} to score"
-    require(len(train) == len(test), "layers", found, "as many of both", "give the tokens of one ViT")
-    return [
-        separability(fit, train_robot, scored, test_robot, seed=seed, most=most)
-        for fit, scored in zip(train, test, strict=True)
-    ]
 
 
 def separability(

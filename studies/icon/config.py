@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from counterpoint.config import FrozenConfig
-from studies.harness import ALLOWED, file_name
+from studies.harness import ALLOWED, check_names, refuse_keys
 
 SET_ELSEWHERE = {
     "frame": "data.frame is that",
@@ -55,7 +55,7 @@ class Method(FrozenConfig):
 
     @model_validator(mode="after")
     def _nothing_ignored(self) -> Method:
-        _refuse_set_elsewhere(self.training)
+        refuse_keys(self.training, SET_ELSEWHERE, "training")
         return self
 
 
@@ -74,7 +74,7 @@ class Transfer(FrozenConfig):
 
     @model_validator(mode="after")
     def _nothing_ignored(self) -> Transfer:
-        _refuse_set_elsewhere(self.training)
+        refuse_keys(self.training, SET_ELSEWHERE, "training")
         return self
 
 
@@ -154,7 +154,7 @@ class ComparisonConfig(FrozenConfig):
 
     @model_validator(mode="after")
     def _consistent(self) -> ComparisonConfig:
-        _refuse_set_elsewhere(self.training)
+        refuse_keys(self.training, SET_ELSEWHERE, "training")
         names = [method.name for method in self.methods]
         for what, values in (("methods", names), ("seeds", self.seeds), ("tasks", self.all_tasks)):
             if len(set(values)) < len(values):
@@ -166,11 +166,7 @@ class ComparisonConfig(FrozenConfig):
         for task in self.all_tasks:
             if not all(task.partition("/")) or not ALLOWED.fullmatch(task):
                 raise ValueError(f"tasks are written SUITE/TASK, not {task!r}")
-        for name in names:
-            if not ALLOWED.fullmatch(name):
-                raise ValueError(f"names may hold letters, digits and -_./ only, not {name!r}")
-        if len({file_name(name) for name in names}) < len(names):
-            raise ValueError(f"names must differ as files: {', '.join(names)}")
+        check_names([[(name,) for name in names]])
         if self.transfer is not None:
             strange = sorted(set(self.transfer.targets) - set(self.data.tasks))
             if strange:
@@ -203,15 +199,3 @@ def nested(changes: Mapping[str, Any], into: Mapping[str, Any] | None = None) ->
         old = found.get(key)
         found[key] = nested(own, old if isinstance(old, Mapping) else None) if isinstance(own, Mapping) else own
     return found
-
-
-def _refuse_set_elsewhere(training: Mapping[str, Any]) -> None:
-    """Refuse settings that the study fills in itself."""
-    tree = nested(training)
-    for dotted, why in SET_ELSEWHERE.items():
-        *sections, last = dotted.split(".")
-        node: Any = tree
-        for section in sections:
-            node = node.get(section) if isinstance(node, Mapping) else None
-        if isinstance(node, Mapping) and last in node:
-            raise ValueError(f"training cannot say {dotted}: {why}")

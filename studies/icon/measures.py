@@ -21,7 +21,7 @@ from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.encoders.tokens import TokenTap, vit_parts
 from counterpoint.objectives.icon import patch_mask
-from studies.icon.attention import attention_maps, attention_share, episode_means, layer_separability
+from studies.icon.attention import attention_maps, attention_share, episode_means, separability
 
 BATCH = 32
 
@@ -96,12 +96,13 @@ def look_inside(
     attention = np.concatenate(
         [attention_maps(vit, images).mean(1).double().cpu().numpy() for images in _images(one, held_out)]
     )
-    found = attention_share(attention, robot)
-    blocks = layer_separability(_tokens(one, fit), fit.tokens(patch), _tokens(one, held_out), robot, seed=seed)
+    share, area = attention_share(attention, robot)
+    layers = zip(_tokens(one, fit), _tokens(one, held_out), strict=True)
+    blocks = [separability(fitted, fit.tokens(patch), scored, robot, seed=seed) for fitted, scored in layers]
     shown = evenly_spread(len(attention), images)
     return {
-        "share": _json(episode_means(found.share, held_out.episodes)),
-        "area": _json(episode_means(found.area, held_out.episodes)),
+        "share": _json(episode_means(share, held_out.episodes)),
+        "area": _json(episode_means(area, held_out.episodes)),
         "separability": blocks,
         "attention": np.round(attention[shown], 6).tolist(),
     }

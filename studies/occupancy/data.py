@@ -24,7 +24,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from counterpoint.errors import BadInputError
+from counterpoint.errors import require
 from studies.gridworld import GridWorld, Rollouts
 
 TAILS = ("clip", "renormalise", "reject")
@@ -107,16 +107,11 @@ def successor_counts(grid: GridWorld, rollouts: Rollouts) -> Integers:
     Raises:
         BadInputError: When episodes have a single transition, which is followed by no action.
     """
-    if rollouts.length < 2:
-        raise BadInputError(
-            "rollouts",
-            "episodes of one transition",
-            "at least two, since the action at s' is needed",
-            "record longer episodes",
-        )
+    found, expected = "episodes of one transition", "at least two, since the action at s' is needed"
+    require(rollouts.length > 1, "rollouts", found, expected, "record longer episodes")
     pairs = _pairs(grid, rollouts)
     P = grid.states * grid.actions
-    return _count(pairs[:, :-1], pairs[:, 1:], P, P)
+    return _add(pairs[:, :-1], pairs[:, 1:], P, P).astype(np.int64)
 
 
 def future_tables(grid: GridWorld, rollouts: Rollouts, *, discount: float) -> dict[str, Reals]:
@@ -144,12 +139,12 @@ def future_tables(grid: GridWorld, rollouts: Rollouts, *, discount: float) -> di
     for lag in range(1, horizon + 1):
         weight = (1 - discount) * discount ** (lag - 1)
         stop = T - lag + 1
-        early = _count(pairs[:, :late], states[:, lag : late + lag], P, S)
+        early = _add(pairs[:, :late], states[:, lag : late + lag], P, S)
         tail = pairs[:, late:stop], states[:, late + lag :]
-        reject += weight * (early + _count(*tail, P, S))
-        renormalise += weight * (early + _weigh(*tail, P, S, whole[: stop - late]))
+        reject += weight * (early + _add(*tail, P, S))
+        renormalise += weight * (early + _add(*tail, P, S, whole[: stop - late]))
     last = np.broadcast_to(states[:, -1:], (len(states), horizon))
-    clip = reject + _weigh(pairs[:, late:], last, P, S, beyond)
+    clip = reject + _add(pairs[:, late:], last, P, S, beyond)
     return {rule: table / table.sum() for rule, table in zip(TAILS, (clip, renormalise, reject), strict=True)}
 
 
@@ -163,17 +158,13 @@ def _pairs(grid: GridWorld, rollouts: Rollouts) -> NDArray[np.int16]:
     return rollouts.states[:, :-1] * np.int16(grid.actions) + rollouts.actions
 
 
-def _count(rows: NDArray[np.int16], columns: NDArray[np.int16], R: int, C: int) -> Integers:
-    """Return [R, C]: the number of times that each row number and each column number are together."""
-    return _add(rows, columns, R, C, None).astype(np.int64)
+def _add(
+    rows: NDArray[np.int16], columns: NDArray[np.int16], R: int, C: int, weights: Float[Reals, " T"] | None = None
+) -> Reals:
+    """Return [R, C]: how many times, or with what weight by position, each row and column number are together.
 
-
-def _weigh(rows: NDArray[np.int16], columns: NDArray[np.int16], R: int, C: int, weights: Float[Reals, " T"]) -> Reals:
-    return _add(rows, columns, R, C, weights)
-
-
-def _add(rows: NDArray[np.int16], columns: NDArray[np.int16], R: int, C: int, weights: Reals | None) -> Reals:
-    """Add counts or weights in blocks that fit into the cache."""
+    Episodes are added in blocks that fit into the cache.
+    """
     total = np.zeros(R * C)
     E, T = rows.shape
     if T == 0:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from studies.harness import Tree, load, markdown
+from studies.harness import Tree, kept, markdown
+from studies.occupancy.analysis import summarise
 from studies.occupancy.figures import PAPER
 from studies.occupancy.floors import FLOORS
 from studies.occupancy.known import KNOWN
@@ -48,7 +49,7 @@ def powers(sizes: Sequence[int]) -> list[str]:
 
 def ratios(paper: str = "paper") -> str:
     """The ratio of the data that each baseline and TD InfoNCE need."""
-    table = load("occupancy")["advantages"]
+    table = kept("occupancy", summarise)["advantages"]
     methods = sorted(table["episodes"]["decayed"], key=lambda name: list(METHODS).index(name.removesuffix(NORMALISED)))
     rows = [
         [
@@ -63,7 +64,7 @@ def ratios(paper: str = "paper") -> str:
 
 def errors(schedule: str) -> str:
     """Mean |p_hat - p| in thousandths, and the learning rates chosen from the least data to the most."""
-    result = load("occupancy")
+    result = kept("occupancy", summarise)
     sizes, rows = [str(size) for size in result["config"]["sizes"]], []
     for method, by_size in result["errors"]["episodes"][schedule].items():
         if not method.endswith(NORMALISED):
@@ -74,7 +75,7 @@ def errors(schedule: str) -> str:
 
 def floors(cut: str) -> str:
     """Errors of closed-form estimates on the same data, in thousandths."""
-    result = load("occupancy")
+    result = kept("occupancy", summarise)
     table, ratios = result["floors"][cut], result["floor_advantages"][cut]
     names = {name: "Monte Carlo, " + name.removeprefix("monte_carlo_") for name in FLOORS}
     names["temporal_difference"] = "temporal differences"
@@ -88,7 +89,7 @@ def one_rate() -> str:
     baselines = ("mc_infonce_renormalise", "c_learning", "sr")
     rows = [
         [f"{SCENES[cut, 'constant'].partition(',')[0]}, {rate}", *(times(found.get(one)) for one in baselines)]
-        for cut, by_rate in load("occupancy")["advantages_at_one_rate"].items()
+        for cut, by_rate in kept("occupancy", summarise)["advantages_at_one_rate"].items()
         for rate, found in by_rate.items()
     ]
     return markdown(["learning rate", *map(method_title, baselines)], rows)
@@ -96,7 +97,7 @@ def one_rate() -> str:
 
 def sr_rates() -> str:
     """The successor representation at each constant rate, against TD InfoNCE at its best."""
-    table = load("occupancy")["advantages_over_sr_by_rate"]
+    table = kept("occupancy", summarise)["advantages_over_sr_by_rate"]
     rows = [
         [f"{float(rate):g}", *(times(table[cut][rate]) for cut in ("episodes", "trajectory"))]
         for rate in table["episodes"]
@@ -106,20 +107,20 @@ def sr_rates() -> str:
 
 def by_batch() -> str:
     """Final errors in thousandths for several batch sizes."""
-    table, methods = load("occupancy")["by_batch"], ("c_learning_both", "c_learning_pairs", "td_infonce")
+    table, methods = kept("occupancy", summarise)["by_batch"], ("c_learning_both", "c_learning_pairs", "td_infonce")
     rows = [[method_title(one), *map(thousandths, table[one].values())] for one in methods]
     return markdown(["method", *(f"batch of {n}" for n in table[methods[0]])], rows)
 
 
 def known() -> str:
     """The error that is left on expected gradients."""
-    rows = [[name, f"{load('occupancy')['known_model_error'][key]:.1e}"] for key, name in KNOWN.items()]
+    rows = [[name, f"{kept('occupancy', summarise)['known_model_error'][key]:.1e}"] for key, name in KNOWN.items()]
     return markdown(["method", "error"], rows)
 
 
 def cost() -> str:
     """Processor time of training."""
-    result = load("occupancy")
+    result = kept("occupancy", summarise)
     minutes, about = result["processor_seconds"] / 60, result["provenance"]["hardware"]
     row = [f"{about['cpu']}, {about['cores']} cores", f"{minutes:.0f}", f"{minutes / 2:.0f} minutes"]
     return markdown(["hardware", "processor minutes", "over two processes"], [row])

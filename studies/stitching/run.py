@@ -116,7 +116,7 @@ def shortcut_cases(kind: str, transitions: int, seeds: Iterable[int]) -> list[Ca
     return cases
 
 
-def summary(rows: Rows) -> Tree:
+def summary(rows: Rows, _: Tree | None = None) -> Tree:
     """Return `stitching` and `shortcuts`: experiment -> method -> rule -> summary."""
     found: Tree = {"stitching": {}, "shortcuts": {}}
     order = [(experiment, method) for experiment in (*STAIRCASES, *SHORTCUTS) for method, _ in CELLS]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from studies.harness import load, markdown, number, seeds
+from studies.harness import kept, markdown, number, seeds
+from studies.stitching.run import summary
 
 WALKERS = {
     "td_infonce": "TD InfoNCE",
@@ -17,7 +18,7 @@ RULES = {"seen": "actions in the data", "all": "all actions"}
 
 def stitching() -> str:
     """Success and steps."""
-    found, rows = load("stitching")["stitching"], []
+    found, rows = kept("stitching", summary)["stitching"], []
     for method, name in WALKERS.items():
         for rule, allowed in RULES.items():
             row = [f"{name}, {allowed}"]
@@ -30,7 +31,7 @@ def stitching() -> str:
 
 def pairs_solved() -> str:
     """Pairs of eight that each seed solved, alternating staircases."""
-    found = load("stitching")["stitching"]["alternating"]
+    found = kept("stitching", summary)["stitching"]["alternating"]
     rows = [
         [f"{WALKERS[method]}, {allowed}", seeds([8 * share for share in found[method][rule]["by_seed"]], 0)]
         for method in ("td_infonce", "mc_infonce")
@@ -41,7 +42,7 @@ def pairs_solved() -> str:
 
 def shortcuts() -> str:
     """Number of runs that took each way."""
-    found, rows = load("stitching")["shortcuts"], []
+    found, rows = kept("stitching", summary)["shortcuts"], []
     for method in ("td_infonce", "mc_infonce", "mc_limit"):
         for rule, allowed in RULES.items():
             ways = [found[kind][method][rule] for kind in ("branching", "two pieces")]
@@ -54,7 +55,7 @@ def shortcuts() -> str:
 
 def layouts() -> str:
     """Steps of every seed, two pieces, actions in the data."""
-    kinds = load("stitching")["shortcuts"]["two pieces"]
+    kinds = kept("stitching", summary)["shortcuts"]["two pieces"]
     td, mc = (kinds[method]["seen"]["layouts"] for method in ("td_infonce", "mc_infonce"))
     rows = [
         [

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from counterpoint.evaluation.statistics import wilson
-from studies.fewshot.summary import best_three, bootstrapped, score_titles, scores, single, summarise
+from studies.fewshot.summary import bootstrapped, score_titles, scores, single, summarise
 from studies.harness import aggregates, improvements
 
 
@@ -24,11 +24,6 @@ CURVES = {
 }
 
 
-def test_best_three() -> None:
-    assert best_three([0.1, 0.9, 0.5, 0.4]) == pytest.approx(0.6)
-    assert best_three([0.2, 0.4]) == pytest.approx(0.3)
-
-
 def test_titles_say_among_how_many_the_best_were_chosen() -> None:
     assert score_titles(CURVES)["best3"] == "mean of the best three of 2 to 4 evaluations"
     few, one = ({"a": {"t": [run(*[ONE] * count)]}} for count in (2, 1))
@@ -37,7 +32,7 @@ def test_titles_say_among_how_many_the_best_were_chosen() -> None:
 
 
 def test_scores_by_hand() -> None:
-    found = scores(CURVES)
+    found = scores(summarise(CURVES)["table"])
     np.testing.assert_allclose(found["last"]["ours"], [[0.5, 0.25], [0.25, 1.0]])  # seeds down, tasks across
     np.testing.assert_allclose(found["best3"]["ours"], [[2 / 3, 0.125], [1.0, 0.75]])
     np.testing.assert_allclose(found["best3"]["theirs"], [[1 / 12, 0.125], [0, 0.5]])
@@ -58,7 +53,7 @@ def test_a_single_cell_pools_the_episodes_of_all_seeds() -> None:
 
 
 def test_returns_are_shares_of_the_experts() -> None:
-    found = scores(CURVES, {"a": 20.0, "b": 40.0})
+    found = scores(summarise(CURVES, {"a": 20.0, "b": 40.0})["table"])
     np.testing.assert_allclose(found["last"]["ours"], [[0.25, 0.0625], [0.125, 0.25]])
     cell = single(CURVES["ours"]["a"], "a", {"a": 20.0})["last"]
     assert cell["score"] == pytest.approx(0.1875)
@@ -89,7 +84,7 @@ def test_probability_of_improvement_by_hand() -> None:
 
 
 def test_intervals_do_not_depend_on_what_was_drawn_before() -> None:
-    own = scores(CURVES)["last"]
+    own = scores(summarise(CURVES)["table"])["last"]
     found = []
     for seed in (1, 2):
         np.random.seed(seed)
@@ -100,7 +95,8 @@ def test_intervals_do_not_depend_on_what_was_drawn_before() -> None:
 
 
 def test_a_summary_has_a_place_for_everything() -> None:
-    found = summarise(CURVES) | bootstrapped(CURVES, "ours", reps=20)
+    found = summarise(CURVES)
+    found |= bootstrapped(found["table"], "ours", reps=20)
     assert found["curves"]["ours"]["b"] == [[[10, 0.0], [20, 0.25]], [[10, 0.5], [20, 1.0]]]
     assert set(found["aggregate"]) == set(found["improvement"]) == {"best3", "last"}
     assert found["table"]["theirs"]["b"]["last"]["score"] == 0.25

@@ -6,7 +6,6 @@ import signal
 import time
 import tomllib
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -16,7 +15,7 @@ import torch
 from counterpoint.config import FrozenConfig
 from counterpoint.errors import BadInputError
 from studies import harness
-from studies.harness import Study, Trial, load_preset, main, over_seeds, presets, read_rows, write_rows
+from studies.harness import Study, Trial, load_preset, main, over_seeds, presets, read_rows, study_of, write_rows
 from studies.icon.config import ComparisonConfig
 from studies.occupancy.run import OccupancyConfig
 
@@ -167,13 +166,16 @@ def record(config: OccupancyConfig, out: Path) -> None:
     CALLS.append((config, out))
 
 
-def test_the_command_line_passes_preset_and_keys(capsys: pytest.CaptureFixture[str]) -> None:
-    main("occupancy", record, ["--preset", "quick", "--out", "o", "--seeds=4", "--sizes=[1000,100000]"])
+def test_the_command_line_passes_preset_and_keys(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("studies.occupancy.run.occupancy_study", record)
+    main("occupancy", ["--preset", "quick", "--out", "o", "--seeds=4", "--sizes=[1000,100000]"])
     ((config, out),) = CALLS
     assert (config.seeds, config.sizes, config.steps, out) == (4, (1000, 100000), 5000, Path("o"))
     for wrong in (["--seeds"], ["--sedes=4"], ["--seeds=none"]):
         with pytest.raises(SystemExit) as done:
-            main("occupancy", record, ["--preset", "quick", "--out", "o", *wrong])
+            main("occupancy", ["--preset", "quick", "--out", "o", *wrong])
         assert done.value.code == 2
     assert "did you mean 'seeds'" in capsys.readouterr().err
 
@@ -187,7 +189,8 @@ def small(config: Config, out: Path) -> None:
 def test_a_result_is_kept_where_the_tables_read_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(harness, "RESULTS", tmp_path)
     monkeypatch.setattr(harness, "presets", lambda study: {"cpu": {}})
-    main("small", small, ["--out", str(tmp_path / "out"), "--size=4", "--keep", "kept"])
+    monkeypatch.setattr(harness, "study_of", lambda name: small)
+    main("small", ["--out", str(tmp_path / "out"), "--size=4", "--keep", "kept"])
     rows, about = read_rows(tmp_path / "kept.parquet")
     assert [row["value"] for row in rows] == [0.0, 1.0, 2.0]
     assert about["command"] == f"python -m studies.small --out {tmp_path / 'out'} --size=4 --keep kept"
@@ -196,9 +199,7 @@ def test_a_result_is_kept_where_the_tables_read_it(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize("name", tomllib.loads((harness.RESULTS.parent / "presets.toml").read_text()))
 def test_every_preset_is_a_configuration_of_its_study(name: str) -> None:
-    folder = (harness.RESULTS.parent / name).is_dir()
-    module = import_module(f"studies.{name}.run" if folder else f"studies.{name}")
-    kind = get_type_hints(getattr(module, f"{name}_study"))["config"]
+    kind = get_type_hints(study_of(name))["config"]
     paths = {key: "path" for key, field in kind.model_fields.items() if field.is_required() and field.annotation is str}
     for preset, tree in presets(name).items():
         load_preset(name, kind, preset, {key: path for key, path in paths.items() if key not in tree})

@@ -13,22 +13,21 @@ from torch import Tensor
 
 from counterpoint.encoders.tokens import vit_parts
 from counterpoint.errors import BadInputError
-from studies.icon.attention import attention_maps, attention_share, episode_means, layer_separability, separability
+from studies.icon.attention import attention_maps, attention_share, episode_means, separability
 from tests.encoders.vits import PREFIX, open_clip_vit, timm_vit
 
 ROBOT = np.array([[True, True, False, False], [False, False, False, True]])
 
 
 def test_a_share_by_hand() -> None:
-    found = attention_share(np.array([[0.1, 0.2, 0.05, 0.05], [0.0, 0.25, 0.25, 0.5]]), ROBOT)
-    np.testing.assert_allclose(found.share, [0.75, 0.5])  # the first image's class token kept 0.6 to itself
-    np.testing.assert_allclose(found.area, [0.5, 0.25])
-    np.testing.assert_allclose(found.ratio, [1.5, 2.0])
+    share, area = attention_share(np.array([[0.1, 0.2, 0.05, 0.05], [0.0, 0.25, 0.25, 0.5]]), ROBOT)
+    np.testing.assert_allclose(share, [0.75, 0.5])  # the first image's class token kept 0.6 to itself
+    np.testing.assert_allclose(area, [0.5, 0.25])
 
 
 def test_even_attention_gets_the_area() -> None:
-    found = attention_share(np.full((2, 4), 0.2), ROBOT)
-    np.testing.assert_allclose(found.share, found.area)
+    share, area = attention_share(np.full((2, 4), 0.2), ROBOT)
+    np.testing.assert_allclose(share, area)
 
 
 @given(st.integers(min_value=0, max_value=2**31))
@@ -36,17 +35,17 @@ def test_shares_of_the_robot_and_of_the_rest_make_one_and_order_does_not_matter(
     rng = np.random.default_rng(seed)
     attention, robot = rng.random((3, 9)) + 1e-3, rng.random((3, 9)) < 0.5
     robot[:, 0], robot[:, 1] = True, False
-    found = attention_share(attention, robot)
-    np.testing.assert_allclose(found.share + attention_share(attention, ~robot).share, 1.0)
+    share, _ = attention_share(attention, robot)
+    np.testing.assert_allclose(share + attention_share(attention, ~robot)[0], 1.0)
     order = rng.permutation(9)
-    np.testing.assert_allclose(attention_share(7 * attention[:, order], robot[:, order]).share, found.share)
+    np.testing.assert_allclose(attention_share(7 * attention[:, order], robot[:, order])[0], share)
 
 
 def test_images_without_a_robot_or_full_of_it_say_nothing() -> None:
     robot = np.array([[False] * 4, [True] * 4, [True, False, False, False]])
-    found = attention_share(np.full((3, 4), 0.25), robot)
-    np.testing.assert_allclose(found.share, [np.nan, np.nan, 0.25])
-    np.testing.assert_allclose(found.area, [np.nan, np.nan, 0.25])
+    share, area = attention_share(np.full((3, 4), 0.25), robot)
+    np.testing.assert_allclose(share, [np.nan, np.nan, 0.25])
+    np.testing.assert_allclose(area, [np.nan, np.nan, 0.25])
 
 
 @pytest.mark.parametrize(
@@ -101,12 +100,11 @@ def test_a_rule_that_only_a_curve_can_draw_is_not_found() -> None:
     assert separability(tokens[:10], inside[:10], tokens[10:], inside[10:]) < 0.65
 
 
-def test_layers_are_probed_one_by_one_and_repeat() -> None:
+def test_a_probe_repeats_and_shifted_tokens_come_apart() -> None:
     (near, own), (near_test, other) = drawn(5, 0.5), drawn(6, 0.5)
     far, far_test = near + 900 * own[..., None], near_test + 900 * other[..., None]
-    found = layer_separability([near, far], own, [near_test, far_test], other)
-    assert found == layer_separability([near, far], own, [near_test, far_test], other)
-    assert found[0] < 0.8 < found[1] == 1.0
+    assert separability(near, own, near_test, other) == separability(near, own, near_test, other) < 0.8
+    assert separability(far, own, far_test, other) == 1.0
 
 
 def test_few_robot_tokens_are_all_fitted_on() -> None:
@@ -134,12 +132,6 @@ def test_bad_tokens_are_told(change: Change, message: str) -> None:
         separability(broken, shown, tokens, robot)
     with pytest.raises(BadInputError, match=message):
         separability(tokens, robot, broken, shown)
-
-
-def test_as_many_layers_to_score_as_to_fit_on() -> None:
-    tokens, robot = drawn(0, 1.0)
-    with pytest.raises(BadInputError, match="2 to fit on and 1 to score"):
-        layer_separability([tokens, tokens], robot, [tokens], robot)
 
 
 def images(size: int = 64) -> Tensor:

@@ -6,7 +6,7 @@ import pytest
 
 from studies.actol_as_trained import FORMS, ActolAsTrainedConfig, actol_as_trained_study
 from studies.epic_clip import NARRATION, lay_out
-from studies.harness import load, read_rows
+from studies.harness import kept, read_rows
 from studies.importance_weight_rows import ImportanceWeightRowsConfig, importance_weight_rows_study
 
 
@@ -21,10 +21,10 @@ def test_frames_settle_on_the_line_under_the_papers_form_alone(tmp_path: Path) -
 
 def test_row_sums_give_the_numbers_that_the_page_reports(tmp_path: Path) -> None:
     importance_weight_rows_study(ImportanceWeightRowsConfig(row_sums=(1, 16)), tmp_path)
-    kept = {row["row_sum"]: row for row in load("importance_weight_rows")[0]}
+    before = {row["row_sum"]: row for row in kept("importance_weight_rows")["rows"]}
     for row in read_rows(tmp_path / "results.parquet")[0]:
         for key in ("effective_discount", "error"):
-            assert row[key] == pytest.approx(kept[row["row_sum"]][key], abs=1e-10)
+            assert row[key] == pytest.approx(before[row["row_sum"]][key], abs=1e-10)
 
 
 def test_a_clip_is_laid_out_as_the_data_set_is_published(tmp_path: Path) -> None:
