@@ -15,7 +15,7 @@ heads. With k > 1 the first of the k actions is predicted.
 
 Cloning is the paper's policy pretraining where offline reinforcement learning does not do well (LIBERO: section 4,
 "Policy Pretraining"); the encoder is kept, and the policy's layers are dropped. The paper does not say whether the
-policy knows its task: here its input is the observation alone, and `tasks` adds a learned embedding of the task's
+policy gets its task: here its input is the observation alone, and `tasks` adds a learned embedding of the task's
 number.
 """
 

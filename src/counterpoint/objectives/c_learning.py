@@ -13,7 +13,7 @@ Symbols: f(s, a, s') -> `next_logits`; f(s, a, s+) -> `future_logits`; f(s', a',
 -> `weight_logits`. Twins are on a last axis; w takes their minimum, and both are trained with one w.
 
 Where the sources differ:
-  - The authors clip w at 20 unless told otherwise, which bends the fixed point wherever p(s+ | s, a) > 20 p(s+).
+  - The authors clip w at 20 by default, which bends the fixed point wherever p(s+ | s, a) > 20 p(s+).
     Here `clip` is off; it guards single precision, where e^f overflows at f = 88.
   - Their agent relabels half a batch with next states and folds the last two terms into a soft label of the other
     half: the same expectation, halved. They sum the twins' losses; here it is the mean.

@@ -3,7 +3,7 @@
     energies    f = phi(s, a) . psi(g), scaled by 1/sqrt(D), or minus the distance of the two (squared)
     NCE         mean over all pairs of -log sigmoid(f) on the diagonal and -log(1 - sigmoid(f)) beside it
     InfoNCE     rows (forward), columns (backward), or the mean of both (symmetric); forward is TD InfoNCE's Eq. 6
-    penalty     weight * mean_i (log sum_j e^f[i, j])^2: InfoNCE leaves a constant of each row free, this ties it down
+    penalty     weight * mean_i (log sum_j e^f[i, j])^2: keeps near 0 the constant of each row that InfoNCE leaves free
     DDPG+BC     -mean q(s, pi(s)) / sg mean |q| - alpha mean log pi(a | s), a the data's
     AWR         -mean min(e^(alpha (q - v)), 100) log pi(a | s)
 

@@ -45,13 +45,13 @@ class CrosswayConfig(FrozenConfig):
 
 
 class CrosswayDecoder(nn.Module):
-    """Reconstructs the newest observation from the U-Net's bottleneck at the diffusion step that was drawn.
+    """Reconstructs the newest observation from the U-Net's bottleneck at the sampled diffusion step.
 
     After the original's design A, the bottleneck's first step is taken and its M channels cut into 2 by 2 locations.
     For an image these are repeated over a small map and joined to sines and cosines of the location; residual
     convolutions and doublings lead to the image. For the state there is an MLP of widths 4 P, 2 P and P.
 
-    What differs: the original reconstructs both observations, each from half of the channels, and decodes from a map
+    Differences: the original reconstructs both observations, each from half of the channels, and decodes from a map
     of half the image's side through one doubling at 128 channels and kernels of 5. At 224 pixels that would cost
     several times the image encoder, so here the map is 8 cells a side or fewer (7 for 224, 6 for 96) with narrower
     channels and kernels of 3 towards the image. The state is one term; in the original each of its parts is one.

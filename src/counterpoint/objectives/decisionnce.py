@@ -6,10 +6,10 @@
                      batch's segments, each segment among the batch's instructions
 
 Symbols: phi(o_n^i), ..., phi(o_{n+m}^i) -> `frames[i]`; psi(l^j) -> `text[j]`; r -> `potential_rewards`,
-`transition_rewards`; m is what the draw gives.
+`transition_rewards`; m comes from the draw.
 
 Where the sources differ:
-  - Algorithm 1 as printed lost the cross indices of its denominators; Eq. 5 and 7 stand.
+  - Algorithm 1 as printed lost the cross indices of its denominators; we follow Eq. 5 and 7.
   - Eq. 5 and 7 have no temperature; the authors fix 0.01 (a logit scale of 100). Algorithm 1 sums the two
     directions, the authors take their mean. We follow the authors.
   - More than two frames: -T sums the cosines of consecutive differences (Eq. 24 and 25, Appendix E.2). -P

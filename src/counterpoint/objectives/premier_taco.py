@@ -2,7 +2,7 @@
 
 Zheng et al., "Premier-TACO is a Few-Shot Policy Learner", ICML 2024 (arXiv 2402.06187).
 
-    z = phi(s), u = psi(a), g = G(z_t, u_t ... u_{t+K-1}), h = H(z_{t+K}), h~ = H(z~), z~ of a state drawn from
+    z = phi(s), u = psi(a), g = G(z_t, u_t ... u_{t+K-1}), h = H(z_{t+K}), h~ = H(z~), z~ of a state sampled from
     s_{t+K-W} ... s_{t+K+W} without s_{t+K}
 
     Eq. 2 as printed    -mean_i log [ g.h / (g.h + g.h~) ]                      not defined for negative products
@@ -305,7 +305,7 @@ def _scores(
     negatives: Float[Tensor, "B N D"],
     valid: Bool[Tensor, "B N"] | None,
 ) -> tuple[Float[Tensor, " B"], Float[Tensor, "B N"], Bool[Tensor, "B N"]]:
-    """Return g.h, g.h~ and `valid`, or ones in its place."""
+    """Return g.h, g.h~ and `valid`, all True by default."""
     valid = torch.ones(negatives.shape[:2], dtype=torch.bool, device=negatives.device) if valid is None else valid
     ok = negatives.ndim == 3 and predicted.shape == positive.shape == negatives.shape[::2]
     found, expected = shapes(predicted, positive, negatives, valid), "[B, D], [B, D], [B, N, D] and [B, N]"

@@ -18,7 +18,7 @@ Where the sources differ:
     `LanguageReward.logit`, as their code does, and its reward is the sigmoid of it; the functions take either.
   - The authors' default configuration gives the language loss weight 0; the paper's method, and the default
     here, is 1.
-  - Their shuffles keep fixed points, so that a clip can be its own negative; `R3M` draws shuffles without
+  - Their shuffles keep fixed points, so that a clip can be its own negative; `R3M` samples shuffles without
     fixed points. The functions take any rows as an argument.
   - They add 1e-8 inside the logarithm and to the sum below. Beyond a distance of about 18 that term outweighs
     every candidate and the gradient vanishes. Here the share is computed stably, without it; `epsilon=1e-8`

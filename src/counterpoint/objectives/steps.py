@@ -41,7 +41,7 @@ class StepObjective(Objective):
         config: Settings; by default those of `config_type`.
 
     Attributes:
-        actions: Whether it uses actions; one that does not also learns from videos alone.
+        actions: True when actions are used; an objective without them also learns from videos alone.
     """
 
     config_type: ClassVar[type[StepConfig]]

@@ -133,8 +133,7 @@ def _log_mean_exp(x: Float[Tensor, " M"], epsilon: float) -> Float[Tensor, ""]:
 class VIP(ClipObjective):
     """VIP on clips. It trains the image tower alone; scores against language are not defined.
 
-    Goals are images. A language column of a table stays empty for this objective, unless a map from text into
-    its image space was trained afterwards, and then the table says so. Arguments are those of `ClipObjective`.
+    Goals are images. Arguments are those of `ClipObjective`.
     """
 
     config_type = VIPConfig

@@ -276,14 +276,14 @@ class EncodedPolicy(nn.Module):
             require(good, "state", f"shape {shape}", f"[{self.state_dim}]", "give the same robot's")
         states = np.zeros((len(rows), 0), np.float32) if state is None else np.asarray(_array(state), np.float32)
         images = self._images(observation, at) if self.encoder.config.cameras else None
-        told = _find(observation, ("task",)) or self.instruction
-        texts = [told] * len(rows) if isinstance(told, str) else list(told)
+        task = _find(observation, ("task",)) or self.instruction
+        texts = [task] * len(rows) if isinstance(task, str) else list(task)
         if self.reads_language and not all(texts):
             hint = 'set policy.instruction = "..."'
             raise BadInputError("instruction", "none, and demonstrations of several or of none", "the task", hint)
-        for number, place in enumerate(at.tolist()):
-            seen = None if images is None else images[number]
-            self._episodes[rows[place]].see(seen, states[place].copy(), texts[place])
+        for number, index in enumerate(at.tolist()):
+            image = None if images is None else images[number]
+            self._episodes[rows[index]].see(image, states[index].copy(), texts[index])
 
     def _images(self, observation: Observation, at: NDArray[np.intp]) -> Array:
         """Return the images of some rows at the encoder's size, uint8 [m, C, h, w, 3]."""

@@ -229,8 +229,8 @@ class DenoisingTransformer(nn.Module):
         self.register_buffer("later", torch.arange(horizon) > step, persistent=False)
         self.register_buffer("unseen", seen - 1 > step, persistent=False)
         self.apply(_begin)
-        for place in (self.action_position, self.condition_position):
-            nn.init.normal_(place, std=0.02)
+        for position in (self.action_position, self.condition_position):
+            nn.init.normal_(position, std=0.02)
 
     def conditioning(self, steps: Int[Tensor, " n"], condition: Float[Tensor, "n To O"]) -> tuple[Tensor, ...]:
         """Return the memory [n, 1 + To, width], alone in a tuple; it depends on no noisy sample."""
