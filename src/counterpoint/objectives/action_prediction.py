@@ -27,7 +27,6 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from counterpoint.data.spec import Spec
-from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import require
 from counterpoint.objectives.base import Batch, Features, LossOutput, in_full_precision, shapes
 from counterpoint.objectives.steps import StepConfig, StepObjective, check_actions, perceptron
@@ -128,11 +127,9 @@ class InverseDynamics(ActionPrediction):
     config_type = InverseDynamicsConfig
     config: InverseDynamicsConfig
 
-    def __init__(
-        self, encoder: ObservationEncoder, action_dim: int, config: InverseDynamicsConfig | None = None
-    ) -> None:
-        super().__init__(encoder, action_dim, config)
-        self.inverse = perceptron(2 * encoder.embed_dim, self.config.hidden, action_dim)
+    def build(self, D: int) -> None:
+        """Make the networks beside the encoder."""
+        self.inverse = perceptron(2 * D, self.config.hidden, self.action_dim)
 
     def sampling(self) -> Spec:
         """Return the spec of two observations and the first action between them."""
@@ -165,13 +162,11 @@ class MultitaskCloning(ActionPrediction):
     config_type = MultitaskCloningConfig
     config: MultitaskCloningConfig
 
-    def __init__(
-        self, encoder: ObservationEncoder, action_dim: int, config: MultitaskCloningConfig | None = None
-    ) -> None:
-        super().__init__(encoder, action_dim, config)
+    def build(self, D: int) -> None:
+        """Make the networks beside the encoder."""
         tasks, width = self.config.tasks, self.config.task_dim
         self.task = nn.Embedding(tasks, width) if tasks else None
-        self.policy = perceptron(encoder.embed_dim + (width if tasks else 0), self.config.hidden, action_dim)
+        self.policy = perceptron(D + (width if tasks else 0), self.config.hidden, self.action_dim)
 
     def sampling(self) -> Spec:
         """Return the spec of an observation and its action."""

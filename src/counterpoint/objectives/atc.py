@@ -17,7 +17,6 @@ from pydantic import PositiveInt
 from torch import nn
 
 from counterpoint.data.spec import Spec
-from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.objectives.base import Batch, Features
 from counterpoint.objectives.steps import TargetConfig, TargetObjective, perceptron
 
@@ -43,10 +42,10 @@ class ATC(TargetObjective):
     config: ATCConfig
     actions = False
 
-    def __init__(self, encoder: ObservationEncoder, action_dim: int = 0, config: ATCConfig | None = None) -> None:
-        super().__init__(encoder, action_dim, config)
+    def build(self, D: int) -> None:
+        """Make the networks beside the encoder."""
         P = self.config.compressed
-        self.compress = nn.Linear(encoder.embed_dim, P)
+        self.compress = nn.Linear(D, P)
         self.predictor = perceptron(P, self.config.hidden, P)
         self.W = nn.Linear(P, P, bias=False)
         self.track(self.compress)

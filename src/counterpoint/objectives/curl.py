@@ -19,7 +19,6 @@ from pydantic import Field
 from torch import nn
 
 from counterpoint.data.spec import Spec
-from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.objectives.base import Batch, Features
 from counterpoint.objectives.steps import TargetConfig, TargetObjective
 
@@ -40,10 +39,10 @@ class CURL(TargetObjective):
     config_type = CURLConfig
     actions = False
 
-    def __init__(self, encoder: ObservationEncoder, action_dim: int = 0, config: CURLConfig | None = None) -> None:
-        super().__init__(encoder, action_dim, config)
+    def build(self, D: int) -> None:
+        """Make the networks beside the encoder."""
         self.track()
-        self.W = nn.Parameter(torch.rand(encoder.embed_dim, encoder.embed_dim))
+        self.W = nn.Parameter(torch.rand(D, D))
 
     def sampling(self) -> Spec:
         """Return the spec of one step twice: each gets a shift of its own."""

@@ -42,7 +42,6 @@ from torch.nn import functional
 
 from counterpoint.data.anchors import NearNegatives
 from counterpoint.data.spec import Spec
-from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import require
 from counterpoint.objectives.base import Batch, Features, LossOutput, contrast_metrics, in_full_precision, shapes
 from counterpoint.objectives.steps import StepConfig, StepObjective, check_actions, perceptron
@@ -222,9 +221,9 @@ class FutureObjective(StepObjective):
 
     config: FutureConfig
 
-    def __init__(self, encoder: ObservationEncoder, action_dim: int, config: FutureConfig | None = None) -> None:
-        super().__init__(encoder, action_dim, config)
-        self.heads = FutureHeads(encoder.embed_dim, action_dim, self.config)
+    def build(self, D: int) -> None:
+        """Make the networks beside the encoder."""
+        self.heads = FutureHeads(D, self.action_dim, self.config)
 
     def anchor_and_rest(self, batch: Batch) -> tuple[Float[Tensor, "B D"], Float[Tensor, "B V-1 D"]]:
         """Return z of the first view and h of all others; with `stop_gradient` the others run without a graph."""

@@ -25,7 +25,6 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from counterpoint.data.spec import Spec
-from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import require
 from counterpoint.objectives.base import Batch, Features, LossOutput, contrast_metrics, in_full_precision, shapes, unit
 from counterpoint.objectives.steps import TargetConfig, TargetObjective, check_actions, perceptron
@@ -65,10 +64,12 @@ class SPR(TargetObjective):
     config_type = SPRConfig
     config: SPRConfig
 
-    def __init__(self, encoder: ObservationEncoder, action_dim: int, config: SPRConfig | None = None) -> None:
-        super().__init__(encoder, action_dim, config)
-        D, P = encoder.embed_dim, self.config.projected
-        self.transition = nn.Sequential(perceptron(D + action_dim, self.config.hidden, D), nn.LayerNorm(D), nn.Tanh())
+    def build(self, D: int) -> None:
+        """Make the networks beside the encoder."""
+        P = self.config.projected
+        self.transition = nn.Sequential(
+            perceptron(D + self.action_dim, self.config.hidden, D), nn.LayerNorm(D), nn.Tanh()
+        )
         self.project = nn.Linear(D, P)
         self.predict = nn.Linear(P, P)
         self.track(self.project)

@@ -52,6 +52,10 @@ class StepObjective(Objective):
         super().__init__()
         self.encoder, self.action_dim = encoder, action_dim
         self.config = config or self.config_type()
+        self.build(encoder.embed_dim)
+
+    def build(self, D: int) -> None:
+        """Make the networks beside the encoder. Default: none."""
 
     def steps(self, offsets: tuple[int, ...], actions: int = 0, **more: Any) -> Spec:
         """Return `Spec.steps` with the encoder's stack and the configuration's shift."""

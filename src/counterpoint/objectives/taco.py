@@ -26,7 +26,6 @@ from torch import nn
 from torch.nn import functional
 
 from counterpoint.data.spec import Spec
-from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.objectives.base import Batch, Features, LossOutput, contrast_metrics, infonce
 from counterpoint.objectives.premier_taco import FutureConfig, FutureObjective
 from counterpoint.objectives.steps import perceptron
@@ -50,11 +49,12 @@ class TACO(FutureObjective):
     config_type = TACOConfig
     config: TACOConfig
 
-    def __init__(self, encoder: ObservationEncoder, action_dim: int, config: TACOConfig | None = None) -> None:
-        super().__init__(encoder, action_dim, config)
-        D, config = encoder.embed_dim, self.config
+    def build(self, D: int) -> None:
+        """Make the networks beside the encoder."""
+        super().build(D)
+        config = self.config
         self.W = nn.Parameter(torch.rand(D, D))
-        self.R = perceptron(D + config.steps * action_dim, config.hidden, 1) if config.rewards else None
+        self.R = perceptron(D + config.steps * self.action_dim, config.hidden, 1) if config.rewards else None
 
     def sampling(self) -> Spec:
         """Return the spec of an anchor, twice with the CURL term, the state K steps ahead and the actions between."""
