@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from jaxtyping import Bool, Float, UInt8
@@ -82,7 +83,7 @@ class IConTerm(AuxiliaryTerm):
 
     Args:
         encoder: The policy's, of kind `vit`.
-        masked: For each camera, whether it has masks; the others have no loss.
+        masked: True for each camera that has masks; the others have no loss.
         config: Settings of ICon.
 
     Raises:
@@ -186,9 +187,9 @@ class ImitationFeatures(Features):
 class Imitation(Objective):
     """A diffusion policy's objective.
 
-    The pass over a batch leaves what auxiliary terms look at, so `encode` asks them for their losses too. Nothing is
-    gathered across processes: no sample is another one's negative, so each process has a loss of its own
-    and gradients are averaged.
+    `encode` also computes the losses of auxiliary terms, from the tensors of its pass over the batch. Nothing is
+    gathered across processes: no sample is another one's negative, so each process has a loss of its own and gradients
+    are averaged.
 
     Metrics: `imitation`, the error of the noise; of each term `NAME/loss` and its own metrics.
 
@@ -284,7 +285,7 @@ class Imitation(Objective):
         return {"policy": self.policy}
 
     def _terms(self) -> dict[str, AuxiliaryTerm]:
-        return {name: term for name, term in self.terms.items() if isinstance(term, AuxiliaryTerm)}
+        return cast("dict[str, AuxiliaryTerm]", dict(self.terms.items()))
 
     def _windows(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
         """Return images [B, To, C, h, w, 3] and masks [B, To, C, h, w], cropped alike; in validation at the centre."""

@@ -35,7 +35,6 @@ from torch import Tensor, nn
 
 from counterpoint.data.augment import Noise
 from counterpoint.data.spec import Spec
-from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import require
 from counterpoint.objectives.action_prediction import action_error, constant_action_error
 from counterpoint.objectives.base import Batch, Features, LossOutput, in_full_precision, shapes
@@ -73,20 +72,12 @@ class SMARTConfig(TargetConfig):
 
 
 def causal_mask(length: int) -> Bool[Tensor, "T T"]:
-    """Return True where the row's token must not see the column's: at later tokens.
-
-    Args:
-        length: T, tokens.
-    """
+    """Return True where the row's token must not see the column's, at later tokens; `length` is T."""
     return torch.ones(length, length, dtype=torch.bool).triu(1)
 
 
 def inverse_mask(length: int) -> Bool[Tensor, "T T"]:
-    """Return `causal_mask` with a_t hidden from o_{t+1} too. No other token that o_{t+1} sees has seen a_t.
-
-    Args:
-        length: T, tokens.
-    """
+    """Return `causal_mask` with a_t hidden from o_{t+1} too. No other token that o_{t+1} sees has seen a_t."""
     hidden = causal_mask(length)
     observation = torch.arange(2, length, 2)
     hidden[observation, observation - 1] = True
@@ -165,8 +156,8 @@ class ControlTransformer(nn.Module):
 
     def _tokens(self, observed: Tensor, acted: Tensor) -> Tensor:
         """Interleave [B, L, width] of either kind to [B, 2 L, width]."""
-        placed: Tensor = self.dropout(torch.stack([observed, acted], 2).flatten(1, 2) + self.position)
-        return placed
+        tokens: Tensor = self.dropout(torch.stack([observed, acted], 2).flatten(1, 2) + self.position)
+        return tokens
 
     def _read(self, tokens: Tensor, hidden: Tensor | None) -> Tensor:
         """Return outputs by step and kind: [B, L, 2, width]."""
@@ -221,10 +212,10 @@ class SMART(TargetObjective):
     config_type = SMARTConfig
     config: SMARTConfig
 
-    def __init__(self, encoder: ObservationEncoder, action_dim: int, config: SMARTConfig | None = None) -> None:
-        super().__init__(encoder, action_dim, config)
+    def build(self, D: int) -> None:
+        """Make the networks beside the encoder."""
         self.track()
-        self.transformer = ControlTransformer(encoder.embed_dim, action_dim, self.config)
+        self.transformer = ControlTransformer(D, self.action_dim, self.config)
 
     def sampling(self) -> Spec:
         """Return the spec of L observations and L actions, and the numbers that choose masks."""
@@ -249,15 +240,8 @@ class SMART(TargetObjective):
         hindsight = self.transformer.hindsight(
             observations, actions, masked_observations=masked_observations, masked_actions=masked_actions
         )
-        return Features(
-            rows={
-                "next": predicted,
-                "following": following,
-                "inverse": inverse,
-                "hindsight": hindsight,
-                "masked": masked_actions,
-            }
-        )
+        rows = {"next": predicted, "following": following, "inverse": inverse}
+        return Features(rows | {"hindsight": hindsight, "masked": masked_actions})
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
         """Return the sum of the three; metrics give each error beside that of a prediction that ignores its input."""
@@ -266,10 +250,9 @@ class SMART(TargetObjective):
         forward = forward_prediction_loss(rows["next"], rows["following"])
         inverse = action_error(rows["inverse"], between, mask=mask)
         hindsight = action_error(rows["hindsight"], actions, mask=mask, scored=rows["masked"])
-        constant = rows["following"].flatten(0, 1).var(0, correction=0).mean()
         metrics = {
             "forward_error": forward,
-            "forward_error_constant": constant,
+            "forward_error_constant": rows["following"].flatten(0, 1).var(0, correction=0).mean(),
             "action_error": inverse,
             "action_error_constant": constant_action_error(between, mask=mask),
             "hindsight_error": hindsight,

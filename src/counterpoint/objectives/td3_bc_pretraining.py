@@ -35,7 +35,6 @@ from torch.func import functional_call
 
 from counterpoint.data.augment import Noise
 from counterpoint.data.spec import Spec
-from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import require
 from counterpoint.objectives.action_prediction import action_error, constant_action_error
 from counterpoint.objectives.base import Batch, Features, LossOutput, in_full_precision, shapes
@@ -53,7 +52,7 @@ class TD3BCPretrainingConfig(StepConfig):
         target_noise: Standard deviation of the noise on target actions.
         target_noise_clip: Its largest absolute value.
         hidden: Width of the two hidden layers of policy and Q.
-        encoder_learns_from: Which loss's gradients reach the encoder.
+        encoder_learns_from: Losses whose gradients reach the encoder: the critic's alone, or both.
     """
 
     alpha: float = Field(default=2.5, gt=0)
@@ -161,13 +160,11 @@ class TD3BCPretraining(StepObjective):
     config: TD3BCPretrainingConfig
     updates: Tensor
 
-    def __init__(
-        self, encoder: ObservationEncoder, action_dim: int, config: TD3BCPretrainingConfig | None = None
-    ) -> None:
-        super().__init__(encoder, action_dim, config)
-        D, hidden = encoder.embed_dim, self.config.hidden
-        self.actor = nn.Sequential(perceptron(D, hidden, hidden, action_dim), nn.Tanh())
-        self.critic = TwinCritic(D, action_dim, hidden)
+    def build(self, D: int) -> None:
+        """Make policy, twin Q and their targets."""
+        hidden = self.config.hidden
+        self.actor = nn.Sequential(perceptron(D, hidden, hidden, self.action_dim), nn.Tanh())
+        self.critic = TwinCritic(D, self.action_dim, hidden)
         self.target_actor = frozen_copy(self.actor)
         self.target_critic = frozen_copy(self.critic)
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
@@ -190,14 +187,8 @@ class TD3BCPretraining(StepObjective):
         actions = batch["actions"][:, 0] * batch["action_mask"]
         with torch.set_grad_enabled(torch.is_grad_enabled() and self._is_actors_turn()):
             policy, policy_value = self._judged(state, batch["action_mask"])
-        return Features(
-            rows={
-                "values": self.critic(state, actions),
-                "targets": self._targets(views, batch),
-                "policy": policy,
-                "policy_value": policy_value,
-            }
-        )
+        rows = {"values": self.critic(state, actions), "targets": self._targets(views, batch)}
+        return Features(rows | {"policy": policy, "policy_value": policy_value})
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
         """Return the sum of both losses; metrics give each error beside that of the batch's mean target or action."""
