@@ -24,8 +24,8 @@ from counterpoint.policies.diffusion import DiffusionHead
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
 from counterpoint.policies.networks import DiffusionConfig
 from tests.policies.demos import demonstrations, spelled
-from tests.policies.test_command import trained
 from tests.training.step_data import SIZE, control_store, write_control_set
+from tests.training.test_cloning_command import trained
 
 
 @pytest.fixture(autouse=True)

@@ -11,9 +11,9 @@ from accelerate.state import AcceleratorState, PartialState
 from counterpoint.training import train as training
 from counterpoint.training.distributed import accelerator_of
 from tests.policies.demos import demonstrations
-from tests.policies.test_clone import encoder
 from tests.training.runs import clone, cloning, pretrain
 from tests.training.step_data import control_store, write_recipe
+from tests.training.test_cloning import encoder
 
 
 @pytest.fixture(autouse=True)

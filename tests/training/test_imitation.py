@@ -14,6 +14,7 @@ from counterpoint.errors import BadInputError
 from counterpoint.objectives.crossway import CrosswayConfig
 from counterpoint.objectives.icon import IConConfig
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
+from counterpoint.policies.networks import DiffusionConfig
 from counterpoint.training.imitation import AuxiliaryConfig, ImitationRecipe
 from counterpoint.training.recipe import TrainConfig
 from tests.policies.masked_demos import CAMERAS, masked_demos, small_imitation
@@ -163,3 +164,21 @@ def test_another_configuration_does_not_touch_the_run(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="another \\[icon\\]"):
         imitate(other, masked_demos(), out=tmp_path, camera=CAMERAS)
     assert (tmp_path / "config.json").read_bytes() == before
+
+
+def test_settings_that_do_not_fit_are_refused() -> None:
+    transformer = DiffusionConfig(network="transformer", layers=2, width=32, train_steps=20)
+    for changes, message in (
+        ({"frame": 30}, "smaller than the encoder"),
+        ({"crossway": CrosswayConfig(), "diffusion": transformer}, "bottleneck of a U-Net"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            small_imitation(**changes)
+    with pytest.raises(ValueError, match="icon needs an encoder with tokens"):
+        ImitationRecipe.model_validate(
+            {
+                "icon": IConConfig(agent_keys=2, environment_keys=6),
+                "encoder": {"kind": "drq", "stack": 1, "size": 84},
+                "frame": 84,
+            }
+        )
