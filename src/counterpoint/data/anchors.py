@@ -75,12 +75,12 @@ class Anchors:
 
     def __post_init__(self) -> None:
         good = self.offsets and min(self.actions, self.past_end) >= 0
-        require(good, "sampling", self, "at least one offset, no number below 0", "correct it")
+        require(good, "sampling", self, "at least one offset, no number below 0", "correct the settings")
         require(self.balance in get_args(Balance), "balance", repr(self.balance), "'steps' or 'tasks'", "choose one")
         if self.near is not None:
             require(self.near.window > 0, "window", self.near.window, "1 or more", "5 is the paper's")
             last = self.offsets[-1] >= 0
-            require(last, "offsets", self.offsets, "a last offset of 0 or more", "the positive's is last")
+            require(last, "offsets", self.offsets, "a last offset of 0 or more", "put the positive's last")
 
     @property
     def reach(self) -> int:

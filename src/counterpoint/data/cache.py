@@ -21,9 +21,9 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import asdict, fields
 from itertools import product
 from pathlib import Path
@@ -34,7 +34,7 @@ from filelock import FileLock
 from PIL import Image
 
 from counterpoint.data.episode import Array, EpisodeInfo
-from counterpoint.data.store import EpisodeStore, check_camera, spread, vectors
+from counterpoint.data.store import EpisodeStore, check_camera, frames_in_chunks, spread, vectors
 from counterpoint.errors import BadInputError, require
 from counterpoint.progress import ProgressBar
 
@@ -44,7 +44,6 @@ Fit = Literal["square", "shorter"]
 LAYOUT = "counterpoint-store-2"
 """The version of the folder's layout; part of every key."""
 
-_CHUNK = 64  # frames decoded at a time: bounds memory however long the video
 _BICUBIC = Image.Resampling.BICUBIC
 
 
@@ -79,23 +78,43 @@ def build(
     """
     _check_room(store, folder.parent, size, cameras)
     folder.mkdir()
-    names = [*vectors(store, 0), *(f"frames-{c}" for c in range(len(cameras)))]
-    columns = {name: _Column(folder / f"{name}.bin") for name in names}
     episodes: list[dict[str, Any]] = []
-    total = sum(info.length for info in store.episodes) * max(1, len(cameras))
-    with ProgressBar("Building the training store", total, "frames") if progress else nullcontext() as bar:
+    files: dict[str, Any] = {}
+    whole: dict[str, Any] = {}  # the digest of each file
+    kinds: dict[str, tuple[str, tuple[int, ...]]] = {}  # dtype and shape of one step of each file
+    total = int(store.lengths.sum())
+    with ExitStack() as stack:
+        bar = ProgressBar("Building the training store", total * max(1, len(cameras)), "frames") if progress else None
+        bar = bar and stack.enter_context(bar)
         for number, info in enumerate(store.episodes):
-            for name, rows in _parts(store, number, size=size, fit=fit, cameras=cameras):
-                if name not in columns:
-                    raise _uneven(number, f"has {name}")
-                columns[name].append(rows, f"episode {number}, {name}")
-                if bar is not None and name.startswith("frames"):
-                    bar.advance(len(rows))
-            if any(column.rows_of_episode != info.length for column in columns.values()):
-                raise _uneven(number, "lacks actions, state or rewards")
-            digests = {name: column.end_episode() for name, column in columns.items()}
-            episodes.append(asdict(info) | {"sha256": digests})
-    arrays = {name: column.close() for name, column in columns.items()}
+            parts: dict[str, Iterable[Array]] = {name: [value] for name, value in vectors(store, number).items()}
+            parts |= {f"frames-{c}": frames_in_chunks(store, number, camera) for c, camera in enumerate(cameras)}
+            found, hint = f"the parts {sorted(parts)}", "keep only episodes that have the same parts"
+            same = not number or parts.keys() == files.keys()
+            require(same, f"episode {number}", found, f"{sorted(files)}, as in episode 0", hint)
+            digests = {name: hashlib.sha256() for name in parts}
+            for name, chunks in parts.items():
+                if not number:
+                    files[name] = stack.enter_context((folder / f"{name}.bin").open("wb"))
+                    whole[name] = hashlib.sha256()
+                for chunk in chunks:
+                    rows = resize(chunk, size, fit) if name.startswith("frames") else chunk
+                    kind = rows.dtype.newbyteorder("<").str, rows.shape[1:]
+                    expected = f"{kinds.setdefault(name, kind)}, as in the episodes before"
+                    where, hint = f"episode {number}, {name}", "leave the episode out, or use fit='square'"
+                    require(kind == kinds[name], where, f"{kind} a step", expected, hint)
+                    data = np.ascontiguousarray(rows, dtype=kind[0]).tobytes()
+                    for take in (whole[name].update, digests[name].update, files[name].write):
+                        take(data)
+                    if bar is not None and name.startswith("frames"):
+                        bar.advance(len(rows))
+            episodes.append(asdict(info) | {"sha256": {name: digest.hexdigest() for name, digest in digests.items()}})
+        for file in files.values():
+            _flush(file)
+    arrays = {
+        name: {"dtype": dtype, "shape": [total, *row], "sha256": whole[name].hexdigest()}
+        for name, (dtype, row) in kinds.items()
+    }
     meta = {"layout": LAYOUT, "key": key, "size": size, "fit": fit, "cameras": cameras, "arrays": arrays}
     text = json.dumps(meta | {"episodes": episodes}, indent=1).encode()
     for path, data in ((folder / "store.json", text), (folder / "store.json.sha256", digest_line(text))):
@@ -107,54 +126,6 @@ def build(
 def digest_line(text: bytes) -> bytes:
     """Return the content of store.json.sha256 for a store.json of these bytes; `sha256sum --check` reads it."""
     return f"{hashlib.sha256(text).hexdigest()}  store.json\n".encode()
-
-
-class _Column:
-    """One array being written, episodes end to end, with digests of each episode and of the whole."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("wb")
-        self._whole, self._episode = hashlib.sha256(), hashlib.sha256()
-        self._rows, self.rows_of_episode = 0, 0
-        self._kind: tuple[str, tuple[int, ...]] | None = None
-
-    def append(self, rows: Array, where: str) -> None:
-        kind = rows.dtype.newbyteorder("<").str, rows.shape[1:]
-        self._kind = self._kind or kind
-        expected, hint = f"{self._kind}, as in the episodes before", "leave it out, or fit square"
-        require(kind == self._kind, where, f"{kind} a step", expected, hint)
-        data = np.ascontiguousarray(rows, dtype=kind[0]).tobytes()
-        for take in (self._whole.update, self._episode.update, self._file.write):
-            take(data)
-        self._rows, self.rows_of_episode = self._rows + len(rows), self.rows_of_episode + len(rows)
-
-    def end_episode(self) -> str:
-        digest, self._episode, self.rows_of_episode = self._episode.hexdigest(), hashlib.sha256(), 0
-        return digest
-
-    def close(self) -> dict[str, Any]:
-        assert self._kind is not None  # a store has at least one episode of at least one step
-        _flush(self._file)
-        self._file.close()
-        dtype, row = self._kind
-        return {"dtype": dtype, "shape": [self._rows, *row], "sha256": self._whole.hexdigest()}
-
-
-def _parts(
-    store: EpisodeStore, episode: int, *, size: int, fit: Fit, cameras: tuple[str, ...]
-) -> Iterator[tuple[str, Array]]:
-    """Yield everything of an episode by array name; frames come in chunks, in order."""
-    yield from vectors(store, episode).items()
-    length = store.episodes[episode].length
-    chunks = [np.arange(first, min(first + _CHUNK, length)) for first in range(0, length, _CHUNK)]
-    for c, camera in enumerate(cameras):
-        for steps in chunks:
-            yield f"frames-{c}", resize(store.frames(episode, steps, camera), size, fit)
-
-
-def _uneven(episode: int, found: str) -> BadInputError:
-    expected, hint = "the same parts as in episode 0", "keep only episodes that have the same parts"
-    return BadInputError(f"episode {episode}", f"an episode that {found}", expected, hint)
 
 
 def _flush(file: Any) -> None:

@@ -23,13 +23,12 @@ from counterpoint.data.formats.lerobot.writer import LeRobotWriter
 from counterpoint.data.formats.minari.files import is_minari
 from counterpoint.data.formats.video_folder import VideoFolderStore
 from counterpoint.data.masks.robot import binary_mask, mask_camera, mask_frames, masked_cameras
-from counterpoint.data.store import EpisodeStore, SubsetStore, vectors
+from counterpoint.data.store import EpisodeStore, SubsetStore, frames_in_chunks, vectors
 from counterpoint.data.video import has_uneven_rate
 from counterpoint.errors import BadInputError, require
 from counterpoint.progress import ProgressBar
 
 _SHOWN = 100  # rows of a table before it is cut short
-_CHUNK = 64  # frames decoded at a time
 
 
 def info(path: str | Path) -> None:
@@ -211,7 +210,7 @@ def _episode(store: EpisodeStore, number: int, rate: int, size: int | None, *, r
 
 
 def _frames(store: EpisodeStore, number: int, steps: Array, camera: str, size: int | None) -> Array:
-    chunks = (store.frames(number, steps[at : at + _CHUNK], camera) for at in range(0, len(steps), _CHUNK))
+    chunks = frames_in_chunks(store, number, camera, steps)
     if size is None:
         return np.concatenate(list(chunks))
     resized = np.concatenate([resize(chunk, size) for chunk in chunks])

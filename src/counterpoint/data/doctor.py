@@ -24,13 +24,12 @@ from counterpoint.data.formats.lerobot.reader import LeRobotStore
 from counterpoint.data.formats.lerobot.tables import as_matrix, damaged, read_table, reading
 from counterpoint.data.formats.video_folder import VideoFolderStore
 from counterpoint.data.masks.robot import examine_masks
-from counterpoint.data.store import EpisodeStore
+from counterpoint.data.store import EpisodeStore, frames_in_chunks
 from counterpoint.data.video import frame_times, has_uneven_rate, in_worker, probe_video
 from counterpoint.errors import BadInputError
 from counterpoint.progress import ProgressBar
 
 _BATCH = 1000  # frames a worker decodes: enough to repay its start, few enough to find a bad one soon
-_CHUNK = 64  # frames held at a time
 _PATIENCE = 3600.0  # seconds for reading every table of a data set
 _COUNTERS = ("timestamp", "frame_index", "episode_index", "index")
 
@@ -112,11 +111,11 @@ def _decode(path: Path, store: EpisodeStore, first: int, stop: int) -> list[BadI
     findings: list[BadInputError] = []
     lerobot = isinstance(store, LeRobotStore)  # its rows are examined already
     for episode in range(first, stop):
-        length, before = store.episodes[episode].length, len(findings)
+        before = len(findings)
         for camera in store.cameras:
             try:
-                for start in range(0, length, _CHUNK):
-                    store.frames(episode, np.arange(start, min(start + _CHUNK, length)), camera)
+                for _ in frames_in_chunks(store, episode, camera):
+                    pass
             except BadInputError as error:
                 where = f"{error.where}, episode {episode}"
                 findings.append(BadInputError(where, error.found, error.expected, error.hint))

@@ -70,7 +70,7 @@ class Spec:
     def __post_init__(self) -> None:
         for key, read in self.reads.items():
             known = read.at in self.index.draws
-            require(known, f"read {key!r}", f"draw {read.at!r}", f"one of {self.index.draws}", "use one")
+            require(known, f"read {key!r}", f"draw {read.at!r}", f"one of {self.index.draws}", "name one of them")
 
     @classmethod
     def clips(
@@ -134,8 +134,8 @@ class Spec:
         `sequence_action`, `sequence_return` (undiscounted sum of the data's rewards from that step to the end),
         `sequence_step` and `sequence_valid`, all [B, K, ...].
         """
-        unknown = sorted(set(keys) - set(TRANSITION_READS))
-        require(not unknown, "transitions", f"the keys {unknown}", f"some of {list(TRANSITION_READS)}", "use these")
+        unknown, expected = sorted(set(keys) - set(TRANSITION_READS)), f"some of {list(TRANSITION_READS)}"
+        require(not unknown, "transitions", f"the keys {unknown}", expected, "name some of these")
         reads = {key: read for key, read in TRANSITION_READS.items() if key in keys}
         return cls(Transitions(discount, tail, sequence), reads | (SEQUENCE_READS if sequence else {}))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, cast
 
@@ -182,6 +182,19 @@ def check_camera(camera: str, known: Sequence[str]) -> None:
         raise BadInputError("camera", repr(camera), f"one of {list(known)}", "name a camera the data have")
 
 
+def frames_in_chunks(
+    store: EpisodeStore, episode: int, camera: str, steps: Array | None = None, count: int = 64
+) -> Iterator[Array]:
+    """Yield the frames of an episode (all, or those at `steps`), `count` at a time, which bounds memory.
+
+    Yields:
+        uint8 [n, H, W, 3].
+    """
+    wanted = np.arange(store.episodes[episode].length) if steps is None else steps
+    for first in range(0, len(wanted), count):
+        yield store.frames(episode, wanted[first : first + count], camera)
+
+
 def camera_images(store: EpisodeStore, episode: int, indices: Array, cameras: Sequence[str]) -> Array:
     """Read the images of several cameras at the same N steps: uint8 [N, C, H, W, 3]."""
     return np.stack([store.frames(episode, indices, camera) for camera in cameras], 1)
@@ -201,7 +214,7 @@ class MemoryStore(EpisodeStore):
         self.cameras = tuple(episodes[0].frames)
         for index, names in enumerate(tuple(episode.frames) for episode in episodes):
             found, expected = f"cameras {names}", f"{self.cameras}, as in episode 0"
-            require(names == self.cameras, f"episode {index}", found, expected, "use these")
+            require(names == self.cameras, f"episode {index}", found, expected, "use the same ones")
         self.episodes = tuple(EpisodeInfo(len(e), e.instruction, fps, e.success) for e in episodes)
 
     @property

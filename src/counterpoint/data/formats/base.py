@@ -66,7 +66,8 @@ def parsing(where: str | Path, expected: str, hint: str = "download or record it
     except (BadInputError, MissingExtraError):
         raise
     except Exception as error:  # parsers raise whatever their parts do
-        raise BadInputError(where, f"damage ({type(error).__name__}: {first_line(error)})", expected, hint) from error
+        found = f"damaged content ({type(error).__name__}: {first_line(error)})"
+        raise BadInputError(where, found, expected, hint) from error
 
 
 def first_line(error: BaseException) -> str:

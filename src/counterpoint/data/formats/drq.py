@@ -98,7 +98,8 @@ def _length(file: Path) -> int:
         name = _NAME.fullmatch(file.name)
         rows = int(name[2]) + 1 if name else shape[0]
         lengths = {name: shape[0] for name, (shape, _) in shapes.items() if shape}
-        require(rows > 1 and set(lengths.values()) == {rows}, file, f"lengths {lengths}", f"{rows} rows", _HINT)
+        good, expected = rows > 1 and set(lengths.values()) == {rows}, f"{rows} rows, one more than the name says"
+        require(good, file, f"lengths that disagree: {lengths}", expected, _HINT)
         return rows - 1
 
 

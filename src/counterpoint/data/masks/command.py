@@ -27,7 +27,7 @@ from counterpoint.data.formats.base import first_line, parsing, require_new
 from counterpoint.data.formats.lerobot.images import copy_with_images
 from counterpoint.data.formats.lerobot.reader import LeRobotStore
 from counterpoint.data.masks.robot import as_mask, constant, mask_camera, mask_frames, rgb_cameras
-from counterpoint.data.store import EpisodeStore, check_camera
+from counterpoint.data.store import EpisodeStore, check_camera, frames_in_chunks
 from counterpoint.errors import BadInputError, MissingExtraError, require
 
 Point = tuple[float, float]
@@ -170,7 +170,7 @@ class MaskFiles:
                 present[child.name] = {int(stem) for stem in stems}
         for camera, frames in present.items():
             where, last = f"{packed if packed.is_file() else folder}, {camera}", max(frames, default=0)
-            expected, hint = f"masks for frames 0 to {length - 1}", "use its own masks"
+            expected, hint = f"masks for frames 0 to {length - 1}", "check that they belong to this episode"
             require(last < length, where, f"a mask for frame {last}", expected, hint)
         return present
 
@@ -254,9 +254,8 @@ class SamMasks:
 
     def masks(self, number: int, camera: str) -> Array:
         """Return an episode's masks: bool [T, H, W]."""
-        steps = np.arange(self._store.episodes[number].length)
-        chunks = (steps[first : first + self._batch_size] for first in range(0, len(steps), self._batch_size))
-        return np.concatenate([self._segment(self._store.frames(number, chunk, camera)) for chunk in chunks])
+        chunks = frames_in_chunks(self._store, number, camera, count=self._batch_size)
+        return np.concatenate([self._segment(frames) for frames in chunks])
 
     def _segment(self, frames: Array) -> Array:
         import torch
@@ -292,7 +291,7 @@ def _check_prompts(points: Sequence[Point], box: Box | None, height: int, width:
         require(0 <= x <= width and 0 <= y <= height, where, f"({x:g}, {y:g})", expected, "take a pixel on the robot")
     if box is not None:
         ordered, found = box[0] < box[2] and box[1] < box[3], " ".join(f"{value:g}" for value in box)
-        require(ordered, "--box", found, "left, top, right, bottom", "order it")
+        require(ordered, "--box", found, "left, top, right, bottom", "give the top left corner first")
 
 
 def _load(name: str, device: str) -> tuple[Any, Any]:

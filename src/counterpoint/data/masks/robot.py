@@ -16,13 +16,12 @@ from jaxtyping import Bool, UInt8
 from numpy.typing import NDArray
 
 from counterpoint.data.episode import Array
-from counterpoint.data.store import EpisodeStore
+from counterpoint.data.store import EpisodeStore, frames_in_chunks
 from counterpoint.errors import BadInputError, require
 
 MASK_SUFFIX = "_mask"
 """The ending of the name of a camera's mask."""
 _ON = 127  # the robot is where a mask is brighter: half of a pixel that was resized
-_CHUNK = 64  # frames held at a time
 
 
 def mask_camera(camera: str) -> str:
@@ -104,10 +103,9 @@ def examine_masks(path: Path, store: EpisodeStore, episode: int) -> list[BadInpu
 
 
 def _examine(where: str, store: EpisodeStore, episode: int, camera: str) -> None:
-    kinds, length = set(), store.episodes[episode].length
+    kinds = set()
     height, width = store.frames(episode, np.array([0]), camera).shape[1:3]
-    for first in range(0, length, _CHUNK):
-        frames = store.frames(episode, np.arange(first, min(first + _CHUNK, length)), mask_camera(camera))
+    for frames in frames_in_chunks(store, episode, mask_camera(camera)):
         found, expected = f"masks of {frames.shape[2]}x{frames.shape[1]} pixels", f"{width}x{height}, the images' size"
         require(frames.shape[1:3] == (height, width), where, found, expected, "make the masks anew at that size")
         mask = as_mask(where, frames)

@@ -116,7 +116,7 @@ def read_info(root: Path) -> Info:
         raw = json.loads(path.read_text(encoding="utf-8"))
     require(isinstance(raw, dict), path, type(raw).__name__, "a JSON object", HINT)
     lance = raw.get("storage_format") == "lance"
-    require(not lance, path, '"storage_format": "lance"', "parquet and mp4 files", "export it")
+    require(not lance, path, '"storage_format": "lance"', "parquet and mp4 files", "export it to parquet with lerobot")
     version = re.fullmatch(r"v(3)\.(\d+)|v(2)\.([01])", str(raw.get("codebase_version")))
     found, hint = f"codebase_version {raw.get('codebase_version')!r}", "convert it with lerobot"
     require(version, path, found, "v3.0 or v2.1", hint)

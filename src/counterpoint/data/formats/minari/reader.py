@@ -62,8 +62,9 @@ def episode_success(source: str | Path) -> NDArray[np.bool_]:
     succeeded = []
     hint = "judge success by the distance of achieved and desired goals, or record the data with it"
     for number, raw in _raw_episodes(source, open_minari(source)):
-        success, found = _success(raw), f"infos with {sorted(raw.infos or {})}"
-        require(success is not None, f"{source}, episode {number}", found, "'success' (or 'is_success') a step", hint)
+        success, found = _success(raw), f"infos with {sorted(raw.infos)}" if raw.infos else "no infos"
+        where, expected = f"{source}, episode {number}", "'success' (or 'is_success') at every step"
+        require(success is not None, where, found, expected, hint)
         succeeded.append(bool(np.any(success)))
     return np.array(succeeded)
 
@@ -83,7 +84,7 @@ def replay_from_store(store: EpisodeStore) -> ReplayBuffer:
     actions = [action for _, action in vectors if action is not None]
     complete = vectors and len(states) == len(vectors) == len(actions)
     found = "episodes without state or without actions"
-    require(complete, "data set", found, "both, to reach goals", "use a robot's data")
+    require(complete, "data set", found, "both, to learn to reach goals", "choose a robot's data")
     low = np.min([action.min(axis=0) for action in actions], axis=0)
     high = np.max([action.max(axis=0) for action in actions], axis=0)
     spaces = Spaces(observation=states[0].shape[1:], goal=states[0].shape[1:], action=len(low))

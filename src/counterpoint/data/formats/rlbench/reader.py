@@ -161,7 +161,7 @@ def _numbers(where: Path, steps: list[Any], name: str, size: int) -> Array:
         good = values.shape == (len(steps), size) and bool(np.isfinite(values).all())
     except (AttributeError, TypeError, ValueError):
         good = False
-    require(good, where, f"observations without {name}", f"{size} finite numbers a step", "switch it on to record")
+    require(good, where, f"observations without {name}", f"{size} finite numbers a step", "record with it switched on")
     return values
 
 
