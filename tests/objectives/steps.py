@@ -83,7 +83,7 @@ def step_batch(spec: Spec, *, batch: int = 8, size: int = 32, action_dim: int = 
 def small_encoder(
     *, size: int = 32, stack: int = 2, embed_dim: int = 32, centred: bool = False, seed: int = 0
 ) -> ObservationEncoder:
-    """Four narrow convolutions; `centred` on a batch of these pictures."""
+    """Four narrow convolutions; `centred` on a batch of these images."""
     torch.manual_seed(seed)
     config = ObservationConfig(size=size, stack=stack, embed_dim=embed_dim, width=8, centre=centred)
     encoder = ObservationEncoder(config)
@@ -132,11 +132,11 @@ def _places(actions: NDArray[np.float64], size: int, rng: np.random.Generator) -
 
 
 def _draw(places: NDArray[np.float64], size: int) -> NDArray[np.uint8]:
-    """Pictures of the square, orange on grey: [..., size, size, 3]."""
+    """Images of the square, orange on grey: [..., size, size, 3]."""
     pixel = np.arange(size)
     # [..., size]: how much of each column or row of pixels the square covers
     covered = np.clip(np.minimum(pixel + 1, places[..., None] + SIDE) - np.maximum(pixel, places[..., None]), 0, 1)
     square = (covered[..., 1, :, None] * covered[..., 0, None, :])[..., None]
     colour, ground = np.array([255.0, 128.0, 0.0]), np.array([60.0, 60.0, 60.0])
-    picture: NDArray[np.uint8] = (ground + square * (colour - ground)).astype(np.uint8)
-    return picture
+    image: NDArray[np.uint8] = (ground + square * (colour - ground)).astype(np.uint8)
+    return image

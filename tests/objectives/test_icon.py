@@ -32,12 +32,12 @@ STARTS = {  # of the authors' sampling in `icon_vit_a`, for each layer and image
 }
 
 
-def pictures(n: int = 4, size: int = 32) -> Tensor:
+def images(n: int = 4, size: int = 32) -> Tensor:
     return torch.randn(n, 3, size, size, generator=torch.Generator().manual_seed(0))
 
 
 def masks(n: int = 4, size: int = 32) -> Tensor:
-    """A square of half the side in every picture, somewhere else in each."""
+    """A square of half the side in every image, somewhere else in each."""
     made = torch.zeros(n, size, size, dtype=torch.bool)
     for i in range(n):
         made[i, 2 * i : 2 * i + size // 2, size // 4 : size // 4 + size // 2] = True
@@ -92,7 +92,7 @@ def test_authors_vit() -> None:
 def test_five_lines() -> None:
     vit = small_vit()
     icon = ICon(vit, SMALL)
-    features = vit(pictures())
+    features = vit(images())
     out = icon(masks())
     loss = features.square().mean() + icon.config.weight * out.loss
     torch.autograd.backward([loss])
@@ -116,7 +116,7 @@ def test_training_smoke(settings_of: dict[str, Any]) -> None:
     optimiser = torch.optim.Adam(vit.parameters(), lr=2e-3)
     losses, outs = [], []
     for _ in range(40):
-        vit(pictures())
+        vit(images())
         out = icon(masks())
         optimiser.zero_grad()
         torch.autograd.backward([out.loss])
@@ -152,7 +152,7 @@ def test_keys_of_every_kind() -> None:
 def test_open_clip(batch_first: bool) -> None:
     vit = open_clip_vit(batch_first=batch_first)
     icon = ICon(vit, IConConfig(agent_keys=3, environment_keys=5))
-    vit(pictures())
+    vit(images())
     out = icon(masks())
     torch.autograd.backward([out.loss])
     assert out.loss > 0
@@ -165,7 +165,7 @@ def test_only_the_last_layer() -> None:
         torch.manual_seed(0)
         vit = small_vit()
         icon = ICon(vit, SMALL.model_copy(update={"levels": levels}))
-        vit(pictures())
+        vit(images())
         found[levels] = icon(masks(), order(icon))
     torch.testing.assert_close(found["last"].loss, found["all"].metrics["last_layer_loss"])
     assert found["last"].loss != found["all"].loss
@@ -181,7 +181,7 @@ def test_images_that_do_not_qualify_get_no_gradient(fill: list[str]) -> None:
         if kind != "square":
             own[i] = kind == "full"
             own[i, 0, 0] |= kind == "pixel"
-    x = pictures(len(fill)).requires_grad_()
+    x = images(len(fill)).requires_grad_()
     vit(x)
     out = icon(own)
     torch.autograd.backward([out.loss])
@@ -200,7 +200,7 @@ def test_batches_without_a_qualifying_image_are_counted(caplog: pytest.LogCaptur
     vit = small_vit(depth=1)
     icon = ICon(vit, SMALL)
     empty = torch.zeros(1, 32, 32, dtype=torch.bool)
-    x = pictures(1)
+    x = images(1)
     with caplog.at_level(logging.WARNING):
         for _ in range(LOG_EVERY + 1):
             vit(x)
@@ -218,7 +218,7 @@ def test_no_image_could_ever_qualify() -> None:
         ICon(small_vit(patch=8))
     vit = small_vit(dynamic_img_size=True)
     icon = ICon(vit, SMALL)
-    vit(pictures(2, 12))
+    vit(images(2, 12))
     with pytest.raises(BadInputError, match="3 x 3 = 9 tokens"):
         icon(masks(2, 12))
 
@@ -235,12 +235,12 @@ def test_bad_masks_are_refused() -> None:
         (missing, "NoneType"),
         (grey, "0 and 1 alone"),
     ):
-        vit(pictures())
+        vit(images())
         with pytest.raises(BadInputError, match=message):
             icon(bad)
-    vit(pictures())
+    vit(images())
     first = icon(masks().to(torch.uint8), order(icon))
-    vit(pictures())
+    vit(images())
     torch.testing.assert_close(first.loss, icon(masks(), order(icon)).loss)
 
 
@@ -260,12 +260,12 @@ def test_without_a_forward_pass() -> None:
 def test_copies_and_moving_averages() -> None:
     holder = torch.nn.ModuleDict({"vit": small_vit()})
     holder["icon"] = ICon(holder["vit"], SMALL)
-    holder["vit"](pictures())
+    holder["vit"](images())
     other = copy.deepcopy(holder)
     average = torch.optim.swa_utils.AveragedModel(holder)
     average.update_parameters(holder)
     holder["icon"](masks())
-    other["vit"](pictures(2))
+    other["vit"](images(2))
     assert other["icon"](masks(2)).loss > 0
 
 
@@ -274,7 +274,7 @@ def test_autocast(name: str) -> None:
     patch = 14 if "patch14" in name else 16
     vit = timm_vit(name, img_size=8 * patch)
     icon = ICon(vit, SMALL)
-    x, own = pictures(2, 8 * patch), masks(2, 8 * patch)
+    x, own = images(2, 8 * patch), masks(2, 8 * patch)
     vit(x)
     expected = icon(own, order(icon, 2)).loss
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -292,7 +292,7 @@ def test_compiled() -> None:
     found = []
     for model in (vit, compiled, compiled):
         vit.zero_grad()
-        features = model(pictures())
+        features = model(images())
         out = icon(masks(), order(icon))
         torch.autograd.backward([out.loss + features.square().mean()])
         found.append([out.loss.detach(), *(p.clone() for p in gradients(vit))])

@@ -60,7 +60,7 @@ def test_terms_are_added_by_their_weights() -> None:
 
 
 def test_icon_looks_at_the_policy_s_own_pass_in_the_same_windows() -> None:
-    """The masks that ICon gets are cut with their pictures: bright where the robot is."""
+    """The masks that ICon gets are cut with their images: bright where the robot is."""
     objective, batch = made(masks=CAMERAS, icon=ICON)
     given: list[torch.Tensor] = []
     seen: list[torch.Tensor] = []
@@ -68,8 +68,8 @@ def test_icon_looks_at_the_policy_s_own_pass_in_the_same_windows() -> None:
     objective.policy.encoder.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
     objective(batch)
     assert len(seen) == 1  # one pass of the encoder serves both
-    pictures = seen[0][:, 0]
-    torch.testing.assert_close(given[0], pictures[..., 0] > 200)
+    images = seen[0][:, 0]
+    torch.testing.assert_close(given[0], images[..., 0] > 200)
     assert patch_mask(given[0], 8).shape == (16, 16)
 
 
@@ -135,7 +135,7 @@ def test_noise_is_the_batch_s(training: bool) -> None:
         assert float(objective(batch | {key: batch[key].flip(0)}).loss) != loss
 
 
-def test_a_validation_looks_at_the_middle_of_its_pictures() -> None:
+def test_a_validation_looks_at_the_middle_of_its_images() -> None:
     """As the policy does when it acts, wherever the batch's random windows lie."""
     objective, batch = made()
     seen: list[torch.Tensor] = []

@@ -150,7 +150,7 @@ def test_objective_plain_loop() -> None:
 def test_learns() -> None:
     made = objective()
     batch = step_batch(made.sampling(), batch=16, size=SIZE, action_dim=3)
-    batch["action_mask"][:, 2] = False  # which no picture tells
+    batch["action_mask"][:, 2] = False  # which no image tells
     history, changed = fitted(made, batch, steps=80)
     first, last = history[0], history[-1]
     assert last["loss"] < 0.5 * first["loss"]

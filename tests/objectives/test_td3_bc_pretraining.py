@@ -226,7 +226,7 @@ def test_moving_averages_follow() -> None:
 def test_learns(learns_from: Source) -> None:
     made = objective(learns_from=learns_from, alpha=0.1)
     batch = step_batch(made.sampling(), batch=32, size=SIZE, action_dim=3)
-    if learns_from == "both":  # actions told by the place, which Q needs no picture for then
+    if learns_from == "both":  # actions told by the place, which Q needs no image for then
         batch["actions"] = (1 - 2 * batch["rewards"])[..., None].repeat(1, 1, 3)
     history, changed = fitted(made, batch, steps=60)
     first, last = history[0], history[-1]

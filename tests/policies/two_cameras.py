@@ -40,9 +40,9 @@ class PairTask(CameraEnv):
         self._place = np.random.default_rng(seed).uniform(SIDE / 2, SIZE - SIDE / 2, 2)
 
     def _images(self) -> dict[str, Array]:
-        return {camera: self._picture(camera) for camera in self.cameras}
+        return {camera: self._image(camera) for camera in self.cameras}
 
-    def _picture(self, camera: str) -> Array:
+    def _image(self, camera: str) -> Array:
         x, y = np.round(self._place - SIDE / 2).astype(int)
         image = np.full((SIZE, SIZE, 3), 40, np.uint8)
         if camera == OUTER:

@@ -54,7 +54,7 @@ def control_store(
 
 
 def write_control_set(root: Path, splits: Mapping[str, MemoryStore]) -> Path:
-    """The splits' episodes, one split after the other, as a LeRobot data set with lossless pictures."""
+    """The splits' episodes, one split after the other, as a LeRobot data set with lossless images."""
     first = next(iter(splits.values()))
     actions = first.actions(0)
     writer = LeRobotWriter(

@@ -67,9 +67,9 @@ def logged(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-def mean_picture(store: EpisodeStore) -> torch.Tensor:
-    pictures = [store.frames(e, np.arange(info.length)) for e, info in enumerate(store.episodes)]
-    return torch.from_numpy(np.concatenate(pictures)).float().mean(0) / 255
+def mean_image_of(store: EpisodeStore) -> torch.Tensor:
+    images = [store.frames(e, np.arange(info.length)) for e, info in enumerate(store.episodes)]
+    return torch.from_numpy(np.concatenate(images)).float().mean(0) / 255
 
 
 def last_state(run: Path) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def test_only_training_frames_centre_the_encoder(tmp_path: Path) -> None:
         encoder = ObservationEncoder.from_pretrained(
             pretrain(recipe(tmp_path), path, tmp_path / f"run-{name}", {"train.steps": 1})
         )
-        torch.testing.assert_close(encoder.mean_image, mean_picture(train))
+        torch.testing.assert_close(encoder.mean_image, mean_image_of(train))
         found.append(encoder)
     assert torch.equal(found[0].mean_image, found[1].mean_image)
     assert torch.equal(found[0].deviation, found[1].deviation)
@@ -111,7 +111,7 @@ def test_only_training_frames_centre_the_encoder(tmp_path: Path) -> None:
 def test_frames_for_centring_are_evenly_spaced_over_all_episodes(lengths: list[int], count: int) -> None:
     places = [(episode, step) for episode, length in enumerate(lengths) for step in range(length)]
     frames = evenly_spaced_frames(numbered_store(lengths), count)
-    seen = [tuple(picture[0, 0, :2].tolist()) for picture in frames]  # red and green tell the place
+    seen = [tuple(image[0, 0, :2].tolist()) for image in frames]  # red and green tell the place
     assert seen == places[:: max(1, len(places) // count)]
     other = evenly_spaced_frames(numbered_store(lengths), count, "back")
     assert torch.equal(other, 255 - frames)
@@ -167,7 +167,7 @@ def test_domains_of_other_actions_train_together(tmp_path: Path) -> None:
     both = [open_dataset(path, split="train") for path in (narrow, wide)]
     encoder = ObservationEncoder.from_pretrained(folder)
     counts = [sum(info.length for info in store.episodes) for store in both]
-    joined = sum(n * mean_picture(store) for n, store in zip(counts, both, strict=True)) / sum(counts)
+    joined = sum(n * mean_image_of(store) for n, store in zip(counts, both, strict=True)) / sum(counts)
     torch.testing.assert_close(encoder.mean_image, torch.as_tensor(joined))
 
 

@@ -45,7 +45,7 @@ class CrosswayConfig(FrozenConfig):
 
 
 class CrosswayDecoder(nn.Module):
-    """Reconstructs the newest observation from the U-Net's bottleneck at the sampled diffusion step.
+    """A decoder of the newest observation from the U-Net's bottleneck at the sampled diffusion step.
 
     After the original's design A, the bottleneck's first step is taken and its M channels cut into 2 by 2 locations.
     For an image these are repeated over a small map and joined to sines and cosines of the location; residual
@@ -122,7 +122,7 @@ class CrosswayDecoder(nn.Module):
 
 
 class _ImageDecoder(nn.Module):
-    """M channels into an image: 2 by 2 locations, repeated over a map, then residual blocks and doublings."""
+    """A decoder of M channels into an image: 2 by 2 locations, a map of repeats, residual blocks and doublings."""
 
     locations: Tensor
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 
 class Policy(Protocol):
-    """Acts in many environments at once; each has a row, which keeps the policy's memory of the episode."""
+    """A controller of many environments at once; each has a row, which keeps the policy's memory of the episode."""
 
     def reset(self, rows: Sequence[int], seeds: Sequence[int] | None = None) -> None:
         """Begin an episode in each of these rows.

@@ -57,7 +57,7 @@ class ActionChunks:
 
 
 class RecedingHorizon(ActionChunks):
-    """Executes the first actions of a plan before the next plan.
+    """A queue that executes the first actions of a plan before the next plan.
 
     Args:
         executed: Their number; 8 in Diffusion Policy.
@@ -83,7 +83,7 @@ class RecedingHorizon(ActionChunks):
 
 
 class TemporalEnsemble(ActionChunks):
-    """Averages all predictions of a step, with a plan at every step.
+    """A weighted mean of all predictions of a step, with a plan at every step.
 
     The i-th oldest prediction weighs exp(-decay i), i from 0: the oldest most.
 

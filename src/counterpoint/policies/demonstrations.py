@@ -37,12 +37,12 @@ class Demonstrations(FrozenConfig):
 
     @property
     def action_dim(self) -> int:
-        """A."""
+        """Number of action dimensions, A."""
         return len(self.actions.mean)
 
     @property
     def state_dim(self) -> int:
-        """P; 0 without proprioception."""
+        """Number of proprioceptive dimensions, P; 0 without any."""
         return len(self.state.mean) if self.state is not None else 0
 
     @classmethod

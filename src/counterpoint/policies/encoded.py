@@ -168,7 +168,7 @@ class EncodedPolicy(nn.Module):
 
     @property
     def stack(self) -> int:
-        """S, the frames of an observation and camera."""
+        """Number of frames of an observation and camera, S."""
         return self.encoder.config.stack
 
     @property
