@@ -66,8 +66,8 @@ class Sampler(Dataset[dict[str, Any]]):
         workers: int = 0,
     ) -> None:
         good, found = batch_size > 0 == batch_size % world_size, f"{batch_size} over {world_size} processes"
-        hint = f"use {max(1, batch_size // world_size) * world_size}"
-        require(good, "batch_size", found, "a positive multiple of the processes", hint)
+        expected, hint = "a positive multiple of the number of processes", max(1, batch_size // world_size) * world_size
+        require(good, "batch_size", found, expected, f"use {hint}")
         self.store, self.bound, self.seed, self.batch_size, self.workers = store, bound, seed, batch_size, workers
         self._rows = slice(rank * batch_size // world_size, (rank + 1) * batch_size // world_size)
         self._wanted = frozenset(read.at for read in bound.spec.reads.values())
