@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from safetensors import SafetensorError
 
 from counterpoint.cli import main
 from counterpoint.training.recipe import load_recipe
@@ -78,26 +80,107 @@ def test_bad_input_is_one_message_and_exit_code_2(
     assert "Hint:" in error
 
 
+DEMO = ["train", "decisionnce_t-demo", "--data", "d"]
+
+
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "key", "words"),
     [
-        (["--train.step=3"], "--train.steps"),
-        (["--objective.temperatur=3"], "--objective.temperature"),
-        (["--objective.name=x"], "--objective.name"),
-        (["--optimizer.lr=fast"], "--optimizer.lr"),
-        (["--optimizer.lr=1e999"], "finite number"),
-        (["--train.steps=0"], "greater than or equal to 1"),
+        ([*DEMO, "--train.step=3"], "--train.step", "did you mean '--train.steps'?"),
+        ([*DEMO, "--objective.temperatur=3"], "--objective.temperatur", "did you mean '--objective.temperature'?"),
+        ([*DEMO, "--objective.name=x"], "--objective.name", "found 'x'; expected 'decisionnce_t'"),
+        ([*DEMO, "--optimizer.lr=fast"], "--optimizer.lr", "found 'fast'; expected FLOAT"),
+        ([*DEMO, "--optimizer.lr=1e999"], "--optimizer.lr", "found inf; expected a finite number"),
+        ([*DEMO, "--train.steps=0"], "--train.steps", "found 0; expected greater than or equal to 1"),
+        ([*DEMO, "--train.log-every=0"], "--train.log-every", "found 0; expected greater than or equal to 1"),
+        ([*DEMO, "--train.steps"], "--train.steps", "found nothing"),
+        (
+            ["train", "diff_c-robosuite", "--data", "d", "--frame=3"],
+            "train diff_c-robosuite",
+            "smaller than the encoder's",
+        ),
+        (["train", "diff_c-robosuite", "--auxiliary.objective.name", "crul"], "recipe diff_c-robosuite", "'curl'"),
+        (["collect", "dmc", "--tsks", "a"], "--tsks", "did you mean '--tasks'?"),
+        (["data", "inf"], "inf", "did you mean 'info'?"),
+        (["evaluate", "r", "--episodes", "x"], "--episodes", "found 'x'; expected INT"),
+        (["convert", "actoll", "x"], "method", "did you mean 'actol'?"),
     ],
 )
-def test_a_key_with_a_slip_gets_a_suggestion(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+def test_a_bad_argument_is_one_line_that_names_the_key(
+    arguments: list[str], key: str, words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     with pytest.raises(SystemExit) as done:
-        main(["train", "decisionnce_t-demo", "--data", "d", "--out", str(tmp_path / "run"), *arguments])
+        main([*arguments, "--out", str(tmp_path / "run")])
     captured = capsys.readouterr()
     assert done.value.code == 2
-    assert words in captured.err + captured.out
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+    assert captured.err.startswith(f"counterpoint: {key}")
+    assert all(word in captured.err for word in (words, "found", "expected", "Hint: "))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments", [["train", "decisionnce_t-demo", "--data", "d"], ["convert", "actol", "file"], ["evaluate"], ["data"]]
+)
+def test_a_missing_argument_is_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as done:
+        main(arguments)
+    error = capsys.readouterr().err
+    assert (done.value.code, error.count("\n")) == (2, 1)
+    assert "found nothing; expected" in error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device", "some/file"),
+        SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+        OSError("Can't write data (file write failed: errno = 28, error message = 'No space left on device')"),
+    ],
+)
+def test_a_full_disk_is_one_message(
+    error: Exception, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise error
+
+    monkeypatch.setattr("counterpoint.encoders.convert.convert_checkpoint", fail)
+    with pytest.raises(SystemExit) as done:
+        main(["convert", "actol", "file", "--out", "o"])
+    assert done.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith("counterpoint: ")
+    assert "found no space left" in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("recipe", "keys"),
+    [
+        ("diff_c-robosuite", ("icon.weight", "icon.agent-keys", "crossway.widths", "auxiliary.weight")),
+        ("td_infonce", ("env.name", "env.observations", "online.steps", "train.steps", "data.goals")),
+    ],
+)
+def test_help_lists_sections_that_are_switched_off(
+    recipe: str, keys: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", recipe, "--help"])
+    text = capsys.readouterr().out
+    assert not [key for key in keys if f"--{key}" not in text]
+
+
+def test_an_auxiliary_objective_is_named_on_the_command_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[tuple[Any, ...]] = []
+    monkeypatch.setattr("counterpoint.training.train.train", recorder(calls, SimpleNamespace(model="o/model")))
+    named = ["--auxiliary.objective.name", "premier_taco", "--auxiliary.objective.window", "3", "--icon.weight=0.5"]
+    main(["train", "diff_c-robosuite", *named, "--data", "d", "--out", "o"])
+    recipe = calls[0][0]
+    assert (recipe.auxiliary.objective.name, recipe.auxiliary.objective.window) == ("premier_taco", 3)
+    assert (recipe.icon.weight, recipe.icon.agent_keys, recipe.crossway.weight) == (0.5, 10, 0)
 
 
 def test_help_after_a_recipe_lists_every_key(capsys: pytest.CaptureFixture[str]) -> None:

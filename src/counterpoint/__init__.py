@@ -9,39 +9,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from counterpoint.data.episode import Episode
-    from counterpoint.data.formats import open_dataset
-    from counterpoint.data.sampler import Sampler
-    from counterpoint.data.store import EpisodeStore, MemoryStore
-    from counterpoint.encoders.dual import DualEncoder, EncoderConfig
-    from counterpoint.encoders.hub import load
-    from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
-    from counterpoint.errors import BadInputError, MissingExtraError
-    from counterpoint.policies.cloned import ClonedPolicy
-    from counterpoint.policies.diffusion_policy import DiffusionPolicy
-    from counterpoint.rewards.model import RewardModel
-    from counterpoint.training.recipe import load_recipe
-    from counterpoint.training.train import train
-
-__all__ = [
-    "BadInputError",
-    "ClonedPolicy",
-    "DiffusionPolicy",
-    "DualEncoder",
-    "EncoderConfig",
-    "Episode",
-    "EpisodeStore",
-    "MemoryStore",
-    "MissingExtraError",
-    "ObservationConfig",
-    "ObservationEncoder",
-    "RewardModel",
-    "Sampler",
-    "load",
-    "load_recipe",
-    "open_dataset",
-    "train",
-]
+    from counterpoint.data.episode import Episode as Episode
+    from counterpoint.data.formats import open_dataset as open_dataset
+    from counterpoint.data.sampler import Sampler as Sampler
+    from counterpoint.data.store import EpisodeStore as EpisodeStore
+    from counterpoint.data.store import MemoryStore as MemoryStore
+    from counterpoint.encoders.dual import DualEncoder as DualEncoder
+    from counterpoint.encoders.dual import EncoderConfig as EncoderConfig
+    from counterpoint.encoders.hub import load as load
+    from counterpoint.encoders.observation import ObservationConfig as ObservationConfig
+    from counterpoint.encoders.observation import ObservationEncoder as ObservationEncoder
+    from counterpoint.errors import BadInputError as BadInputError
+    from counterpoint.errors import MissingExtraError as MissingExtraError
+    from counterpoint.policies.cloned import ClonedPolicy as ClonedPolicy
+    from counterpoint.policies.diffusion_policy import DiffusionPolicy as DiffusionPolicy
+    from counterpoint.rewards.model import RewardModel as RewardModel
+    from counterpoint.training.recipe import load_recipe as load_recipe
+    from counterpoint.training.train import train as train
 
 _HOMES = {
     "BadInputError": "errors",
@@ -62,6 +46,8 @@ _HOMES = {
     "open_dataset": "data.formats",
     "train": "training.train",
 }
+
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

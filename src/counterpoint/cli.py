@@ -5,23 +5,30 @@ Rooms are imported inside the functions, so that `counterpoint --help` loads no 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import os
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, wraps
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
-from tyro.conf import AvoidSubcommands, Positional, UseAppendAction, arg
+from pydantic import ValidationError
+from tyro.conf import AvoidSubcommands, OmitArgPrefixes, Positional, UseAppendAction, arg
 
-from counterpoint.config import recipe_names, recipe_title, suggestion
+from counterpoint.config import FrozenConfig, bad_setting, recipe_names, recipe_title, suggestion
 from counterpoint.errors import BadInputError, MissingExtraError, refused_by_the_system, require
 
 DESCRIPTION = "Learn representations of trajectories by contrast, and put them to work."
 
 app, data = tyro.extras.SubcommandApp(), tyro.extras.SubcommandApp()
+
+Work = TypeVar("Work", bound=Callable[..., None])
 
 Paths = Annotated[tuple[Path, ...], arg(metavar="PATH...")]
 Device = Annotated[str | None, arg(metavar="DEVICE")]
@@ -39,6 +46,20 @@ SUITES = {
 COMMANDS = (*("collect", "data", "train", "evaluate", "reward", "report", "convert", "recipes"), "--version")
 
 
+def command(name: str | None = None, group: tyro.extras.SubcommandApp = app) -> Callable[[Work], Work]:
+    """Register a command, which runs after all arguments are parsed."""
+
+    def register(function: Work) -> Work:
+        @wraps(function)
+        def parsed(*arguments: Any, **options: Any) -> Callable[[], None]:
+            return partial(function, *arguments, **options)
+
+        group.command(name=name or function.__name__)(parsed)
+        return function
+
+    return register
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; bad input ends in one message and exit code 2."""
     given = sys.argv[1:] if arguments is None else list(arguments)
@@ -50,8 +71,8 @@ def main(arguments: list[str] | None = None) -> None:
     except BrokenPipeError:  # `counterpoint ... | head`: nobody reads on
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
-    except (BadInputError, MissingExtraError, OSError) as error:
-        message = refused_by_the_system(error) if isinstance(error, OSError) else error
+    except Exception as error:
+        message = error if isinstance(error, BadInputError | MissingExtraError) else refused_by_the_system(error)
         if message is None:
             raise
         print(f"counterpoint: {message}", file=sys.stderr)
@@ -73,10 +94,11 @@ def _run(given: list[str]) -> None:
     elif first == "collect" and second and not second.startswith("-"):
         _collect(second, given[2:])
     else:
-        app.cli(prog="counterpoint", description=DESCRIPTION, args=given)
+        work = _with_one_message(lambda: app.cli(prog="counterpoint", description=DESCRIPTION, args=given))
+        work()
 
 
-@app.command(name="collect")
+@command("collect")
 def collect(suite: Positional[Literal["metaworld", "robosuite", "dmc", "pointmaze"]], /) -> None:
     """Record scripted experts of a simulator as data sets. An interrupted call continues.
 
@@ -101,31 +123,6 @@ def _collect(suite: str, arguments: list[str]) -> None:
         print(f"Wrote {out}" + (f": {summary(out)}" if collected_about(out) else ""))
 
 
-@app.command(name="train")
-def train(
-    recipe: Positional[Annotated[str, arg(metavar="RECIPE")]],
-    /,
-    *,
-    out: Path,
-    data: Paths = (),
-    env: Annotated[str | None, arg(metavar="ID")] = None,
-    start_from: Annotated[str | None, arg(metavar="RUN")] = None,
-    device: Device = None,
-) -> None:
-    """Train a recipe: an encoder, a policy or an agent. Run it again to continue an interrupted run.
-
-    `counterpoint train RECIPE --help` lists every key of the recipe, such as --train.steps.
-
-    Args:
-        recipe: A recipe's name (see `counterpoint recipes`), the path of a TOML file, or an agent's name.
-        out: The run's folder.
-        data: Data sets; several, each with its own action space, for recipes of transitions.
-        env: A goal environment, such as FetchReach-v4: trained in, or evaluated in where there are data.
-        start_from: A saved encoder that cloning starts from, or a saved diffusion policy to fine-tune.
-        device: cpu, cuda or cuda:N; a GPU by default where there is one.
-    """
-
-
 @dataclasses.dataclass(frozen=True)
 class _TrainArguments:
     """The arguments of `train` beside the recipe's keys.
@@ -145,10 +142,31 @@ class _TrainArguments:
     device: Device = None
 
 
+@command("train")
+def train(
+    recipe: Positional[Annotated[str, arg(metavar="RECIPE")]], /, *, training: OmitArgPrefixes[_TrainArguments]
+) -> None:
+    """Train a recipe: an encoder, a policy or an agent. Run it again to continue an interrupted run.
+
+    `counterpoint train RECIPE --help` lists every key of the recipe, such as --train.steps.
+
+    Args:
+        recipe: A recipe's name (see `counterpoint recipes`), the path of a TOML file, or an agent's name.
+        training: Arguments beside the keys of the recipe.
+    """
+
+
 def _train(name: str, arguments: list[str]) -> None:
     from counterpoint.training.recipe import load_recipe
 
-    default = load_recipe(name, data=_values(arguments, "--data"), env=next(iter(_values(arguments, "--env")), None))
+    # What else there is to set depends on these.
+    objective = _values(arguments, "--auxiliary.objective.name")
+    default = load_recipe(
+        name,
+        {"auxiliary.objective.name": objective[0]} if objective else None,
+        data=_values(arguments, "--data"),
+        env=next(iter(_values(arguments, "--env")), None),
+    )
     typed = dataclasses.make_dataclass(
         "TrainArguments",
         [("recipe", Annotated[type(default), arg(name="")], dataclasses.field(default=default))],
@@ -159,6 +177,7 @@ def _train(name: str, arguments: list[str]) -> None:
     title = recipe_title(name) if name in recipe_names() else str(type(default).__doc__).splitlines()[0]
     given: Any = _parsed(typed, arguments, f"train {name}", title)
     changed = _changes(default.model_dump(mode="json"), given.recipe.model_dump(mode="json"))
+    changed |= {"auxiliary.objective.name": objective[0]} if objective else {}
     from counterpoint.training.train import train as run
 
     recipe = load_recipe(name, changed, data=given.data, env=given.env)
@@ -194,10 +213,55 @@ Parsed = TypeVar("Parsed")
 
 def _parsed(kind: type[Parsed], arguments: Sequence[str], command: str, description: str | None) -> Parsed:
     prog = f"counterpoint {command}"
-    return tyro.cli(kind, args=arguments, prog=prog, description=description, config=(AvoidSubcommands,))
+    try:
+        return _with_one_message(
+            lambda: tyro.cli(kind, args=arguments, prog=prog, description=description, config=(AvoidSubcommands,))
+        )
+    except ValidationError as error:  # of the recipe as a whole
+        raise bad_setting(error, FrozenConfig, command) from None
 
 
-@app.command
+def _with_one_message(parse: Callable[[], Parsed]) -> Parsed:
+    """Run a parser; turn the box in which tyro reports bad arguments into a `BadInputError`."""
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(printed):
+            return parse()
+    except SystemExit as ended:
+        if ended.code != 2:
+            raise
+    lines = re.sub("[\u2500-\u257f]|-{3,}", " ", printed.getvalue()).splitlines()
+    text = " ".join(" ".join(line.strip(" |+") for line in lines).split())
+    match = next((match for pattern in BAD_ARGUMENTS if (match := re.search(pattern, text))), None)
+    parts = {key: value for key, value in (match.groupdict() if match else {"found": text}).items() if value}
+    where = parts.get("where") or "--" + ".".join(parts[key] for key in ("section", "key") if key in parts)
+    found = parts.get("found") or ("nothing" if "Missing" in text else "no such option")
+    expected = parts.get("expected") or ("a value" if found == "nothing" else "another")
+    if close := re.search(r"Perhaps you meant: (--[\w.-]+)", text):
+        hint = f"did you mean {close[1]!r}?"
+    else:
+        shown = re.search(r".*(counterpoint.*? --help)", text)
+        word = where if found == "no such option" else found.strip("'")
+        hint = (
+            suggestion(word, re.findall(r"[\w-]+", expected)) or f"see `{shown[1] if shown else 'counterpoint --help'}`"
+        )
+    raise BadInputError(where.replace("_", "-"), found, expected, hint)
+
+
+BAD_ARGUMENTS = (
+    r"Unrecognized options: (?P<where>[^\s,=]+)(?:.*?Available subcommands: (?P<expected>.+?) For full)?",
+    r"Error parsing (?:recipe\.?)?(?P<section>[\w.]*): \d+ validation errors? for \w+ (?:(?P<key>[a-z_\d.]+) )?"
+    r"(?:Value error, |Input should be )?(?P<expected>.+?) \[type=\w+, input_value=(?P<found>.+?), input_type",
+    r"Error parsing (?P<where>\S+): (?:[^':]*: )?(?P<found>.+?) (?:Argument helptext: \S+ (?P<expected>\S+)|For full)",
+    r"invalid choice (?P<found>.+?) for argument '(?P<where>.+?)'. Expected one of \((?P<expected>.+?),?\)",
+    r"Missing value for argument '(?P<where>.+?)'",
+    r"Missing from [^:]+: (?P<where>\S+)(?: (?P<expected>[A-Z.]{2,}))? ",
+    r"Missing (?P<where>subcommand) Expected one of \{(?P<expected>.+?)\}",
+)
+"""Patterns of tyro's messages; the first that fits is taken."""
+
+
+@command()
 def evaluate(
     run: Positional[Path],
     /,
@@ -207,7 +271,7 @@ def evaluate(
     envs: int = 2,
     seed: int = 0,
     video: int = 0,
-    device: Annotated[str | None, arg(metavar="DEVICE")] = None,
+    device: Device = None,
 ) -> None:
     """Run a trained agent or policy and write RUN/evaluation.json: success with its interval.
 
@@ -225,7 +289,7 @@ def evaluate(
     print(f"Wrote {written(run, env, episodes=episodes, envs=envs, seed=seed, video=video, device=device)}")
 
 
-@app.command
+@command()
 def recipes() -> None:
     """List the recipes: name, kind and first line."""
     from counterpoint.config import read_recipe
@@ -234,7 +298,7 @@ def recipes() -> None:
         print(f"{name:30} {read_recipe(name)['kind']:12} {recipe_title(name)}")
 
 
-@app.command
+@command()
 def reward(
     videos: Positional[tuple[Path, ...]],
     /,
@@ -268,7 +332,7 @@ def reward(
         print(f"Wrote {path}")
 
 
-@app.command
+@command()
 def report(
     run: Positional[Path],
     /,
@@ -290,7 +354,7 @@ def report(
     print(f"Wrote {write_report(run, data=data, split=split, device=device)}")
 
 
-@app.command
+@command()
 def convert(method: Positional[Literal["decisionnce", "actol"]], checkpoint: Positional[Path], /, *, out: Path) -> None:
     """Turn a checkpoint that a paper's authors released into ours.
 
@@ -304,7 +368,7 @@ def convert(method: Positional[Literal["decisionnce", "actol"]], checkpoint: Pos
     print(f"Wrote {convert_checkpoint(method, checkpoint, out)}")
 
 
-@data.command(name="info")
+@command("info", data)
 def data_info(path: Positional[Path], /) -> None:
     """Say what a data set holds: episodes, cameras, instructions, splits.
 
@@ -317,7 +381,7 @@ def data_info(path: Positional[Path], /) -> None:
     info(path)
 
 
-@data.command(name="doctor")
+@command("doctor", data)
 def data_doctor(path: Positional[Path], /) -> None:
     """Look for damage: timestamps, indices, frame counts, statistics, decodability, masks. Exit code 2 for any.
 
@@ -330,7 +394,7 @@ def data_doctor(path: Positional[Path], /) -> None:
     sys.exit(doctor(path))
 
 
-@data.command(name="convert")
+@command("convert", data)
 def data_convert(
     path: Positional[Path],
     out: Positional[Path],
@@ -352,7 +416,7 @@ def data_convert(
     convert(path, out, size=size, fps=fps)
 
 
-@data.command(name="masks")
+@command("masks", data)
 def data_masks(
     path: Positional[Path],
     out: Positional[Path],

@@ -96,15 +96,21 @@ def validate(kind: type[Config], tree: Mapping[str, Any], where: str) -> Config:
     try:
         return kind.model_validate(tree)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        if first["type"] == "extra_forbidden":
-            known = _known_keys(kind, first["loc"][:-1])
-            expected = f"one of {', '.join(known)}" if known else "a known key"
-            hint = suggestion(str(first["loc"][-1]), known) or "remove it"
-            raise BadInputError(where, f"unknown key {key!r}", expected, hint) from None
-        found = f"{key} = {first.get('input')!r}"
-        raise BadInputError(where, found, first["msg"].removeprefix("Value error, "), f"correct {key}") from None
+        raise bad_setting(error, kind, where) from None
+
+
+def bad_setting(error: ValidationError, kind: type[BaseModel], where: str) -> BadInputError:
+    """Return the first of pydantic's errors as bad input."""
+    first = error.errors()[0]
+    key, expected = ".".join(str(part) for part in first["loc"]), first["msg"].removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        known = _known_keys(kind, first["loc"][:-1])
+        expected = f"one of {', '.join(known)}" if known else "a known key"
+        hint = suggestion(str(first["loc"][-1]), known) or "remove it"
+        return BadInputError(where, f"unknown key {key!r}", expected, hint)
+    if not key:
+        return BadInputError(where, "settings that do not fit each other", expected, "correct one of them")
+    return BadInputError(where, f"{key} = {first.get('input')!r}", expected, f"correct {key}")
 
 
 def suggestion(word: str, known: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -74,16 +75,19 @@ def import_extra(module: str, extra: str) -> Any:
         raise MissingExtraError(module.partition(".")[0], extra) from None
 
 
-def refused_by_the_system(error: OSError) -> BadInputError | None:
-    """A file or folder that the user named and that the system will not let us use, as bad input.
-
-    `None` for every other failure of the system: those are ours to look into, with their traceback.
-    """
-    if error.errno not in REFUSALS:
+def refused_by_the_system(error: Exception) -> BadInputError | None:
+    """Return a file that the system will not let us use, or a full disk, as bad input; `None` for other failures."""
+    number = getattr(error, "errno", None)
+    if re.search(FULL_DISK, str(error)):  # libraries such as safetensors and HDF5 report it in text alone
+        number = errno.ENOSPC
+    if number not in REFUSALS:
         return None
-    found, hint = REFUSALS[error.errno]
-    where = error.filename2 or error.filename or "the disk"
+    found, hint = REFUSALS[number]
+    where = getattr(error, "filename2", None) or getattr(error, "filename", None) or "the disk"
     return BadInputError(str(where), found, "a file or folder that can be used", hint)
+
+
+FULL_DISK = r"No space left on device|os error 28\b|errno = 28\b|Errno 28\b"
 
 
 REFUSALS = {

@@ -57,7 +57,7 @@ def imitation_config(config: ComparisonConfig, trial: PolicyTrial) -> ImitationR
     Raises:
         BadInputError: When a setting is unknown.
     """
-    defaults = ImitationRecipe().model_dump(mode="json", exclude={"diffusion"})
+    defaults = ImitationRecipe().model_dump(mode="json", exclude={"diffusion", "icon", "crossway"})
     defaults["train"]["epochs"] = None  # the benchmark says how long, in epochs or in steps
     tree = nested(config.training, defaults)
     tree = nested(config.method(trial.method).training, tree)

@@ -35,8 +35,8 @@ def test_presets_are_the_paper_s_where_they_say_so() -> None:
     assert (source.train.epochs, target.train.epochs) == (600, 300)
     assert (source.train.batch_size, source.frame, source.encoder.size) == (64, 256, 224)
     assert (config.demonstrations_for("robosuite/Lift"), config.demonstrations_for("robosuite/Lift-IIWA")) == (50, 5)
-    assert source.icon is not None
-    assert imitation_config(config, PolicyTrial("Diff-C", "robosuite/Lift", 0)).icon is None
+    assert source.icon.weight == 1
+    assert imitation_config(config, PolicyTrial("Diff-C", "robosuite/Lift", 0)).icon.weight == 0
     assert (
         imitation_config(preset("paper"), PolicyTrial("ICon-Diff-T", "robosuite/Lift", 0)).diffusion.network
         == "transformer"

@@ -142,7 +142,7 @@ def test_a_run_belongs_to_its_settings_encoder_and_data(tmp_path: Path) -> None:
 
 def test_bad_demonstrations(tmp_path: Path) -> None:
     store = demonstrations(2)
-    with pytest.raises(BadInputError, match="frames of 24 x 24; expected 32 x 32"):
+    with pytest.raises(BadInputError, match="frames: found 24 x 24; expected 32 x 32"):
         clone(encoder(32), store, config(1), tmp_path / "a")
     with pytest.raises(BadInputError, match="camera"):
         clone(encoder(), store, config(1), tmp_path / "b", camera="back")

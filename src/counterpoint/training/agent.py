@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from accelerate import Accelerator
 from accelerate.utils import set_seed
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from counterpoint.agents import AGENTS, SavedAgent, make_agent
 from counterpoint.agents.base import Agent
@@ -27,7 +27,7 @@ from counterpoint.errors import BadInputError, require
 from counterpoint.evaluation.rollout import episode_seed, means, report, rollout
 from counterpoint.files import write_atomically
 from counterpoint.training.fit import Source
-from counterpoint.training.online import OnlineConfig, OnlineSource
+from counterpoint.training.online import AgentLoopConfig, OnlineConfig, OnlineSource
 from counterpoint.training.recipe import LoopConfig, Recipe, named
 from counterpoint.training.run import Run
 from counterpoint.training.train import Given, Job, Plan
@@ -48,18 +48,10 @@ class OfflineDataConfig(FrozenConfig):
     eval_envs: int = free(2, ge=1)
 
 
-class OfflineTrainConfig(LoopConfig):
-    """The offline loop's settings.
-
-    Attributes:
-        steps: Updates.
-        batch_size: Transitions an update.
-    """
+class OfflineTrainConfig(AgentLoopConfig):
+    """The offline loop's settings."""
 
     steps: int | None = free(500_000, ge=1)
-    batch_size: int = Field(256, ge=2)
-    log_every: int = free(200, ge=1)
-    eval_every: int = free(10_000, ge=0)
     save_every: int = free(10_000, ge=1)
 
 
@@ -67,9 +59,8 @@ class AgentRecipe(Recipe):
     """A goal-reaching agent.
 
     Attributes:
-        kind: The kind of recipe.
         agent: The agent and its settings.
-        env: The environment that it trains in online, and is evaluated in offline.
+        env: The environment that it trains in online, and is evaluated in offline; `none` evaluates in none.
         online: The online loop.
         train: The offline loop.
         data: How an offline data set is read.
@@ -77,7 +68,7 @@ class AgentRecipe(Recipe):
 
     kind: Literal["agent"] = "agent"
     agent: Any
-    env: EnvConfig | None = None
+    env: EnvConfig = EnvConfig(name="none")
     online: OnlineConfig = OnlineConfig()
     train: OfflineTrainConfig = OfflineTrainConfig()
     data: OfflineDataConfig = OfflineDataConfig()
@@ -99,8 +90,9 @@ class AgentRecipe(Recipe):
     def plan(self, given: Given, accelerator: Accelerator) -> Plan:
         """Open the data set, make the environment for a moment, and build the agent."""
         expected = "--env for online training, --data for offline training"
-        require(self.env or given.data, "train", "neither an environment nor a data set", expected, "give one of them")
-        spaces, episode_steps = env_facts(self.env) if self.env is not None else (None, 0)
+        env = None if self.env.name == "none" else self.env
+        require(env or given.data, "train", "neither an environment nor a data set", expected, "give one of them")
+        spaces, episode_steps = env_facts(env) if env else (None, 0)
         buffer, seed, loop = None, self.online.seed, self.loop
         identity: dict[str, Any] = {"fingerprint": None}
         facts: dict[str, Any] = {}
@@ -121,23 +113,22 @@ class AgentRecipe(Recipe):
 
         def build(run: Run) -> Job:
             def save(folder: Path) -> None:
-                env = self.env.model_dump(mode="json") if self.env else None
-                SavedAgent(agent, env, buffer.action_bounds if buffer else None).save_pretrained(folder)
+                described = env.model_dump(mode="json") if env else None
+                SavedAgent(agent, described, buffer.action_bounds if buffer else None).save_pretrained(folder)
 
             if buffer is None:
                 return self._online(agent, run, episode_steps, save)
             bound = agent.sampling().bind(buffer)
             replay = Sampler(buffer, bound, batch_size=self.train.batch_size, seed=self.train.seed)
             evaluate = None
-            if self.env is not None:
-                envs = goal_envs(self.env, self.data.eval_envs)
+            if env is not None:
+                envs = goal_envs(env, self.data.eval_envs)
                 evaluate = _evaluation(agent, envs, self.data.eval_episodes, self.train.seed, run)
             return Job(agent, Source(replay), save, evaluate=evaluate)
 
         return Plan(identity, build, facts, loop)
 
     def _online(self, agent: Agent, run: Run, episode_steps: int, save: Callable[[Path], object]) -> Job:
-        assert self.env is not None
         online, replay = self.online, run.folder / "replay"
         if not run.checkpoints.exists():
             shutil.rmtree(replay, ignore_errors=True)  # a run that was never saved begins again
@@ -173,8 +164,8 @@ def adapted(tree: Mapping[str, Any], data: tuple[object, ...], env: str | None) 
     if env is not None:
         own["env"] = in_another_env(own.get("env") or {}, env)
     elif len(data) == 1 and isinstance(data[0], str | Path):
-        own["env"] = (own.get("env") or {}) | recorded_evaluation(data[0]) or None
-    return own
+        own["env"] = (own.get("env") or {}) | recorded_evaluation(data[0])
+    return own if own.get("env") else {key: value for key, value in own.items() if key != "env"}
 
 
 def open_replay(data: str | Path | EpisodeStore, config: OfflineDataConfig) -> ReplayBuffer:

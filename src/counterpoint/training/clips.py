@@ -3,110 +3,62 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-import torch
-from accelerate import Accelerator
 from accelerate.utils import set_seed
-from pydantic import BaseModel, Field
-from safetensors.torch import save_file
+from pydantic import Field
 
-from counterpoint.config import FrozenConfig, free
 from counterpoint.data.cache import cached
-from counterpoint.data.formats import open_dataset, split_names, validation_split
+from counterpoint.data.spec import BoundSpec
 from counterpoint.data.store import EpisodeStore, SubsetStore, camera_names
 from counterpoint.encoders.dual import DualEncoder, EncoderConfig
 from counterpoint.errors import require
 from counterpoint.objectives import ClipObjective, objective_class
 from counterpoint.objectives.base import Objective
-from counterpoint.training.fit import Source
-from counterpoint.training.learner import OptimizerConfig, learner_and_batches
-from counterpoint.training.recipe import Recipe, TrainConfig, objective_section
-from counterpoint.training.run import Run
-from counterpoint.training.train import Given, Job, Plan, data_facts
+from counterpoint.training.offline import Opened, PretrainingRecipe, SplitsConfig
+from counterpoint.training.train import Given
 
 
-class DataConfig(FrozenConfig):
+class DataConfig(SplitsConfig):
     """The episodes, their camera and frame size.
 
     Attributes:
         size: Height and width of the training store's frames, in pixels.
         camera: Name of the camera; the data's first by default.
-        train_split: Split to train on; none takes everything.
-        val_split: Split to validate on, where the data have it; `val` means `valid` where the data call it so.
         min_length: Shorter episodes are left out.
-        cache: Folder of training stores; by default the user's cache folder.
     """
 
     size: int = Field(64, ge=16)
     camera: str | None = None
-    train_split: str | None = "train"
-    val_split: str | None = "val"
     min_length: int = Field(2, ge=1)
-    cache: str | None = free(None)
 
 
-class ClipsRecipe(Recipe):
+class ClipsRecipe(PretrainingRecipe):
     """A dual encoder that learns from instructed clips.
 
     Attributes:
-        kind: The kind of recipe.
-        objective: The objective and its settings.
         encoder: The encoder's architecture.
-        data: Which episodes.
-        optimizer: The optimiser and its schedule.
-        train: The loop.
-        initialize_from: A folder or Hub id of an encoder to start from, such as a converted checkpoint.
+        data: The episodes.
     """
 
     kind: Literal["clips"] = "clips"
-    objective: Any
     encoder: EncoderConfig = EncoderConfig()
     data: DataConfig = DataConfig()
-    optimizer: OptimizerConfig = OptimizerConfig()
-    train: TrainConfig = TrainConfig()
-    initialize_from: str | None = None
+    base: ClassVar = ClipObjective
 
-    @property
-    def loop(self) -> TrainConfig:
-        """The settings of the loop."""
-        return self.train
-
-    @classmethod
-    def sections(cls, tree: Any, where: str) -> dict[str, type[BaseModel]]:
-        """Return the class of the objective's section."""
-        return {"objective": objective_section(tree, where, ClipObjective)}
-
-    def plan(self, given: Given, accelerator: Accelerator) -> Plan:
+    def open(self, given: Given) -> Opened:
         """Open the data set and build the encoder."""
-        data = given.one()
-        self.train.total_steps(1)
-        source, held_out = open_clips(data, self.data, given.validation)
-        camera_names(self.data.camera, source.cameras)
+        train, held_out = open_clips(given.one(), self.data, given.validation)
+        camera_names(self.data.camera, train.cameras)
         set_seed(self.train.seed)
         objective = build_objective(self)
 
-        def build(run: Run) -> Job:
-            with accelerator.main_process_first():
-                train = source if given.is_open else _prepared(source, self.data)
-                validation = held_out if given.is_open else held_out and _prepared(held_out, self.data)
-            bound = objective.sampling().bind(train, self.data.camera)
-            learner, sampler, scored = learner_and_batches(
-                objective, bound, train, validation, optimizer=self.optimizer, loop=self.train, accelerator=accelerator
-            )
+        def build(store: EpisodeStore) -> tuple[Objective, EpisodeStore, BoundSpec]:
+            return objective, store, objective.sampling().bind(store, self.data.camera)
 
-            def save(folder: Path) -> None:
-                for name, module in learner.exports().items():
-                    if isinstance(module, DualEncoder):
-                        module.save_pretrained(folder, model_card_kwargs=self._card(train, learner.total_steps))
-                    else:
-                        _save_module(module, folder, name)
+        return Opened(train, held_out, lambda store: _prepared(store, self.data), build)
 
-            return Job(learner, Source(sampler), save, scored)
-
-        return Plan({"fingerprint": source.fingerprint}, build, data_facts(self.data, given))
-
-    def _card(self, store: EpisodeStore, steps: int) -> dict[str, str]:
+    def card(self, store: EpisodeStore, steps: int) -> dict[str, str]:
         """Return the model card's sections."""
         name, instructions = self.objective.name, len({info.instruction for info in store.episodes})
         return {
@@ -133,11 +85,8 @@ def open_clips(
     """Return the training episodes and, where there are any, those to validate on; nothing is decoded yet."""
     if isinstance(data, EpisodeStore):
         return _long_enough(data, config, "data"), validation
-    path = Path(data)
-    split = validation_split(path, config.val_split)
-    train = open_dataset(path, split=config.train_split if split_names(path) else None)
-    held_out = None if split is None else _long_enough(open_dataset(path, split=split), config, path)
-    return _long_enough(train, config, path), held_out
+    train, held_out = config.open(data)
+    return _long_enough(train, config, data), held_out and _long_enough(held_out, config, data)
 
 
 def prepared_clips(data: str | Path, config: DataConfig) -> tuple[EpisodeStore, EpisodeStore | None]:
@@ -156,8 +105,4 @@ def _long_enough(store: EpisodeStore, config: DataConfig, where: str | Path) -> 
 def _prepared(store: EpisodeStore, config: DataConfig) -> EpisodeStore:
     """Return the store with its frames decoded at training size."""
     cameras = (config.camera,) if config.camera else store.cameras[:1]
-    return cached(store, size=config.size, root=Path(config.cache) if config.cache else None, cameras=cameras)
-
-
-def _save_module(module: torch.nn.Module, folder: Path, name: str) -> None:
-    save_file({key: value.contiguous() for key, value in module.state_dict().items()}, folder / f"{name}.safetensors")
+    return cached(store, size=config.size, root=config.cache or None, cameras=cameras)

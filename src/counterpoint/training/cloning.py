@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import torch
-from accelerate import Accelerator
 from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
@@ -18,19 +16,16 @@ from counterpoint.config import FrozenConfig, free
 from counterpoint.data.anchors import Anchors
 from counterpoint.data.cache import cached
 from counterpoint.data.formats import open_dataset, split_names
-from counterpoint.data.sampler import Sampler
-from counterpoint.data.spec import Read, Spec
+from counterpoint.data.spec import BoundSpec, Read, Spec
 from counterpoint.data.store import Cameras, EpisodeStore, SubsetStore, camera_images, camera_names, with_column
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import require
 from counterpoint.objectives.cloning import FEATURES, Cloning, CloningConfig
-from counterpoint.policies.cloned import ClonedPolicy
 from counterpoint.policies.demonstrations import Demonstrations
-from counterpoint.training.fit import Batches, Source
-from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
-from counterpoint.training.recipe import Recipe, TrainConfig
-from counterpoint.training.run import Run
-from counterpoint.training.train import Given, Job, Plan, data_facts
+from counterpoint.training.learner import OptimizerConfig
+from counterpoint.training.offline import OfflineRecipe, Opened
+from counterpoint.training.recipe import TrainConfig
+from counterpoint.training.train import Given
 from counterpoint.training.transitions import centred
 
 
@@ -52,17 +47,15 @@ class DemonstrationsConfig(FrozenConfig):
     cache: str | None = free(None)
 
 
-class CloningRecipe(Recipe):
+class CloningRecipe(OfflineRecipe):
     """A policy that is cloned from demonstrations; the numbers are Premier-TACO's.
 
     A frozen encoder without random shifts embeds the demonstrations once, and the head trains on the features.
 
     Attributes:
-        kind: The kind of recipe.
         cloning: The head, and whether the encoder trains.
         encoder: The encoder that is trained from scratch where none is given.
-        data: Which demonstrations.
-        optimizer: The optimiser and its schedule.
+        data: The demonstrations.
         train: The loop: 100,000 steps of 128 in the paper for dm_control, of 64 for LIBERO.
     """
 
@@ -73,72 +66,51 @@ class CloningRecipe(Recipe):
     optimizer: OptimizerConfig = OptimizerConfig(lr=1e-4)
     train: TrainConfig = TrainConfig(steps=100_000, batch_size=128, eval_every=0, save_every=1000, keep=1, trackers=())
 
-    @property
-    def loop(self) -> TrainConfig:
-        """The settings of the loop."""
-        return self.train
-
-    def plan(self, given: Given, accelerator: Accelerator) -> Plan:
+    def open(self, given: Given) -> Opened:
         """Open the demonstrations and load the encoder."""
-        self.train.total_steps(1)
-        data = given.one()
-        source = open_demonstrations(data, self.data)
+        source = open_demonstrations(given.one(), self.data)
         if given.start_from is not None:
-            start = ObservationEncoder.from_pretrained(given.start_from)
+            encoder = ObservationEncoder.from_pretrained(given.start_from)
         else:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(self.train.seed)
-                start = ObservationEncoder(self.encoder)
-        cameras = camera_names(self.data.camera, source.cameras, start.config.cameras)
-        height, width = source.frames(0, np.zeros(1, np.int64), cameras[0]).shape[1:3]
-        demonstrations = Demonstrations.of(source, (height, width))
+                encoder = ObservationEncoder(self.encoder)
+        cameras = camera_names(self.data.camera, source.cameras, encoder.config.cameras)
+        size = encoder.config.size
+        demonstrations = Demonstrations.of(source, frame_size(source, cameras[0]))
 
-        def build(run: Run) -> Job:
-            with accelerator.main_process_first():
-                root = Path(self.data.cache) if self.data.cache else None
-                size = start.config.size
-                store = source if given.is_open else cached(source, size=size, root=root, cameras=cameras)
-            _check_frames(start, store, cameras)
-            encoder = copy.deepcopy(start)
+        def build(store: EpisodeStore) -> tuple[Cloning, EpisodeStore, BoundSpec]:
+            for camera in cameras:
+                check_frames(store, camera, size, "the encoder's size")
             if given.start_from is None:
                 centred(encoder, store, cameras)  # on the only frames it will be given
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(self.train.seed)
                 dims = demonstrations.action_dim, demonstrations.state_dim
                 objective = Cloning(encoder, *dims, self.cloning, demonstrations)
-            learner = ObjectiveLearner(
-                objective,
-                self.optimizer,
-                total_steps=self.train.total_steps(sum(info.length for info in store.episodes)),
-                accelerator=accelerator,
-                seed=self.train.seed,
-            )
+            spec = objective.sampling()
+            if self.cloning.freeze and not self.cloning.shift:
+                store, spec = embedded(encoder, store, spec, cameras)
+            return objective, store, spec.bind(store, cameras)
 
-            def save(folder: Path) -> None:
-                policy = learner.exports()["policy"]
-                assert isinstance(policy, ClonedPolicy)
-                policy.eval().save_pretrained(folder)
+        def prepare(store: EpisodeStore) -> EpisodeStore:
+            return cached(store, size=size, root=self.data.cache or None, cameras=cameras)
 
-            return Job(learner, Source(self._batches(objective, store, cameras, accelerator)), save)
+        return Opened(source, None, prepare, build, {"cameras": list(cameras), "encoder": _digest(encoder)})
 
-        identity = {"fingerprint": source.fingerprint, "cameras": list(cameras), "encoder": _digest(start)}
-        return Plan(identity, build, data_facts(self.data, given))
 
-    def _batches(
-        self, objective: Cloning, store: EpisodeStore, cameras: tuple[str, ...], accelerator: Accelerator
-    ) -> Batches:
-        spec = objective.sampling()
-        if self.cloning.freeze and not self.cloning.shift:
-            store, spec = embedded(objective.encoder, store, spec, cameras)
-        return Sampler(
-            store,
-            spec.bind(store, cameras),
-            batch_size=self.train.batch_size,
-            seed=self.train.seed,
-            rank=accelerator.process_index,
-            world_size=accelerator.num_processes,
-            workers=self.train.workers,
-        )
+def frame_size(store: EpisodeStore, camera: str) -> tuple[int, int]:
+    """Return height and width of a camera's frames."""
+    height, width = store.frames(0, np.zeros(1, np.int64), camera).shape[1:3]
+    return int(height), int(width)
+
+
+def check_frames(store: EpisodeStore, camera: str, size: int, expected: str) -> None:
+    """Refuse frames that are not `size` x `size`."""
+    height, width = frame_size(store, camera)
+    hint = "open the data through `counterpoint.data.cache.cached(store, size=...)`"
+    found = f"{height} x {width}"
+    require((height, width) == (size, size), "frames", found, f"{size} x {size}, {expected}", hint)
 
 
 def open_demonstrations(data: str | Path | EpisodeStore, config: DemonstrationsConfig) -> EpisodeStore:
@@ -210,12 +182,3 @@ def _digest(encoder: ObservationEncoder) -> str:
         digest.update(name.encode())
         digest.update(value.cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()
-
-
-def _check_frames(encoder: ObservationEncoder, store: EpisodeStore, cameras: tuple[str, ...]) -> None:
-    size = encoder.config.size
-    hint = "open them through `counterpoint.data.cache.cached(store, size=...)`"
-    for camera in cameras:
-        height, width = store.frames(0, np.zeros(1, np.int64), camera).shape[1:3]
-        found, expected = f"frames of {height} x {width}", f"{size} x {size}, the encoder's size"
-        require((height, width) == (size, size), "demonstrations", found, expected, hint)

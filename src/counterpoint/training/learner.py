@@ -15,12 +15,8 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from counterpoint.config import FrozenConfig
-from counterpoint.data.sampler import Sampler
-from counterpoint.data.spec import BoundSpec
-from counterpoint.data.store import EpisodeStore
 from counterpoint.objectives.base import Batch, LossOutput, NonFiniteError, Objective
 from counterpoint.training.distributed import gather
-from counterpoint.training.recipe import TrainConfig
 
 
 class OptimizerConfig(FrozenConfig):
@@ -64,29 +60,6 @@ def learning_rate(config: OptimizerConfig, step: int, total: int) -> float:
 
 def _step_seed(seed: int, step: int, rank: int) -> int:
     return int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> 1)
-
-
-def learner_and_batches(
-    objective: Objective,
-    bound: BoundSpec,
-    store: EpisodeStore,
-    validation: EpisodeStore | None,
-    *,
-    optimizer: OptimizerConfig,
-    loop: TrainConfig,
-    accelerator: Accelerator,
-) -> tuple[ObjectiveLearner, Sampler, Sampler | None]:
-    """Return an objective's learner and its batches to train and to validate on."""
-    common = {
-        "batch_size": loop.batch_size,
-        "seed": loop.seed,
-        "rank": accelerator.process_index,
-        "world_size": accelerator.num_processes,
-    }
-    sampler = Sampler(store, bound, workers=loop.workers, **common)
-    steps = loop.total_steps(sampler.epoch_size)
-    learner = ObjectiveLearner(objective, optimizer, total_steps=steps, accelerator=accelerator, seed=loop.seed)
-    return learner, sampler, None if validation is None else Sampler(validation, bound, **common)
 
 
 class ObjectiveLearner:

@@ -31,22 +31,23 @@ from counterpoint.training.recipe import LoopConfig
 MAX_LOST_ROUNDS = 3
 
 
-class OnlineConfig(LoopConfig):
-    """The online loop's settings.
+class AgentLoopConfig(LoopConfig):
+    """The settings of the loops that train agents; samples are transitions."""
+
+    batch_size: int = Field(256, ge=2)
+    log_every: int = free(200, ge=1)
+    eval_every: int = free(10_000, ge=0)
+
+
+class OnlineConfig(AgentLoopConfig):
+    """The online loop's settings; steps are environment steps, and the end is always evaluated.
 
     Attributes:
-        steps: Environment steps over all environments.
         envs: Environments that collect side by side; more than one run in processes of their own.
         warmup: Environment steps of uniformly random actions before the first update.
         updates_per_step: Updates per environment step; .25 is one update every four steps.
-        batch_size: Transitions an update.
         capacity: Transitions the buffer holds.
-        eval_every: Environment steps between evaluations; 0 evaluates only at the end.
         eval_episodes: Episodes of one evaluation, the same ones each time.
-        save_every: Environment steps between checkpoints, which wait for the end of a round.
-        log_every: Updates between lines of training numbers (each the mean since the last).
-        keep: Number of checkpoints that are kept.
-        seed: Random seed for initial weights, episodes, actions and batches.
         worker_timeout: Seconds a simulator may take for one step before it counts as failed.
     """
 
@@ -54,12 +55,9 @@ class OnlineConfig(LoopConfig):
     envs: int = Field(4, ge=1)
     warmup: int = Field(10_000, ge=0)
     updates_per_step: float = Field(1.0, gt=0)
-    batch_size: int = Field(256, ge=2)
     capacity: int = Field(1_000_000, ge=1)
-    eval_every: int = free(10_000, ge=0)
     eval_episodes: int = free(20, ge=1)
     save_every: int = Field(50_000, ge=1)
-    log_every: int = free(200, ge=1)
     keep: int = Field(2, ge=1)
     worker_timeout: float = free(60.0, gt=0)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field, create_model
 
@@ -80,7 +80,11 @@ class TrainConfig(LoopConfig):
 
 
 class Recipe(FrozenConfig):
-    """Base of recipes."""
+    """Base of recipes.
+
+    Attributes:
+        kind: The kind of recipe.
+    """
 
     kind: str
 
@@ -139,7 +143,9 @@ def load_recipe(
         tree = adapted(tree, tuple(data), env or given.pop("env.name", None))
     elif env is not None:
         raise BadInputError("--env", env, f"no environment: recipe {name} trains on data alone", "leave it out")
-    return recipe_of(override(tree, given), f"recipe {name}")
+    found = recipe_of(tree, f"recipe {name}")
+    # On the whole tree: what is not given keeps the recipe's value, as on the command line.
+    return recipe_of(override(found.model_dump(mode="json"), given), f"recipe {name}") if given else found
 
 
 def recipe_of(tree: Mapping[str, Any], where: str) -> Recipe:
@@ -153,12 +159,9 @@ def recipe_of(tree: Mapping[str, Any], where: str) -> Recipe:
     require(isinstance(kind, str) and kind in KINDS, where, f"kind = {kind!r}", f"one of {', '.join(KINDS)}", hint)
     module, _, name = KINDS[str(kind)].partition(":")
     base: type[Recipe] = getattr(import_module(module), name)
-    sections = base.sections(tree, where)
-    for key, entry in base.model_fields.items():
-        for part in get_args(entry.annotation):
-            if tree.get(key) is not None and isinstance(part, type) and issubclass(part, BaseModel):
-                sections[key] = part
-    fields: dict[str, Any] = {key: (part, ...) for key, part in sections.items()}
+    fields: dict[str, Any] = {
+        key: (part, ... if key in tree else part()) for key, part in base.sections(tree, where).items()
+    }
     typed: type[Recipe] = create_model(base.__name__, __base__=base, __doc__=base.__doc__, **fields)
     return validate(typed, tree, where)
 

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from counterpoint.config import bound
-from counterpoint.errors import BadInputError, MissingExtraError, require
+from counterpoint.errors import BadInputError, MissingExtraError, import_extra, require
 from counterpoint.files import write_atomically
 from counterpoint.provenance import provenance
 from counterpoint.training.checkpoint import last_good, newest_valid, save_checkpoint
@@ -208,7 +208,10 @@ class MetricsLog:
             write_atomically(path, "".join(f"{line}\n" for line in kept))
         self._file = path.open("a", buffering=1)
         self._board = _tensorboard(run, start) if "tensorboard" in trackers else None
-        self._wandb = _wandb(run, settings) if "wandb" in trackers else None
+        self._wandb: Any = None
+        if "wandb" in trackers:
+            options = {"dir": str(run), "name": run.name, "id": run.name, "resume": "allow"}
+            self._wandb = import_extra("wandb", "track").init(config=dict(settings), **options)
 
     def write(self, step: int, split: str, metrics: Mapping[str, float]) -> None:
         """Log the metrics of one split after `step` steps."""
@@ -242,11 +245,3 @@ def _tensorboard(run: Path, start: int) -> Any:
     except ImportError:
         raise MissingExtraError("tensorboard", "track") from None
     return SummaryWriter(str(run / "tensorboard"), purge_step=start + 1)
-
-
-def _wandb(run: Path, settings: Mapping[str, Any]) -> Any:
-    try:
-        import wandb
-    except ImportError:
-        raise MissingExtraError("wandb", "track") from None
-    return wandb.init(dir=str(run), name=run.name, config=dict(settings), resume="allow", id=run.name)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
 from torch import nn
 
 from counterpoint.data.store import EpisodeStore
@@ -85,13 +84,6 @@ class Plan:
     build: Callable[[Run], Job]
     facts: Mapping[str, Any] = field(default_factory=dict)
     loop: LoopConfig | None = None
-
-
-def data_facts(config: BaseModel, given: Given) -> dict[str, Any]:
-    """Return the `data` entry of a run's `config.json`: the section and where the data are."""
-    paths = [str(Path(path).resolve()) for path in given.data if isinstance(path, str | Path)]
-    where = {"path": paths[0]} if len(paths) == 1 else {"paths": paths}
-    return {"data": config.model_dump(mode="json") | (where if paths else {})}
 
 
 def train(

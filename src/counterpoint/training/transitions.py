@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from accelerate import Accelerator
 from accelerate.utils import set_seed
-from pydantic import BaseModel
 
-from counterpoint.config import FrozenConfig, free
 from counterpoint.data.cache import cached
-from counterpoint.data.formats import open_dataset, split_names, validation_split
+from counterpoint.data.spec import BoundSpec
 from counterpoint.data.statistics import action_statistics
 from counterpoint.data.store import (
     Cameras,
@@ -29,110 +26,69 @@ from counterpoint.data.store import (
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError, require
 from counterpoint.objectives import StepObjective, objective_class
-from counterpoint.training.fit import Source
-from counterpoint.training.learner import OptimizerConfig, learner_and_batches
-from counterpoint.training.recipe import Recipe, TrainConfig, objective_section
-from counterpoint.training.run import Run
-from counterpoint.training.train import Given, Job, Plan, data_facts
+from counterpoint.training.learner import OptimizerConfig
+from counterpoint.training.offline import Opened, PretrainingRecipe, SplitsConfig
+from counterpoint.training.train import Given
 
 CENTRE_FRAMES = 2048
 """Frames that the mean image is taken over, evenly spaced through the training episodes."""
 
 
-class StepDataConfig(FrozenConfig):
+class StepDataConfig(SplitsConfig):
     """The episodes and how they are sampled. Frames have the encoder's size.
 
     Attributes:
         camera: Name of the camera, or of as many as the encoder has, in its order; the data's first by default.
-        train_split: Split to train on, where the data have splits; none takes everything.
-        val_split: Split to validate on, where the data have it; `val` means `valid` where the data call it so.
         balance: `steps` samples every step alike, so that a task weighs as much as it has data; `tasks` samples a task
             first.
-        cache: Folder of training stores; by default the user's cache folder.
     """
 
     camera: str | tuple[str, ...] | None = None
-    train_split: str | None = "train"
-    val_split: str | None = "val"
     balance: Literal["steps", "tasks"] = "steps"
-    cache: str | None = free(None)
 
 
-class TransitionsRecipe(Recipe):
+class TransitionsRecipe(PretrainingRecipe):
     """An observation encoder that learns from transitions of one or more domains.
 
     Attributes:
-        kind: The kind of recipe.
-        objective: The objective and its settings.
         encoder: The encoder's architecture.
-        data: Which episodes.
-        optimizer: The optimiser and its schedule.
-        train: The loop.
-        initialize_from: A folder or Hub id of an observation encoder to start from: fine-tuning with the objective
-            (Premier-TACO, Figure 8).
+        data: The episodes.
     """
 
     kind: Literal["transitions"] = "transitions"
-    objective: Any
     encoder: ObservationConfig = ObservationConfig()
     data: StepDataConfig = StepDataConfig()
     optimizer: OptimizerConfig = OptimizerConfig(lr=1e-4)
-    train: TrainConfig = TrainConfig()
-    initialize_from: str | None = None
+    base: ClassVar = StepObjective
 
-    @property
-    def loop(self) -> TrainConfig:
-        """The settings of the loop."""
-        return self.train
-
-    @classmethod
-    def sections(cls, tree: Any, where: str) -> dict[str, type[BaseModel]]:
-        """Return the class of the objective's section."""
-        return {"objective": objective_section(tree, where, StepObjective)}
-
-    def plan(self, given: Given, accelerator: Accelerator) -> Plan:
+    def open(self, given: Given) -> Opened:
         """Open the data sets and build the encoder."""
-        self.train.total_steps(1)
-        require(given.data, "--data", "none", "one or more data sets", "name them")
-        source, held_out = self._open(given)
+        source, held_out = self._stores(given)
         if objective_class(self.objective.name, StepObjective).actions:
             action_dim(source)
         set_seed(self.train.seed)
         encoder = fresh_encoder(self.encoder, self.initialize_from)
 
-        def build(run: Run) -> Job:
-            with accelerator.main_process_first():
-                train = source if given.is_open else self._prepared(source)
-                validation = held_out if given.is_open else held_out and self._prepared(held_out)
-            objective = build_step_objective(self, train, encoder)
-            cameras = camera_names(self.data.camera, train.cameras, encoder.config.cameras)
+        def build(store: EpisodeStore) -> tuple[StepObjective, EpisodeStore, BoundSpec]:
+            objective = build_step_objective(self, store, encoder)
             spec = objective.sampling().with_index(balance=self.data.balance)
-            bound = spec.bind(train, cameras)
-            learner, sampler, scored = learner_and_batches(
-                objective, bound, train, validation, optimizer=self.optimizer, loop=self.train, accelerator=accelerator
+            return (
+                objective,
+                store,
+                spec.bind(store, camera_names(self.data.camera, store.cameras, self.encoder.cameras)),
             )
 
-            def save(folder: Path) -> None:
-                trained = learner.exports()["encoder"]
-                assert isinstance(trained, ObservationEncoder)
-                trained.save_pretrained(folder)
+        return Opened(source, held_out, self._prepared, build, facts=_facts)
 
-            return Job(learner, Source(sampler), save, scored, facts={"tasks": _tasks(train, "actions" in spec.reads)})
-
-        return Plan({"fingerprint": source.fingerprint}, build, data_facts(self.data, given))
-
-    def _open(self, given: Given) -> tuple[EpisodeStore, EpisodeStore | None]:
+    def _stores(self, given: Given) -> tuple[EpisodeStore, EpisodeStore | None]:
         """Return the episodes to train and to validate on; each data set is a domain with its own action space."""
-        stores, kept_back, names = [], {}, _names(given.data)
+        names, stores = _names(given.data), []
+        kept_back: dict[str, EpisodeStore] = {}
         for name, data in zip(names, given.data, strict=True):
-            if isinstance(data, EpisodeStore):
-                stores.append(data)
-                continue
-            path = Path(data)
-            stores.append(open_dataset(path, split=self.data.train_split if split_names(path) else None))
-            split = validation_split(path, self.data.val_split)
+            train, split = (data, None) if isinstance(data, EpisodeStore) else self.data.open(data)
+            stores.append(train)
             if split is not None:
-                kept_back[name] = open_dataset(path, split=split)
+                kept_back[name] = split
         for store in stores:
             camera_names(self.data.camera, store.cameras, self.encoder.cameras)
         validation = given.validation
@@ -147,8 +103,7 @@ class TransitionsRecipe(Recipe):
         if isinstance(store, MultiTaskStore):
             return MultiTaskStore([self._prepared(part) for part in store.stores], store.names)
         cameras = camera_names(self.data.camera, store.cameras, self.encoder.cameras)
-        root = Path(self.data.cache) if self.data.cache else None
-        return cached(store, size=self.encoder.size, root=root, cameras=cameras)
+        return cached(store, size=self.encoder.size, root=self.data.cache or None, cameras=cameras)
 
 
 def build_step_objective(
@@ -224,14 +179,16 @@ def evenly_spaced_frames(store: EpisodeStore, count: int, camera: Cameras = None
     return joined if len(cameras) > 1 else joined[:, 0]
 
 
-def _tasks(store: EpisodeStore, acts: bool) -> list[dict[str, Any]]:
+def _facts(store: EpisodeStore, bound: BoundSpec) -> dict[str, Any]:
     """Return the tasks by number, with statistics of their actions where the objective reads them."""
     table = task_table(store)
-    statistics = action_statistics(store) if acts else [None] * len(table)
-    return [
-        {"domain": domain, "instruction": words, "actions": own and own.model_dump()}
-        for (domain, words), own in zip(table, statistics, strict=True)
-    ]
+    statistics = action_statistics(store) if "actions" in bound.spec.reads else [None] * len(table)
+    return {
+        "tasks": [
+            {"domain": domain, "instruction": words, "actions": own and own.model_dump()}
+            for (domain, words), own in zip(table, statistics, strict=True)
+        ]
+    }
 
 
 def _names(data: Sequence[str | Path | EpisodeStore]) -> list[str]:

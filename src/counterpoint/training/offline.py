@@ -1,0 +1,156 @@
+"""The base of recipes that train an objective on data sets: it turns opened data into a job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from accelerate import Accelerator
+from pydantic import BaseModel
+from safetensors.torch import save_file
+
+from counterpoint.config import FrozenConfig, free
+from counterpoint.data.formats import open_dataset, split_names, validation_split
+from counterpoint.data.sampler import Sampler
+from counterpoint.data.spec import BoundSpec
+from counterpoint.data.store import EpisodeStore
+from counterpoint.encoders.hub import HubEncoder
+from counterpoint.errors import require
+from counterpoint.objectives.base import Objective
+from counterpoint.policies.encoded import EncodedPolicy
+from counterpoint.training.fit import Source
+from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
+from counterpoint.training.recipe import Recipe, TrainConfig, objective_section
+from counterpoint.training.run import Run
+from counterpoint.training.train import Given, Job, Plan
+
+
+class SplitsConfig(FrozenConfig):
+    """The choice of episodes to train and to validate on.
+
+    Attributes:
+        train_split: Split to train on, where the data have splits; none takes everything.
+        val_split: Split to validate on, where the data have it; `val` means `valid` where the data call it so.
+        cache: Folder of training stores; by default the user's cache folder.
+    """
+
+    train_split: str | None = "train"
+    val_split: str | None = "val"
+    cache: str | None = free(None)
+
+    def open(self, path: str | Path) -> tuple[EpisodeStore, EpisodeStore | None]:
+        """Return a data set's episodes to train on and, where it has any, those to validate on."""
+        path = Path(path)
+        split = validation_split(path, self.val_split)
+        train = open_dataset(path, split=self.train_split if split_names(path) else None)
+        return train, None if split is None else open_dataset(path, split=split)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """Accepted data, and how they become a training.
+
+    Attributes:
+        train: Training episodes.
+        validation: Episodes to validate on.
+        prepare: Returns a store's frames decoded at training size.
+        build: Returns, for the prepared training episodes, the objective, the store of its batches and their spec.
+        identity: Values that a continued run must share, beside the fingerprint of the training episodes.
+        facts: Returns entries for `config.json`, from the store and the spec of the batches.
+    """
+
+    train: EpisodeStore
+    validation: EpisodeStore | None
+    prepare: Callable[[EpisodeStore], EpisodeStore]
+    build: Callable[[EpisodeStore], tuple[Objective, EpisodeStore, BoundSpec]]
+    identity: Mapping[str, Any] = field(default_factory=dict)
+    facts: Callable[[EpisodeStore, BoundSpec], Mapping[str, Any]] = lambda store, bound: {}
+
+
+class OfflineRecipe(Recipe):
+    """Base of recipes that train an objective on data sets.
+
+    Attributes:
+        optimizer: The optimiser and its schedule.
+        train: The loop.
+    """
+
+    data: BaseModel
+    optimizer: OptimizerConfig = OptimizerConfig()
+    train: TrainConfig = TrainConfig()
+
+    @property
+    def loop(self) -> TrainConfig:
+        """The settings of the loop."""
+        return self.train
+
+    def open(self, given: Given) -> Opened:
+        """Open the data and build the networks, so that nothing is refused later."""
+        raise NotImplementedError
+
+    def card(self, store: EpisodeStore, steps: int) -> dict[str, str]:
+        """Return sections of the model card. Default: none."""
+        return {}
+
+    def plan(self, given: Given, accelerator: Accelerator) -> Plan:
+        """Open the data; see `Recipe.plan`."""
+        self.train.total_steps(1)
+        require(given.data, "--data", "none", "a data set", "name one")
+        opened = self.open(given)
+
+        def build(run: Run) -> Job:
+            with accelerator.main_process_first():
+                train, validation = (
+                    store if store is None or given.is_open else opened.prepare(store)
+                    for store in (opened.train, opened.validation)
+                )
+            assert train is not None
+            objective, store, bound = opened.build(train)
+            batch_size, seed = self.train.batch_size, self.train.seed
+            ranks = {"rank": accelerator.process_index, "world_size": accelerator.num_processes}
+            sampler = Sampler(store, bound, batch_size=batch_size, seed=seed, workers=self.train.workers, **ranks)
+            steps = self.train.total_steps(sampler.epoch_size)
+            learner = ObjectiveLearner(objective, self.optimizer, total_steps=steps, accelerator=accelerator, seed=seed)
+            scored = None
+            if validation is not None:  # without auxiliary terms
+                plain = replace(bound, spec=replace(bound.spec.with_read("masks", None), beside={}))
+                scored = Sampler(validation, plain, batch_size=batch_size, seed=seed, **ranks)
+
+            def save(folder: Path) -> None:
+                for name, module in learner.exports().items():
+                    if isinstance(module, HubEncoder):
+                        module.save_pretrained(folder, model_card_kwargs=self.card(train, learner.total_steps))
+                    elif isinstance(module, EncodedPolicy):
+                        module.eval().save_pretrained(folder)
+                    else:
+                        values = {key: value.contiguous() for key, value in module.state_dict().items()}
+                        save_file(values, folder / f"{name}.safetensors")
+
+            return Job(learner, Source(sampler), save, scored, facts=opened.facts(store, bound))
+
+        paths = [str(Path(path).resolve()) for path in given.data if isinstance(path, str | Path)]
+        where = {"path": paths[0]} if len(paths) == 1 else {"paths": paths}
+        data = self.data.model_dump(mode="json") | (where if paths else {})
+        return Plan({"fingerprint": opened.train.fingerprint, **opened.identity}, build, {"data": data})
+
+
+class PretrainingRecipe(OfflineRecipe):
+    """Base of recipes that pretrain an encoder.
+
+    Attributes:
+        objective: The objective and its settings.
+        initialize_from: A folder or Hub id of an encoder to start from, such as a converted checkpoint, or one to
+            fine-tune (Premier-TACO, Figure 8).
+        base: Class of the objectives that it takes.
+    """
+
+    objective: Any
+    initialize_from: str | None = None
+    base: ClassVar[type[Objective]]
+
+    @classmethod
+    def sections(cls, tree: Any, where: str) -> dict[str, type[BaseModel]]:
+        """Return the class of the objective's section."""
+        return {"objective": objective_section(tree, where, cls.base)}
