@@ -5,13 +5,14 @@ Rooms are imported inside the functions, so that `counterpoint --help` loads no 
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
 import io
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from importlib import import_module, metadata
 from pathlib import Path
@@ -159,14 +160,14 @@ def train(
 def _train(name: str, arguments: list[str]) -> None:
     from counterpoint.training.recipe import load_recipe
 
-    # What else there is to set depends on these.
-    objective = _values(arguments, "--auxiliary.objective.name")
-    default = load_recipe(
-        name,
-        {"auxiliary.objective.name": objective[0]} if objective else None,
-        data=_values(arguments, "--data"),
-        env=next(iter(_values(arguments, "--env")), None),
-    )
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)  # which keys there are depends on these
+    early.add_argument("--data", nargs="*", default=())
+    for flag in ("--env", "--env.name", AUXILIARY):
+        early.add_argument(flag, nargs="?")
+    chosen = vars(early.parse_known_args(arguments)[0])
+    auxiliary = chosen[AUXILIARY[2:]]
+    overrides = {AUXILIARY[2:]: auxiliary} if auxiliary else None
+    default = load_recipe(name, overrides, data=chosen["data"], env=chosen["env"] or chosen["env.name"])
     typed = dataclasses.make_dataclass(
         "TrainArguments",
         [("recipe", Annotated[type(default), arg(name="")], dataclasses.field(default=default))],
@@ -176,38 +177,13 @@ def _train(name: str, arguments: list[str]) -> None:
     typed.__doc__ = _TrainArguments.__doc__
     title = recipe_title(name) if name in recipe_names() else str(type(default).__doc__).splitlines()[0]
     given: Any = _parsed(typed, arguments, f"train {name}", title)
-    changed = _changes(default.model_dump(mode="json"), given.recipe.model_dump(mode="json"))
-    changed |= {"auxiliary.objective.name": objective[0]} if objective else {}
     from counterpoint.training.train import train as run
 
-    recipe = load_recipe(name, changed, data=given.data, env=given.env)
-    finished = run(recipe, given.data, given.out, given.env, start_from=given.start_from, device=given.device)
+    finished = run(given.recipe, given.data, given.out, given.env, start_from=given.start_from, device=given.device)
     print(f"Wrote {finished.model}")
 
 
-def _values(arguments: Sequence[str], flag: str) -> tuple[str, ...]:
-    """Return the values of a flag before everything is parsed: what a recipe means depends on data and environment."""
-    values: list[str] = []
-    for number, argument in enumerate(arguments):
-        if argument.startswith(f"{flag}="):
-            values = [argument.partition("=")[2]]
-        elif argument == flag:
-            rest = arguments[number + 1 :]
-            end = next((i for i, value in enumerate(rest) if value.startswith("--")), len(rest))
-            values = list(rest[:end])
-    return tuple(values)
-
-
-def _changes(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    changed: dict[str, Any] = {}
-    for key, value in after.items():
-        if isinstance(value, dict) and isinstance(before.get(key), dict):
-            changed |= _changes(before[key], value, f"{prefix}{key}.")
-        elif before.get(key) != value:
-            changed[f"{prefix}{key}"] = value
-    return changed
-
-
+AUXILIARY = "--auxiliary.objective.name"
 Parsed = TypeVar("Parsed")
 
 

@@ -8,7 +8,7 @@ import statistics
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from types import FrameType, TracebackType
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from counterpoint.errors import BadInputError
@@ -83,10 +83,6 @@ class Source:
         """End processes and close files."""
 
 
-class StoppedError(SystemExit):
-    """SIGTERM came; the run is saved."""
-
-
 def fit(
     learner: Learner,
     source: Source,
@@ -138,7 +134,7 @@ def fit(
 
     note, attempt = "", updates
     try:
-        with ProgressBar("Training", total, source.unit, done=start) as progress, _Terminated() as terminated:
+        with ProgressBar("Training", total, source.unit, done=start) as progress, _noted_sigterm() as terminated:
             for batch in source.batches(updates, total):
                 if batch is not None:
                     attempt = updates + 1
@@ -166,12 +162,12 @@ def fit(
                     save()
                 if resting and source.copies:
                     newest = clock, copy.deepcopy(state())
-                if any_rank(terminated.now):
+                if any_rank(bool(terminated)):
                     newest = newest if source.copies else (clock, state())
                     if newest is not None and newest[0] > run.last_saved:
                         source.flush()
                         run.save(*newest)
-                    raise StoppedError(TERMINATED)
+                    raise SystemExit(TERMINATED)
                 rested = clock if resting else rested
                 progress.advance(clock - before, note=note)
     except NonFiniteError as error:  # a GPU's losses are checked now and then, and before every save
@@ -201,23 +197,15 @@ def _note(means: Mapping[str, float]) -> str:
     return f"loss {means['loss']:.3f}" + (f", {own.replace('_', ' ')} {means[own]:.3f}" if own else "")
 
 
-class _Terminated:
-    """Notes SIGTERM while the loop runs; `now` says whether it came."""
-
-    def __init__(self) -> None:
-        self.now = False
-        self._before: Any = None
-
-    def __enter__(self) -> _Terminated:
-        if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGTERM, self._note)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGTERM, self._before)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self.now = True
+@contextmanager
+def _noted_sigterm() -> Iterator[list[int]]:
+    """Put the numbers of termination signals into a list, instead of ending the process."""
+    noted: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield noted
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, frame: noted.append(number))
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)

@@ -27,13 +27,11 @@ class Given:
     Attributes:
         data: Paths of data sets (or Minari's ids), or stores that are open.
         validation: An open store to validate on, where `data` is one.
-        env: Id of an environment.
         start_from: A saved model to start from.
     """
 
-    data: tuple[str | Path | EpisodeStore, ...] = ()
+    data: tuple[Data, ...] = ()
     validation: EpisodeStore | None = None
-    env: str | None = None
     start_from: str | None = None
 
     @property
@@ -41,7 +39,7 @@ class Given:
         """True when the data are open stores of training size."""
         return not any(isinstance(data, str | Path) for data in self.data)
 
-    def one(self) -> str | Path | EpisodeStore:
+    def one(self) -> Data:
         """Return the only data set."""
         found = f"{len(self.data)} data sets" if self.data else "none"
         require(len(self.data) == 1, "--data", found, "one data set", "name one")
@@ -120,7 +118,7 @@ def train(
     several = () if data is None else (data,) if isinstance(data, str | Path | EpisodeStore) else tuple(data)
     settings = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, overrides, data=several, env=env)
     accelerator = accelerator_of(getattr(settings.loop, "precision", "no"), device)
-    given = Given(several, validation, env, None if start_from is None else str(start_from))
+    given = Given(several, validation, None if start_from is None else str(start_from))
     plan = settings.plan(given, accelerator)
     main, facts = accelerator.is_main_process, dict(plan.facts)
     if not isinstance(recipe, Recipe):

@@ -71,12 +71,8 @@ class TransitionsRecipe(PretrainingRecipe):
 
         def build(store: EpisodeStore) -> tuple[StepObjective, EpisodeStore, BoundSpec]:
             objective = build_step_objective(self, store, encoder)
-            spec = objective.sampling().with_index(balance=self.data.balance)
-            return (
-                objective,
-                store,
-                spec.bind(store, camera_names(self.data.camera, store.cameras, self.encoder.cameras)),
-            )
+            cameras = camera_names(self.data.camera, store.cameras, self.encoder.cameras)
+            return objective, store, objective.sampling().with_index(balance=self.data.balance).bind(store, cameras)
 
         return Opened(source, held_out, self._prepared, build, facts=_facts)
 
