@@ -109,8 +109,9 @@ DEMO = ["train", "decisionnce_t-demo", "--data", "d"]
 def test_a_bad_argument_is_one_line_that_names_the_key(
     arguments: list[str], key: str, words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
+    out = ["--out", str(tmp_path / "run")] if arguments[0] in ("train", "collect", "convert") else []
     with pytest.raises(SystemExit) as done:
-        main([*arguments, "--out", str(tmp_path / "run")])
+        main([*arguments, *out])
     captured = capsys.readouterr()
     assert done.value.code == 2
     assert captured.err.count("\n") == 1

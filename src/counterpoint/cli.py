@@ -225,7 +225,8 @@ def _with_one_message(parse: Callable[[], Parsed]) -> Parsed:
 
 
 BAD_ARGUMENTS = (
-    r"Unrecognized options: (?P<where>[^\s,=]+)(?:.*?Available subcommands: (?P<expected>.+?) For full)?",
+    r"Unrecognized (?:or misplaced )?options: (?P<where>[^\s,=]+)"
+    r"(?:.*?Available subcommands: (?P<expected>.+?) For full)?",
     r"Error parsing (?:recipe\.?)?(?P<section>[\w.]*): \d+ validation errors? for \w+ (?:(?P<key>[a-z_\d.]+) )?"
     r"(?:Value error, |Input should be )?(?P<expected>.+?) \[type=\w+, input_value=(?P<found>.+?), input_type",
     r"Error parsing (?P<where>\S+): (?:[^':]*: )?(?P<found>.+?) (?:Argument helptext: \S+ (?P<expected>\S+)|For full)",

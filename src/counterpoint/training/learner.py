@@ -106,10 +106,6 @@ class ObjectiveLearner:
         if config.ema is not None:
             self._average = AveragedModel(self.objective, multi_avg_fn=_moving_average(config))
 
-    def sampling(self) -> Any:
-        """Return the objective's spec of a batch."""
-        return self.objective.sampling()
-
     def update(self, batch: Batch, step: int) -> dict[str, float]:
         """One optimiser step over `config.accumulate` parts of the batch.
 
