@@ -59,7 +59,7 @@ def actol_as_trained_study(config: ActolAsTrainedConfig, out: Path) -> Tree:
     trials = [Trial(f"{n}", partial(measure, config, form), about={"form": form}) for n, form in enumerate(FORMS)]
     study.run(trials, config.processes)
     rows = study.rows()
-    save(_figure(rows), out / "actol_as_trained.svg")
+    save(figure(rows), out / "actol_as_trained.svg")
     return study.finish("actol_as_trained", {"forms": rows})
 
 
@@ -113,14 +113,14 @@ def describe(frames: Tensor, times: Tensor) -> tuple[dict[str, float], Tensor]:
     return {name: round(value, 5) for name, value in figures.items()}, location
 
 
-def _figure(rows: list[Tree]) -> Any:
+def figure(rows: list[Tree]) -> Any:
     """Plot one video: the location along the line over time."""
-    figure, made = panels(1, 1, 4.6, 3.6)
+    plotted, made = panels(1, 1, 4.6, 3.6)
     for row, marker, colour in zip(rows, "oxs+", COLOURS, strict=False):
         made[0][0].plot(row["times"], row["locations"], marker=marker, label=row["form"], color=colour, linewidth=1)
     plain(made[0][0], x="frame number", y="location between first (0) and last (1)")
-    legend(figure, made[0][0], 2)
-    return figure
+    legend(plotted, made[0][0], 2)
+    return plotted
 
 
 if __name__ == "__main__":

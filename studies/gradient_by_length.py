@@ -76,7 +76,7 @@ def gradient_by_length_study(config: GradientByLengthConfig, out: Path) -> Tree:
     ]
     study.run(trials, config.processes)
     rows = study.rows()
-    save(_figure(rows, config.lengths), out / "gradient_by_length.svg")
+    save(figure(rows, config.lengths), out / "gradient_by_length.svg")
     return study.finish("gradient_by_length", {"norms": rows})
 
 
@@ -102,9 +102,9 @@ def measure(config: GradientByLengthConfig, loss: str, weights: str, seed: int) 
     return {"norms": found}
 
 
-def _figure(rows: Rows, lengths: tuple[int, ...]) -> Any:
+def figure(rows: Rows, lengths: tuple[int, ...]) -> Any:
     """Plot one panel for each state of the encoder; the band spans the seeds."""
-    figure, made = panels(1, 2, 8, 3.2)
+    plotted, made = panels(1, 2, 8, 3.2)
     for panel, state in zip(made[0], (RANDOM, TRAINED), strict=True):
         for loss, colour in zip(LOSSES, (BLUE, VERMILLION), strict=True):
             values = [row["norms"] for row in rows if (row["loss"], row["weights"]) == (loss, state)]
@@ -116,7 +116,7 @@ def _figure(rows: Rows, lengths: tuple[int, ...]) -> Any:
         panel.set_xticks(lengths, [str(m) for m in lengths])
         panel.minorticks_off()
     made[0][0].set_ylabel("gradient norm, text projection", fontsize=8)
-    return figure
+    return plotted
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The tables of the documentation, written from the result files: `python -m studies.tables`.
+"""The tables of the documentation, written from the result files: `python -m studies.tables [--figures]`.
 
 A table stands between `<!-- table NAME -->` and `<!-- end -->` in a page of `docs/results`. Results of studies
 are read from `studies/results`, timings from `benchmarks/results`.
@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from studies import actol_as_trained, gradient_by_length, metaworld_rewards
 from studies import goal_reaching as goal_reaching_study
-from studies import metaworld_rewards
 from studies import r3m_language as r3m_study
 from studies import real_robot as real_robot_study
+from studies.fewshot import figures as fewshot_figures
 from studies.fewshot import tables as fewshot_tables
 from studies.fewshot.summary import result as fewshot_result
 from studies.harness import estimate, kept, markdown, number, seeds
+from studies.icon import figures as icon_figures
 from studies.icon import table as icon_table
 from studies.icon.summary import summarise as summarise_icon
 from studies.occupancy.tables import TABLES as OCCUPANCY
+from studies.plots import save
 from studies.stitching.tables import TABLES as STITCHING
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -266,6 +270,16 @@ TABLES: dict[str, Callable[[], str]] = {
 """Tables of studies by name. A benchmark's result file holds its own tables: `<!-- table losses: NAME -->`."""
 
 
+def plot(folder: Path) -> None:
+    """Write the figures of the documentation whose data a result file holds."""
+    save(actol_as_trained.figure(kept("actol_as_trained")["rows"]), folder / "actol_as_trained.svg")
+    lengths = kept("gradient_by_length")
+    save(gradient_by_length.figure(lengths["rows"], lengths["config"]["lengths"]), folder / "gradient_by_length.svg")
+    fewshot_figures.plot_all(kept("fewshot_cpu", fewshot_result), folder, "_cpu")
+    for name, figure in icon_figures.FIGURES.items():
+        save(figure(kept("icon_cpu", summarise_icon)), folder / f"icon_{name}_cpu.png")
+
+
 def fill(text: str) -> str:
     """Return a page with every table written anew."""
 
@@ -281,3 +295,5 @@ def fill(text: str) -> str:
 if __name__ == "__main__":
     for page in PAGES:
         page.write_text(fill(page.read_text()))
+    if "--figures" in sys.argv:
+        plot(ROOT / "docs" / "assets")

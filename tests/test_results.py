@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from studies.harness import read_rows
-from studies.tables import PAGES, ROOT, TABLES, fill
+from studies.tables import PAGES, ROOT, TABLES, fill, plot
 
 RESULTS = sorted(path for path in ROOT.glob("*/results/*") if path.parts[-3] in ("benchmarks", "studies"))
 
@@ -29,3 +29,10 @@ def test_a_result_file_names_its_source(path: Path) -> None:
     assert about["commit"]
     assert about["packages"]
     assert about["hardware"]["cpu"]
+
+
+def test_figures_are_plotted_from_the_result_files(tmp_path: Path) -> None:
+    plot(tmp_path)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert len(names) == 8
+    assert names <= {path.name for path in (ROOT / "docs" / "assets").iterdir()}
