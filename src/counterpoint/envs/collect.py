@@ -34,7 +34,6 @@ from counterpoint.config import FrozenConfig
 from counterpoint.data.formats.hdf5.writer import robomimic_about
 from counterpoint.data.formats.lerobot.writer import LeRobotWriter
 from counterpoint.data.masks.robot import mask_camera
-from counterpoint.envs.base import CameraEnv
 from counterpoint.envs.recording import NOTE, NoisyExpert, Recording, Staging, record, require_same
 from counterpoint.errors import BadInputError, MissingExtraError, require
 from counterpoint.progress import ProgressBar
@@ -45,7 +44,6 @@ _RAISES = 5  # scenes in a row in which the simulator raised an error that end a
 _JOBS_A_WORKER = 8  # so that the last job makes the others wait for an eighth of their time at most
 
 Names = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME...")]
-Name = Annotated[str | None, tyro.conf.arg(metavar="NAME")]
 
 
 class CollectConfig(FrozenConfig):
@@ -234,12 +232,12 @@ class ExpertCollection(Collection):
     exact: ClassVar[int] = 0
     """Numbers at the end of an action that have no noise."""
 
-    def record(self, env: CameraEnv, slot: Slot, seed: int) -> Recording:
+    def record(self, env: Any, slot: Slot, seed: int) -> Recording:
         """Record one scene."""
         config = self.config
         return record(
             env,
-            NoisyExpert(env, config.noise, exact=self.exact),
+            NoisyExpert(env.expert, config.noise, exact=self.exact),
             seed,
             steps=env.horizon if config.max_steps is None else config.max_steps,
             after_success=config.after_success,

@@ -6,10 +6,10 @@ import json
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -43,35 +43,25 @@ class Recording:
     extra: Mapping[str, Array] = field(default_factory=dict)
 
 
-class Actor(Protocol):
-    """An expert that acts in an environment."""
-
-    def reset(self, seed: int) -> None:
-        """Begin an episode; the environment has been reset."""
-
-    def act(self) -> Array:
-        """Return the next action: float32 [A] in [-1, 1]."""
-
-
 class NoisyExpert:
-    """An environment's scripted expert with Gaussian noise on its actions, which are then clipped.
+    """An expert with Gaussian noise on its actions, which are then clipped.
 
     Args:
-        env: An environment with `expert()`.
+        expert: A function that returns the expert's next action, float32 [A].
         noise: Standard deviation of the noise.
         exact: Numbers at the end of an action that have none: a gripper that is opened or closed.
     """
 
-    def __init__(self, env: Any, noise: float, *, exact: int = 0) -> None:
-        self._env, self._noise, self._exact = env, noise, exact
+    def __init__(self, expert: Callable[[], Array], noise: float, *, exact: int = 0) -> None:
+        self._expert, self._noise, self._exact = expert, noise, exact
 
     def reset(self, seed: int) -> None:
-        """Begin an episode."""
+        """Begin an episode; the environment has been reset."""
         self._rng = np.random.default_rng([seed, 1])
 
     def act(self) -> Array:
         """Return the next action: float32 [A] in [-1, 1]."""
-        action: Array = self._env.expert()
+        action = self._expert()
         if self._noise > 0:
             noise = self._noise * self._rng.standard_normal(len(action) - self._exact)
             action = np.clip(action + np.append(noise, np.zeros(self._exact)), -1.0, 1.0).astype(np.float32)
@@ -80,7 +70,7 @@ class NoisyExpert:
 
 def record(
     env: CameraEnv,
-    actor: Actor,
+    actor: NoisyExpert,
     seed: int,
     *,
     steps: int,

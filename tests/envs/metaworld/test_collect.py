@@ -158,7 +158,7 @@ def handle(simulator: None) -> MetaWorldEnv:
 
 
 def recorded(env: MetaWorldEnv, noise: float, **settings: Any) -> Recording:
-    return record(env, NoisyExpert(env, noise), 7, **settings)
+    return record(env, NoisyExpert(env.expert, noise), 7, **settings)
 
 
 @pytest.mark.sim

@@ -266,9 +266,9 @@ def test_noise_is_on_the_hand_alone_and_recorded_actions_are_those_carried_out(m
 
     monkeypatch.setattr(task, "step", carry)
     settings: dict[str, Any] = {"masks": CAMERAS, "after_success": 2, "steps": 12}
-    noisy = record(task, NoisyExpert(task, 0.3, exact=1), 3, **settings)
+    noisy = record(task, NoisyExpert(task.expert, 0.3, exact=1), 3, **settings)
     np.testing.assert_array_equal(noisy.actions, np.stack(carried))
-    clean = record(task, NoisyExpert(task, 0.0, exact=1), 3, **settings)
+    clean = record(task, NoisyExpert(task.expert, 0.0, exact=1), 3, **settings)
     assert len(clean.actions) == 4 + 2
     assert (noisy.actions[:, :6] != clean.actions[:, :6]).any(axis=0).all()
     np.testing.assert_array_equal(noisy.actions[:, 6], clean.actions[:, 6])

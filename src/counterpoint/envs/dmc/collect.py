@@ -14,12 +14,10 @@ import numpy as np
 import tyro
 from pydantic import Field
 
-from counterpoint.data.episode import Array
 from counterpoint.envs.base import CameraEnv
 from counterpoint.envs.collect import (
     Collection,
     ImageCollectConfig,
-    Name,
     Names,
     Slot,
     collect,
@@ -28,7 +26,7 @@ from counterpoint.envs.collect import (
 )
 from counterpoint.envs.dmc.env import ACTION_REPEAT, HARD_DOMAINS, HORIZON, PACKAGES, TASKS, DMCEnv, resolve_dmc_tasks
 from counterpoint.envs.dmc.planner import Planner, PlannerConfig, planner_config
-from counterpoint.envs.recording import Recording, record
+from counterpoint.envs.recording import NoisyExpert, Recording, record
 from counterpoint.envs.rendering import render_settings
 from counterpoint.errors import require
 
@@ -60,7 +58,7 @@ class DMCCollectConfig(ImageCollectConfig):
     episodes: int | None = Field(default=None, ge=0)
     steps: int = Field(default=HORIZON, ge=1, le=HORIZON)
     size: int = Field(default=84, ge=16)
-    camera: Name = None
+    camera: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     noise_first: float = Field(default=1.0, ge=0, le=10)
     noise_last: float = Field(default=0.1, ge=0, le=10)
     planner: Annotated[PlannerConfig | None, tyro.conf.Suppress] = None
@@ -75,7 +73,7 @@ def skill(number: int) -> float:
     return int(digits, 2) / 2 ** len(digits) if number else 0.0
 
 
-class DMCActor:
+class DMCActor(NoisyExpert):
     """Acts in one episode.
 
     - random: every action dimension from U(-1, 1), as for the paper's Figure 7.
@@ -105,31 +103,23 @@ class DMCActor:
         noise_first: float = 1.0,
         noise_last: float = 0.1,
     ) -> None:
-        self._actions, self._noise = env.action_dim, noise
         self._planner: Planner | None = None
         if kind == "random":
+            super().__init__(lambda: self._rng.uniform(-1, 1, env.action_dim).astype(np.float32), 0.0)
             return
         config = planner or planner_config(env.task.name)
         if kind == "exploratory":
             far = skill(number)
             config = config.model_copy(update={"samples": round(2 + far * (config.samples - 2))})
-            self._noise = noise_first + far * (noise_last - noise_first)
+            noise = noise_first + far * (noise_last - noise_first)
         self._planner = Planner(env, config)
+        super().__init__(self._planner.act, noise)
 
     def reset(self, seed: int) -> None:
         """Begin an episode; the environment has been reset."""
-        self._rng = np.random.default_rng([seed, 1])
+        super().reset(seed)
         if self._planner is not None:
             self._planner.reset(seed)
-
-    def act(self) -> Array:
-        """Return the next action: float32 [A] in [-1, 1]."""
-        if self._planner is None:
-            return self._rng.uniform(-1, 1, self._actions).astype(np.float32)
-        action = self._planner.act()
-        if self._noise > 0:
-            action = action + self._noise * self._rng.standard_normal(self._actions)
-        return np.clip(action, -1, 1).astype(np.float32)
 
     def close(self) -> None:
         """Free the planner."""

@@ -44,7 +44,7 @@ class Hand:
     _reach, _turn = 0.05, 0.5  # metres and radians that an action of 1 commands
     _gain = 2.0  # of what is left to go; the controller moves an eighth of a command in one step
     _width_band = 0.008  # metres by which the fingers may miss a commanded width
-    _swung = 0.3  # radians off its target from which on `turn` commands less than all
+    _swung = 0.3  # radians off its target from which on `along` commands less than all
 
     def __init__(self, env: Any) -> None:
         self._env = env
@@ -86,9 +86,10 @@ class Hand:
         angle = np.arctan2(now[0] * line[1] - now[1] * line[0], now[:2] @ line[:2])
         return float((angle + np.pi / 2) % np.pi - np.pi / 2)
 
-    def turn(self, line: Array) -> Array:
-        """Return the rotation of an action that points the hand down and its fingers along a line: float64 [3]."""
-        return np.asarray((np.cross(self.rotation[:, 2], -UP) + self.askew(line) * UP) / self._swung)
+    def along(self, move: Array, line: Array, gripper: float) -> Array:
+        """Return the action that moves the hand, points it down and its fingers along a line: float64 [7]."""
+        turn = (np.cross(self.rotation[:, 2], -UP) + self.askew(line) * UP) / self._swung
+        return np.append(np.concatenate([move, turn]).clip(-1.0, 1.0), gripper)
 
     @property
     def _between_pads(self) -> Array:
@@ -315,8 +316,7 @@ class _OpenBox(_Expert):
             move = (bar + self.above - hand) / self.slow
         else:
             move = UP
-        pose = np.concatenate([move, self.hand.turn(across)]).clip(-1.0, 1.0)
-        return np.append(pose, CLOSE if self._closed else OPEN)
+        return self.hand.along(move, across, CLOSE if self._closed else OPEN)
 
 
 def _rotation(axis: Array, angle: float) -> Any:
@@ -352,8 +352,7 @@ class _CloseDrawer(_Expert):
             move = (before + self.above - hand) / self.slow
         else:  # straight there it might touch the cabinet
             move = UP
-        pose = np.concatenate([move, self.hand.turn(outward)]).clip(-1.0, 1.0)
-        return np.append(pose, CLOSE)
+        return self.hand.along(move, outward, CLOSE)
 
 
 EXPERTS: dict[str, type[_Expert]] = {
