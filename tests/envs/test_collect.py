@@ -164,11 +164,11 @@ class SleepyCollection(collect._MetaWorldCollection):
     """Its first worker raises, the other would take for ever."""
 
     def record(self, env: Any, slot: Any, seed: int) -> Recording:
-        (self.out.parent / f"{slot.place}.{os.getpid()}").touch()
+        (self.config.out.parent / f"{slot.place}.{os.getpid()}").touch()
         if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
             raise BadInputError("SIGINT", "heard", "left to the parent", "")
         if slot.place == 0:
-            while len(list(self.out.parent.glob("*.*"))) < 3:
+            while len(list(self.config.out.parent.glob("*.*"))) < 3:
                 time.sleep(0.01)
             raise BadInputError("the first", "trouble", "none", "")
         time.sleep(600)

@@ -146,29 +146,9 @@ class Collection(ABC):
         return False
 
     @property
-    def out(self) -> Path:
-        """The data set."""
-        return Path(self.config.out)
-
-    @property
-    def tasks(self) -> tuple[str, ...]:
-        """Names of the tasks, in the data set's order."""
-        return tuple(self.config.tasks)
-
-    @property
     def counts(self) -> dict[str, int]:
         """Split -> episodes a task."""
         return {split: getattr(self.config, name, 0) for split, name in _COUNTS.items()}
-
-    @property
-    def cameras(self) -> tuple[str, ...]:
-        """Names of the data set's cameras."""
-        return tuple(self.config.cameras)
-
-    @property
-    def masks(self) -> tuple[str, ...]:
-        """The cameras that have a mask of the robot."""
-        return ()
 
     @property
     def robot(self) -> str:
@@ -199,11 +179,12 @@ class Collection(ABC):
 
     def writer(self, folder: Path, info: dict[str, Any]) -> Any:
         """Return the writer of the data set: a `LeRobotWriter`, or another with its `add_episode` and `finalize`."""
-        env, masks = simulation(self, self.tasks[0]), [mask_camera(camera) for camera in self.masks]
+        config, env = self.config, simulation(self, self.config.tasks[0])
+        masks = [mask_camera(camera) for camera in getattr(config, "masks", ())]
         return LeRobotWriter(
             folder,
             fps=self.fps,
-            cameras=dict.fromkeys((*self.cameras, *masks), (self.config.size, self.config.size)),
+            cameras=dict.fromkeys((*config.cameras, *masks), (config.size, config.size)),
             action_dim=env.action_dim,
             state_dim=env.state_dim,
             robot_type=self.robot,
@@ -242,7 +223,7 @@ class ExpertCollection(Collection):
             steps=env.horizon if config.max_steps is None else config.max_steps,
             after_success=config.after_success,
             stride=getattr(config, "stride", 1),
-            masks=self.masks,
+            masks=getattr(config, "masks", ()),
             simulator=self.lossless,
         )
 
@@ -260,7 +241,7 @@ def simulation(job: Collection, task: str) -> Any:
 
 def slots(job: Collection) -> list[Slot]:
     """Return every episode in the data set's order."""
-    every = ((task, split, n) for split, count in job.counts.items() for task in job.tasks for n in range(count))
+    every = ((task, split, n) for split, count in job.counts.items() for task in job.config.tasks for n in range(count))
     return [Slot(place, *key) for place, key in enumerate(every)]
 
 
@@ -287,16 +268,17 @@ def collect(job: Collection) -> Path:
     Raises:
         BadInputError: When `out` holds something else, a worker dies, or a task cannot be solved or simulated.
     """
+    out: Path = job.config.out
     require(sum(job.counts.values()) > 0, "episodes", 0, "at least one a task", "ask for some")
-    require_collected(job.out)
-    staging = Staging(job.out)
+    require_collected(out)
+    staging = Staging(out)
     try:
         identity: dict[str, Any] = json.loads(json.dumps(job.identity()))
-        if job.out.exists():
-            about = (collected_about(job.out) or {})["collect"]
-            require_same(job.out, about, identity, "a data set collected", "choose another --out, or remove it")
+        if out.exists():
+            about = (collected_about(out) or {})["collect"]
+            require_same(out, about, identity, "a data set collected", "choose another --out, or remove it")
         else:
-            job.out.parent.mkdir(parents=True, exist_ok=True)
+            out.parent.mkdir(parents=True, exist_ok=True)
             staging.open(identity)
             _record_missing(job, staging)
             built = staging.folder / "dataset"  # inside, so that the remains of a killed writer go with the folder
@@ -306,12 +288,12 @@ def collect(job: Collection) -> Path:
                 machine = {"python": platform.python_version(), "platform": platform.platform()}
                 episodes = {key: [about[key] for about in abouts] for key in abouts[0]}
                 job.assemble(staging, built, {"collect": identity, "machine": machine, **totals, "episodes": episodes})
-            built.rename(job.out)
+            built.rename(out)
     finally:
         simulation.cache_clear()
     if staging.folder.exists():
         shutil.rmtree(staging.folder)
-    return job.out
+    return out
 
 
 def record_slot(job: Collection, slot: Slot) -> None:
@@ -342,7 +324,7 @@ def record_slot(job: Collection, slot: Slot) -> None:
         about = {"task": slot.task, "split": slot.split, "seed": seed, "dropped": dropped, "raised": raised}
         if recording.success is None:
             about["return"] = round(float(recording.rewards.sum()), 4)
-        Staging(job.out).add(slot.place, recording, about, job.fps, lossless=job.lossless)
+        Staging(job.config.out).add(slot.place, recording, about, job.fps, lossless=job.lossless)
         return
     key, expected, hint = job.remedy
     found = f"{job.attempts} scenes of {slot.task} in a row without a solution ({_lost(dropped, raised)})"

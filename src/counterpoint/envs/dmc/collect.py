@@ -31,8 +31,6 @@ from counterpoint.envs.rendering import render_settings
 from counterpoint.errors import require
 
 Kind = Literal["random", "exploratory", "expert"]
-CAMERA_KEY = "camera"
-"""The name of every data set's images, whichever of the model's cameras took them, so that data sets combine."""
 _EXPERT, _EXPERT_HARD, _OTHER = 20, 100, 200  # episodes a task, as in the paper
 
 
@@ -62,6 +60,11 @@ class DMCCollectConfig(ImageCollectConfig):
     noise_first: float = Field(default=1.0, ge=0, le=10)
     noise_last: float = Field(default=0.1, ge=0, le=10)
     planner: Annotated[PlannerConfig | None, tyro.conf.Suppress] = None
+
+    @property
+    def cameras(self) -> tuple[str, ...]:
+        """One name in every data set, whichever of the model's cameras is rendered, so that data sets combine."""
+        return ("camera",)
 
 
 def skill(number: int) -> float:
@@ -144,7 +147,7 @@ def collect_dmc(config: DMCCollectConfig) -> dict[str, Path]:
     jobs = {task: _DMCCollection(_single(config, task)) for task in resolve_dmc_tasks(config.tasks)}
     for job in jobs.values():
         require(sum(job.counts.values()) > 0, "episodes", 0, "at least one a task", "ask for some")
-        require_collected(job.out)
+        require_collected(job.config.out)
     return {task: collect(job) for task, job in jobs.items()}
 
 
@@ -163,10 +166,6 @@ class _DMCCollection(Collection):
     packages = PACKAGES
 
     @property
-    def cameras(self) -> tuple[str, ...]:
-        return (CAMERA_KEY,)
-
-    @property
     def robot(self) -> str:
         return self._env().task.domain
 
@@ -182,7 +181,7 @@ class _DMCCollection(Collection):
         settings = {key: value for key, value in identity["config"].items() if key not in ("tasks", "planner")}
         return {
             **identity,
-            "config": {"task": self.tasks[0], **settings},
+            "config": {"task": self.config.tasks[0], **settings},
             "action_repeat": ACTION_REPEAT,
             "seconds_an_action": env.seconds,
             "planner": identity["config"]["planner"],
@@ -200,9 +199,9 @@ class _DMCCollection(Collection):
             recorded = record(env, actor, seed, steps=self.config.steps)
         finally:
             actor.close()
-        return replace(recorded, frames={CAMERA_KEY: recorded.frames[env.cameras[0]]})
+        return replace(recorded, frames={"camera": recorded.frames[env.cameras[0]]})
 
     def _env(self) -> DMCEnv:
-        env = simulation(self, self.tasks[0])
+        env = simulation(self, self.config.tasks[0])
         assert isinstance(env, DMCEnv)
         return env

@@ -128,6 +128,11 @@ class PointMazeCollect(CollectConfig):
         """The environment's name in gymnasium."""
         return f"PointMaze_{self.maze}-v3"
 
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The one task."""
+        return (self.env_id,)
+
 
 def collect_pointmaze(config: PointMazeCollect) -> Path:
     """Record a waypoint controller in a maze as Minari data sets OUT/train and OUT/val.
@@ -173,10 +178,6 @@ class _MazeCollection(Collection):
     packages = ("gymnasium-robotics", "mujoco", "numpy")
     attempts = 50
     remedy = ("noise", "a controller that mostly stays in its part of the maze", "less noise, or more overlap")
-
-    @property
-    def tasks(self) -> tuple[str, ...]:
-        return (self.config.env_id,)
 
     @property
     def fps(self) -> float:

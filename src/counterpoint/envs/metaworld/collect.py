@@ -69,7 +69,7 @@ class _MetaWorldCollection(ExpertCollection):
     robot = "sawyer"
 
     def identity(self) -> dict[str, Any]:
-        return {**super().identity(), "rendering": simulation(self, self.tasks[0]).describe_rendering()}
+        return {**super().identity(), "rendering": simulation(self, self.config.tasks[0]).describe_rendering()}
 
     def make(self, task: str) -> CameraEnv:
         return MetaWorldEnv(task, cameras=self.config.cameras, size=self.config.size, steps=HORIZON)

@@ -84,10 +84,6 @@ class _RobosuiteCollection(ExpertCollection):
     exact = 1
 
     @property
-    def masks(self) -> tuple[str, ...]:
-        return self.config.masks
-
-    @property
     def robot(self) -> str:
         return self.config.robot
 
@@ -103,7 +99,7 @@ class _RobosuiteCollection(ExpertCollection):
         return TASKS[task].instruction
 
     def identity(self) -> dict[str, Any]:
-        env = simulation(self, self.tasks[0])
+        env = simulation(self, self.config.tasks[0])
         controller = {"control_freq": CONTROL_HZ, **env.controller}
         return {**super().identity(), "controller": controller, "rendering": env.describe_rendering()}
 
@@ -125,11 +121,11 @@ class _RobosuiteCollection(ExpertCollection):
     def writer(self, folder: Path, info: dict[str, Any]) -> Any:
         if not self.lossless:
             return super().writer(folder, info)
-        config, task = self.config, TASKS[self.tasks[0]]
-        env = simulation(self, self.tasks[0])
+        config, task = self.config, TASKS[self.config.tasks[0]]
+        env = simulation(self, self.config.tasks[0])
         return RobomimicWriter(
             folder,
-            env_name=self.tasks[0],
+            env_name=self.config.tasks[0],
             env_version=info["collect"]["versions"]["robosuite"],
             env_kwargs={
                 "robots": [config.robot],
