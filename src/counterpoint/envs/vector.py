@@ -187,7 +187,6 @@ class _Apart:
         self.process = context.Process(target=_serve, args=(CloudpickleWrapper(make), theirs), daemon=True)
         self.process.start()
         theirs.close()
-        self._built = False
 
     def send(self, request: _Request) -> None:
         with suppress(ConnectionError):  # the answer says that the process died
@@ -195,15 +194,15 @@ class _Apart:
 
     def answer(self, deadline: float) -> Step | Failed:
         try:
-            if not self._built:
-                self._built = self._received(deadline) == "built"
-            answer = self._received(deadline)
-            assert isinstance(answer, Step | Failed)
-            return answer
-        except TimeoutError:
-            return Failed("its process did not answer in time")
+            if not self._pipe.poll(max(0.0, deadline - time.monotonic())):
+                return Failed("its process did not answer in time")
+            answer = self._pipe.recv()
         except (EOFError, ConnectionError):
             return Failed("its process died, perhaps for want of memory")
+        if isinstance(answer, Exception):
+            raise answer
+        assert isinstance(answer, Step | Failed)
+        return answer
 
     def leave(self) -> None:
         self._pipe.close()  # at which the process exits
@@ -214,14 +213,6 @@ class _Apart:
             self.process.join(patience)
         self.process.kill()
         self.process.join()
-
-    def _received(self, deadline: float) -> object:
-        if not self._pipe.poll(max(0.0, deadline - time.monotonic())):
-            raise TimeoutError
-        answer = self._pipe.recv()
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
 
 
 def _serve(make: Callable[[], Env], pipe: Connection) -> None:
@@ -236,7 +227,6 @@ def _serve(make: Callable[[], Env], pipe: Connection) -> None:
         pipe.send(RuntimeError(f"{type(error).__name__}: {error}"))
         return
     with suppress(EOFError, ConnectionError):
-        pipe.send("built")
         while True:
             pipe.send(_carry_out(env, pipe.recv()))
     with suppress(Exception):
