@@ -107,15 +107,7 @@ class Slot:
 
 
 def episode_seed(seed: int, task: str, split: str, number: int, attempt: int = 0) -> int:
-    """Return the seed of one scene; more episodes, tasks or splits do not change it.
-
-    Args:
-        seed: The data set's seed.
-        task: The task's name.
-        split: One of train, val, test.
-        number: Number of the episode in that task and split.
-        attempt: How many scenes before it were given up.
-    """
+    """Return the seed of an episode's scene after `attempt` that were given up, whatever else is recorded."""
     keys = [seed, zlib.crc32(task.encode()), SPLITS.index(split), number, attempt]
     return int(np.random.SeedSequence(keys).generate_state(1)[0])
 
@@ -297,11 +289,7 @@ def collect(job: Collection) -> Path:
 
 
 def record_slot(job: Collection, slot: Slot) -> None:
-    """Record an episode and stage it; scenes that fail or in which the simulator raises are given up.
-
-    Raises:
-        BadInputError: When too many are.
-    """
+    """Record an episode and stage it; scenes that fail or in which the simulator raises are given up, but not many."""
     dropped = raised = in_a_row = 0
     for attempt in range(job.attempts):
         seed = episode_seed(job.config.seed, slot.task, slot.split, slot.number, attempt)
@@ -372,8 +360,7 @@ def require_collected(out: Path) -> None:
 def plan_jobs(pending: Sequence[Slot], workers: int) -> list[tuple[Slot, ...]]:
     """Divide episodes into jobs of one task each, the longest first.
 
-    A worker keeps the simulation of its last task, so a task is divided only where there would be too few jobs to keep
-    all workers busy to the end.
+    A worker keeps the simulation of its last task, so a task is divided only where workers would be idle at the end.
     """
     tasks = dict.fromkeys(slot.task for slot in pending)
     plan = [tuple(slot for slot in pending if slot.task == task) for task in tasks]

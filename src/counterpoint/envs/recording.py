@@ -196,7 +196,7 @@ class Staging:
         except OSError:
             if place not in self.finished():
                 raise
-            shutil.rmtree(made)  # a worker of a killed run was a moment faster with the same episode
+            shutil.rmtree(made)  # a worker of a killed run was faster with the same episode
 
     def about(self, place: int) -> dict[str, Any]:
         """Return the notes of an episode."""

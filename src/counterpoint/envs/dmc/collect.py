@@ -31,7 +31,6 @@ from counterpoint.envs.rendering import render_settings
 from counterpoint.errors import require
 
 Kind = Literal["random", "exploratory", "expert"]
-_EXPERT, _EXPERT_HARD, _OTHER = 20, 100, 200  # episodes a task, as in the paper
 
 
 class DMCCollectConfig(ImageCollectConfig):
@@ -153,8 +152,8 @@ def collect_dmc(config: DMCCollectConfig) -> dict[str, Path]:
 
 def _single(config: DMCCollectConfig, task: str) -> DMCCollectConfig:
     """Return the settings of one task's data set, with its numbers of episodes and planner written out."""
-    hard = task.partition("-")[0] in HARD_DOMAINS
-    usual = (_EXPERT_HARD if hard else _EXPERT) if config.kind == "expert" else _OTHER
+    expert = 100 if task.partition("-")[0] in HARD_DOMAINS else 20
+    usual = expert if config.kind == "expert" else 200
     episodes = usual if config.episodes is None else config.episodes
     planner = None if config.kind == "random" else config.planner or planner_config(task)
     own = {"out": config.out / task, "tasks": (task,), "episodes": episodes, "planner": planner}

@@ -97,11 +97,9 @@ TASKS = {name: SuiteTask(name, instruction) for name, instruction in INSTRUCTION
 
 
 def resolve_dmc_tasks(names: Sequence[str]) -> tuple[str, ...]:
-    """Return task names written out, each once.
+    """Return names of tasks, each once; `pretraining` (DMC-6) and `evaluation` (Table 1) are groups.
 
-    Args:
-        names: Task names, `pretraining` (DMC-6) or `evaluation` (Table 1). The suite's spelling (`ball_in_cup-catch`)
-            and underscores or spaces for hyphens (`walker_walk`, `Finger Turn Hard`) work too.
+    The suite's spelling (`ball_in_cup-catch`), and underscores or spaces for hyphens (`Finger Turn Hard`), work too.
 
     Raises:
         BadInputError: When a name is unknown.
@@ -112,8 +110,8 @@ def resolve_dmc_tasks(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _resolve(name: str) -> str:
-    spellings = {_spelling(known): known for known in TASKS}
-    spellings |= {_spelling(f"{task.domain}-{task.task}"): task.name for task in TASKS.values()}
+    both = ((task, spelled) for task in TASKS.values() for spelled in (task.name, f"{task.domain}-{task.task}"))
+    spellings = {_spelling(spelled): task.name for task, spelled in both}
     hint = suggestion(name, list(TASKS)) or "choose one of these"
     expected = f"one of {', '.join(TASKS)}, pretraining or evaluation"
     require(_spelling(name) in spellings, f"task {name!r}", "no such task of dm_control", expected, hint)

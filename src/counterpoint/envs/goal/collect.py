@@ -86,11 +86,7 @@ def joining_episodes(episodes: Iterable[GoalEpisode], grid: MazeGrid, plan: Stit
 
 
 def refuse_joined(episodes: Iterable[GoalEpisode], grid: MazeGrid, plan: StitchPlan) -> None:
-    """Prove that no single trajectory joins start and goal.
-
-    Raises:
-        BadInputError: When one does; the first is named.
-    """
+    """Raise a `BadInputError` that names the first trajectory that joins start and goal, if there is one."""
     joining = joining_episodes(episodes, grid, plan)
     found, expected = f"a trajectory that was on both sides ({len(joining)} such episodes)", "trajectories on one side"
     require(
@@ -139,12 +135,6 @@ def collect_pointmaze(config: PointMazeCollect) -> Path:
 
     Beside the data lies `collect.json`: what `collect` keeps of every data set (episodes that strayed count as
     `dropped`), and under `evaluation` the environment on which to evaluate.
-
-    Args:
-        config: What to record.
-
-    Returns:
-        The folder; `train` and `val` in it are Minari data sets.
 
     Raises:
         BadInputError: When the folder holds something else, or the maze cannot be cut as asked.

@@ -17,7 +17,7 @@ from counterpoint.config import suggestion
 from counterpoint.data.episode import Array
 from counterpoint.envs.base import MujocoEnv, Options
 from counterpoint.envs.rendering import import_mujoco
-from counterpoint.errors import BadInputError, MissingExtraError, require
+from counterpoint.errors import BadInputError, import_extra, require
 
 INSTRUCTIONS = {
     "assembly-v3": "put the ring on the peg",
@@ -170,11 +170,11 @@ class MetaWorldEnv(MujocoEnv):
             **options,
         )
         mujoco = import_mujoco()
-        simulations, policies = _import_metaworld()
+        simulations = import_extra("metaworld.env_dict", "sim").ALL_V3_ENVIRONMENTS_GOAL_OBSERVABLE
         # This seed only spares numpy's global generator; reset(seed) sets the scene.
         self._simulation = simulations[f"{self.task}-goal-observable"](seed=0)
         self._simulation.seeded_rand_vec, self._simulation._freeze_rand_vec = True, False
-        self._policy = policies[self.task]()
+        self._policy = import_extra("metaworld.policies", "sim").ENV_POLICY_MAP[self.task]()
         _correct_cameras(mujoco, self._simulation.model)
 
     def state(self) -> Array:
@@ -205,17 +205,8 @@ class MetaWorldEnv(MujocoEnv):
         return self._simulation.model, self._simulation.data
 
 
-def _import_metaworld() -> tuple[Any, Any]:
-    try:
-        from metaworld.env_dict import ALL_V3_ENVIRONMENTS_GOAL_OBSERVABLE
-        from metaworld.policies import ENV_POLICY_MAP
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(error.name or "metaworld", "sim") from None
-    return ALL_V3_ENVIRONMENTS_GOAL_OBSERVABLE, ENV_POLICY_MAP
-
-
 def _correct_cameras(mujoco: Any, model: Any) -> None:
-    """Put corner2 where the literature has it, and turn what is upside down in the world."""
+    """Put corner2 where the literature has it, and turn the world's cameras that are upside down."""
     model.camera("corner2").pos[:] = _CORNER2
     for number in range(model.ncam):
         up = model.cam_mat0[number].reshape(3, 3)[2, 1]
