@@ -23,7 +23,7 @@ from counterpoint.envs.goal.collect import (
 from counterpoint.envs.goal.env import EnvConfig, make_goal_env
 from counterpoint.envs.goal.mazes import Cell, MazeGrid
 from counterpoint.errors import BadInputError
-from tests.envs.goal.test_mazes import U, mazes
+from tests.envs.goal.test_mazes import U, mazes, path
 
 pytestmark = pytest.mark.sim
 
@@ -70,13 +70,13 @@ def test_every_way_from_start_to_goal_leaves_both_parts(grid: MazeGrid, overlap:
     assert not around & near
     for part in (plan.near, plan.far):
         assert joining_episodes([passing(grid, list(part) * 2)], grid, plan) == []
-    whole = passing(grid, grid.path(plan.start, plan.goal))
+    whole = passing(grid, path(grid, plan.start, plan.goal))
     assert joining_episodes([passing(grid, [plan.start] * 2), whole], grid, plan) == [1]
 
 
 def test_a_joining_trajectory_is_named() -> None:
     plan = plan_stitching(U)
-    fine, joined = passing(U, [(1, 1), (1, 2), (1, 3)]), passing(U, U.path((1, 2), (3, 2)))
+    fine, joined = passing(U, [(1, 1), (1, 2), (1, 3)]), passing(U, path(U, (1, 2), (3, 2)))
     refuse_joined([fine, fine], U, plan)
     with pytest.raises(BadInputError, match="episode 2: found a trajectory that was on both sides"):
         refuse_joined([fine, fine, joined], U, plan)

@@ -80,20 +80,6 @@ class MazeGrid:
                     frontier.append(other)
         return found
 
-    def path(self, start: Cell, goal: Cell, within: Collection[Cell] | None = None) -> list[Cell]:
-        """Return a shortest path, both ends included.
-
-        Raises:
-            BadInputError: When there is none.
-        """
-        following = self.next_cells(goal, within)
-        found, hint = f"no way from cell {start} to cell {goal}", "choose free cells, as (row, column)"
-        require(start in following, "maze", found, "cells that are connected", hint)
-        path = [start]
-        while path[-1] != goal:
-            path.append(following[path[-1]])
-        return path
-
     def next_cells(self, goal: Cell, within: Collection[Cell] | None = None) -> dict[Cell, Cell]:
         """Return, for every cell from which the goal can be reached, the next one on a shortest path to it."""
         distances = self.distances(goal, within)
