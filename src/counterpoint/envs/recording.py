@@ -144,9 +144,6 @@ class Staging:
 
     An episode is `episode.json` (seed, success and so on), `arrays.npz`, a video a camera or, without loss,
     `images.npz`, and `masks.npz` where there are masks.
-
-    Args:
-        out: The data set.
     """
 
     def __init__(self, out: Path) -> None:
@@ -245,6 +242,6 @@ def first_difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[s
 
 
 def require_same(where: Path, then: Mapping[str, Any], now: Mapping[str, Any], found: str, hint: str) -> None:
-    """Raise a `BadInputError` that names the first key at which two identities differ."""
+    """Raise a `BadInputError` that names the first key at which two identities differ, if they do."""
     key, old, new = first_difference(then, now) or (None, None, None)
     require(key is None, where, f"{found} with {key} = {old}", f"{key} = {new}", hint)

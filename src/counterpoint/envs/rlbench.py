@@ -1,14 +1,12 @@
 """Five tasks of RLBench as `CameraEnv`s, with the robot's masks.
 
-RLBench (James et al. 2020) runs in CoppeliaSim, which PyPI does not have; nor has it RLBench or PyRep (its package
-`pyrep` is another). Install CoppeliaSim 4.1 for Linux, set `COPPELIASIM_ROOT`, `LD_LIBRARY_PATH` and
-`QT_QPA_PLATFORM_PLUGIN_PATH` as PyRep's readme says, then, beside the extra `rlbench` with what these need of PyPI::
+RLBench (James et al. 2020), PyRep and CoppeliaSim 4.1 are not on PyPI. Install CoppeliaSim as PyRep says, then::
 
     pip install git+https://github.com/stepjam/PyRep.git git+https://github.com/stepjam/RLBench.git
 
 This adapter is written against RLBench's sources and tested on a stand-in of its interface, not in CoppeliaSim: its
-images, masks and dynamics are unverified. For demonstrations run RLBench's own
-`tools/dataset_generator.py`, at 256 by 256 pixels; `open_dataset` reads what it writes.
+images, masks and dynamics are unverified. RLBench's own `tools/dataset_generator.py` records demonstrations, at 256 by
+256 pixels; `open_dataset` reads what it writes.
 """
 
 from __future__ import annotations

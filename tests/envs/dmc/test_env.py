@@ -6,15 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from counterpoint.envs.dmc.env import (
-    EVALUATION,
-    INSTRUCTIONS,
-    PRETRAINING,
-    TASKS,
-    DMCEnv,
-    import_suite,
-    resolve_dmc_tasks,
-)
+from counterpoint.envs.dmc.env import EVALUATION, PRETRAINING, TASKS, DMCEnv, import_suite, resolve_dmc_tasks
 from counterpoint.envs.make import make_env
 from counterpoint.errors import BadInputError, MissingExtraError
 from tests.envs.played import act
@@ -24,7 +16,7 @@ def test_the_papers_tasks_are_known() -> None:
     assert len(PRETRAINING) == 6
     assert len(EVALUATION) == 10
     assert set(PRETRAINING) | set(EVALUATION) <= set(TASKS)
-    assert len(set(INSTRUCTIONS.values())) == len(INSTRUCTIONS)
+    assert len({task.instruction for task in TASKS.values()}) == len(TASKS)
     assert resolve_dmc_tasks(["pretraining"]) == PRETRAINING
     assert resolve_dmc_tasks(["evaluation", "walker-walk"]) == EVALUATION
 
@@ -70,7 +62,7 @@ def test_a_missing_suite_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_sizes_and_cameras(task: str, actions: int, state: int, camera: str) -> None:
     made = DMCEnv(task)
     assert made.name == f"dmc/{task}"
-    assert made.instruction == INSTRUCTIONS[task]
+    assert made.instruction == TASKS[task].instruction
     assert (made.action_dim, made.state_dim, *made.cameras) == (actions, state, camera)
     assert made.state().shape == (state,)
     assert made.state().dtype == np.float32

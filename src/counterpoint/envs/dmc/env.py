@@ -40,7 +40,7 @@ EVALUATION = (
 HARD_DOMAINS = ("humanoid", "dog")
 """Where the paper takes 100 demonstrations in place of 20."""
 
-INSTRUCTIONS = {
+_INSTRUCTIONS = {
     "acrobot-swingup": "swing the two-link pendulum up and balance it",
     "finger-turn_hard": "turn the spinner with the finger until its tip is on the small target",
     "finger-spin": "spin the body with the finger",
@@ -60,17 +60,11 @@ INSTRUCTIONS = {
     "quadruped-walk": "walk forward on four legs",
     "quadruped-run": "run forward on four legs",
 }
-"""Name -> the task in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class SuiteTask:
-    """A task of the suite.
-
-    Attributes:
-        name: Our name, such as `cup-catch`.
-        instruction: The task in words.
-    """
+    """A task of the suite: our name, such as `cup-catch`, and the task in words."""
 
     name: str
     instruction: str
@@ -92,7 +86,7 @@ class SuiteTask:
         return 2 if self.domain == "quadruped" else 0
 
 
-TASKS = {name: SuiteTask(name, instruction) for name, instruction in INSTRUCTIONS.items()}
+TASKS = {name: SuiteTask(name, instruction) for name, instruction in _INSTRUCTIONS.items()}
 """Name -> task."""
 
 

@@ -1,15 +1,8 @@
 """Record PointMaze data with a waypoint controller: `counterpoint collect pointmaze`.
 
 The suite `navigate` goes from a random cell to a random goal, and on to further random cells until the time is over.
-`stitch` does the same inside one of two overlapping parts of the maze, so that an agent has to put two trajectories
-together: cells are ordered by their distance from the start, and those at the middle distances are the overlap, which
-every path from start to goal crosses::
-
-    distance     0  1  2  3  4  5  6  7  8  9  10  11
-    near part    x  x  x  x  x  x  x
-    far part                 x  x  x  x  x  x  x   x
-
-An episode depends on the seed, its split and its number alone.
+`stitch` does the same inside one of two parts of the maze, so that an agent has to put two trajectories together. The
+parts overlap in the cells at the middle distances from the start, which every path from start to goal crosses.
 """
 
 from __future__ import annotations

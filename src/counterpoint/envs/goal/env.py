@@ -421,10 +421,9 @@ class CorruptedObservations(
 
 
 def spaces_of(env: Env) -> Spaces:
-    """Return what an agent for this environment sees and does.
+    """Return the spaces of an agent for this environment.
 
-    `success_distance` is that of goal coordinates. Goals that are states or images count as equal only if they
-    are: 0.
+    `success_distance` is that of goal coordinates; it is 0 for states and images, which only equal ones reach.
 
     Raises:
         BadInputError: When it was not made by `make_goal_env`.
@@ -447,7 +446,7 @@ def spaces_of(env: Env) -> Spaces:
 
 
 def env_facts(config: EnvConfig) -> tuple[Spaces, int]:
-    """Return spaces and episode length of an environment, which is made for a moment."""
+    """Return spaces and episode length of an environment."""
     env = make_goal_env(config)
     try:
         return spaces_of(env), int(env.get_wrapper_attr("episode_steps"))

@@ -1,13 +1,9 @@
 """robosuite's tasks, and two of ours, as `CameraEnv`s with the robot's masks and scripted experts.
 
-The simulation is robosuite's: its models, its operational-space controller (OSC_POSE, gains and limits of each robot's
-default configuration) at 20 Hz, its sparse reward and its own test of success. Three things differ, for speed and so
-that a seed decides everything:
-
-- Images come from `FastRenderer`, which renders the visual geoms as robosuite does.
-- A reset moves the objects and leaves the model (robosuite's soft reset). Lift's cube, whose edges robosuite samples
-  anew from 4.0 to 4.4 cm with every model, therefore keeps one size.
-- Door keeps robosuite's default, a handle that has to be turned (`use_latch`).
+Models, controllers (OSC_POSE at 20 Hz, each robot's default configuration), sparse reward and success are robosuite's.
+Three things differ, for speed and so that a seed decides everything: images come from `FastRenderer`; a reset moves the
+objects and leaves the model (robosuite's soft reset), so that Lift's cube, whose edges robosuite samples anew from 4.0
+to 4.4 cm with every model, keeps one size; Door has robosuite's default, a handle that has to be turned (`use_latch`).
 """
 
 from __future__ import annotations
