@@ -68,7 +68,7 @@ class RobomimicEnv(RobosuiteScene):
         if about.get("env_version"):
             self.versions["recorded"] = str(about["env_version"])
         known = self._env.sim.model.camera_names
-        usual = next(name for name in ("agentview", "shouldercamera0", "frontview") if name in known)
+        usual = next((name for name in ("agentview", "shouldercamera0") if name in known), "frontview")
         chosen = choose_cameras(options.get("cameras"), (usual,))
         options["cameras"] = [name.removesuffix("_image") for name in chosen]
         self._begin(0)

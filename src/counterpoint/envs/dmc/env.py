@@ -98,18 +98,15 @@ def resolve_dmc_tasks(names: Sequence[str]) -> tuple[str, ...]:
     Raises:
         BadInputError: When a name is unknown.
     """
-    groups = {"pretraining": PRETRAINING, "evaluation": EVALUATION}
-    require(names, "tasks", "none", "at least one task", "name some")
-    return tuple(dict.fromkeys(task for name in names for task in groups.get(name) or (_resolve(name),)))
-
-
-def _resolve(name: str) -> str:
     both = ((task, spelled) for task in TASKS.values() for spelled in (task.name, f"{task.domain}-{task.task}"))
-    spellings = {_spelling(spelled): task.name for task, spelled in both}
-    hint = suggestion(name, list(TASKS)) or "choose one of these"
-    expected = f"one of {', '.join(TASKS)}, pretraining or evaluation"
-    require(_spelling(name) in spellings, f"task {name!r}", "no such task of dm_control", expected, hint)
-    return spellings[_spelling(name)]
+    known: dict[str, tuple[str, ...]] = {_spelling(spelled): (task.name,) for task, spelled in both}
+    known |= {"pretraining": PRETRAINING, "evaluation": EVALUATION}
+    require(names, "tasks", "none", "at least one task", "name some")
+    for name in names:
+        hint = suggestion(name, list(TASKS)) or "choose one of these"
+        expected = f"one of {', '.join(TASKS)}, pretraining or evaluation"
+        require(_spelling(name) in known, f"task {name!r}", "no such task of dm_control", expected, hint)
+    return tuple(dict.fromkeys(task for name in names for task in known[_spelling(name)]))
 
 
 def _spelling(name: str) -> str:
@@ -161,8 +158,9 @@ class DMCEnv(MujocoEnv):
         self.seconds = float(self.environment.control_timestep()) * ACTION_REPEAT
         self._begin(0)
         model = self.physics.model.ptr
-        chosen = choose_cameras(options.get("cameras"), (str(self.task.camera),))
-        options["cameras"] = [_camera_name(model, name) for name in chosen]
+        names = {str(number): str(model.camera(number).name) for number in range(model.ncam)}
+        chosen = choose_cameras(options.get("cameras"), (str(self.task.camera),), (*names.values(), *names))
+        options["cameras"] = [names.get(name, name) for name in chosen]
         super().__init__(
             f"dmc/{known}",
             self.task.instruction,
@@ -218,12 +216,3 @@ def _name_sensors(physics: Any) -> None:
         numbers = tuple(int(kind) for kind in wanted)
         names = [model.sensor(i).name for i in range(model.nsensor) if model.sensor_type[i] in numbers]
         physics._sensor_types_to_names[numbers] = names
-
-
-def _camera_name(model: Any, camera: str) -> str:
-    names = [str(model.camera(number).name) for number in range(model.ncam)]
-    if camera.isdecimal() and int(camera) < len(names):
-        return names[int(camera)]
-    expected = f"one of {', '.join(names)}, or a number below {len(names)}"
-    require(camera in names, "camera", repr(camera), expected, "choose one of these")
-    return camera
