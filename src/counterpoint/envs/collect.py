@@ -66,30 +66,22 @@ class CollectConfig(FrozenConfig):
     seed: int = Field(default=0, ge=0, le=2**63)
 
 
-class ImageCollectConfig(CollectConfig):
-    """The settings of a collection of images; see `CollectConfig`.
+class ExpertCollectConfig(CollectConfig):
+    """The settings of a collection with scripted experts; see `CollectConfig`.
 
     Attributes:
         tasks: Names of tasks.
-        size: Height and width of the images, in pixels.
-    """
-
-    tasks: Names = Field(min_length=1)
-    size: int = Field(default=112, ge=16)
-
-
-class ExpertCollectConfig(ImageCollectConfig):
-    """The settings of a collection with scripted experts; see `ImageCollectConfig`.
-
-    Attributes:
         test_episodes: Test episodes a task.
+        size: Height and width of the images, in pixels.
         cameras: Names of cameras.
         after_success: Frames that still show the task solved, after which the episode ends.
         max_steps: Steps after which an unsolved episode ends; the task's own number by default.
         successful_only: Give failed episodes up and try the next scene; how many were dropped is recorded.
     """
 
+    tasks: Names = Field(min_length=1)
     test_episodes: int = Field(default=0, ge=0)
+    size: int = Field(default=112, ge=16)
     cameras: Names = Field(min_length=1)
     after_success: int = Field(default=5, ge=0)
     max_steps: int | None = Field(default=None, ge=1)

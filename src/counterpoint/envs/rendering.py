@@ -126,7 +126,7 @@ class FastRenderer:
         self._update(camera, data, self._geoms)
         self._renderer.enable_segmentation_rendering()
         try:
-            seen: Array = self._renderer.render()  # [size, size, 2]: number and kind of an object
+            seen = self._renderer.render()  # [size, size, 2]: number and kind of an object
         finally:
             self._renderer.disable_segmentation_rendering()
         return np.where(seen[..., 1] == int(self._mujoco.mjtObj.mjOBJ_GEOM), seen[..., 0], -1)

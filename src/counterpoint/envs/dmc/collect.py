@@ -15,15 +15,7 @@ import tyro
 from pydantic import Field
 
 from counterpoint.envs.base import CameraEnv
-from counterpoint.envs.collect import (
-    Collection,
-    ImageCollectConfig,
-    Names,
-    Slot,
-    collect,
-    require_collected,
-    simulation,
-)
+from counterpoint.envs.collect import CollectConfig, Collection, Names, Slot, collect, require_collected, simulation
 from counterpoint.envs.dmc.env import ACTION_REPEAT, HARD_DOMAINS, HORIZON, PACKAGES, TASKS, DMCEnv, resolve_dmc_tasks
 from counterpoint.envs.dmc.planner import Planner, PlannerConfig, planner_config
 from counterpoint.envs.recording import NoisyExpert, Recording, record
@@ -33,8 +25,8 @@ from counterpoint.errors import require
 Kind = Literal["random", "exploratory", "expert"]
 
 
-class DMCCollectConfig(ImageCollectConfig):
-    """The settings of `collect dmc`; see `ImageCollectConfig`.
+class DMCCollectConfig(CollectConfig):
+    """The settings of `collect dmc`; see `CollectConfig`.
 
     Attributes:
         out: The folder of the data sets.
@@ -44,6 +36,7 @@ class DMCCollectConfig(ImageCollectConfig):
         episodes: Training episodes a task; by default as in the paper: of an expert 20, for humanoid and dog 100; of
             the other kinds 200.
         steps: Actions an episode, each of two control steps; 500 at most.
+        size: Height and width of the images, in pixels.
         camera: A camera of all the tasks' models, by name or number; DrQ-v2's choice by default.
         noise_first: Standard deviation of the noise of the least skilled exploratory episode.
         noise_last: Standard deviation of the noise of the most skilled one.

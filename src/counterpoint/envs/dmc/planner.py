@@ -235,10 +235,8 @@ class TrueModel:
         self._steps = int(env.environment._n_sub_steps)  # simulation steps a control step
         self._pool = rollout.Rollout(nthread=0 if threads == 1 else threads)
         self._data = [self._mujoco.MjData(self.model) for _ in range(threads)]
-        self._places = {
-            self.model.sensor(number).name: slice(first, first + dim)
-            for number, (first, dim) in enumerate(zip(self.model.sensor_adr, self.model.sensor_dim, strict=True))
-        }
+        sensors = map(self.model.sensor, range(self.model.nsensor))
+        self._places = {sensor.name: slice(sensor.adr[0], sensor.adr[0] + sensor.dim[0]) for sensor in sensors}
 
     def rewards(self, plans: Array) -> tuple[Array, Array]:
         """Return the suite's rewards and the planner's guides that plans bring from the task's present state.
@@ -292,12 +290,9 @@ def _with_sensors(mujoco: Any, env: DMCEnv) -> Any:
         text, assets = suite.get_model_and_assets()
     text = text if isinstance(text, str) else text.decode()
     spec = mujoco.MjSpec.from_string(text, include=assets, assets=assets)
-    for name, (kind, object_kind, target) in SENSORS[domain].items():
-        sensor = spec.add_sensor()
-        sensor.name = _PREFIX + name
-        sensor.type = getattr(mujoco.mjtSensor, f"mjSENS_{kind}")
-        sensor.objtype = getattr(mujoco.mjtObj, f"mjOBJ_{object_kind}")
-        sensor.objname = target
+    for name, (sensor, kind, target) in SENSORS[domain].items():
+        of = {"objtype": getattr(mujoco.mjtObj, f"mjOBJ_{kind}"), "objname": target}
+        spec.add_sensor(name=_PREFIX + name, type=getattr(mujoco.mjtSensor, f"mjSENS_{sensor}"), **of)
     return spec.compile()
 
 
@@ -379,8 +374,7 @@ class Planner:
         rewards, guides = self._model.rewards(plans)
         value = (rewards + guides).sum(axis=1)
         weights = np.exp((value - value.max()) / (settings.temperature * max(float(value.std()), 1e-9)))
-        better: Array = np.tensordot(weights / weights.sum(), plans, axes=1)
-        return better
+        return np.asarray(np.tensordot(weights / weights.sum(), plans, axes=1))
 
 
 def _linear(steps: int, knots: int) -> Array:

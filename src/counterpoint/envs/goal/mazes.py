@@ -137,8 +137,7 @@ class WaypointController:
         """Return the action for one situation: (x, y, vx, vy) and (x, y) to float32 [2] in [-1, 1]."""
         here, speed = observation[:2], observation[2:4]
         pull = self.stiffness * (self.waypoint(here, goal) - here) - self.damping * speed
-        action: NDArray[np.float32] = np.clip(pull, -1, 1).astype(np.float32)
-        return action
+        return np.asarray(pull.clip(-1, 1), np.float32)
 
     def waypoint(self, here: NDArray[Any], goal: NDArray[Any]) -> NDArray[np.float64]:
         """Return the point to make for on the way from one point to another."""
@@ -147,8 +146,6 @@ class WaypointController:
             return np.asarray(goal, np.float64)
         if last not in self._next:
             self._next[last] = self.grid.next_cells(last, self.cells)
-        following = self._next[last].get(cell)
-        if following is not None:
-            return self.grid.centre(following)
-        nearest: NDArray[np.float64] = self._centres[np.linalg.norm(self._centres - here, axis=1).argmin()]
-        return nearest
+        if cell in self._next[last]:
+            return self.grid.centre(self._next[last][cell])
+        return np.asarray(self._centres[np.linalg.norm(self._centres - here, axis=1).argmin()])

@@ -99,8 +99,7 @@ class MazeTask(GoalTask):
     def read(self) -> Raw:
         """Return the simulation's observation of its present state."""
         seen = self.body._get_obs()
-        raw: Raw = self.simulation._get_obs(seen[0] if isinstance(seen, tuple) else seen)
-        return raw
+        return dict(self.simulation._get_obs(seen[0] if isinstance(seen, tuple) else seen))
 
     def stand_at_goal(self) -> None:
         """Stand at the goal, at rest, in the posture in which episodes begin."""
@@ -150,8 +149,7 @@ class FetchTask(GoalTask):
 
     def read(self) -> Raw:
         """Return the simulation's observation of its present state."""
-        raw: Raw = self.simulation._get_obs()
-        return raw
+        return dict(self.simulation._get_obs())
 
     def stand_at_goal(self) -> None:
         """Move the gripper to the goal by the task's own actions, so that every goal is one the robot can reach."""

@@ -154,13 +154,11 @@ class RobosuiteEnv(MujocoEnv):
     @property
     def controller(self) -> dict[str, Any]:
         """The configuration of the robot's controller."""
-        controller: dict[str, Any] = self.env.robots[0].composite_controller_config
-        return controller
+        return dict(self.env.robots[0].composite_controller_config)
 
     def simulator_state(self) -> Array:
         """Return the simulator's whole state, as robomimic keeps it: float64 [n]."""
-        state: Array = self.env.sim.get_state().flatten()
-        return state
+        return np.asarray(self.env.sim.get_state().flatten())
 
     def expert(self) -> Array:
         """Return the scripted expert's action for the simulator's present state: float32 [7].
