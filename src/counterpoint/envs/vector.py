@@ -21,8 +21,7 @@ from counterpoint.errors import BadInputError, require
 Observation: TypeAlias = Mapping[str, NDArray[Any]]
 Env: TypeAlias = gymnasium.Env[Any, Any]
 
-RESET_PATIENCE = 10
-"""Steps' timeouts that a reset may take, and building a simulator as well."""
+_RESET_PATIENCE = 10  # steps' timeouts that a reset may take, and building a simulator as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,7 @@ class VectorEnv:
             built = row in self._rows
             if not built:
                 self._rows[row] = (_Apart if self._processes else _Here)(self._make)
-            self._send(row, (int(seed), None, True), RESET_PATIENCE * (1 if built else 2))
+            self._send(row, (int(seed), None, True), _RESET_PATIENCE * (1 if built else 2))
 
     def send(self, rows: Sequence[int], actions: NDArray[Any], render: Sequence[bool] | None = None) -> None:
         """Take one action in each of these rows; `receive` returns the results.

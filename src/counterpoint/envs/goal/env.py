@@ -10,6 +10,7 @@ import copy
 import importlib
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -187,13 +188,11 @@ def _render_modes(own: str) -> list[str]:
 
 def _register_robotics() -> None:
     """Register gymnasium-robotics' environments, without the note on Adroit that its first import prints."""
-    try:
+    with suppress(ImportError, KeyError):
         from farama_notifications import notifications
-    except ImportError:
-        notifications = {}
-    notes = notifications.get("gymnasium_robotics", {})
-    for version in [version for version, note in notes.items() if note.startswith("Adroit")]:
-        del notes[version]
+
+        notes = notifications["gymnasium_robotics"].items()
+        notifications["gymnasium_robotics"] = {key: note for key, note in notes if not note.startswith("Adroit")}
     gymnasium.register_envs(import_extra("gymnasium_robotics", "sim"))
 
 

@@ -31,19 +31,18 @@ ROBOTS = ("Panda", "Kinova3", "IIWA")
 
 @dataclass(frozen=True, slots=True)
 class RobosuiteSpec:
-    """A task in words, the steps of an episode, and whether `counterpoint.envs.robosuite.table` registers it."""
+    """A task in words, and the steps of an episode."""
 
     instruction: str
     horizon: int
-    ours: bool = False
 
 
 TASKS = {
     "Lift": RobosuiteSpec("lift the cube", 200),
     "Door": RobosuiteSpec("open the door", 300),
     "Stack": RobosuiteSpec("stack the red cube on the green cube", 300),
-    "CloseDrawer": RobosuiteSpec("close the drawer", 200, ours=True),
-    "OpenBox": RobosuiteSpec("open the box", 200, ours=True),
+    "CloseDrawer": RobosuiteSpec("close the drawer", 200),
+    "OpenBox": RobosuiteSpec("open the box", 200),
 }
 """robosuite's name of a task -> the task; lengths are those of ICon's Table 4 (Wang et al. 2025)."""
 
@@ -202,8 +201,8 @@ def _make(task: str, robot: str) -> Any:
         import robosuite
         from robosuite.controllers import load_composite_controller_config
 
-        if TASKS[task].ours:
-            import counterpoint.envs.robosuite.table  # noqa: F401 (registers it)
+        import counterpoint.envs.robosuite.table  # noqa: F401 (registers our tasks)
+
         with seeded_numpy(0):  # robosuite samples sizes of objects while it makes them
             return robosuite.make(
                 task,
