@@ -160,7 +160,7 @@ class CameraEnv(gymnasium.Env[dict[str, Any], Any]):
 
 
 class MujocoEnv(CameraEnv):
-    """A `CameraEnv` of a MuJoCo model; its renderer is made by the first image, in the process that asks for it.
+    """A `CameraEnv` of a MuJoCo model; its renderer is made by the first image, in the process that renders.
 
     A suite also writes `_scene`.
     """
@@ -221,13 +221,13 @@ class MujocoEnv(CameraEnv):
             canary.close()
 
 
-def choose_cameras(asked: Cameras, usual: Sequence[str], known: Sequence[str] | None = None) -> tuple[str, ...]:
+def choose_cameras(given: Cameras, usual: Sequence[str], known: Sequence[str] | None = None) -> tuple[str, ...]:
     """Return the given cameras, or the usual ones, each once.
 
     Raises:
         BadInputError: When one is not among the known ones.
     """
-    names = tuple(dict.fromkeys((asked,) if isinstance(asked, str) else asked or usual))
+    names = tuple(dict.fromkeys((given,) if isinstance(given, str) else given or usual))
     if known is not None:
         for name in names:
             require(name in known, "camera", repr(name), f"one of {', '.join(known)}", "choose from these")

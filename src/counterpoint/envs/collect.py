@@ -391,8 +391,7 @@ def _run(job: Collection, batches: Sequence[Sequence[Slot]]) -> Iterator[None]:
     # Forked processes would share threads and graphics contexts.
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _enter_worker)
     try:
-        # The pool watches only the workers that were there when it last looked, and it looks when a result arrives.
-        # Once each has answered, all are watched.
+        # The pool watches the workers that were there when the last result arrived: all, once each has answered.
         for started in [pool.submit(os.getpid) for _ in range(workers)]:
             started.result()
         running = {pool.submit(_record_batch, job, batch) for batch in batches}

@@ -28,7 +28,7 @@ class Recording:
         actions: float32 [T, A], as carried out, noise included; over `stride` steps their mean.
         state: float32 [T, P], proprioception at each frame.
         rewards: float32 [T]; over `stride` steps their sum.
-        success: Whether the task was solved at any moment; `None` where a suite has rewards alone.
+        success: True when the task was solved at any moment; `None` where a suite has rewards alone.
         frames: Camera -> uint8 [T, size, size, 3].
         masks: Camera -> bool [T, size, size], true on the robot; empty without masks.
         extra: Further arrays by name.
@@ -88,7 +88,7 @@ def record(
         steps: The most steps.
         after_success: Frames that still show the task solved.
         stride: Steps a frame.
-        masks: Those of the cameras whose robot masks are kept.
+        masks: Cameras whose robot masks are kept.
         simulator: Keep the simulator's whole state at each frame, as robomimic does.
 
     Raises:

@@ -38,7 +38,7 @@ EVALUATION = (
 )
 """The ten tasks of Premier-TACO's Table 1, which lists Humanoid Walk, a pretraining task, as unseen too."""
 HARD_DOMAINS = ("humanoid", "dog")
-"""Where the paper takes 100 demonstrations in place of 20."""
+"""Domains of which the paper takes 100 demonstrations in place of 20."""
 
 _INSTRUCTIONS = {
     "acrobot-swingup": "swing the two-link pendulum up and balance it",

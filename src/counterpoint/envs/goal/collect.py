@@ -130,7 +130,7 @@ def collect_pointmaze(config: PointMazeCollect) -> Path:
     `dropped`), and under `evaluation` the environment on which to evaluate.
 
     Raises:
-        BadInputError: When the folder holds something else, or the maze cannot be cut as asked.
+        BadInputError: When the folder holds something else, or the maze cannot be cut.
         MissingExtraError: When the simulator or what writes Minari's form is not installed.
     """
     import_minari()  # before an hour of recording that could not be written
