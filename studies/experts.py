@@ -50,13 +50,13 @@ def experts_study(config: ExpertsConfig, out: Path) -> Tree:
     """Run every expert and write `dmc_experts.json` or `robosuite_experts.json`, and `results.parquet`."""
     study, trials, facts = Study(f"{config.suite} experts", out, config), [], {}
     if config.suite == "dmc":
-        from counterpoint.envs.dmc.env import EVALUATION, PACKAGES, PRETRAINING, resolve_dmc_tasks
+        from counterpoint.envs.dmc.env import EVALUATION, PRETRAINING, DMCEnv, resolve_dmc_tasks
 
         for task in resolve_dmc_tasks(config.tasks or [*PRETRAINING, *EVALUATION]):
             trials.append(Trial(task, partial(_plan, task, config.episodes, config.steps), about={"task": task}))
-        facts = {"highest_possible_return": 2 * config.steps, "versions": versions(PACKAGES)}
+        facts = {"highest_possible_return": 2 * config.steps, "versions": versions(DMCEnv.packages)}
     else:
-        from counterpoint.envs.robosuite.env import PACKAGES, ROBOTS, resolve_robosuite, robosuite_name
+        from counterpoint.envs.robosuite.env import ROBOTS, RobosuiteEnv, resolve_robosuite, robosuite_name
 
         every = [(task, robot) for task in ("Lift", "Door", "Stack") for robot in ROBOTS]
         pairs = [resolve_robosuite(task) for task in config.tasks] or every
@@ -66,7 +66,7 @@ def experts_study(config: ExpertsConfig, out: Path) -> Tree:
                 trials.append(
                     Trial(file_name(task), partial(_script, name, noise, config.episodes), about={"task": task})
                 )
-        facts = {"first_seed": FIRST_SEED, "versions": versions(PACKAGES)}
+        facts = {"first_seed": FIRST_SEED, "versions": versions(RobosuiteEnv.packages)}
     study.run(trials, config.processes)
     tasks = {trial.about["task"]: study.read(trial.name) for trial in trials}
     return study.finish(f"{config.suite}_experts", {"tasks": tasks}, facts=facts)

@@ -69,6 +69,8 @@ class CameraEnv(gymnasium.Env[dict[str, Any], Any]):
     smallest: ClassVar[int] = 1
     """The smallest size of image, in pixels."""
     usual_size: ClassVar[int] = 84
+    packages: ClassVar[tuple[str, ...]] = ()
+    """Packages whose versions decide states and pixels."""
 
     def __init__(
         self,

@@ -144,6 +144,11 @@ class Collection(ABC):
         """Frames a second of the images, a whole number."""
         raise NotImplementedError
 
+    @property
+    def env(self) -> Any:
+        """The simulation of the first task."""
+        return simulation(self, self.config.tasks[0])
+
     def instruction(self, task: str) -> str:
         """Return a task in words."""
         raise NotImplementedError
@@ -163,7 +168,7 @@ class Collection(ABC):
 
     def writer(self, folder: Path, info: dict[str, Any]) -> Any:
         """Return the writer of the data set: a `LeRobotWriter`, or another with its `add_episode` and `finalize`."""
-        config, env = self.config, simulation(self, self.config.tasks[0])
+        config, env = self.config, self.env
         masks = [mask_camera(camera) for camera in getattr(config, "masks", ())]
         return LeRobotWriter(
             folder,

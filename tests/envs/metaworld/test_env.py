@@ -13,7 +13,6 @@ from counterpoint.envs.metaworld.env import (
     CONTROL_HZ,
     DEFAULT_TASKS,
     INSTRUCTIONS,
-    PACKAGES,
     MetaWorldEnv,
     resolve_tasks,
 )
@@ -141,7 +140,7 @@ def test_the_canary_is_a_digest_that_stays() -> None:
     assert len(first["canary"]["sha256"]) == 64
     assert first["mesh_cell_m"] > second["mesh_cell_m"]
     assert first["camera_pose"]["corner2"] == first["camera_pose"]["corner4"]
-    assert versions(PACKAGES)["metaworld"].startswith("3.")
+    assert versions(MetaWorldEnv.packages)["metaworld"].startswith("3.")
 
 
 def test_bad_input() -> None:

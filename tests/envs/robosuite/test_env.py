@@ -14,7 +14,6 @@ from counterpoint.envs.make import SUITES, make_env
 from counterpoint.envs.robosuite.env import (
     CAMERAS,
     MASK_PARTS,
-    PACKAGES,
     ROBOTS,
     TASKS,
     RobosuiteEnv,
@@ -267,7 +266,7 @@ def test_rendering_is_described() -> None:
     assert described["canary"]["task"] == "robosuite/Lift"
     assert len(described["canary"]["sha256"]) == 64
     assert list(described["camera_pose"]) == ["agentview"]
-    assert set(versions(PACKAGES)) == {"robosuite", "mujoco", "numpy"}
+    assert set(versions(RobosuiteEnv.packages)) == {"robosuite", "mujoco", "numpy"}
 
 
 @needs_robosuite

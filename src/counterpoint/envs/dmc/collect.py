@@ -15,8 +15,8 @@ import tyro
 from pydantic import Field
 
 from counterpoint.envs.base import CameraEnv
-from counterpoint.envs.collect import CollectConfig, Collection, Names, Slot, collect, require_collected, simulation
-from counterpoint.envs.dmc.env import ACTION_REPEAT, HARD_DOMAINS, HORIZON, PACKAGES, TASKS, DMCEnv, resolve_dmc_tasks
+from counterpoint.envs.collect import CollectConfig, Collection, Names, Slot, collect, require_collected
+from counterpoint.envs.dmc.env import ACTION_REPEAT, HARD_DOMAINS, HORIZON, TASKS, DMCEnv, resolve_dmc_tasks
 from counterpoint.envs.dmc.planner import Planner, PlannerConfig, planner_config
 from counterpoint.envs.recording import NoisyExpert, Recording, record
 from counterpoint.envs.rendering import render_settings
@@ -155,21 +155,21 @@ def _single(config: DMCCollectConfig, task: str) -> DMCCollectConfig:
 
 class _DMCCollection(Collection):
     config: DMCCollectConfig
-    packages = PACKAGES
+    packages = DMCEnv.packages
 
     @property
     def robot(self) -> str:
-        return self._env().task.domain
+        return str(self.env.task.domain)
 
     @property
     def fps(self) -> float:
-        return float(round(1 / self._env().seconds))  # the dog has 33 1/3
+        return float(round(1 / self.env.seconds))  # the dog has 33 1/3
 
     def instruction(self, task: str) -> str:
         return TASKS[task].instruction
 
     def identity(self) -> dict[str, Any]:
-        env, identity = self._env(), super().identity()
+        env, identity = self.env, super().identity()
         settings = {key: value for key, value in identity["config"].items() if key not in ("tasks", "planner")}
         return {
             **identity,
@@ -183,8 +183,7 @@ class _DMCCollection(Collection):
     def make(self, task: str) -> CameraEnv:
         return DMCEnv(task, cameras=self.config.camera, size=self.config.size)
 
-    def record(self, env: CameraEnv, slot: Slot, seed: int) -> Recording:
-        assert isinstance(env, DMCEnv)
+    def record(self, env: Any, slot: Slot, seed: int) -> Recording:
         chosen = self.config.model_dump(include={"noise", "noise_first", "noise_last"})
         actor = DMCActor(env, self.config.kind, slot.number, planner=self.config.planner, **chosen)
         try:
@@ -192,8 +191,3 @@ class _DMCCollection(Collection):
         finally:
             actor.close()
         return replace(recorded, frames={"camera": recorded.frames[env.cameras[0]]})
-
-    def _env(self) -> DMCEnv:
-        env = simulation(self, self.config.tasks[0])
-        assert isinstance(env, DMCEnv)
-        return env

@@ -117,8 +117,6 @@ ACTION_REPEAT = 2
 """Control steps of the suite that one action lasts."""
 HORIZON = 500
 """Actions an episode: 1000 control steps."""
-PACKAGES = ("dm_control", "mujoco", "numpy")
-"""Packages whose versions decide how a task goes."""
 
 
 class DMCEnv(MujocoEnv):
@@ -143,6 +141,7 @@ class DMCEnv(MujocoEnv):
         MissingExtraError: When dm_control is not installed.
     """
 
+    packages = ("dm_control", "mujoco", "numpy")
     has_success = False
 
     def __init__(self, task: str, **options: Unpack[Options]) -> None:

@@ -8,16 +8,8 @@ from typing import Any
 from pydantic import Field, field_validator
 
 from counterpoint.envs.base import CameraEnv, choose_cameras
-from counterpoint.envs.collect import ExpertCollectConfig, ExpertCollection, Names, collect, simulation
-from counterpoint.envs.metaworld.env import (
-    CAMERAS,
-    CONTROL_HZ,
-    HORIZON,
-    INSTRUCTIONS,
-    PACKAGES,
-    MetaWorldEnv,
-    resolve_tasks,
-)
+from counterpoint.envs.collect import ExpertCollectConfig, ExpertCollection, Names, collect
+from counterpoint.envs.metaworld.env import CAMERAS, CONTROL_HZ, HORIZON, INSTRUCTIONS, MetaWorldEnv, resolve_tasks
 
 
 class MetaWorldCollectConfig(ExpertCollectConfig):
@@ -65,11 +57,11 @@ def collect_metaworld(config: MetaWorldCollectConfig) -> Path:
 class _MetaWorldCollection(ExpertCollection):
     config: MetaWorldCollectConfig
 
-    packages = PACKAGES
+    packages = MetaWorldEnv.packages
     robot = "sawyer"
 
     def identity(self) -> dict[str, Any]:
-        return {**super().identity(), "rendering": simulation(self, self.config.tasks[0]).describe_rendering()}
+        return {**super().identity(), "rendering": self.env.describe_rendering()}
 
     def make(self, task: str) -> CameraEnv:
         return MetaWorldEnv(task, cameras=self.config.cameras, size=self.config.size, steps=HORIZON)

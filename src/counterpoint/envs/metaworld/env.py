@@ -113,8 +113,6 @@ def resolve_tasks(names: Iterable[str]) -> tuple[str, ...]:
 
 
 CAMERAS = ("corner2", "corner", "corner3", "corner4", "topview", "behindGripper", "gripperPOV")
-PACKAGES = ("metaworld", "mujoco", "gymnasium", "numpy")
-"""Packages whose versions decide states and pixels."""
 CONTROL_HZ = 80.0
 """Control steps a second: five simulation steps of 2.5 ms each."""
 HORIZON = 500
@@ -147,6 +145,7 @@ class MetaWorldEnv(MujocoEnv):
         MissingExtraError: When Meta-World is not installed.
     """
 
+    packages = ("metaworld", "mujoco", "gymnasium", "numpy")
     usual_size = 112
     canary = "drawer-open-v3"
     raw: Array

@@ -9,9 +9,9 @@ from pydantic import Field
 
 from counterpoint.data.formats.hdf5.writer import RobomimicWriter
 from counterpoint.envs.base import CameraEnv
-from counterpoint.envs.collect import ExpertCollectConfig, ExpertCollection, Names, Slot, collect, simulation
+from counterpoint.envs.collect import ExpertCollectConfig, ExpertCollection, Names, Slot, collect
 from counterpoint.envs.recording import Staging
-from counterpoint.envs.robosuite.env import CAMERAS, CONTROL_HZ, PACKAGES, TASKS, RobosuiteEnv, resolve_robosuite
+from counterpoint.envs.robosuite.env import CAMERAS, CONTROL_HZ, TASKS, RobosuiteEnv, resolve_robosuite
 from counterpoint.errors import require
 
 Part = Literal["arm", "gripper", "mount"]
@@ -80,7 +80,7 @@ def collect_robosuite(config: RobosuiteCollectConfig) -> Path:
 
 class _RobosuiteCollection(ExpertCollection):
     config: RobosuiteCollectConfig
-    packages = PACKAGES
+    packages = RobosuiteEnv.packages
     exact = 1
 
     @property
@@ -99,7 +99,7 @@ class _RobosuiteCollection(ExpertCollection):
         return TASKS[task].instruction
 
     def identity(self) -> dict[str, Any]:
-        env = simulation(self, self.config.tasks[0])
+        env = self.env
         controller = {"control_freq": CONTROL_HZ, **env.controller}
         return {**super().identity(), "controller": controller, "rendering": env.describe_rendering()}
 
@@ -122,7 +122,7 @@ class _RobosuiteCollection(ExpertCollection):
         if not self.lossless:
             return super().writer(folder, info)
         config, task = self.config, TASKS[self.config.tasks[0]]
-        env = simulation(self, self.config.tasks[0])
+        env = self.env
         return RobomimicWriter(
             folder,
             env_name=self.config.tasks[0],

@@ -72,8 +72,6 @@ MASK_PARTS = {"arm": "robot", "gripper": "gripper", "mount": "fixed_mount"}
 CAMERAS = ("agentview", "robot0_eye_in_hand")
 """The usual cameras: a third person's and the wrist's."""
 
-PACKAGES = ("robosuite", "mujoco", "numpy")
-"""Packages whose versions decide states and pixels."""
 
 _ROUNDING = 1e-4  # beyond [-1, 1]
 
@@ -105,6 +103,7 @@ class RobosuiteEnv(MujocoEnv):
     """
 
     hidden = (0,)  # the geoms that collide, which robosuite does not render
+    packages = ("robosuite", "mujoco", "numpy")
     canary = "robosuite/Lift"
     _advised: Array | None = None
 
