@@ -59,7 +59,8 @@ class CameraEnv(gymnasium.Env[dict[str, Any], Any]):
         look: Set it to False where no policy reads the next images: `reset` and `step` then return zeros for them.
 
     Raises:
-        BadInputError: When a camera is unknown, or size or steps too small.
+        BadInputError: When a suite has no such task or camera, or an option cannot be had.
+        MissingExtraError: When the suite's simulator is not installed.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012 (gymnasium's own type)

@@ -40,10 +40,6 @@ class LiberoEnv(RobosuiteScene):
         task: SUITE/NUMBER or SUITE/NAME: `libero_10/2`, `libero_goal/turn_on_the_stove`.
         **options: See `Options`; `agentview` and the 600 steps of LIBERO's evaluation by default. LIBERO's data have
             128 pixels. The data's names of cameras (`agentview_rgb`, `eye_in_hand_rgb`) work too.
-
-    Raises:
-        BadInputError: When suite, task or camera is unknown, or LIBERO is not set up.
-        MissingExtraError: When LIBERO is not installed.
     """
 
     def __init__(self, task: str, **options: Unpack[Options]) -> None:

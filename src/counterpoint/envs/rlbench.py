@@ -57,10 +57,6 @@ class RLBenchEnv(CameraEnv):
 
     Attributes:
         robot_handles: CoppeliaSim's numbers of the robot's shapes, as in the masks.
-
-    Raises:
-        BadInputError: When task, camera or variation is unknown.
-        MissingExtraError: When RLBench or PyRep is not installed.
     """
 
     usual_size = 256

@@ -49,10 +49,6 @@ class RobomimicEnv(RobosuiteScene):
 
     Attributes:
         versions: robosuite's versions: `installed`, and `recorded` where the data set says so.
-
-    Raises:
-        BadInputError: When the data set, the environment or the camera is unknown.
-        MissingExtraError: When robosuite is not installed.
     """
 
     def __init__(self, task: str, **options: Unpack[Options]) -> None:

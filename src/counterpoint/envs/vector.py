@@ -115,7 +115,7 @@ class VectorEnv:
             for row, seconds in self._waiting.items():
                 answers[row] = answer = self._rows[row].answer(now + seconds)
                 if isinstance(answer, Failed):
-                    self._rows.pop(row).close(patience=0)
+                    self._rows.pop(row).close(0)
         except BaseException:
             self.close()
             raise
@@ -165,14 +165,12 @@ class _Here:
     def send(self, request: _Request) -> None:
         self._request = request
 
-    def answer(self, deadline: float) -> Step | Failed:
-        del deadline
+    def answer(self, _: float) -> Step | Failed:
         return _carry_out(self._env, self._request)
 
     def leave(self) -> None: ...
 
-    def close(self, patience: float = 0) -> None:
-        del patience
+    def close(self, _: float = 0) -> None:
         with suppress(Exception):  # of a broken simulator
             self._env.close()
 

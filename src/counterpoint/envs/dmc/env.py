@@ -135,10 +135,6 @@ class DMCEnv(MujocoEnv):
         task: The task as the suite calls it.
         environment: The suite's own environment; `physics` is its simulation.
         seconds: Simulated time an action takes.
-
-    Raises:
-        BadInputError: When task or camera is unknown, or size or steps cannot be had.
-        MissingExtraError: When dm_control is not installed.
     """
 
     packages = ("dm_control", "mujoco", "numpy")

@@ -139,10 +139,6 @@ class MetaWorldEnv(MujocoEnv):
         task: Meta-World's name of the task.
         raw: Meta-World's observation, float64 [39]: hand position (3, metres), gripper opening (1, 0 closed to 1
             open), objects (14), the same 18 numbers one step before, goal (3).
-
-    Raises:
-        BadInputError: When task or camera is unknown, or size, repeat or steps cannot be had.
-        MissingExtraError: When Meta-World is not installed.
     """
 
     packages = ("metaworld", "mujoco", "gymnasium", "numpy")

@@ -96,10 +96,6 @@ class RobosuiteEnv(MujocoEnv):
 
     Attributes:
         env: robosuite's environment.
-
-    Raises:
-        BadInputError: When task, robot, a camera or a part is unknown, or a size or length too small.
-        MissingExtraError: When robosuite is not installed.
     """
 
     hidden = (0,)  # the geoms that collide, which robosuite does not render
