@@ -92,7 +92,6 @@ def _plan(name: str, episodes: int, steps: int) -> Tree:
         actor, started = DMCActor(task, "expert", number), time.perf_counter()
         earned = play(actor, number)
         each = round((time.perf_counter() - started) / steps, 4)
-        actor.close()
         played.append({"seed": episode_seed(1, name, "test", number), "return": earned, "seconds_an_action": each})
     chance = [play(DMCActor(task, "random", 0), number) for number in range(RANDOM_EPISODES)]
     return {

@@ -186,7 +186,6 @@ def test_looking_ahead_moves_nothing_and_threads_change_nothing() -> None:
     np.testing.assert_array_equal(before[0], task.physics.data.qpos)
     np.testing.assert_array_equal(before[1], task.physics.data.qvel)
     assert before[2] == task.physics.data.time
-    two.close()
 
 
 @pytest.mark.sim

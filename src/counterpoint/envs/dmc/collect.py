@@ -116,11 +116,6 @@ class DMCActor(NoisyExpert):
         if self._planner is not None:
             self._planner.reset(seed)
 
-    def close(self) -> None:
-        """Free the planner."""
-        if self._planner is not None:
-            self._planner.close()
-
 
 def collect_dmc(config: DMCCollectConfig) -> dict[str, Path]:
     """Record dm_control tasks as LeRobot v3 data sets, one a task, or continue where an interrupted call ended.
@@ -186,8 +181,5 @@ class _DMCCollection(Collection):
     def record(self, env: Any, slot: Slot, seed: int) -> Recording:
         chosen = self.config.model_dump(include={"noise", "noise_first", "noise_last"})
         actor = DMCActor(env, self.config.kind, slot.number, planner=self.config.planner, **chosen)
-        try:
-            recorded = record(env, actor, seed, steps=self.config.steps)
-        finally:
-            actor.close()
+        recorded = record(env, actor, seed, steps=self.config.steps)
         return replace(recorded, frames={"camera": recorded.frames[env.cameras[0]]})

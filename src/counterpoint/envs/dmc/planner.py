@@ -233,7 +233,7 @@ class TrueModel:
         self._reward, self._guide = REWARDS[env.task.name], GUIDES.get(env.task.name)
         self.model = _with_sensors(self._mujoco, env)
         self._steps = int(env.environment._n_sub_steps)  # simulation steps a control step
-        self._pool = rollout.Rollout(nthread=0 if threads == 1 else threads)
+        self._pool = rollout.Rollout(nthread=0 if threads == 1 else threads)  # its threads end with it
         self._data = [self._mujoco.MjData(self.model) for _ in range(threads)]
         sensors = map(self.model.sensor, range(self.model.nsensor))
         self._places = {sensor.name: slice(sensor.adr[0], sensor.adr[0] + sensor.dim[0]) for sensor in sensors}
@@ -252,10 +252,6 @@ class TrueModel:
         guide = self._guide(seen) if self._guide is not None else np.zeros_like(reward)
         shape = (len(plans), plans.shape[1], ACTION_REPEAT)
         return reward.reshape(shape).sum(axis=2), guide.reshape(shape).sum(axis=2)
-
-    def close(self) -> None:
-        """Stop the threads."""
-        self._pool.close()
 
     def _roll(self, controls: Array) -> Readings:
         mujoco, physics, steps = self._mujoco, self._env.physics, self._steps
@@ -359,10 +355,6 @@ class Planner:
         action: Array = self._plan[0].astype(np.float32)
         self._plan = np.concatenate([self._plan[1:], self._plan[-1:]])
         return action
-
-    def close(self) -> None:
-        """Stop the simulating threads."""
-        self._model.close()
 
     def _improve(self, plan: Array) -> Array:
         settings = self.config
