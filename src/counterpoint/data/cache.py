@@ -137,7 +137,7 @@ def _flush(file: Any) -> None:
 def _check_room(store: EpisodeStore, root: Path, size: int, cameras: tuple[str, ...]) -> None:
     needed = sum(info.length for info in store.episodes) * size * size * 3 * len(cameras)
     free = shutil.disk_usage(root).free
-    expected, hint = f"{needed / 1e9:.1f} GB or more", "set COUNTERPOINT_CACHE"
+    expected, hint = f"{needed / 1e9:.1f} GB for the training store", "set COUNTERPOINT_CACHE to a larger disk"
     require(needed <= free, root, f"{free / 1e9:.1f} GB free", expected, hint)
 
 

@@ -78,7 +78,7 @@ def _actions(spaces: Spaces, actions: Array, T: int) -> Array:
     require(whole, "actions", actions.dtype, f"integers from 0 to {most}", "give the number of each action")
     for at in np.argwhere((numbers < least - TOLERANCE) | (numbers > most + TOLERANCE))[:1].tolist():
         where, found = f"actions, step {at[0]}", f"{numbers[tuple(at)]:g}"
-        raise BadInputError(where, found, f"actions from {least} to {most}", "scale actions to their bounds")
+        raise BadInputError(where, found, f"actions from {least} to {most}", "scale them by their bounds")
     return actions.astype(np.int64) if spaces.discrete else np.clip(numbers, -1.0, 1.0)
 
 

@@ -140,7 +140,7 @@ class MaskFiles:
         ]
         shown = ", ".join(missing[:_SHOWN]) + (", ..." if len(missing) > _SHOWN else "")
         found = f"{len(missing)} frames without a mask: {shown}"
-        hint = "a frame without the robot has zeros"
+        hint = "make the missing ones; a frame without the robot has a mask of zeros"
         require(not missing, self._folder, found, "a mask for every frame of every episode", hint)
 
     def masks(self, number: int, camera: str) -> Array:
