@@ -31,7 +31,7 @@ from counterpoint.rewards.curves import reward_command
 from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
 from measuring import write
 
-PACKAGE = Path(counterpoint.__file__).parent
+PACKAGE = f"{Path(counterpoint.__file__).parent}/"
 LEFT_OUT = ("__init__.py", "errors.py", "config.py")
 LIMITS = {"reward": 15, "td_infonce update": 7, "decisionnce_t step": 8}
 
@@ -43,15 +43,12 @@ def trip(run: Callable[[], object]) -> dict[str, Any]:
 
     def enter(frame: FrameType, event: str, _: object) -> None:
         nonlocal changes, last
-        path = Path(frame.f_code.co_filename)
-        if (
-            event != "call"
-            or PACKAGE not in path.parents
-            or frame.f_code.co_name == "<module>"
-            or path.name in LEFT_OUT
-        ):
+        code = frame.f_code
+        if event != "call" or not code.co_filename.startswith(PACKAGE) or code.co_name == "<module>":
             return
-        name = str(path.relative_to(PACKAGE))
+        name = code.co_filename.removeprefix(PACKAGE)
+        if name.rpartition("/")[2] in LEFT_OUT:
+            return
         if name not in files:
             files.append(name)
         changes, last = changes + (name != last), name
