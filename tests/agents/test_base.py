@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from counterpoint.agents import AGENTS, SavedAgent, agent_config, make_agent
-from counterpoint.agents.base import FiniteCheck, descend, soft_update
+from counterpoint.agents.base import FiniteCheck, descend
 from counterpoint.data.episode import Spaces
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import NonFiniteError
@@ -36,13 +36,6 @@ def test_a_step_takes_every_gradient_before_it_changes_anything() -> None:
     assert other.weight.item() == pytest.approx(before[1] - 0.1 * before[0])
     descend({"one": 100 * one.weight.sum()}, optimizers, clip_norm=0.5)
     assert one.weight.item() == pytest.approx(before[0] - 0.1 * before[1] - 0.05, abs=1e-6)
-
-
-def test_a_soft_update_moves_a_target() -> None:
-    target, online = nn.Linear(2, 2), nn.Linear(2, 2)
-    expected = 0.9 * target.weight + 0.1 * online.weight
-    soft_update(target, online, 0.1)
-    torch.testing.assert_close(target.weight, expected)
 
 
 @pytest.mark.parametrize("name", list(SETTINGS))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,11 +91,14 @@ def test_acting_step_by_step_is_predicting_the_whole_sequence() -> None:
 def test_histories_longer_than_the_context_slide() -> None:
     agent, (observation, goal) = make(longest_episode=4), situations(STATE)
     agent.reset(range(len(observation)))
+    inputs: list[Any] = []
+    agent.actor.register_forward_pre_hook(lambda _, given: inputs.append(given))
     for _ in range(3 * K):
         action = acted(agent, observation, goal, explore=True)
-    assert agent.history["sequence_valid"].all()
-    assert agent.history["sequence_step"][0].tolist() == list(range(2 * K, 3 * K))
-    np.testing.assert_array_equal(agent.history["sequence_action"][:, -1].numpy(), action)
+    *_, step, valid, _ = inputs[-1]
+    assert valid.all()
+    assert step[0].tolist() == list(range(2 * K, 3 * K))
+    np.testing.assert_array_equal(agent.history["action"][:, -1].numpy(), action)
 
 
 def test_rows_begin_and_act_alone() -> None:

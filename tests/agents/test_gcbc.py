@@ -59,7 +59,7 @@ def test_the_likeliest_policy_has_the_mean_and_spread_of_the_data() -> None:
 
 def test_the_discrete_loss_is_cross_entropy() -> None:
     agent, batch = make(spaces=CHOICE), batch_of(CHOICE)
-    logits = agent.actor.head(agent.actor.inputs(batch["observation"], batch["future_goal"]))
+    logits = agent.actor.head(agent.actor.encode.situation(batch["observation"], batch["future_goal"]))
     total = 0.0
     for row, action in zip(logits.tolist(), batch["action"].tolist(), strict=True):
         total -= math.log(math.exp(row[action]) / sum(math.exp(value) for value in row))

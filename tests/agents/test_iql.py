@@ -65,7 +65,7 @@ def test_the_losses_equal_their_equations() -> None:
         twins = agent.critic(batch["observation"], batch["goal"], batch["action"]).T.tolist()
         value = agent.value(batch["observation"], batch["goal"]).tolist()
         following = agent.value(batch["next_observation"], batch["goal"]).tolist()
-        loc, scale = agent.actor.head(agent.actor.inputs(batch["observation"], batch["goal"]))
+        loc, scale = agent.actor.head(agent.actor.encode.situation(batch["observation"], batch["goal"]))
     gaps = [min(q) - v for q, v in zip(best, value, strict=True)]
     assert found["value/loss"].item() == pytest.approx(reference.expectile_loss(gaps, 0.9), rel=1e-4)
     critic = actor = 0.0

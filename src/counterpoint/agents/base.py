@@ -16,7 +16,6 @@ An agent reads a batch of B transitions with some of these keys:
 
 from __future__ import annotations
 
-import copy
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -34,6 +33,7 @@ from counterpoint.data.episode import Spaces
 from counterpoint.data.spec import Spec
 from counterpoint.errors import BadInputError, require
 from counterpoint.objectives.base import NonFiniteError
+from counterpoint.objectives.steps import frozen_copy, soft_update
 
 Metrics = dict[str, Tensor]
 """Detached scalars, left on their device: reading one waits for the device, so that the loop reads them rarely."""
@@ -135,7 +135,7 @@ class Agent(ABC):
 
     @abstractmethod
     def build(self, weights: torch.Generator) -> None:
-        """Declare networks with `network` and `target`; `weights` samples their initial values."""
+        """Declare networks with `network` and `tracked`; `weights` samples their initial values."""
 
     def network(self, name: str, module: Network, lr: float) -> Network:
         """Declare a network that Adam trains at rate `lr` on the loss `NAME/loss`."""
@@ -143,11 +143,12 @@ class Agent(ABC):
         self.optimizers[name] = torch.optim.Adam(module.parameters(), lr=lr, fused=True)
         return module
 
-    def target(self, name: str, online: Network, tau: float) -> Network:
-        """Declare `target_NAME`, the moving average of a network, which moves towards it by `tau` with each update."""
-        copied = copy.deepcopy(online).requires_grad_(False)
+    def tracked(self, name: str, module: Network, lr: float, tau: float) -> tuple[Network, Network]:
+        """Declare a network and `target_NAME`, its moving average, which moves towards it by `tau` with each update."""
+        online = self.network(name, module, lr)
+        copied = frozen_copy(online)
         self.modules[f"target_{name}"], self.targets[name] = copied, tau
-        return copied
+        return online, copied
 
     @abstractmethod
     def losses(self, batch: Mapping[str, Tensor]) -> Metrics:
@@ -239,7 +240,7 @@ class Agent(ABC):
         """
 
         def tensor(name: str, value: NDArray[Any], shape: tuple[int, ...]) -> Tensor:
-            hint = "use the environment and the goal mapping the agent was trained with"
+            hint = "use the environment and the goals of training"
             require(value.shape[1:] == shape, name, f"shape {value.shape[1:]}", f"{shape}, as in training", hint)
             finite = value.dtype == np.uint8 or np.isfinite(value).all()
             require(finite, name, "NaN or infinity", "finite numbers", "look for a simulation that blew up")
@@ -316,12 +317,6 @@ class Agent(ABC):
                 raise NonFiniteError(f"parameters of the {name} of {self.name} are not finite")
 
 
-def noisy(action: Tensor, scale: float | Tensor, generator: torch.Generator) -> Tensor:
-    """Add Gaussian noise of standard deviation `scale` to actions and clip them to [-1, 1]."""
-    noise = torch.randn(action.shape, generator=generator, device=action.device)
-    return (action + scale * noise).clamp(-1, 1)
-
-
 def descend(
     losses: Mapping[str, Tensor], optimizers: Mapping[str, Optimizer], *, clip_norm: float | None = None
 ) -> None:
@@ -347,7 +342,9 @@ def descend(
         optimizers[name].step()
 
 
-@torch.no_grad()
-def soft_update(target: nn.Module, online: nn.Module, rate: float) -> None:
-    """Move a target network: target <- (1 - rate) target + rate online."""
-    torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), rate)
+class RewardAgent(Agent):
+    """An agent for continuous actions that learns from the data's reward and relabels no goal."""
+
+    needs_reward = True
+    continuous_only = True
+    reads = frozenset({"observation", "action", "next_observation", "goal", "reward", "terminated"})

@@ -16,16 +16,15 @@ import math
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-import torch
-from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from counterpoint.agents.contrastive import ContrastiveAgent, ContrastiveConfig, CriticLoss
+from counterpoint.agents.contrastive import ContrastiveAgent, CriticLoss
+from counterpoint.agents.contrastive_rl import ContrastiveRLConfig
 from counterpoint.objectives.c_learning import c_learning_loss
 
 
-class CLearningConfig(ContrastiveConfig):
+class CLearningConfig(ContrastiveRLConfig):
     """Contrastive RL's settings at TD InfoNCE's network sizes; its logits, too, must leave [-1, 1].
 
     Attributes:
@@ -34,9 +33,6 @@ class CLearningConfig(ContrastiveConfig):
         self_normalised: Divide w by its mean over the batch, as TD InfoNCE's Appendix E.3 tries.
     """
 
-    representation: int = Field(default=64, ge=1)
-    normalise: bool = False
-    actor_lr: float = Field(default=3e-4, gt=0)
     actor_goals: Literal["random", "future", "half"] = "random"
     weight_limit: float = Field(default=20.0, gt=0)
     self_normalised: bool = False
@@ -51,9 +47,7 @@ class CLearning(ContrastiveAgent):
 
     def critic_loss(self, features: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> CriticLoss:
         """Classify next states against random ones; log w is the target's logit at the next state, clipped."""
-        phi = self.phi(features["observation"], features["action"], features["random_goal"])
-        both = self.critic.encode_futures(torch.cat([features["next_goal"], features["random_goal"]]))
-        psi_next, psi_random = both.chunk(2, dim=1)
+        phi, psi_next, psi_random = self.next_and_random(features)
         next_logits, future_logits = self.critic.matched(phi, psi_next), self.critic.matched(phi, psi_random)
         weight_logits = self.critic.matched(*self.target_representations(features, batch))
         loss = c_learning_loss(
@@ -69,7 +63,3 @@ class CLearning(ContrastiveAgent):
             "logits_neg": future_logits.mean(),
         }
         return loss, metrics, {"random_goal": psi_random}
-
-    def actor_objective(self, phi: Float[Tensor, "2 K*B D"], psi: Float[Tensor, "2 B D"]) -> Float[Tensor, "K B"]:
-        """Return minus the minimum over twins of each action's logit for its own goal."""
-        return self.least_own_logit(phi, psi).neg()

@@ -17,13 +17,15 @@ from typing import ClassVar, Literal
 import torch
 from jaxtyping import Float
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from counterpoint.agents.base import Agent, AgentConfig, Metrics
-from counterpoint.agents.critics import ContrastiveCritic, action_vectors
-from counterpoint.agents.networks import CategoricalActor, GaussianActor, flat
+from counterpoint.agents.networks import EnsembleMLP, GaussianActor, InputEncoder, actor, flat
+from counterpoint.data.episode import Spaces
 from counterpoint.data.spec import Spec
 from counterpoint.data.transitions import Tail
+from counterpoint.objectives.base import in_full_precision
 from counterpoint.objectives.td_infonce import cloned_actor_loss
 
 CriticLoss = tuple[Float[Tensor, ""], Metrics, dict[str, Float[Tensor, "2 B D"]]]
@@ -56,6 +58,81 @@ class ContrastiveConfig(AgentConfig):
     tail: Tail = "renormalise"
 
 
+class ContrastiveCritic(nn.Module):
+    """Twin encoders phi and psi behind a shared `InputEncoder`.
+
+        phi(s, a)  or phi(s, a, g)      situation, action and (TD InfoNCE) the commanded goal
+        psi(s+)                         a future state, in goal coordinates
+        f[i, j, twin] = phi[twin, i] . psi[twin, j] / temperature
+
+    With unit vectors (`normalise`) and temperature 1 every logit lies in [-1, 1].
+
+    Args:
+        spaces: Shapes of observations, goals and actions.
+        config: Widths, normalisation and temperature.
+        goal_conditioned: Let phi also read the goal that the policy is commanded to reach.
+        generator: Generator for the initial weights.
+    """
+
+    def __init__(
+        self, spaces: Spaces, config: ContrastiveConfig, *, goal_conditioned: bool, generator: torch.Generator | None
+    ) -> None:
+        super().__init__()
+        self.normalise, self.temperature = config.normalise, config.temperature
+        self.encode = InputEncoder(spaces, generator=generator)
+        inputs = self.encode.observation_width + spaces.action + goal_conditioned * self.encode.goal_width
+        self.phi = EnsembleMLP(2, [inputs, *config.hidden, config.representation], generator=generator)
+        self.psi = EnsembleMLP(2, [self.encode.goal_width, *config.hidden, config.representation], generator=generator)
+
+    def encode_actions(self, *parts: Float[Tensor, "B _"], frozen: bool = False) -> Float[Tensor, "2 B D"]:
+        """Return phi divided by the temperature.
+
+        Args:
+            parts: Encoded observations, action vectors and, where phi reads them, encoded goals.
+            frozen: Let gradients flow to the inputs and not to the parameters.
+        """
+        return self._unit(self.phi(flat(*parts), frozen=frozen)) / self.temperature
+
+    def encode_futures(self, futures: Float[Tensor, "B G"], *, frozen: bool = False) -> Float[Tensor, "2 B D"]:
+        """Return psi of encoded future states."""
+        return self._unit(self.psi(futures, frozen=frozen))
+
+    def _unit(self, vectors: Float[Tensor, "2 B D"]) -> Float[Tensor, "2 B D"]:
+        if not self.normalise:
+            return vectors
+        unit: Tensor = vectors / (torch.linalg.vector_norm(vectors, dim=-1, keepdim=True) + 1e-8)
+        return unit
+
+    @staticmethod
+    @in_full_precision
+    def pairs(phi: Float[Tensor, "2 B D"], psi: Float[Tensor, "2 M D"]) -> Float[Tensor, "B M 2"]:
+        """Return f of every row of phi with every row of psi, twins last."""
+        return torch.bmm(phi, psi.transpose(1, 2)).permute(1, 2, 0)
+
+    @staticmethod
+    def matched(phi: Float[Tensor, "2 B D"], psi: Float[Tensor, "2 B D"]) -> Float[Tensor, "B 2"]:
+        """Return f of each row of phi with its own row of psi."""
+        return (phi * psi).sum(-1).T
+
+
+def action_vectors(action: Tensor, spaces: Spaces) -> Float[Tensor, "B A"]:
+    """Return actions as critics read them: continuous ones as they are, discrete ones one-hot."""
+    return functional.one_hot(action, spaces.action).to(torch.float32) if spaces.discrete else action
+
+
+def pair_metrics(logits: Float[Tensor, "B B 2"]) -> Metrics:
+    """Return the share of rows whose greatest logit is their own, and the mean logits of own and other pairs."""
+    found = logits.detach()
+    rows, _, twins = found.shape
+    positive = found.diagonal().sum()
+    own = found.argmax(dim=1) == torch.arange(rows, device=found.device)[:, None]
+    return {
+        "categorical_accuracy": own.float().mean(),
+        "logits_pos": positive / (rows * twins),
+        "logits_neg": (found.sum() - positive) / (rows * (rows - 1) * twins),
+    }
+
+
 class ContrastiveAgent(Agent):
     """A policy, a twin critic and its target; arguments as for `Agent`."""
 
@@ -71,22 +148,12 @@ class ContrastiveAgent(Agent):
     def build(self, weights: torch.Generator) -> None:
         """Declare critic, actor and, where the loss bootstraps, the target."""
         config, spaces = self.config, self.spaces
-        critic = ContrastiveCritic(
-            spaces,
-            config.hidden,
-            config.representation,
-            goal_conditioned=self.goal_conditioned,
-            normalise=config.normalise,
-            temperature=config.temperature,
-            generator=weights,
-        )
-        self.critic = self.network("critic", critic, config.critic_lr)
-        width = critic.encode.observation_width + critic.encode.goal_width
-        kind = CategoricalActor if spaces.discrete else GaussianActor
-        actor: CategoricalActor | GaussianActor = kind(width, spaces.action, config.hidden, generator=weights)
-        self.actor = self.network("actor", actor, config.actor_lr)
+        critic = ContrastiveCritic(spaces, config, goal_conditioned=self.goal_conditioned, generator=weights)
         if self.bootstraps:
-            self.target_critic = self.target("critic", critic, config.tau)
+            self.critic, self.target_critic = self.tracked("critic", critic, config.critic_lr, config.tau)
+        else:
+            self.critic = self.network("critic", critic, config.critic_lr)
+        self.actor = self.network("actor", actor(spaces, critic.encode.width, config.hidden, weights), config.actor_lr)
         both = ("future_goal", "random_goal")
         self.actor_keys = {"future": both[:1], "random": both[1:], "half": both}[config.actor_goals]
         self.reads = self.critic_reads | {"observation", "action", *self.actor_keys}
@@ -95,14 +162,13 @@ class ContrastiveAgent(Agent):
     def critic_loss(self, features: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> CriticLoss:
         """Return the critic's loss; `features` come from `features`, the batch holds `next_noise` [B, A] too."""
 
-    @abstractmethod
     def actor_objective(self, phi: Float[Tensor, "2 K*B D"], psi: Float[Tensor, "2 B D"]) -> Float[Tensor, "K B"]:
-        """Return costs, to be minimised, of K candidate actions (the slower axis) for B goals."""
+        """Return costs, to be minimised, of K candidate actions (the slower axis) for B goals.
 
-    def least_own_logit(self, phi: Float[Tensor, "2 K*B D"], psi: Float[Tensor, "2 B D"]) -> Float[Tensor, "K B"]:
-        """Return the minimum over twins of each candidate action's logit for the goal of its own row."""
+        Here minus the minimum over twins of each action's logit for the goal of its own row.
+        """
         candidates = phi.shape[1] // psi.shape[1]
-        return self.critic.matched(phi, psi.repeat(1, candidates, 1)).amin(-1).view(candidates, -1)
+        return -self.critic.matched(phi, psi.repeat(1, candidates, 1)).amin(-1).view(candidates, -1)
 
     def actor_loss(
         self, features: Mapping[str, Tensor], batch: Mapping[str, Tensor], known: Mapping[str, Float[Tensor, "2 B D"]]
@@ -169,7 +235,7 @@ class ContrastiveAgent(Agent):
 
     def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: torch.Generator | None) -> Tensor:
         """Sample actions, or return the mode."""
-        inputs = flat(self.critic.encode(observation), self.critic.encode(goal))
+        inputs = self.critic.encode.situation(observation, goal)
         if explore is None:
             return self.actor.mode(inputs)
         return self.actor.sample(inputs, self.action_noise(len(inputs), explore))
@@ -178,6 +244,15 @@ class ContrastiveAgent(Agent):
         """Return the critic's phi [2, M, D] of features, with the goal where phi reads it."""
         parts = (observation, action, goal) if self.goal_conditioned else (observation, action)
         return self.critic.encode_actions(*parts, frozen=frozen)
+
+    def next_and_random(
+        self, features: Mapping[str, Tensor]
+    ) -> tuple[Float[Tensor, "2 B D"], Float[Tensor, "2 B D"], Float[Tensor, "2 B D"]]:
+        """Return phi under the random goals, psi of the next goals, and psi of the random goals."""
+        phi = self.phi(features["observation"], features["action"], features["random_goal"])
+        both = self.critic.encode_futures(torch.cat([features["next_goal"], features["random_goal"]]))
+        psi_next, psi_random = both.chunk(2, dim=1)
+        return phi, psi_next, psi_random
 
     @torch.no_grad()
     def target_representations(

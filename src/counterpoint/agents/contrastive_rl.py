@@ -22,8 +22,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from counterpoint.agents.contrastive import ContrastiveAgent, ContrastiveConfig, CriticLoss
-from counterpoint.agents.critics import pair_metrics
+from counterpoint.agents.contrastive import ContrastiveAgent, ContrastiveConfig, CriticLoss, pair_metrics
 from counterpoint.objectives.contrastive_rl import contrastive_nce_loss
 from counterpoint.objectives.td_infonce import mc_infonce_loss
 
@@ -69,10 +68,6 @@ class _ContrastiveRL(ContrastiveAgent):
         psi = self.critic.encode_futures(features["future_goal"])
         logits = self.critic.pairs(phi, psi)
         return self.classification_loss(logits), pair_metrics(logits), {"future_goal": psi}
-
-    def actor_objective(self, phi: Float[Tensor, "2 K*B D"], psi: Float[Tensor, "2 B D"]) -> Float[Tensor, "K B"]:
-        """Return minus the minimum over twins of each action's logit for its own goal."""
-        return self.least_own_logit(phi, psi).neg()
 
 
 class ContrastiveRLInfoNCE(_ContrastiveRL):

@@ -27,9 +27,8 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from counterpoint.agents.base import Agent, AgentConfig, Metrics, noisy
-from counterpoint.agents.critics import ActionValue
-from counterpoint.agents.networks import DeterministicPolicy
+from counterpoint.agents.base import Agent, AgentConfig, Metrics
+from counterpoint.agents.networks import SituationMLP, noisy
 from counterpoint.data.spec import Spec
 
 
@@ -85,13 +84,11 @@ class DDPGHER(Agent):
 
     def build(self, weights: torch.Generator) -> None:
         """Declare policy, Q and their targets."""
-        config = self.config
-        actor = DeterministicPolicy(self.spaces, config.hidden, weights)
-        critic = ActionValue(1, self.spaces, config.hidden, weights)
-        self.critic = self.network("critic", critic, config.critic_lr)
-        self.actor = self.network("actor", actor, config.actor_lr)
-        self.target_critic = self.target("critic", critic, config.tau)
-        self.target_actor = self.target("actor", actor, config.tau)
+        config, A = self.config, self.spaces.action
+        actor = SituationMLP(self.spaces, config.hidden, A, weights)
+        critic = SituationMLP(self.spaces, config.hidden, 1, weights, actions=A)
+        self.critic, self.target_critic = self.tracked("critic", critic, config.critic_lr, config.tau)
+        self.actor, self.target_actor = self.tracked("actor", actor, config.actor_lr, config.tau)
 
     def sampling(self) -> Spec:
         """Return the keys, with futures at `future_discount`."""
@@ -108,13 +105,13 @@ class DDPGHER(Agent):
         goal = hindsight_goals(batch["goal"], batch["future_goal"], batch["relabelled"])
         reward = hindsight_reward(batch["next_goal"], goal, self.spaces.success_distance)
         with torch.no_grad():
-            next_action = torch.tanh(self.target_actor(following, goal))
-            next_value = self.target_critic(following, goal, next_action)[0]
+            next_action = torch.tanh(self.target_actor(following, goal)[0])
+            next_value = self.target_critic(following, goal, next_action)[0, :, 0]
         target = clipped_target(reward, next_value, self.config.discount)
-        value = self.critic(observation, goal, batch["action"])[0]
+        value = self.critic(observation, goal, batch["action"])[0, :, 0]
         critic = functional.mse_loss(value, target)
-        before = self.actor(observation, goal)
-        reached = -self.critic(observation, goal, torch.tanh(before), frozen=True)[0].mean()
+        before = self.actor(observation, goal)[0]
+        reached = -self.critic(observation, goal, torch.tanh(before), frozen=True).mean()
         penalty = before.square().mean()
         return {
             "loss": critic,
@@ -128,7 +125,7 @@ class DDPGHER(Agent):
 
     def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: torch.Generator | None) -> Tensor:
         """Return the policy's action; when exploring with noise, or in its place a uniform one."""
-        action = torch.tanh(self.actor(observation, goal))
+        action = torch.tanh(self.actor(observation, goal)[0])
         if explore is None:
             return action
         near = noisy(action, self.config.exploration_noise, explore)

@@ -25,7 +25,8 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from counterpoint.agents.base import Agent, AgentConfig, Metrics, noisy
+from counterpoint.agents.base import AgentConfig, Metrics, RewardAgent
+from counterpoint.agents.networks import noisy
 from counterpoint.data.episode import Spaces
 from counterpoint.data.spec import Spec
 from counterpoint.errors import require
@@ -124,29 +125,31 @@ class SequencePolicy(nn.Module):
         return torch.tanh(self.head(hidden).float())
 
 
-class DecisionTransformer(Agent):
+class DecisionTransformer(RewardAgent):
     """Return- and goal-conditioned sequence model, for states and continuous actions; arguments as for `Agent`."""
 
     name: ClassVar[str] = "decision_transformer"
-    needs_reward: ClassVar[bool] = True
-    continuous_only: ClassVar[bool] = True
     reads = frozenset({*SEQUENCE, "goal"})
     config: DecisionTransformerConfig
 
     def build(self, weights: torch.Generator) -> None:
         """Declare the transformer, trained by AdamW."""
         config, spaces = self.config, self.spaces
-        states, found = (1, 1), f"observations {spaces.observation} and goals {spaces.goal}"
+        states, found = len(spaces.observation) == len(spaces.goal) == 1, f"{spaces.observation} and {spaces.goal}"
         hint = "choose an agent for images, such as gcbc or td_infonce"
-        ok = (len(spaces.observation), len(spaces.goal)) == states
-        require(ok, f"agent {self.name!r}", found, "states and goal coordinates", hint)
+        require(states, f"agent {self.name!r}", found, "states and goal coordinates", hint)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(weights.initial_seed())
-            self.actor = self.network("actor", SequencePolicy(config, spaces), config.lr)
+            self.actor = self.network("actor", SequencePolicy(config, spaces).eval(), config.lr)
         parameters = self.actor.parameters()
         self.optimizers["actor"] = torch.optim.AdamW(parameters, lr=config.lr, weight_decay=config.weight_decay)
         self.clip_norm = config.clip_norm
-        self.history: dict[str, Tensor] = {}
+        K, device = config.context, self.device
+        self.history = {
+            "observation": torch.zeros(0, K, *spaces.observation, device=device),
+            "action": torch.zeros(0, K, spaces.action, device=device),
+            "time": torch.zeros(0, dtype=torch.int64, device=device),
+        }
 
     def sampling(self) -> Spec:
         """Return the last K steps up to each transition, and the goal."""
@@ -168,54 +171,36 @@ class DecisionTransformer(Agent):
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
             torch.manual_seed(self.generator("dropout", step).initial_seed())
             self.actor.train()
-            metrics = super().update(batch, step)
-        self.actor.eval()
-        return metrics
-
-    def evaluate(self, batch: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return the loss on a batch, without dropout."""
-        self.actor.eval()
-        return super().evaluate(batch)
+            try:
+                return super().update(batch, step)
+            finally:
+                self.actor.eval()
 
     def reset(self, rows: Sequence[int], seeds: Sequence[int] | None = None) -> None:
         """Clear the history of these rows."""
-        missing = max(rows) + 1 - len(self.history.get("time", ()))
-        if missing > 0:
-            K, device = self.config.context, self.device
-            fresh = {
-                "sequence_observation": torch.zeros(missing, K, *self.spaces.observation, device=device),
-                "sequence_action": torch.zeros(missing, K, self.spaces.action, device=device),
-                "sequence_return": torch.zeros(missing, K, device=device),
-                "sequence_step": torch.zeros(missing, K, dtype=torch.int64, device=device),
-                "sequence_valid": torch.zeros(missing, K, dtype=torch.bool, device=device),
-                "time": torch.zeros(missing, dtype=torch.int64, device=device),
-            }
-            self.history = {key: torch.cat([self.history.get(key, new[:0]), new]) for key, new in fresh.items()}
-        for value in self.history.values():
+        missing = max(rows) + 1 - len(self.history["time"])
+        for key, value in self.history.items():
+            if missing > 0:
+                value = torch.cat([value, value.new_zeros(missing, *value.shape[1:])])
             value[list(rows)] = 0
+            self.history[key] = value
 
     def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: torch.Generator | None) -> Tensor:
         """Return the next action of each row and append it to the row's history."""
-        index, config = list(rows), self.config
-        begun = [row for row in index if row >= len(self.history.get("time", ()))]
+        index, config, history = list(rows), self.config, self.history
+        begun = [row for row in index if row >= len(history["time"])]
         if begun:
             self.reset(begun)
-        time = self.history["time"][index]
-        entries = {
-            "sequence_observation": observation,
-            "sequence_action": torch.zeros(len(index), self.spaces.action, device=self.device),
-            "sequence_return": (config.target_return - time * config.step_reward) / config.return_scale,
-            "sequence_step": time,
-            "sequence_valid": torch.ones(len(index), dtype=torch.bool, device=self.device),
-        }
-        for key, entry in entries.items():
-            self.history[key][index] = torch.cat([self.history[key][index][:, 1:], entry[:, None]], dim=1)
-        self.actor.eval()
-        action: Tensor = self.actor(*(self.history[key][index] for key in SEQUENCE), goal)[:, -1]
+        history["observation"][index] = torch.cat([history["observation"][index, 1:], observation[:, None]], dim=1)
+        history["action"][index] = history["action"][index].roll(-1, dims=1)  # the last one is not attended to
+        step = history["time"][index][:, None] + torch.arange(1 - config.context, 1, device=self.device)
+        returns = (config.target_return - step * config.step_reward) / config.return_scale
+        steps = (history["observation"][index], history["action"][index])
+        action: Tensor = self.actor(*steps, returns, step, step >= 0, goal)[:, -1]
         if explore:
             action = noisy(action, config.exploration_noise, explore)
-        self.history["sequence_action"][index, -1] = action
-        self.history["time"][index] += 1
+        history["action"][index, -1] = action
+        history["time"][index] += 1
         return action
 
     def state(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from counterpoint.agents.base import Agent, AgentConfig, Metrics, noisy
+from counterpoint.agents.base import Agent, AgentConfig, Metrics
 from counterpoint.agents.networks import StochasticPolicy
 
 
@@ -83,10 +83,4 @@ class GCBC(Agent):
 
     def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: torch.Generator | None) -> Tensor:
         """Sample from the policy, or return its mode."""
-        if self.spaces.discrete:
-            scores = self.actor.log_probabilities(observation, goal)
-            return torch.multinomial(scores.exp(), 1, generator=explore)[:, 0] if explore else scores.argmax(dim=-1)
-        loc, scale = self.actor.gaussian(observation, goal)
-        # Two independent Gaussians added are one.
-        spread = torch.hypot(scale, scale.new_tensor(self.config.exploration_noise))
-        return noisy(torch.tanh(loc), spread, explore) if explore else torch.tanh(loc)
+        return self.actor.act(observation, goal, explore, self.config.exploration_noise)

@@ -21,10 +21,9 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from counterpoint.agents.base import Agent, AgentConfig, Metrics, noisy
-from counterpoint.agents.critics import ActionValue, StateValue
+from counterpoint.agents.base import AgentConfig, Metrics, RewardAgent
 from counterpoint.agents.gcbc import gaussian_log_likelihood
-from counterpoint.agents.networks import StochasticPolicy
+from counterpoint.agents.networks import SituationMLP, StochasticPolicy
 from counterpoint.agents.td3_bc import td_target
 
 
@@ -60,35 +59,31 @@ def advantage_weight(advantage: Float[Tensor, " B"], temperature: float, largest
     return (temperature * advantage).exp().clamp_max(largest).detach()
 
 
-class IQL(Agent):
+class IQL(RewardAgent):
     """Implicit Q-learning, for continuous actions; arguments as for `Agent`."""
 
     name: ClassVar[str] = "iql"
-    needs_reward: ClassVar[bool] = True
-    continuous_only: ClassVar[bool] = True
-    reads = frozenset({"observation", "action", "next_observation", "goal", "reward", "terminated"})
     config: IQLConfig
 
     def build(self, weights: torch.Generator) -> None:
         """Declare policy, twin Q with its target, and V."""
         config, spaces = self.config, self.spaces
         actor = StochasticPolicy(spaces, config.hidden, weights, min_scale=config.min_scale)
-        critic = ActionValue(2, spaces, config.hidden, weights)
-        self.critic = self.network("critic", critic, config.lr)
-        self.value = self.network("value", StateValue(spaces, config.hidden, weights), config.lr)
+        critic = SituationMLP(spaces, config.hidden, 1, weights, members=2, actions=spaces.action)
+        self.critic, self.target_critic = self.tracked("critic", critic, config.lr, config.tau)
+        self.value = self.network("value", SituationMLP(spaces, config.hidden, 1, weights), config.lr)
         self.actor = self.network("actor", actor, config.lr)
-        self.target_critic = self.target("critic", critic, config.tau)
 
     def losses(self, batch: Mapping[str, Tensor]) -> Metrics:
         """Compute the losses of V, Q and the policy."""
         config, observation, goal, action = self.config, batch["observation"], batch["goal"], batch["action"]
         with torch.no_grad():
-            best = self.target_critic(observation, goal, action).amin(dim=0)
-            next_value = self.value(batch["next_observation"], goal)
-        value = self.value(observation, goal)
+            best = self.target_critic(observation, goal, action)[..., 0].amin(dim=0)
+            next_value = self.value(batch["next_observation"], goal)[0, :, 0]
+        value = self.value(observation, goal)[0, :, 0]
         reward = batch["reward"] + config.reward_shift
         target = td_target(reward, batch["terminated"], next_value, config.discount)
-        values = self.critic(observation, goal, action)
+        values = self.critic(observation, goal, action)[..., 0]
         critic = (values - target).square().mean(dim=1).sum() / 2
         weight = advantage_weight(best - value, config.temperature, config.largest_weight)
         likelihood = gaussian_log_likelihood(*self.actor.gaussian(observation, goal), action)
@@ -105,5 +100,4 @@ class IQL(Agent):
 
     def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: torch.Generator | None) -> Tensor:
         """Sample from the policy, clipped to the box, or return its mode."""
-        loc, scale = self.actor.gaussian(observation, goal)
-        return noisy(torch.tanh(loc), scale, explore) if explore else torch.tanh(loc)
+        return self.actor.act(observation, goal, explore)

@@ -118,6 +118,7 @@ class InputEncoder(nn.Module):
                 trunk = ImageTrunk(shape, generator=generator)
                 self.trunks[_key(shape)], widths[shape] = trunk, trunk.features
         self.observation_width, self.goal_width = widths[spaces.observation], widths[spaces.goal]
+        self.width = self.observation_width + self.goal_width
 
     def forward(self, values: Tensor) -> Float[Tensor, "B D"]:
         """Return vectors for states [B, D] or uint8 images [B, H, W, C]."""
@@ -125,6 +126,10 @@ class InputEncoder(nn.Module):
             return values
         features: Tensor = self.trunks[_key(values.shape[1:])](values)
         return features
+
+    def situation(self, observation: Tensor, goal: Tensor) -> Float[Tensor, "B I"]:
+        """Return the vectors of observation and goal side by side."""
+        return flat(self(observation), self(goal))
 
 
 def _key(shape: Sequence[int]) -> str:
@@ -187,6 +192,14 @@ class CategoricalActor(nn.Module):
         return action
 
 
+def actor(
+    spaces: Spaces, inputs: int, hidden: Sequence[int], generator: torch.Generator | None = None
+) -> CategoricalActor | GaussianActor:
+    """Return the policy's network for the actions of `spaces`."""
+    kind = CategoricalActor if spaces.discrete else GaussianActor
+    return kind(inputs, spaces.action, hidden, generator=generator)
+
+
 class StochasticPolicy(nn.Module):
     """pi(a | s, g) with an encoder of its own: N(a; tanh mu, sigma), or log-probabilities of discrete actions.
 
@@ -208,38 +221,70 @@ class StochasticPolicy(nn.Module):
         super().__init__()
         self.min_scale = min_scale
         self.encode = InputEncoder(spaces, generator=generator)
-        width = self.encode.observation_width + self.encode.goal_width
-        kind = CategoricalActor if spaces.discrete else GaussianActor
-        self.head: CategoricalActor | GaussianActor = kind(width, spaces.action, hidden, generator=generator)
-
-    def inputs(self, observation: Tensor, goal: Tensor) -> Float[Tensor, "B I"]:
-        """Return observation and goal side by side, images as features."""
-        return flat(self.encode(observation), self.encode(goal))
+        self.head = actor(spaces, self.encode.width, hidden, generator)
 
     def gaussian(self, observation: Tensor, goal: Tensor) -> tuple[Float[Tensor, "B A"], Float[Tensor, "B A"]]:
         """Return the mean before its tanh and the standard deviation, in float32."""
-        loc, scale = self.head(self.inputs(observation, goal))
+        loc, scale = self.head(self.encode.situation(observation, goal))
         return loc.float(), scale.float() + self.min_scale
 
     def log_probabilities(self, observation: Tensor, goal: Tensor) -> Float[Tensor, "B A"]:
         """Return the log-probabilities of discrete actions, in float32."""
-        logits: Tensor = self.head(self.inputs(observation, goal))
+        logits: Tensor = self.head(self.encode.situation(observation, goal))
         return logits.float()
 
+    def act(
+        self, observation: Tensor, goal: Tensor, generator: torch.Generator | None, spread: float = 0.0
+    ) -> Float[Tensor, "B A"] | Int[Tensor, " B"]:
+        """Return the mode, or with a generator a sample, with noise of deviation `spread`, clipped to [-1, 1]."""
+        if isinstance(self.head, CategoricalActor):
+            scores = self.log_probabilities(observation, goal)
+            return torch.multinomial(scores.exp(), 1, generator=generator)[:, 0] if generator else scores.argmax(-1)
+        loc, scale = self.gaussian(observation, goal)
+        # Two independent Gaussians added are one.
+        scale = torch.hypot(scale, scale.new_tensor(spread))
+        return noisy(torch.tanh(loc), scale, generator) if generator else torch.tanh(loc)
 
-class DeterministicPolicy(nn.Module):
-    """pi(s, g) = tanh(u(s, g)); arguments as for `StochasticPolicy`."""
 
-    def __init__(self, spaces: Spaces, hidden: tuple[int, ...], generator: torch.Generator | None = None) -> None:
+class SituationMLP(nn.Module):
+    """E perceptrons over (s, g) with one encoder: V, or a deterministic policy before its tanh.
+
+    Args:
+        spaces: Shapes of observations, goals and actions.
+        hidden: Widths of the hidden layers.
+        outputs: O.
+        generator: Generator for the initial weights.
+        members: E.
+        actions: A, where it reads an action too, as Q does.
+    """
+
+    def __init__(
+        self,
+        spaces: Spaces,
+        hidden: tuple[int, ...],
+        outputs: int,
+        generator: torch.Generator | None = None,
+        *,
+        members: int = 1,
+        actions: int = 0,
+    ) -> None:
         super().__init__()
         self.encode = InputEncoder(spaces, generator=generator)
-        width = self.encode.observation_width + self.encode.goal_width
-        self.body = EnsembleMLP(1, [width, *hidden, spaces.action], generator=generator)
+        self.body = EnsembleMLP(members, [self.encode.width + actions, *hidden, outputs], generator=generator)
 
-    def forward(self, observation: Tensor, goal: Tensor) -> Float[Tensor, "B A"]:
-        """Return u, the action before its tanh, in float32."""
-        before: Tensor = self.body(flat(self.encode(observation), self.encode(goal)))[0]
-        return before.float()
+    def forward(
+        self, observation: Tensor, goal: Tensor, *action: Float[Tensor, "B A"], frozen: bool = False
+    ) -> Float[Tensor, "E B O"]:
+        """Return float32; `frozen` lets gradients flow to the action and not to the parameters."""
+        situation = self.encode.situation(observation, goal)
+        found: Tensor = self.body(flat(situation.detach() if frozen else situation, *action), frozen=frozen)
+        return found.float()
+
+
+def noisy(action: Tensor, scale: float | Tensor, generator: torch.Generator) -> Tensor:
+    """Add Gaussian noise of standard deviation `scale` to actions and clip them to [-1, 1]."""
+    noise = torch.randn(action.shape, generator=generator, device=action.device)
+    return (action + scale * noise).clamp(-1, 1)
 
 
 def flat(*parts: Float[Tensor, "B _"]) -> Float[Tensor, "B I"]:

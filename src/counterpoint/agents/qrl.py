@@ -36,8 +36,8 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from counterpoint.agents.base import Agent, AgentConfig, Metrics, noisy
-from counterpoint.agents.networks import EnsembleMLP, InputEncoder, StochasticPolicy
+from counterpoint.agents.base import Agent, AgentConfig, Metrics
+from counterpoint.agents.networks import EnsembleMLP, InputEncoder, StochasticPolicy, noisy
 from counterpoint.data.episode import Spaces
 
 

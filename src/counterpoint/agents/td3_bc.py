@@ -23,9 +23,8 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from counterpoint.agents.base import Agent, AgentConfig, Metrics, noisy
-from counterpoint.agents.critics import ActionValue
-from counterpoint.agents.networks import DeterministicPolicy
+from counterpoint.agents.base import AgentConfig, Metrics, RewardAgent
+from counterpoint.agents.networks import SituationMLP, noisy
 from counterpoint.objectives.td3_bc_pretraining import smoothed_action, td3_bc_actor_loss
 
 
@@ -58,24 +57,19 @@ def td_target(
     return (reward + discount * (~terminated).float() * next_value).detach()
 
 
-class TD3BC(Agent):
+class TD3BC(RewardAgent):
     """TD3 + BC, for continuous actions; arguments as for `Agent`."""
 
     name: ClassVar[str] = "td3_bc"
-    needs_reward: ClassVar[bool] = True
-    continuous_only: ClassVar[bool] = True
-    reads = frozenset({"observation", "action", "next_observation", "goal", "reward", "terminated"})
     config: TD3BCConfig
 
     def build(self, weights: torch.Generator) -> None:
         """Declare policy, twin Q and their targets."""
-        config = self.config
-        actor = DeterministicPolicy(self.spaces, config.hidden, weights)
-        critic = ActionValue(2, self.spaces, config.hidden, weights)
-        self.critic = self.network("critic", critic, config.lr)
-        self.actor = self.network("actor", actor, config.lr)
-        self.target_critic = self.target("critic", critic, config.tau)
-        self.target_actor = self.target("actor", actor, config.tau)
+        config, A = self.config, self.spaces.action
+        actor = SituationMLP(self.spaces, config.hidden, A, weights)
+        critic = SituationMLP(self.spaces, config.hidden, 1, weights, members=2, actions=A)
+        self.critic, self.target_critic = self.tracked("critic", critic, config.lr, config.tau)
+        self.actor, self.target_actor = self.tracked("actor", actor, config.lr, config.tau)
 
     def noise(self, rows: int, generator: torch.Generator) -> dict[str, Tensor]:
         """Sample the noise of target actions."""
@@ -90,16 +84,16 @@ class TD3BC(Agent):
         config, goal = self.config, batch["goal"]
         observation, following = batch["observation"], batch["next_observation"]
         with torch.no_grad():
-            mode = torch.tanh(self.target_actor(following, goal))
+            mode = torch.tanh(self.target_actor(following, goal)[0])
             next_action = smoothed_action(
                 mode, batch["noise"], scale=config.target_noise, limit=config.target_noise_clip
             )
-            next_value = self.target_critic(following, goal, next_action).amin(dim=0)
+            next_value = self.target_critic(following, goal, next_action)[..., 0].amin(dim=0)
         target = td_target(batch["reward"], batch["terminated"], next_value, config.discount)
-        values = self.critic(observation, goal, batch["action"])
+        values = self.critic(observation, goal, batch["action"])[..., 0]
         critic = (values - target).square().mean(dim=1).sum()
-        action = torch.tanh(self.actor(observation, goal))
-        reached = self.critic(observation, goal, action, frozen=True)[0]
+        action = torch.tanh(self.actor(observation, goal)[0])
+        reached = self.critic(observation, goal, action, frozen=True)[0, :, 0]
         return {
             "loss": critic,
             "actor/loss": td3_bc_actor_loss(reached, action, batch["action"], alpha=config.alpha),
@@ -111,5 +105,5 @@ class TD3BC(Agent):
 
     def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: torch.Generator | None) -> Tensor:
         """Return the policy's action, with noise when exploring."""
-        action = torch.tanh(self.actor(observation, goal))
+        action = torch.tanh(self.actor(observation, goal)[0])
         return noisy(action, self.config.exploration_noise, explore) if explore else action

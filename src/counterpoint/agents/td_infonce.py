@@ -24,8 +24,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from counterpoint.agents.contrastive import ContrastiveAgent, ContrastiveConfig, CriticLoss
-from counterpoint.agents.critics import pair_metrics
+from counterpoint.agents.contrastive import ContrastiveAgent, ContrastiveConfig, CriticLoss, pair_metrics
 from counterpoint.objectives.td_infonce import goal_reaching_rows, td_infonce_loss
 
 
@@ -42,9 +41,7 @@ class TDInfoNCE(ContrastiveAgent):
 
     def critic_loss(self, features: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> CriticLoss:
         """Return Eq. 10 over a batch, and psi of the random goals for the actor."""
-        phi = self.phi(features["observation"], features["action"], features["random_goal"])
-        both = self.critic.encode_futures(torch.cat([features["next_goal"], features["random_goal"]]))
-        psi_next, psi_random = both.chunk(2, dim=1)
+        phi, psi_next, psi_random = self.next_and_random(features)
         next_logits, future_logits = self.critic.pairs(phi, psi_next), self.critic.pairs(phi, psi_random)
         weight_logits = self.critic.pairs(*self.target_representations(features, batch))
         loss = td_infonce_loss(next_logits, future_logits, weight_logits, discount=self.config.discount)

@@ -23,8 +23,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from counterpoint.agents.contrastive import ContrastiveAgent
-from counterpoint.agents.critics import action_vectors
+from counterpoint.agents.contrastive import ContrastiveAgent, action_vectors
 from counterpoint.agents.networks import CategoricalActor, flat
 
 Reward = Callable[[Tensor, Tensor], Float[Tensor, " N"]]
