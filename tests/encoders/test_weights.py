@@ -9,10 +9,10 @@ from torch import nn
 
 from counterpoint.encoders.weights import (
     fit_weights,
-    is_local,
     read_torch_file,
     read_weights,
     start_from_file,
+    tag_or_file,
     write_weights,
 )
 from counterpoint.errors import BadInputError
@@ -20,12 +20,12 @@ from counterpoint.errors import BadInputError
 
 @pytest.mark.parametrize("name", ["openai", "laion2b_s34b_b79k", "r160_in1k"])
 def test_tags_are_no_paths(name: str) -> None:
-    assert not is_local(name)
+    assert tag_or_file(name) == (name, None)
 
 
 @pytest.mark.parametrize("name", ["./openai", "/data/x", "runs/x", "weights.pt", "w.safetensors", "~/w"])
 def test_paths_are(name: str) -> None:
-    assert is_local(name)
+    assert tag_or_file(name) == (None, Path(name).expanduser())
 
 
 @pytest.mark.parametrize("name", ["w.safetensors", "w.pt", "w.bin"])
@@ -40,11 +40,14 @@ def test_both_formats_come_back_bit_for_bit(tmp_path: Path, name: str) -> None:
     assert all(torch.equal(found[key], state[key]) for key in state)
 
 
-def test_writing_leaves_nothing_else_and_is_readable_like_its_folder(tmp_path: Path) -> None:
+def test_writing_leaves_nothing_else_and_is_readable_like_any_file(tmp_path: Path) -> None:
     shared = torch.arange(4.0)
+    (tmp_path / "plain").touch()
+    mode = (tmp_path / "plain").stat().st_mode
+    (tmp_path / "plain").unlink()
     write_weights({"a": shared, "b": shared}, tmp_path / "w.safetensors")
     assert [path.name for path in tmp_path.iterdir()] == ["w.safetensors"]
-    assert (tmp_path / "w.safetensors").stat().st_mode & 0o777 == tmp_path.stat().st_mode & 0o666
+    assert (tmp_path / "w.safetensors").stat().st_mode == mode
     assert torch.equal(read_weights(tmp_path / "w.safetensors")["b"], shared)
 
 

@@ -17,8 +17,8 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from counterpoint.encoders.dual import EncoderConfig, ImageTower
-from counterpoint.encoders.weights import check_file, is_local
-from counterpoint.errors import BadInputError, MissingExtraError, require
+from counterpoint.encoders.weights import check_file, tag_or_file
+from counterpoint.errors import BadInputError, import_extra, require
 
 
 class ClipText(nn.Module):
@@ -74,13 +74,10 @@ def _image_tower(model: Any, config: EncoderConfig) -> ImageTower:
 
 def _create(config: EncoderConfig) -> Any:
     """Return the open_clip model, with `visual` and `text` apart."""
-    try:
-        import open_clip
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("open_clip", "clip") from error
+    open_clip = import_extra("open_clip", "clip")
     name, start = config.image_model, config.pretrained
-    _check_names(name, start)
-    tag = start if start is not None and not is_local(start) else None
+    tag, path = tag_or_file(start)
+    _check_names(name, tag)
     try:
         with _quiet():
             model = open_clip.create_model(
@@ -94,12 +91,12 @@ def _create(config: EncoderConfig) -> Any:
     found, expected = f"{name}, a {type(model).__name__}", "an open_clip model of one image and one text tower"
     is_clip = isinstance(model, open_clip.CustomTextCLIP)
     require(is_clip, "image_model", found, expected, "choose a CLIP or SigLIP model")
-    if start is not None and tag is None:
-        _load_file(model, Path(start).expanduser())
+    if path:
+        _load_file(model, path)
     return model
 
 
-def _check_names(name: str, start: str | None) -> None:
+def _check_names(name: str, tag: str | None) -> None:
     """Refuse unknown names, and weights trained with another activation than the model's."""
     import open_clip
 
@@ -108,14 +105,14 @@ def _check_names(name: str, start: str | None) -> None:
         near = ", ".join(difflib.get_close_matches(name, open_clip.list_models(), n=3))
         expected = "the name of an open_clip model" + (f", such as {near}" if near else "")
         raise BadInputError("image_model", repr(name), expected, "open_clip.list_models() lists them")
-    if start is None or is_local(start):
+    if tag is None:
         return
     tags = open_clip.list_pretrained_tags_by_model(name)
     expected = f"a tag of {name}: {', '.join(tags) or 'it has none'}"
     hint = 'choose one of them, or give a local file: pretrained = "./weights.safetensors"'
-    require(start in tags, "pretrained", f"tag {start!r}", expected, hint)
-    quick = bool(open_clip.get_pretrained_cfg(name, start).get("quick_gelu"))
-    expected = f"a model {'with' if quick else 'without'} QuickGELU, with which {start!r} was trained"
+    require(tag in tags, "pretrained", f"tag {tag!r}", expected, hint)
+    quick = bool(open_clip.get_pretrained_cfg(name, tag).get("quick_gelu"))
+    expected = f"a model {'with' if quick else 'without'} QuickGELU, with which {tag!r} was trained"
     hint = f"use {name}-quickgelu" if quick else f"use {name.removesuffix('-quickgelu')}"
     require(quick == bool(config.get("quick_gelu")), "image_model", name, expected, hint)
 

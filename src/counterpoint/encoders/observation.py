@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from pathlib import Path
 from typing import Any, Literal, Self, cast
 
 import torch
@@ -16,8 +15,8 @@ from counterpoint.config import FrozenConfig
 from counterpoint.encoders.dual import MINILM, SentenceTower, check_frames
 from counterpoint.encoders.hub import HubEncoder
 from counterpoint.encoders.towers import ResNet18
-from counterpoint.encoders.weights import fit_weights, is_local, read_weights
-from counterpoint.errors import BadInputError, MissingExtraError, require
+from counterpoint.encoders.weights import fit_weights, read_weights, tag_or_file
+from counterpoint.errors import BadInputError, import_extra, require
 
 
 def stack_frames(
@@ -208,14 +207,9 @@ class ViT(nn.Module):
 
     def __init__(self, config: ViTConfig, *, size: int, stack: int = 1, start: str | None = None) -> None:
         super().__init__()
-        try:
-            import timm
-        except ModuleNotFoundError as error:
-            raise MissingExtraError("timm", "clip") from error
-        tag = start if start is not None and not is_local(start) else None
-        own: dict[str, Any] = {"patch_size": config.patch, "embed_dim": config.embed_dim}
-        own |= {"depth": config.depth, "num_heads": config.heads}
-        own = {key: value for key, value in own.items() if value is not None}
+        timm, (tag, path) = import_extra("timm", "clip"), tag_or_file(start)
+        own = {"patch_size": config.patch, "embed_dim": config.embed_dim, "depth": config.depth}
+        own = {key: value for key, value in (own | {"num_heads": config.heads}).items() if value is not None}
         name = f"{config.model}.{tag}" if tag else config.model
         try:
             model: Any = timm.create_model(
@@ -226,8 +220,8 @@ class ViT(nn.Module):
             expected = "a vision transformer of timm's, with patches that divide the image"
             raise BadInputError("vit", found, expected, "choose one of timm.list_models('vit_*')") from error
         self.vit: nn.Module = model
-        if start is not None and tag is None:
-            fit_weights(self.vit, read_weights(Path(start).expanduser()), Path(start))
+        if path:
+            fit_weights(self.vit, read_weights(path), path)
         self.embed_dim = int(model.num_features)
         for buffer, key in (("mean", "mean"), ("deviation", "std")):
             self.register_buffer(buffer, torch.tensor(model.pretrained_cfg.get(key) or (0.5, 0.5, 0.5)))

@@ -16,8 +16,8 @@ from torch.nn import functional
 
 from counterpoint.encoders import clip
 from counterpoint.encoders.dual import IMAGENET_MEAN, IMAGENET_STD, Colour, EncoderConfig
-from counterpoint.encoders.weights import fit_weights, is_local, read_torch_file, read_weights
-from counterpoint.errors import MissingExtraError, require
+from counterpoint.encoders.weights import fit_weights, read_torch_file, read_weights, tag_or_file
+from counterpoint.errors import import_extra, require
 
 _CLIP_MEAN: Colour = (0.48145466, 0.4578275, 0.40821073)
 _CLIP_STD: Colour = (0.26862954, 0.26130258, 0.27577711)
@@ -165,10 +165,7 @@ def build(model: PretrainedModel, *, tag: str | None = None) -> nn.Module:
 
 def _resnet(name: str, end: str = "") -> nn.Module:
     """Return torchvision's ResNet that ends in its pooled map, in a linear layer, or in a compressed map."""
-    try:
-        from torchvision.models import resnet
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("torchvision", "clip") from error
+    resnet = import_extra("torchvision.models.resnet", "clip")
     network: Any = getattr(resnet, name)(weights=None)
     network.fc = nn.Linear(network.fc.in_features, int(end[2:])) if end.startswith("fc") else nn.Identity()
     if end in _COMPRESSED:
@@ -187,11 +184,7 @@ def _resnet(name: str, end: str = "") -> nn.Module:
 
 def _vit(width: int, depth: int, heads: int, *, size: int) -> nn.Module:
     """Return timm's ViT of 16-pixel patches; its output is the class token after the last normalisation, as in MAE."""
-    try:
-        from timm.models.vision_transformer import VisionTransformer
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("timm", "clip") from error
-    module: nn.Module = VisionTransformer(
+    module: nn.Module = import_extra("timm.models.vision_transformer", "clip").VisionTransformer(
         img_size=size,
         patch_size=16,
         embed_dim=width,
@@ -270,14 +263,12 @@ class PretrainedEncoder(nn.Module):
         super().__init__()
         self.model: PretrainedModel = PRETRAINED[name]
         self.embed_dim = self.model.width * stack
-        tag = checkpoint if checkpoint is not None and not is_local(checkpoint) else None
-        expected = f"the path of the file released for {name}: {self.model.title}"
-        require(
-            tag is None or name.startswith("clip"), "checkpoint", repr(tag), expected, 'write a local file as "./name"'
-        )
+        tag, path = tag_or_file(checkpoint)
+        ok, expected = tag is None or name.startswith("clip"), f"the file released for {name}: {self.model.title}"
+        require(ok, "checkpoint", repr(tag), expected, 'write a local file as "./name"')
         self.backbone = build(self.model, tag=tag)
-        if checkpoint is not None and tag is None:
-            load_released(self.backbone, Path(checkpoint).expanduser(), self.model.layout)
+        if path:
+            load_released(self.backbone, path, self.model.layout)
         self.backbone.to(memory_format=torch.channels_last)
         self.register_buffer("mean", torch.tensor(self.model.mean), persistent=False)
         self.register_buffer("std", torch.tensor(self.model.std), persistent=False)

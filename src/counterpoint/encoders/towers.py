@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections import OrderedDict
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from counterpoint.encoders.dual import EncoderConfig, ImageTower, own_tower
-from counterpoint.encoders.weights import fit_weights, is_local, read_weights
+from counterpoint.encoders.weights import fit_weights, read_weights, tag_or_file
 from counterpoint.errors import BadInputError, import_extra, require
 
 _STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))
@@ -89,9 +88,8 @@ def build_timm_tower(config: EncoderConfig) -> ImageTower:
         MissingExtraError: When timm is not installed.
     """
     timm = import_extra("timm", "clip")
-    start = config.pretrained
-    tag = start if start is not None and not is_local(start) else None
-    name = _full_name(config.image_model, tag)
+    tag, path = tag_or_file(config.pretrained)
+    name = _full_name(timm, config.image_model, tag)
     try:
         model: Any = timm.create_model(name, pretrained=tag is not None, num_classes=0)
     except OSError as error:
@@ -99,8 +97,8 @@ def build_timm_tower(config: EncoderConfig) -> ImageTower:
         hint = 'fetch them once online, or give a local file: pretrained = "./weights.safetensors"'
         raise BadInputError("pretrained", found, "the weights in the local cache", hint) from error
     expects: dict[str, Any] = timm.data.resolve_model_data_config(model)
-    if start is not None and tag is None:
-        path, heads = Path(start).expanduser(), model.default_cfg.get("classifier") or ()
+    if path:
+        heads = model.default_cfg.get("classifier") or ()
         heads = (heads,) if isinstance(heads, str) else heads  # the file may hold a classifier, which is not used here
         unused = {f"{head}.{kind}" for head in heads for kind in ("weight", "bias")}
         fit_weights(model, {key: value for key, value in read_weights(path).items() if key not in unused}, path)
@@ -114,10 +112,8 @@ def build_timm_tower(config: EncoderConfig) -> ImageTower:
     return ImageTower(module, embed_dim, size, tuple(expects["mean"]), tuple(expects["std"]))
 
 
-def _full_name(image_model: str, tag: str | None) -> str:
+def _full_name(timm: Any, image_model: str, tag: str | None) -> str:
     """Return `architecture.tag`, both known to timm; the tag may be in the name, in `pretrained`, or in both."""
-    import timm
-
     architecture, _, named = image_model.partition(".")
     if not timm.is_model(architecture):
         near = ", ".join(difflib.get_close_matches(architecture, timm.list_models(), n=3))

@@ -9,17 +9,21 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from counterpoint.errors import BadInputError, require
+from counterpoint.files import write_atomically
 
 _SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 
 
-def is_local(pretrained: str) -> bool:
-    """Return true when `pretrained` is written as a path rather than as the name of a tag."""
-    return any(sign in pretrained for sign in ("/", os.sep)) or pretrained.endswith(_SUFFIXES)
+def tag_or_file(start: str | None) -> tuple[str | None, Path | None]:
+    """Return a starting point as the name of a tag or, where it is written as a path, as a file; `None` is neither."""
+    if start is None:
+        return None, None
+    local = "/" in start or os.sep in start or start.endswith(_SUFFIXES)
+    return (None, Path(start).expanduser()) if local else (start, None)
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -60,11 +64,7 @@ def write_weights(weights: Mapping[str, Tensor], path: Path) -> None:
     """Write a safetensors file; a reader sees the old one or the new one, never half of one."""
     # Cloned, because the format refuses tensors that share memory (tied weights).
     whole = {name: value.detach().cpu().contiguous().clone() for name, value in weights.items()}
-    draft = path.with_name(path.name + ".tmp")
-    save_file(whole, draft, metadata={"format": "pt"})
-    # safetensors makes the file private; everyone who can read the folder may read it.
-    draft.chmod(path.parent.stat().st_mode & 0o666)
-    draft.replace(path)
+    write_atomically(path, save(whole, metadata={"format": "pt"}))
 
 
 def fit_weights(module: nn.Module, weights: Mapping[str, Tensor], where: Path) -> None:
@@ -84,10 +84,8 @@ def fit_weights(module: nn.Module, weights: Mapping[str, Tensor], where: Path) -
         ],
     }
     found = "; ".join(f"{how} {_some(names)}" for how, names in troubles.items() if names)
-    expected = f"the {len(own)} tensors of {type(module).__name__}"
-    require(
-        not found, where, found, expected, "check that the whole file was copied and belongs to the configured model"
-    )
+    hint = "check that the whole file was copied and belongs to the configured model"
+    require(not found, where, found, f"the {len(own)} tensors of {type(module).__name__}", hint)
     module.load_state_dict(weights)
 
 
@@ -97,12 +95,11 @@ def start_from_file(module: nn.Module, pretrained: str | None) -> None:
     Raises:
         BadInputError: When `pretrained` is no path, or no file that fits.
     """
-    if pretrained is None:
-        return
+    tag, path = tag_or_file(pretrained)
     expected = f"nothing or a local path: {type(module).__name__} has no pretrained tags"
-    require(is_local(pretrained), "pretrained", repr(pretrained), expected, 'write a local file as "./name"')
-    path = Path(pretrained).expanduser()
-    fit_weights(module, read_weights(path), path)
+    require(tag is None, "pretrained", repr(pretrained), expected, 'write a local file as "./name"')
+    if path:
+        fit_weights(module, read_weights(path), path)
 
 
 def check_file(path: Path) -> None:
