@@ -146,7 +146,7 @@ def test_images_of_another_size_cannot_centre(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(
     ("observations", "message"),
     [
-        (torch.zeros(2, 3, 24, 24, 3, dtype=torch.uint8), r"stacks of 3 frames of 24 x 24.*stacks of 2 frames"),
+        (torch.zeros(2, 3, 24, 24, 3, dtype=torch.uint8), r"shape \[2, 3, 24, 24, 3\].*stacks of 2 frames"),
         (torch.zeros(2, 2, 32, 32, 3, dtype=torch.uint8), r"of 32 x 32 pixels.*of 24 x 24 pixels"),
         (torch.zeros(2, 24, 24, 3, dtype=torch.uint8), r"shape \[2, 24, 24, 3\]; expected \[N, 2, 24, 24, 3\]"),
         (torch.zeros(2, 2, 3, 24, 24, dtype=torch.uint8), "channels last"),

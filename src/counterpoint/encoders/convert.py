@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -26,7 +27,7 @@ METHODS: dict[Method, str] = {
 AUTHORS_CLIP = EncoderConfig(image="open_clip", image_model="RN50-quickgelu", text="open_clip")
 """OpenAI's RN50, which both papers start from: 1024 dimensions, 224 px, QuickGELU in the text tower."""
 
-_SETTINGS = ("input_resolution", "context_length", "vocab_size")
+_LEFT_OUT = ("input_resolution", "context_length", "vocab_size", "logit_scale")
 _TEXT = ("positional_embedding", "text_projection", "token_embedding.", "transformer.", "ln_final.")
 
 
@@ -52,7 +53,7 @@ def convert_checkpoint(method: Method, path: str | Path, out: str | Path) -> Pat
         MissingExtraError: When open_clip is not installed.
     """
     path, out = Path(path), Path(out)
-    weights = _renamed(_state_dict(path))
+    weights = _authors_weights(path)
     encoder = DualEncoder(AUTHORS_CLIP)
     fit_weights(encoder, weights, path)
     encoder.eval().save_pretrained(
@@ -67,29 +68,19 @@ def convert_checkpoint(method: Method, path: str | Path, out: str | Path) -> Pat
     return out
 
 
-def _state_dict(path: Path) -> dict[str, Tensor]:
-    """Return the tensors in the authors' file, without the outer key and the `model.` in front."""
+def _authors_weights(path: Path) -> dict[str, Tensor]:
+    """Return the tensors in the authors' file under our names; settings and temperature are left out."""
     found: Mapping[str, object] = read_torch_file(path)
     inner = found.get("model")
-    if isinstance(inner, Mapping):
-        found = inner
-    tensors = {name: value for name, value in found.items() if isinstance(value, Tensor)}
+    tensors = {k: v for k, v in (inner if isinstance(inner, Mapping) else found).items() if isinstance(v, Tensor)}
     found_names = f"{len(tensors)} tensors ({', '.join(sorted(tensors)[:3]) or 'none'}, ...)"
     expected = "OpenAI CLIP tensors such as model.visual.conv1.weight, alone or under the key model"
     ok = any(name.startswith("model.visual.") for name in tensors)
     require(ok, path, found_names, expected, "give the checkpoint file the authors released")
-    return {name.removeprefix("model."): value for name, value in tensors.items()}
-
-
-def _renamed(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return weights under our names; settings and temperature are left out."""
     renamed: dict[str, Tensor] = {}
-    for name, value in weights.items():
-        if name in _SETTINGS or name == "logit_scale":
-            continue
-        single = value.to(torch.float32) if value.is_floating_point() else value
-        if name.startswith(_TEXT):
-            renamed[f"text.tower.{name}"] = single
-        else:
-            renamed[f"image.{name.removeprefix('visual.')}" if name.startswith("visual.") else name] = single
+    for name, value in tensors.items():
+        name = name.removeprefix("model.")
+        name = f"text.tower.{name}" if name.startswith(_TEXT) else re.sub(r"^visual\.", "image.", name)
+        if name not in _LEFT_OUT:
+            renamed[name] = value.to(torch.float32) if value.is_floating_point() else value
     return renamed

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from operator import attrgetter
@@ -36,6 +36,7 @@ KINDS = {
 
 Config = TypeVar("Config", bound=FrozenConfig)
 Module = TypeVar("Module", bound=nn.Module)
+Value = TypeVar("Value")
 
 
 def load(path_or_hub_id: str | Path, *, map_location: str = "cpu", **hub: Any) -> Any:
@@ -141,10 +142,9 @@ def _files(
     folder = Path(source).expanduser()
     if folder.exists() or not _HUB_ID.fullmatch(str(source)):
         folder = folder / "model" if (folder / "model").is_dir() else folder
-        for name in names:
-            there = (folder / name).is_file()
-            hint = "check the path; a run writes model/ when it ends"
-            require(there, folder / name, "no such file", "a saved model, or a run that holds one", hint)
+        hint = "check the path; a run writes model/ when it ends"
+        for file in (folder / name for name in names):
+            require(file.is_file(), file, "no such file", "a saved model, or a run that holds one", hint)
         return {name: folder / name for name in names}
     options: dict[str, Any] = {"revision": revision, "token": token, "cache_dir": cache_dir}
     options |= {"force_download": force_download, "local_files_only": local_files_only}
@@ -158,25 +158,24 @@ def _files(
 
 def _read_config(files: Mapping[str, Path]) -> tuple[str, dict[str, Any]]:
     _check_digest(files, CONFIG)
-    try:
-        tree = json.loads(files[CONFIG].read_text(encoding="utf-8"))
-        kind, config = tree["kind"], dict(tree["config"])
-    except (ValueError, KeyError, TypeError) as error:
-        found = f"no model's configuration ({type(error).__name__}: {error})"
-        raise BadInputError(files[CONFIG], found, '{"kind": ..., "config": ...}', "save the model again") from None
+    kind, config = _json(files[CONFIG], lambda tree: (tree["kind"], dict(tree["config"])), "kind and config of a model")
     require(kind in KINDS, files[CONFIG], f"kind {kind!r}", f"one of {', '.join(KINDS)}", "save the model again")
     return kind, config
 
 
 def _check_digest(files: Mapping[str, Path], name: str) -> None:
-    try:
-        expected = str(json.loads(files[DIGESTS].read_text())[name])
-    except (ValueError, KeyError, TypeError) as error:
-        found = f"no digest ({type(error).__name__}: {error})"
-        raise BadInputError(files[DIGESTS], found, f"the sha256 of {name}", "copy the folder again") from None
+    expected = _json(files[DIGESTS], lambda tree: str(tree[name]), f"the sha256 of {name}")
     found = sha256_of(files[name])
     hint = "copy or download the folder again; the file was changed or cut short"
     require(found == expected, files[name], f"sha256 {found[:12]}", f"{expected[:12]}, as in {DIGESTS}", hint)
+
+
+def _json(file: Path, pick: Callable[[Any], Value], expected: str) -> Value:
+    try:
+        return pick(json.loads(file.read_text(encoding="utf-8")))
+    except (ValueError, KeyError, TypeError) as error:
+        hint = "copy the folder again, or save the model again"
+        raise BadInputError(file, f"{type(error).__name__}: {error}", expected, hint) from None
 
 
 def model_card(
@@ -230,7 +229,6 @@ class HubEncoder(nn.Module, PyTorchModelHubMixin):
 
     def generate_model_card(
         self,
-        *args: Any,
         title: str | None = None,
         start: str | None = None,
         repo_id: str = "path/or/hub-id",
@@ -238,12 +236,11 @@ class HubEncoder(nn.Module, PyTorchModelHubMixin):
         data: str = "Not stated.",
         results: str = "None stated.",
         license: str | None = None,
-        **more: Any,
+        **_: Any,
     ) -> ModelCard:
         """Return the model card that `save_pretrained` writes, with what `model_card_kwargs` gives.
 
         Args:
-            args: Unused.
             title: First heading.
             start: The weights that training started from; by default the configuration's.
             repo_id: The id that the usage example loads.
@@ -251,7 +248,6 @@ class HubEncoder(nn.Module, PyTorchModelHubMixin):
             data: Markdown about the training data.
             results: Markdown about measurements, with the command.
             license: Identifier of the weights' licence.
-            more: Unused.
         """
         usage, facts, preprocessing = self.describe()
         name = type(self).__name__
@@ -262,13 +258,8 @@ class HubEncoder(nn.Module, PyTorchModelHubMixin):
         facts["Started from"] = start or getattr(self.config, self.start_field) or "random weights"
         sections = {"Preprocessing": f"Done by the encoder: {preprocessing} Do not normalise before."}
         sections |= {"Method": method, "Training data": data, "Results": results}
-        return model_card(
-            title or f"Counterpoint {self.kind.replace('_', ' ')}",
-            load,
-            facts=facts,
-            sections=sections,
-            license=license,
-        )
+        title = title or f"Counterpoint {self.kind.replace('_', ' ')}"
+        return model_card(title, load, facts=facts, sections=sections, license=license)
 
     @classmethod
     def rebuilt(cls, config: FrozenConfig) -> Self:

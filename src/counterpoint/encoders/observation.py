@@ -156,10 +156,8 @@ class FilmResNet18(nn.Module):
         expected = f"texts or embeddings [B, {projection.in_features}], one for each observation or equal run of them"
         hint = "pass the instruction of every observation"
         require(fits, "instruction", f"{found} for {count} observations", expected, hint)
-        if isinstance(instruction, Tensor):
-            rows: Tensor = projection(instruction.to(projection.weight))
-        else:
-            rows = self.language(list(instruction))
+        given = isinstance(instruction, Tensor)
+        rows = projection(instruction.to(projection.weight)) if given else self.language(list(instruction))
         ends = list(accumulate(2 * width for width in self.widths))[:-1]
         return torch.tensor_split(rows.repeat_interleave(count // len(instruction), 0), ends, 1)
 
@@ -237,6 +235,15 @@ ObservationKind = Literal["drq", "resnet18", "resnet18_film", "libero", "pretrai
 _EMBED_DIM = {"drq": 100, "resnet18": 512, "resnet18_film": 512, "libero": 64}
 _FILM = ("resnet18_film", "libero")
 _OWN_NORMALISATION = ("pretrained", "vit")
+_FOR = {
+    "centre": ("drq", "resnet18", *_FILM, "none"),
+    "model": ("pretrained",),
+    "checkpoint": _OWN_NORMALISATION,
+    "vit": ("vit",),
+    "width": ("drq",),
+    "text_model": _FILM,
+}
+"""Field of `ObservationConfig` -> the kinds that read it."""
 _SMALLEST_DRQ = 15
 """Pixels below which nothing is left after `drq`'s four convolutions."""
 
@@ -284,24 +291,13 @@ class ObservationConfig(FrozenConfig):
 
             if self.model not in PRETRAINED:
                 raise ValueError(f"model {self.model!r} is not one of {', '.join(PRETRAINED)}")
-        refused = {
-            "kind 'none' goes with cameras = 0, every other kind with 1 or more": (kind == "none")
-            != (self.cameras == 0),
-            f"centre has no meaning for kind {kind!r}, which has its own normalisation": self.centre
-            and kind in _OWN_NORMALISATION,
-            f"model has no meaning for kind {kind!r}: leave it out": self.model and kind != "pretrained",
-            f"checkpoint has no meaning for kind {kind!r}: leave it out": self.checkpoint
-            and kind not in _OWN_NORMALISATION,
-            f"vit is for kind 'vit', not {kind!r}: leave it out": kind != "vit" and self.vit != ViTConfig(),
-            f"width is for kind 'drq', not {kind!r}: leave it out": kind != "drq" and self.width != 32,
-            f"text_model has no meaning for kind {kind!r}: leave it out": kind not in _FILM
-            and self.text_model != MINILM,
-            f"kind 'drq' needs frames of {_SMALLEST_DRQ} pixels or more, not {self.size}": kind == "drq"
-            and self.size < _SMALLEST_DRQ,
-        }
-        for reason, wrong in refused.items():
-            if wrong:
-                raise ValueError(reason)
+        for field, kinds in _FOR.items():
+            if kind not in kinds and getattr(self, field) != type(self).model_fields[field].default:
+                raise ValueError(f"{field} is for kind {' or '.join(map(repr, kinds))}, not {kind!r}: leave it out")
+        if (kind == "none") != (self.cameras == 0):
+            raise ValueError("kind 'none' goes with cameras = 0, every other kind with 1 or more")
+        if kind == "drq" and self.size < _SMALLEST_DRQ:
+            raise ValueError(f"kind 'drq' needs frames of {_SMALLEST_DRQ} pixels or more, not {self.size}")
         return self
 
 
@@ -436,15 +432,13 @@ class ObservationEncoder(HubEncoder):
 
     def _check(self, frames: Tensor, instruction: Instruction | None) -> None:
         check_frames(frames)
-        F, size = self.config.cameras * self.config.stack, self.config.size
-        if frames.ndim != 5 or frames.shape[1:] != (F, size, size, 3):
-            found = f"shape {list(frames.shape)}"
-            if frames.ndim == 5:
-                found += f", stacks of {frames.shape[1]} frames of {frames.shape[2]} x {frames.shape[3]} pixels"
-            cameras = f" from each of {self.config.cameras} cameras" if self.config.cameras > 1 else ""
-            stacks = f"stacks of {self.config.stack} frames{cameras} of {size} x {size} pixels"
-            hint = "use the encoder's stack and size, or build the encoder for the frames' (stack, size)"
-            require(False, "frames", found, f"[N, {F}, {size}, {size}, 3]: {stacks}", hint)
+        config, size = self.config, self.config.size
+        wanted = (config.cameras * config.stack, size, size, 3)
+        expected = f"[N, {', '.join(map(str, wanted))}]: stacks of {config.stack} frames"
+        expected += f" from each of {config.cameras} cameras" * (config.cameras > 1) + f" of {size} x {size} pixels"
+        hint = "use the encoder's stack and size, or build the encoder for the frames' (stack, size)"
+        ok = frames.ndim == 5 and frames.shape[1:] == wanted
+        require(ok, "frames", f"shape {list(frames.shape)}", expected, hint)
         given = instruction is not None
         expected = ("a text or an embedding" if self.takes_instruction else "none") + f" for kind {self.config.kind!r}"
         hint = "leave it out" if given else "pass the task's instruction"
