@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,18 +8,7 @@ import torch
 
 from counterpoint.agents.gcbc import GCBC, GCBCConfig, gaussian_cloning_loss, gaussian_log_likelihood
 from counterpoint.data.episode import Spaces
-from tests.agents.baseline_batches import (
-    CHOICE,
-    IMAGE,
-    SMALL,
-    STATE,
-    acted,
-    assert_acts,
-    assert_learns,
-    assert_refuses,
-    assert_resumes,
-    batch_of,
-)
+from tests.agents.baseline_batches import CHOICE, IMAGE, SMALL, STATE, acted, assert_learns, batch_of
 
 
 def make(seed: int = 0, spaces: Spaces = STATE, lr: float = 3e-3) -> GCBC:
@@ -81,18 +69,3 @@ def test_it_clones_a_goal_seeking_rule() -> None:
     actions = acted(agent, batch["observation"].numpy(), batch["future_goal"].numpy(), explore=False)
     wanted = torch.tanh(batch["future_goal"] - batch["observation"][:, :2]).numpy()
     assert np.abs(actions - wanted).mean() < 0.1
-
-
-@pytest.mark.parametrize("spaces", [STATE, CHOICE, IMAGE], ids=["state", "discrete", "image"])
-def test_it_acts(spaces: Spaces) -> None:
-    assert_acts(make(spaces=spaces))
-
-
-@pytest.mark.parametrize("spaces", [STATE, CHOICE], ids=["state", "discrete"])
-def test_it_resumes(spaces: Spaces, tmp_path: Path) -> None:
-    assert_resumes(lambda seed: make(seed, spaces), tmp_path)
-
-
-@pytest.mark.parametrize("spaces", [STATE, CHOICE], ids=["state", "discrete"])
-def test_it_refuses(spaces: Spaces) -> None:
-    assert_refuses(make(spaces=spaces))

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,21 +20,7 @@ from counterpoint.agents.qrl import (
     tanh_entropy,
 )
 from counterpoint.data.episode import Spaces
-from counterpoint.errors import BadInputError
-from tests.agents.baseline_batches import (
-    CHOICE,
-    IMAGE,
-    SMALL,
-    STATE,
-    WHOLE,
-    acted,
-    assert_acts,
-    assert_learns,
-    assert_losses_are_apart,
-    assert_refuses,
-    assert_resumes,
-    batch_of,
-)
+from tests.agents.baseline_batches import IMAGE, SMALL, STATE, WHOLE, acted, assert_learns, batch_of
 from tests.reference import goal_baselines as reference
 
 
@@ -224,30 +209,6 @@ def test_cloning_pulls_the_policy_to_the_data() -> None:
     assert_learns(agent, "actor/cloning", steps=60)
 
 
-@pytest.mark.parametrize("spaces", [STATE, IMAGE], ids=["state", "image"])
-def test_it_acts(spaces: Spaces) -> None:
-    assert_acts(make(spaces=spaces))
-
-
-@pytest.mark.parametrize("spaces", [STATE, WHOLE], ids=["coordinates", "whole state"])
-def test_it_resumes(spaces: Spaces, tmp_path: Path) -> None:
-    assert_resumes(lambda seed: make(seed, spaces), tmp_path)
-
-
-def test_it_refuses() -> None:
-    assert_refuses(make())
-    with pytest.raises(BadInputError, match="discrete"):
-        make(spaces=CHOICE)
-
-
 def test_the_multiplier_starts_where_the_configuration_says() -> None:
     assert torch.nn.functional.softplus(make().dual["rho"]).flatten().tolist() == pytest.approx([0.01] * 4)
     assert math.isclose(config().initial_multiplier, 0.01)
-
-
-def test_each_network_descends_its_own_loss_alone() -> None:
-    agent = make()
-    keys = {"critic": "loss", "actor": "actor/loss", "dual": "dual/loss"}
-    assert_losses_are_apart(agent, agent.losses(batch_of(STATE) | {"noise": torch.zeros(64, 2)}), keys)
-    images = make(spaces=IMAGE)
-    assert_losses_are_apart(images, images.losses(batch_of(IMAGE, 4) | {"noise": torch.zeros(8, 2)}), keys)

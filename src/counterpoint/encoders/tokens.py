@@ -42,7 +42,10 @@ def vit_parts(vit: nn.Module) -> ViTParts:
         BadInputError: For any other model, such as a ResNet or a Swin Transformer, which has no patch tokens.
     """
     model: Any = vit
-    patches, blocks, prefix = (getattr(model, name, None) for name in ("patch_embed", "blocks", "num_prefix_tokens"))
+    parts: tuple[Any, ...] = tuple(
+        getattr(model, name, None) for name in ("patch_embed", "blocks", "num_prefix_tokens")
+    )
+    patches, blocks, prefix = parts
     cuts = all(hasattr(patches, name) for name in ("patch_size", "grid_size"))
     if cuts and isinstance(blocks, nn.Sequential | nn.ModuleList) and isinstance(prefix, int):
         return ViTParts(
