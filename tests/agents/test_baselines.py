@@ -1,4 +1,4 @@
-"""What every baseline agent does: it acts, resumes, refuses bad input and keeps its losses apart."""
+"""Tests of all baseline agents: acting, resuming, refusing bad input and keeping losses apart."""
 
 from __future__ import annotations
 

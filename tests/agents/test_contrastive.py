@@ -1,4 +1,4 @@
-"""What every contrastive agent does: learn, resume, refuse, see images, choose among discrete actions."""
+"""Tests of all contrastive agents: learning, resuming, refusing, images and discrete actions."""
 
 from __future__ import annotations
 

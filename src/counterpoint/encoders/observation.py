@@ -28,7 +28,7 @@ def stack_frames(
 
     Args:
         frames: uint8 in [0, 255] or float in [0, 1].
-        mean: Of pixels in [0, 1]: an image [H, W, 3], or channel means [3].
+        mean: Mean of pixels in [0, 1]: an image [H, W, 3], or one number for each channel [3].
         deviation: One number, or one for each channel.
 
     Returns:

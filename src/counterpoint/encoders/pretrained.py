@@ -135,8 +135,11 @@ PRETRAINED: dict[str, PretrainedModel] = {
     "clip-vitb16": _clip("ViT-B-16-quickgelu", 512),
     "clip-rn50": _clip("RN50-quickgelu", 1024),
 }
-"""By the name an `ObservationConfig` gives. Files: PVR `moco_*.pth`, R3M and VIP `model.pt`, VC-1 `vc1_vitb.pth` and
-`vc1_vitl.pth`, MVP `*-mae-*.pth`, CLIP the state dict of the whole model or the tag "openai"."""
+"""Models by the name that an `ObservationConfig` gives.
+
+Files: PVR `moco_*.pth`, R3M and VIP `model.pt`, VC-1 `vc1_vitb.pth` and `vc1_vitl.pth`, MVP `*-mae-*.pth`, CLIP the
+state dict of the whole model or the tag "openai".
+"""
 
 
 _VITS = {"vit_s_12heads": (384, 12, 12), "vit_b": (768, 12, 12), "vit_l": (1024, 24, 16)}
