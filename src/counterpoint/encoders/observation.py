@@ -156,8 +156,10 @@ class FilmResNet18(nn.Module):
         expected = f"texts or embeddings [B, {projection.in_features}], one for each observation or equal run of them"
         hint = "pass the instruction of every observation"
         require(fits, "instruction", f"{found} for {count} observations", expected, hint)
-        given = isinstance(instruction, Tensor)
-        rows = projection(instruction.to(projection.weight)) if given else self.language(list(instruction))
+        if isinstance(instruction, Tensor):
+            rows: Tensor = projection(instruction.to(projection.weight))
+        else:
+            rows = self.language(list(instruction))
         ends = list(accumulate(2 * width for width in self.widths))[:-1]
         return torch.tensor_split(rows.repeat_interleave(count // len(instruction), 0), ends, 1)
 

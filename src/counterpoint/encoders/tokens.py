@@ -42,17 +42,15 @@ def vit_parts(vit: nn.Module) -> ViTParts:
         BadInputError: For any other model, such as a ResNet or a Swin Transformer, which has no patch tokens.
     """
     model: Any = vit
-    parts: tuple[Any, ...] = tuple(
-        getattr(model, name, None) for name in ("patch_embed", "blocks", "num_prefix_tokens")
-    )
-    patches, blocks, prefix = parts
+    patches, blocks = getattr(model, "patch_embed", None), getattr(model, "blocks", None)
+    prefix = getattr(model, "num_prefix_tokens", None)
     cuts = all(hasattr(patches, name) for name in ("patch_size", "grid_size"))
     if cuts and isinstance(blocks, nn.Sequential | nn.ModuleList) and isinstance(prefix, int):
         return ViTParts(
             tuple(blocks),
             model.patch_embed,
-            _pair(patches.patch_size),
-            _pair(patches.grid_size),
+            _pair(model.patch_embed.patch_size),
+            _pair(model.patch_embed.grid_size),
             prefix,
             batch_first=True,
             class_token=getattr(model, "cls_token", None) is not None,
