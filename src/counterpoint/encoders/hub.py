@@ -158,24 +158,24 @@ def _files(
 
 def _read_config(files: Mapping[str, Path]) -> tuple[str, dict[str, Any]]:
     _check_digest(files, CONFIG)
-    kind, config = _json(files[CONFIG], lambda tree: (tree["kind"], dict(tree["config"])), "kind and config of a model")
+    kind, config = _json(files[CONFIG], lambda tree: (tree["kind"], dict(tree["config"])), "model's configuration")
     require(kind in KINDS, files[CONFIG], f"kind {kind!r}", f"one of {', '.join(KINDS)}", "save the model again")
     return kind, config
 
 
 def _check_digest(files: Mapping[str, Path], name: str) -> None:
-    expected = _json(files[DIGESTS], lambda tree: str(tree[name]), f"the sha256 of {name}")
+    expected = _json(files[DIGESTS], lambda tree: str(tree[name]), f"sha256 of {name}")
     found = sha256_of(files[name])
     hint = "copy or download the folder again; the file was changed or cut short"
     require(found == expected, files[name], f"sha256 {found[:12]}", f"{expected[:12]}, as in {DIGESTS}", hint)
 
 
-def _json(file: Path, pick: Callable[[Any], Value], expected: str) -> Value:
+def _json(file: Path, pick: Callable[[Any], Value], what: str) -> Value:
     try:
         return pick(json.loads(file.read_text(encoding="utf-8")))
     except (ValueError, KeyError, TypeError) as error:
         hint = "copy the folder again, or save the model again"
-        raise BadInputError(file, f"{type(error).__name__}: {error}", expected, hint) from None
+        raise BadInputError(file, f"no {what} ({type(error).__name__}: {error})", f"a {what}", hint) from None
 
 
 def model_card(
