@@ -147,7 +147,7 @@ def test_images_of_another_size_cannot_centre(shape: tuple[int, ...]) -> None:
     ("observations", "message"),
     [
         (torch.zeros(2, 3, 24, 24, 3, dtype=torch.uint8), r"shape \[2, 3, 24, 24, 3\].*stacks of 2 frames"),
-        (torch.zeros(2, 2, 32, 32, 3, dtype=torch.uint8), r"of 32 x 32 pixels.*of 24 x 24 pixels"),
+        (torch.zeros(2, 2, 32, 32, 3, dtype=torch.uint8), r"shape \[2, 2, 32, 32, 3\].*of 24 x 24 pixels"),
         (torch.zeros(2, 24, 24, 3, dtype=torch.uint8), r"shape \[2, 24, 24, 3\]; expected \[N, 2, 24, 24, 3\]"),
         (torch.zeros(2, 2, 3, 24, 24, dtype=torch.uint8), "channels last"),
         (torch.zeros(2, 2, 24, 24, 3, dtype=torch.int64), "torch.int64"),
@@ -173,7 +173,7 @@ def test_an_instruction_missing_or_not_asked_for_is_told() -> None:
         ({"kind": "pretrained"}, "model '' is not one of pvr"),
         ({"kind": "pretrained", "model": "r4m"}, "r3m"),
         ({"kind": "pretrained", "model": "r3m", "centre": True}, "centre"),
-        ({"model": "r3m"}, "no meaning for kind 'drq'"),
+        ({"model": "r3m"}, "model is for kind 'pretrained', not 'drq'"),
         ({"kind": "resnet18", "width": 16}, "width"),
         ({"text_model": "bert-base-cased"}, "text_model"),
         ({"size": 14}, "15 pixels"),
