@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,10 @@ from tests.agents.baseline_batches import (
     batch_of,
 )
 
-SETTINGS = {"gcbc": {"lr": 3e-3}, "qrl": {"latent": 16, "projector": 32, "components": 8, "component_width": 4}}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "gcbc": {"lr": 3e-3},
+    "qrl": {"latent": 16, "projector": 32, "components": 8, "component_width": 4},
+}
 NAMES = ["gcbc", "ddpg_her", "qrl", "td3_bc", "iql"]
 LOSSES = {
     "ddpg_her": {"critic": "loss", "actor": "actor/loss"},

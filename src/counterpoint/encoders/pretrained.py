@@ -168,7 +168,7 @@ def build(model: PretrainedModel, *, tag: str | None = None) -> nn.Module:
 
 def _resnet(name: str, end: str = "") -> nn.Module:
     """Return torchvision's ResNet that ends in its pooled map, in a linear layer, or in a compressed map."""
-    resnet = import_extra("torchvision.models.resnet", "clip")
+    resnet = import_extra("torchvision.models", "clip").resnet
     network: Any = getattr(resnet, name)(weights=None)
     network.fc = nn.Linear(network.fc.in_features, int(end[2:])) if end.startswith("fc") else nn.Identity()
     if end in _COMPRESSED:
