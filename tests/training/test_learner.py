@@ -146,7 +146,7 @@ def test_a_batch_that_does_not_split_into_equal_parts_is_an_error(store: MemoryS
 def test_a_gradient_that_is_not_finite_stops_and_leaves_parameters_alone(store: MemoryStore) -> None:
     trained = learner()
     batch = sampler(store, trained.objective.sampling(), batch_size=6, seed=0)[0]
-    toy(trained).last.weight.register_hook(lambda grad: grad / 0)
+    toy(trained).last.weight.register_hook(lambda grad: grad / 0)  # type: ignore[no-untyped-call]
     before = [p.detach().clone() for p in trained.objective.parameters()]
     with pytest.raises(NonFiniteError, match="gradient norm of model"):
         trained.update(batch, 0)
