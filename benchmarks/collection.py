@@ -5,9 +5,9 @@
 Every round measures, one after the other and each in fresh processes:
 
 - default: Meta-World as its manual makes it, `step` and `render()` at 112 x 112 from corner2; nothing is written.
-- render: drawing alone, with the fast renderer.
+- render: rendering alone, with the fast renderer.
 - one worker, two workers: the whole of `collect_metaworld`, from the call to the finished data set: start of the
-  processes, making of the simulation, simulating, drawing, encoding, writing.
+  processes, making of the simulation, simulating, rendering, encoding, writing.
 
 Frames are counted against the wall clock and against processor seconds of all processes and threads; the second holds
 on a busy machine too. Ratios are taken within a round.

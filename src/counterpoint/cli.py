@@ -292,9 +292,9 @@ def reward(
 
     Args:
         videos: Video files.
-        instruction: What the videos should show being done; this or --goal.
+        instruction: The task that the videos should show; this or --goal.
         model: A run's folder, a folder of saved weights or a Hub id.
-        out: Where the files go.
+        out: The folder to write.
         against: Other instructions, plotted beside it.
         goal: Image of the goal, for a reward without words.
         form: The reward, where it is not the one that the encoder was trained for.
@@ -323,7 +323,7 @@ def report(
     Args:
         run: The run's folder.
         data: Episodes to report on; by default the run's own data.
-        split: Which split of the data; by default `test`, or `val` where there is no `test`.
+        split: Split of the data; by default `test`, or `val` where there is no `test`.
         device: The device that computes, such as cuda.
     """
     from counterpoint.evaluation.report import write_report
@@ -383,7 +383,7 @@ def data_convert(
     """Write any data set that can be read as LeRobot v3.
 
     Args:
-        path: What to read.
+        path: The data set to read.
         out: The folder to write; must not exist.
         size: Height and width to resize frames to, in pixels; by default they stay as they are.
         fps: Frames a second to write, where the episodes differ; by default their own, rounded.
@@ -421,7 +421,7 @@ def data_masks(
         point: A pixel on the robot, for the model; may be given several times. It holds for all frames.
         box: A box about the robot, for the model.
         batch_size: Frames in one batch of the model.
-        device: Where the model runs; a GPU by default where there is one.
+        device: The device of the model; a GPU by default where there is one.
     """
     from counterpoint.data.masks.command import write_masks
 

@@ -14,10 +14,10 @@ class ProgressBar:
     """Counts `unit`s from `done` to `total`; a context manager.
 
     Args:
-        title: What is being done.
-        total: How many units there are.
-        unit: What is counted, in the plural.
-        done: Where an interrupted run left off.
+        title: The work, in a word or two.
+        total: Number of units.
+        unit: Name of a unit, in the plural.
+        done: Units that an interrupted run had done.
         every: Seconds between lines where the output is no terminal.
     """
 

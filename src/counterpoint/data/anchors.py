@@ -60,7 +60,7 @@ class Anchors:
         near: Negatives around the observation at the last offset.
         actions: K actions a_t ... a_{t+K-1}; 0 for none.
         first_action: Shift of the actions: they begin at a_{t+first_action}.
-        past_end: How many steps the actions may reach past the episode's last one, which is then repeated and marked
+        past_end: Number of steps that actions may reach past the episode's last one, which is then repeated and marked
             invalid; before its first step the first action is.
         balance: How often each anchor is drawn.
     """

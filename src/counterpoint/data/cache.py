@@ -165,7 +165,7 @@ def cached(
         size: Training resolution in pixels.
         fit: The resize rule.
         root: Folder of all training stores; `cache_root()` by default.
-        cameras: Which cameras to keep, in order; all by default.
+        cameras: The cameras to keep, in order; all by default.
         progress: Show a progress bar on standard error while building.
 
     Raises:

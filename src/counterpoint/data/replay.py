@@ -92,7 +92,7 @@ class Rows:
     Args:
         columns: Name -> type of a row, with its shape: `np.dtype(("float32", (3,)))`.
         count: Rows.
-        folder: Where the files go, one a column; `None` keeps the arrays in memory. Files that are there are kept, so
+        folder: Folder of the files, one a column; `None` keeps the arrays in memory. Files that are there are kept, so
             that a buffer can be restored.
 
     Raises:

@@ -47,7 +47,7 @@ class Sampler(Dataset[dict[str, Any]]):
         batch_size: B, samples a batch over all ranks; a multiple of `world_size`.
         seed: The run's seed.
         rank: This process's number.
-        world_size: How many processes share each batch.
+        world_size: Number of processes that share each batch.
         workers: Worker processes that prepare batches; 0 prepares them here.
 
     Raises:

@@ -162,7 +162,7 @@ def camera_names(camera: Cameras, known: Sequence[str], count: int | None = None
     Args:
         camera: The user's choice.
         known: The store's cameras.
-        count: How many an encoder needs, and how many of the first `None` stands for.
+        count: Number of cameras that an encoder needs; for `None`, the first so many.
 
     Raises:
         BadInputError: When one is unknown or named twice, or there are not `count`.

@@ -59,7 +59,7 @@ def probe_video(path: str | Path) -> VideoInfo:
 
 
 def frame_times(path: str | Path) -> NDArray[np.float64]:
-    """Return when each frame is shown, and the end: float64 [frames + 1], seconds from the first frame.
+    """Return the presentation time of each frame, then the end: float64 [frames + 1], seconds from the first.
 
     Raises:
         BadInputError: When the file has no frame rate, or as `probe_video`.

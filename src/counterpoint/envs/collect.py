@@ -187,7 +187,7 @@ class Collection(ABC):
         return episode, staging.videos(slot.place)
 
     def assemble(self, staging: Staging, folder: Path, info: dict[str, Any]) -> None:
-        """Write the data set out of the staged episodes."""
+        """Write the data set from the staged episodes."""
         writer, plan = self.writer(folder, info), slots(self)
         with ProgressBar("assemble", len(plan), "episodes") as bar:
             for slot in plan:

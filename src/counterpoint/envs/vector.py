@@ -155,7 +155,7 @@ def _carry_out(env: Env, request: _Request) -> Step | Failed:
 
 
 class _Here:
-    """An environment in this process, which works when its answer is wanted."""
+    """An environment in this process, which steps when its answer is read."""
 
     _request: _Request
 

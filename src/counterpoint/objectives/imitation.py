@@ -264,7 +264,7 @@ class Imitation(Objective):
             return self.loss(features, batch)
 
     def param_groups(self) -> dict[str, list[nn.Parameter]]:
-        """Return a denoising transformer's two groups (`decay_groups`), and `model`, everything else that trains."""
+        """Return the two groups of a denoising transformer (`decay_groups`), and `model`: all other parameters."""
         network = self.policy.head.network
         apart = decay_groups(network) if isinstance(network, DenoisingTransformer) else {}
         known = {id(parameter) for group in apart.values() for parameter in group}

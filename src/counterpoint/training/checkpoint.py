@@ -37,7 +37,7 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], *, keep: int
         folder: The run's `checkpoints` folder; made when absent.
         step: Optimiser steps done.
         state: Nested dicts, lists and tuples of tensors, numbers, strings, booleans and `None`.
-        keep: How many checkpoints stay.
+        keep: Number of checkpoints that stay.
 
     Returns:
         The checkpoint's folder.

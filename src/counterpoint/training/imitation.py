@@ -78,7 +78,7 @@ class ImitationRecipe(OfflineRecipe):
         encoder: The encoder of one moment's images, one network a camera; the paper's ViT-S/16 at 224 x 224.
         frame: Height and width of the demonstrations' images, in pixels, out of which windows of the encoder's size
             are cut: at random in training, from the middle when acting.
-        use_state: Whether it reads proprioception too.
+        use_state: True for a policy that reads proprioception too.
         diffusion: The denoising network and its schedule.
         icon: Inter-token contrast in the encoder; none with a weight of 0.
         crossway: Reconstruction from the U-Net's bottleneck (Crossway Diffusion); none with a weight of 0.

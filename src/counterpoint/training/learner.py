@@ -25,7 +25,7 @@ class OptimizerConfig(FrozenConfig):
     Attributes:
         name: `adam` couples weight decay to the gradient (L2), as the papers' code does; `adamw` decouples it.
         lr: Peak learning rate.
-        final_lr: Where a cosine schedule ends; equal to `lr` for a constant rate.
+        final_lr: Last rate of a cosine schedule; equal to `lr` for a constant rate.
         warmup_steps: Steps of linear rise from 0.
         clip_norm: Greatest gradient norm of each parameter group; `None` leaves gradients alone.
         accumulate: Parts a batch is split into. Parts do not see each other as negatives.

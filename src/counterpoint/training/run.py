@@ -34,7 +34,7 @@ class Run:
         folder: The folder.
         loop: The loop's settings.
         settings: The content of `config.json`.
-        main: Whether this process writes; of several ranks the first does.
+        main: True in the process that writes: the first of several ranks.
     """
 
     def __init__(self, folder: Path, loop: LoopConfig, settings: dict[str, Any], lock: IO[str] | None) -> None:
@@ -59,10 +59,10 @@ class Run:
         Args:
             out: The folder, made when absent.
             recipe: The recipe; its fields that are marked `free` may differ from those of the run to be continued.
-            identity: What else must be the same, such as the data's fingerprint.
+            identity: Further values that must be the same, such as the data's fingerprint.
             facts: Further entries for `config.json`.
             loop: The loop's settings; the recipe's by default.
-            main: Whether this process writes.
+            main: True in the process that writes.
 
         Raises:
             BadInputError: When another process trains there, or the folder holds a run of another kind, format,

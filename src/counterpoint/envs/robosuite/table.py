@@ -120,7 +120,7 @@ del REGISTERED_ENVS[TableTask.__name__]
 
 
 class OpenBox(TableTask):
-    """A closed box, the hinge of its lid towards +y; turn the lid by 60 degrees (RLBench: 90), by the bar on it."""
+    """A closed box whose lid hinges at +y. The task is to turn the lid by 60 degrees (RLBench: 90), by its bar."""
 
     asset = "box.xml"
     within = ((-0.04, 0.08), (-0.02, 0.10), (-0.35, 0.35))

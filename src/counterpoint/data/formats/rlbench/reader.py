@@ -87,9 +87,9 @@ class RLBenchStore(Reader):
     the target that an inverse-kinematics controller needs, and the last observation, that no action follows, is left
     out. Actions have seven numbers and states fourteen; see `counterpoint.data.formats.rlbench.poses`.
 
-    Cameras are those whose `CAMERA_rgb` folders every episode has, the front one first. RLBench's masks say the
-    object of each pixel; `front_mask` and its like say here which pixels show the robot. A camera has none where
-    there are no mask images, or none of the robot's numbers is in the first of them.
+    Cameras are those whose `CAMERA_rgb` folders every episode has, the front one first. RLBench's masks hold
+    the number of each pixel's object; here `front_mask` marks the pixels of `front` that show the robot. A camera has
+    no mask where mask images are missing, or where the first of them shows no part of the robot.
 
     An episode's instruction is the first of its variation's descriptions. RLBench keeps successful demonstrations
     alone, so each counts as a success.
