@@ -107,12 +107,12 @@ def measure(config: PremierTacoStartConfig, out: Path, name: str) -> Tree:
 
 @torch.no_grad()
 def common_score(folder: Path, recipe: TransitionsRecipe, store: EpisodeStore) -> dict[str, float]:
-    """Score a trained objective on one fixed sample: W 5, the anchor possible, one negative, no shift.
+    """Score a trained objective on one fixed sample: window 5, one negative that may be the anchor, no shift.
 
     Settings sample other candidates while they train, so that their own accuracies answer other questions.
 
     Args:
-        folder: The run's.
+        folder: The run's folder.
         recipe: The run's recipe.
         store: Held-out episodes.
     """

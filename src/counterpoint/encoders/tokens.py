@@ -104,7 +104,7 @@ class TokenTap:
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Patches down and across in the last pass, or before one those the model was built for."""
+        """Patches down and across: of the last pass, or before any of the size the model was built for."""
         return self.image[0] // self.parts.patch[0], self.image[1] // self.parts.patch[1]
 
     def take(self) -> tuple[Float[Tensor, "n P D"], ...]:

@@ -1,4 +1,4 @@
-"""Make a simulated control task by its name; its simulator is imported here and nowhere earlier."""
+"""Make a simulated control task by its name; its simulator is imported only then."""
 
 from __future__ import annotations
 

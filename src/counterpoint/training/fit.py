@@ -66,7 +66,7 @@ class Source:
         return True
 
     def state(self) -> dict[str, Any]:
-        """Return what later batches depend on, beside their number."""
+        """Return the state that later batches depend on, beside their number."""
         return {}
 
     def load_state(self, state: dict[str, Any]) -> None:
