@@ -65,9 +65,9 @@ class Sampler(Dataset[dict[str, Any]]):
         world_size: int = 1,
         workers: int = 0,
     ) -> None:
-        good, found = batch_size > 0 == batch_size % world_size, f"{batch_size} over {world_size} processes"
-        expected, hint = "a positive multiple of the number of processes", max(1, batch_size // world_size) * world_size
-        require(good, "batch_size", found, expected, f"use {hint}")
+        good, near = batch_size > 0 and batch_size % world_size == 0, max(1, batch_size // world_size) * world_size
+        found, expected = f"{batch_size} over {world_size} processes", "a positive multiple of the number of processes"
+        require(good, "batch_size", found, expected, f"use {near}")
         self.store, self.bound, self.seed, self.batch_size, self.workers = store, bound, seed, batch_size, workers
         self._rows = slice(rank * batch_size // world_size, (rank + 1) * batch_size // world_size)
         self._wanted = frozenset(read.at for read in bound.spec.reads.values())
@@ -88,9 +88,9 @@ class Sampler(Dataset[dict[str, Any]]):
             require(width >= own, "action_dim", width, f"at least the data's {own}", f"use {own} or more")
             self._mask = np.pad(action_mask(store, own), [(0, 0), (0, width - own)])
         if "masks" in bound.spec.reads:
-            have, expected = set(masked_cameras(store.cameras)) & set(bound.cameras), mask_camera(bound.cameras[0])
+            have, mask = set(masked_cameras(store.cameras)) & set(bound.cameras), mask_camera(bound.cameras[0])
             hint = "record masks with the data, or make them with `counterpoint data masks`"
-            require(have, "masks", f"cameras {list(store.cameras)}", f"one such as {expected!r}", hint)
+            require(have, "masks", f"cameras {list(store.cameras)}", f"one such as {mask!r}", hint)
         for transform in bound.spec.transforms.values():  # refuses images that are too small for it
             transform.draw(ViewShape(1, 1, len(bound.cameras), *self._image[:2]), sample_rng(seed, 0, "check"))
         for source in {"rewards", "state", "timestamps"} & {read.source for read in bound.spec.reads.values()}:
