@@ -42,7 +42,7 @@ class RealRobotConfig(RunsConfig):
     """Encoders that are tested on real rollouts, the `data`.
 
     Attributes:
-        steps: Gradient steps on 17 rollouts: at 120, about 225 passes of 32 clips a step; fixed beforehand.
+        steps: Gradient steps of 32 clips on 17 rollouts: 120 steps are about 225 passes. Chosen before any result.
     """
 
     steps: PositiveInt = 120

@@ -107,7 +107,7 @@ class Spec:
             shift_together: One shift for all views of a sample.
             crop: Side of a random window, in pixels; 0 for none.
             first_action: Shift of the actions.
-            past_end: How far the actions may reach past the episode's end.
+            past_end: Number of steps that actions may reach past the episode's end.
             masks: Read the robot's mask of each view's newest image.
             rewards: Read r_t ... r_{t+K-1}.
             state: Read the proprioception at each offset.

@@ -326,7 +326,7 @@ def _rotation(axis: Array, angle: float) -> Any:
 
 
 class _CloseDrawer(_Expert):
-    """Comes down before the handle with closed fingers and pushes the drawer in; keeps no memory."""
+    """An expert without memory that comes down before the handle with closed fingers and pushes the drawer in."""
 
     slow = 0.025  # metres off its target from which on the hand slows down
     above = 0.14 * UP  # metres from the handle on the way there: the fingers clear the cabinet
