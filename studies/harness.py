@@ -391,16 +391,10 @@ def _as_array(aggregate: Any, *matrices: Any) -> NDArray[np.float64]:
 
 @cache
 def kept(name: str, summarise: Callable[[Rows, Tree], Tree] | None = None) -> Tree:
-    """Return a kept result: what NAME.parquet says of its rows, with their summary or, without one, the `rows`.
-
-    Results whose trials were not kept are the summary itself, in NAME.json.
-    """
-    path = RESULTS / f"{name}.parquet"
-    if not path.exists():
-        found: Tree = json.loads(path.with_suffix(".json").read_text())
-        return found
-    rows, about = read_rows(path)
-    return {**about, **(summarise(rows, about) if summarise else {"rows": rows})}
+    """Return a kept result: what NAME.parquet says of its rows, with their summary or, without one, the `rows`."""
+    rows, about = read_rows(RESULTS / f"{name}.parquet")
+    seconds = round(sum(row.get("processor_seconds") or 0 for row in rows))
+    return {**about, "processor_seconds": seconds, **(summarise(rows, about) if summarise else {"rows": rows})}
 
 
 def over_seeds(values: Sequence[float], *, share: bool = False) -> Tree:

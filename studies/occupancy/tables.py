@@ -108,8 +108,9 @@ def sr_rates() -> str:
 def by_batch() -> str:
     """Final errors in thousandths for several batch sizes."""
     table, methods = kept("occupancy", summarise)["by_batch"], ("c_learning_both", "c_learning_pairs", "td_infonce")
-    rows = [[method_title(one), *map(thousandths, table[one].values())] for one in methods]
-    return markdown(["method", *(f"batch of {n}" for n in table[methods[0]])], rows)
+    sizes = sorted(table[methods[0]], key=int)
+    rows = [[method_title(one), *(thousandths(table[one][n]) for n in sizes)] for one in methods]
+    return markdown(["method", *(f"batch of {n}" for n in sizes)], rows)
 
 
 def known() -> str:
