@@ -350,8 +350,8 @@ def data_info(path: Positional[Path], /) -> None:
     """Say what a data set holds: episodes, cameras, instructions, splits.
 
     Args:
-        path: A LeRobot, video-folder, EPIC-KITCHENS, robomimic, LIBERO, DrQ-v2, RLBench or Minari data set, or a
-            training store.
+        path: A LeRobot, video-folder, EPIC-KITCHENS, robomimic, LIBERO, DrQ-v2, RLBench, RLDS, Diffusion Policy or
+            Minari data set, or a training store.
     """
     from counterpoint.data.commands import info
 
@@ -363,8 +363,8 @@ def data_doctor(path: Positional[Path], /) -> None:
     """Look for damage: timestamps, indices, frame counts, statistics, decodability, masks. Exit code 2 for any.
 
     Args:
-        path: A LeRobot, video-folder, EPIC-KITCHENS, robomimic, LIBERO, DrQ-v2, RLBench or Minari data set, or a
-            training store.
+        path: A LeRobot, video-folder, EPIC-KITCHENS, robomimic, LIBERO, DrQ-v2, RLBench, RLDS, Diffusion Policy or
+            Minari data set, or a training store.
     """
     from counterpoint.data.commands import doctor
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import tarfile
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -14,12 +15,21 @@ import av
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from PIL import Image
 
 from counterpoint.data.episode import Array, Episode
 from counterpoint.data.formats.lerobot.writer import LeRobotWriter
 from counterpoint.data.store import MemoryStore, read_episode
 from counterpoint.data.video import encode_video
+
+
+def real_data(name: str) -> Path:
+    """A real data set below the folder COUNTERPOINT_REAL_DATA; the test is skipped where it is not there."""
+    root = os.environ.get("COUNTERPOINT_REAL_DATA")
+    if not root or not (Path(root) / name).exists():
+        pytest.skip(f"the real data set {name} is not here (COUNTERPOINT_REAL_DATA names a folder of data sets)")
+    return Path(root) / name
 
 
 def smooth_frames(count: int, height: int, width: int, seed: int = 0) -> Array:

@@ -29,6 +29,8 @@ from counterpoint.data.episode import Array
 from counterpoint.data.formats import Format, open_dataset, recognise
 from counterpoint.data.store import read_episode
 from counterpoint.errors import BadInputError
+from tests.data.formats.rlds.made import write_rlds
+from tests.data.formats.test_zarr_replay import write_replay
 from tests.data.made import memory_store, write_epic, write_lerobot, write_lerobot_v21, write_videos
 
 SECONDS = 120.0  # of one case, before it counts as a hang
@@ -50,12 +52,19 @@ def write_store(root: Path) -> Path:
     return shutil.copytree(built, root)
 
 
+def write_zarr(root: Path) -> Path:
+    write_replay(root)
+    return root
+
+
 MAKERS: dict[str, Callable[[Path], Path]] = {
     "lerobot-v3": lambda root: write_lerobot(root, image_cameras=["wrist"]),
     "lerobot-v2.1": write_lerobot_v21,
     "manifest-csv": write_videos,
     "manifest-jsonl": write_json_manifest,
     "epic": write_epic,
+    "rlds": lambda root: write_rlds(root, absent=[]),
+    "zarr": write_zarr,
     "store": write_store,
 }
 

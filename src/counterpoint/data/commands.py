@@ -16,7 +16,7 @@ from counterpoint.data.cache import resize
 from counterpoint.data.doctor import examine
 from counterpoint.data.episode import Array, Episode
 from counterpoint.data.formats import open_dataset, recognise, split_names
-from counterpoint.data.formats.epic import EpicKitchensStore
+from counterpoint.data.formats.base import Reader
 from counterpoint.data.formats.hdf5.reader import Hdf5Store
 from counterpoint.data.formats.lerobot.reader import LeRobotStore
 from counterpoint.data.formats.lerobot.writer import LeRobotWriter
@@ -57,8 +57,9 @@ def info(path: str | Path) -> None:
         "splits": ", ".join(f"{name} {text}" for name, text in _splits(path, store).items()) or "none",
         "success": f"{np.mean(known):.0%} of {len(known)} episodes that say" if known else "not recorded",
     }
-    if isinstance(store, EpicKitchensStore) and store.skipped:
-        facts["left out"] = f"{len(store.skipped)} segments whose frames are not there"
+    if isinstance(store, Reader):
+        facts["frames a second"] += "" if store.rate_recorded else " (assumed: the data do not say)"
+        facts |= {"left out": ", ".join(store.left_out)} if store.left_out else {}
     texts = Table("instruction", "episodes")
     counts = Counter(episode.instruction for episode in store.episodes)
     for text, count in counts.most_common(_SHOWN):

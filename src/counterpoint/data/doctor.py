@@ -22,6 +22,7 @@ from counterpoint.data.formats.lerobot import layout
 from counterpoint.data.formats.lerobot.layout import EpisodeLocation, Info, json_lines
 from counterpoint.data.formats.lerobot.reader import LeRobotStore
 from counterpoint.data.formats.lerobot.tables import as_matrix, damaged, read_table, reading
+from counterpoint.data.formats.rlds.reader import RldsStore
 from counterpoint.data.formats.video_folder import VideoFolderStore
 from counterpoint.data.masks.robot import examine_masks
 from counterpoint.data.store import EpisodeStore, frames_in_chunks
@@ -63,6 +64,7 @@ def _examine_tables(path: Path) -> tuple[list[BadInputError], EpisodeStore | Non
         store = open_dataset(path, on_bad_row=findings.append)
     except BadInputError as error:
         return findings + [error] * (error.where not in {finding.where for finding in findings}), None
+    findings += store.missing if isinstance(store, RldsStore) else ()
     for video in store.files if isinstance(store, VideoFolderStore) else ():
         findings += _uneven(video)
     return findings, store

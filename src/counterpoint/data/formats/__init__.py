@@ -13,7 +13,10 @@ from counterpoint.data.formats.hdf5.reader import Hdf5Store, hdf5_files, hdf5_sp
 from counterpoint.data.formats.lerobot.layout import read_info
 from counterpoint.data.formats.lerobot.reader import LeRobotStore
 from counterpoint.data.formats.rlbench.reader import RLBenchStore, first_rlbench_episode
+from counterpoint.data.formats.rlds.layout import read_splits, rlds_folder
+from counterpoint.data.formats.rlds.reader import RldsStore
 from counterpoint.data.formats.video_folder import MANIFESTS, VideoFolderStore
+from counterpoint.data.formats.zarr_replay import ZarrReplayStore, is_zarr_replay
 from counterpoint.data.store import EpisodeStore, OneCameraStore
 from counterpoint.errors import BadInputError, require
 
@@ -29,6 +32,8 @@ class Format(Enum):
     HDF5 = "robomimic or LIBERO HDF5"
     DRQ_REPLAY = "DrQ-v2 replay"
     RLBENCH = "RLBench data set"
+    RLDS = "RLDS (TFRecord)"
+    ZARR_REPLAY = "Diffusion Policy replay buffer"
     TRAINING_STORE = "training store"
 
 
@@ -47,6 +52,10 @@ def recognise(path: str | Path) -> Format:
         return Format.EPIC_KITCHENS
     if path.suffix in (".csv", ".jsonl") or any((path / name).is_file() for name in MANIFESTS):
         return Format.VIDEO_FOLDER
+    if rlds_folder(path) is not None:
+        return Format.RLDS
+    if is_zarr_replay(path):
+        return Format.ZARR_REPLAY
     if hdf5_files(path):
         return Format.HDF5
     if drq_files(path):
@@ -58,7 +67,8 @@ def recognise(path: str | Path) -> Format:
         "a folder of another kind" if path.is_dir() else "a file" if path.exists() else "nothing there",
         "a LeRobot data set (meta/info.json), a video folder (manifest.csv or manifest.jsonl), "
         "EPIC-KITCHENS-100 (EPIC_100_train.csv beside or above the PXX folders), robomimic's or LIBERO's .hdf5 files, "
-        "a DrQ-v2 replay (TIME_NUMBER_LENGTH.npz) or an RLBench data set (episodes/episode0/low_dim_obs.pkl)",
+        "a DrQ-v2 replay (TIME_NUMBER_LENGTH.npz), an RLBench data set (episodes/episode0/low_dim_obs.pkl), "
+        "RLDS (features.json beside dataset_info.json) or a zarr replay buffer (meta/episode_ends)",
         "check the path; videos of your own need a manifest.csv with the columns video,instruction",
     )
 
@@ -71,17 +81,18 @@ def open_dataset(
     Args:
         path: A LeRobot v3.0 or v2.1 folder, a video folder or its manifest, an EPIC-KITCHENS-100 folder, an HDF5 file
             of robomimic or LIBERO or a folder of them, a DrQ-v2 replay folder, an RLBench data set, one of its tasks
-            or variations, or a training store.
+            or variations, an RLDS version folder or one above it, a zarr replay buffer, or a training store.
         split: One of `split_names(path)`; by default every episode.
         camera: Keep this camera alone; by default all.
-        on_bad_row: Called for each row of a manifest or annotation file, and each HDF5 demonstration, replay file or
-            RLBench episode, that cannot be used, which is then left out; by default the first one raises.
+        on_bad_row: Called for each row of a manifest or annotation file, and each HDF5 demonstration, replay file,
+            RLBench episode, RLDS shard or record, that cannot be used, which is then left out; by default the first
+            one raises.
 
     Raises:
         BadInputError: When the format is unknown, the data set is damaged, or it has no such split or camera.
     """
     kind, path = recognise(path), Path(path)
-    if split is not None and kind is not Format.LEROBOT:
+    if split is not None and kind not in (Format.LEROBOT, Format.RLDS):
         names = list(split_names(path))
         expected = f"one of {names}" if names else f"none: a {kind.value} has no splits"
         require(split in names, f"split of {path}", repr(split), expected, "name one of these, or leave it out for all")
@@ -93,13 +104,23 @@ def open_dataset(
             store = CachedStore(path)
         case Format.HDF5:
             store = Hdf5Store(path, split=split, on_bad_row=on_bad_row)
+        case Format.RLDS:
+            store = RldsStore(path, split=split, on_bad_row=on_bad_row)
         case Format.EPIC_KITCHENS:
             tables = [table for table in epic_tables(path) if split is None or table.stem.endswith(f"_{split}")]
             store = EpicKitchensStore(tables, epic_frames(path) or path, on_bad_row=on_bad_row)
         case _:
-            plain = {Format.VIDEO_FOLDER: VideoFolderStore, Format.DRQ_REPLAY: DrqReplayStore}.get(kind, RLBenchStore)
-            store = plain(path, on_bad_row=on_bad_row)
+            store = _PLAIN[kind](path, on_bad_row=on_bad_row)
     return store if camera is None else OneCameraStore(store, camera)
+
+
+_PLAIN = {
+    Format.VIDEO_FOLDER: VideoFolderStore,
+    Format.DRQ_REPLAY: DrqReplayStore,
+    Format.RLBENCH: RLBenchStore,
+    Format.ZARR_REPLAY: ZarrReplayStore,
+}
+"""Formats without splits."""
 
 
 def split_names(path: str | Path) -> tuple[str, ...]:
@@ -109,6 +130,9 @@ def split_names(path: str | Path) -> tuple[str, ...]:
         return tuple(read_info(path).splits)
     if kind is Format.EPIC_KITCHENS:
         return tuple(table.stem.removeprefix("EPIC_100_") for table in epic_tables(path))
+    if kind is Format.RLDS:
+        splits = read_splits(rlds_folder(path) or path)
+        return tuple(name for name, shards in splits.items() if any(shard.path.exists() for shard in shards))
     return hdf5_splits(path) if kind is Format.HDF5 else ()
 
 

@@ -89,6 +89,8 @@ class Reader(EpisodeStore):
         names: Name of each episode in errors.
         files: Files whose name, size and modification time enter the fingerprint.
         identity: Further contents of the fingerprint, beside `episodes`.
+        rate_recorded: False where the frame rate is assumed, because the format does not record it.
+        left_out: Parts of the data set that are not read, in words for `counterpoint data info`.
     """
 
     cameras: tuple[str, ...] = ("camera",)
@@ -96,6 +98,8 @@ class Reader(EpisodeStore):
     names: Sequence[object] = ()
     files: Sequence[Path] = ()
     identity: object = None
+    rate_recorded: bool = True
+    left_out: tuple[str, ...] = ()
 
     def read(self, episode: int, steps: Array, camera: str) -> Array:
         """Return uint8 [N, H, W, 3] at N steps in range."""

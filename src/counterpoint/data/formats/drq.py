@@ -58,6 +58,8 @@ class DrqReplayStore(Reader):
         BadInputError: When a file is damaged, lacks an array, or its lengths disagree.
     """
 
+    rate_recorded = False
+
     def __init__(self, path: str | Path, *, on_bad_row: OnBadRow = raise_error) -> None:
         self.path = Path(path)
         text = self.path.resolve().name.removesuffix("_replay").replace("_", " ")

@@ -118,6 +118,7 @@ class EpicKitchensStore(Reader):
         self.names = [f"{self._root}, {segment.video}" for segment in self._segments]
         self.episodes = tuple(info for _, info in kept)
         self.skipped = tuple(skipped)
+        self.left_out = (f"{len(skipped)} segments whose frames are not there",) if skipped else ()
 
     @cached_property
     def fingerprint(self) -> str:

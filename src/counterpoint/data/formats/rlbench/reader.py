@@ -103,6 +103,8 @@ class RLBenchStore(Reader):
         BadInputError: When an episode is damaged, lacks numbers or images, or has other cameras than the first.
     """
 
+    rate_recorded = False
+
     def __init__(
         self, path: str | Path, *, robot_handles: Collection[int] = ROBOT_HANDLES, on_bad_row: OnBadRow = raise_error
     ) -> None:

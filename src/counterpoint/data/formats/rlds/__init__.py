@@ -1,0 +1,1 @@
+"""RLDS data sets, the form of Open X-Embodiment, without TensorFlow."""
