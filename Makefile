@@ -4,6 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INTERCHANGE := .venv-lerobot
+# lerobot 0.6 needs Python 3.12 or later; the first that runs is taken.
+INTERCHANGE_PYTHON ?= $(firstword $(foreach python,python3.12 python3.13 python3 $(wildcard $(HOME)/.pyenv/versions/3.1[23]*/bin/python),\
+	$(shell $(python) -c 'import sys; sys.version_info >= (3, 12) and print(sys.executable)' 2>/dev/null)))
 DEMO_DATA ?= runs/demo-data
 DEMO_RUN ?= runs/demo
 
@@ -33,9 +36,11 @@ docs: $(VENV)/.docs-installed
 docs-serve: $(VENV)/.docs-installed
 	$(BIN)/mkdocs serve
 
-# The real `lerobot` package needs an older torch, so it lives in an environment of its own.
+# The real `lerobot` package needs another Python and an older torch, so it lives in an environment of its own, beside
+# the wheel of this library.
 interchange: $(INTERCHANGE)/.installed
-	$(INTERCHANGE)/bin/python -m pytest tests/interchange
+	$(INTERCHANGE)/bin/pip install --quiet --no-deps --force-reinstall .
+	SDL_VIDEODRIVER=dummy $(INTERCHANGE)/bin/python -m pytest tests/interchange
 
 benchmarks: $(VENV)/.installed system
 	$(BIN)/python benchmarks/losses.py
@@ -53,9 +58,11 @@ $(VENV)/.docs-installed: $(VENV)/.installed
 	touch $@
 
 $(INTERCHANGE)/.installed: pyproject.toml
-	$(PYTHON) -m venv $(INTERCHANGE)
+	@test -n "$(INTERCHANGE_PYTHON)" || { echo "make interchange needs Python 3.12 or 3.13, which lerobot asks for; none was found." \
+		"Name one: make interchange INTERCHANGE_PYTHON=/path/to/python"; exit 2; }
+	$(INTERCHANGE_PYTHON) -m venv --clear $(INTERCHANGE)
 	$(INTERCHANGE)/bin/pip install --quiet --upgrade pip
-	$(INTERCHANGE)/bin/pip install --quiet "lerobot==0.4.4" pytest pytest-timeout hypothesis --editable .
+	$(INTERCHANGE)/bin/pip install --quiet "lerobot[evaluation,diffusion,pusht]>=0.6,<0.7" pytest pytest-timeout hypothesis ".[lerobot,text,diffusion]"
 	touch $@
 
 # MuJoCo renders through EGL and one test drives Chromium; both come from the system.

@@ -11,7 +11,10 @@ lerobot_dataset = pytest.importorskip(
     "lerobot.datasets.lerobot_dataset", reason="run by `make interchange`, in an environment of its own"
 )
 
-from counterpoint.data.episode import Array, Episode  # noqa: E402  (after importorskip, which needs no import of ours)
+from lerobot.configs import video  # noqa: E402  (after importorskip)
+from lerobot.scripts import convert_dataset_v21_to_v30  # noqa: E402
+
+from counterpoint.data.episode import Array, Episode  # noqa: E402
 from counterpoint.data.formats.lerobot.reader import LeRobotStore  # noqa: E402
 from counterpoint.data.store import read_episode  # noqa: E402
 from tests.data.formats.lerobot.made import FPS, episode, write_v21, write_v30  # noqa: E402
@@ -58,7 +61,7 @@ def assert_same_data(dataset: Any, store: LeRobotStore, episodes: Sequence[int])
         {"image_cameras": ["wrist"]},
         {"image_cameras": ["top", "wrist"]},
         {"codec": "libsvtav1"},
-        {"data_files_size_in_mb": 0, "video_files_size_in_mb": 0.02, "chunks_size": 2},
+        {"data_files_size_in_mb": 1e-6, "video_files_size_in_mb": 0.02, "chunks_size": 2},
     ],
 )
 def test_what_we_write_lerobot_opens(tmp_path: Path, options: dict[str, Any]) -> None:
@@ -146,7 +149,11 @@ def add_to(dataset: Any, episodes: Sequence[Episode], extra: bool = True) -> Non
 def test_what_lerobot_writes_we_read(tmp_path: Path, vcodec: str, image_cameras: Sequence[str]) -> None:
     episodes = [episode(number, 5 + number, sizes=SIZES, success=number != 1) for number in range(4)]
     dataset = lerobot_dataset.LeRobotDataset.create(
-        "made/set", fps=FPS, features=lerobot_features(image_cameras), root=tmp_path / "set", vcodec=vcodec
+        "made/set",
+        fps=FPS,
+        features=lerobot_features(image_cameras),
+        root=tmp_path / "set",
+        rgb_encoder=video.RGBEncoderConfig(vcodec=vcodec),
     )
     dataset.meta.update_chunk_settings(data_files_size_in_mb=0.05, video_files_size_in_mb=0.01)
     add_to(dataset, episodes)
@@ -169,7 +176,7 @@ def test_lerobot_records_on_where_we_stopped(tmp_path: Path) -> None:
     first = [episode(number, 5, sizes=SIZES, success=True) for number in range(2)]
     root = write_v30(tmp_path / "set", first, image_cameras=["wrist"])
     more = [episode(number, 6, sizes=SIZES, success=False, instruction="new") for number in (7, 8)]
-    add_to(opened(root), more, extra=False)
+    add_to(lerobot_dataset.LeRobotDataset.resume("made/set", root=root), more, extra=False)
     store = LeRobotStore(root)
     assert [info.instruction for info in store.episodes] == ["task 0", "task 1", "new", "new"]
     assert [info.success for info in store.episodes] == [True, True, False, False]
@@ -178,11 +185,10 @@ def test_lerobot_records_on_where_we_stopped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("image_cameras", [(), ("wrist",)])
 def test_lerobots_converter_and_we_read_v21_alike(tmp_path: Path, image_cameras: Sequence[str]) -> None:
-    converter = pytest.importorskip("lerobot.datasets.v30.convert_dataset_v21_to_v30")
     episodes = [episode(number, 5 + number, sizes=SIZES, success=number != 1) for number in range(4)]
     root = write_v21(tmp_path / "made" / "set", episodes, image_cameras=image_cameras)
     before = [read_episode(LeRobotStore(root), number) for number in range(4)]
-    converter.convert_dataset("made/set", root=tmp_path, push_to_hub=False)
+    convert_dataset_v21_to_v30.convert_dataset("made/set", root=root, push_to_hub=False)
     store = LeRobotStore(root)
     assert store.info.version == (3, 0)
     for number, old in enumerate(before):

@@ -61,8 +61,8 @@ def resize(frames: Array, size: int, fit: Fit = "square") -> Array:
     height, width = frames.shape[1:3]
     scale = size / min(height, width)
     target = (size, size) if fit == "square" else (round(height * scale), round(width * scale))
-    if target == (height, width):
-        return frames
+    if target == (height, width) or not len(frames):
+        return frames.reshape(len(frames), *target, 3)
     with ThreadPoolExecutor() as pool:  # Pillow resizes outside Python's lock
         images = map(Image.fromarray, frames)
         return np.stack(list(pool.map(lambda image: np.asarray(image.resize(target[::-1], _BICUBIC)), images)))
