@@ -17,7 +17,7 @@ from counterpoint.training.recipe import load_recipe
 
 COMMANDS = (
     ["collect"], ["data"], ["data", "info"], ["data", "doctor"], ["data", "convert"],
-    ["recipes"], ["reward"], ["report"], ["convert"],
+    ["recipes"], ["reward"], ["compare"], ["report"], ["convert"],
     ["collect", "metaworld"], ["collect", "pointmaze"],
     ["train"], ["evaluate"],
     ["collect", "dmc"], ["collect", "robosuite"],

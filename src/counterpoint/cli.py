@@ -44,7 +44,7 @@ SUITES = {
 }
 """Suite -> module, configuration and function that record its scripted experts."""
 
-COMMANDS = (*("collect", "data", "train", "evaluate", "reward", "report", "convert", "recipes"), "--version")
+COMMANDS = (*("collect", "data", "train", "evaluate", "reward", "compare", "report", "convert", "recipes"), "--version")
 
 
 def command(name: str | None = None, group: tyro.extras.SubcommandApp = app) -> Callable[[Work], Work]:
@@ -329,6 +329,48 @@ def report(
     from counterpoint.evaluation.report import write_report
 
     print(f"Wrote {write_report(run, data=data, split=split, device=device)}")
+
+
+@command()
+def compare(
+    runs: Positional[Annotated[tuple[str, ...], arg(metavar="RUN...")]] = (),
+    /,
+    *,
+    data: Path,
+    out: Path,
+    recipes: Annotated[tuple[str, ...], arg(metavar="RECIPE...")] = (),
+    seeds: int = 3,
+    split: Annotated[str | None, arg(metavar="SPLIT")] = None,
+    cameras: Annotated[tuple[str, ...], arg(metavar="NAME...")] = (),
+    max_videos: int = 100,
+    device: Annotated[str, arg(metavar="DEVICE")] = "cpu",
+) -> None:
+    """Compare rewards on the same videos beside controls: OUT/compare.html and OUT/compare.json with intervals.
+
+    Args:
+        runs: Runs, folders of LeRobot reward models, or module:function, called with frames and an instruction.
+        data: The data set; its episodes that none of them was trained on are used.
+        out: The folder to write.
+        recipes: Recipes that are trained on the data first, each with every seed; run again to continue.
+        seeds: Number of training seeds.
+        split: Split of the data; by default `test`, or `val` where there is no `test`.
+        cameras: Cameras whose rewards are averaged; the first by default.
+        max_videos: Greatest number of videos; of more, a sample is taken.
+        device: The device that computes, such as cuda.
+    """
+    require(runs or recipes, "compare", "nothing", "RUN... or --recipes RECIPE...", "name what to compare")
+    options: dict[str, Any] = {"split": split, "cameras": cameras, "max_videos": max_videos, "device": device}
+    rewards = {(run if ":" in run else Path(run).resolve().name): [run] for run in runs}
+    require(len(rewards) == len(runs), "runs", "two of one name", "different names", "rename a folder")
+    if recipes:
+        from counterpoint.training.compare import compare_recipes
+
+        page = compare_recipes(recipes, data, out, rewards=rewards, seeds=seeds, **options)
+    else:
+        from counterpoint.evaluation.compare import compare_command
+
+        page = compare_command(rewards, data, out, **options)
+    print(f"Wrote {page}")
 
 
 @command()

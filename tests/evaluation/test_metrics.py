@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,6 +48,104 @@ def test_kendall_is_tau_b(values: Array) -> None:
     up, down = sum(a < b for a, b in pairs), sum(a > b for a, b in pairs)
     untied = math.sqrt((up + down) * len(pairs))
     assert metrics.kendall_tau_b(values) == pytest.approx((up - down) / untied if untied else 0.0)
+
+
+@given(curves)
+@settings(deadline=None)
+def test_pearson_is_the_correlation_with_time(values: Array) -> None:
+    expected = 0.0 if np.ptp(values) == 0 else correlation_by_hand(values.tolist(), [*map(float, range(len(values)))])
+    assert metrics.value_time_correlation(values) == pytest.approx(expected)
+
+
+def ranking_by_hand(levels: list[list[float]]) -> float:
+    """The mean over combinations of tau-b = (concordant - discordant) / sqrt(pairs * pairs without ties)."""
+    found = []
+    for combination in itertools.product(*levels):
+        pairs = list(itertools.combinations(combination, 2))
+        up, down = sum(a < b for a, b in pairs), sum(a > b for a, b in pairs)
+        found.append((up - down) / math.sqrt(len(pairs) * (up + down)) if up + down else 0.0)
+    return sum(found) / len(found)
+
+
+def test_quality_ranking_is_the_mean_over_combinations() -> None:
+    rng = np.random.default_rng(0)
+    for sizes in ((3, 2), (2, 4, 3), (1, 1, 1)):
+        levels = [rng.integers(0, 4, size).astype(float) for size in sizes]
+        expected = ranking_by_hand([level.tolist() for level in levels])
+        assert float(metrics.quality_ranking(levels)) == pytest.approx(expected)
+    assert float(metrics.quality_ranking([np.zeros(2), np.ones(3), np.full(2, 2.0)])) == 1.0
+    assert float(metrics.quality_ranking([np.ones(2), np.zeros(3)])) == -1.0
+    assert float(metrics.quality_ranking([np.ones(2), np.ones(3)])) == 0.0
+    assert math.isnan(float(metrics.quality_ranking([np.ones(2), np.zeros(0)])))
+
+
+def detection_by_hand(scores: list[float], positive: list[bool]) -> tuple[float, float]:
+    pairs = [
+        (a, b)
+        for a, good in zip(scores, positive, strict=True)
+        if good
+        for b, g in zip(scores, positive, strict=True)
+        if not g
+    ]
+    area = sum(1.0 if a > b else 0.5 if a == b else 0.0 for a, b in pairs) / len(pairs)
+    precision, before = 0.0, 0.0
+    for threshold in sorted(set(scores), reverse=True):
+        named = [good for value, good in zip(scores, positive, strict=True) if value >= threshold]
+        recall = sum(named) / sum(positive)
+        precision += sum(named) / len(named) * (recall - before)
+        before = recall
+    return area, precision
+
+
+def test_detection_agrees_with_loops_and_with_scikit_learn() -> None:
+    ours = pytest.importorskip("sklearn.metrics")
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        scores, positive = rng.integers(0, 5, 14).astype(float), rng.random(14) < 0.4
+        positive[:2] = True, False
+        area, precision = detection_by_hand(scores.tolist(), positive.tolist())
+        assert float(metrics.auroc(scores, positive)) == pytest.approx(area)
+        assert float(metrics.auprc(scores, positive)) == pytest.approx(precision)
+        assert precision == pytest.approx(ours.average_precision_score(positive, scores))
+        passed = scores >= 2
+        hits = sum(a and b for a, b in zip(passed, positive, strict=True))
+        assert float(metrics.f1(passed, positive)) == pytest.approx(2 * hits / (passed.sum() + positive.sum()))
+    assert math.isnan(float(metrics.auroc(scores, np.ones(14, bool))))
+    assert math.isnan(float(metrics.auprc(scores, np.zeros(14, bool))))
+    assert math.isnan(float(metrics.f1(passed, np.zeros(14, bool))))
+
+
+def test_weights_count_a_thing_as_often_as_repeating_it() -> None:
+    rng = np.random.default_rng(1)
+    scores, positive = rng.integers(0, 5, 12).astype(float), np.arange(12) % 3 == 0
+    counts = rng.integers(0, 4, (5, 12)).astype(float)
+    passed: NDArray[Any] = scores > 2
+    for metric, first in ((metrics.auroc, scores), (metrics.auprc, scores), (metrics.f1, passed)):
+        together = metric(first, positive, counts)
+        assert together.shape == (5,)
+        for row, value in zip(counts, together, strict=True):
+            again = np.repeat(np.arange(12), row.astype(int))
+            assert value == pytest.approx(float(metric(first[again], positive[again])), nan_ok=True)
+    levels = [scores[:4], scores[4:7], scores[7:]]
+    parts = [counts[:, :4], counts[:, 4:7], counts[:, 7:]]
+    for at, value in enumerate(metrics.quality_ranking(levels, parts)):
+        repeated = [np.repeat(level, part[at].astype(int)) for level, part in zip(levels, parts, strict=True)]
+        assert value == pytest.approx(float(metrics.quality_ranking(repeated)), nan_ok=True)
+
+
+def test_the_best_threshold_has_the_greatest_f1() -> None:
+    rng = np.random.default_rng(2)
+    for _ in range(20):
+        scores, positive = rng.integers(0, 6, 10).astype(float), rng.random(10) < 0.5
+        positive[0] = True
+        best = max(float(metrics.f1(scores >= threshold, positive)) for threshold in scores)
+        assert float(metrics.f1(scores >= metrics.best_threshold(scores, positive), positive)) == pytest.approx(best)
+    assert metrics.best_threshold(np.array([0.0, 1.0, 3.0]), np.array([False, False, True])) == 2.0
+
+
+def test_grades_are_the_nearest_quarters() -> None:
+    found = metrics.grade(np.array([-1.0, 0.0, 0.12, 0.13, 0.5, 0.87, 0.88, 1.0, 2.0]))
+    assert found.tolist() == [1, 1, 1, 2, 3, 4, 5, 5, 5]
 
 
 def test_controls_of_voc() -> None:

@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 
 from counterpoint.data.video import encode_video
+from counterpoint.evaluation.compare import compare, write_comparison
 from counterpoint.evaluation.report import write_report
 from counterpoint.rewards import RewardModel
 from counterpoint.rewards.curves import reward_command
+from counterpoint.rewards.sources import EncoderReward, FunctionReward, Reward, ramp
 from tests.evaluation.browser import CHROMIUM, Browser
-from tests.evaluation.fake import INSTRUCTIONS, SeeingEncoder, episode
+from tests.evaluation.fake import INSTRUCTIONS, SeeingEncoder, episode, store
 from tests.evaluation.fake_run import quick_words, write_data, write_run
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]
@@ -106,3 +108,20 @@ def test_a_report_opens_without_complaint_and_fits_the_screen(
     assert browser.run("document.documentElement.scrollWidth") <= (390 if phone else 1100)
     loaded = "[...document.images].every(image => image.complete && image.naturalWidth > 0)"
     assert browser.run(loaded)
+
+
+@pytest.mark.parametrize("phone", [False, True])
+def test_a_comparison_opens_without_complaint_and_fits_the_screen(
+    browser: Browser, tmp_path: Path, phone: bool
+) -> None:
+    rewards: dict[str, list[Reward]] = {
+        "seeing": [EncoderReward(RewardModel(SeeingEncoder()), "seeing")],
+        "a_package.with_a_long_name.rewards:progress": [FunctionReward(ramp, "progress", progress=True)],
+    }
+    page = write_comparison(compare(rewards, store(each=2)), tmp_path / "out")
+    browser.size(390 if phone else 1100, 900, phone=phone, dark=phone)
+    browser.open(page)
+    assert browser.complaints == []
+    assert browser.run("document.querySelectorAll('table').length") == 4
+    assert browser.run("document.querySelectorAll('.heat .cell').length") == 2 * 16
+    assert browser.run("document.documentElement.scrollWidth") <= (390 if phone else 1100)

@@ -61,6 +61,10 @@ def test_a_report_is_one_page_and_its_numbers(run: Path) -> None:
     assert nesting.wrong == []
     assert nesting.open == []
     report = json.loads((run / "report.json").read_text())
+    assert next(iter(report)) == "verdict"
+    assert report["verdict"].startswith(("No better than chance", "Worse than chance"))
+    assert re.search(r'class="lede"><b>(No better|Worse) than chance', text)
+    assert report["held_out"] == "the split val"
     assert report["split"] == "val"
     assert report["episodes_the_run_was_trained_on"] is False
     assert report["provenance"]["packages"]["torch"]
@@ -124,6 +128,7 @@ def test_held_out_episodes_are_those_of_the_split(data: Path, tmp_path: Path) ->
     assert about == {
         "data": str(data),
         "split": "val",
+        "held_out": "the split val",
         "episodes_the_run_was_trained_on": False,
         "episodes_left_out": 0,
         "episodes_drawn_from": 8,
@@ -134,6 +139,18 @@ def test_held_out_episodes_are_those_of_the_split(data: Path, tmp_path: Path) ->
     assert (len(store.episodes), len(source.episodes), about["episodes_drawn_from"]) == (3, 3, 8)
     with pytest.raises(BadInputError, match="elsewhere"):
         open_held_out(config, tmp_path, None, "elsewhere", most=3, seed=0)
+
+
+def test_episodes_that_training_held_out_are_reported_on_and_named(tmp_path: Path) -> None:
+    data = write_data(tmp_path / "whole", split=False, each=2)
+    section = {"path": str(data), "size": 32, "cache": str(tmp_path / "cache")}
+    _, source, about = open_held_out({"data": section, "held_out": [3, 1]}, tmp_path, None, None, most=9, seed=0)
+    assert len(source.episodes) == 2
+    assert about["held_out"] == "2 of 16 episodes, left out of training by task: 1, 3"
+    assert about["episodes_the_run_was_trained_on"] is False
+    other = {"data": {**section, "path": str(tmp_path)}}  # a run on other data has seen none of these
+    _, source, about = open_held_out(other, tmp_path, data, None, most=99, seed=0)
+    assert (len(source.episodes), about["episodes_the_run_was_trained_on"]) == (16, False)
 
 
 def test_data_without_held_out_episodes_is_refused_or_owned_up_to(tmp_path: Path) -> None:

@@ -11,8 +11,16 @@ from counterpoint.data.episode import Episode
 from counterpoint.data.store import MemoryStore
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.embedded import EmbeddedVideos, embed_store, spread
-from counterpoint.evaluation.reward_eval import Evaluation, evaluate_embedded, evaluate_encoder, segment_scores
-from counterpoint.rewards.model import SegmentScore, potential_gain, transition_score
+from counterpoint.evaluation.reward_eval import (
+    Evaluation,
+    evaluate_embedded,
+    evaluate_encoder,
+    one_frame_scores,
+    segment_scores,
+    verdict,
+)
+from counterpoint.evaluation.statistics import Estimate, wilson
+from counterpoint.rewards.model import SegmentScore, cosine, potential_gain, transition_score
 from tests.evaluation.fake import INSTRUCTIONS, RandomEncoder, SeeingEncoder, store
 
 PARAPHRASES = {text: [f"please {text}", f"{text} now"] for text in INSTRUCTIONS}
@@ -29,7 +37,12 @@ def blind() -> Evaluation:
 
 
 def test_an_encoder_that_understands_scores_high(seeing: Evaluation) -> None:
-    for name in ("accuracy_whole_video", "triples_whole_video", "triples_one_word_apart", "accuracy_paraphrases"):
+    for name in (
+        "accuracy_whole_video",
+        "triples_whole_video",
+        "triples_one_word_apart_whole_video",
+        "accuracy_paraphrases",
+    ):
         assert seeing[name].value == 1.0
     assert seeing["accuracy_random_segments"].value > 0.9
     assert seeing["voc"].value > 0.99
@@ -50,6 +63,58 @@ def test_an_untrained_encoder_guesses(blind: Evaluation) -> None:
 def test_controls_are_what_they_must_be(blind: Evaluation) -> None:
     assert blind["voc_of_a_ramp"].value == pytest.approx(1.0)
     assert blind["voc_of_a_constant"].value == 0.0
+
+
+def test_a_frozen_video_goes_nowhere_and_a_reversed_one_shows_the_opposite(seeing: Evaluation) -> None:
+    assert seeing["voc_frozen"].value == 0.0
+    assert seeing["accuracy_reversed"].value == 0.0
+    assert seeing["triples_one_word_apart_reversed"].value < 0.5
+
+
+def test_one_frame_is_scored_alone(embedded: EmbeddedVideos) -> None:
+    for name, place in (("first", 0.0), ("middle", 0.5), ("last", 1.0)):
+        found = one_frame_scores(embedded)[name]
+        for row, video in zip(found, embedded.videos, strict=True):
+            at = min(int(place * len(video)), len(video) - 1)
+            np.testing.assert_allclose(row, cosine(video[at : at + 1], embedded.text)[0])
+
+
+def test_the_verdict_says_plainly_what_was_learned(seeing: Evaluation, blind: Evaluation) -> None:
+    gain, none = Estimate(0.5, 0.2, 0.8, 18, ""), Estimate(0.1, -0.2, 0.4, 18, "")
+    told = verdict(wilson(11, 18), 9, ("the last frame", 0.11, gain))
+    assert told.startswith(
+        "Tells the right instruction from the others in 61 % of 18 held-out videos (95 % interval 39"
+    )
+    assert told.endswith("to 80 %, chance 11 %); the last frame alone gets 11 %.")
+    assert "cannot settle" in verdict(wilson(11, 18), 9, ("the last frame", 0.5, none))
+    scene = verdict(wilson(11, 18), 9, ("the first frame", 0.67, none))
+    assert scene.startswith("Recognises the scene")
+    assert "the first frame alone does as well (67 %)" in scene
+    assert verdict(wilson(2, 9), 9, ("the last frame", 0.9, none)).startswith("No better than chance")
+    assert verdict(wilson(0, 90), 9, ("the last frame", 0.9, none)).startswith("Worse than chance")
+    assert "18 videos it was trained on" in verdict(wilson(11, 18), 9, ("the last frame", 0.1, gain), held_out=False)
+    assert blind.verdict().startswith("No better than chance")
+    assert "12 held-out videos" in seeing.verdict()
+
+
+def test_several_cameras_are_fused_by_the_mean_of_scores() -> None:
+    one = store(each=2)
+    views = {n: one.frames(n, np.arange(info.length)) for n, info in enumerate(one.episodes)}
+    made = [
+        Episode({"front": views[n], "back": 255 - views[n]}, info.instruction, one.timestamps(n))
+        for n, info in enumerate(one.episodes)
+    ]
+    two = MemoryStore(made)
+    both = embed_store(RandomEncoder(), two, cameras=("front", "back"))
+    apart = [embed_store(RandomEncoder(), two, cameras=name) for name in ("front", "back")]
+    assert both.videos[0].shape == (len(views[0]), 2, 16)
+    whole = [segment_scores(part, potential_gain, 1.0, 0) for part in (both, *apart)]
+    np.testing.assert_allclose(whole[0], (whole[1] + whole[2]) / 2)
+    found = evaluate_embedded(both)
+    assert found["accuracy_whole_video"].n == 8
+    assert 1.0 <= found["effective_rank"].value <= 32.0
+    with pytest.raises(BadInputError, match="camera"):
+        embed_store(RandomEncoder(), two, cameras=("front", "top"))
 
 
 def test_names_follow_the_form(seeing: Evaluation) -> None:

@@ -8,11 +8,13 @@ import pytest
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.statistics import (
     Estimate,
+    from_resamples,
     mean_bca,
     mean_percentile,
     mean_where_defined,
     seeds_interval,
     statistic_percentile,
+    task_resamples,
     wilson,
 )
 
@@ -114,3 +116,36 @@ def test_values_that_are_none_are_refused(bad: np.ndarray[tuple[int, ...], np.dt
 
 def test_an_estimate_reads_as_a_line() -> None:
     assert str(Estimate(0.5, 0.25, 0.75, 8, "")) == "0.500 [0.250, 0.750] (n=8)"
+
+
+def test_tasks_are_resampled_and_then_their_videos() -> None:
+    tasks = ["a", "a", "b", "b", "b", "c"]
+    samples = task_resamples(tasks, seed=0, count=400)
+    assert len(samples) == 400
+    present = []
+    for sample in samples:
+        counts = {name: sum(tasks[video] == name for video in sample) for name in "abc"}
+        assert counts["a"] % 2 == 0  # whole tasks, each with as many videos as it has
+        assert counts["b"] % 3 == 0
+        assert counts["a"] / 2 + counts["b"] / 3 + counts["c"] == 3
+        present.append(len({tasks[video] for video in sample}))
+    assert min(present) == 1
+    assert 0.15 < np.mean(np.array(present) == 3) < 0.3  # 3! / 3**3
+    assert all((np.diff(np.sort(one)) >= 0).all() and len(one) == 4 for one in task_resamples(["x"] * 4, count=5))
+    again = task_resamples(tasks, seed=0, count=400)
+    assert all((one == other).all() for one, other in zip(samples, again, strict=True))
+
+
+def test_differences_of_the_same_samples_are_paired() -> None:
+    """Two rewards of the same videos: what the videos have in common leaves the interval of the difference."""
+    rng = np.random.default_rng(0)
+    left = rng.normal(0.0, 1.0, 40)
+    right = left - 0.2 + rng.normal(0.0, 0.05, 40)
+    samples = task_resamples([0] * 40, seed=0)
+    draws = [np.array([values[sample].mean() for sample in samples]) for values in (left, right)]
+    apart = [from_resamples(float(v.mean()), d, 40) for v, d in zip((left, right), draws, strict=True)]
+    paired = from_resamples(float((left - right).mean()), draws[0] - draws[1], 40)
+    assert paired.high - paired.low < 0.2 * (apart[0].high - apart[0].low)
+    assert 0.0 < paired.low < 0.2 < paired.high
+    assert math.isnan(from_resamples(1.0, np.full(5, np.nan), 40).low)
+    assert math.isnan(from_resamples(1.0, np.ones(5), 1).low)

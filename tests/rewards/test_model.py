@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoint.encoders.dual import DualEncoder, EncoderConfig
@@ -126,3 +128,19 @@ def test_a_goal_image_is_reached_at_its_own_frame(monkeypatch: pytest.MonkeyPatc
         trained.reward(FRAMES, "push", form="potential")
     with pytest.raises(BadInputError, match="language reward"):
         model.reward(FRAMES, "push", form="language")
+
+
+def test_several_cameras_give_the_mean_of_their_rewards() -> None:
+    other = episode(INSTRUCTIONS[3], 9, seed=4, size=48).frames["front"]
+    model = RewardModel(SeeingEncoder(), form="transition")
+    both = {"front": FRAMES, "side": other}
+    expected = (model.reward(FRAMES, list(INSTRUCTIONS)) + model.reward(other, list(INSTRUCTIONS))) / 2
+    np.testing.assert_allclose(model.reward(both, list(INSTRUCTIONS)), expected, atol=1e-6)
+    np.testing.assert_array_equal(model.reward({"front": FRAMES}, "push"), model.reward(FRAMES, "push"))
+    tensors = model.reward({name: torch.from_numpy(view) for name, view in both.items()}, INSTRUCTIONS[0])
+    assert isinstance(tensors, Tensor)
+    goal: dict[str, NDArray[Any]] = {name: view[-1] for name, view in both.items()}
+    distances = model.reward(both, goal=goal)
+    assert distances.argmax() == 8
+    with pytest.raises(BadInputError, match="9 of front, 4 of side"):
+        model.reward({"front": FRAMES, "side": other[:4]}, "push")

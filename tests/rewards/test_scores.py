@@ -60,3 +60,15 @@ def test_scale_of_embeddings_does_not_matter(frames: Array, text: Array) -> None
 def test_zero_embeddings_score_zero(text: Array) -> None:
     assert (scores.cosine(np.zeros((2, 5)), text) == 0.0).all()
     assert (scores.potential_gain(np.zeros((2, 5)), np.zeros((2, 5)), text) == 0.0).all()
+
+
+def test_several_cameras_give_the_mean_of_their_scores(frames: Array, text: Array) -> None:
+    """Late fusion, whatever the scale of each camera's embeddings."""
+    views = np.stack([frames, 7.0 * np.random.default_rng(5).normal(size=frames.shape)], axis=1)
+    for curve in (scores.potential, scores.transition):
+        expected = (curve(views[:, 0], text) + curve(views[:, 1], text)) / 2
+        np.testing.assert_allclose(curve(views, text), expected)
+        np.testing.assert_allclose(curve(frames[:, None], text), curve(frames, text))
+    for segment in (scores.potential_gain, scores.transition_score):
+        each = [segment(views[:2, view], views[-2:, view], text) for view in range(2)]
+        np.testing.assert_allclose(segment(views[:2], views[-2:], text), np.mean(each, axis=0))

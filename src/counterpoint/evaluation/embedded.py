@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-from counterpoint.data.store import EpisodeStore
+from counterpoint.data.store import Cameras, EpisodeStore, camera_names
 from counterpoint.errors import require
 from counterpoint.progress import ProgressBar
 from counterpoint.rewards.model import Embedder, check_instructions, embed_frames, embed_text
@@ -23,7 +23,7 @@ class EmbeddedVideos:
     """Raw embeddings of V videos and L instructions.
 
     Attributes:
-        videos: One [T, D] a video, in the order of time.
+        videos: One [T, D] a video, in the order of time; of several cameras [T, C, D].
         steps: One [T] a video: the episode's step of each row.
         own: Column of each video's instruction.
         instructions: L texts.
@@ -31,17 +31,22 @@ class EmbeddedVideos:
         fingerprint: Content of the store.
     """
 
-    videos: tuple[Float[Array, "T D"], ...]
+    videos: tuple[Float[Array, "T *C D"], ...]
     steps: tuple[Int[Indices, " T"], ...]
     own: Int[Indices, " V"]
     instructions: tuple[str, ...]
     text: Float[Array, "L D"]
     fingerprint: str
 
-    def frames_at(self, rows: int | Int[Indices, " V"]) -> Float[Array, "V D"]:
+    def frames_at(self, rows: int | Int[Indices, " V"]) -> Float[Array, "V *C D"]:
         """Return one row of each video; a negative index counts from the end."""
         each = np.broadcast_to(rows, len(self.videos))
         return np.stack([video[at] for video, at in zip(self.videos, each, strict=True)])
+
+    def side_by_side(self) -> EmbeddedVideos:
+        """Return the cameras' embeddings end to end, [T, C * D], and the text [L, C * D]: one space for all."""
+        wide = tuple(video.reshape(len(video), -1) for video in self.videos)
+        return replace(self, videos=wide, text=np.tile(self.text, wide[0].shape[1] // self.text.shape[1]))
 
 
 def embed_store(
@@ -49,7 +54,7 @@ def embed_store(
     store: EpisodeStore,
     *,
     instructions: Sequence[str] | None = None,
-    camera: str | None = None,
+    cameras: Cameras = None,
     max_frames: int = 128,
     batch_size: int = 64,
 ) -> EmbeddedVideos:
@@ -59,7 +64,7 @@ def embed_store(
         encoder: The encoder.
         store: Held-out episodes, each of at least two steps and with an instruction.
         instructions: The L candidates; by default the store's own, in order of appearance.
-        camera: The view; by default the store's first.
+        cameras: The view, by default the store's first; of several, scores are the mean (late fusion).
         max_frames: Greatest number of frames of an episode, evenly spread.
         batch_size: Frames encoded at once.
 
@@ -77,12 +82,14 @@ def embed_store(
         hint = "add it to instructions=[...], or leave the episode out: SubsetStore"
         require(good, f"episode {number}", found, "two steps or more, and one of the candidates", hint)
     check_instructions(candidates)
+    views = camera_names(cameras, store.cameras)
     column = {text: at for at, text in enumerate(candidates)}
     steps = tuple(spread(info.length, max_frames) for info in store.episodes)
     videos = []
     with ProgressBar("Embedding", len(steps), "videos") as progress:
         for number, wanted in enumerate(steps):
-            videos.append(embed_frames(encoder, store.frames(number, wanted, camera), batch_size))
+            frames = {view: store.frames(number, wanted, view) for view in views}
+            videos.append(embed_frames(encoder, frames if len(views) > 1 else frames[views[0]], batch_size))
             progress.advance()
     return EmbeddedVideos(
         videos=tuple(videos),

@@ -7,6 +7,7 @@ embeddings. `docs/methods/metrics.md` says what each is blind to.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Sequence
@@ -28,6 +29,14 @@ def value_order_correlation(values: Float[Array, " T"]) -> float:
     Blind to what is in the video: a clock scores 1. Never report it without its controls.
     """
     return _correlation("spearmanr", values)
+
+
+def value_time_correlation(values: Float[Array, " T"]) -> float:
+    """Return Pearson's r between a curve and time, 0 for a constant curve: VOC as Robometer's code reports it.
+
+    Blind as `value_order_correlation`; a curve that jumps once at its end is far below its Spearman's.
+    """
+    return _correlation("pearsonr", values)
 
 
 def kendall_tau_b(values: Float[Array, " T"]) -> float:
@@ -73,6 +82,92 @@ def triples(
     wins = (scores[np.arange(len(scores)), own][:, None] > scores) & counted
     totals = counted.sum(axis=1)
     return np.where(totals > 0, wins.sum(axis=1) / np.maximum(totals, 1), np.nan)
+
+
+def quality_ranking(
+    levels: Sequence[Float[Array, " n"]], weights: Sequence[Float[Array, "*R n"]] | None = None
+) -> Float[Array, "*R"]:
+    """Return Kendall's tau-b between score and quality, over trajectories of one task.
+
+    The mean over every combination of one trajectory a level, such as failure < suboptimal < success: Robometer's
+    protocol, whose code has tau-a. Equal scores leave the denominator; a combination of equal scores alone counts 0.
+
+    Args:
+        levels: Scores of the trajectories of each level, in the order of quality.
+        weights: How often each trajectory counts; of bootstrap samples, one row each. Once by default.
+
+    Returns:
+        A number in [-1, 1] a sample; `nan` where a level has no trajectory.
+    """
+    scores = [np.asarray(level, np.float64) for level in levels]
+    grid = np.meshgrid(*scores, indexing="ij")
+    signs = [np.sign(grid[high] - grid[low]) for low, high in itertools.combinations(range(len(grid)), 2)]
+    untied = np.sum([sign != 0 for sign in signs], axis=0)
+    counts = [np.ones(len(level)) for level in scores] if weights is None else list(weights)
+    letters = "ijkl"[: len(scores)]
+    equation = f"{letters},{','.join(f'...{letter}' for letter in letters)}->..."
+    summed = np.einsum(equation, sum(signs) / np.sqrt(np.maximum(untied, 1) * len(signs)), *counts, optimize=True)
+    return _ratio(summed, np.prod([count.sum(axis=-1) for count in counts], axis=0))
+
+
+def auroc(
+    scores: Float[Array, " N"], positive: Bool[NDArray[np.bool_], " N"], weights: Float[Array, "*R N"] | None = None
+) -> Float[Array, "*R"]:
+    """Return the share of pairs of a success and a failure in which the success scores higher; a tie counts half.
+
+    `nan` without both. Chance is 1/2. Blind to where a threshold would lie. `weights` as in `quality_ranking`.
+    """
+    counts = np.ones(len(scores)) if weights is None else weights
+    high, low = scores[positive][:, None], scores[~positive]
+    wins, losses = counts[..., positive], counts[..., ~positive]
+    won = (wins @ ((high > low) + 0.5 * (high == low)) * losses).sum(axis=-1)
+    return _ratio(won, wins.sum(axis=-1) * losses.sum(axis=-1))
+
+
+def auprc(
+    scores: Float[Array, " N"], positive: Bool[NDArray[np.bool_], " N"], weights: Float[Array, "*R N"] | None = None
+) -> Float[Array, "*R"]:
+    """Return the average precision: the sum of precision times the recall gained, over thresholds from above.
+
+    `nan` without successes. Chance is the share of successes, so it says nothing beside another share. `weights` as in
+    `quality_ranking`.
+    """
+    counts, order = np.ones(len(scores)) if weights is None else weights, np.argsort(-scores, kind="stable")
+    last = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)  # of equal scores
+    hits, taken = (np.cumsum(part[..., order], axis=-1)[..., last] for part in (counts * positive, counts))
+    gained = np.diff(hits, axis=-1, prepend=0.0)
+    return _ratio((hits / np.maximum(taken, 1e-300) * gained).sum(axis=-1), hits[..., -1])
+
+
+def f1(
+    predicted: Bool[NDArray[np.bool_], " N"],
+    positive: Bool[NDArray[np.bool_], " N"],
+    weights: Float[Array, "*R N"] | None = None,
+) -> Float[Array, "*R"]:
+    """Return the harmonic mean of precision and recall; `nan` without successes. `weights` as in `quality_ranking`."""
+    counts = np.ones(len(predicted)) if weights is None else weights
+    hits, named, there = ((counts * part).sum(axis=-1) for part in (predicted & positive, predicted, positive))
+    return _ratio(2 * hits, np.where(there > 0, named + there, 0.0))
+
+
+def _ratio(above: Float[Array, "*R"], below: Float[Array, "*R"]) -> Float[Array, "*R"]:
+    """Return the quotient, `nan` for a denominator of 0."""
+    return np.where(below > 0, above / np.where(below > 0, below, 1.0), np.nan)
+
+
+def best_threshold(scores: Float[Array, " N"], positive: Bool[NDArray[np.bool_], " N"]) -> float:
+    """Return the threshold with the greatest F1 of `scores >= threshold`; of several the highest.
+
+    Fix it on validation and measure elsewhere. It lies halfway to the next lower score, where there is one.
+    """
+    values = np.unique(scores)
+    at = max(range(len(values)), key=lambda i: (float(f1(scores >= values[i], positive)), i))
+    return float(values[at] if at == 0 else (values[at - 1] + values[at]) / 2)
+
+
+def grade(progress: Float[Array, " N"]) -> Float[Array, " N"]:
+    """Return progress in [0, 1] on RoboRewardBench's scale of 1 to 5: the nearest of 0, 1/4, 1/2, 3/4 and 1."""
+    return np.asarray(1.0 + np.floor(4.0 * np.clip(progress, 0.0, 1.0) + 0.5))
 
 
 def confusion_gap(scores: Float[Array, "V L"], own: Int[NDArray[np.int64], " V"]) -> Float[Array, " V"]:

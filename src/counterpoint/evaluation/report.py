@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from counterpoint.data.cache import cached
 from counterpoint.data.formats import open_dataset, split_names
-from counterpoint.data.store import EpisodeStore, SubsetStore
+from counterpoint.data.store import EpisodeStore, SubsetStore, camera_names
 from counterpoint.errors import BadInputError, require
 from counterpoint.evaluation.embedded import EmbeddedVideos, embed_store, spread
 from counterpoint.evaluation.reward_eval import CURVES, Evaluation, Heatmap, evaluate_embedded
@@ -61,14 +61,14 @@ def write_report(
         BadInputError: An unfinished run, one whose encoder has no language, or data that cannot be evaluated.
         MissingExtraError: The extra `report` is not installed.
     """
-    config = _read_config(run / "config.json")
+    config = read_config(run / "config.json")
     rewards = RewardModel.from_pretrained(run, device=device)
     way = "--goal IMAGE" if rewards.form == "goal" else "--instruction TEXT"
     found = f"an encoder for the reward {rewards.form!r}, whose frames and instructions share no space"
     hint = f"plot its rewards: counterpoint reward VIDEO {way} --model {run}"
     require(rewards.form in CURVES, run, found, "one that compares frames with instructions", hint)
     store, source, episodes = open_held_out(config, run / "config.json", data, split, most=max_videos, seed=seed)
-    embedded = embed_store(rewards.encoder, store, max_frames=max_frames)
+    embedded = embed_store(rewards.encoder, store, cameras=store.cameras, max_frames=max_frames)
     evaluation = evaluate_embedded(embedded, form=rewards.form, seed=seed)
     objective = config.get("objective", "unknown")
     about = {
@@ -79,18 +79,22 @@ def write_report(
         "provenance": provenance(),
         "trained_with": config.get("provenance"),
     }
-    result = json.dumps(about | {"evaluation": json.loads(evaluation.to_json())}, indent=2) + "\n"
+    verdict = evaluation.verdict(held_out=not about["episodes_the_run_was_trained_on"])
+    result = (
+        json.dumps({"verdict": verdict, **about} | {"evaluation": json.loads(evaluation.to_json())}, indent=2) + "\n"
+    )
     page = render(
         "report.html.j2",
         [TEMPLATES],
         report_style=Markup((TEMPLATES / "report.css").read_text()),
         about=about,
         evaluation=evaluation,
+        verdict=verdict,
         width=embedded.text.shape[1],
         meaning=MEANING,
         players=_players(embedded, source, evaluation),
-        heatmaps=[_shown(heatmap) for heatmap in evaluation.heatmaps],
-        trajectories=_trajectories(embedded),
+        heatmaps=[shown(heatmap) for heatmap in evaluation.heatmaps],
+        trajectories=_trajectories(embedded.side_by_side()),
         training=_training_charts(_metrics(run / "metrics.jsonl")),
         bar=_bar,
         signed=signed,
@@ -101,7 +105,8 @@ def write_report(
     return run / "report.html"
 
 
-def _read_config(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> dict[str, Any]:
+    """Read a run's configuration."""
     require(path.is_file(), path, "no such file", "a run's folder", "give the folder that training wrote")
     try:
         config = json.loads(path.read_text())
@@ -150,28 +155,74 @@ def open_held_out(
     section = found if isinstance(found, Mapping) else {}
     good, hint = "path" in section and isinstance(section.get("size"), int), "give a run of this version"
     require(good, where, "no data.path or data.size", "the configuration that training writes", hint)
-    path = Path(data or section["path"])
+    source, about, (trained,) = open_unseen([config], Path(data or section["path"]), split, most=most, seed=seed)
+    cameras = camera_names(section.get("camera"), source.cameras)
+    assert isinstance(source, SubsetStore)
+    store = cached(source.whole, size=section["size"], root=section.get("cache"), cameras=cameras)
+    return SubsetStore(store, source.indices), source, {**about, "episodes_the_run_was_trained_on": trained}
+
+
+def open_unseen(
+    configs: Sequence[Mapping[str, Any]], path: Path, split: str | None, *, most: int, seed: int
+) -> tuple[SubsetStore, dict[str, Any], list[bool]]:
+    """Open, as recorded, the instructed episodes of a data set that runs did not train on.
+
+    These are a split, or where the data have none the episodes that every run on these data held out, or all.
+
+    Args:
+        configs: The runs' configurations.
+        path: The data set.
+        split: Name of the split; by default the first of `test`, `val` and `validation`.
+        most: Greatest number of episodes; of more, a sample is taken.
+        seed: Random seed of that sample.
+
+    Returns:
+        The episodes, facts about them, and for each run whether it was trained on them.
+
+    Raises:
+        BadInputError: No such data set or split, or no episode that can be used.
+    """
     require(path.exists(), path, "no such data set", "the run's data", "say where it is: --data PATH")
-    splits = split_names(path)
+    splits, own = split_names(path), [_trains_on(config, path) for config in configs]
     chosen = split or next((name for name in SPLITS if name in splits), None)
-    hint = "name the split to report on: --split NAME (the training split flatters the encoder)"
-    require(chosen is not None or not splits, path, f"splits {list(splits)}", f"one of {list(SPLITS)}", hint)
-    source = open_dataset(path, split=chosen)
-    camera = section.get("camera") or source.cameras[0]
-    store = cached(source, size=section["size"], root=section.get("cache"), cameras=(camera,))
-    good_ones = [at for at, info in enumerate(store.episodes) if info.length > 1 and info.instruction.strip()]
+    mine = [config for config, same in zip(configs, own, strict=True) if same]
+    held = None
+    if chosen is None and mine and all("held_out" in config for config in mine):
+        held = set.intersection(*(set(config["held_out"]) for config in mine))
+        inside = mine[0]["data"].get("train_split")
+        source = open_dataset(path, split=inside if inside in splits else None)
+    else:
+        hint = "name the split to report on: --split NAME (the training split flatters the encoder)"
+        good = chosen is not None or not splits or not mine
+        require(good, path, f"splits {list(splits)}", f"one of {list(SPLITS)}", hint)
+        source = open_dataset(path, split=chosen)
+    way = f"the split {chosen}" if chosen else "all episodes"
+    if held is not None:
+        numbers = ", ".join(map(str, sorted(held)))
+        way = f"{len(held)} of {len(source.episodes)} episodes, left out of training by task: {numbers}"
+        source = SubsetStore(source, sorted(held))
+    infos = list(enumerate(source.episodes))
+    good_ones = [at for at, info in infos if info.length > 1 and info.instruction.strip()]
     require(good_ones, path, "no episode with an instruction", "some", "report on instructed episodes")
     sample = np.random.default_rng(seed).choice(len(good_ones), min(most, len(good_ones)), replace=False)
     kept = [good_ones[at] for at in sorted(sample.tolist())]
-    own = path.resolve() == Path(section["path"]).resolve()
+    trained = [
+        same and held is None and chosen in (None, config["data"].get("train_split", "train"))
+        for config, same in zip(configs, own, strict=True)
+    ]
     about = {
         "data": str(path),
         "split": chosen,
-        "episodes_the_run_was_trained_on": own and chosen in (None, section.get("train_split", "train")),
-        "episodes_left_out": len(store.episodes) - len(good_ones),
+        "held_out": way,
+        "episodes_left_out": len(infos) - len(good_ones),
         "episodes_drawn_from": len(good_ones),
     }
-    return SubsetStore(store, kept), SubsetStore(source, kept), about
+    return SubsetStore(source, kept), about, trained
+
+
+def _trains_on(config: Mapping[str, Any], path: Path) -> bool:
+    section = config.get("data")
+    return isinstance(section, Mapping) and "path" in section and Path(section["path"]).resolve() == path.resolve()
 
 
 def _bar(estimate: Estimate, start: float = 0.0, end: float = 1.0, bad: float | None = None) -> dict[str, float | None]:
@@ -185,13 +236,13 @@ def _bar(estimate: Estimate, start: float = 0.0, end: float = 1.0, bad: float | 
     return {**ends, "bad": None if bad is None else position(bad)}
 
 
-def _shown(heatmap: Heatmap) -> dict[str, Any]:
+def shown(heatmap: Heatmap) -> dict[str, Any]:
     """Return DecisionNCE's Figure 6 for the first `MOST_COLUMNS` instructions, and the largest score (`reach`)."""
     names = heatmap.columns[:MOST_COLUMNS]
     scores = zip(heatmap.rows, heatmap.values, strict=True)
     rows = [(names.index(row), values[: len(names)]) for row, values in scores if row in names]
     reach = max(abs(value) for _, values in rows for value in values) or 1.0
-    return {"title": heatmap.name, "names": names, "rows": rows, "reach": reach}
+    return {"title": heatmap.name[:1].upper() + heatmap.name[1:], "names": names, "rows": rows, "reach": reach}
 
 
 def _training_charts(lines: Sequence[Mapping[str, Any]]) -> list[tuple[str, Markup]]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
 from counterpoint.data.draws import StartGoal, sample_rng
-from counterpoint.data.store import EpisodeStore
+from counterpoint.data.store import Cameras, EpisodeStore
 from counterpoint.encoders.dual import RewardForm
 from counterpoint.errors import BadInputError, require
 from counterpoint.evaluation import metrics
@@ -85,6 +85,13 @@ class Evaluation:
         """Return an estimate by name; `voc` means `voc.potential` or `voc.transition`, as `form` says."""
         return self.estimates[name if name in self.estimates else f"{name}.{self.form}"]
 
+    def verdict(self, *, held_out: bool = True) -> str:
+        """Return in one sentence what was learned, by the accuracy of whole videos beside chance and one frame."""
+        frames = {name: self[f"accuracy_{name}_frame"] for name in ("first", "middle", "last")}
+        best = max(frames, key=lambda name: frames[name].value)
+        alone = (f"the {best} frame", frames[best].value, self[f"accuracy_over_{best}_frame"])
+        return verdict(self["accuracy_whole_video"], len(self.instructions), alone, held_out=held_out)
+
     def to_json(self) -> str:
         """Return strict JSON: undefined numbers are null."""
         return TypeAdapter(Evaluation).dump_json(self, indent=2).decode() + "\n"
@@ -101,6 +108,33 @@ class Evaluation:
         except ValidationError as error:
             found = error.errors()[0]["msg"]
             raise BadInputError("evaluation", found, "JSON by Evaluation.to_json", "evaluate again") from None
+
+
+def verdict(accuracy: Estimate, instructions: int, alone: tuple[str, float, Estimate], *, held_out: bool = True) -> str:
+    """Return in one sentence whether a reward tells instructions apart, and by more than the scene.
+
+    Args:
+        accuracy: Share of videos whose own instruction scores highest.
+        instructions: Number of instructions; a guess gets one over it.
+        alone: The single frame that does best: its name, its accuracy, and the accuracy it falls short by, paired.
+        held_out: False for videos that the encoder was trained on.
+    """
+    chance, (frame, same, gain) = 1 / instructions, alone
+    videos = f"{accuracy.n} {'held-out ' if held_out else ''}videos{'' if held_out else ' it was trained on'}"
+    interval = f"95 % interval {100 * accuracy.low:.0f} to {100 * accuracy.high:.0f} %, chance {100 * chance:.0f} %"
+    share = f"in {100 * accuracy.value:.0f} % of {videos} ({interval})"
+    if not accuracy.low > chance:
+        worse = "Worse than chance" if accuracy.high < chance else "No better than chance"
+        return f"{worse}: puts the right one of {instructions} instructions first {share}."
+    if same >= accuracy.value:
+        return (
+            f"Recognises the scene: tells the right instruction from the others {share}, "
+            f"and {frame} alone does as well ({100 * same:.0f} %)."
+        )
+    told = f"Tells the right instruction from the others {share}"
+    if gain.low > 0:
+        return f"{told}; {frame} alone gets {100 * same:.0f} %."
+    return f"{told}; {frame} alone gets {100 * same:.0f} %, a difference that {accuracy.n} videos cannot settle."
 
 
 Array = NDArray[np.float64]
@@ -122,7 +156,7 @@ def evaluate_encoder(
     seed: int = 0,
     instructions: Sequence[str] | None = None,
     paraphrases: Mapping[str, Sequence[str]] | None = None,
-    camera: str | None = None,
+    cameras: Cameras = None,
     max_frames: int = 128,
 ) -> Evaluation:
     """Evaluate an encoder on held-out episodes, each embedded once.
@@ -134,14 +168,14 @@ def evaluate_encoder(
         seed: Random seed of segments, shuffles and resamples.
         instructions: Candidates; the store's own by default.
         paraphrases: Instruction -> paraphrases that training did not see.
-        camera: The view; by default the store's first.
+        cameras: The view, by default the store's first; of several, scores are the mean (late fusion).
         max_frames: Greatest number of embedded frames of an episode, evenly spread.
 
     Raises:
         BadInputError: A store or instructions that cannot be evaluated (see `embed_store`), or an instruction without
             a paraphrase.
     """
-    embedded = embed_store(encoder, store, instructions=instructions, camera=camera, max_frames=max_frames)
+    embedded = embed_store(encoder, store, instructions=instructions, cameras=cameras, max_frames=max_frames)
     others = [(paraphrases or {}).get(text, ()) for text in embedded.instructions]
     missing = [text for text, found in zip(embedded.instructions, others, strict=True) if not found]
     require(not (paraphrases and missing), "paraphrases", f"none of {missing}", "one or more of each", "add some")
@@ -159,11 +193,12 @@ def evaluate_embedded(
         of_form = _time_estimates(embedded, CURVES[name], seed)
         of_form |= _grounding_estimates(embedded, SEGMENTS[name], paraphrases, seed)
         estimates |= {f"{key}.{name}": value for key, value in of_form.items()}
-    hits = metrics.matched(cosine(embedded.frames_at(-1), embedded.text), embedded.own)
-    estimates["accuracy_last_frame"] = wilson(int(hits.sum()), len(hits))
-    estimates |= {**_smoothness(embedded, seed), **_first_frames(embedded, seed)}
-    estimates["effective_rank"] = metrics.effective_rank_estimate(embedded.videos)
-    probe = metrics.time_probe(embedded.videos, seed=seed)
+    for frame, scores in one_frame_scores(embedded).items():
+        estimates |= {f"{key}_{frame}_frame": found for key, found in _told_apart(embedded, scores, seed).items()}
+    joint = embedded.side_by_side()
+    estimates |= {**_smoothness(embedded, seed), **_first_frames(joint, seed)}
+    estimates["effective_rank"] = metrics.effective_rank_estimate(joint.videos)
+    probe = metrics.time_probe(joint.videos, seed=seed)
     if probe is not None:
         estimates["time_probe_r2"] = probe
     return Evaluation(
@@ -227,10 +262,12 @@ def _time_estimates(embedded: EmbeddedVideos, curve: Curve, seed: int) -> dict[s
         shuffled = sample_rng(seed, number, "shuffle").permutation(len(video))
         row = {
             "voc": voc(values[own]),
+            "voc_pearson": metrics.value_time_correlation(values[own]),
             "kendall_tau_b": metrics.kendall_tau_b(values[own]),
             "voc_wrong_instruction": float(np.mean([voc(other) for other in np.delete(values, own, axis=0)])),
             "voc_reversed": voc(curve(video[::-1], mine)[0]),
             "voc_shuffled": voc(curve(video[shuffled], mine)[0]),
+            "voc_frozen": voc(curve(video[np.full(len(video), len(video) // 2)], mine)[0]),
             "voc_of_a_ramp": voc(np.arange(len(video), dtype=np.float64)),
             "voc_of_a_constant": voc(np.ones(len(video))),
         }
@@ -244,15 +281,14 @@ def _grounding_estimates(
     """Return how well videos and instructions identify each other."""
     own, strata = embedded.own, embedded.own.tolist()
     whole = segment_scores(embedded, score, 1.0, seed)[:, 0]
+    backwards = score(embedded.frames_at(-1), embedded.frames_at(0), embedded.text)
+    found = {f"{key}_whole_video": value for key, value in _told_apart(embedded, whole, seed).items()}
+    found |= {f"{key}_reversed": value for key, value in _told_apart(embedded, backwards, seed).items()}
+    found["confusion_gap"] = mean_bca(metrics.confusion_gap(whole, own), seed=seed)
     hits = metrics.matched(whole, own)
-    found = {
-        "accuracy_whole_video": wilson(int(hits.sum()), len(hits)),
-        "triples_whole_video": mean_where_defined(metrics.triples(whole, own), strata, seed=seed),
-        "confusion_gap": mean_bca(metrics.confusion_gap(whole, own), seed=seed),
-    }
-    hard = metrics.one_word_apart(embedded.instructions)
-    if hard.any():
-        found["triples_one_word_apart"] = mean_where_defined(metrics.triples(whole, own, hard), strata, seed=seed)
+    for name, alone in one_frame_scores(embedded).items():
+        over = hits.astype(np.float64) - metrics.matched(alone, own)
+        found[f"accuracy_over_{name}_frame"] = mean_percentile(over, strata, seed=seed)
     rounds = {
         f"accuracy_{name}_segments": np.moveaxis(segment_scores(embedded, score, share, seed), 1, 0)
         for name, share in (("random", None), ("short", SHORT))
@@ -263,6 +299,29 @@ def _grounding_estimates(
     for name, scores in rounds.items():
         shares = np.mean([metrics.matched(row, own) for row in scores], axis=0)
         found[name] = mean_where_defined(shares, strata, seed=seed)
+    return found
+
+
+def one_frame_scores(embedded: EmbeddedVideos) -> dict[str, Float[Array, "V L"]]:
+    """Return the scores of the first, the middle and the last frame alone: their similarity to each instruction.
+
+    A score that does as well from one frame recognises the scene and not what is done in it.
+    """
+    middle = np.array([len(video) // 2 for video in embedded.videos])
+    rows: dict[str, int | NDArray[np.int64]] = {"first": 0, "middle": middle, "last": -1}
+    return {name: potential(embedded.frames_at(at), embedded.text).T for name, at in rows.items()}
+
+
+def _told_apart(embedded: EmbeddedVideos, scores: Float[Array, "V L"], seed: int) -> dict[str, Estimate]:
+    """Return accuracy among all instructions, and right against wrong: all, and where one word differs."""
+    own, strata = embedded.own, embedded.own.tolist()
+    hits, hard = metrics.matched(scores, own), metrics.one_word_apart(embedded.instructions)
+    found = {
+        "accuracy": wilson(int(hits.sum()), len(hits)),
+        "triples": mean_where_defined(metrics.triples(scores, own), strata, seed=seed),
+    }
+    if hard.any():
+        found["triples_one_word_apart"] = mean_where_defined(metrics.triples(scores, own, hard), strata, seed=seed)
     return found
 
 
@@ -283,7 +342,8 @@ def _smoothness(embedded: EmbeddedVideos, seed: int) -> dict[str, Estimate]:
     for number, (video, steps, own) in enumerate(zip(embedded.videos, embedded.steps, embedded.own, strict=True)):
         times = steps.astype(np.float64)
         similarity = potential(video, embedded.text[own : own + 1])[0]
-        unit = video / np.maximum(np.linalg.norm(video, axis=1, keepdims=True), 1e-12)
+        flat = video.reshape(len(video), -1)
+        unit = flat / np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), 1e-12)
         shuffled = sample_rng(seed, number, "shuffle").permutation(len(video))
         row = {
             "ordering": metrics.ordering(similarity, times),

@@ -109,6 +109,30 @@ def statistic_percentile(
     return Estimate(value, float(low), float(high), count, "percentile bootstrap over videos")
 
 
+def task_resamples(tasks: Sequence[Hashable], *, seed: int = 0, count: int = 1000) -> list[NDArray[np.int64]]:
+    """Return bootstrap samples of videos: tasks with repeats, then of each as many videos as it has, with repeats.
+
+    Statistics of the same samples are paired: their differences have the interval of a difference. With one task,
+    videos alone are resampled.
+    """
+    members: dict[Hashable, list[int]] = {}
+    for video, task in enumerate(tasks):
+        members.setdefault(task, []).append(video)
+    groups = [np.array(group, np.int64) for group in members.values()]
+    rng = np.random.default_rng(seed)
+    drawn = (rng.integers(0, len(groups), len(groups)) if len(groups) > 1 else [0] for _ in range(count))
+    return [np.concatenate([rng.choice(groups[task], len(groups[task])) for task in picked]) for picked in drawn]
+
+
+def from_resamples(value: float, draws: Float[Array, " R"], count: int) -> Estimate:
+    """Return a statistic of `count` videos with the percentile interval of its values on `task_resamples`."""
+    known = draws[np.isfinite(draws)]
+    if not len(known) or count < 2 or not np.isfinite(value):
+        return Estimate(value, nan, nan, count, "none: too few videos")
+    low, high = np.quantile(known, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Estimate(value, float(low), float(high), count, "percentile bootstrap over tasks and their videos")
+
+
 def wilson(successes: int, count: int) -> Estimate:
     """Return a share of `count` independent trials with Wilson's score interval, which holds at 0 and 1 too."""
     expected = "0 <= successes <= count, count >= 1"

@@ -7,15 +7,17 @@ S is the cosine, phi(o) the raw embedding of a frame, psi(l) that of an instruct
     goal         -||phi(o_t) - phi(g)||            VIP, section 4; S(phi(o_t), phi(g)) of encoders with language (LIV)
     language     G(phi(o_0), phi(o_t), psi(l))     R3M's perceptron, in (0, 1)
 
-A transition that does not exist (t = 0, or a frame embedded like the first) scores 0.
+A transition that does not exist (t = 0, or a frame embedded like the first) scores 0. Of several cameras, embedded as
+[T, C, D], the reward is the mean of the cameras' rewards (late fusion).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
@@ -31,8 +33,9 @@ from counterpoint.errors import require
 
 Array = NDArray[np.float64]
 Video = TypeVar("Video", NDArray[Any], Tensor)
+Score = TypeVar("Score", bound=Callable[..., Array])
 SegmentScore = Callable[[Array, Array, Array], Array]
-"""(start frames [N, D], goal frames [N, D], text [L, D]) -> score of each segment under each text, [N, L]."""
+"""(start frames [N, *C, D], goal frames [N, *C, D], text [L, D]) -> score of each segment under each text, [N, L]."""
 LANGUAGE_REWARD = "language_reward.safetensors"
 """R3M's perceptron, in the folder of a saved encoder."""
 STILL = 1e-5
@@ -55,25 +58,44 @@ def cosine(left: Float[Array, "N D"], right: Float[Array, "L D"]) -> Float[Array
     return np.asarray(left @ right.T / np.where(lengths == 0.0, 1.0, lengths))
 
 
-def potential(frames: Float[Array, "T D"], text: Float[Array, "L D"]) -> Float[Array, "L T"]:
+def late_fusion(score: Score) -> Score:
+    """Extend a score of embeddings [N, D] to several cameras, [N, C, D]: the mean of the cameras' scores."""
+
+    @wraps(score)
+    def fused(*parts: Array) -> Array:
+        cameras = [part.shape[1] for part in parts if part.ndim == 3]
+        if not cameras:
+            return score(*parts)
+        views = range(cameras[0])
+        each = [score(*(part[:, view] if part.ndim == 3 else part for part in parts)) for view in views]
+        return np.asarray(np.mean(each, axis=0))
+
+    return cast(Score, fused)
+
+
+@late_fusion
+def potential(frames: Float[Array, "T *C D"], text: Float[Array, "L D"]) -> Float[Array, "L T"]:
     """Return S(phi(o_t), psi(l)) of every frame."""
     return cosine(text, frames)
 
 
-def transition(frames: Float[Array, "T D"], text: Float[Array, "L D"]) -> Float[Array, "L T"]:
+@late_fusion
+def transition(frames: Float[Array, "T *C D"], text: Float[Array, "L D"]) -> Float[Array, "L T"]:
     """Return S(phi(o_t) - phi(o_0), psi(l)) of every frame."""
     return transition_score(np.broadcast_to(frames[:1], frames.shape), frames, text).T
 
 
+@late_fusion
 def potential_gain(
-    start: Float[Array, "N D"], goal: Float[Array, "N D"], text: Float[Array, "L D"]
+    start: Float[Array, "N *C D"], goal: Float[Array, "N *C D"], text: Float[Array, "L D"]
 ) -> Float[Array, "N L"]:
     """Return S(phi(o_goal), psi(l)) - S(phi(o_start), psi(l)), DecisionNCE-P's segment score (Eq. 4), in [-2, 2]."""
     return cosine(goal, text) - cosine(start, text)
 
 
+@late_fusion
 def transition_score(
-    start: Float[Array, "N D"], goal: Float[Array, "N D"], text: Float[Array, "L D"]
+    start: Float[Array, "N *C D"], goal: Float[Array, "N *C D"], text: Float[Array, "L D"]
 ) -> Float[Array, "N L"]:
     """Return S(phi(o_goal) - phi(o_start), psi(l)), DecisionNCE-T's segment score (Eq. 6), in [-1, 1]."""
     moved = goal - start
@@ -82,12 +104,22 @@ def transition_score(
     return np.where(still[:, None], 0.0, cosine(moved, text))
 
 
-def embed_frames(encoder: Embedder, frames: NDArray[Any] | Tensor, batch_size: int = 64) -> Float[Array, "T D"]:
+def embed_frames(
+    encoder: Embedder, frames: NDArray[Any] | Tensor | Mapping[str, Any], batch_size: int = 64
+) -> Float[Array, "T *C D"]:
     """Return raw embeddings of frames [T, H, W, 3], uint8 in [0, 255] or float in [0, 1], `batch_size` at a time.
 
+    A mapping of C cameras to such frames, of any sizes, gives [T, C, D].
+
     Raises:
-        BadInputError: Frames of another dtype, shape or range.
+        BadInputError: Frames of another dtype, shape or range, or cameras with unequal numbers of frames.
     """
+    if isinstance(frames, Mapping):
+        each = {camera: embed_frames(encoder, view, batch_size) for camera, view in frames.items()}
+        found = ", ".join(f"{len(view)} of {camera}" for camera, view in each.items()) or "no camera"
+        even = len({len(view) for view in each.values()}) == 1
+        require(even, "frames", found, "as many frames of every camera", "give the same steps of each")
+        return np.stack(list(each.values()), axis=1)
     pixels = check_frames(frames)
     with _evaluating(encoder) as device:
         parts = [encoder.encode_image(part.to(device)).double().cpu() for part in torch.split(pixels, batch_size)]
@@ -199,25 +231,27 @@ class RewardModel:
 
     def reward(
         self,
-        frames: Video,
+        frames: Video | Mapping[str, Video],
         instructions: str | Sequence[str] = (),
         *,
-        goal: Video | None = None,
+        goal: Video | Mapping[str, Video] | None = None,
         form: RewardForm | None = None,
     ) -> Video:
         """Return the reward of every frame, float32, an array for an array and a tensor for a tensor.
 
         Args:
-            frames: [T, H, W, 3], uint8 in [0, 255] or float in [0, 1].
+            frames: [T, H, W, 3], uint8 in [0, 255] or float in [0, 1]; of several cameras a mapping of names to such
+                frames, and the reward is the mean of theirs.
             instructions: One gives [T], a list of L gives [L, T].
-            goal: A goal image [H, W, 3] in their stead, which gives [T].
+            goal: A goal image [H, W, 3] in their stead, which gives [T]; of several cameras one each.
             form: Another reading than `self.form`: see the module's docstring.
 
         Raises:
             BadInputError: Bad frames or instructions, or a form that the encoder was not trained for.
         """
         if goal is not None:
-            chosen, targets = self.check_form("goal"), embed_frames(self.encoder, goal[None])
+            still = {name: view[None] for name, view in goal.items()} if isinstance(goal, Mapping) else goal[None]
+            chosen, targets = self.check_form("goal"), embed_frames(self.encoder, still)
         else:
             chosen, targets = (
                 self.check_form(form or self.form, instructed=True),
@@ -225,10 +259,16 @@ class RewardModel:
             )
         curves = self.score(chosen, embed_frames(self.encoder, frames, self.batch_size), targets).astype(np.float32)
         rewards = curves[0] if goal is not None or isinstance(instructions, str) else curves
-        return torch.from_numpy(rewards).to(frames.device) if isinstance(frames, Tensor) else rewards
+        one = next(iter(frames.values())) if isinstance(frames, Mapping) else frames
+        return torch.from_numpy(rewards).to(one.device) if isinstance(one, Tensor) else rewards
 
-    def score(self, form: RewardForm, frames: Float[Array, "T D"], targets: Float[Array, "L D"]) -> Float[Array, "L T"]:
+    def score(
+        self, form: RewardForm, frames: Float[Array, "T *C D"], targets: Float[Array, "L *C D"]
+    ) -> Float[Array, "L T"]:
         """Return the reward of embedded frames under embedded instructions (or goal images, for `goal`)."""
+        return late_fusion(partial(self._score, form))(frames, targets)
+
+    def _score(self, form: RewardForm, frames: Array, targets: Array) -> Array:
         if form == "transition":
             return transition(frames, targets)
         if form == "language":

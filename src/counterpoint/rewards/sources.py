@@ -1,0 +1,233 @@
+"""Any reward as curves over a video: a run of ours, a reward model of LeRobot, or a Python function."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, UInt8
+from numpy.typing import NDArray
+
+from counterpoint.encoders.dual import DualEncoder, EncoderConfig, RewardForm
+from counterpoint.errors import BadInputError, require
+from counterpoint.rewards.curves import gains
+from counterpoint.rewards.model import RewardModel, embed_frames, embed_text
+
+Array = NDArray[np.float64]
+Frames = Mapping[str, UInt8[NDArray[np.uint8], "T H W 3"]]
+Curves = Callable[[Int[NDArray[np.int64], " N"], Sequence[str]], Float[Array, "L N"]]
+"""(N steps of a video, in any order and with repeats; L instructions) -> curves of the video made of these steps."""
+
+PREFIXES = 16
+"""Lengths at which a LeRobot model scores a video; values between them are interpolated."""
+
+
+class Reward(Protocol):
+    """A reward of videos under instructions.
+
+    Attributes:
+        name: The name in tables.
+        progress: True where values are progress in [0, 1].
+    """
+
+    name: str
+    progress: bool
+
+    def watch(self, frames: Frames) -> Curves:
+        """Return the curves of a video (camera -> frames): of several cameras the mean of theirs."""
+
+
+class EncoderReward:
+    """A reward of this library: the gain since the first frame, of a potential; of one frame alone, its potential.
+
+    An encoder without language (VIP, TCN) needs `goals`: its reward under an instruction is the mean over images of the
+    instruction's outcome.
+
+    Args:
+        model: The reward.
+        name: Its name in tables.
+
+    Attributes:
+        goals: Instruction -> embedded goal images, [K, D], or of several cameras [K, C, D].
+    """
+
+    def __init__(self, model: RewardModel, name: str) -> None:
+        self.model, self.name, self.progress = model, name, model.form == "language"
+        self.goals: dict[str, Array] = {}
+        self._texts: dict[str, Array] = {}
+
+    def watch(self, frames: Frames) -> Curves:
+        """Embed the video once; every curve is read from its embeddings."""
+        model = self.model
+        embedded = embed_frames(model.encoder, frames if len(frames) > 1 else next(iter(frames.values())))
+
+        def curves(steps: Int[NDArray[np.int64], " N"], instructions: Sequence[str]) -> Float[Array, "L N"]:
+            alone = len(steps) == 1  # a change needs two frames
+            form: RewardForm = "potential" if alone and model.form == "transition" else model.form
+            if form == "goal":
+                values = np.stack(
+                    [model.score(form, embedded[steps], self._goal(t)).mean(axis=0) for t in instructions]
+                )
+            else:
+                values = model.score(form, embedded[steps], np.concatenate([self._text(t) for t in instructions]))
+            return values if alone else gains(values, form)
+
+        return curves
+
+    def _text(self, instruction: str) -> Float[Array, "1 D"]:
+        if instruction not in self._texts:
+            self._texts[instruction] = embed_text(self.model.encoder, instruction)
+        return self._texts[instruction]
+
+    def _goal(self, instruction: str) -> Float[Array, "K *C D"]:
+        found, expected = f"no goal image of {instruction!r}", "training episodes under every instruction"
+        require(instruction in self.goals, self.name, found, expected, "it reads no instructions: leave it out")
+        return self.goals[instruction]
+
+    def untrained(self, seed: int = 0) -> EncoderReward | None:
+        """Return the same architecture with random weights; `None` for an encoder that is not ours."""
+        encoder = self.model.encoder
+        if not isinstance(encoder, DualEncoder):
+            return None
+        config: EncoderConfig = encoder.config.model_copy(update={"pretrained": None})
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            fresh = DualEncoder(config)
+        fresh = fresh.to(encoder.mean.device)
+        form = self.model.form if self.model.form in ("potential", "transition") else "potential"
+        fresh.config = fresh.config.model_copy(update={"reward_form": form})
+        return EncoderReward(RewardModel(fresh), "random weights")
+
+
+class FunctionReward:
+    """A Python function as a reward.
+
+    Args:
+        function: (frames uint8 [T, H, W, 3], instruction) -> T numbers.
+        name: Its name in tables.
+        progress: True where its values are progress in [0, 1].
+    """
+
+    def __init__(self, function: Callable[[Any, str], Any], name: str, *, progress: bool = False) -> None:
+        self.function, self.name, self.progress = function, name, progress
+
+    def watch(self, frames: Frames) -> Curves:
+        """Call the function once a curve and camera."""
+
+        def one(view: NDArray[np.uint8], text: str) -> Array:
+            values = np.asarray(self.function(view, text), dtype=np.float64)
+            good = values.shape == (len(view),) and bool(np.isfinite(values).all())
+            found, expected = f"shape {values.shape} for {len(view)} frames", "one finite number a frame"
+            require(good, self.name, found, expected, "return an array [T]")
+            return values
+
+        def curves(steps: Int[NDArray[np.int64], " N"], instructions: Sequence[str]) -> Float[Array, "L N"]:
+            return np.stack([np.mean([one(v[steps], text) for v in frames.values()], axis=0) for text in instructions])
+
+        return curves
+
+
+class LeRobotReward(FunctionReward):
+    """A reward model of LeRobot: anything with `compute_reward(batch) -> (B,)`.
+
+    A model that reads videos (`config.max_frames`) is given growing beginnings of the video, [1, t, 3, H, W], at up to
+    `PREFIXES` lengths t, as LeRobot's own progress scripts do; one that reads images (a classifier) each frame,
+    [1, 3, H, W]. Pixels are float in [0, 1].
+
+    Args:
+        model: The model; `config.image_key` and `config.task_key` name its inputs.
+        name: Its name in tables.
+        prepare: Its preprocessor.
+    """
+
+    def __init__(
+        self, model: Any, name: str, prepare: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    ) -> None:
+        config = getattr(model, "config", None)
+        super().__init__(self._score, name, progress=getattr(config, "reward_output", None) == "progress")
+        self.model, self.prepare, self.videos = model, prepare, hasattr(config, "max_frames")
+        keys = [key for key in getattr(config, "input_features", None) or {} if "image" in key]
+        self.image = getattr(config, "image_key", None) or (keys or ["observation.images.top"])[0]
+        self.task = getattr(config, "task_key", None) or "task"
+
+    def _score(self, frames: NDArray[np.uint8], text: str) -> Array:
+        pixels = torch.from_numpy(np.ascontiguousarray(frames)).movedim(-1, 1).float() / 255
+        count = min(PREFIXES, len(frames)) if self.videos else len(frames)
+        lengths = np.unique(np.linspace(1, len(frames), count).round().astype(np.int64))
+        values = []
+        for length in lengths.tolist():
+            batch = {self.image: (pixels[:length] if self.videos else pixels[length - 1])[None], self.task: [text]}
+            with torch.no_grad():
+                found = self.model.compute_reward(batch if self.prepare is None else self.prepare(batch))
+            values.append(float(torch.as_tensor(found).reshape(-1)[0]))
+        return np.interp(np.arange(1, len(frames) + 1), lengths, values)
+
+
+def ramp(frames: NDArray[np.uint8], instruction: str) -> Float[Array, " T"]:
+    """Return a clock: 0 to 1 over the frames, whatever they show."""
+    return np.linspace(0.0, 1.0, len(frames))
+
+
+def constant(frames: NDArray[np.uint8], instruction: str) -> Float[Array, " T"]:
+    """Return .5 for every frame."""
+    return np.full(len(frames), 0.5)
+
+
+def open_reward(source: str, *, name: str = "", device: str = "cpu") -> Reward:
+    """Open a reward.
+
+    Args:
+        source: A run, a folder of saved weights or a Hub id; a folder of a LeRobot reward model (its config.json has a
+            `type`); or `module:name`, a function of frames and instruction or an object with `compute_reward`.
+        name: Its name in tables; by default the source's.
+        device: The device that computes.
+
+    Raises:
+        BadInputError: Nothing of these, or LeRobot is not installed.
+    """
+    found = re.fullmatch(r"([A-Za-z_][\w.]*):([A-Za-z_]\w*)", source)
+    if found:
+        thing = _imported(*found.groups())
+        if hasattr(thing, "compute_reward"):
+            return LeRobotReward(thing, name or source)
+        require(callable(thing), source, type(thing).__name__, "a function (frames, instruction) -> [T]", "name one")
+        return FunctionReward(thing, name or source)
+    config = Path(source) / "config.json"
+    if config.is_file():
+        try:
+            settings = json.loads(config.read_text())
+        except json.JSONDecodeError as error:
+            raise BadInputError(config, f"broken JSON ({error})", "a configuration", "restore the file") from None
+        if isinstance(settings, dict) and "type" in settings and "kind" not in settings:
+            return _lerobot(source, name or Path(source).name, device)
+    return EncoderReward(RewardModel.from_pretrained(source, device=device), name or Path(source).resolve().name)
+
+
+def _imported(module: str, name: str) -> Any:
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        hint = "write module:name, with the module's file in this folder or installed"
+        raise BadInputError(f"{module}:{name}", str(error), "a function that can be imported", hint) from None
+
+
+def _lerobot(source: str, name: str, device: str) -> LeRobotReward:
+    try:
+        configs, factory = map(importlib.import_module, ("lerobot.configs.rewards", "lerobot.rewards.factory"))
+    except ImportError as error:
+        found = f"a reward model of LeRobot, which cannot be imported ({error})"
+        raise BadInputError(source, found, "lerobot 0.6 beside this library", "pip install lerobot") from None
+    config = configs.RewardModelConfig.from_pretrained(source)
+    config.device, config.pretrained_path = device, source
+    model = factory.make_reward_model(config)
+    prepare, _ = factory.make_reward_pre_post_processors(config)
+    return LeRobotReward(model, name, prepare)

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from counterpoint.encoders.dual import DualEncoder, EncoderConfig
+from counterpoint.errors import BadInputError
+from counterpoint.rewards import RewardModel
+from counterpoint.rewards.sources import EncoderReward, FunctionReward, LeRobotReward, constant, open_reward, ramp
+from tests.evaluation.fake import INSTRUCTIONS, SeeingEncoder, episode
+from tests.evaluation.fake_run import quick_words
+
+FRAMES = episode(INSTRUCTIONS[0], 9, seed=0).frames["front"]
+ALL = np.arange(9)
+
+
+def brightness(frames: NDArray[np.uint8], instruction: str) -> NDArray[np.float64]:
+    return np.asarray(frames.mean(axis=(1, 2, 3)) * (1.0 if "red" in instruction else -1.0))
+
+
+class Model:
+    """A reward model as LeRobot's: one number a sample."""
+
+    def __init__(self, **config: Any) -> None:
+        self.config = SimpleNamespace(image_key="observation.images.front", task_key="task", **config)
+        self.seen: list[dict[str, Any]] = []
+
+    def compute_reward(self, batch: dict[str, Any]) -> Tensor:
+        self.seen.append(batch)
+        pixels = batch["observation.images.front"]
+        return pixels.flatten(1).mean(1) if pixels.ndim == 4 else torch.tensor([pixels.shape[1] / 10])
+
+
+seeing_model = Model(max_frames=None, reward_output="progress")
+
+
+def test_an_encoder_answers_for_any_order_of_the_frames() -> None:
+    """The curve of a permuted video is that of the video whose frames were permuted before encoding."""
+    model = RewardModel(SeeingEncoder(), form="transition")
+    order = np.array([4, 4, 0, 8])
+    curves = EncoderReward(model, "seeing").watch({"front": FRAMES})
+    np.testing.assert_allclose(curves(order, INSTRUCTIONS), model.reward(FRAMES[order], list(INSTRUCTIONS)), atol=1e-6)
+    assert curves(ALL, INSTRUCTIONS[1:3]).shape == (2, 9)
+
+
+def test_a_potential_is_its_gain_and_one_frame_its_level() -> None:
+    model = RewardModel(SeeingEncoder(), form="potential")
+    curves = EncoderReward(model, "seeing").watch({"front": FRAMES})
+    raw = model.reward(FRAMES, list(INSTRUCTIONS))
+    np.testing.assert_allclose(curves(ALL, INSTRUCTIONS), raw - raw[:, :1], atol=1e-6)
+    np.testing.assert_allclose(curves(np.array([8]), INSTRUCTIONS), raw[:, 8:], atol=1e-6)
+
+
+def test_several_cameras_are_the_mean() -> None:
+    side = FRAMES[::-1]
+    for reward in (FunctionReward(brightness, "b"), EncoderReward(RewardModel(SeeingEncoder()), "seeing")):
+        apart = [reward.watch({"x": view})(ALL, INSTRUCTIONS) for view in (FRAMES, side)]
+        both = reward.watch({"front": FRAMES, "side": side})(ALL, INSTRUCTIONS)
+        np.testing.assert_allclose(both, np.mean(apart, axis=0), atol=1e-12)
+
+
+def test_functions_are_called_with_frames_and_a_text_and_checked() -> None:
+    curves = FunctionReward(brightness, "b").watch({"front": FRAMES})(ALL[::-1], INSTRUCTIONS)
+    np.testing.assert_allclose(curves[0], brightness(FRAMES, "red")[::-1])
+    np.testing.assert_allclose(curves[2], -curves[0])
+    for bad in (lambda f, t: np.zeros(3), lambda f, t: np.full(len(f), np.nan)):
+        with pytest.raises(BadInputError, match="one finite number a frame"):
+            FunctionReward(bad, "bad").watch({"front": FRAMES})(ALL, INSTRUCTIONS)
+    assert ramp(FRAMES, "")[[0, -1]].tolist() == [0.0, 1.0]
+    assert set(constant(FRAMES, "").tolist()) == {0.5}
+
+
+def test_a_lerobot_model_of_videos_is_given_growing_beginnings() -> None:
+    model = Model(max_frames=8, reward_output="progress")
+    reward = LeRobotReward(model, "vlm")
+    curves = reward.watch({"front": FRAMES})(ALL, INSTRUCTIONS[:1])
+    assert reward.progress
+    np.testing.assert_allclose(curves[0], np.arange(1, 10) / 10)
+    assert [batch["observation.images.front"].shape for batch in model.seen][-1] == (1, 9, 3, 32, 32)
+    assert model.seen[0]["task"] == [INSTRUCTIONS[0]]
+    assert model.seen[0]["observation.images.front"].max() <= 1.0
+    long = np.concatenate([FRAMES] * 8)
+    LeRobotReward(slow := Model(max_frames=None), "vlm").watch({"front": long})(np.arange(72), INSTRUCTIONS[:1])
+    assert len(slow.seen) == 16
+
+
+def test_a_lerobot_model_of_images_is_given_each_frame() -> None:
+    model = Model(input_features={"observation.images.front": None, "observation.state": None})
+    curves = LeRobotReward(model, "classifier").watch({"front": FRAMES})(ALL, INSTRUCTIONS[:2])
+    np.testing.assert_allclose(curves[1], FRAMES.mean(axis=(1, 2, 3)) / 255, atol=1e-6)
+    assert model.seen[0]["observation.images.front"].shape == (1, 3, 32, 32)
+
+
+def test_rewards_are_opened_by_their_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick_words(monkeypatch)
+    torch.manual_seed(0)
+    saved = DualEncoder(EncoderConfig(image_size=32, embed_dim=8, reward_form="transition"))
+    saved.save_pretrained(tmp_path / "run" / "model")
+    run = open_reward(str(tmp_path / "run"))
+    assert isinstance(run, EncoderReward)
+    assert (run.name, run.model.form) == ("run", "transition")
+    function = open_reward("tests.rewards.test_sources:brightness", name="light")
+    assert isinstance(function, FunctionReward)
+    assert function.name == "light"
+    assert isinstance(open_reward("tests.rewards.test_sources:seeing_model"), LeRobotReward)
+    for source in ("tests.rewards.test_sources:nothing", "no.such.module:f", "tests.rewards.test_sources:ALL"):
+        with pytest.raises(BadInputError, match=r"function"):
+            open_reward(source)
+    with pytest.raises(BadInputError, match="nowhere"):
+        open_reward(str(tmp_path / "nowhere"))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("lerobot") is not None, reason="lerobot is installed here")
+def test_a_folder_of_a_lerobot_model_needs_lerobot(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"type": "robometer"}))
+    with pytest.raises(BadInputError, match="pip install lerobot"):
+        open_reward(str(tmp_path))
+
+
+def test_random_weights_have_the_same_form_and_know_nothing_of_the_trained_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    quick_words(monkeypatch)
+    torch.manual_seed(0)
+    trained = EncoderReward(RewardModel(DualEncoder(EncoderConfig(image_size=32, embed_dim=8))), "run")
+    before = torch.get_rng_state()
+    one, same, other = trained.untrained(1), trained.untrained(1), trained.untrained(2)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert one is not None
+    assert same is not None
+    assert other is not None
+    curves = [reward.watch({"front": FRAMES})(ALL, INSTRUCTIONS) for reward in (trained, one, same, other)]
+    np.testing.assert_array_equal(curves[1], curves[2])
+    assert not np.allclose(curves[0], curves[1])
+    assert not np.allclose(curves[1], curves[3])
+    assert EncoderReward(RewardModel(SeeingEncoder()), "seeing").untrained() is None
