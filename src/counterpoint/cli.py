@@ -6,23 +6,20 @@ Rooms are imported inside the functions, so that `counterpoint --help` loads no 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
-import io
 import os
-import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial, wraps
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
-from pydantic import ValidationError
-from tyro.conf import AvoidSubcommands, OmitArgPrefixes, Positional, UseAppendAction, arg
+from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction, arg
 
-from counterpoint.config import FrozenConfig, bad_setting, recipe_names, recipe_title, suggestion
+from counterpoint.arguments import parsed_as, with_one_message
+from counterpoint.config import recipe_names, recipe_title, suggestion
 from counterpoint.errors import BadInputError, MissingExtraError, refused_by_the_system, require
 
 DESCRIPTION = "Learn representations of trajectories by contrast, and put them to work."
@@ -35,6 +32,10 @@ Paths = Annotated[tuple[Path, ...], arg(metavar="PATH...")]
 Device = Annotated[str | None, arg(metavar="DEVICE")]
 Number = Annotated[int | None, arg(metavar="INT")]
 Name = Annotated[str | None, arg(metavar="NAME")]
+Text = Annotated[str | None, arg(metavar="TEXT")]
+File = Annotated[Path | None, arg(metavar="FILE")]
+Model = Annotated[str, arg(metavar="RUN")]
+Computes = Annotated[str, arg(metavar="DEVICE")]
 
 SUITES = {
     "metaworld": "counterpoint.envs.metaworld.collect:MetaWorldCollectConfig:collect_metaworld",
@@ -44,7 +45,10 @@ SUITES = {
 }
 """Suite -> module, configuration and function that record its scripted experts."""
 
-COMMANDS = (*("collect", "data", "train", "evaluate", "reward", "compare", "report", "convert", "recipes"), "--version")
+COMMANDS = (
+    *("collect", "data", "train", "evaluate", "reward", "label", "compare", "report", "convert", "recipes"),
+    "--version",
+)
 
 
 def command(name: str | None = None, group: tyro.extras.SubcommandApp = app) -> Callable[[Work], Work]:
@@ -95,7 +99,7 @@ def _run(given: list[str]) -> None:
     elif first == "collect" and second and not second.startswith("-"):
         _collect(second, given[2:])
     else:
-        work = _with_one_message(lambda: app.cli(prog="counterpoint", description=DESCRIPTION, args=given))
+        work = with_one_message(lambda: app.cli(prog="counterpoint", description=DESCRIPTION, args=given))
         work()
 
 
@@ -114,7 +118,7 @@ def _collect(suite: str, arguments: list[str]) -> None:
     module, config, function = SUITES[suite].split(":")
     room = import_module(module)
     record = getattr(room, function)
-    settings = _parsed(
+    settings = parsed_as(
         getattr(room, config), arguments, f"collect {suite}", (record.__doc__ or "").partition("\n\n")[0]
     )
     written = record(settings)
@@ -176,7 +180,7 @@ def _train(name: str, arguments: list[str]) -> None:
     )
     typed.__doc__ = _TrainArguments.__doc__
     title = recipe_title(name) if name in recipe_names() else str(type(default).__doc__).splitlines()[0]
-    given: Any = _parsed(typed, arguments, f"train {name}", title)
+    given: Any = parsed_as(typed, arguments, f"train {name}", title)
     from counterpoint.training.train import train as run
 
     finished = run(given.recipe, given.data, given.out, given.env, start_from=given.start_from, device=given.device)
@@ -184,58 +188,6 @@ def _train(name: str, arguments: list[str]) -> None:
 
 
 AUXILIARY = "--auxiliary.objective.name"
-Parsed = TypeVar("Parsed")
-
-
-def _parsed(kind: type[Parsed], arguments: Sequence[str], command: str, description: str | None) -> Parsed:
-    prog = f"counterpoint {command}"
-    try:
-        return _with_one_message(
-            lambda: tyro.cli(kind, args=arguments, prog=prog, description=description, config=(AvoidSubcommands,))
-        )
-    except ValidationError as error:  # of the recipe as a whole
-        raise bad_setting(error, FrozenConfig, command) from None
-
-
-def _with_one_message(parse: Callable[[], Parsed]) -> Parsed:
-    """Run a parser; turn the box in which tyro reports bad arguments into a `BadInputError`."""
-    printed = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(printed):
-            return parse()
-    except SystemExit as ended:
-        if ended.code != 2:
-            raise
-    lines = re.sub("[\u2500-\u257f]|-{3,}", " ", printed.getvalue()).splitlines()
-    text = " ".join(" ".join(line.strip(" |+") for line in lines).split())
-    match = next((match for pattern in BAD_ARGUMENTS if (match := re.search(pattern, text))), None)
-    parts = {key: value for key, value in (match.groupdict() if match else {"found": text}).items() if value}
-    where = parts.get("where") or "--" + ".".join(parts[key] for key in ("section", "key") if key in parts)
-    found = parts.get("found") or ("nothing" if "Missing" in text else "no such option")
-    expected = parts.get("expected") or ("a value" if found == "nothing" else "another")
-    if close := re.search(r"Perhaps you meant: (--[\w.-]+)", text):
-        hint = f"did you mean {close[1]!r}?"
-    else:
-        shown = re.search(r".*(counterpoint.*? --help)", text)
-        word = where if found == "no such option" else found.strip("'")
-        hint = (
-            suggestion(word, re.findall(r"[\w-]+", expected)) or f"see `{shown[1] if shown else 'counterpoint --help'}`"
-        )
-    raise BadInputError(where.replace("_", "-"), found, expected, hint)
-
-
-BAD_ARGUMENTS = (
-    r"Unrecognized (?:or misplaced )?options: (?P<where>[^\s,=]+)"
-    r"(?:.*?Available subcommands: (?P<expected>.+?) For full)?",
-    r"Error parsing (?:recipe\.?)?(?P<section>[\w.]*): \d+ validation errors? for \w+ (?:(?P<key>[a-z_\d.]+) )?"
-    r"(?:Value error, |Input should be )?(?P<expected>.+?) \[type=\w+, input_value=(?P<found>.+?), input_type",
-    r"Error parsing (?P<where>\S+): (?:[^':]*: )?(?P<found>.+?) (?:Argument helptext: \S+ (?P<expected>\S+)|For full)",
-    r"invalid choice (?P<found>.+?) for argument '(?P<where>.+?)'. Expected one of \((?P<expected>.+?),?\)",
-    r"Missing value for argument '(?P<where>.+?)'",
-    r"Missing from [^:]+: (?P<where>\S+)(?: (?P<expected>[A-Z.]{2,}))? ",
-    r"Missing (?P<where>subcommand) Expected one of \{(?P<expected>.+?)\}",
-)
-"""Patterns of tyro's messages; the first that fits is taken."""
 
 
 @command()
@@ -280,21 +232,27 @@ def reward(
     videos: Positional[tuple[Path, ...]],
     /,
     *,
-    instruction: Annotated[str | None, arg(metavar="TEXT")] = None,
-    model: Annotated[str, arg(metavar="RUN")],
+    model: Model,
     out: Path,
+    episodes: Annotated[tuple[int, ...], arg(metavar="INT...")] = (),
+    camera: Name = None,
+    instruction: Text = None,
+    text_file: File = None,
     against: Annotated[tuple[str, ...], arg(metavar="TEXT...")] = (),
     goal: Annotated[Path | None, arg(metavar="IMAGE")] = None,
     form: Literal["potential", "transition", "goal", "language"] | None = None,
-    device: Annotated[str, arg(metavar="DEVICE")] = "cpu",
+    device: Computes = "cpu",
 ) -> None:
     """Plot the reward curve of videos: CSV, PNG and a page with the frames under a cursor on the curve.
 
     Args:
-        videos: Video files.
-        instruction: The task that the videos should show; this or --goal.
+        videos: Video files, or one data set with --episodes.
         model: A run's folder, a folder of saved weights or a Hub id.
         out: The folder to write.
+        episodes: Numbers of a data set's episodes.
+        camera: The data set's camera; the first by default.
+        instruction: The task that the videos should show; episodes have their own by default.
+        text_file: File with each video's instruction in a line.
         against: Other instructions, plotted beside it.
         goal: Image of the goal, for a reward without words.
         form: The reward, where it is not the one that the encoder was trained for.
@@ -302,11 +260,50 @@ def reward(
     """
     from counterpoint.rewards.curves import reward_command
 
-    written = reward_command(
-        videos, instruction, against=against, goal=goal, form=form, model=model, out=out, device=device
-    )
-    for path in written:
+    texts: dict[str, Any] = {"text_file": text_file, "against": against, "goal": goal, "form": form}
+    chosen: dict[str, Any] = {"episodes": episodes, "camera": camera}
+    for path in reward_command(videos, instruction, model=model, out=out, device=device, **texts, **chosen):
         print(f"Wrote {path}")
+
+
+@command()
+def label(
+    data: Positional[Path],
+    /,
+    *,
+    model: Model,
+    out: Annotated[Path | None, arg(metavar="PATH")] = None,
+    feature: Name = None,
+    cameras: Annotated[tuple[str, ...], arg(metavar="NAME...")] = (),
+    instruction: Text = None,
+    text_file: File = None,
+    goal: Annotated[Path | None, arg(metavar="IMAGE")] = None,
+    device: Computes = "cpu",
+    batch_size: int = 64,
+    processes: int = 1,
+    overwrite: bool = False,
+) -> None:
+    """Write progress in [0, 1] of every frame of a data set. An interrupted call continues.
+
+    Args:
+        data: A data set of any format.
+        model: A run's folder, a folder of saved weights or a Hub id.
+        out: Parquet file to write; by default MODEL_progress.parquet in a LeRobot data set. With --feature, the copy.
+        feature: Write a copy of a LeRobot data set with progress as this feature, such as next.progress.
+        cameras: Cameras whose rewards are averaged; the first by default.
+        instruction: The instruction of all episodes, instead of their own.
+        text_file: File with each episode's instruction in a line, instead of their own.
+        goal: Image of the goal, for models that compare frames with goals.
+        device: The device that computes, such as cuda.
+        batch_size: Frames encoded at once.
+        processes: Processes that decode and compute.
+        overwrite: Replace labels that are there.
+    """
+    from counterpoint.rewards.label import label as written
+
+    options: dict[str, Any] = {"cameras": cameras, "instruction": instruction, "text_file": text_file, "goal": goal}
+    speed: dict[str, Any] = {"device": device, "batch_size": batch_size, "processes": processes}
+    print(f"Wrote {written(data, model=model, out=out, feature=feature, overwrite=overwrite, **options, **speed)}")
 
 
 @command()
@@ -316,7 +313,7 @@ def report(
     *,
     data: Annotated[Path | None, arg(metavar="PATH")] = None,
     split: Annotated[str | None, arg(metavar="SPLIT")] = None,
-    device: Annotated[str, arg(metavar="DEVICE")] = "cpu",
+    device: Computes = "cpu",
 ) -> None:
     """Write a run's report: one page, RUN/report.html, and its numbers with intervals, RUN/report.json.
 

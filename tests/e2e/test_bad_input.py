@@ -13,6 +13,8 @@ import pytest
 from counterpoint.cli import main
 from counterpoint.data.video import encode_video
 from counterpoint.encoders.dual import DualEncoder, EncoderConfig
+from counterpoint.rewards import RewardModel
+from counterpoint.rewards.calibration import calibrate
 from tests.conftest import moving_square_store, write_robot_set
 
 
@@ -28,7 +30,10 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "videos" / "manifest.csv").write_text(
         "video,instruction\n0.mp4,push the red block\n1.mp4,push the green block\n"
     )
-    DualEncoder(EncoderConfig(image="convnet", image_size=32, embed_dim=16)).save_pretrained(root / "model")
+    encoder = DualEncoder(EncoderConfig(image="convnet", image_size=32, embed_dim=16))
+    encoder.save_pretrained(root / "uncalibrated")
+    encoder.config = encoder.config.model_copy(update={"calibration": calibrate(RewardModel(encoder), store)})
+    encoder.save_pretrained(root / "model")
     return root
 
 
@@ -71,6 +76,12 @@ def unreadable(folder: Path) -> None:
     (folder / "videos" / "1.mp4").write_text("no video")
 
 
+def freeze(folder: Path) -> None:
+    encode_video(
+        folder / "videos" / "0.mp4", np.repeat(moving_square_store(1, 32).frames(0, np.array([3])), 9, axis=0), 10
+    )
+
+
 def manifest(text: str) -> Callable[[Path], None]:
     def write(folder: Path) -> None:
         (folder / "videos" / "manifest.csv").write_text(text)
@@ -88,6 +99,9 @@ TRAIN = [
     "--data.size=32",
     "--data",
 ]
+EPISODES = ["reward", "robot", "--model", "model", "--out", "curves", "--episodes"]
+LABEL = ["label", "robot", "--model"]
+LONG = "push the red block " * 70
 REWARD = ["reward", "videos/0.mp4", "--model", "model", "--out", "curves", "--instruction"]
 
 CASES: dict[str, tuple[Callable[[Path], None], list[str], str]] = {
@@ -115,6 +129,17 @@ CASES: dict[str, tuple[Callable[[Path], None], list[str], str]] = {
     "empty instruction": (nothing, [*REWARD, " "], "instruction"),
     "no such video": (lambda p: (p / "videos" / "0.mp4").unlink(), [*REWARD, "push"], "0.mp4"),
     "truncated video": (lambda p: truncate(p / "videos" / "0.mp4"), [*REWARD, "push"], "0.mp4"),
+    "instruction that the text tower does not read": (nothing, [*REWARD, LONG], "at most 256 word pieces"),
+    "video that never changes": (freeze, [*REWARD, "push"], "frames that are all alike"),
+    "episode out of range": (nothing, [*EPISODES, "6"], "found 6; expected numbers from 0 to 5"),
+    "data set without episode numbers": (nothing, EPISODES[:-1], "--episodes 0 1 2"),
+    "labels under a long instruction": (nothing, [*LABEL, "model", "--instruction", LONG], "at most 256 word pieces"),
+    "labels without a calibration": (nothing, [*LABEL, "uncalibrated"], "no calibration"),
+    "labels that are there": (
+        lambda p: (p / "robot" / "model_progress.parquet").touch(), [*LABEL, "model"], "--overwrite",
+    ),
+    "labels of videos without a file": (nothing, ["label", "videos", "--model", "model"], "--out labels.parquet"),
+    "labels of a damaged video": (lambda p: truncate(first(p / "robot", "*.mp4")), [*LABEL, "model"], ".mp4"),
     "corrupt weights": (lambda p: truncate(p / "model" / "model.safetensors"), [*REWARD, "push"], "model.safetensors"),
     "corrupt encoder config": (lambda p: truncate(p / "model" / "config.json"), [*REWARD, "push"], "config.json"),
     "no such model": (lambda p: shutil.rmtree(p / "model"), [*REWARD, "push"], "model"),
@@ -146,3 +171,4 @@ def test_bad_input_is_one_message_and_leaves_what_was_there(
     assert all(path.read_bytes() == content for path, content in before.items())
     assert not (folder / "run" / "model").exists()
     assert not (folder / "new").exists()
+    assert not (folder / "curves").exists()

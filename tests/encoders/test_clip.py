@@ -52,8 +52,10 @@ def test_dimensions_and_preprocessing_are_the_models_own(encoder: DualEncoder) -
     assert encoder.encode_text(TEXTS).shape == (2, 256)
 
 
-def test_long_texts_are_cut(encoder: DualEncoder) -> None:
-    assert encoder.encode_text(["drawer " * 500]).shape == (1, 256)
+def test_long_texts_are_refused(encoder: DualEncoder) -> None:
+    assert encoder.encode_text(["drawer " * 75]).shape == (1, 256)
+    with pytest.raises(BadInputError, match="at most 77 tokens"):
+        encoder.encode_text(["drawer " * 76])
 
 
 def test_save_copy_and_pickle_round_trips(encoder: DualEncoder, tmp_path: Path) -> None:

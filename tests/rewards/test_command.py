@@ -2,15 +2,20 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from counterpoint.data.formats import open_dataset
 from counterpoint.data.video import encode_video
 from counterpoint.errors import BadInputError
 from counterpoint.rewards import RewardForm, RewardModel
-from counterpoint.rewards.curves import gains, reward_command, score_video
+from counterpoint.rewards.curves import reward_command, score_video
+from counterpoint.rewards.model import gains
 from tests.evaluation.fake import INSTRUCTIONS, SeeingEncoder, episode
+from tests.evaluation.fake_run import write_data
 
 
 @pytest.fixture(autouse=True)
@@ -76,6 +81,68 @@ def test_bad_arguments_are_refused_before_anything_is_read(tmp_path: Path) -> No
     out.write_text("a file")
     with pytest.raises(BadInputError, match="a folder"):
         reward_command([tmp_path / "clip.mp4"], "push", model="run", out=out)
+
+
+def test_episodes_of_a_data_set_are_plotted_under_their_own_instructions(tmp_path: Path) -> None:
+    data, out = write_data(tmp_path / "data", each=1), tmp_path / "out"
+    written = reward_command([data], model="run", out=out, episodes=(5, 2), against=["push the tray"])
+    tables = [path for path in written if path.suffix == ".csv"]
+    assert [path.name for path in tables] == ["episode-000005.csv", "episode-000002.csv"]
+    with tables[1].open(newline="") as file:
+        rows = list(csv.reader(file))
+    assert rows[0] == ["frame", "seconds", INSTRUCTIONS[2], "push the tray"]
+    assert len(rows) == 11
+    frames = open_dataset(data).frames(2, np.arange(10))
+    expected = RewardModel(SeeingEncoder()).reward(frames, INSTRUCTIONS[2])
+    np.testing.assert_allclose([float(row[2]) for row in rows[1:]], expected, atol=1e-5)
+
+
+def test_each_video_may_have_an_instruction_of_its_own(tmp_path: Path) -> None:
+    clips = [video(tmp_path / f"{at}.mp4", text, length=5) for at, text in enumerate(INSTRUCTIONS[:2])]
+    (tmp_path / "texts.txt").write_text("\n".join(INSTRUCTIONS[:2]))
+    written = reward_command(clips, model="run", out=tmp_path / "out", text_file=tmp_path / "texts.txt")
+    for text, path in zip(INSTRUCTIONS, [path for path in written if path.suffix == ".csv"], strict=False):
+        assert path.read_text().startswith(f"frame,seconds,{text}\n")
+
+
+def test_a_goal_image_of_another_size_is_fine(tmp_path: Path) -> None:
+    clip = video(tmp_path / "clip.mp4")
+    Image.fromarray(episode(INSTRUCTIONS[0], 9, seed=0, size=96).frames["front"][-1][:, :80]).save(
+        tmp_path / "goal.png"
+    )
+    table = reward_command([clip], goal=tmp_path / "goal.png", model="run", out=tmp_path / "out")[0]
+    with table.open(newline="") as file:
+        assert len(list(csv.reader(file))) == 12
+
+
+def test_a_video_that_never_changes_is_refused(tmp_path: Path) -> None:
+    good, still = video(tmp_path / "good.mp4"), tmp_path / "still.mp4"
+    encode_video(still, np.repeat(episode("push the red ball right", 3, 0, 64).frames["front"][:1], 20, axis=0), fps=5)
+    with pytest.raises(BadInputError, match=r"still\.mp4: found 20 frames that are all alike"):
+        reward_command([still, good], "push", model="run", out=tmp_path / "out")
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["good.csv", "good.html", "good.png"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"episodes": (3, 8)}, "found 8; expected numbers from 0 to 7"),
+        ({"episodes": (-1,)}, "found -1"),
+        ({}, "--episodes 0 1 2"),
+        ({"episodes": (0,), "camera": "wrist"}, "wrist"),
+        ({"episodes": (0,), "text_file": Path("texts.txt"), "instruction": "push"}, "leave one out"),
+        ({"episodes": (0,), "goal": Path("goal.png"), "instruction": "push"}, "an instruction beside it"),
+        ({"episodes": (0, 1), "text_file": Path("texts.txt")}, "1 lines; expected 2"),
+    ],
+)
+def test_bad_choices_of_episodes_are_refused(
+    options: dict[str, Any], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts.txt").write_text("push\n")
+    with pytest.raises(BadInputError, match=words):
+        reward_command([write_data(tmp_path / "data", each=1)], model="run", out=tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_long_video_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

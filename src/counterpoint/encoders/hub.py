@@ -59,6 +59,11 @@ def saved_kind(path_or_hub_id: str | Path, **hub: Any) -> str:
     return _read_config(_files(path_or_hub_id, (CONFIG, DIGESTS), **hub))[0]
 
 
+def saved_digests(path_or_hub_id: str | Path, **hub: Any) -> str:
+    """Return the digests of the configuration and the weights saved there, as text."""
+    return _files(path_or_hub_id, (DIGESTS,), **hub)[DIGESTS].read_text(encoding="utf-8")
+
+
 @dataclass(frozen=True)
 class SavedModel:
     """A model's folder as it was read.

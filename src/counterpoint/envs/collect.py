@@ -8,21 +8,15 @@ episodes wait beside the data set in `OUT.partial`, each whole or not at all; th
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
 import platform
 import shutil
-import signal
-import threading
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import wait
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
-from multiprocessing import connection
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -37,6 +31,7 @@ from counterpoint.data.masks.robot import mask_camera
 from counterpoint.envs.recording import NOTE, NoisyExpert, Recording, Staging, record, require_same
 from counterpoint.errors import BadInputError, MissingExtraError, require
 from counterpoint.progress import ProgressBar
+from counterpoint.workers import worker_pool
 
 _COUNTS = {"train": "episodes", "val": "val_episodes", "test": "test_episodes"}
 SPLITS = tuple(_COUNTS)
@@ -393,38 +388,13 @@ def _run(job: Collection, batches: Sequence[Sequence[Slot]]) -> Iterator[None]:
             record_slot(job, slot)
             yield
         return
-    # Forked processes would share threads and graphics contexts.
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _enter_worker)
-    try:
-        # The pool watches the workers that were there when the last result arrived: all, once each has answered.
-        for started in [pool.submit(os.getpid) for _ in range(workers)]:
-            started.result()
+    with worker_pool(workers) as pool:
         running = {pool.submit(_record_batch, job, batch) for batch in batches}
         while running:
             finished, running = wait(running, timeout=0.25)
             for future in finished:
                 future.result()
             yield
-    except BrokenProcessPool:
-        hint = 'run the same again to continue, with fewer workers; a script needs `if __name__ == "__main__":`'
-        raise BadInputError("workers", "a worker process that died", "workers that live to the end", hint) from None
-    finally:
-        for process in list((pool._processes or {}).values()):
-            process.terminate()  # what it was recording is not staged yet
-        pool.shutdown(cancel_futures=True)
-
-
-def _enter_worker() -> None:
-    """Leave Ctrl-C to the parent, and exit when it does, since a killed parent cannot stop its workers."""
-
-    def exit_with_parent() -> None:
-        parent = multiprocessing.parent_process()
-        if parent is not None:
-            connection.wait([parent.sentinel])
-            os._exit(1)
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=exit_with_parent, daemon=True).start()
 
 
 def _record_batch(job: Collection, batch: Sequence[Slot]) -> None:

@@ -20,8 +20,8 @@ from counterpoint.evaluation.reward_eval import CURVES, Evaluation, Heatmap, eva
 from counterpoint.evaluation.statistics import Estimate
 from counterpoint.files import write_atomically
 from counterpoint.provenance import provenance
-from counterpoint.rewards.curves import MEANING, gains
-from counterpoint.rewards.model import RewardModel
+from counterpoint.rewards.curves import MEANING
+from counterpoint.rewards.model import RewardModel, gains
 from counterpoint.rewards.page import Line, jpeg, line_chart, make_player, padded, render, signed
 
 TEMPLATES = Path(__file__).parent / "templates"

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from counterpoint.data.draws import StartGoal, sample_rng
 from counterpoint.data.store import Cameras, EpisodeStore
-from counterpoint.encoders.dual import RewardForm
+from counterpoint.encoders.calibration import RewardForm
 from counterpoint.errors import BadInputError, require
 from counterpoint.evaluation import metrics
 from counterpoint.evaluation.embedded import EmbeddedVideos, embed_store

@@ -23,7 +23,8 @@ from counterpoint.config import FrozenConfig
 from counterpoint.data.augment import Jitter, ResizedCrop, Transform, images
 from counterpoint.data.draws import Pick, sample_rng
 from counterpoint.data.spec import Spec
-from counterpoint.encoders.dual import DualEncoder, RewardForm
+from counterpoint.encoders.calibration import RewardForm
+from counterpoint.encoders.dual import DualEncoder
 from counterpoint.errors import require
 
 Batch = Mapping[str, Any]

@@ -1,25 +1,26 @@
-"""`counterpoint reward VIDEO...`: a video's reward, frame by frame, as a table, an image and a page."""
+"""`counterpoint reward VIDEO...`: the reward of a video or an episode, frame by frame: a table, an image and a page."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
 
-from counterpoint.data.video import in_worker, probe_video, read_frames
-from counterpoint.encoders.dual import RewardForm
+from counterpoint.data.formats import open_dataset, read_episode_part
+from counterpoint.data.video import in_worker, never_change, read_part
+from counterpoint.encoders.calibration import RewardForm
 from counterpoint.errors import BadInputError, import_extra, require
 from counterpoint.files import write_atomically
 from counterpoint.progress import ProgressBar
-from counterpoint.rewards.model import RewardModel, check_instructions, embed_frames, embed_text
+from counterpoint.rewards.model import RewardModel, embed_frames, embed_text, gains
 from counterpoint.rewards.page import COLOURS, Line, jpeg, make_player, render, signed
+from counterpoint.rewards.targets import given_instructions, read_goal
 
 Array = NDArray[np.float64]
 
@@ -35,20 +36,12 @@ MEANING: dict[RewardForm, str] = {
 }
 
 
-def gains(curve: Float[Array, "L T"], form: RewardForm) -> Float[Array, "L T"]:
-    """Return a curve as it is plotted: a potential (or distance to a goal) as its gain since the first frame.
-
-    Only differences of a potential are rewards; its level means little.
-    """
-    return curve - curve[:, :1] if form in ("potential", "goal") else curve
-
-
 @dataclass(frozen=True)
 class RewardCurve:
     """A scored video.
 
     Attributes:
-        video: The file.
+        video: The file, or a data set and its episode.
         form: The meaning of the values.
         fps: Frames a second.
         labels: L instructions, or the goal image's name.
@@ -81,6 +74,9 @@ def reward_command(
     *,
     model: str | Path,
     out: Path,
+    episodes: Sequence[int] = (),
+    camera: str | None = None,
+    text_file: Path | None = None,
     against: Sequence[str] = (),
     goal: Path | None = None,
     form: RewardForm | None = None,
@@ -88,45 +84,53 @@ def reward_command(
 ) -> list[Path]:
     """Write `NAME.csv`, `NAME.png` and `NAME.html` for each video into `out`; return the files.
 
-    A video that cannot be read is skipped; the files of the others stay.
+    A video that cannot be read, or never changes, is skipped; the files of the others stay.
 
     Args:
-        videos: Files.
-        instruction: The task that the videos should show; this or `goal`.
+        videos: Video files, or one data set.
+        instruction: The task that the videos should show. Episodes of a data set have their own by default.
         model: A run, a saved encoder or a Hub id.
         out: The folder to write to.
+        episodes: Numbers of the data set's episodes.
+        camera: The data set's view; its first by default.
+        text_file: A file with the instruction of each video in a line, in place of `instruction`.
         against: Other instructions, plotted beside it.
         goal: An image of the goal, for a reward without words.
         form: The reward, where it is not the one that the encoder was trained for.
         device: The device that computes.
 
     Raises:
-        BadInputError: No video, an empty instruction or one given twice, a form or model that cannot be used, or, after
-            all others are done, videos that could not be read.
+        BadInputError: No video, no such episode, an empty instruction or one given twice, a form or model that cannot
+            be used, or, after all others are done, videos that could not be read.
     """
-    one = (instruction is None) == (goal is not None)
-    require(one, "reward", "both or none", "--instruction or --goal", "give one")
-    texts = [] if instruction is None else check_instructions([instruction, *against])
-    require(len(set(texts)) == len(texts), "--against", "the same instruction twice", "different ones", "drop one")
     require(videos, "videos", "none", "one or more files", "name a video")
     require(not out.exists() or out.is_dir(), out, "a file", "a folder", "choose another --out")
-    image = None
+    clips = _episodes(videos, episodes, camera) if episodes else [_video(path) for path in videos]
     if goal is not None:
-        try:
-            image = np.array(Image.open(goal).convert("RGB"))
-        except (OSError, UnidentifiedImageError) as error:
-            raise BadInputError(goal, str(error), "an image", "give a PNG or JPEG of the goal") from None
+        alone = instruction is None and text_file is None
+        require(alone, "--goal", "an instruction beside it", "one of the two", "leave one out")
+        labels = [[f"goal {goal}"]] * len(clips)
+    else:
+        own, names = [clip.instruction for clip in clips], [str(clip.path) for clip in clips]
+        labels = [[text, *against] for text in given_instructions(own, names, instruction, text_file)]
+    for each in labels:
+        require(len(set(each)) == len(each), "--against", "the same instruction twice", "different ones", "drop one")
+    image = None if goal is None else read_goal(goal)
     rewards = RewardModel.from_pretrained(model, device=device, form=form)
     if image is None:
         rewards.check_form(rewards.form, instructed=True)
+        embed_text(
+            rewards.encoder, list(dict.fromkeys(text for each in labels for text in each))
+        )  # are all short enough?
     written: list[Path] = []
     failed: list[BadInputError] = []
-    with ProgressBar("Rewards", len(videos), "videos") as progress:
-        for number, video in enumerate(videos):
-            earlier = sum(other.stem == video.stem for other in videos[:number])
-            name = f"{video.stem}-{earlier + 1}" if earlier else video.stem
+    with ProgressBar("Rewards", len(clips), "videos") as progress:
+        for number, clip in enumerate(clips):
+            stem = clip.path.stem
+            earlier = sum(other.path.stem == stem for other in clips[:number])
+            name = f"{stem}-{earlier + 1}" if earlier else stem
             try:
-                curve = score_video(rewards, video, texts or [f"goal {goal}"], goal=image)
+                curve = score_clip(rewards, clip, labels[number], goal=image)
                 page = curve_page(curve, model=str(model), csv_name=f"{name}.csv")
                 for ending, content in (("csv", curve_csv(curve)), ("png", curve_png(curve)), ("html", page)):
                     write_atomically(out / f"{name}.{ending}", content)
@@ -135,41 +139,95 @@ def reward_command(
                 failed.append(error)
             progress.advance()
     where, found = ("; ".join(getattr(error, part) for error in failed) for part in ("where", "found"))
-    hint = f"replace or leave out {len(failed)} of {len(videos)}; the others are done, in {out}"
+    hint = f"replace or leave out {len(failed)} of {len(clips)}; the others are done, in {out}"
     require(not failed, where, found, "videos that can be read", hint)
     return written
+
+
+@dataclass(frozen=True)
+class Clip:
+    """A video file or an episode of a data set, not opened yet.
+
+    Attributes:
+        path: The file; of an episode, the data set and `episode-NUMBER`.
+        instruction: The episode's own.
+        read: Takes a step and a number of bytes; returns uint8 [n, H, W, 3] from there, of at most so many bytes, the
+            number of frames in all, and frames a second.
+    """
+
+    path: Path
+    instruction: str
+    read: Callable[[int, int], tuple[NDArray[np.uint8], int, float]]
+
+
+def _video(path: Path) -> Clip:
+    hint = "name some of its episodes: --episodes 0 1 2"
+    require(not path.is_dir(), path, "a folder", "a video file, or a data set and episodes", hint)
+
+    def read(start: int, limit: int) -> tuple[NDArray[np.uint8], int, float]:
+        require(path.is_file(), path, "no such file", "a video", "check the path")
+        return in_worker(read_part, path, start, limit, timeout=300.0)
+
+    return Clip(path, "", read)
+
+
+def _episodes(paths: Sequence[Path], numbers: Sequence[int], camera: str | None) -> list[Clip]:
+    found = f"{len(paths)} paths"
+    require(len(paths) == 1, "--episodes", found, "one data set", "leave --episodes out for video files")
+    store = open_dataset(paths[0], camera=camera)
+    count = len(store.episodes)
+    for number in numbers:
+        where, hint = f"--episodes of {paths[0]}", "counterpoint data info lists what it holds"
+        require(0 <= number < count, where, number, f"numbers from 0 to {count - 1}", hint)
+    return [_episode(paths[0], store.episodes[number].instruction, number, camera) for number in numbers]
+
+
+def _episode(data: Path, instruction: str, number: int, camera: str | None) -> Clip:
+    def read(start: int, limit: int) -> tuple[NDArray[np.uint8], int, float]:
+        return in_worker(read_episode_part, data, number, camera, start, limit, timeout=300.0)
+
+    return Clip(data / f"episode-{number:06d}", instruction, read)
 
 
 def score_video(
     rewards: RewardModel, video: Path, labels: Sequence[str], *, goal: NDArray[np.uint8] | None = None
 ) -> RewardCurve:
-    """Score every frame of a video, some frames at a time, decoded in a process that may die.
+    """Score every frame of a video file; see `score_clip`."""
+    return score_clip(rewards, _video(video), labels, goal=goal)
+
+
+def score_clip(
+    rewards: RewardModel, clip: Clip, labels: Sequence[str], *, goal: NDArray[np.uint8] | None = None
+) -> RewardCurve:
+    """Score every frame of a clip, some frames at a time, decoded in a process that may die.
 
     Args:
         rewards: The reward.
-        video: The file.
+        clip: The video or episode.
         labels: L instructions, or the name of the goal.
         goal: The goal image [H, W, 3], where it replaces the instructions.
 
     Raises:
-        BadInputError: A video that cannot be read.
+        BadInputError: A clip that cannot be read, or whose frames are all alike.
     """
-    require(video.is_file(), video, "no such file", "a video", "check the path")
     encoder = rewards.encoder
     targets = embed_text(encoder, labels) if goal is None else embed_frames(encoder, goal[None])
-    info = in_worker(probe_video, video)
-    chunk = max(1, CHUNK_BYTES // (info.height * info.width * 3))
-    wanted = set(np.linspace(0, info.frames - 1, min(IMAGES, info.frames)).round().astype(int).tolist())
     embeddings: list[Array] = []
     images: dict[int, bytes] = {}
-    for start in range(0, info.frames, chunk):
-        numbers = np.arange(start, min(start + chunk, info.frames))
-        frames = in_worker(read_frames, video, numbers, timeout=300.0)
+    first, still, start, total, fps = None, True, 0, 1, 0.0
+    while start < total:
+        frames, total, fps = clip.read(start, CHUNK_BYTES)
+        first = frames[0].copy() if first is None else first
+        still = still and never_change(frames, first)
         embeddings.append(embed_frames(encoder, frames, rewards.batch_size))
-        images |= {int(n): jpeg(frames[n - start]) for n in numbers if int(n) in wanted}
+        wanted = np.linspace(0, total - 1, min(IMAGES, total)).round().astype(int) - start
+        images |= {int(n) + start: jpeg(frames[n]) for n in wanted[(wanted >= 0) & (wanted < len(frames))]}
+        start += len(frames)
+    hint = "leave it out: nothing happens in it"
+    require(not still, clip.path, f"{total} frames that are all alike", "a video that changes", hint)
     form: RewardForm = rewards.form if goal is None else "goal"
     values = rewards.score(form, np.concatenate(embeddings), targets)
-    return RewardCurve(video, form, info.fps, tuple(labels), values, images)
+    return RewardCurve(clip.path, form, fps, tuple(labels), values, images)
 
 
 def curve_csv(curve: RewardCurve) -> str:

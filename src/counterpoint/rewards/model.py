@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from counterpoint.encoders import dual
-from counterpoint.encoders.dual import DualEncoder, RewardForm
+from counterpoint.encoders.calibration import Calibration, RewardForm
+from counterpoint.encoders.dual import DualEncoder
 from counterpoint.encoders.hub import saved_kind
 from counterpoint.encoders.weights import fit_weights, read_weights
 from counterpoint.errors import require
@@ -102,6 +103,14 @@ def transition_score(
     size = np.maximum(np.linalg.norm(start, axis=1), np.linalg.norm(goal, axis=1))
     still = np.linalg.norm(moved, axis=1) <= STILL * size
     return np.where(still[:, None], 0.0, cosine(moved, text))
+
+
+def gains(curve: Float[Array, "L T"], form: RewardForm) -> Float[Array, "L T"]:
+    """Return a curve as it is plotted: a potential (or distance to a goal) as its gain since the first frame.
+
+    Only differences of a potential are rewards; its level means little.
+    """
+    return curve - curve[:, :1] if form in ("potential", "goal") else curve
 
 
 def embed_frames(
@@ -191,6 +200,7 @@ class RewardModel:
     ) -> None:
         self.encoder, self.batch_size, self.language_reward = encoder, batch_size, language_reward
         self.trained_form: RewardForm = getattr(getattr(encoder, "config", None), "reward_form", "potential")
+        self.calibration: Calibration | None = getattr(getattr(encoder, "config", None), "calibration", None)
         self.form = self.trained_form if form is None else self.check_form(form)
 
     @classmethod
@@ -259,8 +269,71 @@ class RewardModel:
             )
         curves = self.score(chosen, embed_frames(self.encoder, frames, self.batch_size), targets).astype(np.float32)
         rewards = curves[0] if goal is not None or isinstance(instructions, str) else curves
-        one = next(iter(frames.values())) if isinstance(frames, Mapping) else frames
-        return torch.from_numpy(rewards).to(one.device) if isinstance(one, Tensor) else rewards
+        return _like(frames, rewards)
+
+    def progress(
+        self, frames: Video | Mapping[str, Video], instructions: str | Sequence[str] = (), *, goal: Video | None = None
+    ) -> Video:
+        """Return progress in [0, 1] at every frame, shaped as `reward`; the value at t depends on frames 0 to t alone.
+
+        Args:
+            frames: [T, H, W, 3], from the episode's first frame on; of several cameras as in `reward`.
+            instructions: As in `reward`.
+            goal: A goal image [H, W, 3] in their stead, for encoders trained for goals.
+
+        Raises:
+            BadInputError: As `reward`; or a model without calibration.
+        """
+        return self._calibrated(self.check_calibration().progress_of, frames, instructions, goal)
+
+    def success(
+        self, frames: Video | Mapping[str, Video], instructions: str | Sequence[str] = (), *, goal: Video | None = None
+    ) -> Video:
+        """Return where progress reaches the success threshold, bool, shaped as `reward`; see `progress`."""
+        calibration = self.check_calibration()
+        reached = calibration.success
+        return self._calibrated(lambda x: calibration.progress_of(x) >= reached, frames, instructions, goal)
+
+    def novelty(self, frames: Video | Mapping[str, Video]) -> Video:
+        """Return the distance of frames [T, H, W, 3] from the training data, [T]: above 1 they are unlike them."""
+        embedded = embed_frames(self.encoder, frames, self.batch_size)
+        found = late_fusion(self.check_calibration().novelty_of)(embedded)
+        return _like(frames, found.astype(np.float32))
+
+    def check_calibration(self) -> Calibration:
+        """Return the calibration, if the model has one.
+
+        Raises:
+            BadInputError: It has none: it was not trained by a recipe of this library, or by an old version.
+        """
+        hint = "train it with `counterpoint train`, which measures one, or use its raw reward: counterpoint reward"
+        require(self.calibration, "model", "no calibration", "a model that was calibrated on its data", hint)
+        assert self.calibration is not None
+        return self.calibration
+
+    def check_target(self, goal: bool) -> RewardForm:
+        """Return the form that was calibrated, if it reads what is given: a goal image or instructions.
+
+        Raises:
+            BadInputError: It reads the other, or there is no calibration.
+        """
+        form, ways = self.check_calibration().form, ("an instruction", "a goal image (goal=, --goal IMAGE)")
+        found, expected = ways if not goal else ways[::-1]
+        require((form == "goal") == goal, f"the calibrated form {form!r}", found, expected, "give that one")
+        return form
+
+    def _calibrated(
+        self,
+        measure: Callable[[Array], NDArray[Any]],
+        frames: Video | Mapping[str, Video],
+        instructions: str | Sequence[str],
+        goal: Any,
+    ) -> Video:
+        form = self.check_target(goal is not None)
+        curves = self.reward(frames, instructions, goal=goal, form=None if form == "goal" else form)
+        values = np.asarray(curves.cpu() if isinstance(curves, Tensor) else curves, np.float64)
+        result = measure(gains(np.atleast_2d(values), form)).reshape(values.shape)
+        return _like(frames, result if result.dtype == bool else result.astype(np.float32))
 
     def score(
         self, form: RewardForm, frames: Float[Array, "T *C D"], targets: Float[Array, "L *C D"]
@@ -280,6 +353,11 @@ class RewardModel:
         if form == "goal" and self.trained_form == "goal":
             return -np.asarray(np.linalg.norm(frames[None] - targets[:, None], axis=2))
         return potential(frames, targets)
+
+
+def _like(frames: Video | Mapping[str, Video], values: NDArray[Any]) -> Video:
+    one = next(iter(frames.values())) if isinstance(frames, Mapping) else frames
+    return torch.from_numpy(values).to(one.device) if isinstance(one, Tensor) else values
 
 
 def _language_reward(source: Path, device: str) -> nn.Module | None:

@@ -15,10 +15,10 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from numpy.typing import NDArray
 
-from counterpoint.encoders.dual import DualEncoder, EncoderConfig, RewardForm
+from counterpoint.encoders.calibration import RewardForm
+from counterpoint.encoders.dual import DualEncoder, EncoderConfig
 from counterpoint.errors import BadInputError, require
-from counterpoint.rewards.curves import gains
-from counterpoint.rewards.model import RewardModel, embed_frames, embed_text
+from counterpoint.rewards.model import RewardModel, embed_frames, embed_text, gains
 
 Array = NDArray[np.float64]
 Frames = Mapping[str, UInt8[NDArray[np.uint8], "T H W 3"]]

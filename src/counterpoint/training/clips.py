@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from accelerate.utils import set_seed
 from pydantic import Field
+from torch import nn
 
 from counterpoint.data.cache import cached
 from counterpoint.data.spec import BoundSpec
@@ -15,6 +17,8 @@ from counterpoint.encoders.dual import DualEncoder, EncoderConfig
 from counterpoint.errors import require
 from counterpoint.objectives import ClipObjective, objective_class
 from counterpoint.objectives.base import Objective
+from counterpoint.rewards.calibration import calibrate
+from counterpoint.rewards.model import RewardModel
 from counterpoint.training.offline import Opened, PretrainingRecipe, SplitsConfig
 from counterpoint.training.train import Given
 
@@ -57,6 +61,14 @@ class ClipsRecipe(PretrainingRecipe):
             return objective, store, objective.sampling().bind(store, self.data.camera)
 
         return Opened(train, held_out, lambda store: _prepared(store, self.data), build)
+
+    def finish(self, modules: Mapping[str, nn.Module], train: EpisodeStore, validation: EpisodeStore | None) -> None:
+        """Calibrate the reward, so that the saved encoder gives progress."""
+        encoder = modules["encoder"]
+        if isinstance(encoder, DualEncoder):  # and not an encoder of the user's own
+            model = RewardModel(encoder, language_reward=modules.get("language_reward"))
+            found = calibrate(model, train, validation, camera=self.data.camera, seed=self.train.seed)
+            encoder.config = encoder.config.model_copy(update={"calibration": found})
 
     def card(self, store: EpisodeStore, steps: int) -> dict[str, str]:
         """Return the model card's sections."""

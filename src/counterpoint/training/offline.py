@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from accelerate import Accelerator
 from pydantic import BaseModel
 from safetensors.torch import save_file
+from torch import nn
 
 from counterpoint.config import FrozenConfig, free
 from counterpoint.data.formats import open_dataset, split_names, validation_split
@@ -94,6 +95,15 @@ class OfflineRecipe(Recipe):
         """Return sections of the model card. Default: none."""
         return {}
 
+    def finish(self, modules: Mapping[str, nn.Module], train: EpisodeStore, validation: EpisodeStore | None) -> None:
+        """Complete the trained modules before they are saved. Default: nothing.
+
+        Args:
+            modules: The learner's exports.
+            train: Training episodes, at training size.
+            validation: Episodes to validate on, where there are any.
+        """
+
     def plan(self, given: Given, accelerator: Accelerator) -> Plan:
         """Open the data; see `Recipe.plan`."""
         self.train.total_steps(1)
@@ -119,7 +129,9 @@ class OfflineRecipe(Recipe):
                 scored = Sampler(validation, plain, batch_size=batch_size, seed=seed, **ranks)
 
             def save(folder: Path) -> None:
-                for name, module in learner.exports().items():
+                modules = learner.exports()
+                self.finish(modules, train, validation)
+                for name, module in modules.items():
                     if isinstance(module, HubEncoder):
                         module.save_pretrained(folder, model_card_kwargs=self.card(train, learner.total_steps))
                     elif isinstance(module, EncodedPolicy):

@@ -5,7 +5,10 @@ from __future__ import annotations
 from enum import Enum
 from pathlib import Path
 
+import numpy as np
+
 from counterpoint.data.cache import CachedStore
+from counterpoint.data.episode import Array
 from counterpoint.data.formats.base import OnBadRow, raise_error
 from counterpoint.data.formats.drq import DrqReplayStore, drq_files
 from counterpoint.data.formats.epic import EpicKitchensStore, epic_frames, epic_tables
@@ -20,7 +23,7 @@ from counterpoint.data.formats.zarr_replay import ZarrReplayStore, is_zarr_repla
 from counterpoint.data.store import EpisodeStore, OneCameraStore
 from counterpoint.errors import BadInputError, require
 
-__all__ = ["Format", "open_dataset", "recognise", "split_names", "validation_split"]
+__all__ = ["Format", "open_dataset", "read_episode_part", "recognise", "split_names", "validation_split"]
 
 
 class Format(Enum):
@@ -121,6 +124,16 @@ _PLAIN = {
     Format.ZARR_REPLAY: ZarrReplayStore,
 }
 """Formats without splits."""
+
+
+def read_episode_part(
+    path: str | Path, episode: int, camera: str | None, start: int, limit: int
+) -> tuple[Array, int, float]:
+    """Decode frames of one episode from step `start` on; as `counterpoint.data.video.read_part` does for a file."""
+    store = open_dataset(path, camera=camera)
+    info, first = store.episodes[episode], store.frames(episode, np.array([start]))
+    stop = min(info.length, start + max(1, limit // first.nbytes))
+    return store.frames(episode, np.arange(start, stop)), info.length, info.fps
 
 
 def split_names(path: str | Path) -> tuple[str, ...]:

@@ -405,6 +405,65 @@ class LeRobotWriter:
         (self._build / "meta" / name).write_text(text + "\n", encoding="utf-8")
 
 
+def copy_with_feature(root: Path, out: Path, name: str, values: NDArray[np.float32]) -> None:
+    """Copy a LeRobot v3 data set and give every frame one more number; media are copied as they are.
+
+    Args:
+        root: The data set.
+        out: The folder to write; it must not exist, and appears whole.
+        name: The feature; one that is there is replaced.
+        values: [N], in the order of the frames' `index`.
+    """
+    require_new(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as folder:
+        build = Path(folder) / "dataset"
+        shutil.copytree(root, build, ignore=shutil.ignore_patterns(".*"))
+        for path in sorted((build / "data").rglob("*.parquet")):
+            file = pq.ParquetFile(path)
+            groups = [file.read_row_group(number) for number in range(file.num_row_groups)]
+            _write_groups(path, [_with_feature(group, name, values[group["index"].to_numpy()]) for group in groups])
+        for path in sorted((build / "meta/episodes").rglob("*.parquet")):
+            table = pq.read_table(path).replace_schema_metadata(None)
+            spans = zip(table["dataset_from_index"].to_pylist(), table["dataset_to_index"].to_pylist(), strict=True)
+            stats = [vector_stats(values[first:last, None]) for first, last in spans]
+            for kind in stats[0] if stats else ():
+                table = _with_column(table, f"stats/{name}/{kind}", pa.array([one[kind] for one in stats]))
+            _write_groups(path, [table])
+        for file_name in ("info.json", "stats.json"):
+            path = build / "meta" / file_name
+            tree = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+            if file_name == "stats.json":
+                tree[name] = vector_stats(values[:, None])
+            else:
+                tree["features"][name] = {"dtype": "float32", "shape": [1], "names": None}
+            path.write_text(json.dumps(tree, indent=4, ensure_ascii=False) + "\n", encoding="utf-8")
+        require_new(out)
+        build.rename(out)
+
+
+def _with_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
+    at = table.schema.get_field_index(name)
+    return table.append_column(name, values) if at < 0 else table.set_column(at, name, values)
+
+
+def _with_feature(table: pa.Table, name: str, values: NDArray[np.float32]) -> pa.Table:
+    """Return rows of data with one more number, in the Hub's description of the columns too."""
+    metadata = dict(table.schema.metadata or {})
+    if b"huggingface" in metadata:
+        tree = json.loads(metadata[b"huggingface"])
+        tree["info"]["features"][name] = {"dtype": "float32", "_type": "Value"}
+        metadata[b"huggingface"] = json.dumps(tree).encode()
+    return _with_column(table, name, pa.array(values)).replace_schema_metadata(metadata)
+
+
+def _write_groups(path: Path, groups: Sequence[pa.Table]) -> None:
+    """Write a parquet file of these row groups over what is there."""
+    with pq.ParquetWriter(path, groups[0].schema) as writer:
+        for group in groups:
+            writer.write_table(group, row_group_size=len(group))
+
+
 def _key(camera: str) -> str:
     return camera if camera.startswith("observation.") else layout.IMAGES + camera
 

@@ -1,0 +1,127 @@
+"""The calibration of a reward: from its values to progress, success and distance from the training data.
+
+A `Calibration` is part of the encoder's configuration, so that a saved model carries it;
+`counterpoint.rewards.calibration` measures one on training episodes.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Bool, Float
+from numpy.typing import NDArray
+
+from counterpoint.config import FrozenConfig
+from counterpoint.errors import require
+
+Array = NDArray[np.float64]
+
+RewardForm = Literal["potential", "transition", "goal", "language"]
+"""The reward that an encoder was trained for; `counterpoint.rewards.model` defines each."""
+
+BINS = 50
+"""Most groups of rewards, equally many in each, to which the isotonic regression is fitted."""
+
+
+class Calibration(FrozenConfig):
+    """A monotone map from the reward to progress, and thresholds of success and of distance from the training data.
+
+    Attributes:
+        form: The reward that is mapped: of `potential` and `transition` the one with the smaller error on the training
+            episodes, for encoders trained for one of them; else the encoder's own.
+        rewards: Rewards at the map's knots, increasing: the gain since the first frame where the form is `potential`
+            or `goal`, else the reward itself.
+        progress: Progress at the knots, never decreasing, in [0, 1].
+        success: Least progress that counts as success.
+        success_from: Its source: the best F1 on validation episodes with failures, or, uncalibrated, the quantile
+            `success_quantile` of the final progress of successes.
+        success_quantile: That quantile.
+        centre: Mean embedding of training frames.
+        scale: Deviation of each of its D numbers.
+        distance: Distance (root mean square of the deviations) above which a frame is unlike the training data.
+        distance_quantile: Share of frames of `measured_on` that are nearer.
+        measured_on: Episodes on which the errors and the distance were measured; training where nothing is held out.
+        episodes: Number of training episodes in the regression.
+        measured_episodes: Number of successful episodes behind the errors.
+        error: Mean absolute error of progress.
+        error_of_a_ramp: That of a clock that reaches 1 at the mean length of the training episodes.
+        error_of_a_constant: That of the constant 0.5.
+    """
+
+    form: RewardForm
+    rewards: tuple[float, ...]
+    progress: tuple[float, ...]
+    success: float
+    success_from: Literal["F1 on validation", "quantile of successes (uncalibrated)"]
+    success_quantile: float
+    centre: tuple[float, ...]
+    scale: tuple[float, ...]
+    distance: float
+    distance_quantile: float
+    measured_on: Literal["validation", "training"]
+    episodes: int
+    measured_episodes: int
+    error: float
+    error_of_a_ramp: float
+    error_of_a_constant: float
+
+    def progress_of(self, rewards: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+        """Return progress in [0, 1] of rewards (gains, where the form is `potential` or `goal`)."""
+        return np.asarray(np.interp(rewards, self.rewards, self.progress))
+
+    def novelty_of(self, embeddings: Float[Array, "T D"]) -> Float[Array, " T"]:
+        """Return the distance of frames from the training data in units of the threshold: above 1 is unlike them."""
+        deviations = (embeddings - np.array(self.centre)) / np.array(self.scale)
+        return np.asarray(np.sqrt((deviations**2).mean(axis=1)) / self.distance)
+
+
+def isotonic(
+    x: Float[Array, " N"], y: Float[Array, " N"], weight: Float[Array, " N"], bins: int = BINS
+) -> tuple[Float[Array, " K"], Float[Array, " K"]]:
+    """Fit a function that never decreases, by least squares: pool adjacent violators (Ayer et al., 1955).
+
+    Args:
+        x: Inputs.
+        y: Targets.
+        weight: Weight of each pair, above 0.
+        bins: Groups of neighbours, of about equal weight, that are averaged first; equal inputs stay together.
+
+    Returns:
+        Knots of the fitted function, x strictly increasing; it is linear between and constant outside.
+    """
+    order = np.argsort(x, kind="stable")
+    x, y, weight = x[order], y[order], weight[order]
+    share = np.cumsum(weight) / weight.sum()
+    first = np.flatnonzero(np.r_[True, np.diff(x) > 0])  # of equal inputs
+    group = np.minimum((share[first] - 1e-12) * bins, bins - 1).astype(int)
+    starts = first[np.r_[True, np.diff(group) > 0]]
+    total = np.add.reduceat(weight, starts)
+    at, mean = (np.add.reduceat(weight * values, starts) / total for values in (x, y))
+    blocks: list[tuple[float, float, float, float]] = []  # weight, mean, first and last input
+    for block in zip(total.tolist(), mean.tolist(), at.tolist(), at.tolist(), strict=True):
+        blocks.append(block)
+        while len(blocks) > 1 and blocks[-2][1] >= blocks[-1][1]:
+            (w, m, low, _), (v, n, _, high) = blocks[-2:]
+            blocks[-2:] = [(w + v, (w * m + v * n) / (w + v), low, high)]
+    knots = [(x, m) for _, m, low, high in blocks for x in dict.fromkeys((low, high))]
+    return np.array([x for x, _ in knots]), np.array([m for _, m in knots])
+
+
+def best_f1(scores: Float[Array, " N"], success: Bool[NDArray[np.bool_], " N"]) -> tuple[float, float]:
+    """Return the threshold with the greatest F1 of `scores >= threshold` against success, and that F1.
+
+    The threshold lies midway between two scores; of several, the greatest is taken.
+
+    Raises:
+        BadInputError: No success, or no failure.
+    """
+    both = bool(success.any() and not success.all())
+    require(both, "success", f"{success.sum()} of {len(success)}", "successes and failures", "add the other kind")
+    levels = np.unique(scores)
+    candidates = np.r_[levels[0], (levels[1:] + levels[:-1]) / 2]
+    flagged = scores >= candidates[:, None]
+    hits = (flagged & success).sum(axis=1)
+    f1 = 2 * hits / (flagged.sum(axis=1) + success.sum())
+    best = len(f1) - 1 - int(f1[::-1].argmax())
+    return float(candidates[best]), float(f1[best])

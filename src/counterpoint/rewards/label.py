@@ -1,0 +1,356 @@
+"""`counterpoint label DATA --model RUN`: progress of every frame of every episode, written beside the data.
+
+Columns, one row a frame in the order of the data set:
+
+    index, episode_index, frame_index   LeRobot's numbers
+    progress_sparse                     progress in [0, 1]; the name is LeRobot's
+    reward                              the raw reward of the calibrated form, the mean over cameras
+    gain                                the reward gained since the episode's first frame
+    success                             progress has reached the calibration's threshold
+    unlike_training                     the frame is farther from the training data than the calibration's threshold
+
+A row depends on the frames up to it alone. Each episode is decoded in one pass, in a thread beside the inference;
+batches run across episodes. Finished episodes wait in a hidden folder beside the output, where the same call finds
+them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from jaxtyping import Float, UInt8
+from numpy.typing import NDArray
+
+from counterpoint.data.formats import Format, open_dataset, recognise
+from counterpoint.data.formats.base import require_new
+from counterpoint.data.formats.lerobot.layout import read_info
+from counterpoint.data.formats.lerobot.writer import copy_with_feature
+from counterpoint.data.store import EpisodeStore, check_camera
+from counterpoint.data.video import never_change
+from counterpoint.encoders.calibration import Calibration
+from counterpoint.encoders.hub import saved_digests
+from counterpoint.errors import require
+from counterpoint.files import write_atomically
+from counterpoint.progress import ProgressBar
+from counterpoint.provenance import provenance
+from counterpoint.rewards.model import RewardModel, embed_frames, embed_text, gains, late_fusion
+from counterpoint.rewards.targets import given_instructions, read_goal
+from counterpoint.workers import worker_pool
+
+Array = NDArray[Any]
+
+AHEAD = 3
+"""Decoded batches that wait for the inference."""
+GROUP = 8
+"""Episodes that a process takes at a time."""
+LAYOUT = 1
+"""The version of the files of finished episodes."""
+
+
+@dataclass(frozen=True)
+class Labelling:
+    """All that a process needs to label episodes.
+
+    Attributes:
+        data: The data set.
+        model: A run, a saved encoder or a Hub id.
+        cameras: Views whose rewards are averaged; empty for the first.
+        instructions: One an episode; empty where there is a goal.
+        goal: A goal image in their stead.
+        parts: The folder of finished episodes.
+        device: The device that computes.
+        batch_size: Frames encoded at once.
+    """
+
+    data: Path
+    model: str
+    cameras: tuple[str, ...]
+    instructions: tuple[str, ...]
+    goal: UInt8[NDArray[np.uint8], "H W 3"] | None
+    parts: Path
+    device: str
+    batch_size: int
+
+    def part(self, episode: int) -> Path:
+        """Return the file of a finished episode, float32 [3, T]: reward, novelty, and 1 where frames change."""
+        return self.parts / f"episode-{episode:06d}.npy"
+
+
+def label(
+    data: Path,
+    *,
+    model: str | Path,
+    out: Path | None = None,
+    feature: str | None = None,
+    cameras: Sequence[str] = (),
+    instruction: str | None = None,
+    text_file: Path | None = None,
+    goal: Path | None = None,
+    device: str = "cpu",
+    batch_size: int = 64,
+    processes: int = 1,
+    overwrite: bool = False,
+) -> Path:
+    """Label every frame of a data set and print how fast; the same call continues an interrupted one.
+
+    Args:
+        data: A data set of any format.
+        model: A run, a saved encoder or a Hub id, with a calibration.
+        out: The parquet file to write; by default `MODEL_progress.parquet` in the folder of a LeRobot data set. With
+            `feature`, the folder of the copy.
+        feature: Write a copy of a LeRobot v3 data set with progress as the feature of this name.
+        cameras: Views whose rewards are averaged; the data's first by default.
+        instruction: The instruction of all episodes, instead of their own.
+        text_file: A file with the instruction of each episode in a line, instead of their own.
+        goal: An image of the goal, for models that compare frames with goals.
+        device: The device that computes.
+        batch_size: Frames encoded at once.
+        processes: Processes that decode and compute; they share the processor's cores.
+        overwrite: Replace labels that are there.
+
+    Returns:
+        The file or folder that was written.
+
+    Raises:
+        BadInputError: Data, model or arguments that cannot be used, before anything is computed; or a damaged episode,
+            when those before it are finished.
+    """
+    numbers = batch_size > 0 and processes > 0
+    require(numbers, "label", f"batch size {batch_size}, processes {processes}", "1 or more", "leave them out")
+    store = open_dataset(data)
+    target = _target(data, str(model), out, feature, overwrite)
+    for camera in cameras:
+        check_camera(camera, store.cameras)
+    every, image = range(len(store.episodes)), None if goal is None else read_goal(goal)
+    own, names = [info.instruction for info in store.episodes], [f"{data}, episode {number}" for number in every]
+    texts = given_instructions(own, names, instruction, text_file) if image is None else []
+    parts = target.with_name(f".{target.name}.parts")
+    job = Labelling(data, str(model), tuple(cameras), tuple(texts), image, parts, device, batch_size)
+    labeller = Labeller(job, store)
+    _claim(job, store)
+    todo = [number for number in every if not job.part(number).is_file()]
+    total, left = int(store.lengths.sum()), int(store.lengths[todo].sum())
+    started = time.perf_counter()
+    with ProgressBar("Labelling", total, "frames", done=total - left) as bar:
+        for frames in _label(labeller, todo, processes):
+            bar.advance(frames)
+    seconds = time.perf_counter() - started
+    table, still = _table(job, store, labeller.calibration)
+    if feature is None:
+        _write_parquet(table, target)
+    else:
+        copy_with_feature(data, target, feature, table["progress_sparse"].to_numpy())
+    shutil.rmtree(parts)
+    print(
+        f"Labelled {len(every)} episodes, {total} frames" + (f"; {left / seconds:.0f} frames a second" if left else "")
+    )
+    if still:
+        print(f"Nothing changes in episodes {', '.join(map(str, still))}: their labels say nothing")
+    return target
+
+
+def _target(data: Path, model: str, out: Path | None, feature: str | None, overwrite: bool) -> Path:
+    """Return the file or folder to write; what is there is refused."""
+    kind = recognise(data)
+    if feature is not None:
+        found, hint = f"a {kind.value} data set", f"convert it first: counterpoint data convert {data} OUT"
+        info = read_info(data) if kind is Format.LEROBOT else None
+        require(info and info.version[0] == 3, "--feature", found, "a LeRobot data set of version 3", hint)
+        require(out is not None, "--out", "nothing", "the folder of the copy", "name a new folder")
+        assert out is not None
+        assert info is not None
+        require_new(out)
+        where, hint = f"feature {feature!r} of {data}", "replace them in the copy: --overwrite"
+        require(overwrite or feature not in info.features, where, "labels already there", "none", hint)
+        return out
+    if out is None:
+        hint = "name a file: --out labels.parquet"
+        require(kind is Format.LEROBOT, "--out", f"nothing, for a {kind.value}", "a file to write", hint)
+        out = data / f"{Path(model).resolve().name}_progress.parquet"
+    require(out.suffix == ".parquet", "--out", str(out), "a .parquet file", "name one")
+    require(overwrite or not out.exists(), out, "labels already there", "none", "replace them: --overwrite")
+    return out
+
+
+def _claim(job: Labelling, store: EpisodeStore) -> None:
+    """Make the folder of finished episodes; those of another model or other data are thrown away."""
+    identity = {
+        "layout": LAYOUT,
+        "model": saved_digests(job.model),
+        "data": store.fingerprint,
+        "cameras": list(job.cameras),
+        "instructions": hashlib.sha256(json.dumps(job.instructions).encode()).hexdigest(),
+        "goal": None if job.goal is None else hashlib.sha256(job.goal.tobytes()).hexdigest(),
+    }
+    file, text = job.parts / "labelling.json", json.dumps(identity, indent=1)
+    if job.parts.exists() and not (file.is_file() and file.read_text() == text):
+        shutil.rmtree(job.parts)
+    write_atomically(file, text)
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Frames [N, H, W, 3] of one size: the next n of each (episode, view, n) in `owners`."""
+
+    frames: Array
+    owners: list[tuple[int, int, int]]
+
+
+class Labeller:
+    """A model and a data set, opened and checked.
+
+    Args:
+        job: The labelling.
+        store: The data set.
+
+    Raises:
+        BadInputError: A model without calibration or for another kind of target, or an instruction that it cannot read.
+    """
+
+    def __init__(self, job: Labelling, store: EpisodeStore) -> None:
+        self.job, self.store = job, store
+        self.model = RewardModel.from_pretrained(job.model, device=job.device)
+        self.calibration = self.model.check_calibration()
+        self.model.check_target(job.goal is not None)
+        self.views: tuple[str, ...] = job.cameras or self.store.cameras[:1]
+        if job.goal is not None:
+            self.targets = embed_frames(self.model.encoder, job.goal[None]).repeat(len(self.store.episodes), axis=0)
+        else:
+            texts = list(dict.fromkeys(job.instructions))
+            numbers = {text: number for number, text in enumerate(texts)}
+            self.targets = embed_text(self.model.encoder, texts)[[numbers[text] for text in job.instructions]]
+
+    def label(self, episodes: Sequence[int]) -> Iterator[int]:
+        """Write the part of each episode; yield its length when it is there."""
+        embedded: dict[tuple[int, int], list[Float[Array, "N D"]]] = {}
+        still: dict[int, bool] = {}
+        firsts: dict[tuple[int, int], Array] = {}
+        with ThreadPoolExecutor(1) as pool:
+            batches = self._batches(episodes)
+            ahead = deque(pool.submit(next, batches, None) for _ in range(AHEAD))
+            while (batch := ahead.popleft().result()) is not None:
+                ahead.append(pool.submit(next, batches, None))
+                vectors = embed_frames(self.model.encoder, batch.frames, self.job.batch_size)
+                start = 0
+                for episode, view, count in batch.owners:
+                    own = slice(start, start + count)
+                    start += count
+                    first = firsts.setdefault((episode, view), batch.frames[own][0].copy())
+                    if still.get(episode, True):
+                        still[episode] = never_change(batch.frames[own], first)
+                    embedded.setdefault((episode, view), []).append(vectors[own])
+                    length, last = self.store.episodes[episode].length, len(self.views) - 1
+                    if view == last and sum(map(len, embedded[episode, view])) == length:
+                        keys = [(episode, number) for number in range(last + 1)]
+                        for key in keys:
+                            del firsts[key]
+                        self._finish(episode, [np.concatenate(embedded.pop(key)) for key in keys], still.pop(episode))
+                        yield length
+
+    def _finish(self, episode: int, views: Sequence[Float[Array, "T D"]], still: bool) -> None:
+        embedded = np.stack(views, axis=1)
+        reward = self.model.score(self.calibration.form, embedded, self.targets[episode : episode + 1])[0]
+        novelty = late_fusion(self.calibration.novelty_of)(embedded)
+        content = BytesIO()
+        np.save(content, np.stack([reward, novelty, np.full_like(reward, not still)]).astype(np.float32))
+        write_atomically(self.job.part(episode), content.getvalue())
+
+    def _batches(self, episodes: Sequence[int]) -> Iterator[_Batch]:
+        """Decode the episodes in order, every view in one pass, in batches of one image size."""
+        parts: list[Array] = []
+        owners: list[tuple[int, int, int]] = []
+        for episode in episodes:
+            for view, camera in enumerate(self.views):
+                start, length = 0, self.store.episodes[episode].length
+                while start < length:
+                    room = self.job.batch_size - sum(map(len, parts))
+                    steps = np.arange(start, min(length, start + room))
+                    frames = self.store.frames(episode, steps, camera)
+                    if parts and frames.shape[1:] != parts[0].shape[1:]:
+                        yield _Batch(np.concatenate(parts), owners)
+                        parts, owners = [], []
+                    parts.append(frames)
+                    owners.append((episode, view, len(frames)))
+                    start += len(frames)
+                    if sum(map(len, parts)) >= self.job.batch_size:
+                        yield _Batch(np.concatenate(parts), owners)
+                        parts, owners = [], []
+        if parts:
+            yield _Batch(np.concatenate(parts), owners)
+
+
+def _label(labeller: Labeller, todo: Sequence[int], processes: int) -> Iterator[int]:
+    """Label the episodes in this process or in several; yield numbers of finished frames."""
+    groups = [todo[first : first + GROUP] for first in range(0, len(todo), GROUP)]
+    workers = min(processes, len(groups))
+    if workers <= 1:
+        yield from labeller.label(todo)
+        return
+    with worker_pool(workers, _enter, labeller.job, max(1, torch.get_num_threads() // workers)) as pool:
+        for finished in as_completed([pool.submit(_label_group, group) for group in groups]):
+            yield finished.result()
+
+
+_labellers: list[Labeller] = []
+"""A worker's own."""
+
+
+def _enter(job: Labelling, threads: int) -> None:
+    torch.set_num_threads(threads)
+    _labellers.append(Labeller(job, open_dataset(job.data)))
+
+
+def _label_group(episodes: Sequence[int]) -> int:
+    return sum(_labellers[0].label(episodes))
+
+
+def _table(job: Labelling, store: EpisodeStore, calibration: Calibration) -> tuple[pa.Table, list[int]]:
+    """Return all labels as a table, and the episodes in which nothing changes."""
+    parts = [np.load(job.part(number)) for number in range(len(store.episodes))]
+    each = [reward.astype(np.float64) for reward, _, _ in parts]
+    progress = [calibration.progress_of(gains(reward[None], calibration.form)[0]) for reward in each]
+    lengths = store.lengths
+    columns = {
+        "index": np.arange(lengths.sum()),
+        "episode_index": np.repeat(np.arange(len(lengths)), lengths),
+        "frame_index": np.concatenate([np.arange(length) for length in lengths]),
+        "progress_sparse": np.concatenate(progress).astype(np.float32),
+        "reward": np.concatenate(each).astype(np.float32),
+        "gain": np.concatenate([reward - reward[0] for reward in each]).astype(np.float32),
+        "success": np.concatenate(progress) >= calibration.success,
+        "unlike_training": np.concatenate([novelty for _, novelty, _ in parts]) > 1,
+    }
+    found = calibration.model_dump(mode="json", exclude={"rewards", "progress", "centre", "scale"})
+    about = {"cameras": job.cameras or store.cameras[:1], "calibration": found, "data": store.fingerprint}
+    local = Path(job.model)
+    metadata = {
+        "reward_model_path": str(local.resolve()) if local.exists() else job.model,
+        "counterpoint": json.dumps(about | {"provenance": provenance()}),
+    }
+    still = [number for number, (_, _, changes) in enumerate(parts) if not changes[0]]
+    return pa.table(columns, metadata=metadata), still
+
+
+def _write_parquet(table: pa.Table, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        pq.write_table(table, part)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,63 @@
+"""The instructions and the goal that a command is given, read and checked before long work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import UInt8
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from counterpoint.errors import BadInputError, require
+from counterpoint.rewards.model import check_instructions
+
+
+def read_goal(path: Path) -> UInt8[NDArray[np.uint8], "H W 3"]:
+    """Return an image of a goal, of any size.
+
+    Raises:
+        BadInputError: No image.
+    """
+    try:
+        return np.array(Image.open(path).convert("RGB"))
+    except (OSError, UnidentifiedImageError) as error:
+        raise BadInputError(path, str(error), "an image", "give a PNG or JPEG of the goal") from None
+
+
+def given_instructions(
+    own: Sequence[str], names: Sequence[str], instruction: str | None = None, text_file: Path | None = None
+) -> list[str]:
+    """Return the instruction of each of N videos.
+
+    Args:
+        own: Their own instructions; empty where they have none.
+        names: Their names, for messages.
+        instruction: The instruction of all, instead of their own.
+        text_file: A file with the instruction of each in a line, instead of their own.
+
+    Raises:
+        BadInputError: Both are given, a video has none, or the file has another number of lines.
+    """
+    one = instruction is None or text_file is None
+    require(one, "--text-file", "an --instruction beside it", "one of the two", "leave one out")
+    if text_file is not None:
+        return _lines(text_file, len(names))
+    if instruction is not None:
+        return check_instructions(instruction) * len(names)
+    hint = "give --instruction TEXT for all, --text-file FILE with a line for each, or --goal IMAGE"
+    for name, text in zip(names, own, strict=True):
+        require(text.strip(), name, "no instruction", "one", hint)
+    return list(own)
+
+
+def _lines(path: Path, count: int) -> list[str]:
+    require(path.is_file(), path, "no such file", "a text file", "check the path")
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise BadInputError(path, str(error), "UTF-8 text", "save it as UTF-8") from None
+    hint = "write one instruction a line, one line a video or episode"
+    require(len(lines) == count, path, f"{len(lines)} lines", str(count), hint)
+    return check_instructions(lines)

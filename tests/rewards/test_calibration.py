@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from counterpoint.data.episode import Episode
+from counterpoint.data.store import MemoryStore, read_episode
+from counterpoint.encoders.dual import EncoderConfig
+from counterpoint.errors import BadInputError
+from counterpoint.rewards import RewardForm, RewardModel
+from counterpoint.rewards.calibration import calibrate
+from tests.evaluation.fake import INSTRUCTIONS, SeeingEncoder, episode, store
+
+FORMS: tuple[RewardForm, ...] = ("potential", "transition", "goal")
+
+
+def seeing(form: RewardForm) -> RewardModel:
+    model = RewardModel(SeeingEncoder())
+    model.trained_form = model.form = form
+    return model
+
+
+def part(whole: Episode, steps: int, success: bool | None = None) -> Episode:
+    """The first steps of an episode."""
+    return replace(
+        whole,
+        frames={name: frames[:steps] for name, frames in whole.frames.items()},
+        timestamps=whole.timestamps[:steps],
+        success=success,
+    )
+
+
+def calibrated(form: RewardForm, validation: MemoryStore | None = None) -> RewardModel:
+    model = seeing(form)
+    model.calibration = calibrate(model, store(), validation)
+    return model
+
+
+def curve(model: RewardModel, one: Episode) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    frames = one.frames["front"]
+    goal = episode(one.instruction, 15, seed=99).frames["front"][-1] if model.trained_form == "goal" else None
+    found = model.progress(frames, goal=goal) if goal is not None else model.progress(frames, one.instruction)
+    assert isinstance(found, np.ndarray)
+    return found
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_progress_rises_from_0_to_1_on_unseen_successes(form: RewardForm) -> None:
+    model = calibrated(form)
+    for text in INSTRUCTIONS:
+        found = curve(model, episode(text, 20, seed=77))
+        assert found.dtype == np.float32
+        assert 0 <= found.min() <= found.max() <= 1
+        assert found[0] < 0.2
+        assert found[-1] > 0.7
+
+
+def test_a_gain_gives_the_share_of_the_way() -> None:
+    model = calibrated("potential")
+    found = curve(model, episode(INSTRUCTIONS[0], 21, seed=77))
+    assert np.abs(found - np.arange(21) / 20).mean() < 0.12
+    assert model.calibration is not None
+    assert model.calibration.error < 0.12 < model.calibration.error_of_a_constant
+
+
+@pytest.mark.parametrize("form", ["potential", "goal"])
+def test_truncated_and_failed_episodes_end_below_successes(form: RewardForm) -> None:
+    model = calibrated(form)
+    ends = {"whole": 20, "most": 14, "half": 10, "few": 5}
+    for text in INSTRUCTIONS:
+        whole = episode(text, 20, seed=77)
+        found = [curve(model, part(whole, steps))[-1] for steps in ends.values()]
+        assert all(a > b for a, b in itertools.pairwise(found)), found
+        other = episode(INSTRUCTIONS[3 - INSTRUCTIONS.index(text)], 20, seed=78)
+        failed = curve(model, replace(other, instruction=text))[-1]
+        assert failed < found[1]
+
+
+def test_time_plays_no_part() -> None:
+    """A slow episode, and one that waits at its end, are scored by what they show."""
+    model, whole = calibrated("potential"), episode(INSTRUCTIONS[0], 20, seed=77)
+    frames = whole.frames["front"]
+    slow = model.progress(frames.repeat(3, axis=0), whole.instruction)
+    np.testing.assert_allclose(slow, np.asarray(model.progress(frames, whole.instruction)).repeat(3), atol=1e-6)
+    stuck = model.progress(np.concatenate([frames[:8], frames[7:8].repeat(40, axis=0)]), whole.instruction)
+    np.testing.assert_allclose(stuck[8:], stuck[7], atol=1e-6)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_value_at_a_frame_depends_on_frames_up_to_it_alone(form: RewardForm) -> None:
+    model, whole = calibrated(form), episode(INSTRUCTIONS[1], 16, seed=77)
+    found = curve(model, whole)
+    for steps in (1, 2, 7, 15):
+        np.testing.assert_allclose(curve(model, part(whole, steps)), found[:steps], atol=1e-6)
+
+
+def test_without_failures_the_threshold_is_a_quantile_and_says_so() -> None:
+    alone, held_out = calibrated("potential").calibration, calibrated("potential", store(each=2)).calibration
+    assert alone is not None
+    assert held_out is not None
+    assert alone.success_from == held_out.success_from == "quantile of successes (uncalibrated)"
+    assert (alone.measured_on, alone.measured_episodes) == ("training", 12)
+    assert (held_out.measured_on, held_out.measured_episodes) == ("validation", 8)
+    finals = [curve(calibrated("potential"), read_episode(store(), n))[-1] for n in range(12)]
+    assert alone.success == pytest.approx(np.quantile(finals, 0.1), abs=1e-5)
+
+
+def test_failures_among_the_validation_episodes_fix_the_threshold() -> None:
+    whole = [episode(text, 20, seed=50 + n) for n in range(3) for text in INSTRUCTIONS]
+    mixed = MemoryStore([replace(one, success=True) for one in whole] + [part(one, 9, success=False) for one in whole])
+    model = calibrated("potential", mixed)
+    assert model.calibration is not None
+    assert model.calibration.success_from == "F1 on validation"
+    for text in INSTRUCTIONS:
+        unseen = episode(text, 20, seed=77).frames["front"]
+        flags = np.asarray(model.success(unseen, text))
+        assert flags.dtype == bool
+        assert flags[-1]
+        assert not flags[:10].any()
+
+
+def test_failures_are_no_examples_of_progress() -> None:
+    model, good = seeing("potential"), [read_episode(store(), n) for n in range(12)]
+    still = [replace(part(one, 1 + len(one) // 4), success=False) for one in good]
+    both = calibrate(model, MemoryStore([*good, *still]))
+    assert both == calibrate(model, MemoryStore(good))
+    assert calibrate(model, MemoryStore(still)) is None
+
+
+def test_frames_unlike_the_training_data_are_far_from_them() -> None:
+    model = calibrated("potential")
+    like = episode(INSTRUCTIONS[2], 20, seed=77).frames["front"]
+    black = np.zeros_like(like[:3])
+    near, far = np.asarray(model.novelty(like)), np.asarray(model.novelty(black))
+    assert np.mean(near > 1) < 0.2
+    assert (far > near.max()).all()
+
+
+def test_a_tensor_gives_a_tensor_and_several_instructions_a_row_each() -> None:
+    model, frames = calibrated("potential"), episode(INSTRUCTIONS[0], 9, seed=77).frames["front"]
+    found = model.progress(torch.from_numpy(frames), list(INSTRUCTIONS))
+    assert isinstance(found, torch.Tensor)
+    assert found.shape == (4, 9)
+    assert found[:, -1].argmax() == 0
+    assert isinstance(model.success(torch.from_numpy(frames), INSTRUCTIONS[0]), torch.Tensor)
+    assert isinstance(model.novelty(torch.from_numpy(frames)), torch.Tensor)
+
+
+def test_a_model_without_calibration_is_refused() -> None:
+    frames = episode(INSTRUCTIONS[0], 9, seed=77).frames["front"]
+    with pytest.raises(BadInputError, match="counterpoint train"):
+        RewardModel(SeeingEncoder()).progress(frames, "push")
+    with pytest.raises(BadInputError, match="expected an instruction"):
+        calibrated("potential").progress(frames, goal=frames[-1])
+    with pytest.raises(BadInputError, match="--goal IMAGE"):
+        calibrated("goal").progress(frames, "push")
+
+
+def test_of_two_readings_the_one_that_measures_progress_is_calibrated() -> None:
+    """A direction has no length: the cosine of the change is near 1 from the first steps on."""
+    found = calibrated("transition").calibration
+    assert found is not None
+    assert found.form == "potential"
+
+
+def test_a_configuration_keeps_it() -> None:
+    found = calibrated("transition", store(each=2)).calibration
+    config = EncoderConfig(calibration=found)
+    assert EncoderConfig.model_validate_json(config.model_dump_json()) == config
+
+
+def test_one_frame_episodes_and_those_without_words_are_left_out() -> None:
+    good = [read_episode(store(), n) for n in range(6)]
+    odd = [part(good[0], 1), replace(good[1], instruction="")]
+    model = seeing("potential")
+    assert calibrate(model, MemoryStore([*good, *odd])) == calibrate(seeing("potential"), MemoryStore(good))
+    assert calibrate(model, MemoryStore(odd)) is None
+    assert calibrate(seeing("goal"), MemoryStore([replace(one, instruction="") for one in good])) is not None

@@ -1,0 +1,289 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+from torch import Tensor
+
+from counterpoint.data.doctor import examine
+from counterpoint.data.formats import open_dataset
+from counterpoint.data.formats.lerobot.layout import read_info
+from counterpoint.data.video import encode_video
+from counterpoint.encoders.dual import DualEncoder
+from counterpoint.errors import BadInputError
+from counterpoint.rewards import RewardModel
+from counterpoint.rewards.label import Labeller, label
+from tests.data.made import write_lerobot, write_videos
+from tests.evaluation.fake import INSTRUCTIONS, episode
+from tests.evaluation.fake_run import quick_words, write_data
+from tests.rewards.labelling import save_model
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Sixteen episodes of ten frames."""
+    quick_words(monkeypatch)
+    return write_data(tmp_path / "data")
+
+
+@pytest.fixture
+def model(data: Path, tmp_path: Path) -> Path:
+    return save_model(tmp_path / "drawer", data)
+
+
+@pytest.fixture
+def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The size of every batch of frames that is encoded."""
+    sizes: list[int] = []
+    encode = DualEncoder.encode_image
+
+    def counted(self: DualEncoder, frames: Tensor) -> Tensor:
+        sizes.append(len(frames))
+        return encode(self, frames)
+
+    monkeypatch.setattr(DualEncoder, "encode_image", counted)
+    return sizes
+
+
+def columns(path: Path) -> dict[str, Any]:
+    table = pq.read_table(path)
+    return {name: table[name].to_numpy() for name in table.column_names}
+
+
+def test_the_file_is_the_one_that_lerobot_reads(data: Path, model: Path) -> None:
+    path = label(data, model=model)
+    assert path == data / "drawer_progress.parquet"
+    schema = pq.read_metadata(path).schema.to_arrow_schema()
+    assert schema.metadata[b"reward_model_path"].decode() == str(model)
+    kinds = {"index": "int64", "episode_index": "int64", "frame_index": "int64", "progress_sparse": "float"}
+    assert {name: str(schema.field(name).type) for name in kinds} == kinds
+    found = columns(path)
+    np.testing.assert_array_equal(found["index"], np.arange(160))
+    np.testing.assert_array_equal(found["episode_index"], np.arange(160) // 10)
+    np.testing.assert_array_equal(found["frame_index"], np.arange(160) % 10)
+    about = json.loads(schema.metadata[b"counterpoint"])
+    assert about["calibration"]["success_from"] == "quantile of successes (uncalibrated)"
+    assert about["cameras"] == ["front"]
+
+
+def test_labels_are_the_model_s_under_each_episode_s_own_instruction(data: Path, model: Path) -> None:
+    found, rewards, store = columns(label(data, model=model)), RewardModel.from_pretrained(model), open_dataset(data)
+    for number, info in enumerate(store.episodes):
+        rows = slice(10 * number, 10 * number + 10)
+        frames = store.frames(number, np.arange(10))
+        np.testing.assert_allclose(
+            found["progress_sparse"][rows], rewards.progress(frames, info.instruction), atol=1e-4
+        )
+        form = rewards.check_calibration().form
+        reward = rewards.reward(frames, info.instruction, form=form)
+        np.testing.assert_allclose(found["reward"][rows], reward, atol=1e-5)
+        np.testing.assert_allclose(found["gain"][rows], reward - reward[0], atol=1e-5)
+        np.testing.assert_array_equal(found["unlike_training"][rows], rewards.novelty(frames) > 1)
+    threshold = rewards.check_calibration().success
+    np.testing.assert_array_equal(found["success"], found["progress_sparse"] >= np.float32(threshold))
+
+
+def test_every_frame_is_encoded_once_in_full_batches_across_episodes(
+    data: Path, model: Path, batches: list[int]
+) -> None:
+    label(data, model=model, batch_size=64)
+    assert batches == [64, 64, 32]
+
+
+def test_a_killed_call_continues_and_computes_nothing_twice(
+    data: Path, model: Path, tmp_path: Path, batches: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, out = label(data, model=model, out=tmp_path / "whole.parquet"), tmp_path / "cut.parquet"
+    finish = Labeller._finish
+
+    def killed(self: Labeller, number: int, *rest: Any) -> None:
+        if number == 11:
+            raise KeyboardInterrupt
+        finish(self, number, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Labeller, "_finish", killed)
+        with pytest.raises(KeyboardInterrupt):
+            label(data, model=model, out=out, batch_size=10)
+    assert not out.exists()
+    batches.clear()
+    label(data, model=model, out=out, batch_size=10)
+    assert sum(batches) == 50  # episodes 11 to 15
+    again, before = pq.read_table(out), pq.read_table(whole)
+    assert again.column_names == before.column_names
+    for name in again.column_names:
+        np.testing.assert_allclose(again[name].to_numpy(), before[name].to_numpy(), atol=1e-5)
+    assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".parts")] == []
+
+
+def test_finished_episodes_of_another_model_are_not_taken(
+    data: Path, model: Path, tmp_path: Path, batches: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "labels.parquet"
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("counterpoint.rewards.label._table", killed)
+        with pytest.raises(KeyboardInterrupt):
+            label(data, model=model, out=out)
+    other = save_model(tmp_path / "other", data, seed=1)
+    batches.clear()
+    label(data, model=other, out=out)
+    assert sum(batches) == 160
+
+
+def test_labels_that_are_there_are_replaced_when_asked(data: Path, model: Path, batches: list[int]) -> None:
+    path = label(data, model=model)
+    with pytest.raises(BadInputError, match="--overwrite"):
+        label(data, model=model)
+    batches.clear()
+    label(data, model=model, overwrite=True)
+    assert sum(batches) == 160
+    assert path.is_file()
+
+
+def test_several_processes_give_the_same_labels_and_goals_need_no_words(data: Path, tmp_path: Path) -> None:
+    model = save_model(tmp_path / "goals", data, reward_form="goal")
+    Image.fromarray(episode(INSTRUCTIONS[0], 10, seed=5, size=48).frames["front"][-1]).save(tmp_path / "goal.png")
+    options: dict[str, Any] = {"model": model, "goal": tmp_path / "goal.png"}
+    one = pq.read_table(label(data, out=tmp_path / "one.parquet", **options))
+    two = pq.read_table(label(data, out=tmp_path / "two.parquet", processes=2, **options))
+    for name in one.column_names:
+        np.testing.assert_allclose(one[name].to_numpy(), two[name].to_numpy(), atol=1e-5)
+    assert one["reward"].to_numpy().max() <= 0
+
+
+def test_rewards_of_several_cameras_are_averaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick_words(monkeypatch)
+    data = write_lerobot(tmp_path / "data")
+    model = save_model(tmp_path / "model", data)
+    found = {
+        names: columns(label(data, model=model, out=tmp_path / f"{'-'.join(names)}.parquet", cameras=names))
+        for names in (("top",), ("wrist",), ("top", "wrist"))
+    }
+    mean = (found["top",]["reward"] + found["wrist",]["reward"]) / 2
+    np.testing.assert_allclose(found["top", "wrist"]["reward"], mean, atol=1e-6)
+    assert np.abs(found["top",]["reward"] - found["wrist",]["reward"]).max() > 1e-3
+    with pytest.raises(BadInputError, match="side"):
+        label(data, model=model, out=tmp_path / "labels.parquet", cameras=("side",))
+
+
+def test_a_copy_has_progress_as_a_feature_and_the_same_media(data: Path, model: Path, tmp_path: Path) -> None:
+    expected = columns(label(data, model=model))["progress_sparse"]
+    copy = label(data, model=model, feature="next.progress", out=tmp_path / "copy")
+    assert examine(copy) == []
+    entry = read_info(copy).raw["features"]["next.progress"]
+    assert entry == {"dtype": "float32", "shape": [1], "names": None}
+    for path in sorted((data / "videos").rglob("*.mp4")):
+        assert (copy / path.relative_to(data)).read_bytes() == path.read_bytes()
+    rows = [pq.read_table(path) for path in sorted((copy / "data").rglob("*.parquet"))]
+    found = np.concatenate([table["next.progress"].to_numpy() for table in rows])
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    described = json.loads(rows[0].schema.metadata[b"huggingface"])["info"]["features"]["next.progress"]
+    assert described == {"dtype": "float32", "_type": "Value"}
+    stats = json.loads((copy / "meta" / "stats.json").read_text())["next.progress"]
+    assert stats["count"] == [160]
+    assert stats["mean"] == pytest.approx([expected.mean()], abs=1e-5)
+    (meta,) = (copy / "meta" / "episodes").rglob("*.parquet")
+    each = pq.read_table(meta)["stats/next.progress/max"].to_pylist()
+    np.testing.assert_allclose(np.ravel(each), expected.reshape(16, 10).max(axis=1), atol=1e-6)
+    ours, theirs = open_dataset(copy), open_dataset(data)
+    np.testing.assert_array_equal(ours.frames(3, np.arange(10)), theirs.frames(3, np.arange(10)))
+    with pytest.raises(BadInputError, match="--overwrite"):
+        label(copy, model=model, feature="next.progress", out=tmp_path / "again")
+    label(copy, model=model, feature="next.progress", out=tmp_path / "again", overwrite=True)
+    assert examine(tmp_path / "again") == []
+
+
+def test_any_other_format_is_labelled_into_a_file(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    videos = write_videos(tmp_path / "videos", count=2, frames=12)
+    still = np.repeat(episode(INSTRUCTIONS[0], 3, seed=0, size=64).frames["front"][:1], 9, axis=0)
+    encode_video(videos / "videos" / "still.mp4", still, 10)
+    with (videos / "manifest.csv").open("a") as manifest:
+        manifest.write("videos/still.mp4,wait\n")
+    with pytest.raises(BadInputError, match=r"--out labels\.parquet"):
+        label(videos, model=model)
+    found = columns(label(videos, model=model, out=tmp_path / "labels.parquet"))
+    assert found["episode_index"].tolist() == [0] * 12 + [1] * 12 + [2] * 9
+    assert "Nothing changes in episodes 2:" in capsys.readouterr().out
+
+
+def test_instructions_may_come_from_the_call_or_a_file(data: Path, model: Path, tmp_path: Path) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_text("push\n" * 16)
+    by_call = columns(label(data, model=model, instruction="push", out=tmp_path / "a.parquet"))
+    by_file = columns(label(data, model=model, text_file=texts, out=tmp_path / "b.parquet"))
+    np.testing.assert_allclose(by_call["reward"], by_file["reward"], atol=1e-5)
+
+
+def unnamed(data: Path, tmp_path: Path) -> dict[str, Any]:
+    (path,) = (data / "meta" / "episodes").rglob("*.parquet")
+    table = pq.read_table(path)
+    at = table.schema.get_field_index("tasks")
+    pq.write_table(table.set_column(at, "tasks", [[[""]] * len(table)]), path)
+    return {}
+
+
+def short_file(data: Path, tmp_path: Path) -> dict[str, Any]:
+    (tmp_path / "texts.txt").write_text("push\n")
+    return {"text_file": tmp_path / "texts.txt"}
+
+
+def without_calibration(data: Path, tmp_path: Path) -> dict[str, Any]:
+    encoder = DualEncoder.from_pretrained(tmp_path / "drawer")
+    encoder.config = encoder.config.model_copy(update={"calibration": None})
+    encoder.save_pretrained(tmp_path / "old")
+    return {"model": tmp_path / "old"}
+
+
+def for_goals(data: Path, tmp_path: Path) -> dict[str, Any]:
+    return {"model": save_model(tmp_path / "goals", data, reward_form="goal")}
+
+
+def no_image(data: Path, tmp_path: Path) -> dict[str, Any]:
+    return {"goal": data / "meta" / "info.json"}
+
+
+def given(**options: Any) -> Callable[[Path, Path], dict[str, Any]]:
+    return lambda data, tmp_path: options
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (unnamed, "episode 0: found no instruction.*--instruction TEXT.*--text-file FILE"),
+        (short_file, "1 lines; expected 16"),
+        (given(instruction=" "), "instruction"),
+        (given(instruction="push", text_file=Path("texts")), "leave one out"),
+        (without_calibration, "no calibration.*counterpoint train"),
+        (for_goals, "found an instruction; expected a goal image"),
+        (no_image, "info.json"),
+        (given(feature="next.progress"), "--out: found nothing"),
+        (given(out=Path("labels.csv")), "a .parquet file"),
+        (given(batch_size=0), "batch size 0"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_computed(
+    spoil: Callable[[Path, Path], dict[str, Any]],
+    words: str,
+    data: Path,
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = {"model": model} | spoil(data, tmp_path)
+    with pytest.raises(BadInputError, match=words):
+        label(data, **options)
+    assert not list(tmp_path.rglob("*.parts"))
+    assert not list(tmp_path.rglob("*_progress.parquet"))
