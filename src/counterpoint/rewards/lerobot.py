@@ -1,0 +1,199 @@
+"""A trained reward behind LeRobot's interface of reward models: frames and a task become progress or success.
+
+    CounterpointRewardModel.of(RewardModel.from_pretrained("runs/drawer")).save_pretrained("drawer-lerobot")
+    model = CounterpointRewardModel.from_pretrained("drawer-lerobot")
+    model.compute_reward({"observation.images.top": frames, "task": ["open the drawer"]})  # [B, T, 3, H, W] -> [B]
+
+Importing this module registers the reward model type `counterpoint` in LeRobot, from version 0.6 on. LeRobot looks for
+a model and its processors in the module of their configuration, so the three are one file. Preprocessing is the
+encoder's own: the processors only rename, batch and move.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from counterpoint.config import validate
+from counterpoint.encoders.dual import DualEncoder, EncoderConfig
+from counterpoint.encoders.weights import fit_weights, read_weights
+from counterpoint.errors import MissingExtraError, require
+from counterpoint.objectives.r3m import LanguageReward
+from counterpoint.rewards.model import RewardModel
+
+try:
+    from lerobot.configs import FeatureType, PolicyFeature
+    from lerobot.configs.rewards import RewardModelConfig
+    from lerobot.processor import (
+        AddBatchDimensionProcessorStep,
+        DeviceProcessorStep,
+        RenameObservationsProcessorStep,
+        make_policy_processor_pipelines,
+    )
+    from lerobot.rewards import PreTrainedRewardModel
+except ImportError as error:
+    raise MissingExtraError(error.name or "lerobot", "lerobot") from None
+
+OUTPUTS = ("progress", "success")
+
+
+@RewardModelConfig.register_subclass("counterpoint")
+@dataclass
+class CounterpointConfig(RewardModelConfig):  # type: ignore[misc]
+    """LeRobot's configuration of a reward.
+
+    There is no `max_frames`: progress at a frame depends on that frame and on the episode's first one alone.
+
+    Attributes:
+        model: The encoder's own saved configuration: `kind` and `config`, its calibration in it.
+        language_hidden: Width of R3M's perceptron; 0 for the other methods.
+        image_key: Key of the frames.
+        task_key: Key of the instruction.
+        reward_output: `progress` in [0, 1], or `success`, 1 where progress reaches the threshold and 0 elsewhere.
+        success_threshold: Progress from which on a task counts as done; by default the calibration's.
+    """
+
+    model: dict[str, Any] = field(default_factory=dict)
+    language_hidden: int = 0
+    image_key: str = "observation.images.top"
+    task_key: str = "task"
+    reward_output: str = "progress"
+    success_threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        """Complete the features.
+
+        Raises:
+            BadInputError: A `reward_output` that is not one.
+        """
+        super().__post_init__()
+        found, hint = repr(self.reward_output), "progress is the default"
+        require(self.reward_output in OUTPUTS, "reward_output", found, " or ".join(OUTPUTS), hint)
+        self.input_features.setdefault(self.image_key, PolicyFeature(FeatureType.VISUAL, (3, 224, 224)))
+        self.output_features.setdefault(self.reward_output, PolicyFeature(FeatureType.REWARD, (1,)))
+
+
+class CounterpointRewardModel(PreTrainedRewardModel):  # type: ignore[misc]
+    """A LeRobot reward model that computes the calibrated progress of a `RewardModel`.
+
+    It is trained by `counterpoint train`, not by LeRobot.
+
+    Args:
+        config: The configuration; `of` makes one.
+        dataset_stats: Ignored, as `dataset_meta`: preprocessing is the encoder's.
+
+    Raises:
+        BadInputError: The configuration holds no encoder, or one without calibration.
+    """
+
+    config_class = CounterpointConfig
+    name = "counterpoint"
+
+    def __init__(self, config: CounterpointConfig, dataset_stats: Any = None, dataset_meta: Any = None) -> None:
+        super().__init__(config)
+        kind, hint = (
+            config.model.get("kind"),
+            "make one with CounterpointRewardModel.of(RewardModel.from_pretrained(RUN))",
+        )
+        require(
+            kind == DualEncoder.kind, "reward model", f"kind {kind!r}", f"an encoder of kind {DualEncoder.kind}", hint
+        )
+        self.encoder = DualEncoder.rebuilt(validate(EncoderConfig, config.model["config"], "reward model"))
+        D, hidden = self.encoder.embed_dim, config.language_hidden
+        self.language_reward = LanguageReward(D, D, hidden) if hidden else None
+        self.rewards = RewardModel(self.encoder, language_reward=self.language_reward)
+        self.rewards.check_calibration()
+
+    @classmethod
+    def of(cls, model: RewardModel, **settings: Any) -> Self:
+        """Return a trained reward as LeRobot's; weights are copied.
+
+        Args:
+            model: A calibrated reward of a `DualEncoder`.
+            settings: Fields of `CounterpointConfig`, such as `image_key`.
+
+        Raises:
+            BadInputError: A model without calibration, or of another encoder.
+        """
+        encoder, head = model.encoder, model.language_reward
+        hint = "train it with `counterpoint train`"
+        require(isinstance(encoder, DualEncoder), "model.encoder", type(encoder).__name__, "a DualEncoder", hint)
+        assert isinstance(encoder, DualEncoder)
+        saved = {"kind": encoder.kind, "config": encoder.config.model_dump(mode="json")}
+        hidden = 0 if head is None else len(head.state_dict()["layers.0.bias"])
+        device = str(next(encoder.parameters()).device)
+        config = CounterpointConfig(model=saved, language_hidden=hidden, device=device, **settings)
+        made: Self = cls(config).to(device).eval()
+        made.encoder.load_state_dict(encoder.state_dict())
+        if head is not None and made.language_reward is not None:
+            made.language_reward.load_state_dict(head.state_dict())
+        return made
+
+    @torch.no_grad()
+    def compute_reward(self, batch: dict[str, Any]) -> Float[Tensor, " B"]:
+        """Return the reward at the newest frame of every video.
+
+        Args:
+            batch: Under `image_key` frames [B, T, 3, H, W] or [B, T, H, W, 3], uint8 or float in [0, 1], each video
+                from its episode's first frame to the newest; under `task_key` an instruction, or one a video.
+
+        Raises:
+            BadInputError: Another shape, or instructions that are missing.
+        """
+        config = self.config
+        videos, tasks = batch.get(config.image_key), batch.get(config.task_key)
+        shape = list(videos.shape) if isinstance(videos, Tensor) else type(videos).__name__
+        expected = "videos [B, T, 3, H, W] or [B, T, H, W, 3]"
+        hint = "give every episode's first frame and its newest, or all between: torch.stack([first, now], 1)"
+        good = isinstance(videos, Tensor) and videos.ndim == 5 and 3 in (videos.shape[2], videos.shape[4])
+        require(good, config.image_key, shape, expected, hint)
+        assert isinstance(videos, Tensor)
+        if videos.shape[4] != 3:
+            videos = videos.movedim(2, 4)
+        B, T = videos.shape[:2]
+        texts = [tasks] * B if isinstance(tasks, str) else list(tasks or ())
+        require(
+            len(texts) == B, config.task_key, f"{len(texts)} instructions", f"one, or {B}", "say what should happen"
+        )
+        values = [self._at_the_end(pair, text) for pair, text in zip(videos[:, [0, T - 1]], texts, strict=True)]
+        return torch.stack(values).float()
+
+    def _at_the_end(self, pair: Float[Tensor, "2 H W 3"], text: str) -> Float[Tensor, ""]:
+        threshold = self.config.success_threshold
+        if self.config.reward_output == "progress":
+            return self.rewards.progress(pair, text)[-1]
+        return (
+            self.rewards.success(pair, text)[-1]
+            if threshold is None
+            else self.rewards.progress(pair, text)[-1] >= threshold
+        )
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        super()._save_pretrained(save_directory)
+        for processor in make_counterpoint_pre_post_processors(self.config):
+            processor.save_pretrained(save_directory)
+
+    @classmethod
+    def _load_as_safetensor(cls, model: Self, model_file: str, map_location: str, strict: bool) -> Self:
+        fit_weights(model, read_weights(Path(model_file)), Path(model_file))  # never fewer weights than there are
+        return model
+
+
+def make_counterpoint_pre_post_processors(
+    config: CounterpointConfig, dataset_stats: dict[str, Any] | None = None
+) -> tuple[Any, Any]:
+    """Return LeRobot's pipelines before and after the reward.
+
+    Args:
+        config: The reward's configuration.
+        dataset_stats: Ignored; see `CounterpointRewardModel`.
+    """
+    moved = DeviceProcessorStep(device=config.device)
+    before = [RenameObservationsProcessorStep(rename_map={}), AddBatchDimensionProcessorStep(), moved]
+    pipelines: tuple[Any, Any] = make_policy_processor_pipelines(before, [DeviceProcessorStep(device="cpu")])
+    return pipelines

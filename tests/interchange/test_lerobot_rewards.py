@@ -1,0 +1,164 @@
+"""Our rewards behind LeRobot's interface of reward models, and our labels in its RA-BC weighting."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+factory = pytest.importorskip("lerobot.rewards", reason="run by `make interchange`, in an environment of its own")
+
+from lerobot.configs.rewards import RewardModelConfig  # noqa: E402  (after importorskip)
+from lerobot.datasets.lerobot_dataset import LeRobotDataset  # noqa: E402
+from lerobot.policies import ACTConfig  # noqa: E402
+from lerobot.rewards.robometer import compute_rabc_weights  # noqa: E402
+from lerobot.utils.sample_weighting import SampleWeightingConfig, make_sample_weighter  # noqa: E402
+
+from counterpoint.encoders.calibration import Calibration, RewardForm  # noqa: E402
+from counterpoint.encoders.dual import DualEncoder, EncoderConfig  # noqa: E402
+from counterpoint.errors import BadInputError  # noqa: E402
+from counterpoint.objectives.r3m import LanguageReward  # noqa: E402
+from counterpoint.rewards.label import label  # noqa: E402
+from counterpoint.rewards.lerobot import CounterpointConfig, CounterpointRewardModel  # noqa: E402
+from counterpoint.rewards.model import RewardModel  # noqa: E402
+from studies.labelled_cloning import rabc_weights  # noqa: E402
+from tests.data.formats.lerobot.made import episode, write_v30  # noqa: E402
+from tests.interchange.test_lerobot_eval import cloned  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+TASKS = ["open the drawer", "close the drawer", "push the button"]
+
+
+def calibration(form: RewardForm) -> Calibration:
+    known: dict[str, Any] = {
+        "form": form,
+        "rewards": (-0.5, 0.5),
+        "progress": (0.0, 1.0),
+        "success": 0.5,
+        "success_from": "F1 on validation",
+        "success_quantile": 0.1,
+        "centre": (0.0,) * 8,
+        "scale": (1.0,) * 8,
+        "distance": 1.0,
+        "distance_quantile": 0.99,
+        "measured_on": "validation",
+        "episodes": 1,
+        "measured_episodes": 1,
+        "error": 0.1,
+        "error_of_a_ramp": 0.1,
+        "error_of_a_constant": 0.2,
+    }
+    return Calibration(**{name: value for name, value in known.items() if name in Calibration.model_fields})
+
+
+def encoder(form: RewardForm = "transition") -> DualEncoder:
+    torch.manual_seed(0)
+    config = EncoderConfig(image_size=32, embed_dim=8, reward_form=form, calibration=calibration(form))
+    return DualEncoder(config).eval()
+
+
+def reward(form: RewardForm = "transition") -> RewardModel:
+    return RewardModel(encoder(form), language_reward=LanguageReward(8, 8, 16).eval() if form == "language" else None)
+
+
+def videos(B: int = 3, T: int = 5) -> torch.Tensor:
+    return torch.randint(0, 256, (B, T, 3, 40, 48), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("form", ["potential", "transition", "language"])
+def test_lerobot_computes_our_progress(form: RewardForm, tmp_path: Path) -> None:
+    """Saved, and made by LeRobot's factories: the last value of our own curve, one for each video."""
+    model, seen = reward(form), videos()
+    CounterpointRewardModel.of(model).save_pretrained(tmp_path)
+    config = RewardModelConfig.from_pretrained(tmp_path)
+    config.pretrained_path = str(tmp_path)
+    loaded = factory.make_reward_model(config)
+    assert isinstance(loaded, CounterpointRewardModel)
+    before, _ = factory.make_reward_pre_post_processors(config)
+    batch = before({"observation.images.top": seen.float() / 255, "task": TASKS})
+    found = loaded.compute_reward(batch)
+    wanted = [model.progress(video.movedim(1, 3), task)[-1] for video, task in zip(seen, TASKS, strict=True)]
+    assert found.shape == (3,)
+    torch.testing.assert_close(found, torch.stack(wanted), atol=1e-5, rtol=0)
+    assert found.std() > 1e-6
+    assert not loaded.is_trainable
+
+
+def test_success_and_its_threshold() -> None:
+    model, batch = reward(), {"cam": videos(), "words": TASKS}
+    settings: dict[str, Any] = {"image_key": "cam", "task_key": "words"}
+    progress = CounterpointRewardModel.of(model, **settings).compute_reward(batch)
+    own = CounterpointRewardModel.of(model, **settings, reward_output="success").compute_reward(batch)
+    torch.testing.assert_close(own, (progress >= 0.5).float())
+    threshold = float(progress.median())
+    chosen = CounterpointRewardModel.of(model, **settings, reward_output="success", success_threshold=threshold)
+    torch.testing.assert_close(chosen.compute_reward(batch), (progress >= threshold).float())
+
+
+def test_what_cannot_be_rewarded_is_one_message(tmp_path: Path) -> None:
+    made = CounterpointRewardModel.of(reward())
+    with pytest.raises(BadInputError, match="first frame and its newest"):
+        made.compute_reward({"observation.images.top": videos()[:, 0], "task": TASKS})
+    with pytest.raises(BadInputError, match="2 instructions"):
+        made.compute_reward({"observation.images.top": videos(), "task": TASKS[:2]})
+    with pytest.raises(BadInputError, match="progress or success"):
+        CounterpointConfig(reward_output="money", device="cpu")
+    with pytest.raises(BadInputError, match="no calibration"):
+        CounterpointRewardModel.of(RewardModel(DualEncoder(EncoderConfig(image_size=32, embed_dim=8))))
+    made.save_pretrained(tmp_path)
+    other = CounterpointRewardModel.of(reward("language"))
+    with pytest.raises(BadInputError, match="lacks"):
+        CounterpointRewardModel.from_pretrained(tmp_path, config=other.config)
+
+
+def test_a_lerobot_data_set_gets_rewards(tmp_path: Path) -> None:
+    """The frames of an episode as `LeRobotDataset` returns them."""
+    made = [episode(number, 6, sizes={"top": (40, 48)}) for number in range(2)]
+    root = write_v30(tmp_path / "set", made, image_cameras=["top"])
+    data = LeRobotDataset("made/set", root=root, delta_timestamps={"observation.images.top": [-0.3, -0.2, -0.1, 0.0]})
+    model = reward()
+    items = [data[3], data[9]]  # the fourth frame of either episode
+    batch = {"observation.images.top": torch.stack([item["observation.images.top"] for item in items])}
+    found = CounterpointRewardModel.of(model).compute_reward(batch | {"task": [item["task"] for item in items]})
+    wanted = [model.progress(one.frames["top"][:4], one.instruction)[-1] for one in made]
+    np.testing.assert_allclose(found.numpy(), wanted, atol=1e-5)
+
+
+def test_lerobot_weighs_by_our_labels(tmp_path: Path) -> None:
+    """RA-BC reads the parquet that `counterpoint label` writes, and weighs as SARM's equations do."""
+    made = [episode(number, 5 + number, sizes={"top": (40, 48)}, instruction=TASKS[number]) for number in range(3)]
+    root = write_v30(tmp_path / "set", made, image_cameras=["top"])
+    encoder().save_pretrained(tmp_path / "drawer")
+    file = label(root, model=tmp_path / "drawer")
+    assert file.parent == root
+    assert file.name.endswith("_progress.parquet")
+    assert compute_rabc_weights.get_reward_model_path_from_parquet(file) == str(tmp_path / "drawer")
+    config = SampleWeightingConfig(progress_path=str(file))
+    policy = SimpleNamespace(config=ACTConfig(chunk_size=4, n_action_steps=4, device="cpu"))
+    weighter = make_sample_weighter(config, policy, torch.device("cpu"))
+    assert weighter.get_stats()["num_frames"] == 18
+    data = LeRobotDataset("made/set", root=root)
+    batch = {"index": torch.tensor([int(data[i]["index"]) for i in range(18)]), "action": torch.zeros(18, 4)}
+    weights, _ = weighter.compute_batch_weights(batch)
+    progress = pq.read_table(file)["progress_sparse"].to_numpy().astype(np.float64)
+    wanted = rabc_weights(progress, np.repeat(range(3), [5, 6, 7]), chunk=4)
+    np.testing.assert_allclose(weights.numpy(), wanted * 18 / (wanted.sum() + 1e-6), atol=1e-5)
+    assert wanted.std() > 0.01
+
+
+def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    encoder().save_pretrained("runs/drawer")
+    cloned().save_pretrained("runs/push")
+    page = (Path(__file__).parents[2] / "docs/lerobot.md").read_text()
+    blocks, scope = re.findall(r"^```py\n(.*?)^```", page, flags=re.M | re.S), dict[str, Any]()
+    assert len(blocks) == 2
+    for block in blocks:
+        exec(block, scope)
+    assert (tmp_path / "push-lerobot/policy_preprocessor.json").exists()

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from studies.labelled_cloning import KINDS, ROWS, LabelledCloningConfig, rabc_weights, summary, tables
+
+
+def by_hand(progress: list[float], episode: list[int], chunk: int) -> list[float]:
+    """SARM, Eqs. 8 and 9, frame by frame."""
+    deltas = []
+    for t in range(len(progress)):
+        later = t
+        for ahead in range(1, chunk + 1):
+            if t + ahead < len(progress) and episode[t + ahead] == episode[t]:
+                later = t + ahead
+        deltas.append(progress[later] - progress[t])
+    mean, deviation = max(float(np.mean(deltas)), 0.0), max(float(np.std(deltas)), 1e-6)
+    weights = []
+    for delta in deltas:
+        soft = min(max((delta - (mean - 2 * deviation)) / (4 * deviation + 1e-6), 0.0), 1.0)
+        weights.append(1.0 if delta > 0.01 else soft if delta >= 0 else 0.0)
+    return weights
+
+
+def test_weights_are_those_of_the_equations() -> None:
+    rng = np.random.default_rng(0)
+    episode = np.repeat([0, 1, 2, 3], [7, 1, 12, 5])
+    progress = rng.uniform(0, 1, 25).round(2)
+    progress[7:9] = progress[9]  # deltas of exactly 0
+    for chunk in (1, 4, 50):
+        found = rabc_weights(progress, episode, chunk)
+        np.testing.assert_allclose(found, by_hand(progress.tolist(), episode.tolist(), chunk), atol=1e-12)
+    assert found.min() == 0
+    assert found.max() == 1
+
+
+def test_filters_keep_whole_episodes() -> None:
+    data: dict[str, Any] = {
+        "episode": np.repeat([0, 1, 2, 3], [3, 5, 2, 4]),
+        "success": np.array([True, True, False, False]),
+        "done": np.array([True, False, False, True]),
+        "progress": np.concatenate([np.linspace(0, end, n) for end, n in ((0.9, 3), (0.4, 5), (0.2, 2), (0.8, 4))]),
+        "wrong": np.zeros(14),
+    }
+    config = LabelledCloningConfig(model="none")
+
+    def kept(row: str) -> list[float]:
+        weights = ROWS[row](data, config, np.random.default_rng(0))
+        return [set(weights[data["episode"] == number]).pop() for number in range(4)]
+
+    assert kept("successes alone") == [1, 1, 0, 0]
+    assert kept("everything") == [1, 1, 1, 1]
+    assert kept("filtered") == kept("better half") == [1, 0, 0, 1]
+    assert sum(kept("random half")) == 2
+
+
+def test_tables_hold_every_row_and_task() -> None:
+    rows: list[dict[str, Any]] = [
+        {"task": task, "seed": seed, "row": row, "success": 0.5, "episodes": 4, "frames": 1.0}
+        for task in ("a", "b")
+        for seed in (0, 1)
+        for row in ROWS
+    ]
+    final = dict.fromkeys(("succeeds", *KINDS), 0.5)
+    rows += [{"task": task, "seed": seed, "detected": 0.8, "final_progress": final} for task in "ab" for seed in (0, 1)]
+    found = summary(rows)
+    assert found["gain"]["RA-BC"]["mean"] == 0
+    assert found["gate"]["n"] == 16
+    text = tables(found)
+    assert all(row in text for row in ROWS)
