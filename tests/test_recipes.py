@@ -22,6 +22,9 @@ TINY = {
     "encoder.pretrained": None,
     "encoder.image_size": 32,
     "encoder.embed_dim": 16,
+    "encoder.freeze_image": False,
+    "encoder.freeze_text": False,
+    "encoder.dropout": 0.0,
 }
 
 

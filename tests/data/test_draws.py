@@ -14,6 +14,7 @@ from counterpoint.data.draws import (
     SortedUniform,
     StartGoal,
     epoch_order,
+    hold_out,
     sample_rng,
 )
 
@@ -191,3 +192,22 @@ def test_epoch_order_is_a_pure_permutation(count: int, seed: int, epoch: int) ->
 def test_epochs_and_seeds_differ() -> None:
     orders = {tuple(epoch_order(50, seed, epoch).tolist()) for seed in range(3) for epoch in range(10)}
     assert len(orders) == 30
+
+
+@given(
+    tasks=st.lists(st.sampled_from("abcd"), min_size=1, max_size=40), share=st.floats(0.01, 0.9), seed=st.integers(0, 9)
+)
+def test_episodes_are_held_out_by_task(tasks: list[str], share: float, seed: int) -> None:
+    kept, out = hold_out(tasks, share, seed)
+    assert sorted(kept + out) == list(range(len(tasks)))
+    for task in set(tasks):
+        own = [episode for episode, other in enumerate(tasks) if other == task]
+        held = len(set(own) & set(out))
+        assert held == (0 if len(own) == 1 else min(max(1, round(share * len(own))), len(own) - 1))
+    assert hold_out(tasks, share, seed) == (kept, out)
+    assert hold_out(tasks, 0.0, seed) == (list(range(len(tasks))), [])
+
+
+def test_another_seed_holds_out_others() -> None:
+    tasks = ["a"] * 10 + ["b"] * 10
+    assert len({tuple(hold_out(tasks, 0.3, seed)[1]) for seed in range(8)}) > 4

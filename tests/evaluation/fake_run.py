@@ -44,7 +44,7 @@ def write_run(run: Path, data: Path, **changes: Any) -> Path:
     DualEncoder(EncoderConfig(image_size=32, embed_dim=8, reward_form="transition")).save_pretrained(run / "model")
     config = {
         "objective": {"name": "decisionnce_t"},
-        "data": {"path": str(data), "size": 32, "camera": None, "train_split": "train", "cache": str(run / "cache")},
+        "data": {"path": str(data), "size": 32, "cameras": [], "train_split": "train", "cache": str(run / "cache")},
         **changes,
     }
     (run / "config.json").write_text(json.dumps(config))

@@ -103,3 +103,26 @@ def test_full_precision_inside_autocast() -> None:
 def test_shapes_that_do_not_pair_up(frames: tuple[int, ...], text: tuple[int, ...]) -> None:
     with pytest.raises(BadInputError, match="frames, text: found shapes"):
         check_clips(torch.zeros(frames), torch.zeros(text), least=2)
+
+
+def test_further_columns_are_negatives_of_every_row() -> None:
+    """Against a plain loop: each row's softmax has the further columns too, a column's softmax has not."""
+    generator = torch.Generator().manual_seed(0)
+    F = torch.randn(5, 5, generator=generator, dtype=torch.float64)
+    extra = torch.randn(5, 3, generator=generator, dtype=torch.float64)
+    labels = torch.tensor([0, 1, 0, 2, 2])
+    total = 0.0
+    for i in range(5):
+        positives = [j for j in range(5) if labels[j] == labels[i]]
+        negatives = [j for j in range(5) if labels[j] != labels[i]]
+        for j in positives:
+            row = F[i, j].exp() + F[i, negatives].exp().sum() + extra[i].exp().sum()
+            column = F[j, i].exp() + F[negatives, i].exp().sum()
+            total += float((row.log() - F[i, j] + column.log() - F[j, i]) / len(positives))
+    found = symmetric_infonce(F, labels=labels, extra=extra)
+    torch.testing.assert_close(float(found), total / 10)
+    one = torch.zeros(5, dtype=torch.long)
+    assert symmetric_infonce(F, labels=one) == 0
+    assert symmetric_infonce(F, labels=one, extra=extra) > 0
+    everything = symmetric_infonce(F, extra=extra)
+    torch.testing.assert_close(everything, symmetric_infonce(F, labels=torch.arange(5), extra=extra))

@@ -149,3 +149,19 @@ def test_similarities() -> None:
 def test_vip_says_that_language_is_not_defined() -> None:
     assert VIP.__doc__ is not None
     assert "not defined" in VIP.__doc__
+
+
+@given(B=st.integers(2, 9), N=st.integers(1, 12), kinds=st.integers(2, 4), seed=st.integers(0, 99))
+@settings(deadline=None, max_examples=40)
+def test_other_rows_may_have_other_labels(B: int, N: int, kinds: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    sample, labels = torch.randperm(B, generator=generator), torch.randint(0, kinds, (B,), generator=generator)
+    rows = other_rows(sample, N, labels)
+    assert rows.shape == (N, B)
+    for row in range(B):
+        free = {other for other in range(B) if labels[other] != labels[row]}
+        found = rows[:, row].tolist()
+        assert set(found) <= (free or {row})
+        assert len(set(found)) == min(N, max(1, len(free)))  # distinct as far as there are any
+    if len(set(labels.tolist())) == B:
+        assert torch.equal(rows, other_rows(sample, N))

@@ -113,6 +113,17 @@ class Crop:
 
 
 @dataclass(frozen=True)
+class Row:
+    """A choice among stored rows, such as the augmented features of a clip: int64 [B]."""
+
+    rows: int
+
+    def draw(self, views: ViewShape, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Draw one row a sample."""
+        return rng.integers(self.rows, size=views.B)
+
+
+@dataclass(frozen=True)
 class Noise:
     """Random numbers that an objective uses as they are: float32 [B, ...], or [B, V, C, ...] for each image.
 

@@ -18,10 +18,11 @@ Each episode's bytes are compared with their digest when they are first touched 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, fields
@@ -34,8 +35,9 @@ from filelock import FileLock
 from PIL import Image
 
 from counterpoint.data.episode import Array, EpisodeInfo
-from counterpoint.data.store import EpisodeStore, check_camera, frames_in_chunks, spread, vectors
+from counterpoint.data.store import EpisodeStore, SubsetStore, check_camera, frames_in_chunks, spread, vectors
 from counterpoint.errors import BadInputError, require
+from counterpoint.files import write_atomically
 from counterpoint.progress import ProgressBar
 
 Fit = Literal["square", "shorter"]
@@ -177,20 +179,89 @@ def cached(
     if isinstance(store, CachedStore) and (store.size, store.fit, store.cameras) == (size, fit, names):
         return store
     key = hashlib.sha256(json.dumps([LAYOUT, store.fingerprint, size, fit, names]).encode()).hexdigest()
+
+    def write(folder: Path) -> None:
+        build(store, folder, key=key, size=size, fit=fit, cameras=names, progress=progress)
+
+    return _built(Path(root or cache_root()).expanduser() / key, write)
+
+
+def featured(
+    store: EpisodeStore,
+    embed: Callable[[int, Array], Array],
+    *,
+    digest: str,
+    camera: str | None = None,
+    root: str | Path | None = None,
+) -> CachedStore:
+    """Open the store of `store`'s features, computing them first where they are missing or damaged.
+
+    Each episode's features are written when they are done, so that an interrupted call continues.
+
+    Args:
+        store: The source; frames are read as recorded.
+        embed: (episode, frames uint8 [N, H, W, 3]) -> float32 [N, A, E], in any process alike.
+        digest: Digest of everything that decides what `embed` returns.
+        camera: The view; the store's first by default.
+        root: Folder of all training stores; `cache_root()` by default.
+
+    Returns:
+        A store with the source's vectors and `features` [T, A, E], without frames.
+
+    Raises:
+        BadInputError: When the disk is too small, or the source is damaged.
+    """
+    name = camera or store.cameras[0]
+    key = hashlib.sha256(json.dumps([LAYOUT, store.fingerprint, digest, name]).encode()).hexdigest()
     folder = Path(root or cache_root()).expanduser() / key
+    parts = folder.with_name(f"{key}.parts")
+
+    def write(building: Path) -> None:
+        parts.mkdir(exist_ok=True)
+        with ProgressBar("Computing features", int(store.lengths.sum()), "frames") as bar:
+            for episode, info in enumerate(store.episodes):
+                part = parts / f"{episode}.npy"
+                if not part.is_file():
+                    rows = [embed(episode, chunk) for chunk in frames_in_chunks(store, episode, name)]
+                    buffer = io.BytesIO()
+                    np.save(buffer, np.concatenate(rows).astype(np.float32))
+                    write_atomically(part, buffer.getvalue())
+                bar.advance(info.length)
+        build(_WithParts(store, parts), building, key=key, size=0, fit="square", cameras=(), progress=False)
+
+    found = _built(folder, write)
+    shutil.rmtree(parts, ignore_errors=True)
+    return found
+
+
+class _WithParts(SubsetStore):
+    """A store with the features in a folder of parts."""
+
+    def __init__(self, store: EpisodeStore, parts: Path) -> None:
+        super().__init__(store, range(len(store.episodes)))
+        self._parts = parts
+
+    def _values(self, source: str, episode: int) -> Any:
+        if source == "features":
+            return np.load(self._parts / f"{episode}.npy")
+        return super()._values(source, episode)
+
+
+def _built(folder: Path, write: Callable[[Path], None]) -> CachedStore:
+    """Open a store, which `write` first makes in a folder of another name where it is missing or damaged."""
     if sound := _open_sound(folder):  # needs no lock, so that a root that cannot be written serves
         return sound
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.with_name(f"{key}.lock")):
+    with FileLock(folder.with_name(f"{folder.name}.lock")):
         if sound := _open_sound(folder):
             return sound
-        for leftover in folder.parent.glob(f"{key}.building-*"):  # of a killed build: the lock is ours
+        for leftover in folder.parent.glob(f"{folder.name}.building-*"):  # of a killed build: the lock is ours
             shutil.rmtree(leftover)
         if folder.exists():  # damaged
             shutil.rmtree(folder)
-        building = folder.with_name(f"{key}.building-{os.getpid()}")
+        building = folder.with_name(f"{folder.name}.building-{os.getpid()}")
         try:
-            build(store, building, key=key, size=size, fit=fit, cameras=names, progress=progress)
+            write(building)
             building.rename(folder)
         finally:
             shutil.rmtree(building, ignore_errors=True)  # gone already when the build succeeded
@@ -240,6 +311,14 @@ class CachedStore(EpisodeStore):
 
     def _values(self, source: str, episode: int) -> Array | None:
         return self._part(source, episode).copy() if source in self._arrays else None
+
+    def column(self, source: str) -> Array:
+        """Return a vector of all steps through the memory map, where it is stored."""
+        if source not in self._arrays:
+            return super().column(source)
+        for episode in range(len(self.episodes)):
+            self._part(source, episode)
+        return self._arrays[source]
 
     def gather(
         self, source: str, episodes: Array, steps: Array, *, camera: str | None = None, out: Array | None = None

@@ -6,7 +6,7 @@ DecisionNCE, AcTOL and the baselines they are measured against read clips; no pi
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, Protocol
@@ -30,6 +30,23 @@ def sample_rng(seed: int, sample: int, name: str) -> np.random.Generator:
 def epoch_order(count: int, seed: int, epoch: int) -> Integers:
     """Return the one global order of an epoch: a permutation of `count` items, a pure function of (seed, epoch)."""
     return sample_rng(seed, epoch, "epoch order").permutation(count)
+
+
+def hold_out(tasks: Sequence[str], share: float, seed: int) -> tuple[list[int], list[int]]:
+    """Split episodes by task: the numbers of those to train on, and of those held out.
+
+    Args:
+        tasks: The task of each episode.
+        share: Share of each task's episodes that is held out, rounded; at least one of a task of two or more, never
+            all. 0 holds nothing out.
+        seed: Random seed of the choice.
+    """
+    out: set[int] = set()
+    for number, task in enumerate(dict.fromkeys(tasks)):
+        own = [episode for episode, other in enumerate(tasks) if other == task]
+        count = min(max(1, round(share * len(own))), len(own) - 1) if share else 0
+        out.update(sample_rng(seed, number, "hold-out").permutation(own)[:count].tolist())
+    return [episode for episode in range(len(tasks)) if episode not in out], sorted(out)
 
 
 def owners(counts: Integers) -> tuple[Integers, Integers]:

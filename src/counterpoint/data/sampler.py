@@ -31,9 +31,10 @@ class Sampler(Dataset[dict[str, Any]]):
 
     A batch of b samples (a rank's share) holds the spec's reads and transforms, and by the kind of its index
 
-    - clips: `frames` uint8 [b, F, H, W, 3], `clip.indices` int64 and `clip.valid` bool [b, F], False where a short
-      clip is padded; `instruction` (b strings), `instruction_id` (equal text, equal number), `episode`, `sample` and
-      `length`, int64 [b];
+    - clips: `frames` uint8 [b, F, H, W, 3], or `features` float32 [b, F, A, E] and the row of each sample in
+      `features.row`; `clip.indices` int64 and `clip.valid` bool [b, F], False where a short clip is padded;
+      `instruction` (b strings), `instruction_id` (equal text, equal number), `episode`, `sample` and `length`,
+      int64 [b];
     - anchors: `frames` uint8 [b, V, C S, H, W, 3], one view an offset, negatives appended; `frames_valid` bool
       [b, V], False where an offset lay before the first step or a negative fills a gap; `near_valid` bool [b, N];
       `masks` bool [b, V, C, H, W], all False of a camera without masks; `actions` float32 [b, K, A], zeros beyond a
@@ -93,7 +94,8 @@ class Sampler(Dataset[dict[str, Any]]):
             require(have, "masks", f"cameras {list(store.cameras)}", f"one such as {mask!r}", hint)
         for transform in bound.spec.transforms.values():  # refuses images that are too small for it
             transform.draw(ViewShape(1, 1, len(bound.cameras), *self._image[:2]), sample_rng(seed, 0, "check"))
-        for source in {"rewards", "state", "timestamps"} & {read.source for read in bound.spec.reads.values()}:
+        vectors = {"rewards", "state", "timestamps", "features"}
+        for source in vectors & {read.source for read in bound.spec.reads.values()}:
             store.column(source)
 
     @property
@@ -129,7 +131,7 @@ class Sampler(Dataset[dict[str, Any]]):
         spec, rows = self.bound.spec, self._rows
         draws, values = self.table.draw(self.batch_size, self.seed, step, self._wanted)
         if spec.transforms:
-            size = draws[spec.reads["frames"].at].steps.shape
+            size = draws[next(iter(spec.reads.values())).at].steps.shape
             views = ViewShape(size[0], size[1], len(self.bound.cameras), *self._image[:2])
             for key, transform in spec.transforms.items():
                 values[key] = transform.draw(views, sample_rng(self.seed, step, f"transitions: {key}"))

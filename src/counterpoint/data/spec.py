@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from counterpoint.data.anchors import Anchors, NearNegatives
-from counterpoint.data.augment import Crop, Shift, Transform
+from counterpoint.data.augment import Crop, Row, Shift, Transform
 from counterpoint.data.draws import Clips, Pick
 from counterpoint.data.store import Cameras, EpisodeStore, Task, camera_names, task_table
 from counterpoint.data.transitions import Tail, Transitions
@@ -164,6 +164,12 @@ class Spec:
     def with_read(self, key: str, read: Read | None) -> Spec:
         """Return a copy with another read, or with one less for `None`."""
         return replace(self, reads=_without(self.reads, key) | ({key: read} if read else {}))
+
+    def on_features(self, rows: int) -> Spec:
+        """Return a copy that reads `features` in place of `frames`, one of `rows` augmented rows a sample."""
+        read = self.reads["frames"]
+        spec = replace(self.with_read("frames", None), transforms={"features.row": Row(rows)} if rows > 1 else {})
+        return spec.with_read("features", replace(read, source="features"))
 
     def bind(
         self,

@@ -81,6 +81,10 @@ class EpisodeStore:
         """Return float32 [T], the reward of each step's action, or `None`."""
         return cast(Array | None, self._values("rewards", episode))
 
+    def features(self, episode: int) -> Array | None:
+        """Return a frozen network's features of each frame, float32 [T, A, E], or `None`; A - 1 rows are augmented."""
+        return cast(Array | None, self._values("features", episode))
+
     def column(self, source: str) -> Array:
         """Return a vector of all steps of all episodes, end to end; joined once and kept.
 
@@ -104,7 +108,7 @@ class EpisodeStore:
         """Read steps of many episodes at once.
 
         Args:
-            source: `frames`, `timestamps`, `actions`, `state` or `rewards`.
+            source: `frames`, `timestamps`, `actions`, `state`, `rewards` or `features`.
             episodes: [B], any order, repeats allowed.
             steps: [B, ...], in range.
             camera: Camera of `frames`; the store's first by default.
@@ -147,12 +151,13 @@ def read_episode(store: EpisodeStore, episode: int) -> Episode:
     info = store.episodes[episode]
     steps = np.arange(info.length)
     frames = {camera: store.frames(episode, steps, camera) for camera in store.cameras}
-    return Episode(frames, info.instruction, success=info.success, **vectors(store, episode))
+    parts = {name: value for name, value in vectors(store, episode).items() if name != "features"}
+    return Episode(frames, info.instruction, success=info.success, **parts)
 
 
 def vectors(store: EpisodeStore, episode: int) -> dict[str, Array]:
-    """Return those of `timestamps`, `actions`, `state` and `rewards` that an episode has."""
-    parts = {name: getattr(store, name)(episode) for name in ("timestamps", "actions", "state", "rewards")}
+    """Return those of `timestamps`, `actions`, `state`, `rewards` and `features` that an episode has."""
+    parts = {name: getattr(store, name)(episode) for name in ("timestamps", "actions", "state", "rewards", "features")}
     return {name: value for name, value in parts.items() if value is not None}
 
 
@@ -235,7 +240,7 @@ class MemoryStore(EpisodeStore):
         return self._episodes[episode].frames[camera or self.cameras[0]][indices]
 
     def _values(self, source: str, episode: int) -> Any:
-        return getattr(self._episodes[episode], source)
+        return getattr(self._episodes[episode], source, None)
 
 
 _BLOCK = 16  # samples copied at a time
@@ -330,6 +335,30 @@ class OneCameraStore(StoreView):
     def _camera(self, camera: str | None) -> str:
         check_camera(camera or self.cameras[0], self.cameras)
         return self.cameras[0]
+
+
+class CamerasApart(StoreView):
+    """Every camera's view of every episode as an episode of its own, first all episodes of the first camera.
+
+    Args:
+        store: The whole.
+        cameras: Some of its cameras.
+    """
+
+    def __init__(self, store: EpisodeStore, cameras: Sequence[str]) -> None:
+        E, C = len(store.episodes), len(cameras)
+        views = [OneCameraStore(store, camera) for camera in cameras]
+        super().__init__(views, np.repeat(np.arange(C), E), np.tile(np.arange(E), C))
+        self.cameras = ("camera",)
+
+    @property
+    def fingerprint(self) -> str:
+        """The views' digests together."""
+        return hashlib.sha256("".join(view.fingerprint for view in self.stores).encode()).hexdigest()
+
+    def _camera(self, camera: str | None) -> str | None:
+        check_camera(camera or self.cameras[0], self.cameras)
+        return None  # every view has one
 
 
 class MultiTaskStore(StoreView):

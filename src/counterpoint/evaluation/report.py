@@ -13,7 +13,9 @@ from markupsafe import Markup
 
 from counterpoint.data.cache import cached
 from counterpoint.data.formats import open_dataset, split_names
-from counterpoint.data.store import EpisodeStore, SubsetStore, camera_names
+from counterpoint.data.store import EpisodeStore, OneCameraStore, SubsetStore, camera_names
+from counterpoint.encoders.dual import DualEncoder
+from counterpoint.encoders.features import features_of
 from counterpoint.errors import BadInputError, require
 from counterpoint.evaluation.embedded import EmbeddedVideos, embed_store, spread
 from counterpoint.evaluation.reward_eval import CURVES, Evaluation, Heatmap, evaluate_embedded
@@ -21,7 +23,7 @@ from counterpoint.evaluation.statistics import Estimate
 from counterpoint.files import write_atomically
 from counterpoint.provenance import provenance
 from counterpoint.rewards.curves import MEANING
-from counterpoint.rewards.model import RewardModel, gains
+from counterpoint.rewards.model import Embedder, RewardModel, gains
 from counterpoint.rewards.page import Line, jpeg, line_chart, make_player, padded, render, signed
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -67,8 +69,9 @@ def write_report(
     found = f"an encoder for the reward {rewards.form!r}, whose frames and instructions share no space"
     hint = f"plot its rewards: counterpoint reward VIDEO {way} --model {run}"
     require(rewards.form in CURVES, run, found, "one that compares frames with instructions", hint)
-    store, source, episodes = open_held_out(config, run / "config.json", data, split, most=max_videos, seed=seed)
-    embedded = embed_store(rewards.encoder, store, cameras=store.cameras, max_frames=max_frames)
+    options: Any = {"most": max_videos, "seed": seed, "encoder": rewards.encoder}
+    store, source, episodes = open_held_out(config, run / "config.json", data, split, **options)
+    embedded = embed_store(rewards.encoder, store, cameras=store.cameras or None, max_frames=max_frames)
     evaluation = evaluate_embedded(embedded, form=rewards.form, seed=seed)
     objective = config.get("objective", "unknown")
     about = {
@@ -132,18 +135,27 @@ def _metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def open_held_out(
-    config: Mapping[str, Any], where: Path, data: Path | None, split: str | None, *, most: int, seed: int
+    config: Mapping[str, Any],
+    where: Path,
+    data: Path | None,
+    split: str | None,
+    *,
+    most: int,
+    seed: int,
+    encoder: Embedder | None = None,
 ) -> tuple[EpisodeStore, EpisodeStore, dict[str, Any]]:
     """Open the episodes to report on.
 
     Args:
-        config: The run's configuration: `data.path`, `data.size`, `data.camera` and `data.cache`.
+        config: The run's configuration: `data.path`, `data.size`, `data.cameras`, `data.cache` and the numbers of the
+            episodes that were held out.
         where: Its file, for errors.
         data: Another data set; the run's own by default.
-        split: Name of the split; by default the first of `test`, `val` and `validation`, or all episodes of a data set
-            without splits.
+        split: Name of the split; by default the episodes that training held out, else the first of `test`, `val` and
+            `validation`, or all episodes of a data set without splits.
         most: Greatest number of episodes; of more, a sample is taken.
         seed: Random seed of that sample.
+        encoder: With a frozen backbone it reads frames as recorded, or their features.
 
     Returns:
         Frames as the encoder was trained on them, the same episodes as recorded, and what the report says of them.
@@ -156,10 +168,17 @@ def open_held_out(
     good, hint = "path" in section and isinstance(section.get("size"), int), "give a run of this version"
     require(good, where, "no data.path or data.size", "the configuration that training writes", hint)
     source, about, (trained,) = open_unseen([config], Path(data or section["path"]), split, most=most, seed=seed)
-    cameras = camera_names(section.get("camera"), source.cameras)
-    assert isinstance(source, SubsetStore)
-    store = cached(source.whole, size=section["size"], root=section.get("cache"), cameras=cameras)
-    return SubsetStore(store, source.indices), source, {**about, "episodes_the_run_was_trained_on": trained}
+    about |= {"episodes_the_run_was_trained_on": trained}
+    names = section.get("cameras") or None
+    cameras = camera_names(source.cameras if names == ["all"] else names, source.cameras)
+    options: Any = {"root": section.get("cache")}
+    if not (isinstance(encoder, DualEncoder) and encoder.config.freeze_image):
+        store: EpisodeStore = cached(source.whole, size=section["size"], cameras=cameras, **options)
+        return SubsetStore(store, source.indices), source, about
+    if len(cameras) > 1 or not _trains_on(config, Path(about["data"])):  # features of some frames are not worth a store
+        return (OneCameraStore(source, cameras[0]) if len(cameras) == 1 else source), source, about
+    one = source.whole if cameras == source.cameras[:1] else OneCameraStore(source.whole, cameras[0])
+    return SubsetStore(features_of(encoder, one, **options), source.indices), source, about
 
 
 def open_unseen(

@@ -330,6 +330,7 @@ class AcTOL(ClipObjective):
 
     config_type = AcTOLConfig
     config: AcTOLConfig
+    contrasts = False
 
     directed: ClassVar[bool] = False
 

@@ -183,10 +183,16 @@ class ClipObjective(Objective):
 
     Attributes:
         reward_form: The reward that the objective trains for, written into the encoder's configuration.
+        contrasts: Instructions are contrasted with each other, so that one alone teaches nothing.
+        extra_texts: Instructions that no clip carries out, negatives of every clip; for objectives that have
+            `takes_extra`.
     """
 
     config_type: ClassVar[type[ClipConfig]]
     language: ClassVar[bool] = True
+    contrasts: ClassVar[bool] = True
+    takes_extra: ClassVar[bool] = False
+    extra_texts: tuple[str, ...] = ()
     reward_form: ClassVar[RewardForm] = "potential"
     config: ClipConfig
 
@@ -208,8 +214,19 @@ class ClipObjective(Objective):
 
     def encode(self, batch: Batch) -> Features:
         """Return raw embeddings: `frames` [B, F, D], and `text` [B, D] with `language`."""
-        frames = {"frames": self.encoder.encode_image(images(batch, "frames"))}
-        return Features(frames | ({"text": self.encoder.encode_text(batch["instruction"])} if self.language else {}))
+        rows = {"frames": self.embed(batch)}
+        rows |= {"text": self.encoder.encode_text(batch["instruction"])} if self.language else {}
+        return Features(rows, {"extra": self.encoder.encode_text(self.extra_texts)} if self.extra_texts else {})
+
+    def embed(self, batch: Batch, count: int | None = None) -> Float[Tensor, "B F D"]:
+        """Return raw embeddings of each clip's first `count` frames, from the batch's images or their features."""
+        if "features" not in batch:
+            return self.encoder.encode_image(images(batch, "frames")[:, :count])
+        features: Tensor = batch["features"][:, :count]
+        sample = torch.arange(len(features), device=features.device)
+        row = batch.get("features.row", torch.zeros_like(sample))
+        row = row.clamp_max(features.shape[2] - 1)  # validation data have the plain row alone
+        return self.encoder.embed_features(features[sample, :, row])
 
     def exports(self) -> dict[str, nn.Module]:
         """Return the dual encoder, whose configuration names the reward that it was trained for."""
@@ -256,7 +273,9 @@ def infonce(logits: Float[Tensor, "B B"]) -> Float[Tensor, ""]:
     return logits.logsumexp(1).mean() - logits.diagonal().mean()
 
 
-def symmetric_infonce(logits: Float[Tensor, "B B"], *, labels: Int[Tensor, " B"] | None = None) -> Float[Tensor, ""]:
+def symmetric_infonce(
+    logits: Float[Tensor, "B B"], *, labels: Int[Tensor, " B"] | None = None, extra: Float[Tensor, "B N"] | None = None
+) -> Float[Tensor, ""]:
     """Return symmetric InfoNCE; row i and column i are a pair.
 
     With `labels`, entries whose row and column have the same label are positives too: each is contrasted with the
@@ -266,17 +285,22 @@ def symmetric_infonce(logits: Float[Tensor, "B B"], *, labels: Int[Tensor, " B"]
     Args:
         logits: Scores of every row with every column.
         labels: Equal numbers for interchangeable samples.
+        extra: Scores of every row with N further columns, negatives of all rows.
 
     Returns:
         0 for a batch without negatives.
     """
+    if labels is None and extra is not None:
+        labels = torch.arange(len(logits), device=logits.device)
     if labels is None:
         both = logits.logsumexp(1) + logits.logsumexp(0)
         return both.mean() / 2 - logits.diagonal().mean()
     same = labels[:, None] == labels
     share = same / same.sum(1, keepdim=True)  # the same for rows and columns: `same` is symmetric
     negatives = logits.masked_fill(same, torch.finfo(logits.dtype).min)
-    rows, columns = (torch.logaddexp(negatives.logsumexp(dim, keepdim=True), logits) for dim in (1, 0))
+    of_row = negatives if extra is None else torch.cat([negatives, extra], 1)
+    rows = torch.logaddexp(of_row.logsumexp(1, keepdim=True), logits)
+    columns = torch.logaddexp(negatives.logsumexp(0, keepdim=True), logits)
     return ((rows + columns - 2 * logits) * share).sum() / (2 * len(logits))
 
 
@@ -336,7 +360,7 @@ def norm_penalty(frames: Float[Tensor, "B F D"], l1_weight: float, l2_weight: fl
     return penalty
 
 
-def other_rows(sample: Int[Tensor, " B"], count: int) -> Int[Tensor, "N B"]:
+def other_rows(sample: Int[Tensor, " B"], count: int, labels: Int[Tensor, " B"] | None = None) -> Int[Tensor, "N B"]:
     """Return N other rows of the batch for each row, as its negatives.
 
     The rows form a circle in random order, and negative n of a row is its (n+1)-th neighbour: every `result[n]` is a
@@ -346,6 +370,8 @@ def other_rows(sample: Int[Tensor, " B"], count: int) -> Int[Tensor, "N B"]:
     Args:
         sample: Global sample indices, distinct.
         count: N; beyond B - 1 the neighbours repeat.
+        labels: Equal numbers for interchangeable samples, which are not each other's negatives; a row's negatives are
+            then its next neighbours of other labels or, where there are none, itself, which contrasts nothing.
 
     Raises:
         BadInputError: A batch of one, with `count` > 0.
@@ -359,7 +385,14 @@ def other_rows(sample: Int[Tensor, " B"], count: int) -> Int[Tensor, "N B"]:
     circle = torch.argsort(sample)[torch.from_numpy(shuffle).to(sample.device)]
     position = torch.argsort(circle)
     neighbour = 1 + torch.arange(count, device=sample.device) % (B - 1)
-    return circle[(position + neighbour[:, None]) % B]
+    if labels is None:
+        return circle[(position + neighbour[:, None]) % B]
+    around = circle[(position + torch.arange(1, B, device=sample.device)[:, None]) % B]  # [B - 1, B], the nearest first
+    same = labels[around] == labels
+    free = (~same).sum(0)
+    others = around.gather(0, same.int().argsort(dim=0, stable=True))
+    chosen = others.gather(0, torch.arange(count, device=sample.device)[:, None] % free.clamp(min=1))
+    return chosen.where(free > 0, torch.arange(B, device=sample.device))
 
 
 def shapes(*tensors: Tensor) -> str:
@@ -367,9 +400,12 @@ def shapes(*tensors: Tensor) -> str:
     return f"shape{'s' if len(tensors) > 1 else ''} {', '.join(str(tuple(x.shape)) for x in tensors)}"
 
 
-def check_clips(frames: Float[Tensor, "B F D"], text: Float[Tensor, "B D"], *, least: int = 1) -> None:
-    """Refuse embeddings of other shapes than [B, F, D] with F >= `least` and [B, D]."""
-    ok = frames.ndim == 3 and frames.shape[1] >= least and text.shape == (frames.shape[0], frames.shape[2])
+def check_clips(
+    frames: Float[Tensor, "B F D"], text: Float[Tensor, "L D"], *, least: int = 1, paired: bool = True
+) -> None:
+    """Refuse embeddings of other shapes than [B, F, D] with F >= `least` and [L, D]; L is B where they are `paired`."""
+    ok = frames.ndim == 3 and frames.shape[1] >= least and text.ndim == 2 and text.shape[1] == frames.shape[2]
+    ok = ok and (not paired or len(text) == len(frames))
     expected = f"[B, F, D] with F >= {least}, and [B, D]"
     hint = "pass the embeddings of F frames of each clip, and one embedding of its instruction"
     require(ok, "frames, text", shapes(frames, text), expected, hint)

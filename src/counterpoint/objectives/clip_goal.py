@@ -74,6 +74,7 @@ class CLIPGoal(ClipObjective):
 
     config_type = CLIPGoalConfig
     config: CLIPGoalConfig
+    takes_extra = True
 
     def sampling(self) -> Spec:
         """Return the spec of the last frame."""
@@ -84,4 +85,8 @@ class CLIPGoal(ClipObjective):
         goals, text = features.rows["frames"][:, 0], features.rows["text"]
         labels = batch["instruction_id"] if self.config.multi_positive else None
         logits = clip_goal_logits(goals, text, temperature=self.config.temperature)
-        return LossOutput(symmetric_infonce(logits, labels=labels), contrast_metrics(logits, labels=labels))
+        extra = None
+        if "extra" in features.shared:
+            extra = clip_goal_logits(goals, features.shared["extra"], temperature=self.config.temperature)
+        loss = symmetric_infonce(logits, labels=labels, extra=extra)
+        return LossOutput(loss, contrast_metrics(logits, labels=labels))

@@ -75,26 +75,26 @@ class DecisionNCEConfig(ClipConfig):
 
 
 @in_full_precision
-def potential_rewards(frames: Float[Tensor, "B F D"], text: Float[Tensor, "B D"]) -> Float[Tensor, "B B"]:
+def potential_rewards(frames: Float[Tensor, "B F D"], text: Float[Tensor, "L D"]) -> Float[Tensor, "B L"]:
     """Return -P's reward of segment i under instruction j (Eq. 4), in [-2, 2]; frames between the ends do not matter.
 
     Args:
         frames: Raw embeddings, F >= 2.
         text: Raw embeddings.
     """
-    check_clips(frames, text, least=2)
+    check_clips(frames, text, least=2, paired=False)
     return (unit(frames[:, -1]) - unit(frames[:, 0])) @ unit(text).T
 
 
 @in_full_precision
-def transition_rewards(frames: Float[Tensor, "B F D"], text: Float[Tensor, "B D"]) -> Float[Tensor, "B B"]:
+def transition_rewards(frames: Float[Tensor, "B F D"], text: Float[Tensor, "L D"]) -> Float[Tensor, "B L"]:
     """Return -T's reward of segment i under instruction j (Eq. 6, 24, 25), in [-(F-1), F-1]; equal frames add 0.
 
     Args:
         frames: Raw embeddings, F >= 2.
         text: Raw embeddings.
     """
-    check_clips(frames, text, least=2)
+    check_clips(frames, text, least=2, paired=False)
     return _directions(frames).sum(1) @ unit(text).T
 
 
@@ -113,6 +113,7 @@ def decisionnce_p_loss(
         temperature: Divisor of the rewards.
         labels: Equal numbers for equal instructions; those clips are not each other's negatives.
     """
+    check_clips(frames, text, least=2)
     return symmetric_infonce(potential_rewards(frames, text) / temperature, labels=labels)
 
 
@@ -127,6 +128,7 @@ def decisionnce_t_loss(
 
     Takes the arguments of `decisionnce_p_loss`.
     """
+    check_clips(frames, text, least=2)
     return symmetric_infonce(transition_rewards(frames, text) / temperature, labels=labels)
 
 
@@ -173,6 +175,7 @@ class _DecisionNCE(ClipObjective):
 
     config_type = DecisionNCEConfig
     config: DecisionNCEConfig
+    takes_extra = True
 
     def sampling(self) -> Spec:
         """Return the spec of F frames by the draw of the configuration."""
@@ -180,21 +183,25 @@ class _DecisionNCE(ClipObjective):
         pick = (StartGoal if config.draw == "start_goal" else SortedUniform)(config.frames)
         return self.clips(pick, per_instruction=config.unique_instructions)
 
-    def rewards(self, frames: Float[Tensor, "B F D"], text: Float[Tensor, "B D"]) -> Float[Tensor, "B B"]:
+    def rewards(self, frames: Float[Tensor, "B F D"], text: Float[Tensor, "L D"]) -> Float[Tensor, "B L"]:
         """Return the reward of segment i under instruction j."""
         raise NotImplementedError
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
         """Return the loss, and the metrics of its logits: rewards over temperature."""
         labels = batch["instruction_id"] if self.config.multi_positive else None
-        logits = self.rewards(features.rows["frames"], features.rows["text"]) / self.config.temperature
-        return LossOutput(symmetric_infonce(logits, labels=labels), contrast_metrics(logits, labels=labels))
+        frames, text = features.rows["frames"], features.rows["text"]
+        extra = features.shared.get("extra", text[:0])
+        scores = self.rewards(frames, torch.cat([text, extra])) / self.config.temperature
+        logits = scores[:, : len(text)]
+        loss = symmetric_infonce(logits, labels=labels, extra=scores[:, len(text) :] if len(extra) else None)
+        return LossOutput(loss, contrast_metrics(logits, labels=labels))
 
 
 class DecisionNCEP(_DecisionNCE):
     """DecisionNCE-P: the reward is the gain in similarity to the instruction over the segment."""
 
-    def rewards(self, frames: Float[Tensor, "B F D"], text: Float[Tensor, "B D"]) -> Float[Tensor, "B B"]:
+    def rewards(self, frames: Float[Tensor, "B F D"], text: Float[Tensor, "L D"]) -> Float[Tensor, "B L"]:
         """Return `potential_rewards`."""
         return potential_rewards(frames, text)
 
@@ -204,6 +211,6 @@ class DecisionNCET(_DecisionNCE):
 
     reward_form = "transition"
 
-    def rewards(self, frames: Float[Tensor, "B F D"], text: Float[Tensor, "B D"]) -> Float[Tensor, "B B"]:
+    def rewards(self, frames: Float[Tensor, "B F D"], text: Float[Tensor, "L D"]) -> Float[Tensor, "B L"]:
         """Return `transition_rewards`."""
         return transition_rewards(frames, text)

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import torch
 from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
@@ -57,7 +58,7 @@ class LIVConfig(ClipConfig):
         image_weight: Weight of VIP towards the image goal.
         text_weight: Weight of VIP towards the instruction.
         clip_weight: Weight of the CLIP term.
-        multi_positive: In the CLIP term, clips of one instruction are not each other's negatives.
+        multi_positive: Under an instruction, clips of the same instruction are not each other's negatives.
     """
 
     discount: float = Field(default=0.98, ge=0, lt=1)
@@ -129,8 +130,8 @@ class LIV(ClipObjective):
         """Return `liv_loss`; the three InfoNCE metrics are those of its CLIP term."""
         frames, text = features.rows["frames"], features.rows["text"]
         N = self.config.num_negatives
-        rows = other_rows(batch["sample"], 2 * N)
         labels = batch["instruction_id"] if self.config.multi_positive else None
+        rows = torch.cat([other_rows(batch["sample"], 2 * N)[:N], other_rows(batch["sample"], 2 * N, labels)[N:]])
         loss = liv_loss(
             frames,
             text,

@@ -102,6 +102,7 @@ class R3MConfig(ClipConfig):
         l1_weight: lambda_3.
         l2_weight: lambda_4.
         hidden: Width of the language reward.
+        multi_positive: Under an instruction, clips of the same instruction are not each other's negatives.
     """
 
     num_negatives: int = Field(default=3, ge=0)
@@ -110,6 +111,7 @@ class R3MConfig(ClipConfig):
     l1_weight: float = Field(default=1e-5, ge=0)
     l2_weight: float = Field(default=1e-5, ge=0)
     hidden: int = Field(default=1024, ge=1)
+    multi_positive: bool = False
 
 
 def time_candidates(
@@ -266,10 +268,12 @@ class R3M(ClipObjective):
         """Return `r3m_loss` on the reward's logits; the three InfoNCE metrics are those of the time contrast."""
         frames, text = features.rows["frames"], features.rows["text"]
         N = self.config.num_negatives
-        rows = other_rows(batch["sample"], 5 * N).view(N, 5, len(frames))
-        config = self.config
+        config, B = self.config, len(frames)
+        labels = batch["instruction_id"] if config.multi_positive else None
+        rows = other_rows(batch["sample"], 5 * N).view(N, 5, B)
+        others = rows if labels is None else other_rows(batch["sample"], 5 * N, labels).view(N, 5, B)
         time = time_candidates(frames[:, 2:], rows[:, :2])
-        language = language_candidates(self.reward.logit, frames, text, rows[:, 2:])
+        language = language_candidates(self.reward.logit, frames, text, others[:, 2:])
         ranking = (_minus_log_share(language) * features.rows["has_text"]).mean()
         loss = config.time_weight * _minus_log_share(time).mean() + config.language_weight * ranking
         loss = loss + norm_penalty(frames, config.l1_weight, config.l2_weight)

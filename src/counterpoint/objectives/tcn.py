@@ -129,6 +129,7 @@ class TCN(ClipObjective):
 
     config_type = TCNConfig
     config: TCNConfig
+    contrasts = False
     language = False
     reward_form = "goal"
 

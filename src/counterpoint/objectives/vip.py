@@ -24,7 +24,6 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
 
-from counterpoint.data.augment import images
 from counterpoint.data.draws import GoalTransition
 from counterpoint.data.spec import Spec
 from counterpoint.objectives.base import (
@@ -138,6 +137,7 @@ class VIP(ClipObjective):
 
     config_type = VIPConfig
     config: VIPConfig
+    contrasts = False
     language = False
     reward_form = "goal"
 
@@ -147,7 +147,7 @@ class VIP(ClipObjective):
 
     def encode(self, batch: Batch) -> Features:
         """Return raw embeddings `frames` [B, 4, D]; the sample's fifth frame, LIV's, is not encoded."""
-        return Features(rows={"frames": self.encoder.encode_image(images(batch, "frames")[:, :4])})
+        return Features(rows={"frames": self.embed(batch, 4)})
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
         """Return `vip_loss`; metrics are the mean value of o_0 and the mean gain of value from o_t to o_{t+1}."""

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from counterpoint.config import FrozenConfig
-from counterpoint.encoders.dual import MINILM, SentenceTower
+from counterpoint.encoders.dual import SentenceTower
+from counterpoint.encoders.weights import MINILM
 from counterpoint.errors import require
 from counterpoint.policies.normalizer import LinearNormalizer
 

@@ -135,6 +135,12 @@ def embed_frames(
     return np.asarray(torch.cat(parts))
 
 
+def embed_features(encoder: Any, features: NDArray[np.float32]) -> Float[Array, "T D"]:
+    """Return raw embeddings of features [T, E] of the encoder's own frozen backbone."""
+    with _evaluating(encoder) as device:
+        return np.asarray(encoder.embed_features(torch.from_numpy(features).to(device)).double().cpu())
+
+
 def embed_text(encoder: Embedder, texts: str | Sequence[str]) -> Float[Array, "L D"]:
     """Return raw embeddings of L texts.
 

@@ -11,11 +11,13 @@ from pydantic import Field
 from torch import nn
 
 from counterpoint.data.cache import cached
+from counterpoint.data.draws import hold_out
 from counterpoint.data.spec import BoundSpec
-from counterpoint.data.store import EpisodeStore, SubsetStore, camera_names
+from counterpoint.data.store import CamerasApart, EpisodeStore, OneCameraStore, SubsetStore, camera_names
 from counterpoint.encoders.dual import DualEncoder, EncoderConfig
+from counterpoint.encoders.features import features_of
 from counterpoint.errors import require
-from counterpoint.objectives import ClipObjective, objective_class
+from counterpoint.objectives import ClipObjective, objective_class, objective_names
 from counterpoint.objectives.base import Objective
 from counterpoint.rewards.calibration import calibrate
 from counterpoint.rewards.model import RewardModel
@@ -24,17 +26,28 @@ from counterpoint.training.train import Given
 
 
 class DataConfig(SplitsConfig):
-    """The episodes, their camera and frame size.
+    """The episodes, their cameras and frame size.
 
     Attributes:
-        size: Height and width of the training store's frames, in pixels.
-        camera: Name of the camera; the data's first by default.
+        size: Height and width of the training store's frames, in pixels; a frozen backbone reads frames as recorded.
+        cameras: Cameras whose views are samples of their own, and whose rewards are averaged; `all` takes every one,
+            the data's first is the default.
         min_length: Shorter episodes are left out.
+        holdout: Share of each instruction's episodes that is held out where the data have no split to validate on.
+        holdout_seed: Random seed of that choice.
+        augmented_rows: Augmented rows of features a frame, beside its plain one, for a frozen backbone.
     """
 
     size: int = Field(64, ge=16)
-    camera: str | None = None
+    cameras: tuple[str, ...] = ()
     min_length: int = Field(2, ge=1)
+    holdout: float = Field(0.0, ge=0, lt=1)
+    holdout_seed: int = Field(0, ge=0)
+    augmented_rows: int = Field(0, ge=0)
+
+    def views(self, store: EpisodeStore) -> tuple[str, ...]:
+        """Return the names of the chosen cameras."""
+        return camera_names(store.cameras if self.cameras == ("all",) else self.cameras or None, store.cameras)
 
 
 class ClipsRecipe(PretrainingRecipe):
@@ -43,24 +56,45 @@ class ClipsRecipe(PretrainingRecipe):
     Attributes:
         encoder: The encoder's architecture.
         data: The episodes.
+        extra_instructions: File of instructions, one a line, that no episode carries out: negatives for data with one
+            instruction alone.
     """
 
     kind: Literal["clips"] = "clips"
     encoder: EncoderConfig = EncoderConfig()
     data: DataConfig = DataConfig()
+    extra_instructions: str | None = None
     base: ClassVar = ClipObjective
 
     def open(self, given: Given) -> Opened:
         """Open the data set and build the encoder."""
         train, held_out = open_clips(given.one(), self.data, given.validation)
-        camera_names(self.data.camera, train.cameras)
+        cameras = self.data.views(train)
         set_seed(self.train.seed)
         objective = build_objective(self)
+        objective.extra_texts = _extra_texts(self, objective, train)
+        frozen = objective.encoder.config.freeze_image
+        augments = frozen and self.objective.augment
+        require(not augments, "objective.augment", "true, with a frozen backbone", "false", "set data.augmented_rows")
+        views = self.data.augmented_rows + 1
+
+        def prepare(store: EpisodeStore) -> EpisodeStore:
+            if not frozen:
+                return _prepared(store, self.data)
+            rows = views if store is train else 1
+            changes = self.objective.model_copy(update={"augment": True}).augmentation
+            options: Any = {"rows": rows, "transforms": changes, "root": self.data.cache, "device": given.device}
+            return features_of(objective.encoder, _apart(store, cameras), **options)
 
         def build(store: EpisodeStore) -> tuple[Objective, EpisodeStore, BoundSpec]:
-            return objective, store, objective.sampling().bind(store, self.data.camera)
+            spec = objective.sampling().on_features(views) if frozen else objective.sampling()
+            return objective, store, spec.bind(store, store.cameras[:1])
 
-        return Opened(train, held_out, lambda store: _prepared(store, self.data), build)
+        def facts(store: EpisodeStore, bound: BoundSpec) -> Mapping[str, Any]:
+            own = isinstance(held_out, SubsetStore) and self.data.holdout and given.validation is None
+            return {"held_out": list(held_out.indices)} if own and isinstance(held_out, SubsetStore) else {}
+
+        return Opened(train, held_out, prepare, build, facts=facts, embeds=frozen)
 
     def finish(self, modules: Mapping[str, nn.Module], train: EpisodeStore, validation: EpisodeStore | None) -> None:
         """Calibrate the reward, so that the saved encoder gives progress."""
@@ -82,22 +116,45 @@ class ClipsRecipe(PretrainingRecipe):
         }
 
 
-def build_objective(recipe: ClipsRecipe) -> Objective:
+def build_objective(recipe: ClipsRecipe) -> ClipObjective:
     """Return the encoder and the objective around it, with fresh or given weights."""
     start = recipe.initialize_from
     encoder = DualEncoder.from_pretrained(start) if start else DualEncoder(recipe.encoder)
     kind: Any = objective_class(recipe.objective.name, ClipObjective)
-    objective: Objective = kind(encoder, recipe.objective)
+    objective: ClipObjective = kind(encoder, recipe.objective)
     return objective
+
+
+def _extra_texts(recipe: ClipsRecipe, objective: ClipObjective, store: EpisodeStore) -> tuple[str, ...]:
+    """Return further instructions; refuse a language objective on data with one instruction and no further ones."""
+    own = {info.instruction for info in store.episodes}
+    name, path = recipe.objective.name, recipe.extra_instructions
+    if path is not None:
+        where, hint = Path(path), "write one instruction a line"
+        lines = where.read_text(encoding="utf-8").splitlines() if where.is_file() else []
+        texts = tuple(dict.fromkeys(line.strip() for line in lines if line.strip() and line.strip() not in own))
+        require(texts, where, "no further instruction", "a file of instructions", hint)
+        works = [known for known in objective_names(ClipObjective) if objective_class(known, ClipObjective).takes_extra]
+        found = f"objective {name!r}, which has no use for them"
+        require(objective.takes_extra, "--extra-instructions", found, f"one of {', '.join(works)}", "leave it out")
+        return texts
+    alone = objective.language and objective.contrasts and len(own) == 1
+    found = f"one instruction, {next(iter(own), '')!r}, which {name} has nothing to contrast with"
+    hint = "learn progress without language: actol-videos, vip-videos or tcn-videos"
+    hint += ", or give --extra-instructions FILE" if objective.takes_extra else ""
+    require(not alone, "--data", found, "two instructions or more", hint)
+    return ()
 
 
 def open_clips(
     data: str | Path | EpisodeStore, config: DataConfig, validation: EpisodeStore | None = None
 ) -> tuple[EpisodeStore, EpisodeStore | None]:
     """Return the training episodes and, where there are any, those to validate on; nothing is decoded yet."""
-    if isinstance(data, EpisodeStore):
-        return _long_enough(data, config, "data"), validation
-    train, held_out = config.open(data)
+    train, held_out = (data, validation) if isinstance(data, EpisodeStore) else config.open(data)
+    if held_out is None and config.holdout:
+        tasks = [info.instruction for info in train.episodes]
+        kept, out = hold_out(tasks, config.holdout, config.holdout_seed)
+        train, held_out = SubsetStore(train, kept), SubsetStore(train, out) if out else None
     return _long_enough(train, config, data), held_out and _long_enough(held_out, config, data)
 
 
@@ -107,14 +164,22 @@ def prepared_clips(data: str | Path, config: DataConfig) -> tuple[EpisodeStore, 
     return _prepared(train, config), held_out and _prepared(held_out, config)
 
 
-def _long_enough(store: EpisodeStore, config: DataConfig, where: str | Path) -> EpisodeStore:
+def _long_enough(store: EpisodeStore, config: DataConfig, where: object) -> EpisodeStore:
     kept = [e for e, info in enumerate(store.episodes) if info.length >= config.min_length]
     found = f"no episode of {config.min_length} frames or more"
+    where = where if isinstance(where, str | Path) else "data"
     require(kept, where, found, "at least one", "lower data.min_length")
     return store if len(kept) == len(store.episodes) else SubsetStore(store, kept)
 
 
+def _apart(store: EpisodeStore, cameras: tuple[str, ...]) -> EpisodeStore:
+    if cameras == store.cameras[:1]:
+        return store
+    return OneCameraStore(store, cameras[0]) if len(cameras) == 1 else CamerasApart(store, cameras)
+
+
 def _prepared(store: EpisodeStore, config: DataConfig) -> EpisodeStore:
     """Return the store with its frames decoded at training size."""
-    cameras = (config.camera,) if config.camera else store.cameras[:1]
-    return cached(store, size=config.size, root=config.cache or None, cameras=cameras)
+    cameras = config.views(store)
+    apart = _apart(store, cameras)
+    return cached(apart, size=config.size, root=config.cache or None, cameras=apart.cameras[:1])

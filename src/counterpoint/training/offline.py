@@ -60,6 +60,7 @@ class Opened:
         build: Returns, for the prepared training episodes, the objective, the store of its batches and their spec.
         identity: Values that a continued run must share, beside the fingerprint of the training episodes.
         facts: Returns entries for `config.json`, from the store and the spec of the batches.
+        embeds: `prepare` computes features, of open stores too.
     """
 
     train: EpisodeStore
@@ -68,6 +69,7 @@ class Opened:
     build: Callable[[EpisodeStore], tuple[Objective, EpisodeStore, BoundSpec]]
     identity: Mapping[str, Any] = field(default_factory=dict)
     facts: Callable[[EpisodeStore, BoundSpec], Mapping[str, Any]] = lambda store, bound: {}
+    embeds: bool = False
 
 
 class OfflineRecipe(Recipe):
@@ -113,7 +115,7 @@ class OfflineRecipe(Recipe):
         def build(run: Run) -> Job:
             with accelerator.main_process_first():
                 train, validation = (
-                    store if store is None or given.is_open else opened.prepare(store)
+                    store if store is None or (given.is_open and not opened.embeds) else opened.prepare(store)
                     for store in (opened.train, opened.validation)
                 )
             assert train is not None

@@ -28,11 +28,13 @@ class Given:
         data: Paths of data sets (or Minari's ids), or stores that are open.
         validation: An open store to validate on, where `data` is one.
         start_from: A saved model to start from.
+        device: The device that computes.
     """
 
     data: tuple[Data, ...] = ()
     validation: EpisodeStore | None = None
     start_from: str | None = None
+    device: str = "cpu"
 
     @property
     def is_open(self) -> bool:
@@ -118,7 +120,7 @@ def train(
     several = () if data is None else (data,) if isinstance(data, str | Path | EpisodeStore) else tuple(data)
     settings = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, overrides, data=several, env=env)
     accelerator = accelerator_of(getattr(settings.loop, "precision", "no"), device)
-    given = Given(several, validation, None if start_from is None else str(start_from))
+    given = Given(several, validation, None if start_from is None else str(start_from), str(accelerator.device))
     plan = settings.plan(given, accelerator)
     main, facts = accelerator.is_main_process, dict(plan.facts)
     if not isinstance(recipe, Recipe):

@@ -130,6 +130,8 @@ class Reader(EpisodeStore):
         return self.read(episode, steps, name)
 
     def _values(self, source: str, episode: int) -> Array | None:
+        if source == "features":  # computed, never recorded
+            return None
         if source == "timestamps":
             return np.arange(self.episodes[episode].length) / self.episodes[episode].fps
         numbers = self._numbers(episode, source)

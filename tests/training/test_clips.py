@@ -1,0 +1,139 @@
+"""Training of dual encoders on clips: hold-out, frozen backbones, cameras, one instruction."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from counterpoint.config import recipe_names
+from counterpoint.data.episode import Episode
+from counterpoint.data.store import CamerasApart, MemoryStore
+from counterpoint.encoders import DualEncoder
+from counterpoint.errors import BadInputError
+from counterpoint.training.recipe import load_recipe
+from counterpoint.training.train import train
+from tests.data.made import write_videos
+
+pytest.importorskip("timm", reason="needs the extra `vision`")
+
+SMALL = {
+    "encoder.image_model": "test_resnet",
+    "encoder.pretrained": None,
+    "encoder.image_size": 64,
+    "encoder.embed_dim": 16,
+    "train.steps": 4,
+    "train.batch_size": 8,
+    "train.eval_batches": 1,
+    "train.eval_every": 4,
+}
+VIDEOS = [name for name in recipe_names() if name.endswith("-videos")]
+
+
+def episodes(count: int, instructions: Sequence[str], cameras: Sequence[str] = ("front",)) -> MemoryStore:
+    rng, made = np.random.default_rng(0), []
+    for number in range(count):
+        T = int(rng.integers(12, 18))
+        frames = {camera: rng.integers(0, 256, (T, 32, 40, 3), dtype=np.uint8) for camera in cameras}
+        made.append(Episode(frames, instructions[number % len(instructions)], np.arange(T) / 5))
+    return MemoryStore(made)
+
+
+def trained(recipe: str, data: Any, out: Path, **changes: Any) -> Any:
+    overrides = SMALL | {"data.cache": str(out.parent / "cache")} | changes
+    return train(recipe, data, out, overrides=overrides)
+
+
+@pytest.mark.parametrize("recipe", VIDEOS)
+def test_every_videos_recipe_trains_its_heads_on_features(recipe: str, tmp_path: Path) -> None:
+    store = episodes(10, ["open the box", "close the box"])
+    run = trained(recipe, store, tmp_path / "run")
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert len(config["held_out"]) == 2
+    encoder = DualEncoder.from_pretrained(run.model)
+    assert encoder.config.freeze_image
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert {line["split"] for line in lines} >= {"train", "val"}
+
+
+@pytest.mark.parametrize("recipe", [name for name in recipe_names() if name.endswith("-clip")])
+def test_a_twin_starts_from_clip_and_is_its_sibling_otherwise(recipe: str) -> None:
+    twin, sibling = (load_recipe(name).model_dump() for name in (recipe, recipe.replace("-clip", "-videos")))
+    assert twin["encoder"]["image"] == twin["encoder"]["text"] == "open_clip"
+    assert twin["encoder"]["pretrained"] == "openai"
+    assert {key: value for key, value in twin.items() if key != "encoder"} == {
+        key: value for key, value in sibling.items() if key != "encoder"
+    }
+
+
+def test_a_folder_of_videos_is_split_by_instruction(tmp_path: Path) -> None:
+    folder = write_videos(tmp_path / "videos", count=6)
+    manifest = folder / "manifest.csv"
+    manifest.write_text(re.sub(r"task \d", "open the box", manifest.read_text()))
+    trained("vip-videos", folder, tmp_path / "run")
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["held_out"]
+    trained("vip-videos", folder, tmp_path / "all", **{"data.holdout": 0.0})
+    assert "held_out" not in json.loads((tmp_path / "all" / "config.json").read_text())
+
+
+def test_augmented_rows_are_trained_on(tmp_path: Path) -> None:
+    run = trained("decisionnce_t-videos", episodes(6, ["a", "b"]), tmp_path / "run", **{"data.augmented_rows": 2})
+    assert run.model.is_dir()
+    with pytest.raises(BadInputError, match=r"set data\.augmented_rows"):
+        trained("decisionnce_t-videos", episodes(6, ["a", "b"]), tmp_path / "no", **{"objective.augment": True})
+
+
+@pytest.mark.parametrize(("name", "extra"), [("decisionnce_t", True), ("clip", True), ("liv", False), ("r3m", False)])
+def test_one_instruction_has_nothing_to_be_contrasted_with(name: str, extra: bool, tmp_path: Path) -> None:
+    store = episodes(6, ["open the box"])
+    with pytest.raises(BadInputError, match="actol-videos, vip-videos or tcn-videos") as refused:
+        trained(f"{name}-videos", store, tmp_path / "run")
+    assert ("--extra-instructions" in str(refused.value)) == extra
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["actol", "vip", "tcn"])
+def test_progress_is_learned_from_one_instruction(name: str, tmp_path: Path) -> None:
+    assert trained(f"{name}-videos", episodes(6, ["open the box"]), tmp_path / "run").model.is_dir()
+
+
+def test_further_instructions_are_negatives(tmp_path: Path) -> None:
+    store, file = episodes(6, ["open the box"]), tmp_path / "others.txt"
+    file.write_text("close the box\n\nopen the box\nturn the box\n")
+    trained("decisionnce_t-videos", store, tmp_path / "run", extra_instructions=str(file))
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert all(line["loss"] > 0 for line in lines if "loss" in line)
+    with pytest.raises(BadInputError, match="one of decisionnce_p, decisionnce_t, clip_goal"):
+        trained("vip-videos", store, tmp_path / "vip", extra_instructions=str(file))
+    file.write_text("open the box\n")
+    with pytest.raises(BadInputError, match="no further instruction"):
+        trained("decisionnce_t-videos", store, tmp_path / "none", extra_instructions=str(file))
+
+
+def test_every_camera_is_a_sample_of_its_own(tmp_path: Path) -> None:
+    store = episodes(6, ["a", "b"], cameras=("front", "wrist"))
+    apart = CamerasApart(store, store.cameras)
+    assert len(apart.episodes) == 12
+    for episode in range(6):
+        steps = np.arange(3)
+        assert np.array_equal(apart.frames(episode, steps), store.frames(episode, steps, "front"))
+        assert np.array_equal(apart.frames(6 + episode, steps), store.frames(episode, steps, "wrist"))
+    for cameras in (("all",), ("wrist",), ("wrist", "front")):
+        assert trained("vip-videos", store, tmp_path / "-".join(cameras), **{"data.cameras": cameras}).model.is_dir()
+    with pytest.raises(BadInputError, match="'top'"):
+        trained("vip-videos", store, tmp_path / "top", **{"data.cameras": ("top",)})
+
+
+def test_a_run_ends_at_the_same_heads_whatever_was_computed_before(tmp_path: Path) -> None:
+    store = episodes(6, ["a", "b"])
+    first = DualEncoder.from_pretrained(trained("vip-videos", store, tmp_path / "one").model)
+    second = DualEncoder.from_pretrained(trained("vip-videos", store, tmp_path / "two").model)
+    for name, value in first.state_dict().items():
+        assert torch.equal(value, second.state_dict()[name]), name
