@@ -73,6 +73,10 @@ def test_uint8_and_unit_floats_are_the_same_frames() -> None:
     )
 
 
+def test_colours_may_come_first() -> None:
+    assert torch.equal(check_frames(frames().transpose(0, 3, 1, 2)), check_frames(frames()))
+
+
 @pytest.mark.parametrize(
     ("bad", "word"),
     [
@@ -83,7 +87,7 @@ def test_uint8_and_unit_floats_are_the_same_frames() -> None:
         (frames() / 255 - 1, "-1"),
         (np.full((2, 4, 4, 3), np.nan), "nan"),
         (frames()[0], "[6, 8, 3]"),
-        (frames().transpose(0, 3, 1, 2), "channels last"),
+        (frames().transpose(0, 2, 3, 1), "[5, 8, 3, 6]"),
         (frames()[:0], "[0, 6, 8, 3]"),
         (frames()[..., :1], "[5, 6, 8, 1]"),
         (list(frames()), "np.stack"),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from counterpoint.data.store import Cameras, EpisodeStore, camera_names
 from counterpoint.errors import require
 from counterpoint.progress import ProgressBar
-from counterpoint.rewards.model import Embedder, check_instructions, embed_features, embed_frames, embed_text
+from counterpoint.rewards.model import Embedder, check_instructions, embed_steps, embed_text
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -89,12 +89,7 @@ def embed_store(
     videos = []
     with ProgressBar("Embedding", len(steps), "videos") as progress:
         for number, wanted in enumerate(steps):
-            features = store.features(number)
-            frames = {} if features is not None else {view: store.frames(number, wanted, view) for view in views}
-            if features is not None:
-                videos.append(embed_features(encoder, features[wanted, 0]))
-            else:
-                videos.append(embed_frames(encoder, frames if len(views) > 1 else frames[views[0]], batch_size))
+            videos.append(embed_steps(encoder, store, number, wanted, views or (None,), batch_size))
             progress.advance()
     return EmbeddedVideos(
         videos=tuple(videos),

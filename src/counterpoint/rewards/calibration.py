@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.calibration import Calibration, RewardForm, best_f1, isotonic
 from counterpoint.progress import ProgressBar
-from counterpoint.rewards.model import RewardModel, embed_frames, embed_text, gains
+from counterpoint.rewards.model import RewardModel, embed_steps, embed_text, gains
 
 Array = NDArray[np.float64]
 
@@ -68,12 +68,7 @@ class _Fit:
 
 
 def calibrate(
-    model: RewardModel,
-    train: EpisodeStore,
-    validation: EpisodeStore | None = None,
-    *,
-    camera: str | None = None,
-    seed: int = 0,
+    model: RewardModel, train: EpisodeStore, validation: EpisodeStore | None = None, *, seed: int = 0
 ) -> Calibration | None:
     """Return the calibration of a trained model; `None` where no training episode can be used.
 
@@ -82,10 +77,9 @@ def calibrate(
 
     Args:
         model: The trained reward.
-        train: Training episodes. Failures, episodes of one step and, where the form needs it, those without an
-            instruction are left out.
+        train: Training episodes, of which the first camera is read. Failures, episodes of one step and, where the form
+            needs it, those without an instruction are left out.
         validation: Episodes for the errors and the thresholds; training episodes where there are none.
-        camera: The view; the store's first by default.
         seed: Random seed of the sample, where there are more episodes than `EPISODES`.
     """
     chosen = _sample(model, train, EPISODES, seed, failures=False)
@@ -93,8 +87,8 @@ def calibrate(
     if not chosen:
         return None
     with ProgressBar("Calibrating", len(chosen) + len(others), "videos") as bar:
-        fitted = [_watch(model, train, number, camera, bar) for number in chosen]
-        held_out = [] if validation is None else [_watch(model, validation, number, camera, bar) for number in others]
+        fitted = [_watch(model, train, number, bar) for number in chosen]
+        held_out = [] if validation is None else [_watch(model, validation, number, bar) for number in others]
     share = np.concatenate([one.share for one in fitted])
     weight = np.concatenate([np.full(len(one.steps), 1 / len(one.steps)) for one in fitted])
     fits: list[_Fit] = []
@@ -161,10 +155,10 @@ def _sample(model: RewardModel, store: EpisodeStore, most: int, seed: int, *, fa
     return sorted(usable[at] for at in drawn.tolist())
 
 
-def _watch(model: RewardModel, store: EpisodeStore, number: int, camera: str | None, bar: ProgressBar) -> _Watched:
+def _watch(model: RewardModel, store: EpisodeStore, number: int, bar: ProgressBar) -> _Watched:
     info = store.episodes[number]
     steps = np.unique(np.linspace(0, info.length - 1, min(info.length, FRAMES)).round().astype(np.int64))
-    embeddings = embed_frames(model.encoder, store.frames(number, steps, camera), model.batch_size)
+    embeddings = embed_steps(model.encoder, store, number, steps, batch_size=model.batch_size)
     bar.advance()
     return _Watched(info.instruction, info.success is not False, steps.astype(np.float64), embeddings)
 

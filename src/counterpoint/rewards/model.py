@@ -25,6 +25,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders import dual
 from counterpoint.encoders.calibration import Calibration, RewardForm
 from counterpoint.encoders.dual import DualEncoder
@@ -135,10 +136,30 @@ def embed_frames(
     return np.asarray(torch.cat(parts))
 
 
-def embed_features(encoder: Any, features: NDArray[np.float32]) -> Float[Array, "T D"]:
-    """Return raw embeddings of features [T, E] of the encoder's own frozen backbone."""
+def embed_steps(
+    encoder: Any,
+    store: EpisodeStore,
+    episode: int,
+    steps: NDArray[np.int64],
+    views: Sequence[str | None] = (None,),
+    batch_size: int = 64,
+) -> Float[Array, "T D"] | Float[Array, "T C D"]:
+    """Return raw embeddings of an episode's steps, of its frames or, where the store holds them, of their features.
+
+    Args:
+        encoder: The encoder; features are those of its own frozen backbone.
+        store: Episodes.
+        episode: Number of the episode.
+        steps: T steps of it.
+        views: C cameras, the store's first by default; one gives [T, D].
+        batch_size: Frames encoded at once.
+    """
+    features = store.features(episode)
+    if features is None:
+        frames = {view or "": store.frames(episode, steps, view) for view in views}
+        return embed_frames(encoder, frames if len(views) > 1 else frames[views[0] or ""], batch_size)
     with _evaluating(encoder) as device:
-        return np.asarray(encoder.embed_features(torch.from_numpy(features).to(device)).double().cpu())
+        return np.asarray(encoder.embed_features(torch.from_numpy(features[steps, 0]).to(device)).double().cpu())
 
 
 def embed_text(encoder: Embedder, texts: str | Sequence[str]) -> Float[Array, "L D"]:
@@ -162,6 +183,7 @@ def check_frames(frames: NDArray[Any] | Tensor) -> Tensor:
     hint = "give the frames of one video: np.stack(frames)"
     require(known and frames.ndim == 4 and len(frames), "frames", found, "numbers [T, H, W, 3], T at least 1", hint)
     pixels = frames if isinstance(frames, Tensor) else torch.from_numpy(np.ascontiguousarray(frames))
+    pixels = dual.channels_last(pixels)
     dual.check_frames(pixels)
     return pixels if pixels.dtype == torch.uint8 else pixels.float()
 

@@ -101,7 +101,7 @@ class ClipsRecipe(PretrainingRecipe):
         encoder = modules["encoder"]
         if isinstance(encoder, DualEncoder):  # and not an encoder of the user's own
             model = RewardModel(encoder, language_reward=modules.get("language_reward"))
-            found = calibrate(model, train, validation, camera=self.data.camera, seed=self.train.seed)
+            found = calibrate(model, train, validation, seed=self.train.seed)
             encoder.config = encoder.config.model_copy(update={"calibration": found})
 
     def card(self, store: EpisodeStore, steps: int) -> dict[str, str]:
