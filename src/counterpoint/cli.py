@@ -46,7 +46,7 @@ SUITES = {
 """Suite -> module, configuration and function that record its scripted experts."""
 
 COMMANDS = (
-    *("collect", "data", "train", "evaluate", "reward", "label", "compare", "report", "convert", "recipes"),
+    *("collect", "data", "train", "evaluate", "reward", "label", "compare", "report", "view", "convert", "recipes"),
     "--version",
 )
 
@@ -368,6 +368,28 @@ def compare(
 
         page = compare_command(rewards, data, out, **options)
     print(f"Wrote {page}")
+
+
+@command()
+def view(
+    targets: Positional[Annotated[tuple[str, ...], arg(metavar="RUN|DATA...")]],
+    /,
+    *,
+    port: Annotated[int, arg(metavar="INT")] = 0,
+    browser: bool = True,
+    device: Annotated[str, arg(metavar="DEVICE")] = "cpu",
+) -> None:
+    """Open a local page: drop a video, browse episodes, and see their reward curves by one run or several.
+
+    Args:
+        targets: Runs and data sets; without a data set, those that the runs were trained on.
+        port: The port on this machine; 0 takes a free one.
+        browser: Open the page in a browser.
+        device: The device that computes, such as cuda.
+    """
+    from counterpoint.evaluation.view import view as serve
+
+    serve(targets, port=port, browser=browser, device=device)
 
 
 @command()

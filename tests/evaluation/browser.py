@@ -29,7 +29,10 @@ FLAGS = (
 
 
 class Browser:
-    """One Chromium with one page; `complaints` gathers console errors, exceptions and requests that leave the file."""
+    """One Chromium with one page.
+
+    `complaints` gathers console errors, exceptions and requests that leave the file, or the server it was sent to.
+    """
 
     def __init__(self, profile: Path) -> None:
         import websocket
@@ -37,7 +40,7 @@ class Browser:
         assert CHROMIUM is not None
         command = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self._last, self.complaints = 0, list[str]()
+        self._last, self.complaints, self._server = 0, list[str](), "file:"
         address = profile / "DevToolsActivePort"
         deadline = time.monotonic() + PATIENCE
         while not (address.exists() and len(address.read_text().splitlines()) == 2):
@@ -69,17 +72,50 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
 
-    def open(self, page: Path) -> None:
-        self.call("Page.navigate", url=page.resolve().as_uri())
+    def open(self, page: Path | str) -> None:
+        """Open a file, or the address of a server of this machine."""
+        address = page if isinstance(page, str) else page.resolve().as_uri()
+        self._server = "/".join(address.split("/")[:3]) if isinstance(page, str) else "file:"
+        self.call("Page.navigate", url=address)
+        self.wait(f"document.readyState === 'complete' && location.href.startsWith({json.dumps(self._server)})")
+
+    def wait(self, condition: str) -> None:
+        """Wait until a script's value is true."""
         deadline = time.monotonic() + PATIENCE
-        while self.run("document.readyState + location.protocol") != "completefile:":
-            assert time.monotonic() < deadline, "the page did not load"
+        while not self.run(condition):
+            assert time.monotonic() < deadline, f"it never came true: {condition}"
             time.sleep(0.05)
 
     def run(self, script: str) -> Any:
         answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
+
+    def click(self, selector: str) -> None:
+        """Press the mouse on an element, as a person does."""
+        script = "(e => { e.scrollIntoView({block: 'center'}); const b = e.getBoundingClientRect();"
+        script += f" return [b.x + b.width / 2, b.y + b.height / 2] }})(document.querySelector({json.dumps(selector)}))"
+        x, y = self.run(script)
+        for kind in ("mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def follow(self, selector: str) -> None:
+        """Click on what leads to another page, and wait for that page."""
+        self.run("window.before = true")
+        self.click(selector)
+        self.wait("window.before === undefined && document.readyState === 'complete'")
+
+    def type(self, selector: str, text: str) -> None:
+        """Replace the text of a field."""
+        self.run(f"document.querySelector({json.dumps(selector)}).select()")
+        self.run(f"document.querySelector({json.dumps(selector)}).focus()")
+        self.call("Input.insertText", text=text)
+
+    def choose(self, selector: str, file: Path) -> None:
+        """Choose a file in a file field."""
+        root = self.call("DOM.getDocument")["root"]["nodeId"]
+        node = self.call("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
+        self.call("DOM.setFileInputFiles", nodeId=node, files=[str(file)])
 
     def move(self, x: float, y: float) -> None:
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
@@ -113,5 +149,5 @@ class Browser:
             self.complaints.append(str(details["args"]))
         elif event == "Network.requestWillBeSent":
             url = details["request"]["url"]
-            if not url.startswith(("file:", "data:", "about:")):
+            if not url.startswith((self._server, "data:", "about:")):
                 self.complaints.append(f"the page asked for {url}")

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from counterpoint.files import write_atomically
-from counterpoint.rewards.page import Line, jpeg, make_player
+from counterpoint.rewards.page import Line, Panel, jpeg, make_player
 
 
 def test_images_are_small_and_keep_their_shape() -> None:
@@ -22,11 +22,13 @@ def test_images_are_small_and_keep_their_shape() -> None:
 def test_a_player_carries_every_value_and_every_image() -> None:
     images = {0: jpeg(np.zeros((8, 8, 3), np.uint8)), 3: jpeg(np.full((8, 8, 3), 255, np.uint8))}
     lines = [Line([0, 1, 2, 3], [1, 2, 3, 4], "rest"), Line([0, 1, 2, 3], [0.1, 0.2, 0.3, 0.4], "c0", "up", live=True)]
-    view = make_player(lines, [0, 1, 2, 3], [0, 5, 10, 15], images, y_label="r", summary="s")
+    panels = [Panel(lines, "r", "s"), Panel(lines[:1], "r", "s", title="another run")]
+    view = make_player(panels, [0, 1, 2, 3], [0, 5, 10, 15], images)
     data = view["data"]
     assert data["shown"] == [0, 3]
     assert data["steps"] == [0, 5, 10, 15]
-    assert data["lines"] == [{"kind": "c0", "values": [0.1, 0.2, 0.3, 0.4]}]
+    assert [chart["lines"] for chart in data["charts"]] == [[{"kind": "c0", "values": [0.1, 0.2, 0.3, 0.4]}], []]
+    assert [title for title, _ in view["charts"]] == ["", "another run"]
     assert all(uri.startswith("data:image/jpeg;base64,") for uri in data["images"])
     assert (view["width"], view["height"]) == (8, 8)
 

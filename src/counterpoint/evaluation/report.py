@@ -24,7 +24,7 @@ from counterpoint.files import write_atomically
 from counterpoint.provenance import provenance
 from counterpoint.rewards.curves import MEANING
 from counterpoint.rewards.model import Embedder, RewardModel, gains
-from counterpoint.rewards.page import Line, jpeg, line_chart, make_player, padded, render, signed
+from counterpoint.rewards.page import Line, Panel, jpeg, line_chart, make_player, padded, render, signed
 
 TEMPLATES = Path(__file__).parent / "templates"
 SPLITS = ("test", "val", "validation")
@@ -109,7 +109,11 @@ def write_report(
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Read a run's configuration."""
+    """Return a run's configuration.
+
+    Raises:
+        BadInputError: No such file, or another than training writes.
+    """
     require(path.is_file(), path, "no such file", "a run's folder", "give the folder that training wrote")
     try:
         config = json.loads(path.read_text())
@@ -344,14 +348,13 @@ def _players(
             lines.append(Line(seconds, curve[i].tolist(), kind, embedded.instructions[i], live=True))
         frames = zip(shown, source.frames(at, steps[shown]), strict=True)
         gained = evaluation.form == "potential"
-        view = make_player(
+        panel = Panel(
             lines,
-            seconds,
-            steps.tolist(),
-            {int(number): jpeg(frame, side=IMAGE_SIDE, quality=70) for number, frame in frames},
             y_label="reward gained (change of the cosine)" if gained else "reward (cosine)",
             summary=f"Reward of a video of {embedded.instructions[own]!r} under all instructions",
             y_range=y_range,
         )
+        images = {int(number): jpeg(frame, side=IMAGE_SIDE, quality=70) for number, frame in frames}
+        view = make_player([panel], seconds, steps.tolist(), images)
         players.append((embedded.instructions[own], view))
     return players

@@ -19,7 +19,7 @@ from counterpoint.errors import BadInputError, import_extra, require
 from counterpoint.files import write_atomically
 from counterpoint.progress import ProgressBar
 from counterpoint.rewards.model import RewardModel, embed_frames, embed_text, gains
-from counterpoint.rewards.page import COLOURS, Line, jpeg, make_player, render, signed
+from counterpoint.rewards.page import COLOURS, Line, Panel, jpeg, make_player, render, signed
 from counterpoint.rewards.targets import given_instructions, read_goal
 
 Array = NDArray[np.float64]
@@ -34,6 +34,11 @@ MEANING: dict[RewardForm, str] = {
     "goal": "similarity of the frame and the goal image",
     "language": "progress of the instruction since the first frame, by R3M's language reward",
 }
+
+
+def axis_label(form: RewardForm) -> str:
+    """Return the meaning of a plotted curve, as `gains` gives it."""
+    return f"reward: {'gain of the ' if form in ('potential', 'goal') else ''}{MEANING[form]}"
 
 
 @dataclass(frozen=True)
@@ -64,8 +69,7 @@ class RewardCurve:
     @property
     def axis(self) -> str:
         """The label of the plotted values."""
-        gained = "gain of the " if self.form in ("potential", "goal") else ""
-        return f"reward: {gained}{MEANING[self.form]}"
+        return axis_label(self.form)
 
 
 def reward_command(
@@ -273,8 +277,7 @@ def curve_page(curve: RewardCurve, *, model: str, csv_name: str) -> str:
         for values, kind, text in zip(gains(curve.values, curve.form), kinds, curve.labels, strict=True)
     ]
     summary = f"Reward of {curve.video.name} over time: {', '.join(curve.labels)}"
-    steps = range(len(seconds))
-    view = make_player(lines[::-1], seconds, steps, curve.images, y_label=curve.axis, summary=summary)
+    view = make_player([Panel(lines[::-1], curve.axis, summary)], seconds, range(len(seconds)), curve.images)
     columns = (curve.values[:, 0], curve.values[:, -1], curve.values[:, -1] - curve.values[:, 0])
     return render(
         "curve.html.j2",

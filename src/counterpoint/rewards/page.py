@@ -150,40 +150,62 @@ def _apart(tops: Sequence[float], heights: Sequence[float]) -> list[float]:
     return moved
 
 
+@dataclass(frozen=True)
+class Panel:
+    """One chart of a player.
+
+    Attributes:
+        lines: Over the player's seconds; the cursor marks the `live` ones.
+        y_label: The meaning of the values.
+        summary: One sentence for a screen reader.
+        y_range: Least and greatest value; by default what the lines need.
+        title: A heading, such as the name of a run.
+    """
+
+    lines: Sequence[Line]
+    y_label: str
+    summary: str
+    y_range: tuple[float, float] | None = None
+    title: str = ""
+
+
 def make_player(
-    lines: Sequence[Line],
-    seconds: Sequence[float],
-    steps: Sequence[int],
-    images: Mapping[int, bytes],
-    *,
-    y_label: str,
-    summary: str,
-    y_range: tuple[float, float] | None = None,
+    panels: Sequence[Panel], seconds: Sequence[float], steps: Sequence[int], images: Mapping[int, bytes]
 ) -> dict[str, Any]:
     """Return a video beside its curves: the `view` of `player.html.j2`.
 
     Args:
-        lines: Over `seconds`; the cursor marks the `live` ones.
-        seconds: Time of each of the T frames of the curve.
+        panels: Charts under one cursor; without any, the video plays alone.
+        seconds: Time of each of the T frames of the curves.
         steps: Their numbers in the video, [T].
         images: Index among the T -> JPEG; the cursor shows the nearest.
-        y_label: The meaning of the values.
-        summary: One sentence for a screen reader.
-        y_range: Least and greatest value; by default what the lines need.
     """
-    chart = line_chart(lines, x_label="seconds", y_label=y_label, summary=summary, y_range=y_range)
+    charts = [
+        line_chart(panel.lines, x_label="seconds", y_label=panel.y_label, summary=panel.summary, y_range=panel.y_range)
+        for panel in panels
+    ]
     with Image.open(io.BytesIO(next(iter(images.values())))) as first:
         width, height = first.size
     data = {
-        "x": chart.x_range,
-        "y": chart.y_range,
         "seconds": [round(float(second), 4) for second in seconds],
         "steps": [int(step) for step in steps],
         "shown": list(images),
         "images": [f"data:image/jpeg;base64,{base64.b64encode(image).decode()}" for image in images.values()],
-        "lines": [{"kind": line.kind, "values": [round(float(y), 5) for y in line.y]} for line in lines if line.live],
+        "charts": [
+            {
+                "x": chart.x_range,
+                "y": chart.y_range,
+                "lines": [
+                    {"kind": line.kind, "values": [round(float(y), 5) for y in line.y]}
+                    for line in panel.lines
+                    if line.live
+                ],
+            }
+            for chart, panel in zip(charts, panels, strict=True)
+        ],
     }
-    return {"chart": chart.html, "data": data, "width": width, "height": height}
+    titled = [(panel.title, chart.html) for chart, panel in zip(charts, panels, strict=True)]
+    return {"charts": titled, "data": data, "width": width, "height": height}
 
 
 def jpeg(frame: UInt8[NDArray[np.uint8], "H W 3"], *, side: int = 320, quality: int = 74) -> bytes:

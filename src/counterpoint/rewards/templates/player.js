@@ -1,32 +1,42 @@
 "use strict";
-// A cursor shared by a video and its curves: the pointer, the slider, the arrow keys or the play button move it.
+// A cursor shared by a video and its charts: the pointer, the slider, the arrow keys or the play button move it.
 for (const player of document.querySelectorAll("[data-player]")) {
   const data = JSON.parse(player.querySelector("script").textContent);
-  const plot = player.querySelector(".plot");
   const image = player.querySelector("img");
   const slider = player.querySelector("input");
   const button = player.querySelector("button");
   const readout = player.querySelector("output");
-  const [left, right] = data.x, [low, high] = data.y, last = data.seconds.length - 1;
-
-  const make = (kind) => plot.appendChild(Object.assign(document.createElement("i"), { className: kind }));
-  const cursor = make("cursor");
-  const dots = data.lines.map((line) => make("dot " + line.kind));
-  const values = plot.querySelectorAll(".end.live .now");
-  const across = (seconds) => (100 * (seconds - left)) / (right - left);
+  const last = data.seconds.length - 1;
   const nearest = (numbers, wanted) =>
     numbers.reduce((best, value, at) => (Math.abs(value - wanted) < Math.abs(numbers[best] - wanted) ? at : best), 0);
+
+  const charts = [...player.querySelectorAll(".plot")].map((plot, number) => {
+    const { x: [left, right], y: [low, high], lines } = data.charts[number];
+    const make = (kind) => plot.appendChild(Object.assign(document.createElement("i"), { className: kind }));
+    const cursor = make("cursor");
+    const dots = lines.map((line) => make("dot " + line.kind));
+    const values = plot.querySelectorAll(".end.live .now");
+    const mark = (frame) => {
+      const across = (100 * (data.seconds[frame] - left)) / (right - left) + "%";
+      cursor.style.left = across;
+      lines.forEach((line, at) => {
+        dots[at].style.left = across;
+        dots[at].style.top = (100 * (high - line.values[frame])) / (high - low) + "%";
+        values[at].textContent = (line.values[frame] < 0 ? "\u2212" : "") + Math.abs(line.values[frame]).toFixed(2);
+      });
+    };
+    const pointed = (event) => {
+      const box = plot.getBoundingClientRect();
+      return nearest(data.seconds, left + ((event.clientX - box.left) / box.width) * (right - left));
+    };
+    return { plot, mark, pointed };
+  });
 
   let frame = 0;
   const show = (wanted) => {
     frame = Math.max(0, Math.min(last, wanted));
     const seconds = data.seconds[frame];
-    cursor.style.left = across(seconds) + "%";
-    data.lines.forEach((line, at) => {
-      dots[at].style.left = across(seconds) + "%";
-      dots[at].style.top = (100 * (high - line.values[frame])) / (high - low) + "%";
-      values[at].textContent = (line.values[frame] < 0 ? "\u2212" : "") + Math.abs(line.values[frame]).toFixed(2);
-    });
+    charts.forEach((chart) => chart.mark(frame));
     image.src = data.images[nearest(data.shown, frame)];
     slider.value = frame;
     player.dataset.frame = frame;
@@ -52,14 +62,11 @@ for (const player of document.querySelectorAll("[data-player]")) {
     clock = requestAnimationFrame(tick);
   };
 
-  const point = (event) => {
-    const box = plot.getBoundingClientRect();
-    show(nearest(data.seconds, left + ((event.clientX - box.left) / box.width) * (right - left)));
-  };
   button.addEventListener("click", () => (clock === null ? play() : stop()));
   slider.addEventListener("input", () => { stop(); show(Number(slider.value)); });
-  plot.addEventListener("pointermove", (event) => { stop(); point(event); });
-  plot.addEventListener("pointerdown", (event) => { stop(); point(event); });
+  for (const { plot, pointed } of charts)
+    for (const kind of ["pointermove", "pointerdown"])
+      plot.addEventListener(kind, (event) => { stop(); show(pointed(event)); });
   player.addEventListener("keydown", (event) => {
     const step = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1 }[event.key];
     if (step === undefined) return;

@@ -1,0 +1,489 @@
+"""`counterpoint view RUN|DATA...`: a local page with videos and episodes beside their reward curves.
+
+The server listens on the loopback address alone and refuses requests that name another host, so that no page of the web
+can reach it through a name of its own. An uploaded video is decoded in a process that may die, and deleted once read.
+"""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+import threading
+import webbrowser
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+import numpy as np
+from jaxtyping import Float
+from markupsafe import Markup
+from numpy.typing import NDArray
+
+from counterpoint.data.episode import EpisodeInfo
+from counterpoint.data.formats import open_dataset, split_names
+from counterpoint.data.lru import LRUCache
+from counterpoint.data.store import EpisodeStore, camera_names, frames_in_chunks
+from counterpoint.data.video import frame_times, in_worker, probe_video, read_frames
+from counterpoint.errors import BadInputError, MissingExtraError, import_extra, require
+from counterpoint.evaluation.embedded import spread
+from counterpoint.evaluation.report import TEMPLATES, read_config
+from counterpoint.rewards.curves import CHUNK_BYTES, MEANING, axis_label
+from counterpoint.rewards.model import RewardModel, check_instructions, embed_frames, embed_text, gains
+from counterpoint.rewards.page import Line, Panel, jpeg, make_player, render
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+Array = NDArray[np.float64]
+Frames = NDArray[np.uint8]
+Steps = NDArray[np.int64]
+
+FRAMES, IMAGES, THUMBNAIL = 128, 64, 220
+"""Frames of a video that are scored, evenly spread; images on its page; longer side of a small one in pixels."""
+LARGEST_UPLOAD, LARGEST_FRAME = 256 * 2**20, 2**25
+"""Bytes of an uploaded video, and pixels of one of its frames (8K)."""
+KEPT = 512 * 2**20
+"""Bytes of scored videos and episodes kept in memory."""
+ON_A_PAGE, AT_HOME, RIVALS = 24, 4, 50
+"""Episodes on a page and on the first page; most instructions among which the strongest wrong one is sought."""
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; img-src 'self' data:; style-src 'unsafe-inline'; "
+    "script-src 'unsafe-inline'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+FILTER = ("find", "success", "split")
+"""Keys of a query that choose episodes."""
+OWN_END = "its own last frame"
+SUCCESS = {True: "yes", False: "no", None: "unknown"}
+
+
+def view(targets: Sequence[str], *, port: int = 0, browser: bool = True, device: str = "cpu") -> None:
+    """Serve the page until it is interrupted.
+
+    Args:
+        targets: Runs (folders of runs or of saved encoders, or Hub ids) and data sets.
+        port: The port; 0 takes a free one.
+        browser: True to open the page in the machine's browser.
+        device: The device that computes.
+
+    Raises:
+        BadInputError: A target that is neither, or a port that is taken.
+        MissingExtraError: The extra `view` is not installed.
+    """
+    uvicorn = import_extra("uvicorn", "view")
+    with tempfile.TemporaryDirectory(prefix="counterpoint-view-") as folder:
+        app = Viewer(targets, Path(folder), device).app()
+        with listen(port) as listener:
+            address = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+            print(f"Open {address} (Ctrl+C ends the server)", flush=True)
+            if browser:
+                webbrowser.open(address)
+            try:
+                uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])
+            except KeyboardInterrupt:  # the way to end it
+                print("The server has ended.")
+
+
+def listen(port: int) -> socket.socket:
+    """Return a socket that listens on the loopback address, at a free port for 0.
+
+    Raises:
+        BadInputError: The port is taken or may not be used.
+    """
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a server that has just ended leaves its port
+    try:
+        listener.bind(("127.0.0.1", port))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise BadInputError("--port", f"{port} ({error})", "a free port", "leave it out: a free one is taken") from None
+    listener.listen()
+    return listener
+
+
+@dataclass(frozen=True)
+class Clip:
+    """A video or an episode, read and embedded.
+
+    Attributes:
+        title: Its instruction, or the name of its file.
+        seconds: Time of each of T frames.
+        steps: Their numbers, [T].
+        length: Number of all frames.
+        images: Index among the T -> JPEG.
+        embeddings: Run -> [T, D].
+    """
+
+    title: str
+    seconds: list[float]
+    steps: list[int]
+    length: int
+    images: dict[int, bytes]
+    embeddings: dict[str, Float[Array, "T D"]]
+
+    @property
+    def bytes(self) -> int:
+        """Memory that it takes."""
+        return sum(map(len, self.images.values())) + sum(values.nbytes for values in self.embeddings.values())
+
+
+class Viewer:
+    """The pages over some runs and data sets.
+
+    Args:
+        targets: Runs and data sets; without a data set, those that the runs were trained on are browsed.
+        folder: A folder for videos while they are read.
+        device: The device that computes.
+    """
+
+    def __init__(self, targets: Sequence[str], folder: Path, device: str = "cpu") -> None:
+        require(targets, "view", "nothing to view", "a run or a data set", "name one or several")
+        self.folder = folder
+        self.runs: dict[str, RewardModel] = {}
+        self.objectives: dict[str, str] = {}
+        self.sets: list[Path] = []
+        trained_on: list[Path] = []
+        for target in dict.fromkeys(targets):
+            if not _is_run(Path(target)):
+                self.sets.append(Path(target))
+                continue
+            name = Path(target).resolve().name
+            name = target if name in self.runs else name
+            self.runs[name] = RewardModel.from_pretrained(target, device=device)
+            file = Path(target) / "config.json"
+            config = read_config(file) if file.is_file() else {}
+            objective, data = (
+                config[key] if isinstance(config.get(key), dict) else {} for key in ("objective", "data")
+            )
+            self.objectives[name] = objective.get("name", "")
+            trained_on += [Path(path) for path in [data.get("path")] if path and Path(path).exists()]
+        self.sets = self.sets or list({path.resolve(): path for path in trained_on}.values())
+        self._stores: dict[tuple[int, str], EpisodeStore] = {}
+        self._opening, self._computing = threading.Lock(), threading.Lock()
+        for number in range(len(self.sets)):
+            self.store(number)
+        self.language = any(model.form != "goal" for model in self.runs.values())
+        self._clips: LRUCache[Clip] = LRUCache(KEPT)
+
+    def app(self) -> Starlette:
+        """Return the application.
+
+        Raises:
+            MissingExtraError: The extra `view` is not installed.
+        """
+        import_extra("starlette", "view")
+        from starlette.applications import Starlette
+        from starlette.exceptions import HTTPException
+        from starlette.middleware import Middleware
+        from starlette.middleware.trustedhost import TrustedHostMiddleware
+        from starlette.routing import Route
+
+        kinds: tuple[type[Exception], ...] = (BadInputError, MissingExtraError, HTTPException)
+        return Starlette(
+            routes=[
+                Route("/", self.home),
+                Route("/videos", self.upload, methods=["POST"]),
+                Route("/videos/{key}", self.video),
+                Route("/data/{set:int}", self.browse),
+                Route("/data/{set:int}/episodes/{episode:int}", self.episode),
+                Route("/data/{set:int}/images/{episode:int}", self.thumbnail),
+            ],
+            exception_handlers=dict.fromkeys(kinds, self._refuse),
+            middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])],
+        )
+
+    def home(self, request: Request) -> Response:
+        """Return the first page: a video of one's own, and the data sets."""
+        shown = []
+        for number, path in enumerate(self.sets):
+            episodes = self.store(number).episodes
+            spaced = np.linspace(0, len(episodes) - 1, min(AT_HOME, len(episodes))).astype(int).tolist()
+            shown.append((path.name, f"/data/{number}", len(episodes), self._cards(number, spaced, {})))
+        runs = [(name, self.objectives[name], MEANING[model.form]) for name, model in self.runs.items()]
+        title = ", ".join([*self.runs, *(path.name for path in self.sets)])
+        return self._page("home", title=title, runs=runs, sets=shown)
+
+    def browse(self, request: Request) -> Response:
+        """Return the episodes of a data set that fit the query: `find`, `success`, `split`, `page`."""
+        number, query = request.path_params["set"], _query(request, FILTER)
+        store, matching = self.store(number, query["split"]), self._matching(number, query)
+        pages = max(1, -(-len(matching) // ON_A_PAGE))
+        asked = request.query_params.get("page", "1")
+        page = min(max(1, int(asked) if asked.isdecimal() else 1), pages)
+        return self._page(
+            "data",
+            title=self.sets[number].name,
+            query=query,
+            splits=split_names(self.sets[number]),
+            count=len(matching),
+            total=len(store.episodes),
+            episodes=self._cards(number, matching[(page - 1) * ON_A_PAGE : page * ON_A_PAGE], query),
+            page=page,
+            pages=pages,
+            earlier=page > 1 and _link(f"/data/{number}", query | {"page": page - 1}),
+            later=page < pages and _link(f"/data/{number}", query | {"page": page + 1}),
+        )
+
+    def episode(self, request: Request) -> Response:
+        """Return an episode beside its curves; its own instruction and the strongest other by default."""
+        number, at, store = self._episode(request)
+        query, chosen = _query(request, FILTER), _query(request, ("instruction", "against", "camera"))
+        (camera,) = camera_names(chosen["camera"] or None, store.cameras)
+        info = store.episodes[at]
+        clip = self._clips.get((number, query["split"], at, camera), lambda: self._read_episode(store, at, camera))
+        recorded = store.rewards(at)
+        more = []
+        if recorded is not None:
+            line = Line(clip.seconds, recorded[clip.steps].tolist(), "c2", "recorded", live=True)
+            more.append(Panel([line], "reward in the data", "The recorded reward over time", title="Recorded reward"))
+        matching = self._matching(number, query)
+        place = matching.index(at) if at in matching else -1
+        beside = [(matching[to] if place >= 0 and 0 <= to < len(matching) else None) for to in (place - 1, place + 1)]
+        links = [to is not None and _link(f"/data/{number}/episodes/{to}", query) for to in beside]
+        return self._clip_page(
+            clip,
+            chosen["instruction"] or info.instruction,
+            chosen["against"],
+            self.instructions(number),
+            more,
+            about=_about(info, at, query["split"]),
+            trail=[(self.sets[number].name, _link(f"/data/{number}", query))],
+            kept=[(name, value) for name, value in query.items() if value],
+            cameras=store.cameras,
+            camera=camera,
+            earlier=links[0],
+            later=links[1],
+        )
+
+    def video(self, request: Request) -> Response:
+        """Return an uploaded video beside its curves under `instruction` and `against`."""
+        clip = self._clips.get(request.path_params["key"], _forgotten)
+        words = _query(request, ("instruction", "against"))
+        return self._clip_page(
+            clip,
+            words["instruction"],
+            words["against"],
+            [],
+            [],
+            about=f"{clip.length} frames, {clip.seconds[-1]:.1f} s",
+            uploaded=True,
+        )
+
+    def thumbnail(self, request: Request) -> Response:
+        """Return an image from the middle of an episode."""
+        from starlette.responses import Response
+
+        _, at, store = self._episode(request)
+        with self._computing:
+            (frame,) = store.frames(at, np.array([store.episodes[at].length // 2]))
+        image = jpeg(frame, side=THUMBNAIL)
+        return Response(image, media_type="image/jpeg", headers=HEADERS | {"Cache-Control": "private, max-age=600"})
+
+    async def upload(self, request: Request) -> Response:
+        """Read a video from the request's body; return the address of its page."""
+        from starlette.concurrency import run_in_threadpool
+        from starlette.responses import PlainTextResponse
+
+        # Pages of other sites cannot send this type without asking first, and are never allowed to.
+        kind, name = request.headers.get("content-type"), request.query_params.get("name", "video")[-120:]
+        require(kind == "application/octet-stream", "content type", kind, "application/octet-stream", "use the page")
+        require(self.runs, name, "no run to score it with", "a run", "name one: counterpoint view RUN")
+        key, size = token_hex(8), 0
+        path = self.folder / key
+        try:
+            with path.open("wb") as file:
+                async for chunk in request.stream():
+                    size += len(chunk)
+                    found, expected = f"more than {LARGEST_UPLOAD // 10**6} MB", f"{LARGEST_UPLOAD // 10**6} MB or less"
+                    require(size <= LARGEST_UPLOAD, name, found, expected, "cut it: ffmpeg -i IN -t 60 OUT.mp4")
+                    file.write(chunk)
+                clip = await run_in_threadpool(self._read_video, path, name)
+        except BadInputError as error:
+            where = error.where.replace(str(path), name)
+            raise BadInputError(where, error.found, error.expected, error.hint) from error
+        finally:
+            path.unlink(missing_ok=True)
+        self._clips.get(key, lambda: (clip, clip.bytes))
+        return PlainTextResponse(f"/videos/{key}", headers=HEADERS)
+
+    def store(self, number: int, split: str = "") -> EpisodeStore:
+        """Return a data set, or one of its splits.
+
+        Raises:
+            BadInputError: No such data set or split, or one without a camera.
+        """
+        require(number < len(self.sets), f"data set {number}", "none such", f"0 to {len(self.sets) - 1}", "go back")
+        with self._opening:
+            if (number, split) not in self._stores:
+                store = open_dataset(self.sets[number], split=split or None)
+                require(store.cameras, self.sets[number], "no camera", "images to show", "view another data set")
+                self._stores[number, split] = store
+            return self._stores[number, split]
+
+    def instructions(self, number: int) -> list[str]:
+        """Return the different instructions of a data set, in order of appearance."""
+        return [text for text in dict.fromkeys(info.instruction for info in self.store(number).episodes) if text]
+
+    def _episode(self, request: Request) -> tuple[int, int, EpisodeStore]:
+        """Return the numbers of the data set and the episode that are asked for, and the data set or its split."""
+        number, at = request.path_params["set"], request.path_params["episode"]
+        store = self.store(number, request.query_params.get("split", ""))
+        last = len(store.episodes) - 1
+        require(at <= last, f"episode {at}", "no such episode", f"a number from 0 to {last}", "choose another")
+        return number, at, store
+
+    def _matching(self, number: int, query: Mapping[str, str]) -> list[int]:
+        find, success = query["find"].casefold(), query["success"]
+        return [
+            at
+            for at, info in enumerate(self.store(number, query["split"]).episodes)
+            if find in info.instruction.casefold() and success in ("", SUCCESS[info.success])
+        ]
+
+    def _cards(self, number: int, episodes: Sequence[int], query: Mapping[str, str]) -> list[dict[str, str]]:
+        split = query.get("split", "")
+        store = self.store(number, split)
+        return [
+            {
+                "link": _link(f"/data/{number}/episodes/{at}", query),
+                "image": _link(f"/data/{number}/images/{at}", {"split": split}),
+                "instruction": store.episodes[at].instruction,
+                "about": _about(store.episodes[at], at, split),
+            }
+            for at in episodes
+        ]
+
+    def _read_video(self, path: Path, title: str) -> Clip:
+        info = in_worker(probe_video, path)
+        pixels, hint = info.height * info.width, "make it smaller: ffmpeg -i IN -vf scale=640:-2 OUT.mp4"
+        require(pixels <= LARGEST_FRAME, path, f"frames of {info.width} x {info.height}", "8K at most", hint)
+        steps, at_once = spread(info.frames, FRAMES), max(1, CHUNK_BYTES // (3 * pixels))
+        chunks = (
+            in_worker(read_frames, path, steps[first : first + at_once], timeout=300.0)
+            for first in range(0, len(steps), at_once)
+        )
+        seconds = in_worker(frame_times, path)[steps]
+        return self._embed(title, info.frames, steps, seconds, chunks)
+
+    def _read_episode(self, store: EpisodeStore, at: int, camera: str) -> tuple[Clip, int]:
+        info = store.episodes[at]
+        steps = spread(info.length, FRAMES)
+        clip = self._embed(
+            info.instruction or f"Episode {at}",
+            info.length,
+            steps,
+            store.timestamps(at)[steps],
+            frames_in_chunks(store, at, camera, steps),
+        )
+        return clip, clip.bytes
+
+    def _embed(self, title: str, length: int, steps: Steps, seconds: Array, chunks: Iterable[Frames]) -> Clip:
+        """Embed frames by every run, a chunk at a time; make images of some."""
+        shown = set(spread(len(steps), IMAGES).tolist())
+        embeddings: dict[str, list[Array]] = {name: [] for name in self.runs}
+        images: dict[int, bytes] = {}
+        done = 0
+        with self._computing:  # one at a time: stores and encoders serve one thread
+            for frames in chunks:
+                for name, model in self.runs.items():
+                    embeddings[name].append(embed_frames(model.encoder, frames, model.batch_size))
+                images |= {at: jpeg(frame) for at, frame in enumerate(frames, done) if at in shown}
+                done += len(frames)
+        joined = {name: np.concatenate(parts) for name, parts in embeddings.items()}
+        return Clip(title, seconds.tolist(), steps.tolist(), length, images, joined)
+
+    def _panels(self, clip: Clip, instruction: str, against: str, others: Sequence[str]) -> list[Panel]:
+        """Return a chart a run: the instruction, and the contrary one or else the strongest of `others`."""
+        if self.language:
+            texts = check_instructions([instruction, *([against] if against else others)])
+            require(instruction != against, "the contrary instruction", "the same", "another", "change a word")
+        panels = []
+        for name, model in self.runs.items():
+            frames = clip.embeddings[name]
+            if model.form == "goal":
+                labels, targets = [OWN_END], frames[-1:]
+            else:
+                with self._computing:
+                    labels, targets = texts, embed_text(model.encoder, texts)
+            curves = gains(model.score(model.form, frames, targets), model.form)
+            rows = [0, *([1 + int(np.argmax(curves[1:, -1]))] if len(labels) > 1 else [])]
+            lines = [
+                Line(clip.seconds, curves[row].tolist(), f"c{at}", labels[row], live=True)
+                for at, row in reversed(list(enumerate(rows)))
+            ]
+            summary = f"Reward of {clip.title} by {name}: {', '.join(labels[row] for row in rows)}"
+            panels.append(Panel(lines, axis_label(model.form), summary, title=name))
+        return panels
+
+    def _clip_page(
+        self, clip: Clip, instruction: str, against: str, rivals: Sequence[str], more: Sequence[Panel], **values: Any
+    ) -> Response:
+        """Return the page of a video; what is wrong with the words is a message above it."""
+        message, panels = "", list[Panel]()
+        others = [text for text in rivals[:RIVALS] if text != instruction]
+        try:
+            panels = self._panels(clip, instruction, against, others)
+        except (BadInputError, MissingExtraError) as error:
+            message = str(error)
+        seen = f"; every curve has {len(clip.steps)} of them" if len(clip.steps) < clip.length else ""
+        blank = {"uploaded": False, "kept": [], "cameras": (), "camera": "", "earlier": "", "later": ""}
+        return self._page(
+            "clip",
+            400 if message else 200,
+            **blank | values | {"about": f"{values['about']}{seen}"},
+            title=clip.title,
+            message=message,
+            view=make_player([*panels, *more], clip.seconds, clip.steps, clip.images),
+            goal=any(model.form == "goal" for model in self.runs.values()),
+            instruction=instruction,
+            against=against,
+            strongest=bool(others) and not against,
+        )
+
+    def _page(self, template: str, status: int = 200, **values: Any) -> Response:
+        from starlette.responses import HTMLResponse
+
+        style, script = (Markup((TEMPLATES / "view" / f"view.{kind}").read_text()) for kind in ("css", "js"))
+        known = dict.fromkeys(text for number in range(len(self.sets)) for text in self.instructions(number))
+        values = {"trail": [], "language": self.language, "instructions": list(known)} | values
+        values |= {"largest": LARGEST_UPLOAD, "view_style": style, "view_script": script}
+        return HTMLResponse(render(f"view/{template}.html.j2", [TEMPLATES], **values), status, HEADERS)
+
+    def _refuse(self, request: Request, error: Exception) -> Response:
+        """Return one message: a page, or plain text where a script asked."""
+        from starlette.responses import PlainTextResponse
+
+        message, status = getattr(error, "detail", None) or str(error), getattr(error, "status_code", 400)
+        if request.method == "POST":
+            return PlainTextResponse(message, status, HEADERS)
+        return self._page("message", status, title="That did not work", message=message)
+
+
+def _is_run(path: Path) -> bool:
+    """Return whether a target is a run: a folder with a model in it, or what may be a Hub id."""
+    return not path.exists() or (path / "config.json").is_file() or (path / "model").is_dir()
+
+
+def _forgotten() -> tuple[Clip, int]:
+    raise BadInputError("the video", "none of that name in memory", "one that was dropped here", "drop it again")
+
+
+def _query(request: Request, names: Sequence[str]) -> dict[str, str]:
+    return {name: request.query_params.get(name, "").strip() for name in names}
+
+
+def _link(path: str, query: Mapping[str, object]) -> str:
+    words = urlencode({name: value for name, value in query.items() if value})
+    return f"{path}?{words}" if words else path
+
+
+def _about(info: EpisodeInfo, at: int, split: str) -> str:
+    success = {True: ", success", False: ", failure", None: ""}[info.success]
+    return f"episode {at}{f' of {split}' if split else ''}, {info.length} frames{success}"
