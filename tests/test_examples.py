@@ -32,7 +32,18 @@ def test_scripts_are_short() -> None:
 @pytest.mark.sim
 def test_reach_goals(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("minari")
-    run("reach_goals.py", "--out", "out", "--episodes", "10", "--steps", "20", "--rollouts", "4", monkeypatch=monkeypatch)
+    run(
+        "reach_goals.py",
+        "--out",
+        "out",
+        "--episodes",
+        "10",
+        "--steps",
+        "20",
+        "--rollouts",
+        "4",
+        monkeypatch=monkeypatch,
+    )
     assert json.loads(Path("out/gcbc/evaluation.json").read_text())["success"]["n"] == 4
     assert "of 4 goals" in capsys.readouterr().out
 
@@ -41,6 +52,17 @@ def test_reach_goals(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
 def test_diffusion_policy(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("diffusers")
     pytest.importorskip("timm")
-    run("diffusion_policy.py", "--out", "out", "--episodes", "3", "--steps", "2", "--rollouts", "3", monkeypatch=monkeypatch)
+    run(
+        "diffusion_policy.py",
+        "--out",
+        "out",
+        "--episodes",
+        "3",
+        "--steps",
+        "2",
+        "--rollouts",
+        "3",
+        monkeypatch=monkeypatch,
+    )
     assert len(list(Path("out/policy/videos").glob("*.mp4"))) == 3
     assert "select_action" in capsys.readouterr().out

@@ -375,9 +375,9 @@ def view(
     targets: Positional[Annotated[tuple[str, ...], arg(metavar="RUN|DATA...")]],
     /,
     *,
-    port: Annotated[int, arg(metavar="INT")] = 0,
+    port: int = 0,
     browser: bool = True,
-    device: Annotated[str, arg(metavar="DEVICE")] = "cpu",
+    device: str = "cpu",
 ) -> None:
     """Open a local page: drop a video, browse episodes, and see their reward curves by one run or several.
 
