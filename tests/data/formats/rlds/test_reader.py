@@ -180,6 +180,11 @@ def test_success_is_known_where_some_reward_reaches_one(tmp_path: Path) -> None:
         ("dataset_info.json", json.dumps({"name": "toys", "splits": []}), "no episode"),
         (
             "dataset_info.json",
+            json.dumps({"name": "toys", "splits": [{"name": "a", "shardLengths": []}]}),
+            "no episode",
+        ),
+        (
+            "dataset_info.json",
             json.dumps({"name": "../../x", "splits": [{"name": "train", "shardLengths": ["1"]}]}),
             "a file in this folder",
         ),

@@ -86,7 +86,7 @@ class RldsStore(Reader):
         self.path, self.split, self._layout = folder, split, read_layout(folder)
         splits = read_splits(folder)
         require(split is None or split in splits, f"split of {path}", repr(split), f"one of {list(splits)}", "name one")
-        gone = {name for name, shards in splits.items() if not any(shard.path.exists() for shard in shards)}
+        gone = {name for name, shards in splits.items() if shards and not any(shard.path.exists() for shard in shards)}
         self.missing = tuple(missing_split(name, splits[name]) for name in splits if name in gone)
         chosen = [name for name in splits if split in (None, name) and name not in gone]
         if not chosen:
