@@ -1,0 +1,75 @@
+"""The configuration of a study of rewards under instructions that fit, do not fit, or say it otherwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, PositiveInt, model_validator
+
+from counterpoint.config import FrozenConfig
+
+
+class Row(FrozenConfig):
+    """A line of the tables: a method.
+
+    Attributes:
+        recipe: The recipe whose encoder and objective it trains.
+        overrides: Changes to the recipe.
+        trained: False leaves the weights as they start.
+    """
+
+    recipe: str
+    overrides: dict[str, Any] = Field(default={})
+    trained: bool = True
+
+
+class Videos(FrozenConfig):
+    """Videos that no row trains on: another camera, another robot.
+
+    Attributes:
+        data: The data set; by default the study's own.
+        split: Its split; all episodes by default.
+        camera: The view; the first by default.
+    """
+
+    data: str = ""
+    split: str | None = None
+    camera: str | None = None
+
+
+class RewardsConfig(FrozenConfig):
+    """Methods, videos, and instructions with a known relation to them.
+
+    Attributes:
+        data: Videos that are trained on in part and measured for the rest. Where the data have the splits `train` and
+            `test`, these are the parts.
+        folds: Number of parts otherwise: every instruction's episodes are dealt out in turn, and each part is measured
+            by encoders that were trained on the others.
+        camera: The view of `data`; the first by default.
+        rows: Methods by name.
+        overrides: Changes to the recipe of every row, such as the number of steps, that a row may change again.
+        others: Further videos by name. Their own instructions are the candidates for them.
+        relations: Relation -> instruction of the video -> instructions that stand in that relation to it. All other
+            instructions of the data are mismatched.
+        opposite: The relation whose pairs also make clips of two actions.
+        seeds: Random seeds of weights and batches.
+        processes: Trials at a time.
+    """
+
+    data: str
+    folds: PositiveInt = 2
+    camera: str | None = None
+    rows: dict[str, Row] = Field(min_length=1)
+    overrides: dict[str, Any] = Field(default={})
+    others: dict[str, Videos] = Field(default={})
+    relations: dict[str, dict[str, tuple[str, ...]]] = Field(default={})
+    opposite: str = "contradictory"
+    seeds: tuple[int, ...] = Field(default=(0, 1, 2), min_length=1)
+    processes: PositiveInt = 1
+
+    @model_validator(mode="after")
+    def _relations_are_new(self) -> RewardsConfig:
+        taken = {"matched", "mismatched"} & self.relations.keys()
+        if taken:
+            raise ValueError(f"{', '.join(sorted(taken))} follow from the data; name other relations")
+        return self

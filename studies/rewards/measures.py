@@ -1,0 +1,77 @@
+"""Numbers about reward curves, on embeddings alone: trend, short segments, two actions in one clip, other words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from counterpoint.data.draws import sample_rng
+from counterpoint.evaluation.metrics import value_order_correlation
+from counterpoint.rewards.model import cosine
+
+Array = NDArray[np.float64]
+Numbers = dict[str, float]
+NEAR = 0.1
+"""A peak within this share of the clip of the boundary between two actions is at it."""
+
+
+def trend(curve: Float[Array, " T"]) -> Numbers:
+    """Return a curve's rank correlation with time, its gain, and 1 where it rises from first to last frame, else 0."""
+    gain = float(curve[-1] - curve[0])
+    return {"voc": value_order_correlation(curve), "gain": gain, "rises": float(gain > 0)}
+
+
+def slope(curve: Float[Array, " T"]) -> float:
+    """Return the least-squares slope of a curve a frame; 0 for one frame."""
+    time = np.arange(len(curve)) - (len(curve) - 1) / 2
+    return float(time @ curve / max(float(time @ time), 1e-12))
+
+
+def two_actions(first: Float[Array, " T"], second: Float[Array, " T"], boundary: int) -> Numbers:
+    """Return how curves under both instructions treat a clip of two actions (AcTOL, section 5.4).
+
+    Args:
+        first: The reward of each frame under the instruction of the first action.
+        second: The same under that of the second.
+        boundary: Number of frames of the first action, at least 2, with as many behind it.
+
+    Returns:
+        `peak`: 1 where `first` is highest within a tenth of the clip of the first action's last frame. A peak at random
+        gives .2, a ramp 0. `falls`, `rises`: 1 where `first` falls, `second` rises behind the boundary. `both`: all
+        three.
+    """
+    near = abs(int(np.argmax(first)) - (boundary - 1)) <= NEAR * len(first)
+    falls, rises = slope(first[boundary:]) < 0, slope(second[boundary:]) > 0
+    return {"peak": float(near), "falls": float(falls), "rises": float(rises), "both": float(near and falls and rises)}
+
+
+def alignment_change(
+    frames: Float[Array, "T D"], text: Float[Array, " D"], other: Float[Array, " D"]
+) -> tuple[float, float, float]:
+    """Return the greatest and the mean change of AcTOL's alignment score over pairs of frames, and Theorem 4.4's bound.
+
+    The score is R(v_i, v_j, l) = -|S(v_i, l) - S(v_j, l)| with S the cosine. For instructions at unit length S is
+    1-Lipschitz in l, so that C = 1 and the bound is 2 ||l - l'||.
+    """
+    before, after = (cosine(frames, one[None])[:, 0] for one in (text, other))
+    change = np.abs(np.abs(np.subtract.outer(after, after)) - np.abs(np.subtract.outer(before, before)))
+    pairs = change[np.triu_indices(len(frames), 1)]
+    bound = 2 * float(np.linalg.norm(text / np.linalg.norm(text) - other / np.linalg.norm(other)))
+    return float(pairs.max()), float(pairs.mean()), bound
+
+
+def short_segments(length: int, video: int, seed: int, share: float = 0.2, count: int = 16) -> list[tuple[int, int]]:
+    """Return first and last frames of short segments, a fifth of their video each (DecisionNCE, Fig. 6)."""
+    span = max(1, round(share * (length - 1)))
+    rngs = (sample_rng(seed, video * count + number, "segment") for number in range(count))
+    return [(start, start + span) for start in (int(rng.integers(0, length - span)) for rng in rngs)]
+
+
+def means(records: Sequence[Mapping[str, float]]) -> Numbers:
+    """Return the mean of every number over the records that have it, and their number `n`."""
+    keys = dict.fromkeys(key for record in records for key in record)
+    found = {key: float(np.mean([record[key] for record in records if key in record])) for key in keys}
+    return {**found, "n": float(len(records))}

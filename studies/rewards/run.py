@@ -1,0 +1,302 @@
+"""Rewards under instructions that fit a video, do not, contradict it, name a part of it, or are worded otherwise.
+
+    python -m studies.rewards --preset widowx --data=WIDOWX --out runs/rewards_widowx
+
+After DecisionNCE (Appendix D, Table 2, Fig. 6) and AcTOL (sections 5.4 and 5.6, Theorem 4.4), with numbers in the place
+of example curves. A trial trains one row with one seed, on every part of the data in turn, and measures the rest. Each
+method is read by its own reward; one that reads goal images in the place of words is given the last frame of a
+training episode, and has no numbers for words that no episode carries out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import permutations
+from pathlib import Path
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from counterpoint.data.cache import cached
+from counterpoint.data.formats import open_dataset, split_names
+from counterpoint.data.sampler import Sampler
+from counterpoint.data.store import EpisodeStore, OneCameraStore, SubsetStore
+from counterpoint.encoders.dual import DualEncoder
+from counterpoint.encoders.features import features_of
+from counterpoint.errors import require
+from counterpoint.evaluation import metrics
+from counterpoint.evaluation.embedded import EmbeddedVideos, embed_store
+from counterpoint.rewards.model import RewardModel, embed_text, transition_score
+from counterpoint.training.clips import ClipsRecipe, build_objective
+from counterpoint.training.learner import ObjectiveLearner
+from counterpoint.training.recipe import load_recipe
+from studies.harness import Rows, Study, Tree, Trial, file_name, over_seeds
+from studies.rewards.config import RewardsConfig, Videos
+from studies.rewards.measures import Numbers, alignment_change, means, short_segments, trend, two_actions
+from studies.rewards.rewordings import reworded
+
+Array = NDArray[np.float64]
+WHOLE, TRAIN, TEST = "own videos", "train", "test"
+Stores = Mapping[str, EpisodeStore]
+"""The study's own videos, or the training and the test episodes that they name, and the further videos by name."""
+Found = dict[str, list[Numbers]]
+"""Name of a group of measurements -> one entry a video, or a pair of video and instruction."""
+
+
+def rewards_study(config: RewardsConfig, out: Path) -> Tree:
+    """Train and measure every row and write `rewards.json` and `results.parquet`."""
+    study = Study("rewards and instructions", out, config)
+    stores = {row: _stores(config, row) for row in config.rows}  # features are computed here, once for all trials
+    own = stores[next(iter(stores))]
+    tested = [info.instruction for _, test in parts(config, own) for info in test.episodes]
+    known = set(tested)
+    for relation, pairs in config.relations.items():
+        unknown = sorted(set(pairs) - known)
+        expected = f"instructions of the data: {sorted(known)}"
+        require(not unknown, f"relations.{relation}", unknown, expected, "correct it")
+    trials = [
+        Trial(file_name(row, f"seed{seed}"), partial(measure, config, row, seed), about={"row": row, "seed": seed})
+        for seed in config.seeds
+        for row in config.rows
+    ]
+    study.run(trials, config.processes)
+    facts = {"fingerprints": {name: store.fingerprint for name, store in own.items()}, "test_videos": len(tested)}
+    facts["chance"] = 1 / len(known)
+    return study.finish("rewards", summary(study.rows()), facts=facts)
+
+
+def summary(rows: Rows, _: Tree | None = None) -> Tree:
+    """Return `rows`: row -> group -> number -> its mean over seeds with a t interval; `n` is that of one seed."""
+    found: Tree = {}
+    for name in dict.fromkeys(row["row"] for row in rows):
+        runs = sorted((row for row in rows if row["row"] == name), key=lambda run: run["seed"])
+        found[name] = {
+            group: {
+                key: int(value) if key == "n" else over_seeds([run["groups"][group][key] for run in runs])
+                for key, value in numbers.items()
+            }
+            for group, numbers in runs[0]["groups"].items()
+        }
+    return {"rows": found}
+
+
+def measure(config: RewardsConfig, row: str, seed: int) -> Tree:
+    """Train one row with one seed and measure it: `groups`, group -> number -> mean over videos."""
+    stores, found = _stores(config, row), dict[str, list[Numbers]]()
+    recipe = row_recipe(config, row)
+    for number, (train, test) in enumerate(parts(config, stores)):
+        model = fit(recipe, train, seed + 1000 * number, config.rows[row].trained)
+        for group, records in _measured(config, model, train, test, stores).items():
+            found.setdefault(group, []).extend(records)
+    return {"form": model.form, "groups": {group: means(records) for group, records in found.items()}}
+
+
+def row_recipe(config: RewardsConfig, row: str) -> ClipsRecipe:
+    """Return a row's recipe."""
+    chosen = config.rows[row]
+    recipe = load_recipe(chosen.recipe, {**config.overrides, **chosen.overrides})
+    assert isinstance(recipe, ClipsRecipe)
+    return recipe
+
+
+def parts(config: RewardsConfig, stores: Stores) -> Iterator[tuple[EpisodeStore, EpisodeStore]]:
+    """Yield training and test episodes: the data's own splits, or every part against the others."""
+    if WHOLE not in stores:
+        yield stores[TRAIN], stores[TEST]
+        return
+    store = stores[WHOLE]
+    texts = [info.instruction for info in store.episodes]
+    fold = np.array([texts[:number].count(text) % config.folds for number, text in enumerate(texts)])
+    for part in range(int(fold.max()) + 1):
+        train, test = (np.flatnonzero(rows).tolist() for rows in (fold != part, fold == part))
+        yield SubsetStore(store, train), SubsetStore(store, test)
+
+
+def fit(recipe: ClipsRecipe, store: EpisodeStore, seed: int, trained: bool = True) -> RewardModel:
+    """Train a recipe for its number of steps on frames or features and return its reward; untrained, its start."""
+    torch.manual_seed(seed)
+    objective = build_objective(recipe)
+    learner = ObjectiveLearner(
+        objective, recipe.optimizer, total_steps=recipe.train.steps or 1, accelerator=Accelerator(cpu=True)
+    )
+    if trained:
+        spec = objective.sampling()
+        spec = spec.on_features(1) if recipe.encoder.freeze_image else spec
+        bound = spec.bind(store, store.cameras[:1])
+        sampler = Sampler(store, bound, batch_size=recipe.train.batch_size, seed=seed)
+        for step, batch in enumerate(sampler.batches(0, recipe.train.steps or 1)):
+            learner.update(batch, step)
+    kept = learner.exports()
+    encoder = kept["encoder"]
+    assert isinstance(encoder, DualEncoder)
+    return RewardModel(encoder.eval(), language_reward=kept.get("language_reward"))
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A reward and what stands for instructions in it.
+
+    Attributes:
+        model: The reward.
+        targets: Instruction -> its embedding [D], or that of a goal image; without the instructions that have neither.
+    """
+
+    model: RewardModel
+    targets: Mapping[str, Array]
+
+    def of(self, texts: Sequence[str]) -> Float[Array, "L D"]:
+        """Return the targets of instructions; [0, D] where one has none."""
+        known = all(text in self.targets for text in texts)
+        width = len(next(iter(self.targets.values())))
+        return np.array([self.targets[text] for text in texts] if known else []).reshape(-1, width)
+
+    def curves(self, frames: Float[Array, "T D"], targets: Float[Array, "L D"]) -> Float[Array, "L T"]:
+        """Return the reward of every frame; R3M's before its sigmoid, which saturates."""
+        head = self.model.language_reward
+        if self.model.form == "language" and head is not None:
+            now, text = torch.from_numpy(frames).float(), torch.from_numpy(targets).float()[:, None]
+            with torch.no_grad():
+                return np.asarray(head.logit(now[0], now[None], text).double())  # type: ignore[operator]
+        return self.model.score(self.model.form, frames, targets)
+
+    def gains(
+        self, frames: Float[Array, "T D"], targets: Float[Array, "L D"], ends: Sequence[tuple[int, int]]
+    ) -> Float[Array, "N L"]:
+        """Return what each segment gains under each target."""
+        first, last = np.array(ends).T
+        if self.model.form == "transition":
+            return transition_score(frames[first], frames[last], targets)
+        curves = self.curves(frames, targets)
+        return np.asarray((curves[:, last] - curves[:, first]).T)
+
+
+def _measured(
+    config: RewardsConfig, model: RewardModel, train: EpisodeStore, test: EpisodeStore, stores: Stores
+) -> Found:
+    """Return the measurements of one part."""
+    texts = tuple(dict.fromkeys(info.instruction for info in train.episodes))
+    embedded, words = embed_store(model.encoder, test, instructions=texts), model.form != "goal"
+    others = {name: embed_store(model.encoder, stores[name]) for name in config.others} if words else {}
+    if words:
+        related_texts = [text for pairs in config.relations.values() for some in pairs.values() for text in some]
+        changed = [other for text in texts for ways in reworded(text).values() for other in ways.values()]
+        candidates = [text for other in others.values() for text in other.instructions]
+        wanted = list(dict.fromkeys([*texts, *related_texts, *changed, *candidates]))
+        targets = dict(zip(wanted, embed_text(model.encoder, wanted), strict=True))
+    else:
+        shown = embed_store(model.encoder, train, instructions=texts)
+        last = shown.frames_at(-1)
+        targets = {text: last[int(np.flatnonzero(shown.own == at)[0])] for at, text in enumerate(texts)}
+    reader = Reader(model, targets)
+    found = related(config, reader, embedded, WHOLE) | joined(config, reader, embedded)
+    found |= first_frames(embedded, words=words) | (other_words(reader, embedded) if words else {})
+    for name, other in others.items():
+        found |= related(config, reader, other, name)
+    return found
+
+
+def related(config: RewardsConfig, reader: Reader, embedded: EmbeddedVideos, name: str) -> Found:
+    """Return trends under matched, mismatched and related instructions, and how well the right one is told."""
+    targets, found = reader.of(embedded.instructions), dict[str, list[Numbers]]()
+    for number, (video, own) in enumerate(zip(embedded.videos, embedded.own, strict=True)):
+        text, curves = embedded.instructions[own], reader.curves(video, targets)
+        related_texts = {key: pairs.get(text, ()) for key, pairs in config.relations.items()}
+        named = {one for texts in related_texts.values() for one in texts}
+        groups = {"matched": [curves[own]]}
+        others = [curves[at] for at, one in enumerate(embedded.instructions) if at != own and one not in named]
+        groups["mismatched"] = others
+        for relation, texts in related_texts.items():
+            words = reader.of(texts)
+            groups[relation] = list(reader.curves(video, words)) if len(words) else []
+        for relation, kept in groups.items():
+            found.setdefault(f"{name}: {relation}", []).extend(trend(curve) for curve in kept)
+        whole = reader.gains(video, targets, [(0, len(video) - 1)])
+        short = reader.gains(video, targets, short_segments(len(video), number, seed=0))
+        column = np.full(len(whole), own)
+        numbers = {
+            "accuracy": float(metrics.matched(whole, column)[0]),
+            "pairs": float(metrics.triples(whole, column)[0]),
+            "accuracy_short": float(metrics.matched(short, np.full(len(short), own)).mean()),
+        }
+        opposite = [at for at, one in enumerate(embedded.instructions) if one in related_texts.get(config.opposite, ())]
+        if opposite:
+            numbers["against_opposite"] = float(np.mean(whole[0, own] > whole[0, opposite]))
+        found.setdefault(f"{name}: identification", []).append(numbers)
+    return {group: records for group, records in found.items() if records}
+
+
+def first_frames(embedded: EmbeddedVideos, *, words: bool) -> Found:
+    """Return DecisionNCE's Table 2: similarities among first frames and to mean language; and mean-centred ones."""
+    first = embedded.frames_at(0)
+    centre = np.mean([video.mean(axis=0) for video in embedded.videos], axis=0)
+    numbers = {"similarity": metrics.pairwise_cosine(first), "centred": metrics.pairwise_cosine(first - centre)}
+    if words:
+        numbers["to_language"] = metrics.cosine_to(first, embedded.text[embedded.own].mean(axis=0))
+    return {"first frames": [numbers]}
+
+
+def joined(config: RewardsConfig, reader: Reader, embedded: EmbeddedVideos) -> Found:
+    """Return how rewards treat one video followed by another (AcTOL, section 5.4), of opposite and of any actions."""
+    targets, found = reader.of(embedded.instructions), dict[str, list[Numbers]]()
+    opposite = config.relations.get(config.opposite, {})
+    for one, two in permutations(range(len(embedded.videos)), 2):
+        first, second = (int(embedded.own[number]) for number in (one, two))
+        if first == second:
+            continue
+        frames = np.concatenate([embedded.videos[one], embedded.videos[two]])
+        under_first, under_second = reader.curves(frames, targets[[first, second]])
+        numbers = two_actions(under_first, under_second, len(embedded.videos[one]))
+        texts = embedded.instructions[first], embedded.instructions[second]
+        kind = "opposite" if texts[1] in opposite.get(texts[0], ()) else "any"
+        found.setdefault(f"two actions: {kind}", []).append(numbers)
+    return found
+
+
+def other_words(reader: Reader, embedded: EmbeddedVideos) -> Found:
+    """Return how rewards change with the words (AcTOL, section 5.6), and the use of Theorem 4.4's bound."""
+    targets, found = reader.of(embedded.instructions), dict[str, list[Numbers]]()
+    for video, own in zip(embedded.videos, embedded.own, strict=True):
+        curves, gains = reader.curves(video, targets), reader.gains(video, targets, [(0, len(video) - 1)])
+        others = [at for at in range(len(targets)) if at != own]
+        apart = float(np.mean([np.abs(curves[at] - curves[own]).mean() for at in others]))
+        for kind, ways in reworded(embedded.instructions[own]).items():
+            words = reader.of(list(ways.values()))
+            new_curves, new_gains = reader.curves(video, words), reader.gains(video, words, [(0, len(video) - 1)])
+            for at, text in enumerate(words):
+                most, mean, bound = alignment_change(video, targets[own], text)
+                numbers = {
+                    "change": float(np.abs(new_curves[at] - curves[own]).mean()),
+                    "change_of_another_instruction": apart,
+                    "voc": trend(new_curves[at])["voc"],
+                    "accuracy": float(new_gains[0, at] > max(gains[0, other] for other in others)),
+                    "bound": bound,
+                    "greatest_change": most,
+                    "share_of_bound": most / bound if bound > 0 else 0.0,
+                    "mean_share_of_bound": mean / bound if bound > 0 else 0.0,
+                    "within_bound": float(most <= bound + 1e-9),
+                }
+                found.setdefault(f"words: {kind}", []).append(numbers)
+    return found
+
+
+def _stores(config: RewardsConfig, row: str) -> dict[str, EpisodeStore]:
+    """Return the videos in the form that a row's encoder reads: features of its frozen backbone, or frames."""
+    recipe = row_recipe(config, row)
+    names = split_names(config.data)
+    own = {name: name for name in (TRAIN, TEST)} if {TRAIN, TEST} <= set(names) else {WHOLE: None}
+    videos = {name: Videos(split=split, camera=config.camera) for name, split in own.items()}
+    stores = {name: _opened(config, one) for name, one in {**videos, **config.others}.items()}
+    if not recipe.encoder.freeze_image:
+        return {name: cached(store, size=recipe.data.size) for name, store in stores.items()}
+    encoder = DualEncoder(recipe.encoder)
+    return {name: features_of(encoder, store) for name, store in stores.items()}
+
+
+def _opened(config: RewardsConfig, videos: Videos) -> EpisodeStore:
+    store = open_dataset(videos.data or config.data, split=videos.split)
+    return store if videos.camera is None else OneCameraStore(store, videos.camera)

@@ -1,0 +1,114 @@
+"""The tables of `docs/results/reward_instructions.md`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from studies.harness import estimate, kept, markdown, number
+from studies.rewards.run import WHOLE, summary
+
+SHARES = ("accuracy", "accuracy_short", "pairs", "against_opposite", "rises", "peak", "falls", "both")
+RELATIONS = ("matched", "mismatched", "contradictory", "indirectly relevant")
+IDENTIFIED = {
+    "right among all": "accuracy",
+    "right against wrong": "pairs",
+    "right against opposite": "against_opposite",
+    "right among all, short segments": "accuracy_short",
+}
+ENDINGS = {
+    "peak at the boundary": "peak",
+    "falls after it": "falls",
+    "the second's rises after it": "rises",
+    "all three": "both",
+}
+
+
+def _rows(name: str) -> dict[str, dict[str, Any]]:
+    rows: dict[str, dict[str, Any]] = kept(f"rewards_{name}", summary)["rows"]
+    return rows
+
+
+def _cell(groups: Mapping[str, Any], group: str, key: str) -> str:
+    return estimate(groups.get(group, {}).get(key), share=key in SHARES)
+
+
+def relations(name: str, videos: str = WHOLE) -> str:
+    """Rank correlation with time under each kind of instruction, and the share of curves that rise."""
+    lines = [
+        [row, *(_cell(groups, f"{videos}: {relation}", key) for key in ("voc", "rises") for relation in RELATIONS)]
+        for row, groups in _rows(name).items()
+    ]
+    heads = [f"{words}, {relation}" for words in ("VOC", "rises") for relation in RELATIONS]
+    return markdown(["method", *heads], lines)
+
+
+def identified(name: str, videos: str = WHOLE) -> str:
+    """How well the right instruction is told from others."""
+    lines = [
+        [row, *(_cell(groups, f"{videos}: identification", key) for key in IDENTIFIED.values())]
+        for row, groups in _rows(name).items()
+    ]
+    return markdown(["method", *IDENTIFIED], lines)
+
+
+def two_actions(name: str, kind: str) -> str:
+    """Clips of two actions."""
+    lines = [
+        [row, *(_cell(groups, f"two actions: {kind}", key) for key in ENDINGS.values()), _count(groups, kind)]
+        for row, groups in _rows(name).items()
+    ]
+    return markdown(["method", *ENDINGS, "clips a seed"], lines)
+
+
+def _count(groups: Mapping[str, Any], kind: str) -> str:
+    return str(groups.get(f"two actions: {kind}", {}).get("n", 0))
+
+
+def words(name: str, key: str) -> str:
+    """One number under each kind of rewording."""
+    rows = {row: groups for row, groups in _rows(name).items() if any(group.startswith("words: ") for group in groups)}
+    kinds = [group for group in next(iter(rows.values())) if group.startswith("words: ")]
+    lines = [[row, *(_cell(groups, kind, key) for kind in kinds)] for row, groups in rows.items()]
+    return markdown(["method", *(kind.removeprefix("words: ") for kind in kinds)], lines)
+
+
+def bound(name: str) -> str:
+    """Theorem 4.4's bound on real embeddings."""
+    lines = []
+    for row, groups in _rows(name).items():
+        found = [numbers for group, numbers in groups.items() if group.startswith("words: ")]
+        if found:
+            means = {
+                key: sum(one[key]["mean"] * one["n"] for one in found) / sum(one["n"] for one in found)
+                for key in ("within_bound", "share_of_bound", "mean_share_of_bound")
+            }
+            lines.append([row, *(number(value) for value in means.values())])
+    return markdown(["method", "within the bound", "greatest change / bound", "mean change / bound"], lines)
+
+
+def first_frames(name: str) -> str:
+    """DecisionNCE's Table 2."""
+    keys = ("similarity", "centred", "to_language")
+    lines = [[row, *(_cell(groups, "first frames", key) for key in keys)] for row, groups in _rows(name).items()]
+    return markdown(["method", "first frames", "mean-centred", "to mean language"], lines)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    f"rewards {name} {title}": partial(table, name, *arguments)
+    for name in ("widowx", "metaworld")
+    for title, table, *arguments in (
+        ("relations", relations),
+        ("identified", identified),
+        ("opposite actions", two_actions, "opposite"),
+        ("any actions", two_actions, "any"),
+        ("words", words, "accuracy"),
+        ("bound", bound),
+        ("first frames", first_frames),
+    )
+}
+TABLES |= {
+    "rewards metaworld camera": partial(identified, "metaworld", "another camera"),
+    "rewards metaworld camera relations": partial(relations, "metaworld", "another camera"),
+}
