@@ -19,6 +19,8 @@ from counterpoint.encoders.dual import DualEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.rewards import RewardModel
 from counterpoint.rewards.label import Labeller, label
+from tests.data.formats.rlds.made import made_episode, write_rlds
+from tests.data.formats.test_zarr_replay import write_replay
 from tests.data.made import write_lerobot, write_videos
 from tests.evaluation.fake import INSTRUCTIONS, episode
 from tests.evaluation.fake_run import quick_words, write_data
@@ -287,3 +289,18 @@ def test_bad_input_is_refused_before_anything_is_computed(
         label(data, **options)
     assert not list(tmp_path.rglob("*.parts"))
     assert not list(tmp_path.rglob("*_progress.parquet"))
+
+
+def test_rlds_and_replay_buffers_are_labelled(model: Path, tmp_path: Path) -> None:
+    zarr = pytest.importorskip("zarr", reason="needs the extra `zarr`")
+    episodes = [made_episode(length, seed, INSTRUCTIONS[0]) for seed, length in enumerate((4, 7))]
+    root = write_rlds(tmp_path / "toys", {"train": [episodes]})
+    found = columns(label(root, model=model, out=tmp_path / "rlds.parquet"))
+    assert found["frame_index"].tolist() == [*range(4), *range(7)]
+    assert np.isfinite(found["progress_sparse"]).all()
+    frames = np.concatenate([one.frames for one in episodes])
+    ends, action = np.array([4, 11]), np.concatenate([one.actions for one in episodes])
+    write_replay(tmp_path / "a.zarr", {"img": frames, "action": action}, ends=ends.tolist())
+    zarr.open_group(str(tmp_path / "a.zarr"), mode="a").attrs["instruction"] = INSTRUCTIONS[0]
+    same = columns(label(tmp_path / "a.zarr", model=model, out=tmp_path / "zarr.parquet"))
+    np.testing.assert_array_equal(same["progress_sparse"], found["progress_sparse"])
