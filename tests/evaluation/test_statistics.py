@@ -13,6 +13,7 @@ from counterpoint.evaluation.statistics import (
     mean_percentile,
     mean_where_defined,
     seeds_interval,
+    share_over_tasks,
     statistic_percentile,
     task_resamples,
     wilson,
@@ -149,3 +150,17 @@ def test_differences_of_the_same_samples_are_paired() -> None:
     assert 0.0 < paired.low < 0.2 < paired.high
     assert math.isnan(from_resamples(1.0, np.full(5, np.nan), 40).low)
     assert math.isnan(from_resamples(1.0, np.ones(5), 1).low)
+
+
+def test_videos_that_are_hit_or_missed_together_count_as_one() -> None:
+    tasks = [task for task in range(6) for _ in range(5)]
+    together = np.repeat([True, True, False, False, False, False], 5)
+    spread = np.tile([True, False, False], 10)
+    clustered, apart, plain = share_over_tasks(together, tasks), share_over_tasks(spread, tasks), wilson(10, 30)
+    assert clustered.value == apart.value == plain.value
+    assert clustered.high - clustered.low > 1.5 * (plain.high - plain.low)
+    assert apart.low <= plain.low
+    assert apart.high >= plain.high
+    every = share_over_tasks(np.ones(30, bool), tasks)
+    assert (every.low, every.high) == (wilson(30, 30).low, pytest.approx(1.0))
+    assert share_over_tasks(np.array([True]), ["a"]).low == wilson(1, 1).low

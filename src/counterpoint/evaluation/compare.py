@@ -33,7 +33,7 @@ from counterpoint.evaluation.reward_bench import (
     over_seeds,
 )
 from counterpoint.evaluation.reward_eval import Heatmap, verdict
-from counterpoint.evaluation.statistics import Estimate, seeds_interval, wilson
+from counterpoint.evaluation.statistics import Estimate, seeds_interval, wider, wilson
 from counterpoint.files import write_atomically
 from counterpoint.provenance import provenance
 from counterpoint.rewards.model import check_instructions, embed_frames
@@ -251,7 +251,7 @@ def _row(
     if len(seeds) == 1:  # a share of independent videos, whose interval has a width at 0 and 1 too
         for key in INPUTS:
             share = inputs[key]["accuracy"]
-            inputs[key]["accuracy"] = wilson(round(share.n * share.value), share.n)
+            inputs[key]["accuracy"] = wider(wilson(round(share.n * share.value), share.n), share)
     best = max(ALONE, key=lambda key: inputs[key]["accuracy"].value)
     gain = drawn[RECORDED]["accuracy"] - drawn[best]["accuracy"]
     alone = f"the {best}", inputs[best]["accuracy"].value, gain.estimate()

@@ -22,8 +22,8 @@ from counterpoint.evaluation.statistics import (
     mean_bca,
     mean_percentile,
     mean_where_defined,
+    share_over_tasks,
     statistic_percentile,
-    wilson,
 )
 from counterpoint.rewards.model import (
     Embedder,
@@ -317,7 +317,7 @@ def _told_apart(embedded: EmbeddedVideos, scores: Float[Array, "V L"], seed: int
     own, strata = embedded.own, embedded.own.tolist()
     hits, hard = metrics.matched(scores, own), metrics.one_word_apart(embedded.instructions)
     found = {
-        "accuracy": wilson(int(hits.sum()), len(hits)),
+        "accuracy": share_over_tasks(hits, strata, seed=seed),
         "triples": mean_where_defined(metrics.triples(scores, own), strata, seed=seed),
     }
     if hard.any():

@@ -12,7 +12,7 @@ from math import nan
 from typing import Annotated, Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from pydantic import BeforeValidator
 
@@ -140,6 +140,21 @@ def wilson(successes: int, count: int) -> Estimate:
     test = import_extra("scipy.stats", "report").binomtest(successes, count)
     interval = test.proportion_ci(confidence_level=LEVEL, method="wilson")
     return Estimate(successes / count, float(interval.low), float(interval.high), count, "Wilson")
+
+
+def share_over_tasks(hits: Bool[NDArray[np.bool_], " N"], tasks: Sequence[Hashable], *, seed: int = 0) -> Estimate:
+    """Return a share of videos with an interval that holds where videos of one task resemble each other.
+
+    It is the wider of Wilson's, which has a width at 0 and 1 too, and the bootstrap's over tasks and their videos.
+    """
+    draws = np.array([hits[sample].mean() for sample in task_resamples(tasks, seed=seed)])
+    return wider(wilson(int(hits.sum()), len(hits)), from_resamples(float(hits.mean()), draws, len(hits)))
+
+
+def wider(one: Estimate, other: Estimate) -> Estimate:
+    """Return a number with the ends of two intervals that lie furthest out."""
+    low, high = np.nanmin([one.low, other.low]), np.nanmax([one.high, other.high])
+    return Estimate(one.value, float(low), float(high), one.n, f"wider of {one.method} and {other.method}")
 
 
 def seeds_interval(values: Float[Array, " N"], *, share: bool = False) -> Estimate:
