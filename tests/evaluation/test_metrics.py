@@ -133,16 +133,6 @@ def test_weights_count_a_thing_as_often_as_repeating_it() -> None:
         assert value == pytest.approx(float(metrics.quality_ranking(repeated)), nan_ok=True)
 
 
-def test_the_best_threshold_has_the_greatest_f1() -> None:
-    rng = np.random.default_rng(2)
-    for _ in range(20):
-        scores, positive = rng.integers(0, 6, 10).astype(float), rng.random(10) < 0.5
-        positive[0] = True
-        best = max(float(metrics.f1(scores >= threshold, positive)) for threshold in scores)
-        assert float(metrics.f1(scores >= metrics.best_threshold(scores, positive), positive)) == pytest.approx(best)
-    assert metrics.best_threshold(np.array([0.0, 1.0, 3.0]), np.array([False, False, True])) == 2.0
-
-
 def test_grades_are_the_nearest_quarters() -> None:
     found = metrics.grade(np.array([-1.0, 0.0, 0.12, 0.13, 0.5, 0.87, 0.88, 1.0, 2.0]))
     assert found.tolist() == [1, 1, 1, 2, 3, 4, 5, 5, 5]

@@ -5,6 +5,7 @@ import pytest
 from numpy.typing import NDArray
 
 from counterpoint.data.store import SubsetStore
+from counterpoint.encoders.calibration import best_f1
 from counterpoint.evaluation import metrics
 from counterpoint.evaluation.reward_bench import CUTS, INPUTS, RECORDED, WRONG, Answered, Bench, ask
 from counterpoint.rewards.model import RewardModel
@@ -113,7 +114,7 @@ def test_thresholds_are_never_fixed_on_what_they_judge(answered: list[Answered])
     passed = np.zeros(len(scores), bool)
     for half in (0, 1):
         mine = made.fold[made.items[:, 0]] == half
-        passed[mine] = scores[mine] >= metrics.best_threshold(scores[~mine], positive[~mine])
+        passed[mine] = scores[mine] >= best_f1(scores[~mine], positive[~mine])[0]
     expected = float(metrics.f1(passed, positive))
     assert made.numbers(answered[0], RECORDED, None, progress=False)["f1"].values[0] == pytest.approx(expected)
     strict = made.numbers(answered[0], RECORDED, (np.array([5.0, 9.0]), np.array([False, True])), progress=False)

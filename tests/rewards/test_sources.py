@@ -15,8 +15,9 @@ from torch import Tensor
 from counterpoint.encoders.dual import DualEncoder, EncoderConfig
 from counterpoint.errors import BadInputError
 from counterpoint.rewards import RewardModel
+from counterpoint.rewards.calibration import calibrate
 from counterpoint.rewards.sources import EncoderReward, FunctionReward, LeRobotReward, constant, open_reward, ramp
-from tests.evaluation.fake import INSTRUCTIONS, SeeingEncoder, episode
+from tests.evaluation.fake import INSTRUCTIONS, SeeingEncoder, episode, store
 from tests.evaluation.fake_run import quick_words
 
 FRAMES = episode(INSTRUCTIONS[0], 9, seed=0).frames["front"]
@@ -143,3 +144,15 @@ def test_random_weights_have_the_same_form_and_know_nothing_of_the_trained_ones(
     assert not np.allclose(curves[0], curves[1])
     assert not np.allclose(curves[1], curves[3])
     assert EncoderReward(RewardModel(SeeingEncoder()), "seeing").untrained() is None
+
+
+def test_a_calibrated_reward_has_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = RewardModel(SeeingEncoder(), form="transition")
+    assert not EncoderReward(model, "seeing").progress
+    model.calibration = calibrate(model, store(each=2))
+    reward = EncoderReward(model, "seeing")
+    assert reward.progress
+    found = reward.watch({"front": FRAMES})(ALL, INSTRUCTIONS[:2], progress=True)
+    np.testing.assert_allclose(found, model.progress(FRAMES, list(INSTRUCTIONS[:2])), atol=1e-6)
+    raw = reward.watch({"front": FRAMES})(ALL, INSTRUCTIONS[:2])
+    np.testing.assert_allclose(raw, model.reward(FRAMES, list(INSTRUCTIONS[:2])), atol=1e-6)

@@ -201,7 +201,7 @@ def compare(
         places = [place for place, (owner, _) in enumerate(members) if owner == name]
         each = [
             {
-                key: bench.numbers(answered[k], key, fixed[k], progress=members[k][1].progress)
+                key: bench.numbers(answered[k], key, fixed[k], progress=_is_progress(members[k][1], answered[k].cuts))
                 for key in (*INPUTS, WRONG)
             }
             for k in places
@@ -230,6 +230,11 @@ def compare(
         ),
         about={**(about or {}), "seed": seed, "max_frames": max_frames, "provenance": provenance()},
     )
+
+
+def _is_progress(reward: Reward, cuts: Array) -> bool:
+    """Return whether a reward has progress in [0, 1]: it says so, or it is a function whose values lie there."""
+    return reward.progress or (isinstance(reward, FunctionReward) and 0.0 <= cuts.min() and cuts.max() <= 1.0)
 
 
 def _estimates(numbers: Numbers) -> dict[str, Estimate]:

@@ -155,16 +155,6 @@ def _ratio(above: Float[Array, "*R"], below: Float[Array, "*R"]) -> Float[Array,
     return np.where(below > 0, above / np.where(below > 0, below, 1.0), np.nan)
 
 
-def best_threshold(scores: Float[Array, " N"], positive: Bool[NDArray[np.bool_], " N"]) -> float:
-    """Return the threshold with the greatest F1 of `scores >= threshold`; of several the highest.
-
-    Fix it on validation and measure elsewhere. It lies halfway to the next lower score, where there is one.
-    """
-    values = np.unique(scores)
-    at = max(range(len(values)), key=lambda i: (float(f1(scores >= values[i], positive)), i))
-    return float(values[at] if at == 0 else (values[at - 1] + values[at]) / 2)
-
-
 def grade(progress: Float[Array, " N"]) -> Float[Array, " N"]:
     """Return progress in [0, 1] on RoboRewardBench's scale of 1 to 5: the nearest of 0, 1/4, 1/2, 3/4 and 1."""
     return np.asarray(1.0 + np.floor(4.0 * np.clip(progress, 0.0, 1.0) + 0.5))

@@ -7,7 +7,7 @@ answer: frames from last to first, in random order, one frame repeated, and the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 
 from counterpoint.data.draws import sample_rng
 from counterpoint.data.store import Cameras, EpisodeStore, camera_names
+from counterpoint.encoders.calibration import best_f1
 from counterpoint.evaluation import metrics
 from counterpoint.evaluation.embedded import spread
 from counterpoint.evaluation.statistics import Estimate, from_resamples, task_resamples
 from counterpoint.progress import ProgressBar
-from counterpoint.rewards.sources import Reward
+from counterpoint.rewards.sources import Curves, Reward
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -56,7 +57,7 @@ class Answered:
 
     Attributes:
         inputs: Input -> answers; those of `wrong text` have the mean over the other instructions for the own one.
-        cuts: Last value of the first 0, 1/4, 1/2, 3/4 and all of a video, under its own instruction, [N, 5].
+        cuts: Progress after the first 0, 1/4, 1/2, 3/4 and all of a video, under its own instruction, [N, 5].
     """
 
     inputs: Mapping[str, Answers]
@@ -108,7 +109,7 @@ def ask(
 
 
 def _answers(
-    curves: Callable[..., Array], length: int, own: int, instructions: Sequence[str], key: tuple[int, int]
+    curves: Curves, length: int, own: int, instructions: Sequence[str], key: tuple[int, int]
 ) -> dict[str, tuple[Any, ...]]:
     """Return for every input its last values, the half's, and both correlations with time."""
     found: dict[str, tuple[Any, ...]] = {}
@@ -146,9 +147,9 @@ def _order(name: str, length: int, key: tuple[int, int]) -> Indices:
     return np.arange(length)
 
 
-def _cuts(curves: Callable[..., Array], steps: Indices, instruction: str) -> Array:
+def _cuts(curves: Curves, steps: Indices, instruction: str) -> Array:
     ends = [max(1, round(cut * (len(steps) - 1)) + 1) for cut in CUTS]
-    return np.array([curves(np.arange(end), [instruction])[0, -1] for end in ends])
+    return np.array([curves(np.arange(end), [instruction], progress=True)[0, -1] for end in ends])
 
 
 @dataclass(frozen=True)
@@ -264,15 +265,15 @@ class Bench:
     ) -> NDArray[np.bool_]:
         """Return the items at or above a threshold that was fixed on others: on validation, or on the other half."""
         if validation is not None:
-            return np.asarray(scores >= metrics.best_threshold(*validation))
+            return np.asarray(scores >= _threshold(*validation))
         fold = self.fold[self.items[:, 0]]
-        passed = np.zeros(len(scores), bool)
-        for half in (0, 1):
-            if (fold == 1 - half).any():
-                passed[fold == half] = scores[fold == half] >= metrics.best_threshold(
-                    scores[fold != half], positive[fold != half]
-                )
-        return passed
+        fixed = [_threshold(scores[fold != half], positive[fold != half]) for half in (0, 1)]
+        return np.asarray(scores >= np.array(fixed)[fold])
+
+
+def _threshold(scores: Array, success: NDArray[np.bool_]) -> float:
+    """Return the threshold with the best F1; one that nothing reaches where a kind is missing."""
+    return best_f1(scores, success)[0] if success.any() and not success.all() else np.inf
 
 
 def bench_of(store: EpisodeStore, instructions: Sequence[str], seed: int) -> Bench:

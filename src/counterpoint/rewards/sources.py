@@ -22,11 +22,17 @@ from counterpoint.rewards.model import RewardModel, embed_frames, embed_text, ga
 
 Array = NDArray[np.float64]
 Frames = Mapping[str, UInt8[NDArray[np.uint8], "T H W 3"]]
-Curves = Callable[[Int[NDArray[np.int64], " N"], Sequence[str]], Float[Array, "L N"]]
-"""(N steps of a video, in any order and with repeats; L instructions) -> curves of the video made of these steps."""
-
 PREFIXES = 16
 """Lengths at which a LeRobot model scores a video; values between them are interpolated."""
+
+
+class Curves(Protocol):
+    """The curves of one video."""
+
+    def __call__(
+        self, steps: Int[NDArray[np.int64], " N"], instructions: Sequence[str], *, progress: bool = False
+    ) -> Float[Array, "L N"]:
+        """Return the curves of the video made of N steps, in any order and with repeats, or its progress."""
 
 
 class Reward(Protocol):
@@ -34,7 +40,7 @@ class Reward(Protocol):
 
     Attributes:
         name: The name in tables.
-        progress: True where values are progress in [0, 1].
+        progress: True where it has progress in [0, 1]: its values, or by its calibration.
     """
 
     name: str
@@ -59,7 +65,8 @@ class EncoderReward:
     """
 
     def __init__(self, model: RewardModel, name: str) -> None:
-        self.model, self.name, self.progress = model, name, model.form == "language"
+        self.model, self.name = model, name
+        self.progress = model.form == "language" or model.calibration is not None
         self.goals: dict[str, Array] = {}
         self._texts: dict[str, Array] = {}
 
@@ -68,16 +75,20 @@ class EncoderReward:
         model = self.model
         embedded = embed_frames(model.encoder, frames if len(frames) > 1 else next(iter(frames.values())))
 
-        def curves(steps: Int[NDArray[np.int64], " N"], instructions: Sequence[str]) -> Float[Array, "L N"]:
-            alone = len(steps) == 1  # a change needs two frames
+        def curves(
+            steps: Int[NDArray[np.int64], " N"], instructions: Sequence[str], *, progress: bool = False
+        ) -> Float[Array, "L N"]:
+            calibration = model.calibration if progress else None
+            alone = len(steps) == 1 and calibration is None  # a change needs two frames
             form: RewardForm = "potential" if alone and model.form == "transition" else model.form
+            form = form if calibration is None else calibration.form
             if form == "goal":
-                values = np.stack(
-                    [model.score(form, embedded[steps], self._goal(t)).mean(axis=0) for t in instructions]
-                )
+                each = [model.score(form, embedded[steps], self._goal(text)).mean(axis=0) for text in instructions]
+                values = np.stack(each)
             else:
                 values = model.score(form, embedded[steps], np.concatenate([self._text(t) for t in instructions]))
-            return values if alone else gains(values, form)
+            values = values if alone else gains(values, form)
+            return values if calibration is None else calibration.progress_of(values)
 
         return curves
 
@@ -96,7 +107,7 @@ class EncoderReward:
         encoder = self.model.encoder
         if not isinstance(encoder, DualEncoder):
             return None
-        config: EncoderConfig = encoder.config.model_copy(update={"pretrained": None})
+        config: EncoderConfig = encoder.config.model_copy(update={"pretrained": None, "calibration": None})
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             fresh = DualEncoder(config)
@@ -128,7 +139,9 @@ class FunctionReward:
             require(good, self.name, found, expected, "return an array [T]")
             return values
 
-        def curves(steps: Int[NDArray[np.int64], " N"], instructions: Sequence[str]) -> Float[Array, "L N"]:
+        def curves(
+            steps: Int[NDArray[np.int64], " N"], instructions: Sequence[str], *, progress: bool = False
+        ) -> Float[Array, "L N"]:
             return np.stack([np.mean([one(v[steps], text) for v in frames.values()], axis=0) for text in instructions])
 
         return curves
