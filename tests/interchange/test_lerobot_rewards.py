@@ -27,6 +27,7 @@ from counterpoint.objectives.r3m import LanguageReward  # noqa: E402
 from counterpoint.rewards.label import label  # noqa: E402
 from counterpoint.rewards.lerobot import CounterpointConfig, CounterpointRewardModel  # noqa: E402
 from counterpoint.rewards.model import RewardModel  # noqa: E402
+from counterpoint.rewards.sources import open_reward  # noqa: E402
 from studies.labelled_cloning import rabc_weights  # noqa: E402
 from tests.data.formats.lerobot.made import episode, write_v30  # noqa: E402
 from tests.interchange.test_lerobot_eval import cloned  # noqa: E402
@@ -162,3 +163,13 @@ def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for block in blocks:
         exec(block, scope)
     assert (tmp_path / "push-lerobot/policy_preprocessor.json").exists()
+
+
+def test_a_folder_of_a_lerobot_reward_is_compared_by_its_curve(tmp_path: Path) -> None:
+    """`counterpoint compare` gives a LeRobot model growing beginnings of a video; ours says the same through it."""
+    model, frames = reward(), videos(1, 9)[0].movedim(1, 3).numpy()
+    CounterpointRewardModel.of(model).save_pretrained(tmp_path)
+    opened = open_reward(str(tmp_path), name="through LeRobot")
+    assert (opened.name, opened.progress) == ("through LeRobot", True)
+    found = opened.watch({"top": frames})(np.arange(9), TASKS)
+    np.testing.assert_allclose(found, model.progress(frames, TASKS), atol=1e-5)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoint.encoders.dual import DualEncoder, EncoderConfig
-from counterpoint.errors import BadInputError
+from counterpoint.errors import BadInputError, MissingExtraError
 from counterpoint.rewards import RewardModel
 from counterpoint.rewards.calibration import calibrate
 from counterpoint.rewards.sources import EncoderReward, FunctionReward, LeRobotReward, constant, open_reward, ramp
@@ -41,7 +41,7 @@ class Model:
         return pixels.flatten(1).mean(1) if pixels.ndim == 4 else torch.tensor([pixels.shape[1] / 10])
 
 
-seeing_model = Model(max_frames=None, reward_output="progress")
+seeing_model = Model(reward_output="progress")
 
 
 def test_an_encoder_answers_for_any_order_of_the_frames() -> None:
@@ -81,7 +81,7 @@ def test_functions_are_called_with_frames_and_a_text_and_checked() -> None:
 
 
 def test_a_lerobot_model_of_videos_is_given_growing_beginnings() -> None:
-    model = Model(max_frames=8, reward_output="progress")
+    model = Model(reward_output="progress")
     reward = LeRobotReward(model, "vlm")
     curves = reward.watch({"front": FRAMES})(ALL, INSTRUCTIONS[:1])
     assert reward.progress
@@ -90,12 +90,12 @@ def test_a_lerobot_model_of_videos_is_given_growing_beginnings() -> None:
     assert model.seen[0]["task"] == [INSTRUCTIONS[0]]
     assert model.seen[0]["observation.images.front"].max() <= 1.0
     long = np.concatenate([FRAMES] * 8)
-    LeRobotReward(slow := Model(max_frames=None), "vlm").watch({"front": long})(np.arange(72), INSTRUCTIONS[:1])
+    LeRobotReward(slow := Model(), "vlm").watch({"front": long})(np.arange(72), INSTRUCTIONS[:1])
     assert len(slow.seen) == 16
 
 
 def test_a_lerobot_model_of_images_is_given_each_frame() -> None:
-    model = Model(input_features={"observation.images.front": None, "observation.state": None})
+    model = Model(num_classes=2, input_features={"observation.images.front": None, "observation.state": None})
     curves = LeRobotReward(model, "classifier").watch({"front": FRAMES})(ALL, INSTRUCTIONS[:2])
     np.testing.assert_allclose(curves[1], FRAMES.mean(axis=(1, 2, 3)) / 255, atol=1e-6)
     assert model.seen[0]["observation.images.front"].shape == (1, 3, 32, 32)
@@ -123,7 +123,7 @@ def test_rewards_are_opened_by_their_source(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.skipif(importlib.util.find_spec("lerobot") is not None, reason="lerobot is installed here")
 def test_a_folder_of_a_lerobot_model_needs_lerobot(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"type": "robometer"}))
-    with pytest.raises(BadInputError, match="pip install lerobot"):
+    with pytest.raises(MissingExtraError, match="lerobot"):
         open_reward(str(tmp_path))
 
 

@@ -234,7 +234,7 @@ def compare(
 
 def _is_progress(reward: Reward, cuts: Array) -> bool:
     """Return whether a reward has progress in [0, 1]: it says so, or it is a function whose values lie there."""
-    return reward.progress or (isinstance(reward, FunctionReward) and 0.0 <= cuts.min() and cuts.max() <= 1.0)
+    return reward.progress or (isinstance(reward, FunctionReward) and cuts.min() >= 0.0 and cuts.max() <= 1.0)
 
 
 def _estimates(numbers: Numbers) -> dict[str, Estimate]:

@@ -150,9 +150,8 @@ class FunctionReward:
 class LeRobotReward(FunctionReward):
     """A reward model of LeRobot: anything with `compute_reward(batch) -> (B,)`.
 
-    A model that reads videos (`config.max_frames`) is given growing beginnings of the video, [1, t, 3, H, W], at up to
-    `PREFIXES` lengths t, as LeRobot's own progress scripts do; one that reads images (a classifier) each frame,
-    [1, 3, H, W]. Pixels are float in [0, 1].
+    It is given growing beginnings of the video, [1, t, 3, H, W], at up to `PREFIXES` lengths t, as LeRobot's own
+    progress scripts do; a classifier (`config.num_classes`) each frame, [1, 3, H, W]. Pixels are float in [0, 1].
 
     Args:
         model: The model; `config.image_key` and `config.task_key` name its inputs.
@@ -165,7 +164,7 @@ class LeRobotReward(FunctionReward):
     ) -> None:
         config = getattr(model, "config", None)
         super().__init__(self._score, name, progress=getattr(config, "reward_output", None) == "progress")
-        self.model, self.prepare, self.videos = model, prepare, hasattr(config, "max_frames")
+        self.model, self.prepare, self.videos = model, prepare, not hasattr(config, "num_classes")
         keys = [key for key in getattr(config, "input_features", None) or {} if "image" in key]
         self.image = getattr(config, "image_key", None) or (keys or ["observation.images.top"])[0]
         self.task = getattr(config, "task_key", None) or "task"
@@ -203,7 +202,8 @@ def open_reward(source: str, *, name: str = "", device: str = "cpu") -> Reward:
         device: The device that computes.
 
     Raises:
-        BadInputError: Nothing of these, or LeRobot is not installed.
+        BadInputError: Nothing of these.
+        MissingExtraError: LeRobot is not installed.
     """
     found = re.fullmatch(r"([A-Za-z_][\w.]*):([A-Za-z_]\w*)", source)
     if found:
@@ -234,11 +234,8 @@ def _imported(module: str, name: str) -> Any:
 
 
 def _lerobot(source: str, name: str, device: str) -> LeRobotReward:
-    try:
-        configs, factory = map(importlib.import_module, ("lerobot.configs.rewards", "lerobot.rewards.factory"))
-    except ImportError as error:
-        found = f"a reward model of LeRobot, which cannot be imported ({error})"
-        raise BadInputError(source, found, "lerobot 0.6 beside this library", "pip install lerobot") from None
+    names = ("counterpoint.rewards.lerobot", "lerobot.configs.rewards", "lerobot.rewards.factory")
+    _, configs, factory = map(importlib.import_module, names)  # the first registers our own type
     config = configs.RewardModelConfig.from_pretrained(source)
     config.device, config.pretrained_path = device, source
     model = factory.make_reward_model(config)
