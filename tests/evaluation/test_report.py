@@ -65,6 +65,8 @@ def test_a_report_is_one_page_and_its_numbers(run: Path) -> None:
     assert report["verdict"].startswith(("No better than chance", "Worse than chance"))
     assert re.search(r'class="lede"><b>(No better|Worse) than chance', text)
     assert report["held_out"] == "the split val"
+    assert report["evaluation"]["estimates"]["accuracy_linear_last_frame"]["n"] == 8
+    assert "a linear classifier of the last frame" in text
     assert report["split"] == "val"
     assert report["episodes_the_run_was_trained_on"] is False
     assert report["provenance"]["packages"]["torch"]
@@ -104,7 +106,7 @@ def test_data_moved_elsewhere_must_be_named(run: Path, data: Path, tmp_path: Pat
     (run / "config.json").write_text(json.dumps({**config, "data": gone}))
     with pytest.raises(BadInputError, match="--data"):
         write_report(run)
-    assert write_report(run, data).is_file()
+    assert "a linear classifier" not in write_report(run, data).read_text()
 
 
 @pytest.mark.parametrize(("content", "word"), [("{", "broken JSON"), ("[]", "list"), (None, "no such")])

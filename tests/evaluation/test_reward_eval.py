@@ -13,8 +13,10 @@ from counterpoint.errors import BadInputError
 from counterpoint.evaluation.embedded import EmbeddedVideos, embed_store, spread
 from counterpoint.evaluation.reward_eval import (
     Evaluation,
+    Scenes,
     evaluate_embedded,
     evaluate_encoder,
+    linear_scores,
     one_frame_scores,
     segment_scores,
     verdict,
@@ -77,6 +79,29 @@ def test_one_frame_is_scored_alone(embedded: EmbeddedVideos) -> None:
         for row, video in zip(found, embedded.videos, strict=True):
             at = min(int(place * len(video)), len(video) - 1)
             np.testing.assert_allclose(row, cosine(video[at : at + 1], embedded.text)[0])
+
+
+def test_a_linear_classifier_of_one_frame_is_the_stronger_bar(embedded: EmbeddedVideos) -> None:
+    """Frames in which the outcome lies in plain sight, and first frames in which nothing has happened."""
+    rng = np.random.default_rng(0)
+    places = np.eye(4) * 3.0
+
+    def frames(
+        own: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
+    ) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+        noise = rng.normal(0.0, 0.1, (len(own), 3, 4))
+        noise[:, 2] += places[own]
+        return noise
+
+    labels = np.repeat(np.arange(3), 5)  # no training episode carries out the last instruction
+    scenes = Scenes(frames(labels), labels, frames(embedded.own))
+    scores = linear_scores(scenes, 4)
+    assert (scores["last"][embedded.own != 3].argmax(axis=1) == embedded.own[embedded.own != 3]).all()
+    assert np.isneginf(scores["last"][:, 3]).all()
+    found = evaluate_embedded(embedded, scenes=scenes)
+    assert found["accuracy_linear_last_frame"].value == 0.75
+    assert found["accuracy_linear_first_frame"].value <= 0.5
+    assert found["accuracy_over_linear_last_frame"].value == found["accuracy_whole_video"].value - 0.75
 
 
 def test_the_verdict_says_plainly_what_was_learned(seeing: Evaluation, blind: Evaluation) -> None:

@@ -171,5 +171,5 @@ def test_a_folder_of_a_lerobot_reward_is_compared_by_its_curve(tmp_path: Path) -
     CounterpointRewardModel.of(model).save_pretrained(tmp_path)
     opened = open_reward(str(tmp_path), name="through LeRobot")
     assert (opened.name, opened.progress) == ("through LeRobot", True)
-    found = opened.watch({"top": frames})(np.arange(9), TASKS)
+    found = opened.watch({"top": frames}, {})(np.arange(9), TASKS)
     np.testing.assert_allclose(found, model.progress(frames, TASKS), atol=1e-5)

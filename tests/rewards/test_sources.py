@@ -28,6 +28,14 @@ def brightness(frames: NDArray[np.uint8], instruction: str) -> NDArray[np.float6
     return np.asarray(frames.mean(axis=(1, 2, 3)) * (1.0 if "red" in instruction else -1.0))
 
 
+SIZES: dict[str, Any] = {"image_size": 32, "embed_dim": 8}
+
+
+def small() -> torch.nn.Module:
+    """A network of a user's own."""
+    return torch.nn.Sequential(torch.nn.Conv2d(3, 6, 3, 2), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(4))
+
+
 class Model:
     """A reward model as LeRobot's: one number a sample."""
 
@@ -48,14 +56,14 @@ def test_an_encoder_answers_for_any_order_of_the_frames() -> None:
     """The curve of a permuted video is that of the video whose frames were permuted before encoding."""
     model = RewardModel(SeeingEncoder(), form="transition")
     order = np.array([4, 4, 0, 8])
-    curves = EncoderReward(model, "seeing").watch({"front": FRAMES})
+    curves = EncoderReward(model, "seeing").watch({"front": FRAMES}, {})
     np.testing.assert_allclose(curves(order, INSTRUCTIONS), model.reward(FRAMES[order], list(INSTRUCTIONS)), atol=1e-6)
     assert curves(ALL, INSTRUCTIONS[1:3]).shape == (2, 9)
 
 
 def test_a_potential_is_its_gain_and_one_frame_its_level() -> None:
     model = RewardModel(SeeingEncoder(), form="potential")
-    curves = EncoderReward(model, "seeing").watch({"front": FRAMES})
+    curves = EncoderReward(model, "seeing").watch({"front": FRAMES}, {})
     raw = model.reward(FRAMES, list(INSTRUCTIONS))
     np.testing.assert_allclose(curves(ALL, INSTRUCTIONS), raw - raw[:, :1], atol=1e-6)
     np.testing.assert_allclose(curves(np.array([8]), INSTRUCTIONS), raw[:, 8:], atol=1e-6)
@@ -64,18 +72,18 @@ def test_a_potential_is_its_gain_and_one_frame_its_level() -> None:
 def test_several_cameras_are_the_mean() -> None:
     side = FRAMES[::-1]
     for reward in (FunctionReward(brightness, "b"), EncoderReward(RewardModel(SeeingEncoder()), "seeing")):
-        apart = [reward.watch({"x": view})(ALL, INSTRUCTIONS) for view in (FRAMES, side)]
-        both = reward.watch({"front": FRAMES, "side": side})(ALL, INSTRUCTIONS)
+        apart = [reward.watch({"x": view}, {})(ALL, INSTRUCTIONS) for view in (FRAMES, side)]
+        both = reward.watch({"front": FRAMES, "side": side}, {})(ALL, INSTRUCTIONS)
         np.testing.assert_allclose(both, np.mean(apart, axis=0), atol=1e-12)
 
 
 def test_functions_are_called_with_frames_and_a_text_and_checked() -> None:
-    curves = FunctionReward(brightness, "b").watch({"front": FRAMES})(ALL[::-1], INSTRUCTIONS)
+    curves = FunctionReward(brightness, "b").watch({"front": FRAMES}, {})(ALL[::-1], INSTRUCTIONS)
     np.testing.assert_allclose(curves[0], brightness(FRAMES, "red")[::-1])
     np.testing.assert_allclose(curves[2], -curves[0])
     for bad in (lambda f, t: np.zeros(3), lambda f, t: np.full(len(f), np.nan)):
         with pytest.raises(BadInputError, match="one finite number a frame"):
-            FunctionReward(bad, "bad").watch({"front": FRAMES})(ALL, INSTRUCTIONS)
+            FunctionReward(bad, "bad").watch({"front": FRAMES}, {})(ALL, INSTRUCTIONS)
     assert ramp(FRAMES, "")[[0, -1]].tolist() == [0.0, 1.0]
     assert set(constant(FRAMES, "").tolist()) == {0.5}
 
@@ -83,20 +91,20 @@ def test_functions_are_called_with_frames_and_a_text_and_checked() -> None:
 def test_a_lerobot_model_of_videos_is_given_growing_beginnings() -> None:
     model = Model(reward_output="progress")
     reward = LeRobotReward(model, "vlm")
-    curves = reward.watch({"front": FRAMES})(ALL, INSTRUCTIONS[:1])
+    curves = reward.watch({"front": FRAMES}, {})(ALL, INSTRUCTIONS[:1])
     assert reward.progress
     np.testing.assert_allclose(curves[0], np.arange(1, 10) / 10)
     assert [batch["observation.images.front"].shape for batch in model.seen][-1] == (1, 9, 3, 32, 32)
     assert model.seen[0]["task"] == [INSTRUCTIONS[0]]
     assert model.seen[0]["observation.images.front"].max() <= 1.0
     long = np.concatenate([FRAMES] * 8)
-    LeRobotReward(slow := Model(), "vlm").watch({"front": long})(np.arange(72), INSTRUCTIONS[:1])
+    LeRobotReward(slow := Model(), "vlm").watch({"front": long}, {})(np.arange(72), INSTRUCTIONS[:1])
     assert len(slow.seen) == 16
 
 
 def test_a_lerobot_model_of_images_is_given_each_frame() -> None:
     model = Model(num_classes=2, input_features={"observation.images.front": None, "observation.state": None})
-    curves = LeRobotReward(model, "classifier").watch({"front": FRAMES})(ALL, INSTRUCTIONS[:2])
+    curves = LeRobotReward(model, "classifier").watch({"front": FRAMES}, {})(ALL, INSTRUCTIONS[:2])
     np.testing.assert_allclose(curves[1], FRAMES.mean(axis=(1, 2, 3)) / 255, atol=1e-6)
     assert model.seen[0]["observation.images.front"].shape == (1, 3, 32, 32)
 
@@ -139,7 +147,7 @@ def test_random_weights_have_the_same_form_and_know_nothing_of_the_trained_ones(
     assert one is not None
     assert same is not None
     assert other is not None
-    curves = [reward.watch({"front": FRAMES})(ALL, INSTRUCTIONS) for reward in (trained, one, same, other)]
+    curves = [reward.watch({"front": FRAMES}, {})(ALL, INSTRUCTIONS) for reward in (trained, one, same, other)]
     np.testing.assert_array_equal(curves[1], curves[2])
     assert not np.allclose(curves[0], curves[1])
     assert not np.allclose(curves[1], curves[3])
@@ -152,7 +160,24 @@ def test_a_calibrated_reward_has_progress(monkeypatch: pytest.MonkeyPatch) -> No
     model.calibration = calibrate(model, store(each=2))
     reward = EncoderReward(model, "seeing")
     assert reward.progress
-    found = reward.watch({"front": FRAMES})(ALL, INSTRUCTIONS[:2], progress=True)
+    found = reward.watch({"front": FRAMES}, {})(ALL, INSTRUCTIONS[:2], progress=True)
     np.testing.assert_allclose(found, model.progress(FRAMES, list(INSTRUCTIONS[:2])), atol=1e-6)
-    raw = reward.watch({"front": FRAMES})(ALL, INSTRUCTIONS[:2])
+    raw = reward.watch({"front": FRAMES}, {})(ALL, INSTRUCTIONS[:2])
     np.testing.assert_allclose(raw, model.reward(FRAMES, list(INSTRUCTIONS[:2])), atol=1e-6)
+
+
+def test_encoders_on_one_frozen_backbone_share_its_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick_words(monkeypatch)
+    config = EncoderConfig(image="module", image_model="tests.rewards.test_sources:small", freeze_image=True, **SIZES)
+    trained = EncoderReward(RewardModel(DualEncoder(config).eval()), "run")
+    fresh = trained.untrained(3)
+    assert fresh is not None
+    shared: dict[str, Any] = {}
+    curves = [reward.watch({"front": FRAMES}, shared)(ALL, INSTRUCTIONS) for reward in (trained, fresh)]
+    assert len(shared) == 1
+    raw = trained.model.reward(FRAMES, list(INSTRUCTIONS))
+    np.testing.assert_allclose(curves[0], raw - raw[:, :1], atol=1e-5)
+    assert not np.allclose(curves[0], curves[1])
+    two = trained.watch({"front": FRAMES, "side": FRAMES[::-1]}, {})(ALL, INSTRUCTIONS)
+    both = trained.model.reward({"front": FRAMES, "side": FRAMES[::-1].copy()}, list(INSTRUCTIONS))
+    np.testing.assert_allclose(two, both - both[:, :1], atol=1e-5)

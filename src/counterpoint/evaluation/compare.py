@@ -16,10 +16,10 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from counterpoint.data.formats import open_dataset, split_names
+from counterpoint.data.formats import split_names
 from counterpoint.data.store import Cameras, EpisodeStore, camera_names
 from counterpoint.errors import require
-from counterpoint.evaluation.report import TEMPLATES, open_unseen, read_config, shown
+from counterpoint.evaluation.report import TEMPLATES, open_training, open_unseen, read_config, shown
 from counterpoint.evaluation.reward_bench import (
     ALONE,
     INPUTS,
@@ -350,14 +350,16 @@ def compare_command(
 
 def _goals(reward: EncoderReward, config: Mapping[str, Any], texts: set[str], cameras: Cameras) -> dict[str, Array]:
     """Return embedded last frames of the first `GOALS` training episodes under each instruction."""
-    section, path = config["data"], Path(config["data"]["path"])
-    inside = section.get("train_split")
-    store = open_dataset(path, split=inside if inside in split_names(path) else None)
-    views, unseen = camera_names(cameras, store.cameras), set(config.get("held_out", ()))
+    opened, hint = open_training(config), "put them back, or leave the reward out"
+    require(opened is not None, reward.name, f"no training data at {config['data']['path']}", "its goal images", hint)
+    assert opened is not None
+    store, numbers = opened
+    views = camera_names(cameras, store.cameras)
     found: dict[str, list[Array]] = {}
-    for number, info in enumerate(store.episodes):
+    for number in numbers:
+        info = store.episodes[number]
         images = found.setdefault(info.instruction, [])
-        if info.instruction in texts and number not in unseen and info.success is not False and len(images) < GOALS:
+        if info.instruction in texts and info.success is not False and len(images) < GOALS:
             frames = {view: store.frames(number, np.array([info.length - 1]), view) for view in views}
             images.append(embed_frames(reward.model.encoder, frames if len(views) > 1 else frames[views[0]]))
     return {text: np.concatenate(images) for text, images in found.items() if images}

@@ -89,8 +89,9 @@ def ask(
         for number, info in enumerate(store.episodes):
             steps, own = spread(info.length, max_frames), instructions.index(info.instruction)
             frames = {view: store.frames(number, steps, view) for view in views}
+            shared: dict[str, Any] = {}
             for reward, answers in zip(rewards, said, strict=True):
-                curves = reward.watch(frames)
+                curves = reward.watch(frames, shared)
                 answers.append(
                     (
                         _answers(curves, len(steps), own, instructions, (seed, number)),

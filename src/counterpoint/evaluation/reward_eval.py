@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from counterpoint.data.draws import StartGoal, sample_rng
 from counterpoint.data.store import Cameras, EpisodeStore
 from counterpoint.encoders.calibration import RewardForm
-from counterpoint.errors import BadInputError, require
+from counterpoint.errors import BadInputError, import_extra, require
 from counterpoint.evaluation import metrics
 from counterpoint.evaluation.embedded import EmbeddedVideos, embed_store
 from counterpoint.evaluation.statistics import (
@@ -87,9 +87,12 @@ class Evaluation:
 
     def verdict(self, *, held_out: bool = True) -> str:
         """Return in one sentence what was learned, by the accuracy of whole videos beside chance and one frame."""
-        frames = {name: self[f"accuracy_{name}_frame"] for name in ("first", "middle", "last")}
+        names = [f"{way}{name}" for way in ("", "linear_") for name in FRAMES]
+        frames = {name: self[f"accuracy_{name}_frame"] for name in names if f"accuracy_{name}_frame" in self.estimates}
         best = max(frames, key=lambda name: frames[name].value)
-        alone = (f"the {best} frame", frames[best].value, self[f"accuracy_over_{best}_frame"])
+        way = "a linear classifier of " if best.startswith("linear_") else ""
+        shown = f"{way}the {best.removeprefix('linear_')} frame"
+        alone = (shown, frames[best].value, self[f"accuracy_over_{best}_frame"])
         return verdict(self["accuracy_whole_video"], len(self.instructions), alone, held_out=held_out)
 
     def to_json(self) -> str:
@@ -138,6 +141,24 @@ def verdict(accuracy: Estimate, instructions: int, alone: tuple[str, float, Esti
 
 
 Array = NDArray[np.float64]
+FRAMES = ("first", "middle", "last")
+
+
+@dataclass(frozen=True)
+class Scenes:
+    """First, middle and last frames, for a linear classifier of one frame.
+
+    Attributes:
+        training: Features of training episodes' frames, [N, 3, E]: of a frozen backbone, or embeddings.
+        labels: Column of each training episode's instruction, [N].
+        videos: Features of the evaluated videos' frames, [V, 3, E].
+    """
+
+    training: Float[Array, "N 3 E"]
+    labels: NDArray[np.int64]
+    videos: Float[Array, "V 3 E"]
+
+
 Curve = Callable[[Array, Array], Array]
 
 CURVES: Mapping[RewardForm, Curve] = {"potential": potential, "transition": transition}
@@ -184,16 +205,32 @@ def evaluate_encoder(
 
 
 def evaluate_embedded(
-    embedded: EmbeddedVideos, *, form: RewardForm = "potential", seed: int = 0, paraphrases: Sequence[Array] = ()
+    embedded: EmbeddedVideos,
+    *,
+    form: RewardForm = "potential",
+    seed: int = 0,
+    paraphrases: Sequence[Array] = (),
+    scenes: Scenes | None = None,
 ) -> Evaluation:
-    """Evaluate embeddings; `paraphrases` are text embeddings [L, D], each a paraphrase of the instructions."""
+    """Evaluate embeddings.
+
+    Args:
+        embedded: Videos and instructions.
+        form: The reward that the encoder was trained for.
+        seed: Random seed of segments, shuffles and resamples.
+        paraphrases: Text embeddings [L, D], each a paraphrase of the instructions.
+        scenes: Single frames for a linear classifier, the stronger bar that one frame sets.
+    """
     require(form in CURVES, "form", form, " or ".join(CURVES), "score other forms with counterpoint reward")
     estimates: dict[str, Estimate] = {}
+    alone = one_frame_scores(embedded)
+    if scenes is not None:
+        alone |= {f"linear_{name}": found for name, found in linear_scores(scenes, len(embedded.text)).items()}
     for name in CURVES:
         of_form = _time_estimates(embedded, CURVES[name], seed)
-        of_form |= _grounding_estimates(embedded, SEGMENTS[name], paraphrases, seed)
+        of_form |= _grounding_estimates(embedded, SEGMENTS[name], paraphrases, alone, seed)
         estimates |= {f"{key}.{name}": value for key, value in of_form.items()}
-    for frame, scores in one_frame_scores(embedded).items():
+    for frame, scores in alone.items():
         estimates |= {f"{key}_{frame}_frame": found for key, found in _told_apart(embedded, scores, seed).items()}
     joint = embedded.side_by_side()
     estimates |= {**_smoothness(embedded, seed), **_first_frames(joint, seed)}
@@ -276,7 +313,11 @@ def _time_estimates(embedded: EmbeddedVideos, curve: Curve, seed: int) -> dict[s
 
 
 def _grounding_estimates(
-    embedded: EmbeddedVideos, score: SegmentScore, paraphrases: Sequence[Array], seed: int
+    embedded: EmbeddedVideos,
+    score: SegmentScore,
+    paraphrases: Sequence[Array],
+    alone: Mapping[str, Float[Array, "V L"]],
+    seed: int,
 ) -> dict[str, Estimate]:
     """Return how well videos and instructions identify each other."""
     own, strata = embedded.own, embedded.own.tolist()
@@ -286,8 +327,8 @@ def _grounding_estimates(
     found |= {f"{key}_reversed": value for key, value in _told_apart(embedded, backwards, seed).items()}
     found["confusion_gap"] = mean_bca(metrics.confusion_gap(whole, own), seed=seed)
     hits = metrics.matched(whole, own)
-    for name, alone in one_frame_scores(embedded).items():
-        over = hits.astype(np.float64) - metrics.matched(alone, own)
+    for name, scores in alone.items():
+        over = hits.astype(np.float64) - metrics.matched(scores, own)
         found[f"accuracy_over_{name}_frame"] = mean_percentile(over, strata, seed=seed)
     rounds = {
         f"accuracy_{name}_segments": np.moveaxis(segment_scores(embedded, score, share, seed), 1, 0)
@@ -310,6 +351,24 @@ def one_frame_scores(embedded: EmbeddedVideos) -> dict[str, Float[Array, "V L"]]
     middle = np.array([len(video) // 2 for video in embedded.videos])
     rows: dict[str, int | NDArray[np.int64]] = {"first": 0, "middle": middle, "last": -1}
     return {name: potential(embedded.frames_at(at), embedded.text).T for name, at in rows.items()}
+
+
+def linear_scores(scenes: Scenes, instructions: int) -> dict[str, Float[Array, "V L"]]:
+    """Return scores of the first, the middle and the last frame by logistic regression on training episodes' frames.
+
+    Instructions that no training episode carries out score below all others.
+    """
+    linear, pipeline, preprocessing = (
+        import_extra(f"sklearn.{name}", "report") for name in ("linear_model", "pipeline", "preprocessing")
+    )
+    found = {}
+    for at, name in enumerate(FRAMES):
+        model = pipeline.make_pipeline(preprocessing.StandardScaler(), linear.LogisticRegression(max_iter=2000))
+        model.fit(scenes.training[:, at], scenes.labels)
+        scores = np.full((len(scenes.videos), instructions), -np.inf)
+        scores[:, model[-1].classes_] = model.predict_log_proba(scenes.videos[:, at])
+        found[name] = scores
+    return found
 
 
 def _told_apart(embedded: EmbeddedVideos, scores: Float[Array, "V L"], seed: int) -> dict[str, Estimate]:

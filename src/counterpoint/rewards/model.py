@@ -54,6 +54,13 @@ class Embedder(Protocol):
         """Return raw embeddings [L, D] of L texts."""
 
 
+class FrozenPart:
+    """The frozen backbone of an encoder as an `Embedder`: the embeddings are its features."""
+
+    def __init__(self, encoder: DualEncoder) -> None:
+        self.encode_image, self.encode_text = encoder.features, encoder.encode_text
+
+
 def cosine(left: Float[Array, "N D"], right: Float[Array, "L D"]) -> Float[Array, "N L"]:
     """Return the cosine of every row of `left` with every row of `right`; 0 where either is the zero vector."""
     lengths = np.outer(np.linalg.norm(left, axis=1), np.linalg.norm(right, axis=1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import json
 import re
@@ -15,10 +16,11 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from numpy.typing import NDArray
 
+from counterpoint.encoders.backbone import Backbone
 from counterpoint.encoders.calibration import RewardForm
 from counterpoint.encoders.dual import DualEncoder, EncoderConfig
 from counterpoint.errors import BadInputError, require
-from counterpoint.rewards.model import RewardModel, embed_frames, embed_text, gains
+from counterpoint.rewards.model import FrozenPart, RewardModel, embed_frames, embed_text, gains
 
 Array = NDArray[np.float64]
 Frames = Mapping[str, UInt8[NDArray[np.uint8], "T H W 3"]]
@@ -46,8 +48,13 @@ class Reward(Protocol):
     name: str
     progress: bool
 
-    def watch(self, frames: Frames) -> Curves:
-        """Return the curves of a video (camera -> frames): of several cameras the mean of theirs."""
+    def watch(self, frames: Frames, shared: dict[str, Any]) -> Curves:
+        """Return the curves of a video.
+
+        Args:
+            frames: Camera -> frames; of several cameras the curves are the mean of theirs.
+            shared: What other rewards have computed of this video, such as features of a frozen backbone.
+        """
 
 
 class EncoderReward:
@@ -70,10 +77,9 @@ class EncoderReward:
         self.goals: dict[str, Array] = {}
         self._texts: dict[str, Array] = {}
 
-    def watch(self, frames: Frames) -> Curves:
+    def watch(self, frames: Frames, shared: dict[str, Any]) -> Curves:
         """Embed the video once; every curve is read from its embeddings."""
-        model = self.model
-        embedded = embed_frames(model.encoder, frames if len(frames) > 1 else next(iter(frames.values())))
+        model, embedded = self.model, self._embedded(frames, shared)
 
         def curves(
             steps: Int[NDArray[np.int64], " N"], instructions: Sequence[str], *, progress: bool = False
@@ -92,6 +98,17 @@ class EncoderReward:
 
         return curves
 
+    def _embedded(self, frames: Frames, shared: dict[str, Any]) -> Float[Array, "T *C D"]:
+        encoder, views = self.model.encoder, frames if len(frames) > 1 else next(iter(frames.values()))
+        if not (isinstance(encoder, DualEncoder) and encoder.config.freeze_image):
+            return embed_frames(encoder, views, self.model.batch_size)
+        digest = encoder.backbone_digest
+        if digest not in shared:
+            shared[digest] = embed_frames(FrozenPart(encoder), views, self.model.batch_size)
+        features = torch.from_numpy(shared[digest]).float().to(encoder.mean.device)
+        with torch.no_grad():
+            return np.asarray(encoder.eval().embed_features(features).double().cpu())
+
     def _text(self, instruction: str) -> Float[Array, "1 D"]:
         if instruction not in self._texts:
             self._texts[instruction] = embed_text(self.model.encoder, instruction)
@@ -103,15 +120,23 @@ class EncoderReward:
         return self.goals[instruction]
 
     def untrained(self, seed: int = 0) -> EncoderReward | None:
-        """Return the same architecture with random weights; `None` for an encoder that is not ours."""
+        """Return the same architecture with random weights; `None` for a network of the user's own that trains.
+
+        A frozen backbone keeps its weights: the heads on it are what was learned.
+        """
         encoder = self.model.encoder
         if not isinstance(encoder, DualEncoder):
             return None
         config: EncoderConfig = encoder.config.model_copy(update={"pretrained": None, "calibration": None})
+        own = copy.deepcopy(encoder.image.backbone) if isinstance(encoder.image, Backbone) else None
+        if config.image == "module" and not config.freeze_image:
+            return None
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            fresh = DualEncoder(config)
-        fresh = fresh.to(encoder.mean.device)
+            fresh = DualEncoder(config, own if config.image == "module" else None)
+        if config.freeze_image and isinstance(fresh.image, Backbone) and own is not None:
+            fresh.image.backbone.load_state_dict(own.state_dict())
+        fresh = fresh.to(encoder.mean.device).eval()
         form = self.model.form if self.model.form in ("potential", "transition") else "potential"
         fresh.config = fresh.config.model_copy(update={"reward_form": form})
         return EncoderReward(RewardModel(fresh), "random weights")
@@ -129,7 +154,7 @@ class FunctionReward:
     def __init__(self, function: Callable[[Any, str], Any], name: str, *, progress: bool = False) -> None:
         self.function, self.name, self.progress = function, name, progress
 
-    def watch(self, frames: Frames) -> Curves:
+    def watch(self, frames: Frames, shared: dict[str, Any]) -> Curves:
         """Call the function once a curve and camera."""
 
         def one(view: NDArray[np.uint8], text: str) -> Array:
