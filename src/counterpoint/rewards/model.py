@@ -294,14 +294,7 @@ class RewardModel:
         Raises:
             BadInputError: Bad frames or instructions, or a form that the encoder was not trained for.
         """
-        if goal is not None:
-            still = {name: view[None] for name, view in goal.items()} if isinstance(goal, Mapping) else goal[None]
-            chosen, targets = self.check_form("goal"), embed_frames(self.encoder, still)
-        else:
-            chosen, targets = (
-                self.check_form(form or self.form, instructed=True),
-                embed_text(self.encoder, instructions),
-            )
+        chosen, targets = self.targets(instructions, goal=goal, form=form)
         curves = self.score(chosen, embed_frames(self.encoder, frames, self.batch_size), targets).astype(np.float32)
         rewards = curves[0] if goal is not None or isinstance(instructions, str) else curves
         return _like(frames, rewards)
@@ -369,6 +362,19 @@ class RewardModel:
         values = np.asarray(curves.cpu() if isinstance(curves, Tensor) else curves, np.float64)
         result = measure(gains(np.atleast_2d(values), form)).reshape(values.shape)
         return _like(frames, result if result.dtype == bool else result.astype(np.float32))
+
+    def targets(
+        self,
+        instructions: str | Sequence[str] = (),
+        *,
+        goal: Video | Mapping[str, Video] | None = None,
+        form: RewardForm | None = None,
+    ) -> tuple[RewardForm, Float[Array, "L D"]]:
+        """Return the form that scores, and the embedded instructions or goal image; arguments as `reward`."""
+        if goal is not None:
+            still = {name: view[None] for name, view in goal.items()} if isinstance(goal, Mapping) else goal[None]
+            return self.check_form("goal"), embed_frames(self.encoder, still)
+        return self.check_form(form or self.form, instructed=True), embed_text(self.encoder, instructions)
 
     def score(
         self, form: RewardForm, frames: Float[Array, "T *C D"], targets: Float[Array, "L *C D"]

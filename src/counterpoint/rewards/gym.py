@@ -1,0 +1,311 @@
+"""Rewards from language or a goal image inside gymnasium: wrappers of one environment and of vector environments.
+
+Phi is a `RewardModel`'s reading of the images since the episode began, s_0 the first state and s' the next::
+
+    difference   discount * Phi(s') - Phi(s)     DecisionNCE, Eq. 3 with discount 1; Ng, Harada and Russell 1999
+    gain         Phi(s') - Phi(s_0)
+
+Every reward depends on images up to its own moment alone. With a discount of 1, an agent that discounts earns more the
+earlier Phi rises. With the agent's own discount, differences leave the best policies of a task's reward as they are:
+add them to it (`environment_weight`), since alone they rank all policies alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeVar
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from counterpoint.data.episode import Array
+from counterpoint.encoders.dual import RewardForm
+from counterpoint.errors import require
+from counterpoint.rewards.model import RewardModel, check_instructions, embed_frames
+
+Embedded = NDArray[np.float64]
+Rows = NDArray[np.intp]
+Reading = Literal["difference", "gain"]
+Observation = TypeVar("Observation")
+Action = TypeVar("Action")
+
+
+class Potentials:
+    """The rewards of N environments by one model: what every row's episode began with and where it has come to.
+
+    Args:
+        model: The reward.
+        n: N.
+        instruction: The task in words, or one for each environment.
+        goal: An image of the goal, uint8 [H, W, 3], in its stead.
+        reward: `difference` or `gain`; see the module's docstring.
+        discount: Of the next potential, for `difference`.
+        form: The model's reading, where it is not the one that it was trained for.
+
+    Raises:
+        BadInputError: Both an instruction and a goal or neither, or a form that the model was not trained for.
+    """
+
+    def __init__(
+        self,
+        model: RewardModel,
+        n: int,
+        instruction: str | Sequence[str] | None = None,
+        *,
+        goal: Array | None = None,
+        reward: Reading = "difference",
+        discount: float = 1.0,
+        form: RewardForm | None = None,
+    ) -> None:
+        one = (instruction is None) == (goal is not None)
+        require(one, "reward", "both or none", "an instruction or a goal image", "give one")
+        require(reward in ("difference", "gain"), "reward", repr(reward), "'difference' or 'gain'", "choose one")
+        require(0 < discount <= 1, "discount", discount, "a number in (0, 1]", "1 gives plain differences")
+        texts = () if instruction is None else check_instructions(instruction)
+        require(
+            goal is not None or len(texts) in (1, n), "instruction", len(texts), f"1 or {n}", "give one for each row"
+        )
+        self.model, self.reward, self.discount = model, reward, discount
+        self.form, targets = model.targets(texts, goal=goal, form=form)
+        self.targets = np.broadcast_to(targets, (n, targets.shape[1]))
+        self.first = np.zeros_like(self.targets)
+        self.start, self.last = np.zeros(n), np.zeros(n)
+
+    def embed(self, images: Array) -> Float[Embedded, "N D"]:
+        """Return the embeddings of images [N, H, W, 3], by one call of the encoder up to its batch size."""
+        return embed_frames(self.model.encoder, images, self.model.batch_size)
+
+    def begin(self, rows: Rows, embedded: Float[Embedded, "n D"]) -> None:
+        """Begin the episodes of some rows with their first images."""
+        self.first[rows] = embedded
+        self.start[rows] = self.last[rows] = self._values(rows, embedded)
+
+    def advance(self, rows: Rows, embedded: Float[Embedded, "n D"]) -> Float[Embedded, " n"]:
+        """Return the rewards of some rows' next images."""
+        now = self._values(rows, embedded)
+        before, self.last[rows] = self.last[rows], now
+        return self.discount * now - before if self.reward == "difference" else now - self.start[rows]
+
+    def _values(self, rows: Rows, embedded: Float[Embedded, "n D"]) -> Float[Embedded, " n"]:
+        pairs = zip(self.first[rows], embedded, self.targets[rows], strict=True)
+        values = [self.model.score(self.form, np.stack([a, b]), target[None])[0, 1] for a, b, target in pairs]
+        return np.array(values)
+
+
+class LanguageReward(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment whose reward is how far its images have come with an instruction, or towards a goal image.
+
+    The environment's own reward is in `info["environment_reward"]`.
+
+    Args:
+        env: The environment.
+        model: The reward.
+        instruction: The task in words; this or `goal`.
+        goal: An image of the goal, uint8 [H, W, 3].
+        image: Key of the image in the environment's Dict observation; `None` renders one (`env.render()`).
+        reward: `difference` or `gain`; see the module's docstring.
+        discount: Of the next potential, for `difference`.
+        environment_weight: Share of the environment's own reward that is added.
+        form: The model's reading, where it is not the one that it was trained for.
+
+    Raises:
+        BadInputError: An environment without such an image, or a form that the model was not trained for.
+
+    Example:
+        >>> env = LanguageReward(make_env("metaworld/drawer-open"), model, "open the drawer")  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        env: gymnasium.Env[Any, Any],
+        model: RewardModel,
+        instruction: str | None = None,
+        *,
+        goal: Array | None = None,
+        image: str | None = None,
+        reward: Reading = "difference",
+        discount: float = 1.0,
+        environment_weight: float = 0.0,
+        form: RewardForm | None = None,
+    ) -> None:
+        super().__init__(env)
+        check_source(image, env.observation_space, env.render_mode)
+        self.potentials = Potentials(model, 1, instruction, goal=goal, reward=reward, discount=discount, form=form)
+        self._image, self._weight = image, environment_weight
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        self.potentials.begin(_ONE, self._embed(observation))
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Act once."""
+        observation, own, terminated, truncated, info = self.env.step(action)
+        reward = float(self.potentials.advance(_ONE, self._embed(observation))[0]) + self._weight * float(own)
+        return observation, reward, terminated, truncated, {**info, "environment_reward": float(own)}
+
+    def _embed(self, observation: Any) -> Embedded:
+        return self.potentials.embed(image_of(self.env, observation, self._image)[None])
+
+
+class LanguageRewardVector(gymnasium.vector.VectorWrapper[Any, Any, Any, Any, Any]):
+    """Vector environments with the reward of `LanguageReward`: one call of the encoder embeds all rows' images.
+
+    An episode's last reward is that of its own last image: with `AutoresetMode.SAME_STEP` it is read from
+    `infos["final_obs"]`. With `NEXT_STEP`, the step that resets a row has the reward 0. With `DISABLED`,
+    `reset(options={"reset_mask": ...})` begins the episodes of some rows. The environments' own rewards are in
+    `infos["environment_reward"]`.
+
+    Args:
+        env: The vector environment.
+        model: The reward.
+        instruction: The task in words, or one for each environment; this or `goal`.
+        goal: An image of the goal, uint8 [H, W, 3].
+        image: Key of the images in the Dict observation; `None` renders them (`env.render()`).
+        reward: `difference` or `gain`; see the module's docstring.
+        discount: Of the next potential, for `difference`.
+        environment_weight: Share of the environments' own rewards that is added.
+        form: The model's reading, where it is not the one that it was trained for.
+
+    Raises:
+        BadInputError: Environments without such an image, renders with `SAME_STEP` (they show the next episode), or a
+            form that the model was not trained for.
+    """
+
+    def __init__(
+        self,
+        env: gymnasium.vector.VectorEnv[Any, Any, Any],
+        model: RewardModel,
+        instruction: str | Sequence[str] | None = None,
+        *,
+        goal: Array | None = None,
+        image: str | None = None,
+        reward: Reading = "difference",
+        discount: float = 1.0,
+        environment_weight: float = 0.0,
+        form: RewardForm | None = None,
+    ) -> None:
+        super().__init__(env)
+        check_source(image, env.single_observation_space, env.render_mode)
+        mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
+        self._mode = AutoresetMode(mode)
+        unseen = image is None and self._mode is AutoresetMode.SAME_STEP
+        hint = "name the image's key (image=), or take AutoresetMode.NEXT_STEP"
+        require(not unseen, "image", "renders with SAME_STEP, which skip last images", "images in observations", hint)
+        n = env.num_envs
+        self.potentials = Potentials(model, n, instruction, goal=goal, reward=reward, discount=discount, form=form)
+        self._image, self._weight, self._rows = image, environment_weight, np.arange(n)
+        self._over = np.zeros(n, bool)
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin the episodes of all rows, or of those in `options["reset_mask"]`."""
+        mask = np.array((options or {}).get("reset_mask", np.ones(self.num_envs, bool)))
+        observations, infos = self.env.reset(seed=seed, options=options)
+        self._over[mask] = False
+        self.potentials.begin(self._rows[mask], self.potentials.embed(self._images(observations)[mask]))
+        return observations, infos
+
+    def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
+        """Act once in every row."""
+        observations, own, terminated, truncated, infos = self.env.step(actions)
+        images, over = self._images(observations), np.asarray(terminated) | np.asarray(truncated)
+        begun = self._over if self._mode is AutoresetMode.NEXT_STEP else np.zeros_like(over)
+        rewards, next_images = np.zeros(self.num_envs), images[:0]
+        if self._mode is AutoresetMode.SAME_STEP and over.any():
+            next_images = images[over]
+            images = images.copy()
+            images[over] = [infos["final_obs"][row][self._image] for row in self._rows[over]]
+        embedded, afterwards = np.split(self.potentials.embed(np.concatenate([images, next_images])), [self.num_envs])
+        rewards[~begun] = self.potentials.advance(self._rows[~begun], embedded[~begun])
+        self.potentials.begin(self._rows[begun], embedded[begun])
+        if len(afterwards):
+            self.potentials.begin(self._rows[over], afterwards)
+        self._over = over
+        told = {"environment_reward": np.array(own, float), "_environment_reward": np.ones(self.num_envs, bool)}
+        return observations, rewards + self._weight * np.asarray(own), terminated, truncated, {**infos, **told}
+
+    def _images(self, observations: Any) -> Array:
+        return np.asarray(image_of(self.env, observations, self._image))
+
+
+class ImageEncoder(Protocol):
+    """An encoder of frames; `counterpoint.encoders.dual.DualEncoder` is one."""
+
+    embed_dim: int
+
+    def encode_image(self, frames: torch.Tensor, /) -> torch.Tensor:
+        """Return raw embeddings [T, D] of frames [T, H, W, 3], uint8 or float in [0, 1]."""
+
+
+class EmbeddingObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """An environment whose Dict observation has the embedding of its image: `embedding`, float32 [D].
+
+    An observation that is no Dict becomes the key `observation` of one.
+
+    Args:
+        env: The environment.
+        encoder: The encoder of images.
+        image: Key of the image in the environment's Dict observation; `None` renders one (`env.render()`).
+        replace: Leave the image itself out of the observation.
+
+    Raises:
+        BadInputError: An environment without such an image.
+    """
+
+    def __init__(
+        self, env: gymnasium.Env[Any, Any], encoder: ImageEncoder, *, image: str | None = None, replace: bool = False
+    ) -> None:
+        super().__init__(env)
+        check_source(image, env.observation_space, env.render_mode)
+        self.encoder, self._image, self._dropped = encoder, image, image if replace else None
+        own = env.observation_space
+        parts = dict(own.spaces) if isinstance(own, spaces.Dict) else {"observation": own}
+        parts.pop(self._dropped or "", None)
+        self.observation_space = spaces.Dict(
+            parts | {"embedding": spaces.Box(-np.inf, np.inf, (encoder.embed_dim,), np.float32)}
+        )
+
+    def observation(self, observation: Any) -> dict[str, Any]:
+        """Return the observation with its embedding."""
+        images = image_of(self.env, observation, self._image)[None]
+        embedded: Any = self.encoder
+        values = embed_frames(embedded, images)[0].astype(np.float32)
+        parts = observation if isinstance(observation, Mapping) else {"observation": observation}
+        return {key: value for key, value in parts.items() if key != self._dropped} | {"embedding": values}
+
+
+_ONE: Rows = np.zeros(1, np.intp)
+
+
+def check_source(image: str | None, space: Any, render_mode: str | None) -> None:
+    """Refuse an environment that has no such image.
+
+    Args:
+        image: Key of the image in the observation; `None` for renders.
+        space: The space of one environment's observations.
+        render_mode: The environment's mode of rendering.
+
+    Raises:
+        BadInputError: No Dict observation with an image [H, W, 3] of that name, or no renders as arrays.
+    """
+    if image is None:
+        found, hint = f"render_mode {render_mode!r}", 'gymnasium.make(..., render_mode="rgb_array"), or name image='
+        return require(render_mode == "rgb_array", "env", found, "renders as arrays", hint)
+    known = [key for key, part in space.spaces.items() if _is_image(part)] if isinstance(space, spaces.Dict) else []
+    found, hint = f"no image {image!r}", "choose one of these, or leave image= out for env.render()"
+    require(image in known, "observation", found, f"one of {', '.join(known) or 'none'}", hint)
+
+
+def image_of(env: Any, observation: Any, image: str | None) -> Array:
+    """Return the image of an observation, or a render: [H, W, 3], or one for each environment of a vector."""
+    return np.asarray(env.render() if image is None else observation[image])
+
+
+def _is_image(space: Any) -> bool:
+    return isinstance(space, spaces.Box) and len(space.shape) == 3 and space.shape[-1] == 3
