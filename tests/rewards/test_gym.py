@@ -203,7 +203,9 @@ def test_every_row_of_a_vector_has_the_rewards_it_has_alone(mode: AutoresetMode,
         assert infos["_environment_reward"].all()
     envs.close()
     for row in range(3):
-        np.testing.assert_allclose(np.array(found)[:, row], alone(row, mode, reading), atol=1e-6)
+        np.testing.assert_allclose(
+            np.array(found)[:, row], alone(row, mode, reading), atol=1e-4
+        )  # float32, other batches
 
 
 def test_rows_that_are_reset_by_a_mask_begin_anew() -> None:
@@ -216,7 +218,7 @@ def test_rows_that_are_reset_by_a_mask_begin_anew() -> None:
     rewards = envs.step(MOVES[2])[1]
     images.append(np.stack(envs.render() or ()))
     curves = blurred().reward(np.stack([images[0][0], images[1][0]]), PUSH)
-    assert rewards[0] == pytest.approx(curves[1], abs=1e-6)
+    assert rewards[0] == pytest.approx(curves[1], abs=1e-4)
     assert rewards[1] != pytest.approx(rewards[0], abs=1e-3)
 
 
