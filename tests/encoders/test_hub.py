@@ -82,9 +82,7 @@ def test_the_starting_point_is_remembered_but_not_needed_again(tmp_path: Path) -
 
 
 def test_the_card_says_what_it_is_and_what_is_left_out(encoder: DualEncoder, tmp_path: Path) -> None:
-    encoder.save_pretrained(
-        tmp_path, model_card_kwargs={"method": "DecisionNCE-T", "results": "VOC 0.9", "license": "mit"}
-    )
+    encoder.save_pretrained(tmp_path, method="DecisionNCE-T", results="VOC 0.9", license="mit")
     card = (tmp_path / "README.md").read_text()
     assert "library_name: counterpoint" in card
     assert "license: mit" in card

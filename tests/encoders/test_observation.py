@@ -237,7 +237,7 @@ def test_a_saved_encoder_comes_back_bit_for_bit(config: ObservationConfig, tmp_p
 
 def test_the_card_says_what_it_is(tmp_path: Path) -> None:
     encoder = built(DRQ)
-    encoder.save_pretrained(tmp_path, model_card_kwargs={"method": "Premier-TACO", "license": "mit"})
+    encoder.save_pretrained(tmp_path, method="Premier-TACO", license="mit")
     card = (tmp_path / "README.md").read_text()
     assert "license: mit" in card
     assert "Premier-TACO" in card

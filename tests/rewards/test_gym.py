@@ -253,9 +253,9 @@ def test_last_images_cannot_be_rendered_after_a_reset_in_the_same_step() -> None
     ],
 )
 def test_bad_input_is_named_before_the_first_episode(changes: dict[str, Any], message: str) -> None:
+    given: dict[str, Any] = {"env": Table(), "model": model(), "instruction": PUSH} | changes
     with pytest.raises(BadInputError, match=message):
-        given: dict[str, Any] = {"env": Table(), "model": model(), "instruction": PUSH}
-        LanguageReward(**given | changes)
+        LanguageReward(**given)
 
 
 @pytest.mark.parametrize("replace", [False, True])

@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from counterpoint.agents.base import Agent, AgentConfig
 from counterpoint.agents.c_learning import CLearning, CLearningConfig
@@ -28,7 +29,7 @@ from counterpoint.agents.td3_bc import TD3BC, TD3BCConfig
 from counterpoint.agents.td_infonce import TDInfoNCE, TDInfoNCEConfig
 from counterpoint.config import validate
 from counterpoint.data.episode import Spaces
-from counterpoint.encoders.hub import read_model, write_model
+from counterpoint.encoders.hub import Description, SavedModel, read_model
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import NonFiniteError
 
@@ -85,7 +86,7 @@ def make_agent(tree: Mapping[str, Any], spaces: Spaces, *, seed: int = 0, device
 
 
 @dataclass(frozen=True)
-class SavedAgent:
+class SavedAgent(SavedModel):
     """An agent and what is needed to put it to work.
 
     Attributes:
@@ -95,6 +96,7 @@ class SavedAgent:
     """
 
     agent: Agent
+    kind = "agent"
     env: dict[str, Any] | None = None
     action_bounds: NDArray[np.float64] | None = None
 
@@ -106,11 +108,11 @@ class SavedAgent:
         scaled: NDArray[Any] = low + (actions + 1) / 2 * (high - low)
         return scaled
 
-    def save_pretrained(self, folder: str | Path) -> Path:
-        """Write the model's folder, made when absent, and return it.
+    def contents(self) -> tuple[Mapping[str, Any], Mapping[str, Tensor]]:
+        """Return the configuration and the weights.
 
         Raises:
-            BadInputError: When losses or parameters are not finite; nothing is written then.
+            BadInputError: When losses or parameters are not finite.
         """
         try:
             exports = self.agent.exports()
@@ -123,7 +125,16 @@ class SavedAgent:
             "env": self.env,
             "action_bounds": None if self.action_bounds is None else np.asarray(self.action_bounds).tolist(),
         }
-        return write_model(Path(folder), "agent", config, torch.nn.ModuleDict(exports).state_dict())
+        return config, torch.nn.ModuleDict(exports).state_dict()
+
+    def describe(self) -> Description:
+        """Return what the model card says of the agent."""
+        spaces = self.agent.spaces
+        usage = "action = model.agent.act(observations, rows=[0])  # a goal-reaching environment's observations"
+        env = (self.env or {}).get("name", "none: trained on data alone")
+        facts: dict[str, object] = {"Agent": f"`{self.agent.name}`", "Environment": env}
+        facts |= {"Observation": list(spaces.observation), "Goal": list(spaces.goal), "Action": spaces.action}
+        return Description(usage, facts, {})
 
     @classmethod
     def from_pretrained(

@@ -57,12 +57,10 @@ def convert_checkpoint(method: Method, path: str | Path, out: str | Path) -> Pat
     fit_weights(encoder, weights, path)
     encoder.eval().save_pretrained(
         out,
-        model_card_kwargs={
-            "title": f"{method} (converted)",
-            "start": "the authors' released checkpoint",
-            "method": METHODS[method],
-            "data": "EPIC-KITCHENS-100, by the authors, starting from OpenAI's CLIP RN50.",
-        },
+        title=f"{method} (converted)",
+        start="the authors' released checkpoint",
+        method=METHODS[method],
+        data="EPIC-KITCHENS-100, by the authors, starting from OpenAI's CLIP RN50.",
     )
     return out
 

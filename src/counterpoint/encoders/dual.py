@@ -26,7 +26,7 @@ from tyro.conf import Suppress
 from counterpoint.config import FrozenConfig, free
 from counterpoint.encoders.backbone import Backbone, spatial_map
 from counterpoint.encoders.calibration import Calibration, RewardForm
-from counterpoint.encoders.hub import HubEncoder
+from counterpoint.encoders.hub import Description, HubEncoder
 from counterpoint.encoders.weights import MINILM, minilm_folder, start_from_file
 from counterpoint.errors import MissingExtraError, require
 
@@ -467,12 +467,12 @@ class DualEncoder(HubEncoder):
         require(ok, "texts", repr(texts)[:80], "a sequence of one or more strings", hint)
         return _full(self.text(list(texts)))
 
-    def describe(self) -> tuple[str, dict[str, object], str]:
+    def describe(self) -> Description:
         """Return usage, facts and preprocessing for the model card."""
         config, D, side = self.config, self.embed_dim, self.image_size
         usage = (
-            f"frames = encoder.encode_image(images)  # [..., H, W, 3] -> [..., {D}]\n"
-            f'text = encoder.encode_text(["open the drawer"])  # [1, {D}]'
+            f"frames = model.encode_image(images)  # [..., H, W, 3] -> [..., {D}]\n"
+            f'text = model.encode_text(["open the drawer"])  # [1, {D}]'
         )
         text = f"that of {config.image_model}" + " (frozen)" * config.freeze_text
         if config.text == "minilm":
@@ -488,7 +488,7 @@ class DualEncoder(HubEncoder):
             f"pixels to [0, 1] by dtype, {fitted} ({config.resample}, antialiased), "
             f"minus {config.mean}, divided by {config.std}."
         )
-        return usage, facts, preprocessing
+        return self.description(usage, facts, preprocessing)
 
 
 def _full(embeddings: Tensor) -> Tensor:

@@ -1,21 +1,24 @@
-"""The folder every model is saved in: `config.json`, `model.safetensors`, `digests.json` of the two, `README.md`.
+"""The folder every model is saved in, which is also its repository on the Hub.
 
-`config.json` holds `kind` (one of `KINDS`) and `config`. A run keeps this folder as `RUN/model/`.
+It holds `config.json` (`kind`, one of `KINDS`, and `config`), `model.safetensors`, `digests.json` of the two, and
+`README.md`, the model card. A run keeps this folder as `RUN/model/`.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar, Self, TypedDict, TypeVar, Unpack
 
-from huggingface_hub import ModelCard, ModelCardData, PyTorchModelHubMixin, hf_hub_download
-from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+from huggingface_hub import HfApi, ModelCard, ModelCardData, hf_hub_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from torch import Tensor, nn
 
 from counterpoint.config import FrozenConfig, validate
@@ -23,7 +26,7 @@ from counterpoint.encoders.weights import fit_weights, read_weights, write_weigh
 from counterpoint.errors import BadInputError, require
 from counterpoint.files import sha256_of, write_atomically
 
-CONFIG, WEIGHTS, DIGESTS = "config.json", "model.safetensors", "digests.json"
+CONFIG, WEIGHTS, DIGESTS, README = "config.json", "model.safetensors", "digests.json", "README.md"
 
 KINDS = {
     "dual_encoder": "counterpoint.encoders.dual:DualEncoder.from_pretrained",
@@ -65,7 +68,7 @@ def saved_digests(path_or_hub_id: str | Path, **hub: Any) -> str:
 
 
 @dataclass(frozen=True)
-class SavedModel:
+class ModelFiles:
     """A model's folder as it was read.
 
     Attributes:
@@ -90,7 +93,7 @@ class SavedModel:
         return module.to(map_location).eval()
 
 
-def read_model(path_or_hub_id: str | Path, kind: str, **hub: Any) -> SavedModel:
+def read_model(path_or_hub_id: str | Path, kind: str, **hub: Any) -> ModelFiles:
     """Read a folder of one kind; digests are checked first.
 
     Raises:
@@ -100,20 +103,17 @@ def read_model(path_or_hub_id: str | Path, kind: str, **hub: Any) -> SavedModel:
     found, config = _read_config(files)
     require(found == kind, files[CONFIG], f"kind {found!r}", repr(kind), "load any kind with counterpoint.load")
     _check_digest(files, WEIGHTS)
-    return SavedModel(files[CONFIG], config, read_weights(files[WEIGHTS]), files[WEIGHTS])
+    return ModelFiles(files[CONFIG], config, read_weights(files[WEIGHTS]), files[WEIGHTS])
 
 
-def write_model(
-    folder: Path, kind: str, config: Mapping[str, Any], weights: Mapping[str, Tensor], *, card: bool = True
-) -> Path:
-    """Write a model's folder, made when absent; digests come last.
+def write_model(folder: Path, kind: str, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Path:
+    """Write a model's folder without a card, made when absent; digests come last.
 
     Args:
         folder: The folder.
         kind: One of `KINDS`.
         config: JSON values; all that is needed to build the model again.
         weights: Name -> tensor.
-        card: Write a short `README.md` too.
 
     Returns:
         The folder.
@@ -121,9 +121,6 @@ def write_model(
     folder.mkdir(parents=True, exist_ok=True)
     write_weights(weights, folder / WEIGHTS)
     write_atomically(folder / CONFIG, json.dumps({"kind": kind, "config": config}, indent=2) + "\n")
-    if card:
-        usage = 'import counterpoint\n\nmodel = counterpoint.load("path/or/hub-id")'
-        write_atomically(folder / "README.md", str(model_card(f"Counterpoint {kind.replace('_', ' ')}", usage)))
     write_digests(folder)
     return folder
 
@@ -155,9 +152,10 @@ def _files(
     options |= {"force_download": force_download, "local_files_only": local_files_only}
     try:
         return {name: Path(str(hf_hub_download(str(source), name, **options))) for name in names}
-    except (HfHubHTTPError, EntryNotFoundError, HFValidationError, OfflineModeIsEnabled) as error:
+    except _HUB_ERRORS as error:
         found = f"no such folder, and nothing on the Hub ({str(error).splitlines()[0]})"
-        hint = "check the path or the id, and that the Hub can be reached"
+        hint = "check the path or the id, and that the Hub can be reached; offline, runs, saved folders and ids that "
+        hint += "were downloaded before work"
         raise BadInputError(source, found, "a saved model, a run, or a Hub id", hint) from error
 
 
@@ -183,88 +181,216 @@ def _json(file: Path, pick: Callable[[Any], Value], what: str) -> Value:
         raise BadInputError(file, f"no {what} ({type(error).__name__}: {error})", f"a {what}", hint) from None
 
 
-def model_card(
-    title: str,
-    usage: str,
-    *,
-    facts: Mapping[str, object] | None = None,
-    sections: Mapping[str, str] | None = None,
-    license: str | None = None,
-) -> ModelCard:
-    """Return the `README.md` of a saved model.
+_HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+# `HfHubHTTPError`'s base is that of all errors of the HTTP library, which is another one in each version of the Hub's.
+_HUB_ERRORS: tuple[Any, ...] = (OSError, HfHubHTTPError.__mro__[1], HFValidationError)
 
-    Args:
+
+class Card(TypedDict, total=False):
+    """The parts of a model card that the model itself does not know.
+
+    Attributes:
         title: First heading.
-        usage: Python code that loads and calls the model.
+        start: The weights that training started from.
+        method: Markdown about the training, with the recipe and the paper.
+        data: Markdown about the training data.
+        results: Markdown about measurements, with the command.
+        license: Identifier of the weights' licence.
+    """
+
+    title: str
+    start: str
+    method: str
+    data: str
+    results: str
+    license: str
+
+
+_ANY_ID, _NO_RESULTS = "path/or/hub-id", "None stated."
+
+
+@dataclass(frozen=True)
+class Description:
+    """The part of a model card that a model writes about itself.
+
+    Attributes:
+        usage: Code that uses `model`.
         facts: Rows of a table: name -> value.
         sections: Heading -> Markdown.
-        license: Identifier of the weights' licence; left out when not given.
     """
-    tags = ["counterpoint", "robotics", "representation-learning", "contrastive-learning"]
-    data = ModelCardData(library_name="counterpoint", license=license, pipeline_tag="robotics", tags=tags)
-    parts = [f"---\n{data.to_yaml()}\n---", f"# {title}"]
-    parts += ["Written by [Counterpoint](https://counterpoint.readthedocs.io).", f"```python\n{usage}\n```"]
-    if facts:
-        parts.append("\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in facts.items())]))
-    parts += [f"## {heading}\n\n{text}" for heading, text in (sections or {}).items()]
-    return ModelCard("\n\n".join(parts) + "\n")
+
+    usage: str
+    facts: Mapping[str, object]
+    sections: Mapping[str, str]
 
 
-_HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
-
-
-class HubEncoder(nn.Module, PyTorchModelHubMixin):
-    """Base of encoders that are built from one configuration.
+class SavedModel:
+    """Base of everything that is saved: encoders, policies and agents.
 
     Attributes:
         kind: Its name in `KINDS`.
+    """
+
+    kind: ClassVar[str]
+
+    def contents(self) -> tuple[Mapping[str, Any], Mapping[str, Tensor]]:
+        """Return the configuration, as JSON values, and the weights."""
+        raise NotImplementedError
+
+    def describe(self) -> Description:
+        """Return what the model card says of the model."""
+        raise NotImplementedError
+
+    def save_pretrained(self, folder: str | Path, **card: Unpack[Card]) -> Path:
+        """Write the model's folder, made when absent, and return it. A `README.md` that is there already stays.
+
+        Args:
+            folder: The folder.
+            **card: Parts of the model card; see `Card`.
+        """
+        config, weights = self.contents()
+        written = write_model(Path(folder), self.kind, config, weights)
+        if not (written / README).exists():
+            write_atomically(written / README, str(self._card(sum(value.numel() for value in weights.values()), card)))
+        return written
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        private: bool | None = None,
+        token: str | None = None,
+        revision: str | None = None,
+        **card: Unpack[Card],
+    ) -> str:
+        """Upload the model with its card to the Hub; arguments, result and errors as `push`."""
+        with TemporaryDirectory() as place:
+            folder = self.save_pretrained(Path(place) / "model", **card)
+            return push(folder, repo_id, private=private, token=token, revision=revision)
+
+    def _card(self, size: int, card: Card) -> ModelCard:
+        own, kind = self.describe(), self.kind.replace("_", " ")
+        tags = ["counterpoint", "robotics", "representation-learning", "contrastive-learning"]
+        data = ModelCardData(
+            library_name="counterpoint", license=card.get("license"), pipeline_tag="robotics", tags=tags
+        )
+        facts = {"Kind": kind, **own.facts, "Weights in `model.safetensors`": f"{size:,} numbers"}
+        facts |= {"Started from": card["start"]} if "start" in card else {}
+        sections = {
+            **own.sections,
+            "Method": card.get("method", "Not stated."),
+            "Training data": card.get("data", "Not stated."),
+            "Results": card.get("results", _NO_RESULTS),
+        }
+        usage = f'import counterpoint\n\nmodel = counterpoint.load("{_ANY_ID}")\n{own.usage}'
+        parts = [f"---\n{data.to_yaml()}\n---", f"# {card.get('title') or f'Counterpoint {kind}'}"]
+        parts += ["Written by [Counterpoint](https://counterpoint.readthedocs.io).", f"```python\n{usage}\n```"]
+        parts.append("\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in facts.items())]))
+        parts += [f"## {heading}\n\n{text}" for heading, text in sections.items()]
+        return ModelCard("\n\n".join(parts) + "\n")
+
+
+def push(
+    source: str | Path,
+    repo_id: str,
+    *,
+    private: bool | None = None,
+    license: str | None = None,
+    token: str | None = None,
+    revision: str | None = None,
+) -> str:
+    """Upload a saved model to the Hub, as one commit; `counterpoint.load(repo_id)` is then the same model.
+
+    The card is the folder's `README.md` with the id in its example and, of a run with a report or an evaluation, its
+    numbers under "Results", unless something stands there.
+
+    Args:
+        source: A run, or a folder that `save_pretrained` wrote.
+        repo_id: NAME/MODEL on the Hub, made when absent.
+        private: Make a new repository private; by default as the account has it.
+        license: Identifier of the weights' licence, for the card.
+        token: A token with the right to write; by default that of `hf auth login`.
+        revision: The branch; `main` by default.
+
+    Returns:
+        The address of the commit.
+
+    Raises:
+        BadInputError: When the folder is damaged, or the Hub refuses or cannot be reached.
+    """
+    hint = "name both, such as you/drawer-encoder"
+    require(_HUB_ID.fullmatch(repo_id), "repo id", repr(repo_id), "NAME/MODEL", hint)
+    require(Path(source).exists(), source, "no such folder", "a run, or a saved model", "check the path")
+    files = _files(source, (CONFIG, DIGESTS, WEIGHTS))
+    kind, _ = _read_config(files)
+    _check_digest(files, WEIGHTS)
+    with TemporaryDirectory() as place:
+        folder = shutil.copytree(files[CONFIG].parent, Path(place) / "model")
+        readme = folder / README
+        card = ModelCard(readme.read_text(encoding="utf-8") if readme.exists() else f"# Counterpoint {kind}\n")
+        card.text = card.text.replace(_ANY_ID, repo_id)
+        card.text = card.text.replace(f"## Results\n\n{_NO_RESULTS}", f"## Results\n\n{_results(Path(source))}")
+        if license:
+            card.data["license"] = license
+        card.save(readme)
+        try:
+            hub = HfApi(token=token)
+            hub.create_repo(repo_id, private=private, exist_ok=True)
+            message = f"Upload a {kind.replace('_', ' ')}"
+            return str(
+                hub.upload_folder(repo_id=repo_id, folder_path=folder, commit_message=message, revision=revision)
+            )
+        except _HUB_ERRORS as error:
+            hint = "check the id, `hf auth login` and the connection; offline, copy the folder: it loads by its path"
+            found = f"nothing uploaded ({str(error).splitlines()[0]})"
+            raise BadInputError(repo_id, found, "a repository that this account may write to", hint) from error
+
+
+def _results(run: Path) -> str:
+    """Return the numbers in a run's `report.json` and `evaluation.json` as Markdown."""
+    rows, commands = [], []
+    for name, command in (("report", "report"), ("evaluation", "evaluate")):
+        file = run / f"{name}.json"
+        if file.is_file():
+            found = _json(file, lambda tree: dict(tree), "result")
+            commands.append(f"`counterpoint {command}`")
+            rows += [line for key, value in found.items() for line in _estimates(key, value)]
+    head = ["| | value | 95 % interval | n |", "|---|---|---|---|"]
+    return "\n".join([f"By {' and '.join(commands)}.", "", *head, *rows]) if rows else _NO_RESULTS
+
+
+def _estimates(name: str, value: Any) -> list[str]:
+    """Return one row of a table for every estimate in a tree of JSON."""
+    if not isinstance(value, dict):
+        return []
+    if {"value", "low", "high", "n"} <= value.keys():
+        numbers = ["" if value[key] is None else f"{value[key]:.3f}" for key in ("value", "low", "high")]
+        return [f"| {name} | {numbers[0]} | {numbers[1]} to {numbers[2]} | {value['n']} |"]
+    return [line for key, part in value.items() for line in _estimates(key, part)]
+
+
+class HubEncoder(nn.Module, SavedModel):
+    """Base of encoders that are built from one configuration.
+
+    Attributes:
         config_type: Class of `config`.
         start_field: The field of `config` with the weights that training starts from; saved as a record.
         config: The configuration it was built from, every open field resolved.
     """
 
-    kind: ClassVar[str]
     config_type: ClassVar[type[FrozenConfig]]
     start_field: ClassVar[str]
     config: FrozenConfig
 
-    def describe(self) -> tuple[str, dict[str, object], str]:
-        """Return code that uses `encoder`, facts about it and its preprocessing, for the model card."""
-        raise NotImplementedError
+    def contents(self) -> tuple[Mapping[str, Any], Mapping[str, Tensor]]:
+        """Return the configuration and the weights."""
+        return self.config.model_dump(mode="json"), self.state_dict()
 
-    def generate_model_card(
-        self,
-        title: str | None = None,
-        start: str | None = None,
-        repo_id: str = "path/or/hub-id",
-        method: str = "Not stated.",
-        data: str = "Not stated.",
-        results: str = "None stated.",
-        license: str | None = None,
-        **_: Any,
-    ) -> ModelCard:
-        """Return the model card that `save_pretrained` writes, with what `model_card_kwargs` gives.
-
-        Args:
-            title: First heading.
-            start: The weights that training started from; by default the configuration's.
-            repo_id: The id that the usage example loads.
-            method: Markdown about the training, with the paper.
-            data: Markdown about the training data.
-            results: Markdown about measurements, with the command.
-            license: Identifier of the weights' licence.
-        """
-        usage, facts, preprocessing = self.describe()
-        name = type(self).__name__
-        load = f'from counterpoint.encoders import {name}\n\nencoder = {name}.from_pretrained("{repo_id}")\n{usage}'
-        size = sum(value.numel() for value in self.state_dict().values())
-        facts = {"Kind": self.kind.replace("_", " ")} | facts
-        facts["Weights in `model.safetensors`"] = f"{size:,} numbers"
-        facts["Started from"] = start or getattr(self.config, self.start_field) or "random weights"
-        sections = {"Preprocessing": f"Done by the encoder: {preprocessing} Do not normalise before."}
-        sections |= {"Method": method, "Training data": data, "Results": results}
-        title = title or f"Counterpoint {self.kind.replace('_', ' ')}"
-        return model_card(title, load, facts=facts, sections=sections, license=license)
+    def description(self, usage: str, facts: Mapping[str, object], preprocessing: str) -> Description:
+        """Return a description with the starting point beside the facts, and the preprocessing as a section."""
+        start = {"Started from": getattr(self.config, self.start_field) or "random weights"}
+        done = {"Preprocessing": f"Done by the encoder: {preprocessing} Do not normalise before."}
+        return Description(usage, {**facts, **start}, done)
 
     @classmethod
     def rebuilt(cls, config: FrozenConfig) -> Self:
@@ -276,12 +402,12 @@ class HubEncoder(nn.Module, PyTorchModelHubMixin):
 
     @classmethod
     def from_pretrained(
-        cls, pretrained_model_name_or_path: str | Path, *, map_location: str = "cpu", strict: bool = True, **hub: Any
+        cls, path_or_hub_id: str | Path, *, map_location: str = "cpu", strict: bool = True, **hub: Any
     ) -> Self:
         """Load a saved encoder, in evaluation mode.
 
         Args:
-            pretrained_model_name_or_path: A folder written by `save_pretrained`, a run, or a Hub id.
+            path_or_hub_id: A folder written by `save_pretrained`, a run, or a Hub id.
             map_location: The device it goes to.
             strict: Require all weights.
             hub: Options of `huggingface_hub`, as in `load`.
@@ -290,12 +416,9 @@ class HubEncoder(nn.Module, PyTorchModelHubMixin):
             BadInputError: When nothing is there, or a file is damaged; the message names the file.
             MissingExtraError: When the library behind a tower is not installed.
         """
-        saved = read_model(pretrained_model_name_or_path, cls.kind, **hub)
+        saved = read_model(path_or_hub_id, cls.kind, **hub)
         encoder = cls.rebuilt(saved.settings(cls.config_type))
         if strict:
             return saved.fill(encoder, map_location)
         encoder.load_state_dict(saved.weights, strict=False)
         return encoder.to(map_location).eval()
-
-    def _save_pretrained(self, save_directory: Path) -> None:
-        write_model(save_directory, self.kind, self.config.model_dump(mode="json"), self.state_dict(), card=False)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from counterpoint.config import FrozenConfig
 from counterpoint.encoders.dual import SentenceTower, check_frames
-from counterpoint.encoders.hub import HubEncoder
+from counterpoint.encoders.hub import Description, HubEncoder
 from counterpoint.encoders.towers import ResNet18
 from counterpoint.encoders.weights import MINILM, fit_weights, read_weights, tag_or_file
 from counterpoint.errors import BadInputError, import_extra, require
@@ -411,12 +411,12 @@ class ObservationEncoder(HubEncoder):
         # At least single precision, under autocast too: losses divide by temperatures.
         return embedded.to(torch.promote_types(embedded.dtype, torch.float32))
 
-    def describe(self) -> tuple[str, dict[str, object], str]:
+    def describe(self) -> Description:
         """Return usage, facts and preprocessing for the model card."""
         config, size = self.config, self.config.size
         instructions = ", instructions" if self.takes_instruction else ""
         usage = (
-            f"state = encoder(observations{instructions})"
+            f"state = model(observations{instructions})"
             f"  # [N, {config.cameras * config.stack}, {size}, {size}, 3] -> [N, {self.embed_dim}]"
         )
         facts: dict[str, object] = {
@@ -427,10 +427,14 @@ class ObservationEncoder(HubEncoder):
         if self.takes_instruction:
             facts["Sentence encoder"] = f"`{config.text_model}`, frozen, **not** part of `model.safetensors`"
         if config.kind in _OWN_NORMALISATION:
-            return usage, facts, "each frame is resized, cut and normalised as the authors of the model do it."
+            return self.description(
+                usage, facts, "each frame is resized, cut and normalised as the authors of the model do it."
+            )
         if config.centre:
-            return usage, facts, "minus the training frames' mean image, divided by their deviation (in the weights)."
-        return usage, facts, "pixels in [0, 255] become x / 255 - 0.5."
+            return self.description(
+                usage, facts, "minus the training frames' mean image, divided by their deviation (in the weights)."
+            )
+        return self.description(usage, facts, "pixels in [0, 255] become x / 255 - 0.5.")
 
     def _check(self, frames: Tensor, instruction: Instruction | None) -> None:
         check_frames(frames)

@@ -18,7 +18,7 @@ from counterpoint.config import FrozenConfig
 from counterpoint.data.augment import centre_corner
 from counterpoint.data.cache import resize
 from counterpoint.data.episode import Array
-from counterpoint.encoders.hub import read_model, write_model
+from counterpoint.encoders.hub import Description, SavedModel, read_model
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError, require
 from counterpoint.policies.chunking import ActionChunks
@@ -118,7 +118,7 @@ class EncodedPolicyConfig(FrozenConfig):
     demonstrations: Demonstrations | None = None
 
 
-class EncodedPolicy(nn.Module):
+class EncodedPolicy(nn.Module, SavedModel):
     """A `Policy` that encodes images, keeps a history for each row, and executes plans of actions.
 
     Subclasses write `plan`, `config` and `build`.
@@ -138,7 +138,6 @@ class EncodedPolicy(nn.Module):
         instruction: The task, for a policy that reads language; by default the demonstrations' only one.
     """
 
-    kind: ClassVar[str]
     config_type: ClassVar[type[EncodedPolicyConfig]]
 
     def __init__(
@@ -244,9 +243,23 @@ class EncodedPolicy(nn.Module):
         self._see(batch, rows, [True] * len(rows))
         return _as_given(self._plans(rows), single, like)
 
-    def save_pretrained(self, folder: str | Path) -> Path:
-        """Write the model's folder, made when absent, and return it."""
-        return write_model(Path(folder), self.kind, self.config().model_dump(mode="json"), self.state_dict())
+    def contents(self) -> tuple[Mapping[str, Any], Mapping[str, Tensor]]:
+        """Return the configuration and the weights."""
+        return self.config().model_dump(mode="json"), self.state_dict()
+
+    def describe(self) -> Description:
+        """Return what the model card says of the policy."""
+        config, encoder = self.config(), self.encoder.config
+        usage = 'action = model.select_action(observation)  # images by camera, "state"'
+        size = f"{encoder.size} x {encoder.size}"
+        facts: dict[str, object] = {
+            "Encoder": f"{encoder.kind} {encoder.model}",
+            "Observation": f"{', '.join(self.cameras) or f'{encoder.cameras} camera(s)'}; {self.stack} frames, {size}",
+            "Proprioception": f"{self.state_dim} numbers" if self.use_state else "not read",
+            "Action": f"{config.action_dim} numbers, in the units of the demonstrations",
+            "Instruction": self.instruction or ("any" if self.reads_language else "not read"),
+        }
+        return Description(usage, facts, {})
 
     @classmethod
     def from_pretrained(cls, path_or_hub_id: str | Path, *, map_location: str = "cpu", **hub: Any) -> Self:

@@ -111,10 +111,13 @@ class AgentRecipe(Recipe):
         set_seed(seed)
         agent = make_agent(self.agent.model_dump(), spaces, seed=seed, device=accelerator.device)
 
+        source = "Its own episodes." if buffer is None else f"Replay data, content `{buffer.fingerprint[:16]}`."
+
         def build(run: Run) -> Job:
             def save(folder: Path) -> None:
                 described = env.model_dump(mode="json") if env else None
-                SavedAgent(agent, described, buffer.action_bounds if buffer else None).save_pretrained(folder)
+                saved = SavedAgent(agent, described, buffer.action_bounds if buffer else None)
+                saved.save_pretrained(folder, method=f"Agent `{agent.name}`, seed {seed}.", data=source)
 
             if buffer is None:
                 return self._online(agent, run, episode_steps, save)

@@ -104,17 +104,6 @@ class ClipsRecipe(PretrainingRecipe):
             found = calibrate(model, train, validation, seed=self.train.seed)
             encoder.config = encoder.config.model_copy(update={"calibration": found})
 
-    def card(self, store: EpisodeStore, steps: int) -> dict[str, str]:
-        """Return the model card's sections."""
-        name, instructions = self.objective.name, len({info.instruction for info in store.episodes})
-        return {
-            "title": f"{name} dual encoder",
-            "start": self.initialize_from or self.encoder.pretrained or "random weights",
-            "method": f"Objective `{name}`, {steps} steps of {self.train.batch_size} clips, seed {self.train.seed}.",
-            "data": f"{len(store.episodes)} episodes under {instructions} instructions, "
-            f"content `{store.fingerprint[:16]}`.",
-        }
-
 
 def build_objective(recipe: ClipsRecipe) -> ClipObjective:
     """Return the encoder and the objective around it, with fresh or given weights."""

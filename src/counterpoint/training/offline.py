@@ -17,10 +17,9 @@ from counterpoint.data.formats import open_dataset, split_names, validation_spli
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.spec import BoundSpec
 from counterpoint.data.store import EpisodeStore
-from counterpoint.encoders.hub import HubEncoder
+from counterpoint.encoders.hub import Card, SavedModel
 from counterpoint.errors import require
 from counterpoint.objectives.base import Objective
-from counterpoint.policies.encoded import EncodedPolicy
 from counterpoint.training.fit import Source
 from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
 from counterpoint.training.recipe import Recipe, TrainConfig, objective_section
@@ -93,9 +92,13 @@ class OfflineRecipe(Recipe):
         """Open the data and build the networks, so that nothing is refused later."""
         raise NotImplementedError
 
-    def card(self, store: EpisodeStore, steps: int) -> dict[str, str]:
-        """Return sections of the model card. Default: none."""
-        return {}
+    def card(self, store: EpisodeStore, steps: int) -> Card:
+        """Return the model card's sections on method and data."""
+        instructions, content = len({info.instruction for info in store.episodes}), store.fingerprint[:16]
+        return {
+            "method": f"{self.kind.capitalize()}: {steps} steps of {self.train.batch_size}, seed {self.train.seed}.",
+            "data": f"{len(store.episodes)} episodes under {instructions} instructions, content `{content}`.",
+        }
 
     def finish(self, modules: Mapping[str, nn.Module], train: EpisodeStore, validation: EpisodeStore | None) -> None:
         """Complete the trained modules before they are saved. Default: nothing.
@@ -134,10 +137,8 @@ class OfflineRecipe(Recipe):
                 modules = learner.exports()
                 self.finish(modules, train, validation)
                 for name, module in modules.items():
-                    if isinstance(module, HubEncoder):
-                        module.save_pretrained(folder, model_card_kwargs=self.card(train, learner.total_steps))
-                    elif isinstance(module, EncodedPolicy):
-                        module.eval().save_pretrained(folder)
+                    if isinstance(module, SavedModel):
+                        module.save_pretrained(folder, **self.card(train, learner.total_steps))
                     else:
                         values = {key: value.contiguous() for key, value in module.state_dict().items()}
                         save_file(values, folder / f"{name}.safetensors")
@@ -168,3 +169,9 @@ class PretrainingRecipe(OfflineRecipe):
     def sections(cls, tree: Any, where: str) -> dict[str, type[BaseModel]]:
         """Return the class of the objective's section."""
         return {"objective": objective_section(tree, where, cls.base)}
+
+    def card(self, store: EpisodeStore, steps: int) -> Card:
+        """Return the model card's title, starting point and sections."""
+        found, name = super().card(store, steps), self.objective.name
+        found |= {"title": f"{name} encoder", "method": f"Objective `{name}`. {found['method']}"}
+        return found | {"start": self.initialize_from} if self.initialize_from else found
