@@ -46,8 +46,8 @@ SUITES = {
 """Suite -> module, configuration and function that record its scripted experts."""
 
 COMMANDS = (
-    *("collect", "data", "train", "evaluate", "reward", "label", "compare", "report", "view", "convert", "recipes"),
-    "--version",
+    *("collect", "data", "train", "evaluate", "reward", "label", "compare"),
+    *("report", "view", "push", "convert", "recipes", "--version"),
 )
 
 
@@ -390,6 +390,21 @@ def view(
     from counterpoint.evaluation.view import view as serve
 
     serve(targets, port=port, browser=browser, device=device)
+
+
+@command()
+def push(run: Positional[Path], repo_id: Positional[str], /, *, private: bool = False, license: Name = None) -> None:
+    """Upload a run's model to the Hub, with its card: method, data, numbers.
+
+    Args:
+        run: The run's folder, or a saved model.
+        repo_id: OWNER/MODEL on the Hub, made when absent.
+        private: Make a new repository private.
+        license: Licence of the weights, such as apache-2.0.
+    """
+    from counterpoint.encoders.hub import push
+
+    print(f"Wrote {push(run, repo_id, private=private or None, license=license)}")
 
 
 @command()

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import huggingface_hub.hub_mixin
 import pytest
 import torch
 from huggingface_hub.errors import LocalEntryNotFoundError
@@ -92,28 +91,6 @@ def test_the_card_says_what_it_is_and_what_is_left_out(encoder: DualEncoder, tmp
     assert "(0.1, 0.2, 0.3)" in card
     assert "**not** part of `model.safetensors`" in card
     assert f"{sum(x.numel() for x in encoder.state_dict().values()):,} numbers" in card
-
-
-def test_pushing_uploads_the_same_files(encoder: DualEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    uploaded: dict[str, Any] = {}
-
-    class Api:
-        def __init__(self, token: str | None = None) -> None:
-            self.token = token
-
-        def create_repo(self, repo_id: str, **_: Any) -> Any:
-            return type("Url", (), {"repo_id": repo_id})
-
-        def upload_folder(self, *, repo_id: str, folder_path: Path, **rest: Any) -> str:
-            uploaded.update(repo=repo_id, files={path.name for path in folder_path.iterdir()}, **rest)
-            uploaded["weights"] = load_file(folder_path / "model.safetensors")
-            return "url"
-
-    monkeypatch.setattr(huggingface_hub.hub_mixin, "HfApi", Api)
-    assert encoder.push_to_hub("someone/demo") == "url"
-    assert uploaded["repo"] == "someone/demo"
-    assert uploaded["files"] == {"config.json", "model.safetensors", "digests.json", "README.md"}
-    assert all(torch.equal(uploaded["weights"][name], value) for name, value in encoder.state_dict().items())
 
 
 def test_a_hub_id_is_fetched_file_by_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

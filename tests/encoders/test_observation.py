@@ -245,7 +245,7 @@ def test_the_card_says_what_it_is(tmp_path: Path) -> None:
     assert "[N, 2, 24, 24, 3] -> [N, 10]" in card
     assert f"{sum(x.numel() for x in encoder.state_dict().values()):,} numbers" in card
     built(FILM).save_pretrained(tmp_path / "film")
-    assert "encoder(observations, instructions)" in (tmp_path / "film" / "README.md").read_text()
+    assert "model(observations, instructions)" in (tmp_path / "film" / "README.md").read_text()
 
 
 def test_weights_and_configuration_that_disagree_are_named(tmp_path: Path) -> None:

@@ -106,6 +106,14 @@ def read_model(path_or_hub_id: str | Path, kind: str, **hub: Any) -> ModelFiles:
     return ModelFiles(files[CONFIG], config, read_weights(files[WEIGHTS]), files[WEIGHTS])
 
 
+def further_file(path_or_hub_id: str | Path, name: str, **hub: Any) -> Path | None:
+    """Return another file of a saved model, or `None` where it has none of that name."""
+    try:
+        return _files(path_or_hub_id, (name,), **hub)[name]
+    except BadInputError:
+        return None
+
+
 def write_model(folder: Path, kind: str, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Path:
     """Write a model's folder without a card, made when absent; digests come last.
 
@@ -306,7 +314,7 @@ def push(
 
     Args:
         source: A run, or a folder that `save_pretrained` wrote.
-        repo_id: NAME/MODEL on the Hub, made when absent.
+        repo_id: OWNER/MODEL on the Hub, made when absent.
         private: Make a new repository private; by default as the account has it.
         license: Identifier of the weights' licence, for the card.
         token: A token with the right to write; by default that of `hf auth login`.
@@ -319,7 +327,7 @@ def push(
         BadInputError: When the folder is damaged, or the Hub refuses or cannot be reached.
     """
     hint = "name both, such as you/drawer-encoder"
-    require(_HUB_ID.fullmatch(repo_id), "repo id", repr(repo_id), "NAME/MODEL", hint)
+    require(_HUB_ID.fullmatch(repo_id), "repo id", repr(repo_id), "OWNER/MODEL", hint)
     require(Path(source).exists(), source, "no such folder", "a run, or a saved model", "check the path")
     files = _files(source, (CONFIG, DIGESTS, WEIGHTS))
     kind, _ = _read_config(files)

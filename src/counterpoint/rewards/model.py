@@ -29,7 +29,7 @@ from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders import dual
 from counterpoint.encoders.calibration import Calibration, RewardForm
 from counterpoint.encoders.dual import DualEncoder
-from counterpoint.encoders.hub import saved_kind
+from counterpoint.encoders.hub import further_file, saved_kind
 from counterpoint.encoders.weights import fit_weights, read_weights
 from counterpoint.errors import require
 
@@ -256,7 +256,8 @@ class RewardModel:
         hint = "measure policies and agents, and encoders for control through them, by `counterpoint evaluate`"
         require(kind == "dual_encoder", source, f"kind {kind!r}", "an encoder of frames and instructions", hint)
         encoder = DualEncoder.from_pretrained(source, map_location=str(device))
-        return cls(encoder, form=form, language_reward=_language_reward(Path(source), str(device)))
+        head = _language_reward(source, str(device)) if encoder.config.reward_form == "language" else None
+        return cls(encoder, form=form, language_reward=head)
 
     def check_form(self, form: RewardForm, *, instructed: bool = False) -> RewardForm:
         """Return `form`, if the encoder was trained for it and, when `instructed`, if it reads instructions.
