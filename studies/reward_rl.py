@@ -30,7 +30,7 @@ from counterpoint.envs.base import CameraEnv
 from counterpoint.envs.make import make_env
 from counterpoint.envs.metaworld.env import INSTRUCTIONS
 from counterpoint.errors import import_extra, require
-from counterpoint.rewards import RewardModel
+from counterpoint.rewards import RewardForm, RewardModel
 from counterpoint.rewards.gym import LanguageReward, Reading
 from counterpoint.training.train import train
 from studies.harness import Rows, Study, Tree, Trial, file_name, main, over_seeds
@@ -47,11 +47,14 @@ class Row(FrozenConfig):
     Attributes:
         kind: `language` is ours.
         encoder: For `language`: random weights, or trained on the demonstrations of all tasks or of the others.
+        form: For `language`: the model's reading. DecisionNCE's planners take the potential's (Appendix E.6): a
+            transition is a direction, which the first steps of any motion may already have.
         reading: For `language`: see `LanguageReward`.
     """
 
     kind: Literal["sparse", "dense", "constant", "language"]
     encoder: Literal["random", "all tasks", "other tasks"] = "random"
+    form: RewardForm = "potential"
     reading: Reading = "gain"
 
 
@@ -78,11 +81,11 @@ class RewardRLConfig(FrozenConfig):
     rows: dict[str, Row]
     task: str
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
-    steps: PositiveInt = 3000
+    steps: PositiveInt = 5000
     repeat: PositiveInt = 5
     horizon: PositiveInt = 200
     size: int = Field(default=64, ge=16)
-    every: PositiveInt = 500
+    every: PositiveInt = 1000
     episodes: PositiveInt = 10
     pretraining: PositiveInt = 1500
     sac: dict[str, Any] = Field(default={})
@@ -195,7 +198,8 @@ def make(config: RewardRLConfig, row: Row, out: Path, seed: int) -> Rewarded:
     )
     if row.kind == "language":
         instruction = INSTRUCTIONS[config.task]
-        env = LanguageReward(env, RewardModel(encoder(row, out, seed)), instruction, reward=row.reading)
+        model = RewardModel(encoder(row, out, seed), form=row.form)
+        env = LanguageReward(env, model, instruction, reward=row.reading)
     return Rewarded(env, row)
 
 
@@ -204,7 +208,7 @@ def encoder(row: Row, out: Path, seed: int) -> DualEncoder:
     if row.encoder != "random":
         return DualEncoder.from_pretrained(encoder_folder(out, row.encoder))
     torch.manual_seed(seed)
-    return DualEncoder(demo_recipe().encoder.model_copy(update={"reward_form": "transition"})).eval()
+    return DualEncoder(demo_recipe().encoder).eval()
 
 
 class Played(NamedTuple):
