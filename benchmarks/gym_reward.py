@@ -11,6 +11,7 @@ weights, one thread, processor time in turns.
 
 from __future__ import annotations
 
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -54,6 +55,11 @@ class Slides(gymnasium.Env[dict[str, Any], Any]):
         return {"image": self._images[self._at]}, 0.0, False, False, {}
 
 
+def step_all(envs: list[LanguageReward]) -> None:
+    for env in envs:
+        env.step(0)
+
+
 def measure(config: EncoderConfig, rounds: int) -> dict[str, Any]:
     torch.manual_seed(0)
     model, text = RewardModel(DualEncoder(config).eval()), "open the drawer"
@@ -63,12 +69,13 @@ def measure(config: EncoderConfig, rounds: int) -> dict[str, Any]:
         alone = [LanguageReward(Slides(), model, text, image="image") for _ in range(n)]
         together = LanguageRewardVector(SyncVectorEnv([Slides for _ in range(n)]), model, text, image="image")
         actions = np.zeros(n, np.int64)
-        for env in (plain, *alone, together):
+        envs: list[Any] = [plain, *alone, together]
+        for env in envs:
             env.reset()
         runs = {
-            "plain": lambda plain=plain, actions=actions: plain.step(actions),
-            "alone": lambda alone=alone: [env.step(0) for env in alone],
-            "together": lambda together=together, actions=actions: together.step(actions),
+            "plain": partial(plain.step, actions),
+            "alone": partial(step_all, alone),
+            "together": partial(together.step, actions),
         }
         spent = in_turns(rounds, runs)
         if n == 1:

@@ -77,13 +77,13 @@ class _Handler(BaseHTTPRequestHandler):
                 ]
                 self._answer({"transfer": "basic", "objects": objects})
             case ["api", "models", owner, name, "commit", _]:
-                repo = self.server.repos[f"{owner}/{name}"]
+                kept = self.server.repos[f"{owner}/{name}"]
                 for line in map(json.loads, body.decode().splitlines()):
                     value = line["value"]
                     if line["key"] == "file":
-                        repo[value["path"]] = base64.b64decode(value["content"])
+                        kept[value["path"]] = base64.b64decode(value["content"])
                     elif line["key"] == "lfsFile":
-                        repo[value["path"]] = self.server.objects[value["oid"]]
+                        kept[value["path"]] = self.server.objects[value["oid"]]
                 commit = self.server.commit(f"{owner}/{name}")
                 address = f"{self.server.url}/{owner}/{name}/commit/{commit}"
                 self._answer({"commitUrl": address, "commitOid": commit, "success": True})

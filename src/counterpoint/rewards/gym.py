@@ -24,7 +24,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from counterpoint.data.episode import Array
-from counterpoint.encoders.dual import RewardForm
+from counterpoint.encoders.calibration import RewardForm
 from counterpoint.errors import require
 from counterpoint.rewards.model import RewardModel, check_instructions, embed_frames
 

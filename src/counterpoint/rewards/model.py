@@ -402,8 +402,8 @@ def _like(frames: Video | Mapping[str, Video], values: NDArray[Any]) -> Video:
     return torch.from_numpy(values).to(one.device) if isinstance(one, Tensor) else values
 
 
-def _language_reward(source: Path, device: str) -> nn.Module | None:
-    file = next((f for f in (source / "model" / LANGUAGE_REWARD, source / LANGUAGE_REWARD) if f.is_file()), None)
+def _language_reward(source: str | Path, device: str) -> nn.Module | None:
+    file = further_file(source, LANGUAGE_REWARD)
     if file is None:
         return None
     from counterpoint.objectives.r3m import LanguageReward
