@@ -312,7 +312,7 @@ def report(
     /,
     *,
     data: Annotated[Path | None, arg(metavar="PATH")] = None,
-    split: Annotated[str | None, arg(metavar="SPLIT")] = None,
+    split: Name = None,
     device: Computes = "cpu",
 ) -> None:
     """Write a run's report: one page, RUN/report.html, and its numbers with intervals, RUN/report.json.
@@ -337,7 +337,7 @@ def compare(
     out: Path,
     recipes: Annotated[tuple[str, ...], arg(metavar="RECIPE...")] = (),
     seeds: int = 3,
-    split: Annotated[str | None, arg(metavar="SPLIT")] = None,
+    split: Name = None,
     cameras: Annotated[tuple[str, ...], arg(metavar="NAME...")] = (),
     max_videos: int = 100,
     device: Annotated[str, arg(metavar="DEVICE")] = "cpu",
@@ -439,8 +439,7 @@ def data_doctor(path: Positional[Path], /) -> None:
     """Look for damage: timestamps, indices, frame counts, statistics, decodability, masks. Exit code 2 for any.
 
     Args:
-        path: A LeRobot, video-folder, EPIC-KITCHENS, robomimic, LIBERO, DrQ-v2, RLBench, RLDS, Diffusion Policy or
-            Minari data set, or a training store.
+        path: A data set of any format, or a training store.
     """
     from counterpoint.data.commands import doctor
 
@@ -448,14 +447,7 @@ def data_doctor(path: Positional[Path], /) -> None:
 
 
 @command("convert", data)
-def data_convert(
-    path: Positional[Path],
-    out: Positional[Path],
-    /,
-    *,
-    size: Annotated[int | None, arg(metavar="INT")] = None,
-    fps: Annotated[int | None, arg(metavar="INT")] = None,
-) -> None:
+def data_convert(path: Positional[Path], out: Positional[Path], /, *, size: Number = None, fps: Number = None) -> None:
     """Write any data set that can be read as LeRobot v3.
 
     Args:
