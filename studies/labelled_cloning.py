@@ -36,7 +36,7 @@ from counterpoint.envs.metaworld.env import INSTRUCTIONS, MetaWorldEnv, resolve_
 from counterpoint.evaluation.rollout import episode_seed
 from counterpoint.evaluation.statistics import wilson
 from counterpoint.rewards import RewardModel
-from studies.harness import Study, Tree, Trial, estimate, file_name, main, markdown, over_seeds
+from studies.harness import Rows, Study, Tree, Trial, estimate, file_name, main, markdown, over_seeds
 
 Array = NDArray[np.float64]
 KINDS = ("stops", "returns", "misses")
@@ -270,7 +270,7 @@ def clone(config: LabelledCloningConfig, out: Path, task: str, seed: int, row: s
 # Results
 
 
-def summary(rows: list[Tree]) -> Tree:
+def summary(rows: Rows, about: Tree | None = None) -> Tree:
     """Return success by row and task, with t intervals over seeds, and what the labels said of the demonstrations."""
     cloned, labelled = [row for row in rows if "row" in row], [row for row in rows if "detected" in row]
     tasks = sorted({row["task"] for row in rows})

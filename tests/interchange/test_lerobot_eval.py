@@ -55,14 +55,14 @@ def encoder() -> ObservationEncoder:
     return ObservationEncoder(ObservationConfig(size=32, width=8, embed_dim=12, stack=1, cameras=1))
 
 
-def cloned(history: int = 1) -> ClonedPolicy:
+def cloned(camera: str = "image", **settings: Any) -> ClonedPolicy:
     made, sizes = recorded(), {"hidden": 16, "token": 8, "layers": 1, "heads": 2}
     sees = encoder()
-    head = ActionHead(12, 2, 2, HeadConfig(history=history, use_state=True, **sizes))
+    head = ActionHead(12, 2, 2, HeadConfig(use_state=True, **{**sizes, **settings}))
     assert made.state is not None
     head.state_normalizer.standardise_by(made.state)
     head.normalizer.normalise_by(made.actions)
-    return ClonedPolicy(sees, head, made, cameras=["image"]).eval()
+    return ClonedPolicy(sees, head, made, cameras=[camera]).eval()
 
 
 def diffusion() -> DiffusionPolicy:
@@ -74,7 +74,12 @@ def diffusion() -> DiffusionPolicy:
     return DiffusionPolicy(sees, head, demonstrations=made, **settings).eval()
 
 
-KINDS: list[Callable[[], EncodedPolicy]] = [cloned, partial(cloned, history=3), diffusion]
+KINDS: list[Callable[[], EncodedPolicy]] = [
+    cloned,
+    partial(cloned, history=3),
+    partial(cloned, language=True),  # its demonstrations' instruction, since PushT has none
+    diffusion,
+]
 
 
 def executed_by_lerobot(policy: Any, rows: int, seeds: list[int]) -> Array:
@@ -125,12 +130,15 @@ def test_a_chunk_is_the_plan_that_is_executed(tmp_path: Path) -> None:
     assert ((plan >= 0) & (plan <= 512)).all()
 
 
-def test_the_command_evaluates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    CounterpointPolicy.of(cloned()).save_pretrained(tmp_path / "policy")
+@pytest.mark.parametrize("camera", ["image", "front"])
+def test_the_command_evaluates(camera: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    CounterpointPolicy.of(cloned(camera)).save_pretrained(tmp_path / "policy")
     size = ["--env.visualization_height=96", "--env.visualization_width=96"]
     plugin, path = "--env.discover_packages_path=counterpoint.policies", f"--policy.path={tmp_path / 'policy'}"
     run = ["--env.type=pusht", "--env.episode_length=8", *size, "--eval.n_episodes=2", "--eval.batch_size=2"]
     run += ["--eval.use_async_envs=false"]  # LeRobot's worker processes do not find gym-pusht
+    if camera != "image":
+        run.append(f'--rename_map={{"observation.image": "observation.images.{camera}"}}')
     monkeypatch.setattr(sys, "argv", ["lerobot-eval", plugin, path, *run, f"--output_dir={tmp_path / 'out'}"])
     lerobot_eval.main()
     found = json.loads((tmp_path / "out/eval_info.json").read_text())

@@ -189,5 +189,6 @@ def make_counterpoint_pre_post_processors(
 
 
 def _seen(batch: dict[str, Any]) -> dict[str, Any]:
-    """Return the observations in LeRobot's batch, which also holds rewards, actions and flags."""
-    return {key: value for key, value in batch.items() if key.startswith("observation.") or key == "task"}
+    """Return the observations in LeRobot's batch, which also holds rewards and flags, and tasks that may be empty."""
+    seen = {key: value for key, value in batch.items() if key.startswith("observation.")}
+    return seen | ({"task": batch["task"]} if batch.get("task") and all(batch["task"]) else {})
