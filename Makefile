@@ -62,7 +62,7 @@ $(INTERCHANGE)/.installed: pyproject.toml
 		"Name one: make interchange INTERCHANGE_PYTHON=/path/to/python"; exit 2; }
 	$(INTERCHANGE_PYTHON) -m venv --clear $(INTERCHANGE)
 	$(INTERCHANGE)/bin/pip install --quiet --upgrade pip
-	$(INTERCHANGE)/bin/pip install --quiet "lerobot[evaluation,diffusion,pusht]>=0.6,<0.7" pytest pytest-timeout hypothesis ".[lerobot,text,diffusion]"
+	$(INTERCHANGE)/bin/pip install --quiet "lerobot[evaluation,diffusion,pusht]>=0.6,<0.7" pytest pytest-timeout hypothesis ".[lerobot,text,vision,diffusion]"
 	touch $@
 
 # MuJoCo renders through EGL and one test drives Chromium; both come from the system.

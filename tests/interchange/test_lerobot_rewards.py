@@ -58,24 +58,37 @@ def calibration(form: RewardForm) -> Calibration:
     return Calibration(**{name: value for name, value in known.items() if name in Calibration.model_fields})
 
 
-def encoder(form: RewardForm = "transition") -> DualEncoder:
+BACKBONE = {
+    "image": "timm",
+    "image_model": "tf_efficientnet_lite0",
+    "pretrained": "package",
+    "image_size": 64,
+    "freeze_image": True,
+}
+
+
+def encoder(form: RewardForm = "transition", **settings: Any) -> DualEncoder:
     torch.manual_seed(0)
-    config = EncoderConfig(image_size=32, embed_dim=8, reward_form=form, calibration=calibration(form))
-    return DualEncoder(config).eval()
+    settings = {"image_size": 32, "embed_dim": 8, "reward_form": form, "calibration": calibration(form), **settings}
+    return DualEncoder(EncoderConfig(**settings)).eval()
 
 
-def reward(form: RewardForm = "transition") -> RewardModel:
-    return RewardModel(encoder(form), language_reward=LanguageReward(8, 8, 16).eval() if form == "language" else None)
+def reward(form: RewardForm = "transition", **settings: Any) -> RewardModel:
+    return RewardModel(
+        encoder(form, **settings), language_reward=LanguageReward(8, 8, 16).eval() if form == "language" else None
+    )
 
 
 def videos(B: int = 3, T: int = 5) -> torch.Tensor:
     return torch.randint(0, 256, (B, T, 3, 40, 48), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize("form", ["potential", "transition", "language"])
-def test_lerobot_computes_our_progress(form: RewardForm, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("form", "settings"), [("potential", {}), ("transition", {}), ("language", {}), ("transition", BACKBONE)]
+)
+def test_lerobot_computes_our_progress(form: RewardForm, settings: dict[str, Any], tmp_path: Path) -> None:
     """Saved, and made by LeRobot's factories: the last value of our own curve, one for each video."""
-    model, seen = reward(form), videos()
+    model, seen = reward(form, **settings), videos()
     CounterpointRewardModel.of(model).save_pretrained(tmp_path)
     config = RewardModelConfig.from_pretrained(tmp_path)
     config.pretrained_path = str(tmp_path)
