@@ -127,12 +127,28 @@ def test_json_holds_everything(compared: Comparison, tmp_path: Path) -> None:
         assert row.verdict.split(":")[0] in html
 
 
-@pytest.mark.parametrize(("keep", "word"), [([0], "two or more"), ([], "rewards")])
-def test_what_cannot_be_compared_is_refused(keep: list[int], word: str) -> None:
-    one = MemoryStore([read_episode(store(), 0)])
-    rewards = {"clock": [FunctionReward(clock, "clock")]} if keep else {}
-    with pytest.raises(BadInputError, match=word):
-        compare(rewards, one)
+def test_one_instruction_alone_leaves_progress(tmp_path: Path) -> None:
+    """Most data sets of robots have one task: its rewards can rise, and tell a whole video from its first half."""
+    one = MemoryStore([read_episode(store(), number) for number in range(3)])
+    found = compare({"seeing": [seeing()]}, one)
+    numbers = found.rows[0].inputs[RECORDED]
+    assert "accuracy" not in numbers
+    assert WRONG not in found.rows[0].inputs
+    assert numbers["voc"].value > 0.9
+    assert numbers["auroc"].value == numbers["kendall_tau_b"].value == 1.0
+    assert found.rows[0].verdict.startswith("Rises with time: rank correlation")
+    assert found.rows[2].verdict.startswith("Does not rise")
+    assert found.failures == "none recorded"
+    assert "taken for which" not in write_comparison(found, tmp_path / "out").read_text()
+
+
+def test_what_cannot_be_compared_is_refused() -> None:
+    with pytest.raises(BadInputError, match="rewards"):
+        compare({}, store(each=1))
+    whole = read_episode(store(), 0)
+    failed = MemoryStore([Episode(whole.frames, whole.instruction, whole.timestamps, success=False)])
+    with pytest.raises(BadInputError, match="failures alone"):
+        compare({"clock": [FunctionReward(clock, "clock")]}, failed)
 
 
 def test_the_command_compares_runs_and_functions(

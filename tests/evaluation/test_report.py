@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from counterpoint.data.formats.lerobot.writer import LeRobotWriter
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.report import open_held_out, write_report
 from counterpoint.evaluation.reward_eval import Evaluation
-from tests.evaluation.fake import INSTRUCTIONS
+from tests.evaluation.fake import INSTRUCTIONS, episode
 from tests.evaluation.fake_run import quick_words, write_data, write_run
 
 
@@ -87,6 +88,21 @@ def test_training_episodes_are_owned_up_to(run: Path) -> None:
     text = write_report(run, split="train").read_text()
     assert "trained on these very episodes" in text
     assert json.loads((run / "report.json").read_text())["episodes_the_run_was_trained_on"] is True
+
+
+def test_one_instruction_alone_is_sent_to_the_command_that_measures_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick_words(monkeypatch)
+    writer = LeRobotWriter(
+        tmp_path / "one", fps=10, cameras={"front": (64, 64)}, action_dim=None, state_dim=None, robot_type="table"
+    )
+    for number in range(4):
+        writer.add_episode(episode(INSTRUCTIONS[0], 10, seed=number, size=64))
+    writer.finalize({"train": "0:2", "val": "2:4"})
+    run = write_run(tmp_path / "run", tmp_path / "one")
+    with pytest.raises(BadInputError, match=r"one instruction.*counterpoint compare"):
+        write_report(run)
 
 
 def test_a_run_without_a_log_has_a_report_without_curves(run: Path) -> None:

@@ -24,7 +24,6 @@ from counterpoint.evaluation.reward_bench import (
     ALONE,
     INPUTS,
     RECORDED,
-    WRONG,
     Bench,
     Numbers,
     ask,
@@ -161,7 +160,7 @@ def compare(
         about: Facts for the page.
 
     Raises:
-        BadInputError: No reward, an episode that cannot be scored, or fewer than two instructions.
+        BadInputError: No reward, an episode that cannot be scored, or no success.
     """
     require(rewards, "rewards", "none", "at least one", "name runs, LeRobot models or module:function")
     both = [info for part in (store, validation) if part is not None for info in part.episodes]
@@ -171,8 +170,7 @@ def compare(
         good = info.length > 1 and info.instruction.strip()
         found = f"{info.length} step(s), instruction {info.instruction!r}"
         require(good, f"episode {number}", found, "two steps or more, and an instruction", hint)
-    found = f"one, {instructions[0]!r}" if instructions else "none"
-    require(len(instructions) > 1, "instructions", found, "two or more", "compare on data of several tasks")
+    require(instructions, "data", "no episodes", "at least one", "compare on episodes that exist")
     check_instructions(instructions)
     hint = "compare on data with successes"
     require(any(info.success is not False for info in store.episodes), "data", "failures alone", "a success", hint)
@@ -202,24 +200,23 @@ def compare(
         each = [
             {
                 key: bench.numbers(answered[k], key, fixed[k], progress=_is_progress(members[k][1], answered[k].cuts))
-                for key in (*INPUTS, WRONG)
+                for key in answered[k].inputs
             }
             for k in places
         ]
-        drawn[name] = {key: over_seeds([one[key] for one in each]) for key in (*INPUTS, WRONG)}
+        drawn[name] = {key: over_seeds([one[key] for one in each]) for key in each[0]}
         ends = np.mean([answered[k].inputs[RECORDED].ends for k in places], axis=0)
         kind = {"control": name in taken, "trained_on_these": name in trained_on_these}
         rows.append(_row(bench, name, drawn[name], [one[RECORDED] for one in each], ends, instructions, **kind))
     names = list(groups)
     pairs = [(one, other) for at, one in enumerate(names) for other in names[at + 1 :]]
     count = int(bench.success.sum())
-    failed = len(bench.own) - count
+    failures = "none recorded" + ": each video under another instruction stands in" * (len(instructions) > 1)
+    failures = f"{len(bench.own) - count} recorded" if bench.recorded else failures
     return Comparison(
         videos=len(bench.own),
         successes=count,
-        failures=f"{failed} recorded"
-        if bench.recorded
-        else "none recorded: each video under another instruction stands in",
+        failures=failures,
         threshold="validation" if validation is not None else "the other half of the videos",
         instructions=instructions,
         fingerprint=store.fingerprint,
@@ -253,14 +250,11 @@ def _row(
     trained_on_these: bool,
 ) -> Row:
     inputs = {key: _estimates(part) for key, part in drawn.items()}
-    if len(seeds) == 1:  # a share of independent videos, whose interval has a width at 0 and 1 too
+    several = len(instructions) > 1
+    if several and len(seeds) == 1:  # a share of independent videos, whose interval has a width at 0 and 1 too
         for key in INPUTS:
             share = inputs[key]["accuracy"]
             inputs[key]["accuracy"] = wider(wilson(round(share.n * share.value), share.n), share)
-    best = max(ALONE, key=lambda key: inputs[key]["accuracy"].value)
-    gain = drawn[RECORDED]["accuracy"] - drawn[best]["accuracy"]
-    alone = f"the {best}", inputs[best]["accuracy"].value, gain.estimate()
-    held_out = not trained_on_these
     seen = [row for row in range(len(instructions)) if (bench.own[bench.success] == row).any()]
     means = [ends[bench.success & (bench.own == row)].mean(axis=0) for row in seen]
     return Row(
@@ -268,7 +262,7 @@ def _row(
         control=control,
         seeds=len(seeds),
         trained_on_these=trained_on_these,
-        verdict=verdict(inputs[RECORDED]["accuracy"], len(instructions), alone, held_out=held_out),
+        verdict=(_verdict if several else _verdict_of_one_task)(inputs, drawn, len(instructions), not trained_on_these),
         inputs=inputs,
         over_seeds={
             key: seeds_interval(np.array([one[key].values[0] for one in seeds]), share=key not in SIGNED)
@@ -280,6 +274,28 @@ def _row(
             columns=instructions,
             values=tuple(tuple(row.tolist()) for row in means),
         ),
+    )
+
+
+def _verdict(
+    inputs: Mapping[str, Mapping[str, Estimate]], drawn: Mapping[str, Numbers], instructions: int, held_out: bool
+) -> str:
+    best = max(ALONE, key=lambda key: inputs[key]["accuracy"].value)
+    gain = drawn[RECORDED]["accuracy"] - drawn[best]["accuracy"]
+    alone = f"the {best}", inputs[best]["accuracy"].value, gain.estimate()
+    return verdict(inputs[RECORDED]["accuracy"], instructions, alone, held_out=held_out)
+
+
+def _verdict_of_one_task(
+    inputs: Mapping[str, Mapping[str, Estimate]], drawn: Mapping[str, Numbers], instructions: int, held_out: bool
+) -> str:
+    """Return what is left to say where no instruction can be mistaken for another."""
+    voc, reversed_ = inputs[RECORDED]["voc"], inputs["reversed"]["voc"]
+    seen = f"{voc.n} {'held-out videos' if held_out else 'videos it was trained on'}"
+    rises = "Rises with time" if voc.low > 0 else "Does not rise with time"
+    return (
+        f"{rises}: rank correlation {voc.value:.2f} in {seen} (95 % interval {voc.low:.2f} to {voc.high:.2f}), "
+        f"{reversed_.value:.2f} where they are reversed. There is one instruction, so nothing was told apart."
     )
 
 
@@ -383,7 +399,7 @@ def write_comparison(comparison: Comparison, out: Path) -> Path:
             for name, title in NUMBERS.items()
             if any(name in row.inputs[RECORDED] for row in comparison.rows)
         },
-        inputs=(*INPUTS, WRONG),
+        inputs=tuple(comparison.rows[0].inputs),
         recorded=RECORDED,
         differences=[d for d in comparison.differences if d.of == first],
         heatmaps=[shown(row.confusion) | {"title": row.name} for row in comparison.rows if not row.control],

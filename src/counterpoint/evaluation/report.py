@@ -70,12 +70,15 @@ def write_report(
     """
     config = read_config(run / "config.json")
     rewards = RewardModel.from_pretrained(run, device=device)
-    way = "--goal IMAGE" if rewards.form == "goal" else "--instruction TEXT"
     found = f"an encoder for the reward {rewards.form!r}, whose frames and instructions share no space"
-    hint = f"plot its rewards: counterpoint reward VIDEO {way} --model {run}"
+    way = "--goal IMAGE" if rewards.form == "goal" else "--instruction TEXT"
+    hint = f"measure its rewards: counterpoint compare {run} --data DATA --out OUT"
+    hint += f", or plot them: counterpoint reward VIDEO {way} --model {run}"
     require(rewards.form in CURVES, run, found, "one that compares frames with instructions", hint)
     options: Any = {"most": max_videos, "seed": seed, "encoder": rewards.encoder}
     store, source, episodes = open_held_out(config, run / "config.json", data, split, **options)
+    texts = {info.instruction for info in store.episodes}
+    require(len(texts) > 1, episodes["data"], f"one instruction, {min(texts)!r}", "two or more", hint)
     embedded = embed_store(rewards.encoder, store, cameras=store.cameras or None, max_frames=max_frames)
     scenes = _scenes(rewards, config, source, embedded, seed)
     evaluation = evaluate_embedded(embedded, form=rewards.form, seed=seed, scenes=scenes)

@@ -56,7 +56,8 @@ class Answered:
     """All that a reward says about N videos.
 
     Attributes:
-        inputs: Input -> answers; those of `wrong text` have the mean over the other instructions for the own one.
+        inputs: Input -> answers; those of `wrong text` have the mean over the other instructions for the own one, and
+            there are none where there is no other.
         cuts: Progress after the first 0, 1/4, 1/2, 3/4 and all of a video, under its own instruction, [N, 5].
     """
 
@@ -103,7 +104,7 @@ def ask(
     for answers in said:
         inputs = {
             name: Answers(*(np.array([video[name][part] for video, _ in answers]) for part in range(4)))
-            for name in (*INPUTS, WRONG)
+            for name in answers[0][0]
         }
         found.append(Answered(inputs, np.array([cuts for _, cuts in answers])))
     return found
@@ -119,7 +120,7 @@ def _answers(
         values, part = curves(_order(name, length, key), instructions), _order(name, half, key)
         over = _correlations(values[own]) if name not in ALONE else (np.nan, np.nan)
         found[name] = (values[:, -1], float(curves(part, [instructions[own]])[0, -1]), *over)
-        if name == RECORDED:
+        if name == RECORDED and len(instructions) > 1:
             others = [column for column in range(len(instructions)) if column != own]
             swapped = values[:, -1].copy()
             swapped[own] = swapped[others].mean()
@@ -189,7 +190,7 @@ class Bench:
         weights: How often each video counts: once, then on each bootstrap sample, [1 + R, N].
         items: Trajectories for success detection and ranking, [I, 3]: video, column, and level (0 failure, 1 the first
             half of a success, 2 success). Without recorded failures, each video under one other instruction (one word
-            apart where there is one) stands in: another goal was reached.
+            apart where there is one) stands in: another goal was reached. One instruction alone leaves first halves.
     """
 
     def __init__(
@@ -201,7 +202,7 @@ class Bench:
         columns, items = len(instructions), []
         for video, (mine, good) in enumerate(zip(own.tolist(), success.tolist(), strict=True)):
             items += [(video, mine, 2), (video, mine, 1)] if good else [(video, mine, 0)]
-            if good and not self.recorded:
+            if good and not self.recorded and columns > 1:
                 near = np.flatnonzero(self.hard[mine])
                 others = near if len(near) else np.delete(np.arange(columns), mine)
                 items.append((video, int(sample_rng(seed, video, "another goal").choice(others)), 0))
@@ -221,7 +222,7 @@ class Bench:
         """Return every number that is defined of one input; `validation` has scores and successes of other items."""
         answers, success = answered.inputs[name], self.success
         means = {"voc": answers.voc, "voc_pearson": answers.pearson}
-        if name != WRONG:
+        if name != WRONG and answers.ends.shape[1] > 1:
             means["accuracy"] = metrics.matched(answers.ends, self.own).astype(np.float64)
             means["triples_easy"] = metrics.triples(answers.ends, self.own, ~self.hard)
             means["triples_one_word_apart"] = metrics.triples(answers.ends, self.own, self.hard)
