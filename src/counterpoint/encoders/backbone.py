@@ -60,9 +60,10 @@ class Backbone(nn.Module):
 
     def train(self, mode: bool = True) -> Self:
         """Switch dropout on or off; a frozen network stays in evaluation mode."""
-        super().train(mode)
-        if self.frozen:
-            self.backbone.eval()
+        if not self.frozen:
+            return super().train(mode)
+        self.training = mode  # without a walk through the network, which takes as long as a step of the head
+        self.dropout.train(mode)
         return self
 
 
