@@ -15,6 +15,9 @@ from counterpoint.data.episode import Array
 from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.dual import DualEncoder
 
+BATCH = 8
+"""Frames encoded at once: as floats, many large ones take longer to allocate than to encode."""
+
 
 def features_of(
     encoder: DualEncoder,
@@ -45,14 +48,20 @@ def features_of(
     @torch.no_grad()
     def embed(episode: int, frames: Array) -> Array:
         encoder.to(device).eval()
-        pixels = torch.from_numpy(frames).to(device)
-        found = [encoder.features(pixels)]
         views = ViewShape(1, len(frames), 1, *frames.shape[1:3])
-        for row in range(1, rows):
-            rngs = {key: sample_rng(row, episode, key) for key in changes}
-            numbers = {key: torch.from_numpy(changes[key].draw(views, rng)).to(device) for key, rng in rngs.items()}
-            found.append(encoder.features(images({"frames": pixels[None], **numbers}, "frames")[0]))
-        return torch.stack(found, 1).float().cpu().numpy()
+        found = []
+        for row in range(rows):
+            rngs = {key: sample_rng(row, episode, key) for key in changes} if row else {}
+            drawn = {key: torch.from_numpy(changes[key].draw(views, rng)) for key, rng in rngs.items()}
+            parts = []
+            for first in range(0, len(frames), BATCH):
+                some = slice(first, first + BATCH)
+                batch = {key: value[:, some] if key.endswith("jitter") else value for key, value in drawn.items()}
+                batch["frames"] = torch.from_numpy(frames[None, some])
+                seen = images({key: value.to(device) for key, value in batch.items()}, "frames")[0]
+                parts.append(encoder.features(seen).float().cpu())
+            found.append(torch.cat(parts))
+        return torch.stack(found, 1).numpy()
 
     settings = f"{encoder.backbone_digest} {rows} {changes}"
     return featured(store, embed, digest=hashlib.sha256(settings.encode()).hexdigest(), root=root)
