@@ -279,7 +279,7 @@ def label(
     text_file: File = None,
     goal: Annotated[Path | None, arg(metavar="IMAGE")] = None,
     device: Computes = "cpu",
-    batch_size: int = 64,
+    batch_size: int = 32,
     processes: int = 1,
     overwrite: bool = False,
 ) -> None:
@@ -290,7 +290,7 @@ def label(
         model: A run's folder, a folder of saved weights or a Hub id.
         out: Parquet file to write; by default MODEL_progress.parquet in a LeRobot data set. With --feature, the copy.
         feature: Write a copy of a LeRobot data set with progress as this feature, such as next.progress.
-        cameras: Cameras whose rewards are averaged; the first by default.
+        cameras: Cameras whose rewards are averaged; those of the run's training by default.
         instruction: The instruction of all episodes, instead of their own.
         text_file: File with each episode's instruction in a line, instead of their own.
         goal: Image of the goal, for models that compare frames with goals.
@@ -351,7 +351,7 @@ def compare(
         recipes: Recipes that are trained on the data first, each with every seed; run again to continue.
         seeds: Number of training seeds.
         split: Split of the data; by default `test`, or `val` where there is no `test`.
-        cameras: Cameras whose rewards are averaged; the first by default.
+        cameras: Cameras whose rewards are averaged; those of the run's training by default.
         max_videos: Greatest number of videos; of more, a sample is taken.
         device: The device that computes, such as cuda.
     """

@@ -125,7 +125,7 @@ CASES: dict[str, tuple[Callable[[Path], None], list[str], str]] = {
         [*TRAIN, "robot", "--objective.draw=sorted_uniform", "--objective.frames=12"],
         "expected at least 12",
     ),
-    "unknown camera": (nothing, [*TRAIN, "robot", "--data.camera=wrist"], "wrist"),
+    "unknown camera": (nothing, [*TRAIN, "robot", "--data.cameras", "wrist"], "wrist"),
     "empty instruction": (nothing, [*REWARD, " "], "instruction"),
     "no such video": (lambda p: (p / "videos" / "0.mp4").unlink(), [*REWARD, "push"], "0.mp4"),
     "truncated video": (lambda p: truncate(p / "videos" / "0.mp4"), [*REWARD, "push"], "0.mp4"),

@@ -2,17 +2,20 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from counterpoint.data.episode import Episode
+from counterpoint.data.formats import open_dataset
 from counterpoint.data.store import MemoryStore, read_episode
 from counterpoint.encoders.dual import EncoderConfig
 from counterpoint.errors import BadInputError
 from counterpoint.rewards import RewardForm, RewardModel
 from counterpoint.rewards.calibration import calibrate
+from counterpoint.training.train import train
 from tests.evaluation.fake import INSTRUCTIONS, SeeingEncoder, episode, store
 
 FORMS: tuple[RewardForm, ...] = ("potential", "transition", "goal")
@@ -115,6 +118,9 @@ def test_failures_among_the_validation_episodes_fix_the_threshold() -> None:
     model = calibrated("potential", mixed)
     assert model.calibration is not None
     assert model.calibration.success_from == "F1 on validation"
+    few = calibrated("potential", MemoryStore([read_episode(mixed, number) for number in range(16)])).calibration
+    assert few is not None
+    assert few.success_from == "quantile of successes (uncalibrated)"
     for text in INSTRUCTIONS:
         unseen = episode(text, 20, seed=77).frames["front"]
         flags = np.asarray(model.success(unseen, text))
@@ -180,3 +186,27 @@ def test_one_frame_episodes_and_those_without_words_are_left_out() -> None:
     assert calibrate(model, MemoryStore([*good, *odd])) == calibrate(seeing("potential"), MemoryStore(good))
     assert calibrate(model, MemoryStore(odd)) is None
     assert calibrate(seeing("goal"), MemoryStore([replace(one, instruction="") for one in good])) is not None
+
+
+@pytest.mark.slow
+@pytest.mark.sim
+def test_on_meta_world_truncated_episodes_end_below_whole_ones(tmp_path: Path) -> None:
+    from counterpoint.envs.metaworld.collect import MetaWorldCollectConfig, collect_metaworld
+
+    tasks = ("drawer-open-v3", "button-press-topdown-v3", "window-open-v3")
+    counts = {"episodes": 6, "val_episodes": 2, "test_episodes": 4}
+    config = MetaWorldCollectConfig(out=tmp_path / "data", tasks=tasks, size=64, workers=2, **counts)
+    data = collect_metaworld(config)
+    overrides = {"train.steps": 400, "train.trackers": []}
+    model = RewardModel.from_pretrained(train("decisionnce_t-demo", data, tmp_path / "run", overrides=overrides).folder)
+    found = model.check_calibration()
+    assert found.measured_on == "validation"
+    assert found.error < found.error_of_a_constant
+    ends = []
+    for number, info in enumerate((held_out := open_dataset(data, split="test")).episodes):
+        frames = held_out.frames(number, np.arange(info.length))
+        shares = (1.0, 0.6, 0.3)
+        ends.append([model.progress(frames[: int(share * info.length)], info.instruction)[-1] for share in shares])
+    whole, most, few = np.array(ends).T
+    assert whole.mean() > most.mean() > few.mean()
+    assert np.mean(whole[:, None] > few) > 0.8  # of all pairs

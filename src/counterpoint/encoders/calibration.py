@@ -34,8 +34,8 @@ class Calibration(FrozenConfig):
             or `goal`, else the reward itself.
         progress: Progress at the knots, never decreasing, in [0, 1].
         success: Least progress that counts as success.
-        success_from: Its source: the best F1 on validation episodes with failures, or, uncalibrated, the quantile
-            `success_quantile` of the final progress of successes.
+        success_from: Its source: the best F1 on validation episodes with enough failures, or, uncalibrated,
+            the quantile `success_quantile` of the final progress of successes.
         success_quantile: That quantile.
         centre: Mean embedding of training frames.
         scale: Deviation of each of its D numbers.

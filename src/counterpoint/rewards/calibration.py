@@ -28,8 +28,10 @@ CALIBRATED: dict[RewardForm, tuple[RewardForm, ...]] = {
 """Form that an encoder was trained for -> the forms of which the better one is calibrated; else its own."""
 EPISODES, HELD_OUT, FRAMES = 100, 50, 32
 """Most training and validation episodes, and frames of each, that are embedded."""
+FAILURES = 5
+"""Least number of failed validation episodes that can fix a threshold: F1 ignores one failure among many successes."""
 SUCCESS_QUANTILE = 0.1
-"""Without failures, success begins at this quantile of the successes' final progress."""
+"""With fewer failures, success begins at this quantile of the successes' final progress."""
 DISTANCE_QUANTILE = 0.99
 """A frame is unlike the training data when it is farther from them than this share of the frames measured."""
 
@@ -107,7 +109,7 @@ def calibrate(
     apart = measured is not fitted
     measured_gains = _gains(model, fit.form, measured, fitted) if apart else fit.scores
     successes, failures = final(measured_gains), final(_gains(model, fit.form, failed, fitted))
-    graded = apart and len(failures) > 0
+    graded = apart and len(failures) >= FAILURES
     if graded:
         labels = np.repeat([True, False], [len(successes), len(failures)])
         threshold, _ = best_f1(np.concatenate([successes, failures]), labels)

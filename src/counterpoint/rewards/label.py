@@ -69,7 +69,7 @@ class Labelling:
     Attributes:
         data: The data set.
         model: A run, a saved encoder or a Hub id.
-        cameras: Views whose rewards are averaged; empty for the first.
+        cameras: Views whose rewards are averaged.
         instructions: One an episode; empty where there is a goal.
         goal: A goal image in their stead.
         parts: The folder of finished episodes.
@@ -102,7 +102,7 @@ def label(
     text_file: Path | None = None,
     goal: Path | None = None,
     device: str = "cpu",
-    batch_size: int = 64,
+    batch_size: int = 32,
     processes: int = 1,
     overwrite: bool = False,
 ) -> Path:
@@ -114,7 +114,7 @@ def label(
         out: The parquet file to write; by default `MODEL_progress.parquet` in the folder of a LeRobot data set. With
             `feature`, the folder of the copy.
         feature: Write a copy of a LeRobot v3 data set with progress as the feature of this name.
-        cameras: Views whose rewards are averaged; the data's first by default.
+        cameras: Views whose rewards are averaged; by default those that the run was trained on, or the data's first.
         instruction: The instruction of all episodes, instead of their own.
         text_file: A file with the instruction of each episode in a line, instead of their own.
         goal: An image of the goal, for models that compare frames with goals.
@@ -140,14 +140,15 @@ def label(
     own, names = [info.instruction for info in store.episodes], [f"{data}, episode {number}" for number in every]
     texts = given_instructions(own, names, instruction, text_file) if image is None else []
     parts = target.with_name(f".{target.name}.parts")
-    job = Labelling(data, str(model), tuple(cameras), tuple(texts), image, parts, device, batch_size)
+    views = tuple(cameras) or _trained_views(Path(model), store) or store.cameras[:1]
+    job = Labelling(data, str(model), views, tuple(texts), image, parts, device, batch_size)
     labeller = Labeller(job, store)
     _claim(job, store)
     todo = [number for number in every if not job.part(number).is_file()]
     total, left = int(store.lengths.sum()), int(store.lengths[todo].sum())
     started = time.perf_counter()
     with ProgressBar("Labelling", total, "frames", done=total - left) as bar:
-        for frames in _label(labeller, todo, processes):
+        for frames in label_episodes(labeller, todo, processes):
             bar.advance(frames)
     seconds = time.perf_counter() - started
     table, still = _table(job, store, labeller.calibration)
@@ -185,6 +186,15 @@ def _target(data: Path, model: str, out: Path | None, feature: str | None, overw
     require(out.suffix == ".parquet", "--out", str(out), "a .parquet file", "name one")
     require(overwrite or not out.exists(), out, "labels already there", "none", "replace them: --overwrite")
     return out
+
+
+def _trained_views(model: Path, store: EpisodeStore) -> tuple[str, ...]:
+    """Return the cameras of the store that a run was trained on; empty for other models."""
+    file = model / "config.json"
+    if not (model / "model").is_dir() or not file.is_file():
+        return ()
+    names = json.loads(file.read_text(encoding="utf-8")).get("data", {}).get("cameras") or []
+    return tuple(name for name in store.cameras if name in names or names == ["all"])
 
 
 def _claim(job: Labelling, store: EpisodeStore) -> None:
@@ -227,7 +237,6 @@ class Labeller:
         self.model = RewardModel.from_pretrained(job.model, device=job.device)
         self.calibration = self.model.check_calibration()
         self.model.check_target(job.goal is not None)
-        self.views: tuple[str, ...] = job.cameras or self.store.cameras[:1]
         if job.goal is not None:
             self.targets = embed_frames(self.model.encoder, job.goal[None]).repeat(len(self.store.episodes), axis=0)
         else:
@@ -254,7 +263,7 @@ class Labeller:
                     if still.get(episode, True):
                         still[episode] = never_change(batch.frames[own], first)
                     embedded.setdefault((episode, view), []).append(vectors[own])
-                    length, last = self.store.episodes[episode].length, len(self.views) - 1
+                    length, last = self.store.episodes[episode].length, len(self.job.cameras) - 1
                     if view == last and sum(map(len, embedded[episode, view])) == length:
                         keys = [(episode, number) for number in range(last + 1)]
                         for key in keys:
@@ -275,7 +284,7 @@ class Labeller:
         parts: list[Array] = []
         owners: list[tuple[int, int, int]] = []
         for episode in episodes:
-            for view, camera in enumerate(self.views):
+            for view, camera in enumerate(self.job.cameras):
                 start, length = 0, self.store.episodes[episode].length
                 while start < length:
                     room = self.job.batch_size - sum(map(len, parts))
@@ -294,7 +303,7 @@ class Labeller:
             yield _Batch(np.concatenate(parts), owners)
 
 
-def _label(labeller: Labeller, todo: Sequence[int], processes: int) -> Iterator[int]:
+def label_episodes(labeller: Labeller, todo: Sequence[int], processes: int) -> Iterator[int]:
     """Label the episodes in this process or in several; yield numbers of finished frames."""
     groups = [todo[first : first + GROUP] for first in range(0, len(todo), GROUP)]
     workers = min(processes, len(groups))
@@ -336,7 +345,7 @@ def _table(job: Labelling, store: EpisodeStore, calibration: Calibration) -> tup
         "unlike_training": np.concatenate([novelty for _, novelty, _ in parts]) > 1,
     }
     found = calibration.model_dump(mode="json", exclude={"rewards", "progress", "centre", "scale"})
-    about = {"cameras": job.cameras or store.cameras[:1], "calibration": found, "data": store.fingerprint}
+    about = {"cameras": job.cameras, "calibration": found, "data": store.fingerprint}
     local = Path(job.model)
     metadata = {
         "reward_model_path": str(local.resolve()) if local.exists() else job.model,

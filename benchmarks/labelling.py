@@ -1,0 +1,139 @@
+"""Frames a second of `counterpoint label` beside inference of one frame at a time, on one machine in one run.
+
+    python benchmarks/labelling.py --data DATA [--encoder convnet] [--rounds 3] [--out FILE]
+
+Every round measures, one after the other, each in a fresh process, the time from an open data set and a loaded model to
+the rewards of every frame:
+
+- one by one: frames decoded in order and encoded one at a time; the rewards of an episode at its end. It runs on
+  `--some` episodes, as its time a frame does not depend on their number.
+- label: what `label` does, on `--episodes` (all by default), in one process and in two. The start of the two counts.
+
+Encoders have random weights: speed does not depend on them. `convnet` is the one of the demo (64 px), `efficientnet` is
+EfficientNet-Lite0 at 224 px. Frames are counted against the wall clock and against processor seconds of all processes
+and threads; the second holds on a busy machine too, where processes do not help. Ratios are taken within a round.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+
+from collection import Measured, measured
+from counterpoint.data.formats import open_dataset
+from counterpoint.encoders.dual import DualEncoder, EncoderConfig
+from counterpoint.rewards import RewardModel
+from counterpoint.rewards.calibration import calibrate
+from counterpoint.rewards.label import Labeller, Labelling, label_episodes
+from measuring import parser, write
+
+ENCODERS = {
+    "convnet": EncoderConfig(image_size=64, embed_dim=128),
+    "efficientnet": EncoderConfig(image="timm", image_model="tf_efficientnet_lite0", freeze_image=True, embed_dim=256),
+}
+
+
+def make_model(data: Path, encoder: str, folder: Path) -> None:
+    torch.manual_seed(0)
+    made = DualEncoder(ENCODERS[encoder])
+    store = open_dataset(data)
+    with contextlib.redirect_stderr(None):
+        found = calibrate(RewardModel(made), store)
+    made.config = made.config.model_copy(update={"calibration": found})
+    made.save_pretrained(folder)
+
+
+def one_by_one(data: Path, model: Path, episodes: int) -> Measured:
+    rewards, store = RewardModel.from_pretrained(model), open_dataset(data)
+    form = rewards.check_calibration().form
+    rewards.encoder.encode_text(["warm up"])
+
+    def run() -> int:
+        frames = 0
+        for number, info in list(enumerate(store.episodes))[:: max(1, len(store.episodes) // episodes)]:
+            parts = []
+            with torch.no_grad():
+                text = rewards.encoder.encode_text([info.instruction]).double().numpy()
+                for step in range(info.length):
+                    frame = torch.from_numpy(store.frames(number, np.array([step])))
+                    parts.append(rewards.encoder.encode_image(frame).double().numpy())
+            rewards.score(form, np.concatenate(parts), text)
+            frames += info.length
+        return frames
+
+    return measured(run)
+
+
+def labelled(data: Path, model: Path, episodes: int, processes: int) -> Measured:
+    store = open_dataset(data)
+    todo = range(len(store.episodes))[:: max(1, len(store.episodes) // episodes)]
+    with tempfile.TemporaryDirectory() as folder:
+        texts = tuple(info.instruction for info in store.episodes)
+        job = Labelling(data, str(model), store.cameras[:1], texts, None, Path(folder), "cpu", 32)
+        labeller = Labeller(job, store)
+        return measured(lambda: sum(label_episodes(labeller, todo, processes)))
+
+
+def in_fresh_process(function: Callable[..., Measured], *arguments: object) -> Measured:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def main() -> None:
+    options = parser(3)
+    options.add_argument("--data", type=Path, required=True, help="a data set, such as the demo's")
+    options.add_argument("--encoder", choices=list(ENCODERS), default="convnet")
+    options.add_argument("--episodes", type=int, default=10**6)
+    options.add_argument("--some", type=int, default=20)
+    chosen = options.parse_args()
+    rounds: list[dict[str, Measured]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        model = Path(folder) / "model"
+        make_model(chosen.data, chosen.encoder, model)
+        for _ in range(chosen.rounds):
+            one = {"one by one": in_fresh_process(one_by_one, chosen.data, model, chosen.some)}
+            one |= {
+                f"label, {n} process{'es' * (n > 1)}": in_fresh_process(
+                    labelled, chosen.data, model, chosen.episodes, n
+                )
+                for n in (1, 2)
+            }
+            rounds.append(one)
+    parts: dict[str, dict[str, list[float]]] = {}
+    for part in rounds[0]:
+        values = {key: [one[part][key] for one in rounds] for key in ("frames_per_s", "frames_per_cpu_s")}
+        for key in tuple(values):
+            values[f"{key}_over_one_by_one"] = [one[part][key] / one["one by one"][key] for one in rounds]
+        parts[part] = {key: [round(f(v), 2) for f in (min, median, max)] for key, v in values.items()}
+    rows = [
+        [
+            chosen.encoder,
+            part,
+            *(f"{one[key][1]:.0f} ({one[key][0]:.0f} to {one[key][2]:.0f})" for key in ("frames_per_s",)),
+            f"{one['frames_per_s_over_one_by_one'][1]:.1f}x",
+            f"{one['frames_per_cpu_s_over_one_by_one'][1]:.1f}x",
+        ]
+        for part, one in parts.items()
+    ]
+    head = ["encoder", "path", "frames a second", "over one by one", "the same, a processor second"]
+    found = {"encoder": chosen.encoder, "frames": rounds[0]["label, 1 process"]["frames"], "n": chosen.rounds}
+    found |= {"interval": "lowest, median, highest of the rounds", "load_at_end": os.getloadavg()}
+    found |= {
+        "summary": parts,
+        "rounds": rounds,
+        "tables": {f"labelling_{chosen.encoder}": {"head": head, "rows": rows}},
+    }
+    write(f"labelling_{chosen.encoder}", found, chosen.out)
+
+
+if __name__ == "__main__":
+    main()
