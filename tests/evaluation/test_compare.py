@@ -175,6 +175,11 @@ def test_the_command_compares_runs_and_functions(
     ]
     assert found["about"]["held_out"] == "the split val"
     assert not any(row["trained_on_these"] for row in found["rows"])
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps({**config, "data": {**config["data"], "cameras": ["top"]}}))
+    with pytest.raises(BadInputError, match="'top'"):  # the views of training are the default
+        compare_command({"run": [str(run)]}, data, tmp_path / "again", split="train")
+    (run / "config.json").write_text(json.dumps(config))
     compare_command({"run": [str(run)]}, data, tmp_path / "again", split="train")
     again = json.loads((tmp_path / "again" / "compare.json").read_text())
     assert [row["trained_on_these"] for row in again["rows"]] == [True, False, False, False]

@@ -324,7 +324,7 @@ def compare_command(
         data: The data set.
         out: The folder to write.
         split: Name of the split; by default `test`, or `val` where there is no `test`.
-        cameras: The views; by default the first.
+        cameras: The views; by default those that the runs were trained on, where they agree, else the first.
         max_videos: Greatest number of videos; of more, a sample is taken.
         max_frames: Greatest number of frames of a video, evenly spread.
         seed: Random seed of samples, shuffles, random weights and resamples.
@@ -341,6 +341,10 @@ def compare_command(
     configs = {name: [read_config(file) for file in found if file.is_file()] for name, found in files.items()}
     flat = [config for found in configs.values() for config in found]
     store, about, trained = open_unseen(flat, data, split, most=max_videos, seed=seed)
+    trained_views = {tuple(config["data"].get("cameras") or ()) for config in flat if "data" in config}
+    if not cameras and len(trained_views) == 1:
+        (cameras,) = trained_views
+        cameras = store.cameras if cameras == ("all",) else cameras
     seen = iter(trained)
     flattered = [name for name, found in configs.items() if max([next(seen) for _ in found], default=False)]
     names = split_names(data)
