@@ -17,7 +17,6 @@ from typing import Any
 from studies import actol_as_trained, gradient_by_length, metaworld_rewards
 from studies import goal_reaching as goal_reaching_study
 from studies import r3m_language as r3m_study
-from studies import real_robot as real_robot_study
 from studies.fewshot import figures as fewshot_figures
 from studies.fewshot import tables as fewshot_tables
 from studies.fewshot.summary import result as fewshot_result
@@ -27,6 +26,7 @@ from studies.icon import table as icon_table
 from studies.icon.summary import summarise as summarise_icon
 from studies.occupancy.tables import TABLES as OCCUPANCY
 from studies.plots import save
+from studies.rewards.tables import TABLES as REWARDS
 from studies.stitching.tables import TABLES as STITCHING
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -88,13 +88,6 @@ ORDER = {
     "jump ratio": "jump_ratio",
     "bridge residual": "bridge_residual",
 }
-REAL_ROBOT = {
-    "VOC (transition)": "voc.transition",
-    "VOC (potential)": "voc.potential",
-    "VOC, wrong instruction (transition)": "voc_wrong_instruction.transition",
-    "accuracy, whole video": "accuracy_whole_video.transition",
-    "matched against mismatched": "triples_whole_video.transition",
-}
 
 
 def sign_study() -> str:
@@ -105,15 +98,6 @@ def sign_study() -> str:
         cells = [estimate(test[key], share=True) for key in ("ordering", "accuracy_whole_video.potential")]
         rows.append([name, seeds(test["voc.potential"]["values"]), *cells])
     return markdown(["objective", "VOC (potential) of each seed", "ordering", "accuracy, whole video"], rows)
-
-
-def real_robot() -> str:
-    """Encoders on a WidowX arm."""
-    rows = [
-        [name, *(estimate(row.get(key), share=key.startswith(SHARES)) for key in REAL_ROBOT.values())]
-        for name, row in kept("real_robot", real_robot_study.summary)["rows"].items()
-    ]
-    return markdown(["encoder", *REAL_ROBOT], rows)
 
 
 def r3m_language() -> str:
@@ -242,7 +226,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "actol": partial(rewards, ACTOL_ROWS, ORDER),
     "sign study": sign_study,
     "r3m language": r3m_language,
-    "real robot": real_robot,
     "fetch reach": partial(goal_reaching, "fetch_reach"),
     "fetch reach steps": partial(when_reached, "fetch_reach"),
     "point maze": partial(goal_reaching, "point_maze"),
@@ -264,6 +247,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "icon ablation": lambda: icon_table.overview(kept("icon_ablation_cpu", summarise_icon)),
     "icon methods": lambda: icon_table.overview(kept("icon_methods_cpu", summarise_icon)),
     "robosuite experts": robosuite_experts,
+    **REWARDS,
     **OCCUPANCY,
     **STITCHING,
 }

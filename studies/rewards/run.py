@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import permutations
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from counterpoint.data.cache import cached
 from counterpoint.data.formats import open_dataset, split_names
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.store import EpisodeStore, OneCameraStore, SubsetStore
-from counterpoint.encoders.dual import DualEncoder
+from counterpoint.encoders.dual import DualEncoder, EncoderConfig
 from counterpoint.encoders.features import features_of
 from counterpoint.errors import require
 from counterpoint.evaluation import metrics
@@ -290,13 +290,15 @@ def _stores(config: RewardsConfig, row: str) -> dict[str, EpisodeStore]:
     names = split_names(config.data)
     own = {name: name for name in (TRAIN, TEST)} if {TRAIN, TEST} <= set(names) else {WHOLE: None}
     videos = {name: Videos(split=split, camera=config.camera) for name, split in own.items()}
-    stores = {name: _opened(config, one) for name, one in {**videos, **config.others}.items()}
-    if not recipe.encoder.freeze_image:
-        return {name: cached(store, size=recipe.data.size) for name, store in stores.items()}
-    encoder = DualEncoder(recipe.encoder)
-    return {name: features_of(encoder, store) for name, store in stores.items()}
+    return {
+        name: _read(one.model_copy(update={"data": one.data or config.data}), recipe.encoder, recipe.data.size)
+        for name, one in {**videos, **config.others}.items()
+    }
 
 
-def _opened(config: RewardsConfig, videos: Videos) -> EpisodeStore:
-    store = open_dataset(videos.data or config.data, split=videos.split)
-    return store if videos.camera is None else OneCameraStore(store, videos.camera)
+@cache
+def _read(videos: Videos, encoder: EncoderConfig, size: int) -> EpisodeStore:
+    store = open_dataset(videos.data, split=videos.split)
+    if videos.camera is not None:
+        store = OneCameraStore(store, videos.camera)
+    return features_of(DualEncoder(encoder), store) if encoder.freeze_image else cached(store, size=size)

@@ -35,7 +35,7 @@ def _cell(groups: Mapping[str, Any], group: str, key: str) -> str:
 
 
 def relations(name: str, videos: str = WHOLE) -> str:
-    """Rank correlation with time under each kind of instruction, and the share of curves that rise."""
+    """Return rank correlations with time under each kind of instruction, and the shares of curves that rise."""
     lines = [
         [row, *(_cell(groups, f"{videos}: {relation}", key) for key in ("voc", "rises") for relation in RELATIONS)]
         for row, groups in _rows(name).items()
@@ -45,7 +45,7 @@ def relations(name: str, videos: str = WHOLE) -> str:
 
 
 def identified(name: str, videos: str = WHOLE) -> str:
-    """How well the right instruction is told from others."""
+    """Return how well the right instruction is told from others."""
     lines = [
         [row, *(_cell(groups, f"{videos}: identification", key) for key in IDENTIFIED.values())]
         for row, groups in _rows(name).items()
@@ -54,7 +54,7 @@ def identified(name: str, videos: str = WHOLE) -> str:
 
 
 def two_actions(name: str, kind: str) -> str:
-    """Clips of two actions."""
+    """Return what rewards make of clips of two actions."""
     lines = [
         [row, *(_cell(groups, f"two actions: {kind}", key) for key in ENDINGS.values()), _count(groups, kind)]
         for row, groups in _rows(name).items()
@@ -66,16 +66,36 @@ def _count(groups: Mapping[str, Any], kind: str) -> str:
     return str(groups.get(f"two actions: {kind}", {}).get("n", 0))
 
 
-def words(name: str, key: str) -> str:
-    """One number under each kind of rewording."""
+def _words(name: str) -> tuple[list[str], dict[str, dict[str, Any]]]:
+    """Return the kinds of rewording, and the rows of methods that read words."""
     rows = {row: groups for row, groups in _rows(name).items() if any(group.startswith("words: ") for group in groups)}
-    kinds = [group for group in next(iter(rows.values())) if group.startswith("words: ")]
-    lines = [[row, *(_cell(groups, kind, key) for kind in kinds)] for row, groups in rows.items()]
+    return [group for group in next(iter(rows.values())) if group.startswith("words: ")], rows
+
+
+def words(name: str) -> str:
+    """Return the share of videos identified under other words."""
+    kinds, rows = _words(name)
+    lines = [
+        [row, *(_cell(groups, group, "accuracy") for group in (f"{WHOLE}: identification", *kinds))]
+        for row, groups in rows.items()
+    ]
+    return markdown(["method", "original words", *(kind.removeprefix("words: ") for kind in kinds)], lines)
+
+
+def changes(name: str) -> str:
+    """Return the mean change of the reward by other words, as a share of that by another instruction."""
+    kinds, rows = _words(name)
+    lines = []
+    for row, groups in rows.items():
+        pairs = [
+            (groups[kind]["change"]["mean"], groups[kind]["change_of_another_instruction"]["mean"]) for kind in kinds
+        ]
+        lines.append([row, *(number(own / other) for own, other in pairs)])
     return markdown(["method", *(kind.removeprefix("words: ") for kind in kinds)], lines)
 
 
 def bound(name: str) -> str:
-    """Theorem 4.4's bound on real embeddings."""
+    """Return the use of Theorem 4.4's bound on real embeddings."""
     lines = []
     for row, groups in _rows(name).items():
         found = [numbers for group, numbers in groups.items() if group.startswith("words: ")]
@@ -89,26 +109,29 @@ def bound(name: str) -> str:
 
 
 def first_frames(name: str) -> str:
-    """DecisionNCE's Table 2."""
+    """Return DecisionNCE's Table 2."""
     keys = ("similarity", "centred", "to_language")
     lines = [[row, *(_cell(groups, "first frames", key) for key in keys)] for row, groups in _rows(name).items()]
     return markdown(["method", "first frames", "mean-centred", "to mean language"], lines)
 
 
+_TABLES: dict[str, Callable[[str], str]] = {
+    "relations": relations,
+    "identified": identified,
+    "opposite actions": partial(two_actions, kind="opposite"),
+    "any actions": partial(two_actions, kind="any"),
+    "words": words,
+    "changes": changes,
+    "bound": bound,
+    "first frames": first_frames,
+}
 TABLES: dict[str, Callable[[], str]] = {
-    f"rewards {name} {title}": partial(table, name, *arguments)
+    f"rewards {name} {title}": partial(table, name)
     for name in ("widowx", "metaworld")
-    for title, table, *arguments in (
-        ("relations", relations),
-        ("identified", identified),
-        ("opposite actions", two_actions, "opposite"),
-        ("any actions", two_actions, "any"),
-        ("words", words, "accuracy"),
-        ("bound", bound),
-        ("first frames", first_frames),
-    )
+    for title, table in _TABLES.items()
 }
 TABLES |= {
+    "rewards widowx bridge": partial(identified, "widowx", "BridgeData"),
     "rewards metaworld camera": partial(identified, "metaworld", "another camera"),
     "rewards metaworld camera relations": partial(relations, "metaworld", "another camera"),
 }
