@@ -3,11 +3,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
+from torch import nn
 
 from studies.labelled_cloning import (
     KINDS,
     ROWS,
     LabelledCloningConfig,
+    Policies,
     labels_table,
     rabc_weights,
     success_table,
@@ -65,16 +68,23 @@ def test_filters_keep_whole_episodes() -> None:
 
 
 def test_tables_hold_every_row_and_task() -> None:
-    rows: list[dict[str, Any]] = [
-        {"task": task, "seed": seed, "row": row, "success": 0.5, "episodes": 4, "frames": 1.0}
-        for task in ("a", "b")
-        for seed in (0, 1)
-        for row in ROWS
-    ]
+    cells = [{"task": task, "seed": seed} for task in ("a", "b") for seed in (0, 1)]
+    rows: list[dict[str, Any]] = [{**cell, "success": dict.fromkeys(ROWS, 0.5), "episodes": 4} for cell in cells]
     final = dict.fromkeys(("succeeds", *KINDS), 0.5)
-    rows += [{"task": task, "seed": seed, "detected": 0.8, "final_progress": final} for task in "ab" for seed in (0, 1)]
+    rows += [{**cell, "detected": 0.8, "final_progress": final} for cell in cells]
     found = summary(rows)
     assert found["gain"]["RA-BC"]["mean"] == 0
     assert found["gate"]["n"] == 16
     assert all(row in success_table(found) for row in ROWS)
     assert all(kind in labels_table(found) for kind in KINDS)
+
+
+def test_policies_side_by_side_are_policies_alone() -> None:
+    torch.manual_seed(0)
+    together = Policies(2, (5, 8, 4))
+    torch.manual_seed(0)
+    layers = [nn.Linear(5, 8), nn.Linear(8, 4)]
+    seen = torch.randn(3, 5)
+    alone = layers[1](layers[0](seen).relu()).tanh()
+    for row in together(seen.expand(2, -1, -1)):
+        torch.testing.assert_close(row, alone)
