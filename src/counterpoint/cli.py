@@ -28,6 +28,7 @@ app, data = tyro.extras.SubcommandApp(), tyro.extras.SubcommandApp()
 
 Work = TypeVar("Work", bound=Callable[..., None])
 
+Targets = Annotated[tuple[str, ...], arg(metavar="RUN|DATA...")]
 Paths = Annotated[tuple[Path, ...], arg(metavar="PATH...")]
 Device = Annotated[str | None, arg(metavar="DEVICE")]
 Number = Annotated[int | None, arg(metavar="INT")]
@@ -371,14 +372,7 @@ def compare(
 
 
 @command()
-def view(
-    targets: Positional[Annotated[tuple[str, ...], arg(metavar="RUN|DATA...")]],
-    /,
-    *,
-    port: int = 0,
-    browser: bool = True,
-    device: str = "cpu",
-) -> None:
+def view(targets: Positional[Targets], /, *, port: int = 0, browser: bool = True, device: str = "cpu") -> None:
     """Open a local page: drop a video, browse episodes, and see their reward curves by one run or several.
 
     Args:
