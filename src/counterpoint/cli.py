@@ -261,9 +261,8 @@ def reward(
     """
     from counterpoint.rewards.curves import reward_command
 
-    texts: dict[str, Any] = {"text_file": text_file, "against": against, "goal": goal, "form": form}
-    chosen: dict[str, Any] = {"episodes": episodes, "camera": camera}
-    for path in reward_command(videos, instruction, model=model, out=out, device=device, **texts, **chosen):
+    options: dict[str, Any] = {"text_file": text_file, "against": against, "goal": goal, "form": form, "camera": camera}
+    for path in reward_command(videos, instruction, model=model, out=out, device=device, episodes=episodes, **options):
         print(f"Wrote {path}")
 
 
