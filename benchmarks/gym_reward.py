@@ -5,8 +5,8 @@
 An environment that costs next to nothing shows images of 224 x 224 pixels. `step_ms` is a whole step of
 `LanguageReward`, one image at a time as a robot has them: preprocessing, encoder, reward. `environment_ms` is the same
 step without the reward. `vector_gain` compares `LanguageRewardVector` with as many single wrappers, both over the same
-N environments: milliseconds of the single ones over those of the vector, the median of ratios within a round. Random
-weights, one thread, processor time in turns.
+N environments: milliseconds of the single ones over those of the vector, the median of ratios within a round. EfficientNet-
+Lite0 is frozen, with the packaged weights; the convnets' weights are random. One thread, processor time in turns.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from measuring import in_turns, parser, write
 
 SIZE, ROWS = 224, (1, 4, 16)
 ENCODERS = {
-    "EfficientNet-Lite0 at 224": EncoderConfig(image="timm", image_model="tf_efficientnet_lite0", image_size=SIZE),
+    "EfficientNet-Lite0 at 224": EncoderConfig(
+        image="timm", image_model="tf_efficientnet_lite0", pretrained="package", freeze_image=True, embed_dim=256
+    ),
     "convnet at 224": EncoderConfig(image="convnet", image_size=SIZE),
     "convnet at 64": EncoderConfig(image="convnet", image_size=64),
 }

@@ -119,7 +119,7 @@ def reward_rl_study(config: RewardRLConfig, out: Path) -> Tree:
         "pretraining": {name: facts_of(store, instruction, name) for name in sorted(trained)},
     }
     rows = study.rows()
-    plot(rows, out)
+    save(figure(rows), out / "reward_rl.png")
     return study.finish("reward_rl", summary(rows), facts=facts)
 
 
@@ -271,17 +271,16 @@ def summary(rows: Rows, _: Tree | None = None) -> Tree:
     return {"rows": found}
 
 
-def plot(rows: Rows, out: Path) -> None:
-    """Plot success over SAC's steps, the mean of the seeds over their range."""
-    figure, (axes,) = panels(1, 1, 5.2, 3.2)
-    (panel,) = axes
+def figure(rows: Rows) -> Any:
+    """Return success over SAC's actions, the mean of the seeds over their range."""
+    made, ((panel,),) = panels(1, 1, 5.2, 3.2)
     for colour, name in zip(COLOURS, dict.fromkeys(row["row"] for row in rows), strict=False):
         runs = [row["points"] for row in rows if row["row"] == name]
         steps = [point["step"] for point in runs[0]]
         curve(panel, steps, [[point["end"] for point in run] for run in runs], colour, label=f"{name} (n={len(runs)})")
     plain(panel, x="actions", y="success at the end", ylim=(-0.03, 1.03))
-    legend(figure, panel)
-    save(figure, out / "reward_rl.png")
+    legend(made, panel, columns=2)
+    return made
 
 
 if __name__ == "__main__":

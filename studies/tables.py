@@ -17,6 +17,7 @@ from typing import Any
 from studies import actol_as_trained, gradient_by_length, metaworld_rewards
 from studies import goal_reaching as goal_reaching_study
 from studies import r3m_language as r3m_study
+from studies import reward_rl as reward_rl_study
 from studies.fewshot import figures as fewshot_figures
 from studies.fewshot import tables as fewshot_tables
 from studies.fewshot.summary import result as fewshot_result
@@ -108,6 +109,18 @@ def r3m_language() -> str:
         ["R3M's language reward", *names.values()],
         [["r3m", *[estimate(found[key], share=key in SHARES) for key in names]]],
     )
+
+
+def reward_rl() -> str:
+    """SAC's success from every reward."""
+    found = kept("reward_rl", reward_rl_study.summary)
+    asked = {"ours, task in pretraining": "yes", "ours, task held out": "no"}
+    rows = [
+        [name, asked.get(name, ""), f"{row['seeds']}", *(each_seed(row[key], share=True) for key in ("end", "area"))]
+        for name, row in found["rows"].items()
+    ]
+    head = ["reward", "task in pretraining", "seeds", "success after 5,000 actions", "mean over evaluations"]
+    return markdown(head, rows)
 
 
 # Goal-reaching agents
@@ -226,6 +239,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "actol": partial(rewards, ACTOL_ROWS, ORDER),
     "sign study": sign_study,
     "r3m language": r3m_language,
+    "reward rl": reward_rl,
     "fetch reach": partial(goal_reaching, "fetch_reach"),
     "fetch reach steps": partial(when_reached, "fetch_reach"),
     "point maze": partial(goal_reaching, "point_maze"),
@@ -259,6 +273,7 @@ def plot(folder: Path) -> None:
     save(actol_as_trained.figure(kept("actol_as_trained")["rows"]), folder / "actol_as_trained.svg")
     lengths = kept("gradient_by_length")
     save(gradient_by_length.figure(lengths["rows"], lengths["config"]["lengths"]), folder / "gradient_by_length.svg")
+    save(reward_rl_study.figure(kept("reward_rl")["rows"]), folder / "reward_rl.png")
     fewshot_figures.plot_all(kept("fewshot_cpu", fewshot_result), folder, "_cpu")
     for name, figure in icon_figures.FIGURES.items():
         save(figure(kept("icon_cpu", summarise_icon)), folder / f"icon_{name}_cpu.png")
