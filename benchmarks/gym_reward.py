@@ -5,8 +5,9 @@
 An environment that costs next to nothing shows images of 224 x 224 pixels. `step_ms` is a whole step of
 `LanguageReward`, one image at a time as a robot has them: preprocessing, encoder, reward. `environment_ms` is the same
 step without the reward. `vector_gain` compares `LanguageRewardVector` with as many single wrappers, both over the same
-N environments: milliseconds of the single ones over those of the vector, the median of ratios within a round. EfficientNet-
-Lite0 is frozen, with the packaged weights; the convnets' weights are random. One thread, processor time in turns.
+N environments: milliseconds of the single ones over those of the vector, the median of ratios within a round.
+EfficientNet-Lite0 is frozen, with the packaged weights; the convnets' weights are random. One thread, processor time in
+turns.
 """
 
 from __future__ import annotations

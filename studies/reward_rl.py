@@ -30,6 +30,7 @@ from counterpoint.envs.base import CameraEnv
 from counterpoint.envs.make import make_env
 from counterpoint.envs.metaworld.env import INSTRUCTIONS
 from counterpoint.errors import import_extra, require
+from counterpoint.evaluation.statistics import wilson
 from counterpoint.rewards import RewardForm, RewardModel
 from counterpoint.rewards.gym import LanguageReward, Reading
 from counterpoint.training.train import train
@@ -255,14 +256,20 @@ def learn(config: RewardRLConfig, row: Row, seed: int, out: Path) -> Tree:
 
 
 SPARSE = Row(kind="sparse")
+SOLVED = 0.9
+"""Success at the last evaluation that counts as solved."""
 
 
 def summary(rows: Rows, _: Tree | None = None) -> Tree:
-    """Return `rows`: row -> success at the last evaluation and over all of them, with t intervals over seeds."""
+    """Return `rows`: row -> seeds that solve the task, with Wilson's interval, and success with t intervals over seeds.
+
+    `end` and `ever` are of the last evaluation, `area` is the mean of `end` over all of them.
+    """
     found: Tree = {}
     for name in dict.fromkeys(row["row"] for row in rows):
         runs = [row for row in rows if row["row"] == name]
         found[name] = {
+            "solved": wilson(sum(run["end"] >= SOLVED for run in runs), len(runs)).as_json(),
             "end": over_seeds([run["end"] for run in runs], share=True),
             "ever": over_seeds([run["ever"] for run in runs], share=True),
             "area": over_seeds([float(np.mean([point["end"] for point in run["points"]])) for run in runs], share=True),

@@ -115,11 +115,12 @@ def reward_rl() -> str:
     """SAC's success from every reward."""
     found = kept("reward_rl", reward_rl_study.summary)
     asked = {"ours, task in pretraining": "yes", "ours, task held out": "no"}
-    rows = [
-        [name, asked.get(name, ""), f"{row['seeds']}", *(each_seed(row[key], share=True) for key in ("end", "area"))]
-        for name, row in found["rows"].items()
-    ]
-    head = ["reward", "task in pretraining", "seeds", "success after 5,000 actions", "mean over evaluations"]
+    rows = []
+    for name, row in found["rows"].items():
+        solved = row["solved"]
+        share = f"{round(solved['value'] * solved['n'])} of {solved['n']} [{solved['low']:.2f}, {solved['high']:.2f}]"
+        rows.append([name, asked.get(name, ""), share, *(seeds(row[key]["values"]) for key in ("end", "area"))])
+    head = ["reward", "task in pretraining", "seeds that solve it", "success of each", "mean over evaluations of each"]
     return markdown(head, rows)
 
 

@@ -307,14 +307,7 @@ def label(
 
 
 @command()
-def report(
-    run: Positional[Path],
-    /,
-    *,
-    data: Annotated[Path | None, arg(metavar="PATH")] = None,
-    split: Name = None,
-    device: Computes = "cpu",
-) -> None:
+def report(run: Positional[Path], /, *, data: File = None, split: Name = None, device: Computes = "cpu") -> None:
     """Write a run's report: one page, RUN/report.html, and its numbers with intervals, RUN/report.json.
 
     Args:

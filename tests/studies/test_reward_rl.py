@@ -43,6 +43,8 @@ def test_the_summary_has_a_mean_and_an_interval_of_every_reward() -> None:
     assert found["ours"]["end"]["low"] < 0.8 < found["ours"]["end"]["high"] <= 1.0
     assert found["ours"]["area"]["mean"] == pytest.approx(0.4)
     assert found["constant"]["seeds"] == 3
+    assert found["ours"]["solved"]["value"] == pytest.approx(2 / 3)
+    assert found["constant"]["solved"]["high"] > 0.5
 
 
 @pytest.mark.sim
