@@ -1,4 +1,5 @@
 # Two commands to begin with: `make demo` and `make test`. Both install what they need into .venv first.
+# `make demo VIDEOS=DIR` trains and reports on videos of one's own, with a manifest.csv, in place of simulated ones.
 
 PYTHON ?= python3
 VENV := .venv
@@ -14,10 +15,16 @@ export MUJOCO_GL ?= $(if $(DISPLAY),,egl)
 
 .PHONY: demo test test-slow lint docs docs-serve interchange benchmarks system clean
 
+ifdef VIDEOS
+demo: $(VENV)/.installed
+	$(BIN)/counterpoint train decisionnce_t-videos --data $(VIDEOS) --out $(DEMO_RUN)-videos
+	$(BIN)/counterpoint report $(DEMO_RUN)-videos
+else
 demo: $(VENV)/.installed system
 	$(BIN)/counterpoint collect metaworld --episodes 10 --val-episodes 3 --test-episodes 5 --size 112 --workers 2 --out $(DEMO_DATA)
 	$(BIN)/counterpoint train decisionnce_t-demo --data $(DEMO_DATA) --out $(DEMO_RUN)
 	$(BIN)/counterpoint report $(DEMO_RUN)
+endif
 
 test: $(VENV)/.installed system
 	$(BIN)/python -m pytest -m "not slow"

@@ -16,6 +16,7 @@ from typing import Any
 
 from studies import actol_as_trained, gradient_by_length, metaworld_rewards
 from studies import goal_reaching as goal_reaching_study
+from studies import own_videos as own_videos_study
 from studies import r3m_language as r3m_study
 from studies import reward_rl as reward_rl_study
 from studies.fewshot import figures as fewshot_figures
@@ -99,6 +100,11 @@ def sign_study() -> str:
         cells = [estimate(test[key], share=True) for key in ("ordering", "accuracy_whole_video.potential")]
         rows.append([name, seeds(test["voc.potential"]["values"]), *cells])
     return markdown(["objective", "VOC (potential) of each seed", "ordering", "accuracy, whole video"], rows)
+
+
+def own_videos(name: str) -> str:
+    """Recipes on a few real videos."""
+    return markdown(*own_videos_study.table(kept(f"own_videos_{name}", own_videos_study.summary)))
 
 
 def r3m_language() -> str:
@@ -241,6 +247,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "sign study": sign_study,
     "r3m language": r3m_language,
     "reward rl": reward_rl,
+    "own videos widowx": partial(own_videos, "widowx"),
+    "own videos bridge": partial(own_videos, "bridge"),
     "fetch reach": partial(goal_reaching, "fetch_reach"),
     "fetch reach steps": partial(when_reached, "fetch_reach"),
     "point maze": partial(goal_reaching, "point_maze"),
