@@ -186,6 +186,11 @@ def test_each_distinct_text_is_embedded_once(monkeypatch: pytest.MonkeyPatch) ->
     asked: list[str] = []
 
     class Counting:
+        max_seq_length = None
+
+        def tokenizer(self, sentence: str, **_: Any) -> dict[str, list[int]]:
+            return {"input_ids": []}
+
         def encode(self, sentence: str, **_: Any) -> torch.Tensor:
             asked.append(sentence)
             return torch.ones(384)

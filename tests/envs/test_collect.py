@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from counterpoint import workers
 from counterpoint.config import validate
 from counterpoint.data.formats import open_dataset
 from counterpoint.envs import collect as collection
@@ -154,7 +155,7 @@ class FakePool:
 
 def test_the_death_of_a_worker_is_told_with_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, [])
-    monkeypatch.setattr(collection, "ProcessPoolExecutor", FakePool)
+    monkeypatch.setattr(workers, "ProcessPoolExecutor", FakePool)
     with pytest.raises(BadInputError, match="run the same again to continue"):
         collect_metaworld(config(tmp_path / "set", tasks=("reach",), workers=2))
     assert (tmp_path / "set.partial" / "collect.json").exists()

@@ -189,7 +189,7 @@ def check_frames(frames: Tensor) -> None:
     is_tensor = isinstance(frames, Tensor)
     require(is_tensor, "frames", type(frames).__name__, expected, "wrap it with torch.from_numpy")
     images = frames.ndim >= 3 and frames.shape[-1] == 3 and 0 not in frames.shape[-3:]
-    require(images, "frames", f"shape {list(frames.shape)}", expected, "give RGB images, colours last or first")
+    require(images, "frames", f"shape {list(frames.shape)}", expected, "put channels last: .movedim(-3, -1)")
     if frames.dtype == torch.uint8:
         return
     hint = "convert pixels in [0, 255] with .to(torch.uint8)"
