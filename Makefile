@@ -11,6 +11,9 @@ INTERCHANGE_PYTHON ?= $(firstword $(foreach python,python3.12 python3.13 python3
 DEMO_DATA ?= runs/demo-data
 DEMO_RUN ?= runs/demo
 
+# One file of tests at a time on every core, each with one thread.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+
 export MUJOCO_GL ?= $(if $(DISPLAY),,egl)
 
 .PHONY: demo test test-slow lint docs docs-serve interchange benchmarks system clean
@@ -27,10 +30,10 @@ demo: $(VENV)/.installed system
 endif
 
 test: $(VENV)/.installed system
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-slow: $(VENV)/.installed system
-	$(BIN)/python -m pytest -m slow
+	$(PYTEST) -m slow
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

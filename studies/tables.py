@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from studies import actol_as_trained, gradient_by_length, metaworld_rewards
+from studies import actol_as_trained, gradient_by_length, labelled_cloning, metaworld_rewards
 from studies import goal_reaching as goal_reaching_study
 from studies import own_videos as own_videos_study
 from studies import r3m_language as r3m_study
@@ -240,6 +240,10 @@ def robosuite_experts() -> str:
     return markdown(["task and robot", "solved", "episodes", "steps, median", "steps, most"], rows)
 
 
+def _labelled() -> Tree:
+    return kept("labelled_cloning", labelled_cloning.summary)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "metaworld": partial(rewards, LANGUAGE_ROWS, GROUNDING),
     "first frames": partial(rewards, LANGUAGE_ROWS, FIRST_FRAMES),
@@ -270,6 +274,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "icon ablation": lambda: icon_table.overview(kept("icon_ablation_cpu", summarise_icon)),
     "icon methods": lambda: icon_table.overview(kept("icon_methods_cpu", summarise_icon)),
     "robosuite experts": robosuite_experts,
+    "labelled cloning": lambda: labelled_cloning.success_table(kept("labelled_cloning", labelled_cloning.summary)),
+    "labels of demonstrations": lambda: labelled_cloning.labels_table(
+        kept("labelled_cloning", labelled_cloning.summary)
+    ),
     **REWARDS,
     **OCCUPANCY,
     **STITCHING,
