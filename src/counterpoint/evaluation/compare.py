@@ -87,11 +87,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Difference:
-    """What one row has more than another, video by video.
+    """The numbers of one row minus those of another, paired video by video.
 
     Attributes:
-        of: The one.
-        over: The other.
+        of: Name of the first row.
+        over: Name of the row that is subtracted.
         numbers: Name -> difference.
     """
 
