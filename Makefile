@@ -60,7 +60,7 @@ benchmarks: $(VENV)/.installed system
 $(VENV)/.installed: pyproject.toml constraints.txt | system
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[clip,vision,text,sim,robosuite,diffusion,hdf5,minari,report,view,track,dev]"
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[all,dev]"
 	touch $@
 
 $(VENV)/.docs-installed: $(VENV)/.installed
