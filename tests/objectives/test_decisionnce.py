@@ -14,6 +14,7 @@ from counterpoint.data.draws import SortedUniform, StartGoal
 from counterpoint.data.spec import Spec
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import Features
+from counterpoint.objectives.clip_goal import CLIPGoal, CLIPGoalConfig
 from counterpoint.objectives.decisionnce import (
     STILL,
     DecisionNCEConfig,
@@ -239,6 +240,28 @@ def test_objective(kind: type[DecisionNCEP | DecisionNCET], loss: Loss, multi_po
     out.loss.backward()
     assert encoder.scale.grad.isfinite().all()
     assert objective.exports() == {"encoder": encoder}
+
+
+@pytest.mark.parametrize(("kind", "loss"), [(DecisionNCEP, decisionnce_p_loss), (DecisionNCET, decisionnce_t_loss)])
+@pytest.mark.parametrize("words", [0, 2])
+def test_clip_term_is_the_mean_over_frames(kind: type[DecisionNCEP | DecisionNCET], loss: Loss, words: int) -> None:
+    encoder: Any = Pixels()
+    frames, text = clips(4, 3, 7)
+    shared = {"extra": clips(words, 3, 7, seed=1)[1]} if words else {}
+    labels = torch.tensor([0, 1, 0, 2])
+    found = []
+    for weight in (0.0, 0.7):
+        config = DecisionNCEConfig(temperature=0.3, multi_positive=True, clip_weight=weight)
+        objective = kind(encoder, config)
+        found.append(objective.loss(Features({"frames": frames, "text": text}, shared), {"instruction_id": labels}).loss)
+    clip = CLIPGoal(encoder, CLIPGoalConfig(temperature=0.3, multi_positive=True))
+    each = [
+        clip.loss(Features({"frames": frames[:, f : f + 1], "text": text}, shared), {"instruction_id": labels}).loss
+        for f in range(3)
+    ]
+    torch.testing.assert_close(found[1] - found[0], 0.7 * sum(each) / 3)
+    if not words:
+        torch.testing.assert_close(found[0], loss(frames, text, temperature=0.3, labels=labels))
 
 
 def test_loss_is_pure() -> None:

@@ -43,8 +43,8 @@ class CLIPGoalConfig(ClipConfig):
 
 
 def clip_goal_logits(
-    frames: Float[Tensor, "B D"], text: Float[Tensor, "B D"], *, temperature: float = 0.01
-) -> Float[Tensor, "B B"]:
+    frames: Float[Tensor, "B D"], text: Float[Tensor, "L D"], *, temperature: float = 0.01
+) -> Float[Tensor, "B L"]:
     """Return cosines of every frame (rows) with every instruction (columns), over the temperature."""
     return unit(frames) @ unit(text).T / temperature
 

@@ -46,6 +46,7 @@ from counterpoint.objectives.base import (
     symmetric_infonce,
     unit,
 )
+from counterpoint.objectives.clip_goal import clip_goal_logits
 
 STILL = 1e-3
 """Differences below this share of the two frames' root mean square norm count as no change.
@@ -65,6 +66,8 @@ class DecisionNCEConfig(ClipConfig):
         draw: `start_goal` as in section 3.2, `sorted_uniform` as in the authors' code.
         multi_positive: Clips of one instruction are not each other's negatives.
         unique_instructions: One clip of each distinct instruction an epoch, as the authors' loader has it.
+        clip_weight: Weight of CLIP's loss on each of the F frames, which the paper has not: where clips are few, it
+            ties frames to the instruction of their scene.
     """
 
     temperature: float = Field(default=0.01, gt=0)
@@ -72,6 +75,7 @@ class DecisionNCEConfig(ClipConfig):
     draw: Literal["start_goal", "sorted_uniform"] = "start_goal"
     multi_positive: bool = False
     unique_instructions: bool = False
+    clip_weight: float = Field(default=0.0, ge=0)
 
 
 @in_full_precision
@@ -189,13 +193,20 @@ class _DecisionNCE(ClipObjective):
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
         """Return the loss, and the metrics of its logits: rewards over temperature."""
-        labels = batch["instruction_id"] if self.config.multi_positive else None
-        frames, text = features.rows["frames"], features.rows["text"]
-        extra = features.shared.get("extra", text[:0])
-        scores = self.rewards(frames, torch.cat([text, extra])) / self.config.temperature
-        logits = scores[:, : len(text)]
-        loss = symmetric_infonce(logits, labels=labels, extra=scores[:, len(text) :] if len(extra) else None)
-        return LossOutput(loss, contrast_metrics(logits, labels=labels))
+        config, frames, text = self.config, features.rows["frames"], features.rows["text"]
+        labels, own = batch["instruction_id"] if config.multi_positive else None, len(text)
+        texts = torch.cat([text, features.shared.get("extra", text[:0])])
+
+        def contrast(scores: Float[Tensor, "B L"]) -> Float[Tensor, ""]:
+            extra = scores[:, own:] if len(texts) > own else None
+            return symmetric_infonce(scores[:, :own], labels=labels, extra=extra)
+
+        scores = self.rewards(frames, texts) / config.temperature
+        loss = contrast(scores)
+        if config.clip_weight:
+            each = [contrast(clip_goal_logits(one, texts, temperature=config.temperature)) for one in frames.unbind(1)]
+            loss = loss + config.clip_weight * torch.stack(each).mean()
+        return LossOutput(loss, contrast_metrics(scores[:, :own], labels=labels))
 
 
 class DecisionNCEP(_DecisionNCE):
