@@ -1,4 +1,4 @@
-"""Rewards from a few real videos: each `*-videos` recipe, trained on some videos of a task and tested on the others.
+"""Rewards from a few real videos: recipes `*-videos`, trained on some videos of a task and tested on the others.
 
     python -m studies.own_videos --preset widowx --data=WIDOWX --out runs/own_videos
     python -m studies.own_videos --preset bridge --data=BRIDGE_RLDS --out runs/own_videos_bridge
@@ -34,7 +34,7 @@ from counterpoint.evaluation.embedded import EmbeddedVideos, embed_store
 from counterpoint.evaluation.reward_eval import CURVES, SEGMENTS, one_frame_scores
 from counterpoint.training.recipe import load_recipe
 from counterpoint.training.train import train
-from studies.harness import Rows, Study, Tree, Trial, main, number, over_seeds
+from studies.harness import Rows, Study, Tree, Trial, file_name, main, number, over_seeds
 
 Array = NDArray[np.float64]
 
@@ -43,20 +43,32 @@ ONE_FRAME = "logistic regression, {}"
 NUMBERS = ("accuracy", "triples", "one_word_apart", "voc", "voc_wrong")
 
 
+class Row(FrozenConfig):
+    """A row of the table.
+
+    Attributes:
+        recipe: Its reward reads instructions.
+        overrides: Dotted keys of the recipe and their values.
+    """
+
+    recipe: str
+    overrides: dict[str, Any] = Field(default_factory=dict)
+
+
 class OwnVideosConfig(FrozenConfig):
     """Recipes, videos and folds.
 
     Attributes:
         data: A data set of real videos.
-        recipes: Recipes whose rewards read instructions.
+        rows: What is trained, by name.
         seeds: Seeds of the folds and of the initial weights.
         folds: Folds that the videos of each instruction are dealt into.
-        overrides: Dotted keys of every recipe and their values.
+        overrides: Dotted keys of every recipe and their values, below a row's own.
         processes: Trials side by side.
     """
 
     data: str
-    recipes: tuple[str, ...]
+    rows: dict[str, Row]
     seeds: tuple[int, ...] = (1, 2, 3, 4)
     folds: PositiveInt = 2
     overrides: dict[str, Any] = Field(default_factory=dict)
@@ -68,9 +80,9 @@ def own_videos_study(config: OwnVideosConfig, out: Path) -> Tree:
     study, store = Study("own videos", out, config), open_dataset(config.data)
     features_of(_backbone(config), store)  # once, before trials run side by side
     names = [(ONE_FRAME.format(which), partial(_logistic, config, which)) for which in FRAMES]
-    names += [(recipe, partial(_trained, config, recipe, out)) for recipe in config.recipes]
+    names += [(name, partial(_trained, config, name, out)) for name in config.rows]
     trials = [
-        Trial(f"{name.replace(' ', '_').replace(',', '')}-{seed}-{fold}", partial(run, seed, fold), about=about)
+        Trial(file_name(name, seed, fold), partial(run, seed, fold), about=about)
         for name, run in names
         for seed in config.seeds
         for fold in range(config.folds)
@@ -116,7 +128,8 @@ def table(result: Tree) -> tuple[list[str], list[list[str]]]:
 
 
 def _backbone(config: OwnVideosConfig) -> DualEncoder:
-    settings: EncoderConfig = load_recipe(config.recipes[0], config.overrides).encoder  # type: ignore[attr-defined]
+    recipe = next(iter(config.rows.values())).recipe
+    settings: EncoderConfig = load_recipe(recipe, config.overrides).encoder  # type: ignore[attr-defined]
     return DualEncoder(settings).eval()
 
 
@@ -130,15 +143,15 @@ def _dealt(store: EpisodeStore, seed: int, fold: int, folds: int) -> tuple[list[
     return [video for video in range(len(tasks)) if video not in tested], sorted(tested)
 
 
-def _trained(config: OwnVideosConfig, recipe: str, out: Path, seed: int, fold: int) -> Tree:
-    store = open_dataset(config.data)
+def _trained(config: OwnVideosConfig, name: str, out: Path, seed: int, fold: int) -> Tree:
+    store, row = open_dataset(config.data), config.rows[name]
     kept, tested = _dealt(store, seed, fold, config.folds)
     overrides = {"train.seed": seed, "data.holdout": 0.0, "train.eval_every": 0, "train.trackers": ()}
     run = train(
-        recipe,
+        row.recipe,
         SubsetStore(store, kept),
-        out / "runs" / f"{recipe}-{seed}-{fold}",
-        overrides={**overrides, **config.overrides},
+        out / "runs" / file_name(name, seed, fold),
+        overrides={**overrides, **config.overrides, **row.overrides},
     )
     encoder = DualEncoder.from_pretrained(run.model)
     features = SubsetStore(features_of(encoder, store), tested)

@@ -241,7 +241,7 @@ def reward(
     text_file: File = None,
     against: Annotated[tuple[str, ...], arg(metavar="TEXT...")] = (),
     goal: Annotated[Path | None, arg(metavar="IMAGE")] = None,
-    form: Literal["potential", "transition", "goal", "language"] | None = None,
+    form: Literal["potential", "similarity", "transition", "goal", "language"] | None = None,
     device: Computes = "cpu",
 ) -> None:
     """Plot the reward curve of videos: CSV, PNG and a page with the frames under a cursor on the curve.

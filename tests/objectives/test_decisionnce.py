@@ -253,7 +253,9 @@ def test_clip_term_is_the_mean_over_frames(kind: type[DecisionNCEP | DecisionNCE
     for weight in (0.0, 0.7):
         config = DecisionNCEConfig(temperature=0.3, multi_positive=True, clip_weight=weight)
         objective = kind(encoder, config)
-        found.append(objective.loss(Features({"frames": frames, "text": text}, shared), {"instruction_id": labels}).loss)
+        found.append(
+            objective.loss(Features({"frames": frames, "text": text}, shared), {"instruction_id": labels}).loss
+        )
     clip = CLIPGoal(encoder, CLIPGoalConfig(temperature=0.3, multi_positive=True))
     each = [
         clip.loss(Features({"frames": frames[:, f : f + 1], "text": text}, shared), {"instruction_id": labels}).loss

@@ -17,7 +17,7 @@ from counterpoint.errors import require
 
 Array = NDArray[np.float64]
 
-RewardForm = Literal["potential", "transition", "goal", "language"]
+RewardForm = Literal["potential", "similarity", "transition", "goal", "language"]
 """The reward that an encoder was trained for; `counterpoint.rewards.model` defines each."""
 
 BINS = 50

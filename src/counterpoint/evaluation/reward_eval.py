@@ -30,6 +30,7 @@ from counterpoint.rewards.model import (
     SegmentScore,
     cosine,
     embed_text,
+    goal_similarity,
     potential,
     potential_gain,
     transition,
@@ -59,8 +60,8 @@ class Evaluation:
     """Measured numbers, and the data behind them.
 
     Attributes:
-        form: The reward that the encoder was trained for. Estimates of both forms are kept: `voc.potential`,
-            `voc.transition`.
+        form: The reward that the encoder was trained for. Estimates of every form are kept: `voc.potential`,
+            `voc.similarity`, `voc.transition`.
         seed: Random seed of segments, shuffles and resamples.
         videos: Number of videos.
         frames: Number of embedded frames.
@@ -82,7 +83,7 @@ class Evaluation:
     heatmaps: tuple[Heatmap, ...]
 
     def __getitem__(self, name: str) -> Estimate:
-        """Return an estimate by name; `voc` means `voc.potential` or `voc.transition`, as `form` says."""
+        """Return an estimate by name; `voc` means `voc.potential`, say, where `form` is `potential`."""
         return self.estimates[name if name in self.estimates else f"{name}.{self.form}"]
 
     def verdict(self, *, held_out: bool = True) -> str:
@@ -161,8 +162,12 @@ class Scenes:
 
 Curve = Callable[[Array, Array], Array]
 
-CURVES: Mapping[RewardForm, Curve] = {"potential": potential, "transition": transition}
-SEGMENTS: Mapping[RewardForm, SegmentScore] = {"potential": potential_gain, "transition": transition_score}
+CURVES: Mapping[RewardForm, Curve] = {"potential": potential, "similarity": potential, "transition": transition}
+SEGMENTS: Mapping[RewardForm, SegmentScore] = {
+    "potential": potential_gain,
+    "similarity": goal_similarity,
+    "transition": transition_score,
+}
 SHORT = 0.2
 """A short segment is a fifth of its video."""
 DRAWS, TRAJECTORIES = 5, 100
@@ -261,7 +266,7 @@ def segment_scores(
 
     Args:
         embedded: Videos and instructions.
-        score: DecisionNCE-P's (`potential_gain`) or -T's (`transition_score`).
+        score: DecisionNCE-P's (`potential_gain`), -T's (`transition_score`) or CLIP's (`goal_similarity`).
         share: Length as a share of the video, with K uniform starts; 1 is the whole video (K = 1); `None`
             samples start and goal as training does (Eq. 8's rule).
         seed: Random seed of the samples, keyed on video and segment.

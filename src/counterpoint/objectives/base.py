@@ -228,10 +228,15 @@ class ClipObjective(Objective):
         row = row.clamp_max(features.shape[2] - 1)  # validation data have the plain row alone
         return self.encoder.embed_features(features[sample, :, row])
 
+    @property
+    def trained_form(self) -> RewardForm:
+        """The reward that these settings train for: `reward_form`, unless a subclass says otherwise."""
+        return self.reward_form
+
     def exports(self) -> dict[str, nn.Module]:
         """Return the dual encoder, whose configuration names the reward that it was trained for."""
         if isinstance(self.encoder, DualEncoder):  # and not an encoder of the user's own
-            self.encoder.config = self.encoder.config.model_copy(update={"reward_form": self.reward_form})
+            self.encoder.config = self.encoder.config.model_copy(update={"reward_form": self.trained_form})
         return {"encoder": self.encoder}
 
 

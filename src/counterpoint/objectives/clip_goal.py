@@ -75,6 +75,7 @@ class CLIPGoal(ClipObjective):
     config_type = CLIPGoalConfig
     config: CLIPGoalConfig
     takes_extra = True
+    reward_form = "similarity"
 
     def sampling(self) -> Spec:
         """Return the spec of the last frame."""

@@ -33,6 +33,7 @@ from torch import Tensor
 
 from counterpoint.data.draws import SortedUniform, StartGoal
 from counterpoint.data.spec import Spec
+from counterpoint.encoders.calibration import RewardForm
 from counterpoint.errors import require
 from counterpoint.objectives.base import (
     Batch,
@@ -211,6 +212,11 @@ class _DecisionNCE(ClipObjective):
 
 class DecisionNCEP(_DecisionNCE):
     """DecisionNCE-P: the reward is the gain in similarity to the instruction over the segment."""
+
+    @property
+    def trained_form(self) -> RewardForm:
+        """`similarity` where CLIP's loss trains the level too."""
+        return "similarity" if self.config.clip_weight else "potential"
 
     def rewards(self, frames: Float[Tensor, "B F D"], text: Float[Tensor, "L D"]) -> Float[Tensor, "B L"]:
         """Return `potential_rewards`."""

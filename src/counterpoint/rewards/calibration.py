@@ -23,6 +23,7 @@ Array = NDArray[np.float64]
 
 CALIBRATED: dict[RewardForm, tuple[RewardForm, ...]] = {
     "potential": ("potential", "transition"),
+    "similarity": ("potential", "transition"),
     "transition": ("transition", "potential"),
 }
 """Form that an encoder was trained for -> the forms of which the better one is calibrated; else its own."""

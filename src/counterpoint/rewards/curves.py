@@ -30,6 +30,7 @@ IMAGES = 120
 """Images on a page: about a megabyte."""
 MEANING: dict[RewardForm, str] = {
     "potential": "cosine of the frame and the instruction",
+    "similarity": "cosine of the frame and the instruction",
     "transition": "cosine of the change since the first frame and the instruction",
     "goal": "similarity of the frame and the goal image",
     "language": "progress of the instruction since the first frame, by R3M's language reward",

@@ -3,6 +3,7 @@
 S is the cosine, phi(o) the raw embedding of a frame, psi(l) that of an instruction, g a goal image::
 
     potential    S(phi(o_t), psi(l))               AcTOL, section 5.4; its steps are DecisionNCE, Eq. 3
+    similarity   S(phi(o_t), psi(l))               as CLIP's loss trains it: its level counts too, not its gain alone
     transition   S(phi(o_t) - phi(o_0), psi(l))    DecisionNCE-T, Eq. 6, of the segment from the start to t
     goal         -||phi(o_t) - phi(g)||            VIP, section 4; S(phi(o_t), phi(g)) of encoders with language (LIV)
     language     G(phi(o_0), phi(o_t), psi(l))     R3M's perceptron, in (0, 1)
@@ -103,6 +104,14 @@ def potential_gain(
 
 
 @late_fusion
+def goal_similarity(
+    start: Float[Array, "N *C D"], goal: Float[Array, "N *C D"], text: Float[Array, "L D"]
+) -> Float[Array, "N L"]:
+    """Return S(phi(o_goal), psi(l)), CLIP's score of a segment by its last frame alone, in [-1, 1]."""
+    return cosine(goal, text)
+
+
+@late_fusion
 def transition_score(
     start: Float[Array, "N *C D"], goal: Float[Array, "N *C D"], text: Float[Array, "L D"]
 ) -> Float[Array, "N L"]:
@@ -116,7 +125,7 @@ def transition_score(
 def gains(curve: Float[Array, "L T"], form: RewardForm) -> Float[Array, "L T"]:
     """Return a curve as it is plotted: a potential (or distance to a goal) as its gain since the first frame.
 
-    Only differences of a potential are rewards; its level means little.
+    Only differences of a potential are rewards; its level means little. That of a similarity was trained.
     """
     return curve - curve[:, :1] if form in ("potential", "goal") else curve
 
@@ -266,7 +275,7 @@ class RewardModel:
             BadInputError: Another form; VIP, TCN and R3M align no frame with a text.
         """
         only = {"goal": ("goal",), "language": ("language", "goal")}.get(self.trained_form)
-        works = only or ("potential", "transition", "goal")
+        works = only or ("potential", "similarity", "transition", "goal")
         good = form in works and not (instructed and form == "goal")
         good = good and (form != "language" or self.language_reward is not None)
         trained = f"an encoder trained for {self.trained_form!r}" + ("" if only else ", without R3M's language reward")

@@ -137,7 +137,7 @@ class EncoderReward:
         if config.freeze_image and isinstance(fresh.image, Backbone) and own is not None:
             fresh.image.backbone.load_state_dict(own.state_dict())
         fresh = fresh.to(encoder.mean.device).eval()
-        form = self.model.form if self.model.form in ("potential", "transition") else "potential"
+        form = self.model.form if self.model.form in ("similarity", "transition") else "potential"
         fresh.config = fresh.config.model_copy(update={"reward_form": form})
         return EncoderReward(RewardModel(fresh), "random weights")
 
