@@ -31,7 +31,8 @@ from counterpoint.encoders.features import features_of
 from counterpoint.errors import require
 from counterpoint.evaluation import metrics
 from counterpoint.evaluation.embedded import EmbeddedVideos, embed_store
-from counterpoint.rewards.model import RewardModel, embed_text, transition_score
+from counterpoint.evaluation.reward_eval import SEGMENTS
+from counterpoint.rewards.model import RewardModel, embed_text
 from counterpoint.training.clips import ClipsRecipe, build_objective
 from counterpoint.training.learner import ObjectiveLearner
 from counterpoint.training.recipe import load_recipe
@@ -167,10 +168,10 @@ class Reader:
     def gains(
         self, frames: Float[Array, "T D"], targets: Float[Array, "L D"], ends: Sequence[tuple[int, int]]
     ) -> Float[Array, "N L"]:
-        """Return what each segment gains under each target."""
+        """Return the score of each segment under each target: its gain, unless the reward has a score of segments."""
         first, last = np.array(ends).T
-        if self.model.form == "transition":
-            return transition_score(frames[first], frames[last], targets)
+        if self.model.form in SEGMENTS:
+            return SEGMENTS[self.model.form](frames[first], frames[last], targets)
         curves = self.curves(frames, targets)
         return np.asarray((curves[:, last] - curves[:, first]).T)
 

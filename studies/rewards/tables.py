@@ -127,11 +127,13 @@ _TABLES: dict[str, Callable[[str], str]] = {
 }
 TABLES: dict[str, Callable[[], str]] = {
     f"rewards {name} {title}": partial(table, name)
-    for name in ("widowx", "metaworld")
+    for name in ("widowx", "metaworld", "robosuite")
     for title, table in _TABLES.items()
 }
 TABLES |= {
     "rewards widowx bridge": partial(identified, "widowx", "BridgeData"),
     "rewards metaworld camera": partial(identified, "metaworld", "another camera"),
     "rewards metaworld camera relations": partial(relations, "metaworld", "another camera"),
+    "rewards robosuite robot": partial(identified, "robosuite", "IIWA"),
+    "rewards robosuite robot relations": partial(relations, "robosuite", "IIWA"),
 }

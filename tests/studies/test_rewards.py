@@ -161,7 +161,7 @@ def test_a_relation_of_words_that_the_data_lack_is_refused(squares: Path, tmp_pa
         rewards_study(config, tmp_path / "out")
 
 
-@pytest.mark.parametrize("name", ["widowx", "metaworld", "metaworld_convnet"])
+@pytest.mark.parametrize("name", ["widowx", "metaworld", "robosuite"])
 def test_presets_name_recipes_and_relations_that_exist(name: str) -> None:
     config = load_preset("rewards", RewardsConfig, name, {"data": "DATA"})
     steps = {row_recipe(config, row).train.steps for row in config.rows}
