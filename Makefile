@@ -20,7 +20,7 @@ export MUJOCO_GL ?= $(if $(DISPLAY),,egl)
 
 ifdef VIDEOS
 demo: $(VENV)/.installed
-	$(BIN)/counterpoint train decisionnce_t-videos --data $(VIDEOS) --out $(DEMO_RUN)-videos
+	$(BIN)/counterpoint train decisionnce_p-videos --data $(VIDEOS) --out $(DEMO_RUN)-videos
 	$(BIN)/counterpoint report $(DEMO_RUN)-videos
 else
 demo: $(VENV)/.installed system

@@ -17,7 +17,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="any data set with instructions; by default toy videos are made")
     parser.add_argument("--out", type=Path, required=True, help="the folder to write")
-    parser.add_argument("--recipes", nargs="+", default=["decisionnce_t-videos", "liv-videos", "clip-videos"])
+    parser.add_argument("--recipes", nargs="+", default=["decisionnce_p-videos", "liv-videos", "clip-videos"])
     parser.add_argument("--seeds", type=int, default=1, help="training seeds of each")
     parser.add_argument("--steps", type=int, default=600, help="updates")
     given = parser.parse_args()

@@ -28,7 +28,7 @@ def main() -> None:
         convert(write_toy_videos(given.out / "videos"), data)
 
     steps = {"train.steps": given.steps, "train.eval_every": given.steps}
-    run = counterpoint.train("decisionnce_t-videos", [data], given.out / "run", overrides=steps)
+    run = counterpoint.train("decisionnce_p-videos", [data], given.out / "run", overrides=steps)
     labels = label(data, model=run.folder)
 
     table = pyarrow.parquet.read_table(labels)

@@ -23,7 +23,7 @@ def main() -> None:
     data = given.data or write_toy_videos(given.out / "videos")
 
     steps = {"train.steps": given.steps, "train.eval_every": given.steps}
-    run = counterpoint.train("decisionnce_t-videos", [data], given.out / "run", overrides=steps)
+    run = counterpoint.train("decisionnce_p-videos", [data], given.out / "run", overrides=steps)
     print(f"open {write_report(run.folder)}")
 
     model = counterpoint.RewardModel.from_pretrained(run.folder)
