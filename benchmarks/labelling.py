@@ -5,9 +5,12 @@
 Every round measures, one after the other, each in a fresh process, the time from an open data set and a loaded model to
 the rewards of every frame:
 
-- one by one: frames decoded in order and encoded one at a time; the rewards of an episode at its end. It runs on
-  `--some` episodes, as its time a frame does not depend on their number.
-- label: what `label` does, on `--episodes` (all by default), in one process and in two. The start of the two counts.
+- decoding alone: one thread; no path can be faster for each of its processor seconds.
+- one by one: frames decoded in order and encoded one at a time, with torch's own number of threads and with one; the
+  rewards of an episode at its end. It and decoding run on `--some` episodes, as their time a frame does not depend on
+  the number.
+- label: what `label` does, on `--episodes` (all by default), with torch's own number of threads, in one process, its
+  default, and in two. The start of the two counts.
 
 Encoders have random weights: speed does not depend on them. `convnet` is the one of the demo (64 px), `efficientnet` is
 EfficientNet-Lite0 at 224 px. Frames are counted against the wall clock and against processor seconds of all processes
@@ -20,7 +23,7 @@ import contextlib
 import multiprocessing
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from statistics import median
@@ -30,6 +33,7 @@ import torch
 
 from collection import Measured, measured
 from counterpoint.data.formats import open_dataset
+from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.dual import DualEncoder, EncoderConfig
 from counterpoint.rewards import RewardModel
 from counterpoint.rewards.calibration import calibrate
@@ -52,15 +56,26 @@ def make_model(data: Path, encoder: str, folder: Path) -> None:
     made.save_pretrained(folder)
 
 
-def one_by_one(data: Path, model: Path, episodes: int) -> Measured:
+def some_of(store: EpisodeStore, episodes: int) -> Sequence[int]:
+    return range(len(store.episodes))[:: max(1, len(store.episodes) // episodes)]
+
+
+def decoding(data: Path, model: Path, episodes: int) -> Measured:
+    store = open_dataset(data)
+    lengths = {number: store.episodes[number].length for number in some_of(store, episodes)}
+    return measured(lambda: sum(len(store.frames(at, np.arange(length))) for at, length in lengths.items()))
+
+
+def one_by_one(data: Path, model: Path, episodes: int, threads: int | None = None) -> Measured:
+    torch.set_num_threads(threads or torch.get_num_threads())
     rewards, store = RewardModel.from_pretrained(model), open_dataset(data)
     form = rewards.check_calibration().form
     rewards.encoder.encode_text(["warm up"])
 
     def run() -> int:
         frames = 0
-        for number, info in list(enumerate(store.episodes))[:: max(1, len(store.episodes) // episodes)]:
-            parts = []
+        for number in some_of(store, episodes):
+            parts, info = [], store.episodes[number]
             with torch.no_grad():
                 text = rewards.encoder.encode_text([info.instruction]).double().numpy()
                 for step in range(info.length):
@@ -75,10 +90,10 @@ def one_by_one(data: Path, model: Path, episodes: int) -> Measured:
 
 def labelled(data: Path, model: Path, episodes: int, processes: int) -> Measured:
     store = open_dataset(data)
-    todo = range(len(store.episodes))[:: max(1, len(store.episodes) // episodes)]
+    todo = some_of(store, episodes)
     with tempfile.TemporaryDirectory() as folder:
         texts = tuple(info.instruction for info in store.episodes)
-        job = Labelling(data, str(model), store.cameras[:1], texts, None, Path(folder), "cpu", 32)
+        job = Labelling(data, str(model), store.cameras[:1], texts, None, Path(folder), "cpu")
         labeller = Labeller(job, store)
         return measured(lambda: sum(label_episodes(labeller, todo, processes)))
 
@@ -100,7 +115,11 @@ def main() -> None:
         model = Path(folder) / "model"
         make_model(chosen.data, chosen.encoder, model)
         for _ in range(chosen.rounds):
-            one = {"one by one": in_fresh_process(one_by_one, chosen.data, model, chosen.some)}
+            one = {
+                "decoding alone": in_fresh_process(decoding, chosen.data, model, chosen.some),
+                "one by one": in_fresh_process(one_by_one, chosen.data, model, chosen.some),
+                "one by one, one thread": in_fresh_process(one_by_one, chosen.data, model, chosen.some, 1),
+            }
             one |= {
                 f"label, {n} process{'es' * (n > 1)}": in_fresh_process(
                     labelled, chosen.data, model, chosen.episodes, n
@@ -125,7 +144,12 @@ def main() -> None:
         for part, one in parts.items()
     ]
     head = ["encoder", "path", "frames a second", "over one by one", "the same, a processor second"]
-    found = {"encoder": chosen.encoder, "frames": rounds[0]["label, 1 process"]["frames"], "n": chosen.rounds}
+    found = {
+        "encoder": chosen.encoder,
+        "threads": torch.get_num_threads(),
+        "frames": rounds[0]["label, 1 process"]["frames"],
+        "n": chosen.rounds,
+    }
     found |= {"interval": "lowest, median, highest of the rounds", "load_at_end": os.getloadavg()}
     found |= {
         "summary": parts,

@@ -279,7 +279,7 @@ def label(
     text_file: File = None,
     goal: Annotated[Path | None, arg(metavar="IMAGE")] = None,
     device: Computes = "cpu",
-    batch_size: int = 32,
+    batch_size: int | None = None,
     processes: int = 1,
     overwrite: bool = False,
 ) -> None:
@@ -295,8 +295,8 @@ def label(
         text_file: File with each episode's instruction in a line, instead of their own.
         goal: Image of the goal, for models that compare frames with goals.
         device: The device that computes, such as cuda.
-        batch_size: Frames encoded at once.
-        processes: Processes that decode and compute.
+        batch_size: Frames encoded at once; as many as suit the model by default.
+        processes: Processes that decode and compute; one has a thread a core.
         overwrite: Replace labels that are there.
     """
     from counterpoint.rewards.label import label as written

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 from PIL import Image
 from torch import Tensor
 
@@ -53,6 +55,16 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def columns(path: Path) -> dict[str, Any]:
     table = pq.read_table(path)
     return {name: table[name].to_numpy() for name in table.column_names}
@@ -94,12 +106,26 @@ def test_labels_are_the_model_s_under_each_episode_s_own_instruction(data: Path,
 def test_every_frame_is_encoded_once_in_full_batches_across_episodes(
     data: Path, model: Path, batches: list[int]
 ) -> None:
-    label(data, model=model, batch_size=64)
+    with torch_threads(1):
+        label(data, model=model, batch_size=64)
     assert batches == [64, 64, 32]
 
 
+def test_threads_share_the_episodes(data: Path, model: Path, batches: list[int], tmp_path: Path) -> None:
+    with torch_threads(1):
+        one = pq.read_table(label(data, model=model, out=tmp_path / "one.parquet"))
+    batches.clear()
+    with torch_threads(3):
+        several = pq.read_table(label(data, model=model, out=tmp_path / "several.parquet", batch_size=20))
+        assert torch.get_num_threads() == 3
+    assert sum(batches) == 160
+    for name in one.column_names:
+        np.testing.assert_allclose(several[name].to_numpy(), one[name].to_numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
 def test_a_killed_call_continues_and_computes_nothing_twice(
-    data: Path, model: Path, tmp_path: Path, batches: list[int], monkeypatch: pytest.MonkeyPatch
+    threads: int, data: Path, model: Path, tmp_path: Path, batches: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, out = label(data, model=model, out=tmp_path / "whole.parquet"), tmp_path / "cut.parquet"
     finish = Labeller._finish
@@ -109,14 +135,16 @@ def test_a_killed_call_continues_and_computes_nothing_twice(
             raise KeyboardInterrupt
         finish(self, number, *rest)
 
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, torch_threads(threads):
         patch.setattr(Labeller, "_finish", killed)
         with pytest.raises(KeyboardInterrupt):
             label(data, model=model, out=out, batch_size=10)
     assert not out.exists()
+    there = len(list(tmp_path.glob(".cut.parquet.parts/*.npy")))
+    assert there == 11 if threads == 1 else 0 < there < 16
     batches.clear()
     label(data, model=model, out=out, batch_size=10)
-    assert sum(batches) == 50  # episodes 11 to 15
+    assert sum(batches) == 160 - 10 * there
     again, before = pq.read_table(out), pq.read_table(whole)
     assert again.column_names == before.column_names
     for name in again.column_names:

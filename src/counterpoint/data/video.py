@@ -83,7 +83,7 @@ def read_frames(path: str | Path, indices: Sequence[int] | NDArray[Any]) -> Arra
     """Decode frames by their number inside the file.
 
     Args:
-        path: The video file. Up to `decoders.limit` files stay open in this process.
+        path: The video file. Up to `decoders.limit` stay open in this process, once a thread.
         indices: N frame numbers in any order; repeats are allowed.
 
     Returns:
@@ -99,12 +99,12 @@ def read_frames(path: str | Path, indices: Sequence[int] | NDArray[Any]) -> Arra
         found = f"a request for frame {wanted[0] if wanted[0] < 0 else wanted[-1]}"
         raise BadInputError(path, found, f"a number from 0 to {info.frames - 1}", "copy it again if it is longer")
     images = np.empty((len(wanted), info.height, info.width, 3), dtype=np.uint8)
-    decoder = decoders.get(key, lambda: (_Decoder(key), 1))  # closed when its last user lets go
+    own = key, threading.get_ident()  # each thread has its place in a file
+    decoder = decoders.get(own, lambda: (_Decoder(key), 1))  # closed when its last user lets go
     try:
-        with decoder.lock:  # one thread at a time
-            decoder.read(wanted.tolist(), images)
+        decoder.read(wanted.tolist(), images)
     except BaseException:
-        decoders.drop(key)
+        decoders.drop(own)
         raise
     in_order = len(wanted) == len(where) and bool((np.diff(where) > 0).all())
     return images if in_order else images[where]
@@ -222,7 +222,7 @@ class _Decoder:
     """One open file and the position of its decoder."""
 
     def __init__(self, key: _FileKey) -> None:
-        self.path, self.index, self.lock = key[0], _index(key), threading.Lock()
+        self.path, self.index = key[0], _index(key)
         with reading(self.path):
             self._container = av.open(self.path, metadata_errors="replace")
         self._stream = self._container.streams.video[0]
@@ -235,9 +235,10 @@ class _Decoder:
         """Decode ascending frame numbers into `out`, in as few passes as the keyframes allow."""
         with reading(self.path):
             for slot, number in enumerate(wanted):
-                key = max(int(np.searchsorted(self.index.keyframes, number, side="right")) - 1, 0)
-                if not self.index.keyframes[key] <= self._next <= number:
-                    self._seek(int(self.index.key_times[key]))
+                if number != self._next:
+                    key = max(int(np.searchsorted(self.index.keyframes, number, side="right")) - 1, 0)
+                    if not self.index.keyframes[key] <= self._next <= number:
+                        self._seek(int(self.index.key_times[key]))
                 frame = self._forward_to(number)
                 if frame is None:  # some containers' seek overshoots: start from the beginning
                     self._seek(int(self.index.key_times[0]))
@@ -268,7 +269,7 @@ class _Decoder:
 
 
 decoders: LRUCache[_Decoder] = LRUCache(limit=16)
-"""The process-wide cache of open files behind `read_frames`; set `decoders.limit` for another number of files."""
+"""The process-wide cache of open files behind `read_frames`, by file and thread; `decoders.limit` is their number."""
 
 
 Result = TypeVar("Result")

@@ -15,8 +15,11 @@ from counterpoint.data.episode import Array
 from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.dual import DualEncoder
 
-BATCH = 8
-"""Frames encoded at once: as floats, many large ones take longer to allocate than to encode."""
+
+def frames_at_once(encoder: DualEncoder) -> int:
+    """Return how many frames to encode at once: on a processor large batches take longer to allocate than to encode."""
+    side = encoder.image_size
+    return 64 if encoder.mean.device.type != "cpu" else min(32, max(1, 8 * 224**2 // side**2))
 
 
 def features_of(
@@ -49,13 +52,13 @@ def features_of(
     def embed(episode: int, frames: Array) -> Array:
         encoder.to(device).eval()
         views = ViewShape(1, len(frames), 1, *frames.shape[1:3])
-        found = []
+        found, count = [], frames_at_once(encoder)
         for row in range(rows):
             rngs = {key: sample_rng(row, episode, key) for key in changes} if row else {}
             drawn = {key: torch.from_numpy(changes[key].draw(views, rng)) for key, rng in rngs.items()}
             parts = []
-            for first in range(0, len(frames), BATCH):
-                some = slice(first, first + BATCH)
+            for first in range(0, len(frames), count):
+                some = slice(first, first + count)
                 batch = {key: value[:, some] if key.endswith("jitter") else value for key, value in drawn.items()}
                 batch["frames"] = torch.from_numpy(frames[None, some])
                 seen = images({key: value.to(device) for key, value in batch.items()}, "frames")[0]

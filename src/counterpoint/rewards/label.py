@@ -9,9 +9,9 @@ Columns, one row a frame in the order of the data set:
     success                             progress has reached the calibration's threshold
     unlike_training                     the frame is farther from the training data than the calibration's threshold
 
-A row depends on the frames up to it alone. Each episode is decoded in one pass, in a thread beside the inference;
-batches run across episodes. Finished episodes wait in a hidden folder beside the output, where the same call finds
-them.
+A row depends on the frames up to it alone. Each episode is decoded in one pass. Every core has a thread that decodes
+and computes, in batches that run across episodes. Finished episodes wait in a hidden folder beside the output, where
+the same call finds them.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -43,6 +45,7 @@ from counterpoint.data.formats.lerobot.writer import copy_with_feature
 from counterpoint.data.store import EpisodeStore, check_camera
 from counterpoint.data.video import never_change
 from counterpoint.encoders.calibration import Calibration
+from counterpoint.encoders.features import frames_at_once
 from counterpoint.encoders.hub import saved_digests
 from counterpoint.errors import require
 from counterpoint.files import write_atomically
@@ -54,8 +57,8 @@ from counterpoint.workers import worker_pool
 
 Array = NDArray[Any]
 
-AHEAD = 3
-"""Decoded batches that wait for the inference."""
+THREADS = 8
+"""Most threads of a process: Python's lock keeps more from decoding at a time."""
 GROUP = 8
 """Episodes that a process takes at a time."""
 LAYOUT = 1
@@ -74,7 +77,7 @@ class Labelling:
         goal: A goal image in their stead.
         parts: The folder of finished episodes.
         device: The device that computes.
-        batch_size: Frames encoded at once.
+        batch_size: Frames encoded at once; as many as suit the model by default.
     """
 
     data: Path
@@ -84,7 +87,7 @@ class Labelling:
     goal: UInt8[NDArray[np.uint8], "H W 3"] | None
     parts: Path
     device: str
-    batch_size: int
+    batch_size: int | None = None
 
     def part(self, episode: int) -> Path:
         """Return the file of a finished episode, float32 [3, T]: reward, novelty, and 1 where frames change."""
@@ -102,7 +105,7 @@ def label(
     text_file: Path | None = None,
     goal: Path | None = None,
     device: str = "cpu",
-    batch_size: int = 32,
+    batch_size: int | None = None,
     processes: int = 1,
     overwrite: bool = False,
 ) -> Path:
@@ -119,7 +122,7 @@ def label(
         text_file: A file with the instruction of each episode in a line, instead of their own.
         goal: An image of the goal, for models that compare frames with goals.
         device: The device that computes.
-        batch_size: Frames encoded at once.
+        batch_size: Frames encoded at once; as many as suit the model by default.
         processes: Processes that decode and compute; they share the processor's cores.
         overwrite: Replace labels that are there.
 
@@ -127,10 +130,10 @@ def label(
         The file or folder that was written.
 
     Raises:
-        BadInputError: Data, model or arguments that cannot be used, before anything is computed; or a damaged episode,
-            when those before it are finished.
+        BadInputError: Data, model or arguments that cannot be used, before anything is computed; or a damaged episode;
+            finished ones are kept.
     """
-    numbers = batch_size > 0 and processes > 0
+    numbers = (batch_size is None or batch_size > 0) and processes > 0
     require(numbers, "label", f"batch size {batch_size}, processes {processes}", "1 or more", "leave them out")
     store = open_dataset(data)
     target = _target(data, str(model), out, feature, overwrite)
@@ -227,17 +230,22 @@ class Labeller:
     Args:
         job: The labelling.
         store: The data set.
+        targets: Embedded instructions or goals, one an episode, when they are known already.
 
     Raises:
         BadInputError: A model without calibration or for another kind of target, or an instruction that it cannot read.
     """
 
-    def __init__(self, job: Labelling, store: EpisodeStore) -> None:
+    def __init__(self, job: Labelling, store: EpisodeStore, targets: Float[Array, "E D"] | None = None) -> None:
         self.job, self.store = job, store
         self.model = RewardModel.from_pretrained(job.model, device=job.device)
         self.calibration = self.model.check_calibration()
         self.model.check_target(job.goal is not None)
-        if job.goal is not None:
+        encoder: Any = self.model.encoder
+        self.batch_size = job.batch_size or frames_at_once(encoder)
+        if targets is not None:
+            self.targets = targets
+        elif job.goal is not None:
             self.targets = embed_frames(self.model.encoder, job.goal[None]).repeat(len(self.store.episodes), axis=0)
         else:
             texts = list(dict.fromkeys(job.instructions))
@@ -245,31 +253,51 @@ class Labeller:
             self.targets = embed_text(self.model.encoder, texts)[[numbers[text] for text in job.instructions]]
 
     def label(self, episodes: Sequence[int]) -> Iterator[int]:
-        """Write the part of each episode; yield its length when it is there."""
+        """Write the part of each episode, a thread a core; yield its length when it is there."""
+        waiting, finished = deque(episodes), SimpleQueue[int | None]()
+        cores = torch.get_num_threads()
+        threads = max(1, min(cores, THREADS, len(episodes)))
+
+        def work() -> None:
+            try:
+                for length in self._label(waiting):
+                    finished.put(length)
+            finally:
+                finished.put(None)
+
+        with _torch_threads(cores // threads), ThreadPoolExecutor(threads) as pool:
+            working = [pool.submit(work) for _ in range(threads)]
+            try:
+                for _ in working:
+                    while (length := finished.get()) is not None:
+                        yield length
+                for one in working:
+                    one.result()
+            finally:
+                waiting.clear()
+
+    def _label(self, waiting: deque[int]) -> Iterator[int]:
+        """Label episodes as long as any waits."""
         embedded: dict[tuple[int, int], list[Float[Array, "N D"]]] = {}
         still: dict[int, bool] = {}
         firsts: dict[tuple[int, int], Array] = {}
-        with ThreadPoolExecutor(1) as pool:
-            batches = self._batches(episodes)
-            ahead = deque(pool.submit(next, batches, None) for _ in range(AHEAD))
-            while (batch := ahead.popleft().result()) is not None:
-                ahead.append(pool.submit(next, batches, None))
-                vectors = embed_frames(self.model.encoder, batch.frames, self.job.batch_size)
-                start = 0
-                for episode, view, count in batch.owners:
-                    own = slice(start, start + count)
-                    start += count
-                    first = firsts.setdefault((episode, view), batch.frames[own][0].copy())
-                    if still.get(episode, True):
-                        still[episode] = never_change(batch.frames[own], first)
-                    embedded.setdefault((episode, view), []).append(vectors[own])
-                    length, last = self.store.episodes[episode].length, len(self.job.cameras) - 1
-                    if view == last and sum(map(len, embedded[episode, view])) == length:
-                        keys = [(episode, number) for number in range(last + 1)]
-                        for key in keys:
-                            del firsts[key]
-                        self._finish(episode, [np.concatenate(embedded.pop(key)) for key in keys], still.pop(episode))
-                        yield length
+        for batch in self._batches(waiting):
+            vectors = embed_frames(self.model.encoder, batch.frames, self.batch_size)
+            start = 0
+            for episode, view, count in batch.owners:
+                own = slice(start, start + count)
+                start += count
+                first = firsts.setdefault((episode, view), batch.frames[own][0].copy())
+                if still.get(episode, True):
+                    still[episode] = never_change(batch.frames[own], first)
+                embedded.setdefault((episode, view), []).append(vectors[own])
+                length, last = self.store.episodes[episode].length, len(self.job.cameras) - 1
+                if view == last and sum(map(len, embedded[episode, view])) == length:
+                    keys = [(episode, number) for number in range(last + 1)]
+                    for key in keys:
+                        del firsts[key]
+                    self._finish(episode, [np.concatenate(embedded.pop(key)) for key in keys], still.pop(episode))
+                    yield length
 
     def _finish(self, episode: int, views: Sequence[Float[Array, "T D"]], still: bool) -> None:
         embedded = np.stack(views, axis=1)
@@ -279,15 +307,15 @@ class Labeller:
         np.save(content, np.stack([reward, novelty, np.full_like(reward, not still)]).astype(np.float32))
         write_atomically(self.job.part(episode), content.getvalue())
 
-    def _batches(self, episodes: Sequence[int]) -> Iterator[_Batch]:
-        """Decode the episodes in order, every view in one pass, in batches of one image size."""
+    def _batches(self, waiting: deque[int]) -> Iterator[_Batch]:
+        """Decode waiting episodes, every view in one pass, in batches of one image size."""
         parts: list[Array] = []
         owners: list[tuple[int, int, int]] = []
-        for episode in episodes:
+        for episode in _taken(waiting):
             for view, camera in enumerate(self.job.cameras):
                 start, length = 0, self.store.episodes[episode].length
                 while start < length:
-                    room = self.job.batch_size - sum(map(len, parts))
+                    room = self.batch_size - sum(map(len, parts))
                     steps = np.arange(start, min(length, start + room))
                     frames = self.store.frames(episode, steps, camera)
                     if parts and frames.shape[1:] != parts[0].shape[1:]:
@@ -296,11 +324,29 @@ class Labeller:
                     parts.append(frames)
                     owners.append((episode, view, len(frames)))
                     start += len(frames)
-                    if sum(map(len, parts)) >= self.job.batch_size:
+                    if sum(map(len, parts)) >= self.batch_size:
                         yield _Batch(np.concatenate(parts), owners)
                         parts, owners = [], []
         if parts:
             yield _Batch(np.concatenate(parts), owners)
+
+
+def _taken(waiting: deque[int]) -> Iterator[int]:
+    """Yield the numbers that no other thread has taken."""
+    with suppress(IndexError):
+        while True:
+            yield waiting.popleft()
+
+
+@contextmanager
+def _torch_threads(count: int) -> Iterator[None]:
+    """Let torch compute with so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(max(1, count))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def label_episodes(labeller: Labeller, todo: Sequence[int], processes: int) -> Iterator[int]:
@@ -310,7 +356,8 @@ def label_episodes(labeller: Labeller, todo: Sequence[int], processes: int) -> I
     if workers <= 1:
         yield from labeller.label(todo)
         return
-    with worker_pool(workers, _enter, labeller.job, max(1, torch.get_num_threads() // workers)) as pool:
+    threads = max(1, torch.get_num_threads() // workers)
+    with worker_pool(workers, _enter, labeller.job, labeller.targets, threads) as pool:
         for finished in as_completed([pool.submit(_label_group, group) for group in groups]):
             yield finished.result()
 
@@ -319,9 +366,9 @@ _labellers: list[Labeller] = []
 """A worker's own."""
 
 
-def _enter(job: Labelling, threads: int) -> None:
+def _enter(job: Labelling, targets: Float[Array, "E D"], threads: int) -> None:
     torch.set_num_threads(threads)
-    _labellers.append(Labeller(job, open_dataset(job.data)))
+    _labellers.append(Labeller(job, open_dataset(job.data), targets))
 
 
 def _label_group(episodes: Sequence[int]) -> int:
