@@ -171,8 +171,10 @@ def test_the_command_compares_runs_and_functions(
     assert "compare.html" in capsys.readouterr().out
     found = json.loads((tmp_path / "out" / "compare.json").read_text())
     assert [row["name"] for row in found["rows"]] == [
-        *("run", "tests.evaluation.test_compare:clock", "ramp", "constant", "random weights")
+        *("run", "tests.evaluation.test_compare:clock", "ramp", "constant", "random weights"),
+        *("linear, first frame", "linear, middle frame", "linear, last frame"),
     ]
+    assert [row["control"] for row in found["rows"]] == 2 * [False] + 6 * [True]
     assert found["about"]["held_out"] == "the split val"
     assert not any(row["trained_on_these"] for row in found["rows"])
     config = json.loads((run / "config.json").read_text())
@@ -182,7 +184,7 @@ def test_the_command_compares_runs_and_functions(
     (run / "config.json").write_text(json.dumps(config))
     compare_command({"run": [str(run)]}, data, tmp_path / "again", split="train")
     again = json.loads((tmp_path / "again" / "compare.json").read_text())
-    assert [row["trained_on_these"] for row in again["rows"]] == [True, False, False, False]
+    assert [row["trained_on_these"] for row in again["rows"]] == [True] + 6 * [False]
     assert "was trained on these very videos" in (tmp_path / "again" / "compare.html").read_text()
 
 

@@ -13,14 +13,13 @@ from counterpoint.errors import BadInputError
 from counterpoint.evaluation.embedded import EmbeddedVideos, embed_store, spread
 from counterpoint.evaluation.reward_eval import (
     Evaluation,
-    Scenes,
     evaluate_embedded,
     evaluate_encoder,
-    linear_scores,
     one_frame_scores,
     segment_scores,
     verdict,
 )
+from counterpoint.evaluation.scenes import Scenes, linear_scores
 from counterpoint.evaluation.statistics import Estimate, wilson
 from counterpoint.rewards.model import SegmentScore, cosine, potential_gain, transition_score
 from tests.evaluation.fake import INSTRUCTIONS, RandomEncoder, SeeingEncoder, store

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 from counterpoint.data.formats import split_names
 from counterpoint.data.store import Cameras, EpisodeStore, camera_names
 from counterpoint.errors import require
-from counterpoint.evaluation.report import TEMPLATES, open_training, open_unseen, read_config, shown
+from counterpoint.evaluation.report import TEMPLATES, open_unseen, read_config, shown
 from counterpoint.evaluation.reward_bench import (
     ALONE,
     INPUTS,
@@ -32,6 +32,7 @@ from counterpoint.evaluation.reward_bench import (
     over_seeds,
 )
 from counterpoint.evaluation.reward_eval import Heatmap, verdict
+from counterpoint.evaluation.scenes import open_training, scene_rewards
 from counterpoint.evaluation.statistics import Estimate, seeds_interval, wider, wilson
 from counterpoint.files import write_atomically
 from counterpoint.provenance import provenance
@@ -66,7 +67,7 @@ class Row:
 
     Attributes:
         name: The reward.
-        control: True for the ramp, the constant and random weights.
+        control: True for the ramp, the constant, random weights and linear classifiers of one frame.
         seeds: Number of training seeds that its numbers are means over.
         trained_on_these: True where the compared videos were trained on.
         verdict: Its accuracy in a sentence.
@@ -145,6 +146,7 @@ def compare(
     cameras: Cameras = None,
     max_frames: int = 128,
     seed: int = 0,
+    scenes: Mapping[str, Sequence[Reward]] | None = None,
     about: Mapping[str, Any] | None = None,
 ) -> Comparison:
     """Compare rewards on the same videos, beside a ramp, a constant and random weights.
@@ -157,6 +159,7 @@ def compare(
         cameras: The view, by default the store's first; of several, rewards are the mean of theirs.
         max_frames: Greatest number of frames of a video, evenly spread.
         seed: Random seed of shuffles, random weights and resamples.
+        scenes: Further controls, which look at one frame: `counterpoint.evaluation.scenes.scene_rewards`.
         about: Facts for the page.
 
     Raises:
@@ -182,6 +185,7 @@ def compare(
     if first := next((one for one in ours if one.untrained() is not None), None):
         fresh = [first.untrained(seed + number) for number in range(max(map(len, rewards.values())))]
         controls["random weights"] = [one for one in fresh if one is not None]
+    controls |= scenes or {}
     taken = {f"{name} (control)" if name in rewards else name: group for name, group in controls.items()}
     groups = {**rewards, **taken}
     members = [(name, one) for name, group in groups.items() for one in group]
@@ -194,20 +198,28 @@ def compare(
         for at, answers in enumerate(ask([one for _, one in members], validation, instructions, **settings)):
             fixed[at] = apart.scores(answers.inputs[RECORDED]), apart.items[:, 2] == 2
     drawn: dict[str, dict[str, Numbers]] = {}
-    rows = []
+    seeds: dict[str, list[Numbers]] = {}
     for name in groups:
-        places = [place for place, (owner, _) in enumerate(members) if owner == name]
         each = [
             {
-                key: bench.numbers(answered[k], key, fixed[k], progress=_is_progress(members[k][1], answered[k].cuts))
+                key: bench.numbers(answered[k], key, fixed[k], progress=_is_progress(one, answered[k].cuts))
                 for key in answered[k].inputs
             }
-            for k in places
+            for k, (owner, one) in enumerate(members)
+            if owner == name
         ]
         drawn[name] = {key: over_seeds([one[key] for one in each]) for key in each[0]}
-        ends = np.mean([answered[k].inputs[RECORDED].ends for k in places], axis=0)
+        seeds[name] = [one[RECORDED] for one in each]
+    bars = {
+        f"a {name.replace(', ', ' classifier of the ')}": drawn[name][RECORDED]
+        for name in (scenes or {})
+        if name in drawn
+    }
+    rows = []
+    for name in groups:
+        ends = np.mean([answered[k].inputs[RECORDED].ends for k, (owner, _) in enumerate(members) if owner == name], 0)
         kind = {"control": name in taken, "trained_on_these": name in trained_on_these}
-        rows.append(_row(bench, name, drawn[name], [one[RECORDED] for one in each], ends, instructions, **kind))
+        rows.append(_row(bench, name, drawn[name], bars, seeds[name], ends, instructions, **kind))
     names = list(groups)
     pairs = [(one, other) for at, one in enumerate(names) for other in names[at + 1 :]]
     count = int(bench.success.sum())
@@ -242,6 +254,7 @@ def _row(
     bench: Bench,
     name: str,
     drawn: Mapping[str, Numbers],
+    bars: Mapping[str, Numbers],
     seeds: Sequence[Numbers],
     ends: Float[Array, "N L"],
     instructions: tuple[str, ...],
@@ -262,7 +275,9 @@ def _row(
         control=control,
         seeds=len(seeds),
         trained_on_these=trained_on_these,
-        verdict=(_verdict if several else _verdict_of_one_task)(inputs, drawn, len(instructions), not trained_on_these),
+        verdict=_verdict(inputs, drawn, bars, len(instructions), held_out=not trained_on_these)
+        if several
+        else _verdict_of_one_task(inputs, held_out=not trained_on_these),
         inputs=inputs,
         over_seeds={
             key: seeds_interval(np.array([one[key].values[0] for one in seeds]), share=key not in SIGNED)
@@ -278,17 +293,22 @@ def _row(
 
 
 def _verdict(
-    inputs: Mapping[str, Mapping[str, Estimate]], drawn: Mapping[str, Numbers], instructions: int, held_out: bool
+    inputs: Mapping[str, Mapping[str, Estimate]],
+    drawn: Mapping[str, Numbers],
+    bars: Mapping[str, Numbers],
+    instructions: int,
+    *,
+    held_out: bool,
 ) -> str:
-    best = max(ALONE, key=lambda key: inputs[key]["accuracy"].value)
-    gain = drawn[RECORDED]["accuracy"] - drawn[best]["accuracy"]
-    alone = f"the {best}", inputs[best]["accuracy"].value, gain.estimate()
+    frames = {f"the {key}": drawn[key]["accuracy"] for key in ALONE}
+    frames |= {name: numbers["accuracy"] for name, numbers in bars.items()}
+    best = max(frames, key=lambda name: frames[name].values[0])
+    gain = drawn[RECORDED]["accuracy"] - frames[best]
+    alone = best, float(frames[best].values[0]), gain.estimate()
     return verdict(inputs[RECORDED]["accuracy"], instructions, alone, held_out=held_out)
 
 
-def _verdict_of_one_task(
-    inputs: Mapping[str, Mapping[str, Estimate]], drawn: Mapping[str, Numbers], instructions: int, held_out: bool
-) -> str:
+def _verdict_of_one_task(inputs: Mapping[str, Mapping[str, Estimate]], *, held_out: bool) -> str:
     """Return what is left to say where no instruction can be mistaken for another."""
     voc, reversed_ = inputs[RECORDED]["voc"], inputs["reversed"]["voc"]
     seen = f"{voc.n} {'held-out videos' if held_out else 'videos it was trained on'}"
@@ -355,9 +375,12 @@ def compare_command(
         for one, config in zip(group, configs[name], strict=False):
             if isinstance(one, EncoderReward) and one.model.form == "goal":
                 one.goals = _goals(one, config, texts, tuple(cameras) or None)
+    runs = [pair for name, group in opened.items() for pair in zip(group, configs[name], strict=False)]
+    first = next(((one, config) for one, config in runs if isinstance(one, EncoderReward) and "data" in config), None)
     comparison = compare(
         opened,
         store,
+        scenes=None if first is None else scene_rewards(*first, texts, seed),
         validation=validation,
         trained_on_these=flattered,
         cameras=tuple(cameras) or None,
@@ -404,6 +427,7 @@ def write_comparison(comparison: Comparison, out: Path) -> Path:
             if any(name in row.inputs[RECORDED] for row in comparison.rows)
         },
         inputs=tuple(comparison.rows[0].inputs),
+        bars=any(row.name.startswith("linear, ") for row in comparison.rows),
         recorded=RECORDED,
         differences=[d for d in comparison.differences if d.of == first],
         heatmaps=[shown(row.confusion) | {"title": row.name} for row in comparison.rows if not row.control],

@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 from markupsafe import Markup
-from numpy.typing import NDArray
 
 from counterpoint.data.cache import cached
 from counterpoint.data.formats import open_dataset, split_names
@@ -20,13 +18,13 @@ from counterpoint.encoders.dual import DualEncoder
 from counterpoint.encoders.features import features_of
 from counterpoint.errors import BadInputError, require
 from counterpoint.evaluation.embedded import EmbeddedVideos, embed_store, spread
-from counterpoint.evaluation.reward_eval import CURVES, Evaluation, Heatmap, Scenes, evaluate_embedded
+from counterpoint.evaluation.reward_eval import CURVES, Evaluation, Heatmap, evaluate_embedded
+from counterpoint.evaluation.scenes import scenes_of
 from counterpoint.evaluation.statistics import Estimate
 from counterpoint.files import write_atomically
-from counterpoint.progress import ProgressBar
 from counterpoint.provenance import provenance
 from counterpoint.rewards.curves import MEANING
-from counterpoint.rewards.model import Embedder, FrozenPart, RewardModel, embed_frames, gains
+from counterpoint.rewards.model import Embedder, RewardModel, gains
 from counterpoint.rewards.page import Line, Panel, jpeg, line_chart, make_player, padded, render, signed
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -34,8 +32,6 @@ SPLITS = ("test", "val", "validation")
 FIRST = ("loss", "categorical_accuracy", "logits_pos", "logits_neg")
 MOST_CHARTS, MOST_COLUMNS = 6, 20
 TASKS, VIDEOS_A_TASK, ASPECT = 5, 6, 1.6
-SCENES = 100
-"""Most training episodes that a linear classifier of one frame learns from."""
 PLAYERS, IMAGES, IMAGE_SIDE = 6, 48, 224
 """Videos on the page, images of each, and their longer side in pixels: about three megabytes."""
 
@@ -80,7 +76,7 @@ def write_report(
     texts = {info.instruction for info in store.episodes}
     require(len(texts) > 1, episodes["data"], f"one instruction, {min(texts)!r}", "two or more", hint)
     embedded = embed_store(rewards.encoder, store, cameras=store.cameras or None, max_frames=max_frames)
-    scenes = _scenes(rewards, config, source, embedded, seed)
+    scenes = scenes_of(rewards.encoder, config, embedded.instructions, seed, source)
     evaluation = evaluate_embedded(embedded, form=rewards.form, seed=seed, scenes=scenes)
     objective = config.get("objective", "unknown")
     about = {
@@ -250,48 +246,6 @@ def open_unseen(
         "episodes_drawn_from": len(good_ones),
     }
     return SubsetStore(source, kept), about, trained
-
-
-def open_training(config: Mapping[str, Any]) -> tuple[EpisodeStore, list[int]] | None:
-    """Open the data of a run, as recorded, with the numbers of the episodes it was trained on; `None` if they moved."""
-    section = config["data"]
-    path, inside = Path(section["path"]), section.get("train_split")
-    if not path.exists():
-        return None
-    store = open_dataset(path, split=inside if inside in split_names(path) else None)
-    out = set(config.get("held_out", ()))
-    return store, [number for number, info in enumerate(store.episodes) if number not in out and info.length > 1]
-
-
-def _scenes(
-    rewards: RewardModel, config: Mapping[str, Any], source: EpisodeStore, embedded: EmbeddedVideos, seed: int
-) -> Scenes | None:
-    """Return single frames of training episodes and of the videos; `None` without two instructions to learn."""
-    opened = open_training(config)
-    if opened is None:
-        return None
-    columns = {text: at for at, text in enumerate(embedded.instructions)}
-    store, numbers = opened
-    usable = [at for at in numbers if store.episodes[at].instruction in columns]
-    order = np.random.default_rng(seed).permutation(len(usable))[:SCENES]
-    chosen = [usable[at] for at in sorted(order.tolist())]
-    labels = np.array([columns[store.episodes[at].instruction] for at in chosen], np.int64)
-    if len(set(labels.tolist())) < 2:
-        return None
-    known, names = rewards.encoder, config["data"].get("cameras") or None
-    camera = camera_names(store.cameras if names == ["all"] else names, store.cameras)[0]
-    encoder = FrozenPart(known) if isinstance(known, DualEncoder) and known.config.freeze_image else known
-
-    def features(of: EpisodeStore, number: int) -> Float[NDArray[np.float64], "3 E"]:
-        last = of.episodes[number].length - 1
-        return embed_frames(encoder, of.frames(number, np.array([0, (last + 1) // 2, last]), camera))
-
-    with ProgressBar("Looking at single frames", len(chosen) + len(source.episodes), "videos") as progress:
-        found = []
-        for of, at in [(store, at) for at in chosen] + [(source, at) for at in range(len(source.episodes))]:
-            found.append(features(of, at))
-            progress.advance()
-    return Scenes(np.stack(found[: len(chosen)]), labels, np.stack(found[len(chosen) :]))
 
 
 def _trains_on(config: Mapping[str, Any], path: Path) -> bool:

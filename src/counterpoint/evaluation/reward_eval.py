@@ -14,9 +14,10 @@ from pydantic import TypeAdapter, ValidationError
 from counterpoint.data.draws import StartGoal, sample_rng
 from counterpoint.data.store import Cameras, EpisodeStore
 from counterpoint.encoders.calibration import RewardForm
-from counterpoint.errors import BadInputError, import_extra, require
+from counterpoint.errors import BadInputError, require
 from counterpoint.evaluation import metrics
 from counterpoint.evaluation.embedded import EmbeddedVideos, embed_store
+from counterpoint.evaluation.scenes import FRAMES, Scenes, linear_scores
 from counterpoint.evaluation.statistics import (
     Estimate,
     mean_bca,
@@ -142,22 +143,6 @@ def verdict(accuracy: Estimate, instructions: int, alone: tuple[str, float, Esti
 
 
 Array = NDArray[np.float64]
-FRAMES = ("first", "middle", "last")
-
-
-@dataclass(frozen=True)
-class Scenes:
-    """First, middle and last frames, for a linear classifier of one frame.
-
-    Attributes:
-        training: Features of training episodes' frames, [N, 3, E]: of a frozen backbone, or embeddings.
-        labels: Column of each training episode's instruction, [N].
-        videos: Features of the evaluated videos' frames, [V, 3, E].
-    """
-
-    training: Float[Array, "N 3 E"]
-    labels: NDArray[np.int64]
-    videos: Float[Array, "V 3 E"]
 
 
 Curve = Callable[[Array, Array], Array]
@@ -356,24 +341,6 @@ def one_frame_scores(embedded: EmbeddedVideos) -> dict[str, Float[Array, "V L"]]
     middle = np.array([len(video) // 2 for video in embedded.videos])
     rows: dict[str, int | NDArray[np.int64]] = {"first": 0, "middle": middle, "last": -1}
     return {name: potential(embedded.frames_at(at), embedded.text).T for name, at in rows.items()}
-
-
-def linear_scores(scenes: Scenes, instructions: int) -> dict[str, Float[Array, "V L"]]:
-    """Return scores of the first, the middle and the last frame by logistic regression on training episodes' frames.
-
-    Instructions that no training episode carries out score below all others.
-    """
-    linear, pipeline, preprocessing = (
-        import_extra(f"sklearn.{name}", "report") for name in ("linear_model", "pipeline", "preprocessing")
-    )
-    found = {}
-    for at, name in enumerate(FRAMES):
-        model = pipeline.make_pipeline(preprocessing.StandardScaler(), linear.LogisticRegression(max_iter=2000))
-        model.fit(scenes.training[:, at], scenes.labels)
-        scores = np.full((len(scenes.videos), instructions), -np.inf)
-        scores[:, model[-1].classes_] = model.predict_log_proba(scenes.videos[:, at])
-        found[name] = scores
-    return found
 
 
 def _told_apart(embedded: EmbeddedVideos, scores: Float[Array, "V L"], seed: int) -> dict[str, Estimate]:
