@@ -1,15 +1,17 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from counterpoint.data.formats import open_dataset
 from counterpoint.evaluation.compare import Comparison, compare
 from counterpoint.evaluation.scenes import scene_rewards
 from counterpoint.rewards.model import RewardModel
-from counterpoint.rewards.sources import EncoderReward
+from counterpoint.rewards.sources import EncoderReward, FunctionReward
 from tests.evaluation.fake import INSTRUCTIONS, SeeingEncoder, episode
 from tests.evaluation.fake_run import write_data
 
@@ -20,10 +22,16 @@ def data(tmp_path: Path) -> Path:
     return write_data(tmp_path / "data")
 
 
+def motion(frames: NDArray[np.uint8], instruction: str) -> NDArray[np.float64]:
+    """A reward that sees nothing in one frame alone."""
+    found: NDArray[np.float64] = RewardModel(SeeingEncoder(), form="transition").reward(frames, instruction)
+    return found
+
+
 def compared(data: Path) -> Comparison:
     ours = EncoderReward(RewardModel(SeeingEncoder(), form="transition"), "ours")
     scenes = scene_rewards(ours, {"data": {"path": str(data), "train_split": "train"}}, INSTRUCTIONS, 0)
-    return compare({"ours": [ours]}, open_dataset(data, split="val"), scenes=scenes)
+    return compare({"ours": [FunctionReward(motion, "ours")]}, open_dataset(data, split="val"), scenes=scenes)
 
 
 def test_the_classifier_knows_what_its_frame_shows_and_is_named_where_it_does_as_well(data: Path) -> None:
@@ -31,7 +39,7 @@ def test_the_classifier_knows_what_its_frame_shows_and_is_named_where_it_does_as
     accuracy = {row.name: row.inputs["as recorded"]["accuracy"].value for row in found.rows}
     assert accuracy["linear, last frame"] == accuracy["ours"] == 1.0
     assert accuracy["linear, first frame"] < 0.7
-    assert "a linear classifier of the last frame alone does as well" in found.rows[0].verdict
+    assert re.search("a linear classifier of the (middle|last) frame alone does as well", found.rows[0].verdict)
     last = next(row for row in found.rows if row.name == "linear, last frame")
     assert last.inputs["reversed"]["accuracy"].value < 0.7  # it ends with the first frame
 

@@ -14,6 +14,7 @@ from urllib.parse import quote
 import pytest
 
 from counterpoint.cli import main
+from counterpoint.data.formats import open_dataset
 from counterpoint.data.formats.lerobot.writer import LeRobotWriter
 from counterpoint.data.video import encode_video
 from counterpoint.encoders.calibration import RewardForm
@@ -21,6 +22,7 @@ from counterpoint.errors import BadInputError
 from counterpoint.evaluation import view
 from counterpoint.evaluation.view import Viewer, listen
 from counterpoint.rewards import RewardModel
+from counterpoint.rewards.calibration import calibrate
 from tests.evaluation.browser import CHROMIUM, Browser
 from tests.evaluation.fake import INSTRUCTIONS, SeeingEncoder, episode
 
@@ -175,6 +177,26 @@ def test_a_video_is_scored_and_forgotten(server: Server, clip: Path) -> None:
     assert curves(page) == []
     same = quote(INSTRUCTIONS[0])
     assert "the contrary instruction" in server.ask(f"{link}?instruction={same}&against={same}")[1]
+
+
+def test_a_calibrated_run_shows_progress_beside_its_reward(
+    runs: list[str], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = RewardModel.from_pretrained
+
+    def calibrated(source: str, *, device: str) -> RewardModel:
+        model = load(source, device=device)
+        model.calibration = calibrate(model, open_dataset(data))
+        return model
+
+    monkeypatch.setattr(RewardModel, "from_pretrained", staticmethod(calibrated))
+    opened = Server([runs[1], str(data)], tmp_path / "uploads")
+    try:
+        _, _, other, own = curves(opened.ask("/data/0/episodes/1")[1])
+        assert 0.0 <= min(own + other) <= max(own + other) <= 1.0
+        assert own[-1] > 0.7 > 0.4 > max(own[0], other[-1])
+    finally:
+        opened.close()
 
 
 def test_bad_uploads_end_in_one_message(server: Server, clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -385,13 +385,8 @@ class Viewer:
     def _read_episode(self, store: EpisodeStore, at: int, camera: str) -> tuple[Clip, int]:
         info = store.episodes[at]
         steps = spread(info.length, FRAMES)
-        clip = self._embed(
-            info.instruction or f"Episode {at}",
-            info.length,
-            steps,
-            store.timestamps(at)[steps],
-            frames_in_chunks(store, at, camera, steps),
-        )
+        title, chunks = info.instruction or f"Episode {at}", frames_in_chunks(store, at, camera, steps)
+        clip = self._embed(title, info.length, steps, store.timestamps(at)[steps], chunks)
         return clip, clip.bytes
 
     def _embed(self, title: str, length: int, steps: Steps, seconds: Array, chunks: Iterable[Frames]) -> Clip:
@@ -410,7 +405,7 @@ class Viewer:
         return Clip(title, seconds.tolist(), steps.tolist(), length, images, joined)
 
     def _panels(self, clip: Clip, instruction: str, against: str, others: Sequence[str]) -> list[Panel]:
-        """Return a chart a run: the instruction, and the contrary one or else the strongest of `others`."""
+        """Return charts of a run, reward and progress: the instruction, and `against` or the strongest of `others`."""
         if self.language:
             texts = check_instructions([instruction, *([against] if against else others)])
             require(instruction != against, "the contrary instruction", "the same", "another", "change a word")
@@ -424,12 +419,17 @@ class Viewer:
                     labels, targets = texts, embed_text(model.encoder, texts)
             curves = gains(model.score(model.form, frames, targets), model.form)
             rows = [0, *([1 + int(np.argmax(curves[1:, -1]))] if len(labels) > 1 else [])]
-            lines = [
-                Line(clip.seconds, curves[row].tolist(), f"c{at}", labels[row], live=True)
-                for at, row in reversed(list(enumerate(rows)))
-            ]
-            summary = f"Reward of {clip.title} by {name}: {', '.join(labels[row] for row in rows)}"
-            panels.append(Panel(lines, axis_label(model.form), summary, title=name))
+            charts: list[tuple[str, Array, Any]] = [(axis_label(model.form), curves, {"title": name})]
+            if known := model.calibration:
+                gained = gains(model.score(known.form, frames, targets), known.form)
+                charts.append(("progress", known.progress_of(gained), {"y_range": (-0.02, 1.02)}))
+            order = list(enumerate(rows))[::-1]
+            for meaning, values, options in charts:
+                lines = [
+                    Line(clip.seconds, values[row].tolist(), f"c{at}", labels[row], live=True) for at, row in order
+                ]
+                summary = f"{meaning} of {clip.title} by {name}: {', '.join(labels[row] for row in rows)}"
+                panels.append(Panel(lines, meaning, summary[:1].upper() + summary[1:], **options))
         return panels
 
     def _clip_page(
