@@ -129,6 +129,7 @@ TABLES: dict[str, Callable[[], str]] = {
     f"rewards {name} {title}": partial(table, name)
     for name in ("widowx", "metaworld", "robosuite")
     for title, table in _TABLES.items()
+    if (name, title) != ("robosuite", "opposite actions")  # no opposites of each other are among its tasks
 }
 TABLES |= {
     "rewards widowx bridge": partial(identified, "widowx", "BridgeData"),
