@@ -10,6 +10,7 @@ import torch
 from PIL import Image, ImageDraw
 from torch import Tensor, nn
 
+from counterpoint.data.statistics import Statistics
 from counterpoint.encoders import DualEncoder, EncoderConfig
 from counterpoint.encoders.backbone import Backbone
 from counterpoint.encoders.towers import PACKAGED
@@ -45,6 +46,17 @@ def test_an_image_is_its_features_under_the_head(pool: int) -> None:
     assert features.shape[2] % pool**2 == 0
     torch.testing.assert_close(encoder.embed_features(features), encoder.encode_image(seen))
     assert encoder.encode_image(seen).shape == (2, 3, 24)
+
+
+def test_features_and_state_are_embedded_as_image_and_state() -> None:
+    state = torch.randn(2, 3, 5)
+    statistics = Statistics.of(np.random.default_rng(0).normal(size=(9, 5)))
+    encoder = DualEncoder(TINY.model_copy(update={"state": statistics})).eval()
+    seen = frames(2, 3)
+    features = encoder.features(seen)
+    torch.testing.assert_close(encoder.embed_features(features, state), encoder.encode_image(seen, state))
+    with pytest.raises(BadInputError, match="state: found none"):
+        encoder.embed_features(features)
 
 
 def test_the_grid_holds_averages_of_the_map() -> None:

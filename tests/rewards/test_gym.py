@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
@@ -170,9 +171,9 @@ def vector(mode: AutoresetMode, n: int = 3, *, apart: bool = False) -> gymnasium
 MOVES = np.random.default_rng(0).uniform(-1, 1, (14, 3, 1))
 
 
-def alone(row: int, mode: AutoresetMode, reading: Reading) -> list[float]:
+def alone(row: int, mode: AutoresetMode, reading: Reading, model: RewardModel | None = None) -> list[float]:
     """The rewards of one row of `vector`, by the wrapper of one environment, reset by hand."""
-    env = LanguageReward(Table(3 + row), blurred(), INSTRUCTIONS[row], reward=reading)
+    env = LanguageReward(Table(3 + row), model or blurred(), INSTRUCTIONS[row], reward=reading)
     env.reset(seed=5 + row)
     rewards, over = [], False
     for action in MOVES[:, row]:
@@ -256,6 +257,41 @@ def test_bad_input_is_named_before_the_first_episode(changes: dict[str, Any], me
     given: dict[str, Any] = {"env": Table(), "model": model(), "instruction": PUSH} | changes
     with pytest.raises(BadInputError, match=message):
         LanguageReward(**given)
+
+
+class Feeling(SeeingEncoder):
+    """Reads the red ball's position from the state, and leaves the image unread."""
+
+    reads_state = True
+
+    def encode_image(self, frames: Tensor, state: Tensor | None = None) -> Tensor:
+        assert state is not None
+        assert state.shape == (len(frames), 1)
+        return super().encode_image(frames) * 0 + torch.nn.functional.pad(state, (0, 2), value=0.2)
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+def test_the_state_is_read_from_the_observation(mode: AutoresetMode) -> None:
+    env = LanguageReward(Table(), RewardModel(Feeling()), PUSH, image="camera")
+    seen, rewards = [env.reset(seed=3)[0]], []
+    for action in ACTIONS:
+        observation, reward, *over = env.step(action)
+        seen.append(observation)
+        rewards.append(float(reward))
+        if over[0] or over[1]:
+            break
+    views = {name: np.stack([one[name] for one in seen]) for name in ("camera", "state")}
+    curve = RewardModel(Feeling()).reward(views, PUSH)
+    np.testing.assert_allclose(rewards, np.diff(curve), atol=1e-6)
+    envs = LanguageRewardVector(vector(mode), RewardModel(Feeling()), INSTRUCTIONS[:3], image="camera")
+    envs.reset(seed=5)
+    found = np.array([envs.step(actions)[1] for actions in MOVES])
+    for row in range(3):
+        np.testing.assert_allclose(found[:, row], alone(row, mode, "difference", RewardModel(Feeling())), atol=1e-6)
+    embedded = EmbeddingObservation(Table(), Feeling(), image="camera").reset(seed=3)[0]
+    assert embedded["embedding"][0] == pytest.approx(embedded["state"][0])
+    with pytest.raises(BadInputError, match="'state', beside the image"):
+        LanguageReward(Plain(Table()), RewardModel(Feeling()), PUSH)
 
 
 @pytest.mark.parametrize("replace", [False, True])

@@ -32,9 +32,9 @@ class Sampler(Dataset[dict[str, Any]]):
     A batch of b samples (a rank's share) holds the spec's reads and transforms, and by the kind of its index
 
     - clips: `frames` uint8 [b, F, H, W, 3], or `features` float32 [b, F, A, E] and the row of each sample in
-      `features.row`; `clip.indices` int64 and `clip.valid` bool [b, F], False where a short clip is padded;
-      `instruction` (b strings), `instruction_id` (equal text, equal number), `episode`, `sample` and `length`,
-      int64 [b];
+      `features.row`; `state` float32 [b, F, P]; `clip.indices` int64 and `clip.valid` bool [b, F], False where a short
+      clip is padded; `instruction` (b strings), `instruction_id` (equal text, equal number), `episode`, `sample` and
+      `length`, int64 [b];
     - anchors: `frames` uint8 [b, V, C S, H, W, 3], one view an offset, negatives appended; `frames_valid` bool
       [b, V], False where an offset lay before the first step or a negative fills a gap; `near_valid` bool [b, N];
       `masks` bool [b, V, C, H, W], all False of a camera without masks; `actions` float32 [b, K, A], zeros beyond a

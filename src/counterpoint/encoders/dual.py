@@ -1,18 +1,17 @@
 """The dual encoder: camera frames and instructions into one space.
 
-In reading order: the configuration, pixels to normalised images, the ConvNet, the sentence tower, the encoder. Larger
-image towers are in `towers.py` (ResNet-18, timm) and `clip.py` (open_clip).
+In reading order: the configuration, pixels to normalised images, the ConvNet, the map of proprioception, the encoder.
+Larger image towers are in `towers.py` (ResNet-18, timm) and `clip.py` (open_clip), the sentence tower is in
+`sentences.py`.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from importlib import import_module
 from typing import Annotated, Any, Literal, Self
 
@@ -24,11 +23,13 @@ from torch.nn import functional
 from tyro.conf import Suppress
 
 from counterpoint.config import FrozenConfig, free
+from counterpoint.data.statistics import Statistics
 from counterpoint.encoders.backbone import Backbone, spatial_map
 from counterpoint.encoders.calibration import Calibration, RewardForm
 from counterpoint.encoders.hub import Description, HubEncoder
-from counterpoint.encoders.weights import MINILM, minilm_folder, start_from_file
-from counterpoint.errors import MissingExtraError, require
+from counterpoint.encoders.sentences import SentenceTower
+from counterpoint.encoders.weights import MINILM, start_from_file
+from counterpoint.errors import require
 
 ImageKind = Literal["convnet", "resnet18", "open_clip", "timm", "module"]
 TextKind = Literal["minilm", "open_clip"]
@@ -74,6 +75,8 @@ class EncoderConfig(FrozenConfig):
             open_clip.
         mean: Channel means of pixels in [0, 1].
         std: Channel deviations.
+        state: Statistics of the proprioception that is read beside each image; none for images alone. Training sets
+            them (`data.state`).
         reward_form: The reward that the encoder was trained for; its objective sets it.
         calibration: The map from that reward to progress; training measures it at its end.
     """
@@ -95,6 +98,7 @@ class EncoderConfig(FrozenConfig):
     embed_dim: PositiveInt | None = None
     mean: Colour | None = None
     std: Colour | None = None
+    state: Annotated[Statistics | None, Suppress] = None
     reward_form: RewardForm = "potential"
     calibration: Annotated[Calibration | None, Suppress] = free(None)
 
@@ -122,6 +126,8 @@ class EncoderConfig(FrozenConfig):
 
 _TOLERANCE = 1e-3
 """Distance from [0, 1] that rounding may cause."""
+STILL = 1e-6
+"""A number of the state with a smaller deviation in training is only shifted: dividing would magnify noise."""
 
 
 def preprocess(
@@ -273,82 +279,31 @@ def own_tower(module: nn.Module, config: EncoderConfig) -> nn.Module:
     return module.to(memory_format=torch.channels_last)  # as frames arrive, and faster on a processor
 
 
-class SentenceTower(nn.Module):
-    """Unit-length sentence embeddings, computed once for each distinct text, then `nn.Linear` to D.
+class StateMap(nn.Module):
+    """A linear map of the robot's state, each number with mean 0 and deviation 1 over the training episodes.
 
-    The sentence encoder is no part of this module: it neither trains nor enters the state dict, is shared by the
-    process, and runs on the CPU one text at a time, so that an embedding depends on its text alone.
+    Added to an image's embedding it is what a linear head on features and state, end to end, computes.
 
     Args:
-        name: A sentence-transformers name or folder; the default is loaded from an installed package, offline, or else
-            from the Hub, and its weights are compared with their digest.
+        statistics: Those of the training episodes; they are part of the configuration, not of the weights.
         embed_dim: D.
-
-    Raises:
-        MissingExtraError: When sentence-transformers is not installed.
     """
 
-    def __init__(self, name: str, embed_dim: int) -> None:
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, statistics: Statistics, embed_dim: int) -> None:
         super().__init__()
-        if importlib.util.find_spec("sentence_transformers") is None:
-            raise MissingExtraError("sentence_transformers", "text")
-        self.name = name
-        self._seen: dict[str, Tensor] = {}
-        # Importing sentence-transformers takes seconds: the default, whose width is known, waits for the first text.
-        width = 384 if name == MINILM else len(self.embed("How wide is this?"))
-        self.projection = nn.Linear(width, embed_dim)
+        deviation = torch.tensor(statistics.deviation)
+        self.register_buffer("mean", torch.tensor(statistics.mean), persistent=False)
+        self.register_buffer("deviation", deviation.where(deviation > STILL, 1), persistent=False)
+        self.projection = nn.Linear(len(deviation), embed_dim, bias=False)
 
-    def forward(self, texts: list[str]) -> Float[Tensor, "N D"]:
-        """Embed N texts."""
-        weight = self.projection.weight
-        sentences = torch.stack([self.embed(text) for text in texts])
-        projected: Tensor = self.projection(sentences.to(weight.device, weight.dtype, non_blocking=True))
-        return projected
-
-    def embed(self, text: str) -> Float[Tensor, " E"]:
-        """Return the frozen embedding of one text, on the CPU.
-
-        Raises:
-            BadInputError: The text is longer than the sentence encoder reads.
-        """
-        if text not in self._seen:
-            sentence_encoder = _sentence_encoder(self.name)
-            limit = sentence_encoder.max_seq_length or 10**9
-            pieces = len(sentence_encoder.tokenizer(text, verbose=False)["input_ids"])
-            check_length(text, pieces <= limit, f"{limit} word pieces, which {self.name} reads")
-            found = sentence_encoder.encode(text, convert_to_tensor=True, normalize_embeddings=True)
-            self._seen[text] = found.float()
-        return self._seen[text]
-
-
-def check_length(text: str, fits: object, limit: str) -> None:
-    """Refuse a text that a tower would cut."""
-    found, hint = f"{len(text.split())} words: {text[:60]!r} ...", "say what should happen in a sentence or two"
-    require(fits, "instruction", found, f"at most {limit}", hint)
-
-
-@lru_cache(maxsize=2)
-def _sentence_encoder(name: str) -> Any:
-    from sentence_transformers import SentenceTransformer
-
-    with _no_progress_bar():
-        if name != MINILM:
-            return SentenceTransformer(name, device="cpu").eval()
-        return SentenceTransformer(str(minilm_folder()), device="cpu", local_files_only=True).eval()
-
-
-@contextmanager
-def _no_progress_bar() -> Iterator[None]:
-    """Hide the progress bar of weights that load in a moment."""
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+    def forward(self, state: Float[Tensor, "*lead S"]) -> Float[Tensor, "*lead D"]:
+        """Embed states, in their own units."""
+        standard = (state.to(self.mean.device, self.mean.dtype, non_blocking=True) - self.mean) / self.deviation
+        embedded: Tensor = self.projection(standard)
+        return embedded
 
 
 IMAGE_TOWERS: dict[ImageKind, str] = {
@@ -398,6 +353,7 @@ class DualEncoder(HubEncoder):
             tower = _builder(IMAGE_TOWERS[config.image])(config, *(() if network is None else (network,)))
             text = SentenceTower(config.text_model, tower.embed_dim)
         self.image, self.text = tower.module, text
+        self.state = None if config.state is None else StateMap(config.state, tower.embed_dim)
         self.embed_dim, self.image_size = tower.embed_dim, tower.image_size
         resolved: dict[str, object] = {"embed_dim": tower.embed_dim, "image_size": tower.image_size}
         for name in ("mean", "std", "fit", "short_side", "resample"):
@@ -406,29 +362,51 @@ class DualEncoder(HubEncoder):
         self.register_buffer("mean", torch.tensor(self.config.mean), persistent=False)
         self.register_buffer("std", torch.tensor(self.config.std), persistent=False)
 
-    def encode_image(self, frames: Shaped[Tensor, "*lead H W 3"]) -> Float[Tensor, "*lead D"]:
-        """Embed images; raw, not normalised.
+    @property
+    def reads_state(self) -> bool:
+        """True where the robot's state is read beside each image."""
+        return self.state is not None
+
+    def encode_image(
+        self, frames: Shaped[Tensor, "*lead H W 3"], state: Float[Tensor, "*lead S"] | None = None
+    ) -> Float[Tensor, "*lead D"]:
+        """Embed images, with the robot's state where the encoder reads it; raw, not normalised.
 
         Args:
             frames: uint8 in [0, 255] or float in [0, 1], any size, any leading dimensions, any device; colours last or
                 first ([*lead, 3, H, W]).
+            state: Proprioception at each image, in its own units.
 
         Returns:
             Same leading dimensions; at least single precision, under autocast too.
 
         Raises:
-            BadInputError: When dtype or shape differ, or floats lie outside [0, 1].
+            BadInputError: When dtype or shape differ, floats lie outside [0, 1], or a state is missing or unwanted.
         """
-        return _full(self.image(self._prepared(frames))).reshape(*frames.shape[:-3], self.embed_dim)
+        embedded = _full(self.image(self._prepared(frames))).reshape(*frames.shape[:-3], self.embed_dim)
+        return self._with_state(embedded, state)
 
     def features(self, frames: Shaped[Tensor, "*lead H W 3"]) -> Float[Tensor, "*lead E"]:
         """Return a frozen backbone's features, without gradient; arguments and errors as in `encode_image`."""
         found = _full(self._frozen().features(self._prepared(frames)))
         return found.reshape(*frames.shape[:-3], found.shape[1])
 
-    def embed_features(self, features: Float[Tensor, "*lead E"]) -> Float[Tensor, "*lead D"]:
-        """Embed features that `features` returned; `encode_image` is the two in one."""
-        return _full(self._frozen().head(features))
+    def embed_features(
+        self, features: Float[Tensor, "*lead E"], state: Float[Tensor, "*lead S"] | None = None
+    ) -> Float[Tensor, "*lead D"]:
+        """Embed features that `features` returned; `encode_image`, which has the other arguments, is the two in one."""
+        return self._with_state(_full(self._frozen().head(features)), state)
+
+    def _with_state(self, embedded: Float[Tensor, "*lead D"], state: Tensor | None) -> Float[Tensor, "*lead D"]:
+        found = "none" if state is None else f"{state.dtype} {list(state.shape)}"
+        hint = "models trained with data.state read it, others images alone; bare videos and goal images have none"
+        if self.state is None:
+            require(state is None, "state", found, "none", hint)
+            return embedded
+        shape = [*embedded.shape[:-1], len(self.state.mean)]
+        good = state is not None and list(state.shape) == shape and state.is_floating_point()
+        require(good, "state", found, f"the robot's state at each image, floats {shape}", hint)
+        return embedded + _full(self.state(state))
 
     def forward_features(self, frames: Shaped[Tensor, "*lead H W 3"]) -> Float[Tensor, "*lead C h w"]:
         """Return the image tower's last map before it is pooled; arguments and errors as in `encode_image`.
@@ -475,8 +453,10 @@ class DualEncoder(HubEncoder):
     def describe(self) -> Description:
         """Return usage, facts and preprocessing for the model card."""
         config, D, side = self.config, self.embed_dim, self.image_size
+        S = len(config.state.mean) if config.state else 0
+        read = f"(images, state)  # [..., H, W, 3] and [..., {S}]" if S else "(images)  # [..., H, W, 3]"
         usage = (
-            f"frames = model.encode_image(images)  # [..., H, W, 3] -> [..., {D}]\n"
+            f"frames = model.encode_image{read} -> [..., {D}]\n"
             f'text = model.encode_text(["open the drawer"])  # [1, {D}]'
         )
         text = f"that of {config.image_model}" + " (frozen)" * config.freeze_text
@@ -485,6 +465,8 @@ class DualEncoder(HubEncoder):
         facts: dict[str, object] = {"Image tower": f"{config.image} {config.image_model}", "Text tower": text}
         if config.freeze_image:
             facts["Backbone"] = f"frozen, part of `model.safetensors`, digest `{self.backbone_digest[:16]}`"
+        if S:
+            facts["Proprioception"] = f"{S} numbers, standardised by the statistics of training, mapped linearly"
         facts["Embedding"] = f"{D} numbers, raw (not normalised)"
         fitted = f"stretched to {side} x {side}"
         if config.fit == "crop":

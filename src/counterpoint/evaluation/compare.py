@@ -36,7 +36,7 @@ from counterpoint.evaluation.scenes import open_training, scene_rewards
 from counterpoint.evaluation.statistics import Estimate, seeds_interval, wider, wilson
 from counterpoint.files import write_atomically
 from counterpoint.provenance import provenance
-from counterpoint.rewards.model import check_instructions, embed_frames
+from counterpoint.rewards.model import check_instructions, embed_steps
 from counterpoint.rewards.page import render, signed
 from counterpoint.rewards.sources import EncoderReward, FunctionReward, Reward, constant, open_reward, ramp
 
@@ -403,8 +403,7 @@ def _goals(reward: EncoderReward, config: Mapping[str, Any], texts: set[str], ca
         info = store.episodes[number]
         images = found.setdefault(info.instruction, [])
         if info.instruction in texts and info.success is not False and len(images) < GOALS:
-            frames = {view: store.frames(number, np.array([info.length - 1]), view) for view in views}
-            images.append(embed_frames(reward.model.encoder, frames if len(views) > 1 else frames[views[0]]))
+            images.append(embed_steps(reward.model.encoder, store, number, np.array([info.length - 1]), views))
     return {text: np.concatenate(images) for text, images in found.items() if images}
 
 

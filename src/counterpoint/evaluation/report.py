@@ -24,7 +24,7 @@ from counterpoint.evaluation.statistics import Estimate
 from counterpoint.files import write_atomically
 from counterpoint.provenance import provenance
 from counterpoint.rewards.curves import MEANING
-from counterpoint.rewards.model import Embedder, RewardModel, gains
+from counterpoint.rewards.model import Embedder, RewardModel, gains, reads_state, states_of
 from counterpoint.rewards.page import Line, Panel, jpeg, line_chart, make_player, padded, render, signed
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -177,6 +177,8 @@ def open_held_out(
     good, hint = "path" in section and isinstance(section.get("size"), int), "give a run of this version"
     require(good, where, "no data.path or data.size", "the configuration that training writes", hint)
     source, about, (trained,) = open_unseen([config], Path(data or section["path"]), split, most=most, seed=seed)
+    if reads_state(encoder):
+        states_of(source, 0)  # refused before frames are decoded
     about |= {"episodes_the_run_was_trained_on": trained}
     names = section.get("cameras") or None
     cameras = camera_names(source.cameras if names == ["all"] else names, source.cameras)

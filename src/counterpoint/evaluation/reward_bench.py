@@ -22,7 +22,8 @@ from counterpoint.evaluation import metrics
 from counterpoint.evaluation.embedded import spread
 from counterpoint.evaluation.statistics import Estimate, from_resamples, task_resamples
 from counterpoint.progress import ProgressBar
-from counterpoint.rewards.sources import Curves, Reward
+from counterpoint.rewards.model import STATE, reads_state, states_of
+from counterpoint.rewards.sources import Curves, EncoderReward, Reward
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -90,6 +91,8 @@ def ask(
         for number, info in enumerate(store.episodes):
             steps, own = spread(info.length, max_frames), instructions.index(info.instruction)
             frames = {view: store.frames(number, steps, view) for view in views}
+            if any(reads_state(one.model.encoder) for one in rewards if isinstance(one, EncoderReward)):
+                frames[STATE] = states_of(store, number)[steps]
             shared: dict[str, Any] = {}
             for reward, answers in zip(rewards, said, strict=True):
                 curves = reward.watch(frames, shared)

@@ -20,7 +20,7 @@ from counterpoint.data.store import EpisodeStore, camera_names
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.errors import import_extra
 from counterpoint.progress import ProgressBar
-from counterpoint.rewards.model import Embedder, FrozenPart, embed_frames
+from counterpoint.rewards.model import STATE, Embedder, FrozenPart, embed_frames, embed_steps
 from counterpoint.rewards.sources import Curves, EncoderReward, Frames
 
 Array = NDArray[np.float64]
@@ -110,7 +110,7 @@ def scenes_of(
 
     def features(of: EpisodeStore, number: int) -> Float[Array, "3 E"]:
         last = of.episodes[number].length - 1
-        return embed_frames(encoder, of.frames(number, np.array([0, (last + 1) // 2, last]), camera))
+        return embed_steps(encoder, of, number, np.array([0, (last + 1) // 2, last]), (camera,))
 
     others = [] if videos is None else [(videos, at) for at in range(len(videos.episodes))]
     with ProgressBar("Looking at single frames", len(chosen) + len(others), "videos") as progress:
@@ -151,7 +151,8 @@ class SceneReward:
         ) -> Float[Array, "L N"]:
             at = int(steps[{"first": 0, "middle": len(steps) // 2, "last": -1}[self.frame]])
             if at not in seen:
-                seen[at] = embed_frames(self.encoder, view[at : at + 1])
+                beside = {STATE: frames[STATE][at : at + 1]} if STATE in frames else {}
+                seen[at] = embed_frames(self.encoder, {"": view[at : at + 1], **beside})
             chances = dict(zip(self.instructions, self.model.predict_proba(seen[at])[0].tolist(), strict=True))
             return np.repeat([[chances.get(text, 0.0)] for text in instructions], len(steps), axis=1)
 

@@ -25,13 +25,13 @@ from numpy.typing import NDArray
 from counterpoint.data.episode import EpisodeInfo
 from counterpoint.data.formats import open_dataset, split_names
 from counterpoint.data.lru import LRUCache
-from counterpoint.data.store import EpisodeStore, SubsetStore, camera_names, frames_in_chunks
+from counterpoint.data.store import EpisodeStore, SubsetStore, camera_names
 from counterpoint.data.video import frame_times, in_worker, probe_video, read_frames
 from counterpoint.errors import BadInputError, MissingExtraError, import_extra, require
 from counterpoint.evaluation.embedded import spread
 from counterpoint.evaluation.report import TEMPLATES, read_config
 from counterpoint.rewards.curves import CHUNK_BYTES, MEANING, axis_label
-from counterpoint.rewards.model import RewardModel, check_instructions, embed_frames, embed_text, gains
+from counterpoint.rewards.model import STATE, RewardModel, check_instructions, embed_frames, embed_text, gains
 from counterpoint.rewards.page import Line, Panel, jpeg, make_player, render
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 Array = NDArray[np.float64]
-Frames = NDArray[np.uint8]
+Seen = Mapping[str, NDArray[Any]]
 Steps = NDArray[np.int64]
 
 FRAMES, IMAGES, THUMBNAIL = 128, 64, 220
@@ -375,30 +375,31 @@ class Viewer:
         pixels, hint = info.height * info.width, "make it smaller: ffmpeg -i IN -vf scale=640:-2 OUT.mp4"
         require(pixels <= LARGEST_FRAME, path, f"frames of {info.width} x {info.height}", "8K at most", hint)
         steps, at_once = spread(info.frames, FRAMES), max(1, CHUNK_BYTES // (3 * pixels))
-        chunks = (
-            in_worker(read_frames, path, steps[first : first + at_once], timeout=300.0)
-            for first in range(0, len(steps), at_once)
-        )
+        parts = np.split(steps, range(at_once, len(steps), at_once))
+        chunks = ({"": in_worker(read_frames, path, some, timeout=300.0)} for some in parts)
         seconds = in_worker(frame_times, path)[steps]
         return self._embed(title, info.frames, steps, seconds, chunks)
 
     def _read_episode(self, store: EpisodeStore, at: int, camera: str) -> tuple[Clip, int]:
         info = store.episodes[at]
         steps = spread(info.length, FRAMES)
-        title, chunks = info.instruction or f"Episode {at}", frames_in_chunks(store, at, camera, steps)
-        clip = self._embed(title, info.length, steps, store.timestamps(at)[steps], chunks)
+        title, seconds, state = info.instruction or f"Episode {at}", store.timestamps(at)[steps], store.state(at)
+        own, parts = {} if state is None else {STATE: state}, np.split(steps, range(64, len(steps), 64))
+        chunks = ({"": store.frames(at, part, camera), **{k: v[part] for k, v in own.items()}} for part in parts)
+        clip = self._embed(title, info.length, steps, seconds, chunks)
         return clip, clip.bytes
 
-    def _embed(self, title: str, length: int, steps: Steps, seconds: Array, chunks: Iterable[Frames]) -> Clip:
-        """Embed frames by every run, a chunk at a time; make images of some."""
+    def _embed(self, title: str, length: int, steps: Steps, seconds: Array, chunks: Iterable[Seen]) -> Clip:
+        """Embed frames, and an episode's states, by every run, a chunk at a time; make images of some."""
         shown = set(spread(len(steps), IMAGES).tolist())
         embeddings: dict[str, list[Array]] = {name: [] for name in self.runs}
         images: dict[int, bytes] = {}
         done = 0
         with self._computing:  # one at a time: stores and encoders serve one thread
-            for frames in chunks:
+            for seen in chunks:
+                frames = seen[""]
                 for name, model in self.runs.items():
-                    embeddings[name].append(embed_frames(model.encoder, frames, model.batch_size))
+                    embeddings[name].append(embed_frames(model.encoder, seen, model.batch_size))
                 images |= {at: jpeg(frame) for at, frame in enumerate(frames, done) if at in shown}
                 done += len(frames)
         joined = {name: np.concatenate(parts) for name, parts in embeddings.items()}

@@ -22,7 +22,7 @@ from torch.nn import functional
 from counterpoint.config import FrozenConfig
 from counterpoint.data.augment import Jitter, ResizedCrop, Transform, images
 from counterpoint.data.draws import Pick, sample_rng
-from counterpoint.data.spec import Spec
+from counterpoint.data.spec import Read, Spec
 from counterpoint.encoders.calibration import RewardForm
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.errors import require
@@ -175,7 +175,8 @@ class ClipObjective(Objective):
     """Base of objectives on instructed clips: F frames and their instruction through one dual encoder.
 
     Batches hold `frames` (uint8 [B, F, H, W, 3]), `clip.indices` (int64 [B, F], frame numbers in the episode),
-    `clip.valid` (bool [B, F]), `instruction` (B strings) and `instruction_id` (int64 [B]: equal text, equal number).
+    `clip.valid` (bool [B, F]), `instruction` (B strings) and `instruction_id` (int64 [B]: equal text, equal number);
+    with an encoder that reads it, `state` (float32 [B, F, S]).
 
     Args:
         encoder: Image and text towers into one space of D dimensions; without `language` its text tower is frozen.
@@ -204,13 +205,14 @@ class ClipObjective(Objective):
             encoder.text.requires_grad_(False)
 
     def clips(self, pick: Pick, *, per_instruction: bool = False) -> Spec:
-        """Return a spec of clips, read as `frames`, with the configuration's augmentation.
+        """Return a spec of clips, read as `frames`, with the configuration's augmentation and the encoder's `state`.
 
         Args:
             pick: The rule that picks F steps of an episode.
             per_instruction: One clip of each distinct instruction an epoch.
         """
-        return Spec.clips(pick, per_instruction=per_instruction, transforms=self.config.augmentation)
+        spec = Spec.clips(pick, per_instruction=per_instruction, transforms=self.config.augmentation)
+        return spec.with_read("state", Read("state", "clip") if getattr(self.encoder, "reads_state", False) else None)
 
     def encode(self, batch: Batch) -> Features:
         """Return raw embeddings: `frames` [B, F, D], and `text` [B, D] with `language`."""
@@ -220,13 +222,14 @@ class ClipObjective(Objective):
 
     def embed(self, batch: Batch, count: int | None = None) -> Float[Tensor, "B F D"]:
         """Return raw embeddings of each clip's first `count` frames, from the batch's images or their features."""
+        state = (batch["state"][:, :count],) if "state" in batch else ()
         if "features" not in batch:
-            return self.encoder.encode_image(images(batch, "frames")[:, :count])
+            return self.encoder.encode_image(images(batch, "frames")[:, :count], *state)
         features: Tensor = batch["features"][:, :count]
         sample = torch.arange(len(features), device=features.device)
         row = batch.get("features.row", torch.zeros_like(sample))
         row = row.clamp_max(features.shape[2] - 1)  # validation data have the plain row alone
-        return self.encoder.embed_features(features[sample, :, row])
+        return self.encoder.embed_features(features[sample, :, row], *state)
 
     @property
     def trained_form(self) -> RewardForm:

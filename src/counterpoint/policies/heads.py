@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from counterpoint.config import FrozenConfig
-from counterpoint.encoders.dual import SentenceTower
+from counterpoint.encoders.sentences import SentenceTower
 from counterpoint.encoders.weights import MINILM
 from counterpoint.errors import require
 from counterpoint.policies.normalizer import LinearNormalizer

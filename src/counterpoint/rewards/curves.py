@@ -13,12 +13,13 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from counterpoint.data.formats import open_dataset, read_episode_part
+from counterpoint.data.store import EpisodeStore
 from counterpoint.data.video import in_worker, never_change, read_part
 from counterpoint.encoders.calibration import RewardForm
 from counterpoint.errors import BadInputError, import_extra, require
 from counterpoint.files import write_atomically
 from counterpoint.progress import ProgressBar
-from counterpoint.rewards.model import RewardModel, embed_frames, embed_text, gains
+from counterpoint.rewards.model import STATE, RewardModel, embed_frames, embed_text, gains, reads_state
 from counterpoint.rewards.page import COLOURS, Line, Panel, jpeg, make_player, render, signed
 from counterpoint.rewards.targets import given_instructions, read_goal
 
@@ -122,6 +123,9 @@ def reward_command(
         require(len(set(each)) == len(each), "--against", "the same instruction twice", "different ones", "drop one")
     image = None if goal is None else read_goal(goal)
     rewards = RewardModel.from_pretrained(model, device=device, form=form)
+    for clip in clips if reads_state(rewards.encoder) else ():
+        hint = "name a data set and some of its --episodes"
+        require(clip.state is not None, clip.path, "no state", "the robot's state, which the model reads", hint)
     if image is None:
         rewards.check_form(rewards.form, instructed=True)
         embed_text(
@@ -158,11 +162,13 @@ class Clip:
         instruction: The episode's own.
         read: Takes a step and a number of bytes; returns uint8 [n, H, W, 3] from there, of at most so many bytes, the
             number of frames in all, and frames a second.
+        state: The robot's state [T, S]; a video file has none.
     """
 
     path: Path
     instruction: str
     read: Callable[[int, int], tuple[NDArray[np.uint8], int, float]]
+    state: NDArray[np.float32] | None = None
 
 
 def _video(path: Path) -> Clip:
@@ -184,14 +190,14 @@ def _episodes(paths: Sequence[Path], numbers: Sequence[int], camera: str | None)
     for number in numbers:
         where, hint = f"--episodes of {paths[0]}", "counterpoint data info lists what it holds"
         require(0 <= number < count, where, number, f"numbers from 0 to {count - 1}", hint)
-    return [_episode(paths[0], store.episodes[number].instruction, number, camera) for number in numbers]
+    return [_episode(paths[0], store, number, camera) for number in numbers]
 
 
-def _episode(data: Path, instruction: str, number: int, camera: str | None) -> Clip:
+def _episode(data: Path, store: EpisodeStore, number: int, camera: str | None) -> Clip:
     def read(start: int, limit: int) -> tuple[NDArray[np.uint8], int, float]:
         return in_worker(read_episode_part, data, number, camera, start, limit, timeout=300.0)
 
-    return Clip(data / f"episode-{number:06d}", instruction, read)
+    return Clip(data / f"episode-{number:06d}", store.episodes[number].instruction, read, store.state(number))
 
 
 def score_video(
@@ -224,7 +230,8 @@ def score_clip(
         frames, total, fps = clip.read(start, CHUNK_BYTES)
         first = frames[0].copy() if first is None else first
         still = still and never_change(frames, first)
-        embeddings.append(embed_frames(encoder, frames, rewards.batch_size))
+        state = {} if clip.state is None else {STATE: clip.state[start : start + len(frames)]}
+        embeddings.append(embed_frames(encoder, {"": frames, **state}, rewards.batch_size))
         wanted = np.linspace(0, total - 1, min(IMAGES, total)).round().astype(int) - start
         images |= {int(n) + start: jpeg(frames[n]) for n in wanted[(wanted >= 0) & (wanted < len(frames))]}
         start += len(frames)

@@ -5,7 +5,8 @@ Phi is a `RewardModel`'s reading of the images since the episode began, s_0 the 
     difference   discount * Phi(s') - Phi(s)     DecisionNCE, Eq. 3 with discount 1; Ng, Harada and Russell 1999
     gain         Phi(s') - Phi(s_0)
 
-Every reward depends on images up to its own moment alone. With a discount of 1, an agent that discounts earns more the
+Every reward depends on images up to its own moment alone. A model that reads the robot's state takes it from the
+observation's `state`. With a discount of 1, an agent that discounts earns more the
 earlier Phi rises. With the agent's own discount, differences leave the best policies of a task's reward as they are:
 add them to it (`environment_weight`), since alone they rank all policies alike.
 """
@@ -13,7 +14,7 @@ add them to it (`environment_weight`), since alone they rank all policies alike.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 import gymnasium
 import numpy as np
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 from counterpoint.data.episode import Array
 from counterpoint.encoders.calibration import RewardForm
 from counterpoint.errors import require
-from counterpoint.rewards.model import RewardModel, check_instructions, embed_frames
+from counterpoint.rewards.model import STATE, Embedder, RewardModel, check_instructions, embed_frames, reads_state
 
 Embedded = NDArray[np.float64]
 Rows = NDArray[np.intp]
@@ -42,7 +43,7 @@ class Potentials:
         model: The reward.
         n: N.
         instruction: The task in words, or one for each environment.
-        goal: An image of the goal, uint8 [H, W, 3], in its stead.
+        goal: An image of the goal, uint8 [H, W, 3], in its stead; as in `RewardModel.reward`.
         reward: `difference` or `gain`; see the module's docstring.
         discount: Of the next potential, for `difference`.
         form: The model's reading, where it is not the one that it was trained for.
@@ -57,7 +58,7 @@ class Potentials:
         n: int,
         instruction: str | Sequence[str] | None = None,
         *,
-        goal: Array | None = None,
+        goal: Array | Mapping[str, Array] | None = None,
         reward: Reading = "difference",
         discount: float = 1.0,
         form: RewardForm | None = None,
@@ -76,9 +77,9 @@ class Potentials:
         self.first = np.zeros_like(self.targets)
         self.start, self.last = np.zeros(n), np.zeros(n)
 
-    def embed(self, images: Array) -> Float[Embedded, "N D"]:
-        """Return the embeddings of images [N, H, W, 3], by one call of the encoder up to its batch size."""
-        return embed_frames(self.model.encoder, images, self.model.batch_size)
+    def embed(self, seen: Mapping[str, Array]) -> Float[Embedded, "N D"]:
+        """Return the embeddings of what `seen_in` gives, by one call of the encoder up to its batch size."""
+        return embed_frames(self.model.encoder, seen, self.model.batch_size)
 
     def begin(self, rows: Rows, embedded: Float[Embedded, "n D"]) -> None:
         """Begin the episodes of some rows with their first images."""
@@ -106,7 +107,7 @@ class LanguageReward(gymnasium.Wrapper[Any, Any, Any, Any]):
         env: The environment.
         model: The reward.
         instruction: The task in words; this or `goal`.
-        goal: An image of the goal, uint8 [H, W, 3].
+        goal: An image of the goal, uint8 [H, W, 3]; as in `RewardModel.reward`.
         image: Key of the image in the environment's Dict observation; `None` renders one (`env.render()`).
         reward: `difference` or `gain`; see the module's docstring.
         discount: Of the next potential, for `difference`.
@@ -126,7 +127,7 @@ class LanguageReward(gymnasium.Wrapper[Any, Any, Any, Any]):
         model: RewardModel,
         instruction: str | None = None,
         *,
-        goal: Array | None = None,
+        goal: Array | Mapping[str, Array] | None = None,
         image: str | None = None,
         reward: Reading = "difference",
         discount: float = 1.0,
@@ -134,7 +135,7 @@ class LanguageReward(gymnasium.Wrapper[Any, Any, Any, Any]):
         form: RewardForm | None = None,
     ) -> None:
         super().__init__(env)
-        check_source(image, env.observation_space, env.render_mode)
+        check_source(image, env.observation_space, env.render_mode, model.encoder)
         self.potentials = Potentials(model, 1, instruction, goal=goal, reward=reward, discount=discount, form=form)
         self._image, self._weight = image, environment_weight
 
@@ -151,7 +152,8 @@ class LanguageReward(gymnasium.Wrapper[Any, Any, Any, Any]):
         return observation, reward, terminated, truncated, {**info, "environment_reward": float(own)}
 
     def _embed(self, observation: Any) -> Embedded:
-        return self.potentials.embed(image_of(self.env, observation, self._image)[None])
+        seen = seen_in(self.env, observation, self._image, self.potentials.model.encoder)
+        return self.potentials.embed({name: part[None] for name, part in seen.items()})
 
 
 class LanguageRewardVector(gymnasium.vector.VectorWrapper[Any, Any, Any, Any, Any]):
@@ -166,7 +168,7 @@ class LanguageRewardVector(gymnasium.vector.VectorWrapper[Any, Any, Any, Any, An
         env: The vector environment.
         model: The reward.
         instruction: The task in words, or one for each environment; this or `goal`.
-        goal: An image of the goal, uint8 [H, W, 3].
+        goal: An image of the goal, uint8 [H, W, 3]; as in `RewardModel.reward`.
         image: Key of the images in the Dict observation; `None` renders them (`env.render()`).
         reward: `difference` or `gain`; see the module's docstring.
         discount: Of the next potential, for `difference`.
@@ -184,7 +186,7 @@ class LanguageRewardVector(gymnasium.vector.VectorWrapper[Any, Any, Any, Any, An
         model: RewardModel,
         instruction: str | Sequence[str] | None = None,
         *,
-        goal: Array | None = None,
+        goal: Array | Mapping[str, Array] | None = None,
         image: str | None = None,
         reward: Reading = "difference",
         discount: float = 1.0,
@@ -192,7 +194,7 @@ class LanguageRewardVector(gymnasium.vector.VectorWrapper[Any, Any, Any, Any, An
         form: RewardForm | None = None,
     ) -> None:
         super().__init__(env)
-        check_source(image, env.single_observation_space, env.render_mode)
+        check_source(image, env.single_observation_space, env.render_mode, model.encoder)
         mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
         self._mode = AutoresetMode(mode)
         unseen = image is None and self._mode is AutoresetMode.SAME_STEP
@@ -208,20 +210,21 @@ class LanguageRewardVector(gymnasium.vector.VectorWrapper[Any, Any, Any, Any, An
         mask = np.array((options or {}).get("reset_mask", np.ones(self.num_envs, bool)))
         observations, infos = self.env.reset(seed=seed, options=options)
         self._over[mask] = False
-        self.potentials.begin(self._rows[mask], self.potentials.embed(self._images(observations)[mask]))
+        seen = {name: part[mask] for name, part in self._seen(observations).items()}
+        self.potentials.begin(self._rows[mask], self.potentials.embed(seen))
         return observations, infos
 
     def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
         """Act once in every row."""
         observations, own, terminated, truncated, infos = self.env.step(actions)
-        images, over = self._images(observations), np.asarray(terminated) | np.asarray(truncated)
+        seen, over = self._seen(observations), np.asarray(terminated) | np.asarray(truncated)
         begun = self._over if self._mode is AutoresetMode.NEXT_STEP else np.zeros_like(over)
-        rewards, next_images = np.zeros(self.num_envs), images[:0]
+        rewards = np.zeros(self.num_envs)
         if self._mode is AutoresetMode.SAME_STEP and over.any():
-            next_images = images[over]
-            images = images.copy()
-            images[over] = [infos["final_obs"][row][self._image] for row in self._rows[over]]
-        embedded, afterwards = np.split(self.potentials.embed(np.concatenate([images, next_images])), [self.num_envs])
+            for name, part in seen.items():
+                seen[name] = np.concatenate([part, part[over]])
+                seen[name][self._rows[over]] = [infos["final_obs"][row][name] for row in self._rows[over]]
+        embedded, afterwards = np.split(self.potentials.embed(seen), [self.num_envs])
         rewards[~begun] = self.potentials.advance(self._rows[~begun], embedded[~begun])
         self.potentials.begin(self._rows[begun], embedded[begun])
         if len(afterwards):
@@ -230,8 +233,8 @@ class LanguageRewardVector(gymnasium.vector.VectorWrapper[Any, Any, Any, Any, An
         told = {"environment_reward": np.array(own, float), "_environment_reward": np.ones(self.num_envs, bool)}
         return observations, rewards + self._weight * np.asarray(own), terminated, truncated, {**infos, **told}
 
-    def _images(self, observations: Any) -> Array:
-        return np.asarray(image_of(self.env, observations, self._image))
+    def _seen(self, observations: Any) -> dict[str, Array]:
+        return seen_in(self.env, observations, self._image, self.potentials.model.encoder)
 
 
 class ImageEncoder(Protocol):
@@ -262,7 +265,7 @@ class EmbeddingObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
         self, env: gymnasium.Env[Any, Any], encoder: ImageEncoder, *, image: str | None = None, replace: bool = False
     ) -> None:
         super().__init__(env)
-        check_source(image, env.observation_space, env.render_mode)
+        check_source(image, env.observation_space, env.render_mode, encoder)
         self.encoder, self._image, self._dropped = encoder, image, image if replace else None
         own = env.observation_space
         parts = dict(own.spaces) if isinstance(own, spaces.Dict) else {"observation": own}
@@ -273,9 +276,8 @@ class EmbeddingObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
 
     def observation(self, observation: Any) -> dict[str, Any]:
         """Return the observation with its embedding."""
-        images = image_of(self.env, observation, self._image)[None]
-        embedded: Any = self.encoder
-        values = embed_frames(embedded, images)[0].astype(np.float32)
+        seen, encoder = seen_in(self.env, observation, self._image, self.encoder), cast(Embedder, self.encoder)
+        values = embed_frames(encoder, {name: part[None] for name, part in seen.items()})[0].astype(np.float32)
         parts = observation if isinstance(observation, Mapping) else {"observation": observation}
         return {key: value for key, value in parts.items() if key != self._dropped} | {"embedding": values}
 
@@ -283,17 +285,21 @@ class EmbeddingObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
 _ONE: Rows = np.zeros(1, np.intp)
 
 
-def check_source(image: str | None, space: Any, render_mode: str | None) -> None:
-    """Refuse an environment that has no such image.
+def check_source(image: str | None, space: Any, render_mode: str | None, encoder: object) -> None:
+    """Refuse an environment that has no such image, or no state for an encoder that reads it.
 
     Args:
         image: Key of the image in the observation; `None` for renders.
         space: The space of one environment's observations.
         render_mode: The environment's mode of rendering.
+        encoder: The encoder.
 
     Raises:
-        BadInputError: No Dict observation with an image [H, W, 3] of that name, or no renders as arrays.
+        BadInputError: No image [H, W, 3] of that name in a Dict observation, no `state`, or no renders as arrays.
     """
+    has_state = isinstance(space, spaces.Dict) and STATE in space.spaces
+    found, hint = f"no {STATE!r}", "the model reads the robot's state: put it into a Dict observation"
+    require(has_state or not reads_state(encoder), "observation", found, f"{STATE!r}, beside the image", hint)
     if image is None:
         found, hint = f"render_mode {render_mode!r}", 'gymnasium.make(..., render_mode="rgb_array"), or name image='
         return require(render_mode == "rgb_array", "env", found, "renders as arrays", hint)
@@ -302,9 +308,15 @@ def check_source(image: str | None, space: Any, render_mode: str | None) -> None
     require(image in known, "observation", found, f"one of {', '.join(known) or 'none'}", hint)
 
 
-def image_of(env: Any, observation: Any, image: str | None) -> Array:
-    """Return the image of an observation, or a render: [H, W, 3], or one for each environment of a vector."""
-    return np.asarray(env.render() if image is None else observation[image])
+def seen_in(env: Any, observation: Any, image: str | None, encoder: object) -> dict[str, Array]:
+    """Return what an encoder reads of an observation, or of a vector's, by its key.
+
+    Returns:
+        The image, or a render: [H, W, 3], or one for each environment of a vector. Under `STATE` the robot's state, for
+        an encoder that reads it.
+    """
+    seen = {image or "": np.asarray(env.render() if image is None else observation[image])}
+    return seen | ({STATE: np.asarray(observation[STATE], np.float32)} if reads_state(encoder) else {})
 
 
 def _is_image(space: Any) -> bool:

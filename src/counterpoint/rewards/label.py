@@ -22,14 +22,14 @@ import os
 import shutil
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -51,7 +51,16 @@ from counterpoint.errors import require
 from counterpoint.files import write_atomically
 from counterpoint.progress import ProgressBar
 from counterpoint.provenance import provenance
-from counterpoint.rewards.model import RewardModel, embed_frames, embed_text, gains, late_fusion
+from counterpoint.rewards.model import (
+    STATE,
+    RewardModel,
+    embed_frames,
+    embed_text,
+    gains,
+    late_fusion,
+    reads_state,
+    states_of,
+)
 from counterpoint.rewards.targets import given_instructions, read_goal
 from counterpoint.workers import worker_pool
 
@@ -61,6 +70,8 @@ THREADS = 8
 """Most threads of a process: Python's lock keeps more from decoding at a time."""
 GROUP = 8
 """Episodes that a process takes at a time."""
+FRAMES = "frames"
+"""The images in a batch, beside `STATE`."""
 LAYOUT = 1
 """The version of the files of finished episodes."""
 
@@ -218,10 +229,20 @@ def _claim(job: Labelling, store: EpisodeStore) -> None:
 
 @dataclass(frozen=True)
 class _Batch:
-    """Frames [N, H, W, 3] of one size: the next n of each (episode, view, n) in `owners`."""
+    """Images of one size.
 
-    frames: Array
+    Attributes:
+        seen: `FRAMES` -> [N, H, W, 3] and, where the model reads it, `STATE` -> [N, S].
+        owners: (episode, view, n), in order: the next n images of that view.
+    """
+
+    seen: dict[str, Array]
     owners: list[tuple[int, int, int]]
+
+    @classmethod
+    def of(cls, parts: Sequence[Mapping[str, Array]], owners: list[tuple[int, int, int]]) -> Self:
+        """Join parts."""
+        return cls({name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, owners)
 
 
 class Labeller:
@@ -243,6 +264,8 @@ class Labeller:
         self.model.check_target(job.goal is not None)
         encoder: Any = self.model.encoder
         self.batch_size = job.batch_size or frames_at_once(encoder)
+        if reads_state(encoder):
+            states_of(store, 0)  # refused before anything is decoded
         if targets is not None:
             self.targets = targets
         elif job.goal is not None:
@@ -282,14 +305,15 @@ class Labeller:
         still: dict[int, bool] = {}
         firsts: dict[tuple[int, int], Array] = {}
         for batch in self._batches(waiting):
-            vectors = embed_frames(self.model.encoder, batch.frames, self.batch_size)
+            vectors = embed_frames(self.model.encoder, batch.seen, self.batch_size)
             start = 0
             for episode, view, count in batch.owners:
                 own = slice(start, start + count)
                 start += count
-                first = firsts.setdefault((episode, view), batch.frames[own][0].copy())
+                frames = batch.seen[FRAMES][own]
+                first = firsts.setdefault((episode, view), frames[0].copy())
                 if still.get(episode, True):
-                    still[episode] = never_change(batch.frames[own], first)
+                    still[episode] = never_change(frames, first)
                 embedded.setdefault((episode, view), []).append(vectors[own])
                 length, last = self.store.episodes[episode].length, len(self.job.cameras) - 1
                 if view == last and sum(map(len, embedded[episode, view])) == length:
@@ -309,26 +333,27 @@ class Labeller:
 
     def _batches(self, waiting: deque[int]) -> Iterator[_Batch]:
         """Decode waiting episodes, every view in one pass, in batches of one image size."""
-        parts: list[Array] = []
+        parts: list[dict[str, Array]] = []
         owners: list[tuple[int, int, int]] = []
         for episode in _taken(waiting):
+            state = states_of(self.store, episode) if reads_state(self.model.encoder) else None
             for view, camera in enumerate(self.job.cameras):
                 start, length = 0, self.store.episodes[episode].length
                 while start < length:
-                    room = self.batch_size - sum(map(len, parts))
+                    room = self.batch_size - sum(count for *_, count in owners)
                     steps = np.arange(start, min(length, start + room))
                     frames = self.store.frames(episode, steps, camera)
-                    if parts and frames.shape[1:] != parts[0].shape[1:]:
-                        yield _Batch(np.concatenate(parts), owners)
+                    if parts and frames.shape[1:] != parts[0][FRAMES].shape[1:]:
+                        yield _Batch.of(parts, owners)
                         parts, owners = [], []
-                    parts.append(frames)
+                    parts.append({FRAMES: frames} | ({} if state is None else {STATE: state[steps]}))
                     owners.append((episode, view, len(frames)))
                     start += len(frames)
-                    if sum(map(len, parts)) >= self.batch_size:
-                        yield _Batch(np.concatenate(parts), owners)
+                    if sum(count for *_, count in owners) >= self.batch_size:
+                        yield _Batch.of(parts, owners)
                         parts, owners = [], []
         if parts:
-            yield _Batch(np.concatenate(parts), owners)
+            yield _Batch.of(parts, owners)
 
 
 def _taken(waiting: deque[int]) -> Iterator[int]:

@@ -24,7 +24,7 @@ from counterpoint.encoders.dual import DualEncoder, EncoderConfig
 from counterpoint.encoders.weights import fit_weights, read_weights
 from counterpoint.errors import MissingExtraError, require
 from counterpoint.objectives.r3m import LanguageReward
-from counterpoint.rewards.model import RewardModel
+from counterpoint.rewards.model import STATE, RewardModel
 
 try:
     from lerobot.configs import FeatureType, PolicyFeature
@@ -54,6 +54,7 @@ class CounterpointConfig(RewardModelConfig):  # type: ignore[misc]
         language_hidden: Width of R3M's perceptron; 0 for the other methods.
         image_key: Key of the frames.
         task_key: Key of the instruction.
+        state_key: Key of the robot's state, where the reward reads it.
         reward_output: `progress` in [0, 1], or `success`, 1 where progress reaches the threshold and 0 elsewhere.
         success_threshold: Progress from which on a task counts as done; by default the calibration's.
     """
@@ -62,6 +63,7 @@ class CounterpointConfig(RewardModelConfig):  # type: ignore[misc]
     language_hidden: int = 0
     image_key: str = "observation.images.top"
     task_key: str = "task"
+    state_key: str = "observation.state"
     reward_output: str = "progress"
     success_threshold: float | None = None
 
@@ -75,6 +77,8 @@ class CounterpointConfig(RewardModelConfig):  # type: ignore[misc]
         found, hint = repr(self.reward_output), "progress is the default"
         require(self.reward_output in OUTPUTS, "reward_output", found, " or ".join(OUTPUTS), hint)
         self.input_features.setdefault(self.image_key, PolicyFeature(FeatureType.VISUAL, (3, 224, 224)))
+        if state := self.model.get("config", {}).get("state"):
+            self.input_features.setdefault(self.state_key, PolicyFeature(FeatureType.STATE, (len(state["mean"]),)))
         self.output_features.setdefault(self.reward_output, PolicyFeature(FeatureType.REWARD, (1,)))
 
 
@@ -140,10 +144,11 @@ class CounterpointRewardModel(PreTrainedRewardModel):  # type: ignore[misc]
 
         Args:
             batch: Under `image_key` frames [B, T, 3, H, W] or [B, T, H, W, 3], uint8 or float in [0, 1], each video
-                from its episode's first frame to the newest; under `task_key` an instruction, or one a video.
+                from its episode's first frame to the newest; under `task_key` an instruction, or one a video; under
+                `state_key` the state at each frame [B, T, S], for a reward that reads it.
 
         Raises:
-            BadInputError: Another shape, or instructions that are missing.
+            BadInputError: Another shape, or instructions or states that are missing.
         """
         config = self.config
         videos, tasks = batch.get(config.image_key), batch.get(config.task_key)
@@ -160,10 +165,17 @@ class CounterpointRewardModel(PreTrainedRewardModel):  # type: ignore[misc]
         require(
             len(texts) == B, config.task_key, f"{len(texts)} instructions", f"one, or {B}", "say what should happen"
         )
-        values = [self._at_the_end(pair, text) for pair, text in zip(videos[:, [0, T - 1]], texts, strict=True)]
-        return torch.stack(values).float()
+        seen = {"": videos}
+        if self.encoder.reads_state:
+            states = batch.get(config.state_key)
+            shape = list(states.shape) if isinstance(states, Tensor) else type(states).__name__
+            good, hint = isinstance(states, Tensor) and states.shape[:2] == (B, T), "give the state at every frame"
+            require(good, config.state_key, shape, f"states [{B}, {T}, S], which the reward reads", hint)
+            seen[STATE] = states
+        pairs = [{name: part[row, [0, T - 1]] for name, part in seen.items()} for row in range(B)]
+        return torch.stack([self._at_the_end(pair, text) for pair, text in zip(pairs, texts, strict=True)]).float()
 
-    def _at_the_end(self, pair: Float[Tensor, "2 H W 3"], text: str) -> Float[Tensor, ""]:
+    def _at_the_end(self, pair: dict[str, Tensor], text: str) -> Float[Tensor, ""]:
         threshold = self.config.success_threshold
         if self.config.reward_output == "progress":
             return self.rewards.progress(pair, text)[-1]

@@ -9,7 +9,8 @@ S is the cosine, phi(o) the raw embedding of a frame, psi(l) that of an instruct
     language     G(phi(o_0), phi(o_t), psi(l))     R3M's perceptron, in (0, 1)
 
 A transition that does not exist (t = 0, or a frame embedded like the first) scores 0. Of several cameras, embedded as
-[T, C, D], the reward is the mean of the cameras' rewards (late fusion).
+[T, C, D], the reward is the mean of the cameras' rewards (late fusion). An encoder trained with the robot's state reads
+it beside each camera's images, under `STATE`, as in an environment's observations.
 """
 
 from __future__ import annotations
@@ -41,12 +42,17 @@ SegmentScore = Callable[[Array, Array, Array], Array]
 """(start frames [N, *C, D], goal frames [N, *C, D], text [L, D]) -> score of each segment under each text, [N, L]."""
 LANGUAGE_REWARD = "language_reward.safetensors"
 """R3M's perceptron, in the folder of a saved encoder."""
+STATE = "state"
+"""The robot's state [T, S] in a mapping of cameras to frames; encoders of images alone leave it unread."""
 STILL = 1e-5
 """Embeddings nearer than this share of their length are equal: float32 networks give no more digits."""
 
 
 class Embedder(Protocol):
-    """An encoder of frames and text; `counterpoint.encoders.dual.DualEncoder` is one."""
+    """An encoder of frames and text; `counterpoint.encoders.dual.DualEncoder` is one.
+
+    One that has a true `reads_state` takes the robot's state [T, S] beside the frames.
+    """
 
     def encode_image(self, frames: Tensor, /) -> Tensor:
         """Return raw embeddings [T, D] of frames [T, H, W, 3], uint8 or float in [0, 1]."""
@@ -135,21 +141,59 @@ def embed_frames(
 ) -> Float[Array, "T *C D"]:
     """Return raw embeddings of frames [T, H, W, 3], uint8 in [0, 255] or float in [0, 1], `batch_size` at a time.
 
-    A mapping of C cameras to such frames, of any sizes, gives [T, C, D].
+    A mapping of C cameras to such frames, of any sizes, gives [T, C, D], of one camera [T, D]. It may hold the robot's
+    state [T, S] under `STATE`, which an encoder that reads it needs.
 
     Raises:
-        BadInputError: Frames of another dtype, shape or range, or cameras with unequal numbers of frames.
+        BadInputError: Frames of another dtype, shape or range, cameras with unequal numbers of frames, or no state for
+            an encoder that reads it.
     """
-    if isinstance(frames, Mapping):
-        each = {camera: embed_frames(encoder, view, batch_size) for camera, view in frames.items()}
-        found = ", ".join(f"{len(view)} of {camera}" for camera, view in each.items()) or "no camera"
-        even = len({len(view) for view in each.values()}) == 1
-        require(even, "frames", found, "as many frames of every camera", "give the same steps of each")
-        return np.stack(list(each.values()), axis=1)
-    pixels = check_frames(frames)
+    given = frames if isinstance(frames, Mapping) else {"": frames}
+    state, views = given.get(STATE), {camera: check_frames(view) for camera, view in given.items() if camera != STATE}
+    found = ", ".join(f"{len(view)} of {camera}" for camera, view in views.items()) or "no camera"
+    even = len({len(view) for view in views.values()}) == 1
+    require(even, "frames", found, "as many frames of every camera", "give the same steps of each")
+    each = [_embed_view(encoder, view, state, batch_size) for view in views.values()]
+    return np.stack(each, axis=1) if len(each) > 1 else each[0]
+
+
+def reads_state(encoder: object) -> bool:
+    """Return whether an encoder reads the robot's state beside each image."""
+    return bool(getattr(encoder, "reads_state", False))
+
+
+def _embed_view(encoder: Any, frames: Tensor, state: Any, batch_size: int) -> Float[Array, "T D"]:
+    parts = [torch.split(frames, batch_size)]
+    if reads_state(encoder):
+        known = state is not None and len(state) == len(frames)
+        found = "images alone" if state is None else f"{len(state)} states for {len(frames)} images"
+        hint = f'give a mapping: {{"camera": frames, "{STATE}": state}}; bare videos and goal images have none'
+        require(known, "state", found, "the robot's state beside each image, which this model reads", hint)
+        parts.append(torch.split(torch.as_tensor(state).float(), batch_size))
     with _evaluating(encoder) as device:
-        parts = [encoder.encode_image(part.to(device)).double().cpu() for part in torch.split(pixels, batch_size)]
-    return np.asarray(torch.cat(parts))
+        pieces = [encoder.encode_image(*(part.to(device) for part in some)) for some in zip(*parts, strict=True)]
+        return np.asarray(torch.cat([piece.double().cpu() for piece in pieces]))
+
+
+def observed(
+    encoder: object, store: EpisodeStore, episode: int, steps: NDArray[np.int64], views: Sequence[str | None] = (None,)
+) -> dict[str, NDArray[Any]]:
+    """Return what an encoder reads of an episode's steps: the frames of each view and, where it needs it, the state.
+
+    Raises:
+        BadInputError: An encoder that reads the state, and an episode without one.
+    """
+    seen = {view or "": store.frames(episode, steps, view) for view in views}
+    return seen | ({STATE: states_of(store, episode)[steps]} if reads_state(encoder) else {})
+
+
+def states_of(store: EpisodeStore, episode: int) -> Float[NDArray[np.float32], "T S"]:
+    """Return the states of an episode for a model that reads them, or refuse one without."""
+    state = store.state(episode)
+    expected, hint = "the robot's state, which the model reads", "take data that have it (observation.state)"
+    require(state is not None, f"episode {episode}", "no state", expected, hint)
+    assert state is not None
+    return state
 
 
 def embed_steps(
@@ -172,10 +216,10 @@ def embed_steps(
     """
     features = store.features(episode)
     if features is None:
-        frames = {view or "": store.frames(episode, steps, view) for view in views}
-        return embed_frames(encoder, frames if len(views) > 1 else frames[views[0] or ""], batch_size)
+        return embed_frames(encoder, observed(encoder, store, episode, steps, views), batch_size)
+    parts = [features[steps, 0], *([states_of(store, episode)[steps]] if reads_state(encoder) else [])]
     with _evaluating(encoder) as device:
-        return np.asarray(encoder.embed_features(torch.from_numpy(features[steps, 0]).to(device)).double().cpu())
+        return np.asarray(encoder.embed_features(*(torch.from_numpy(x).to(device) for x in parts)).double().cpu())
 
 
 def embed_text(encoder: Embedder, texts: str | Sequence[str]) -> Float[Array, "L D"]:
@@ -296,9 +340,10 @@ class RewardModel:
 
         Args:
             frames: [T, H, W, 3], uint8 in [0, 255] or float in [0, 1]; of several cameras a mapping of names to such
-                frames, and the reward is the mean of theirs.
+                frames, and the reward is the mean of theirs. A model that reads the robot's state takes a mapping with
+                it: `{"front": frames, "state": state}`, state [T, S].
             instructions: One gives [T], a list of L gives [L, T].
-            goal: A goal image [H, W, 3] in their stead, which gives [T]; of several cameras one each.
+            goal: A goal image [H, W, 3] in their stead, which gives [T]; a mapping where `frames` is one.
             form: Another reading than `self.form`: see the module's docstring.
 
         Raises:
@@ -310,14 +355,19 @@ class RewardModel:
         return _like(frames, rewards)
 
     def progress(
-        self, frames: Video | Mapping[str, Video], instructions: str | Sequence[str] = (), *, goal: Video | None = None
+        self,
+        frames: Video | Mapping[str, Video],
+        instructions: str | Sequence[str] = (),
+        *,
+        goal: Video | Mapping[str, Video] | None = None,
     ) -> Video:
         """Return progress in [0, 1] at every frame, shaped as `reward`; the value at t depends on frames 0 to t alone.
 
         Args:
-            frames: [T, H, W, 3], from the episode's first frame on; of several cameras as in `reward`.
+            frames: [T, H, W, 3], from the episode's first frame on; of several cameras, and with the state, as in
+                `reward`.
             instructions: As in `reward`.
-            goal: A goal image [H, W, 3] in their stead, for encoders trained for goals.
+            goal: A goal image in their stead, as in `reward`, for encoders trained for goals.
 
         Raises:
             BadInputError: As `reward`; or a model without calibration.
@@ -325,7 +375,11 @@ class RewardModel:
         return self._calibrated(self.check_calibration().progress_of, frames, instructions, goal)
 
     def success(
-        self, frames: Video | Mapping[str, Video], instructions: str | Sequence[str] = (), *, goal: Video | None = None
+        self,
+        frames: Video | Mapping[str, Video],
+        instructions: str | Sequence[str] = (),
+        *,
+        goal: Video | Mapping[str, Video] | None = None,
     ) -> Video:
         """Return where progress reaches the success threshold, bool, shaped as `reward`; see `progress`."""
         calibration = self.check_calibration()
@@ -407,7 +461,7 @@ class RewardModel:
 
 
 def _like(frames: Video | Mapping[str, Video], values: NDArray[Any]) -> Video:
-    one = next(iter(frames.values())) if isinstance(frames, Mapping) else frames
+    one = next(view for key, view in frames.items() if key != STATE) if isinstance(frames, Mapping) else frames
     return torch.from_numpy(values).to(one.device) if isinstance(one, Tensor) else values
 
 

@@ -13,17 +13,18 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from counterpoint.encoders.backbone import Backbone
 from counterpoint.encoders.calibration import RewardForm
 from counterpoint.encoders.dual import DualEncoder, EncoderConfig
 from counterpoint.errors import BadInputError, require
-from counterpoint.rewards.model import FrozenPart, RewardModel, embed_frames, embed_text, gains
+from counterpoint.rewards.model import STATE, FrozenPart, RewardModel, embed_frames, embed_text, gains
 
 Array = NDArray[np.float64]
-Frames = Mapping[str, UInt8[NDArray[np.uint8], "T H W 3"]]
+Frames = Mapping[str, NDArray[Any]]
+"""Camera -> uint8 [T, H, W, 3]; `STATE` -> float [T, S]."""
 PREFIXES = 16
 """Lengths at which a LeRobot model scores a video; values between them are interpolated."""
 
@@ -52,7 +53,8 @@ class Reward(Protocol):
         """Return the curves of a video.
 
         Args:
-            frames: Camera -> frames; of several cameras the curves are the mean of theirs.
+            frames: Camera -> frames; of several cameras the curves are the mean of theirs. Under `STATE` the robot's
+                state, for the rewards that read it.
             shared: What other rewards have computed of this video, such as features of a frozen backbone.
         """
 
@@ -99,15 +101,18 @@ class EncoderReward:
         return curves
 
     def _embedded(self, frames: Frames, shared: dict[str, Any]) -> Float[Array, "T *C D"]:
-        encoder, views = self.model.encoder, frames if len(frames) > 1 else next(iter(frames.values()))
+        encoder = self.model.encoder
         if not (isinstance(encoder, DualEncoder) and encoder.config.freeze_image):
-            return embed_frames(encoder, views, self.model.batch_size)
+            return embed_frames(encoder, frames, self.model.batch_size)
         digest = encoder.backbone_digest
         if digest not in shared:
-            shared[digest] = embed_frames(FrozenPart(encoder), views, self.model.batch_size)
+            shared[digest] = embed_frames(FrozenPart(encoder), frames, self.model.batch_size)
         features = torch.from_numpy(shared[digest]).float().to(encoder.mean.device)
+        state = torch.from_numpy(frames[STATE]) if encoder.reads_state else None
+        if state is not None and features.ndim == 3:  # the same beside every camera's image
+            state = state[:, None].expand(*features.shape[:2], -1)
         with torch.no_grad():
-            return np.asarray(encoder.eval().embed_features(features).double().cpu())
+            return np.asarray(encoder.eval().embed_features(features, state).double().cpu())
 
     def _text(self, instruction: str) -> Float[Array, "1 D"]:
         if instruction not in self._texts:
@@ -167,7 +172,8 @@ class FunctionReward:
         def curves(
             steps: Int[NDArray[np.int64], " N"], instructions: Sequence[str], *, progress: bool = False
         ) -> Float[Array, "L N"]:
-            return np.stack([np.mean([one(v[steps], text) for v in frames.values()], axis=0) for text in instructions])
+            views = [view[steps] for camera, view in frames.items() if camera != STATE]
+            return np.stack([np.mean([one(view, text) for view in views], axis=0) for text in instructions])
 
         return curves
 

@@ -13,6 +13,7 @@ from torch import nn
 from counterpoint.data.cache import cached
 from counterpoint.data.draws import hold_out
 from counterpoint.data.spec import BoundSpec
+from counterpoint.data.statistics import Statistics
 from counterpoint.data.store import CamerasApart, EpisodeStore, OneCameraStore, SubsetStore, camera_names
 from counterpoint.encoders.dual import DualEncoder, EncoderConfig
 from counterpoint.encoders.features import features_of
@@ -36,6 +37,7 @@ class DataConfig(SplitsConfig):
         holdout: Share of each instruction's episodes that is held out where the data have no split to validate on.
         holdout_seed: Random seed of that choice.
         augmented_rows: Augmented rows of features a frame, beside its plain one, for a frozen backbone.
+        state: Read the robot's state (proprioception, `observation.state`) beside each image.
     """
 
     size: int = Field(64, ge=16)
@@ -44,6 +46,7 @@ class DataConfig(SplitsConfig):
     holdout: float = Field(0.0, ge=0, lt=1)
     holdout_seed: int = Field(0, ge=0)
     augmented_rows: int = Field(0, ge=0)
+    state: bool = False
 
     def views(self, store: EpisodeStore) -> tuple[str, ...]:
         """Return the names of the chosen cameras."""
@@ -71,7 +74,9 @@ class ClipsRecipe(PretrainingRecipe):
         train, held_out = open_clips(given.one(), self.data, given.validation)
         cameras = self.data.views(train)
         set_seed(self.train.seed)
-        objective = build_objective(self)
+        statistics = _state_statistics(train, held_out) if self.data.state else None
+        encoder = self.encoder.model_copy(update={"state": statistics})
+        objective = build_objective(self.model_copy(update={"encoder": encoder}))
         objective.extra_texts = _extra_texts(self, objective, train)
         frozen = objective.encoder.config.freeze_image
         augments = frozen and self.objective.augment
@@ -109,9 +114,23 @@ def build_objective(recipe: ClipsRecipe) -> ClipObjective:
     """Return the encoder and the objective around it, with fresh or given weights."""
     start = recipe.initialize_from
     encoder = DualEncoder.from_pretrained(start) if start else DualEncoder(recipe.encoder)
+    own, wanted = (len(config.state.mean) if config.state else 0 for config in (encoder.config, recipe.encoder))
+    found, expected = (f"an encoder that reads a state of {width} numbers" for width in (own, wanted))
+    require(own == wanted, str(start), found, expected, "set data.state as that encoder was trained")
     kind: Any = objective_class(recipe.objective.name, ClipObjective)
     objective: ClipObjective = kind(encoder, recipe.objective)
     return objective
+
+
+def _state_statistics(train: EpisodeStore, held_out: EpisodeStore | None) -> Statistics:
+    """Return the statistics of the training episodes' state; refuse episodes without one, or with another width."""
+    expected, hint = "one state (observation.state) in all", "read images alone: data.state = false"
+    for store in (train, held_out) if held_out else (train,):
+        states = map(store.state, range(len(store.episodes)))
+        widths = {0 if state is None else state.shape[1] for state in states}
+        found = "episodes without a state" if 0 in widths else f"states of {sorted(widths)} numbers"
+        require(len(widths) == 1 and 0 not in widths, "data.state", found, expected, hint)
+    return Statistics.of(train.column("state"))
 
 
 def _extra_texts(recipe: ClipsRecipe, objective: ClipObjective, store: EpisodeStore) -> tuple[str, ...]:
