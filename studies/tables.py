@@ -253,6 +253,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "reward rl": reward_rl,
     "own videos widowx": partial(own_videos, "widowx"),
     "own videos bridge": partial(own_videos, "bridge"),
+    "own videos bridge state": partial(own_videos, "bridge_state"),
     "fetch reach": partial(goal_reaching, "fetch_reach"),
     "fetch reach steps": partial(when_reached, "fetch_reach"),
     "point maze": partial(goal_reaching, "point_maze"),

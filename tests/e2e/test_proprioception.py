@@ -27,7 +27,7 @@ from counterpoint.evaluation.view import Viewer
 from counterpoint.objectives import ClipObjective, objective_names
 from counterpoint.rewards import RewardModel
 from counterpoint.rewards.label import label
-from counterpoint.rewards.model import STATE
+from counterpoint.rewards.model import STATE, observed, states_of
 from counterpoint.training.train import train
 from tests.evaluation.fake import INSTRUCTIONS
 from tests.evaluation.fake_run import quick_words
@@ -37,6 +37,7 @@ pytest.importorskip("timm", reason="needs the extra `vision`")
 FROZEN = {
     "encoder.image": "timm",
     "encoder.image_model": "test_resnet",
+    "encoder.pretrained": None,
     "encoder.freeze_image": True,
     "encoder.image_size": 32,
     "encoder.fit": "stretch",
@@ -72,7 +73,7 @@ def store(count: int = 24, **settings: Any) -> MemoryStore:
     return MemoryStore([episode(number, **settings) for number in range(count)])
 
 
-def trained(data: Any, out: Path, recipe: str = "decisionnce_t-demo", **changes: Any) -> Path:
+def trained(data: Any, out: Path, changes: dict[str, Any], recipe: str = "decisionnce_t-demo") -> Path:
     return train(recipe, data, out, overrides=SMALL | {"data.cache": str(out.parent / "cache")} | changes).folder
 
 
@@ -87,15 +88,15 @@ def accuracy(run: Path) -> float:
 
 @pytest.mark.parametrize("tower", [{}, FROZEN], ids=["trained", "frozen"])
 def test_what_only_the_state_tells_is_learned_from_it(tower: dict[str, Any], tmp_path: Path) -> None:
-    assert accuracy(trained(store(), tmp_path / "with", **tower, **{"data.state": True})) > 0.9
-    assert accuracy(trained(store(), tmp_path / "without", **tower)) < 0.5
+    assert accuracy(trained(store(), tmp_path / "with", tower | {"data.state": True})) > 0.9
+    assert accuracy(trained(store(), tmp_path / "without", tower)) < 0.5
 
 
 def test_the_statistics_are_those_of_the_training_episodes(tmp_path: Path) -> None:
     whole = store()
-    run = trained(whole, tmp_path / "run", **{"data.state": True, "data.holdout": 0.5, "train.steps": 2})
+    run = trained(whole, tmp_path / "run", {"data.state": True, "data.holdout": 0.5, "train.steps": 2})
     out = json.loads((run / "config.json").read_text())["held_out"]
-    seen = np.concatenate([whole.state(at) for at in range(24) if at not in out])
+    seen = np.concatenate([states_of(whole, at) for at in range(24) if at not in out])
     statistics = DualEncoder.from_pretrained(run / "model").config.state
     assert statistics is not None
     np.testing.assert_allclose(statistics.mean, seen.astype(np.float64).mean(0))
@@ -105,27 +106,27 @@ def test_the_statistics_are_those_of_the_training_episodes(tmp_path: Path) -> No
 @pytest.mark.parametrize("name", [name for name in objective_names(ClipObjective) if name != "directed_actol"])
 def test_every_objective_on_clips_reads_it(name: str, tmp_path: Path) -> None:
     recipe = f"{'clip' if name == 'clip_goal' else name}-videos"
-    run = trained(store(8), tmp_path / "run", recipe, **FROZEN, **{"data.state": True, "train.steps": 2})
+    run = trained(store(8), tmp_path / "run", FROZEN | {"data.state": True, "train.steps": 2}, recipe)
     assert DualEncoder.from_pretrained(run / "model").reads_state
 
 
 def test_features_that_are_stored_once_serve_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trained(store(8), tmp_path / "without", **FROZEN, **{"train.steps": 2})
+    trained(store(8), tmp_path / "without", FROZEN | {"train.steps": 2})
 
     def computed(self: DualEncoder, frames: Tensor) -> Tensor:
         raise AssertionError("features are computed again")
 
     monkeypatch.setattr(DualEncoder, "features", computed)
-    trained(store(8), tmp_path / "with", **FROZEN, **{"train.steps": 2, "data.state": True})
+    trained(store(8), tmp_path / "with", FROZEN | {"train.steps": 2, "data.state": True})
 
 
 def test_an_encoder_goes_on_as_it_was_trained(tmp_path: Path) -> None:
-    first = trained(store(8), tmp_path / "first", **{"train.steps": 2, "data.state": True})
-    start = {"initialize_from": str(first / "model"), "train.steps": 2}
-    second = trained(store(8), tmp_path / "second", **start, **{"data.state": True})
+    first = trained(store(8), tmp_path / "first", {"train.steps": 2, "data.state": True})
+    start: dict[str, Any] = {"initialize_from": str(first / "model"), "train.steps": 2}
+    second = trained(store(8), tmp_path / "second", start | {"data.state": True})
     assert DualEncoder.from_pretrained(second / "model").reads_state
     with pytest.raises(BadInputError, match="reads a state of 3 numbers; expected"):
-        trained(store(8), tmp_path / "third", **start)
+        trained(store(8), tmp_path / "third", start)
 
 
 def test_data_without_a_state_are_refused_before_anything_is_decoded(
@@ -137,7 +138,7 @@ def test_data_without_a_state_are_refused_before_anything_is_decoded(
     monkeypatch.setattr(MemoryStore, "frames", None)
     for made, found in ((none, "episodes without a state"), ([*some, *none], "without"), ([*some, *narrow], "2, 3")):
         with pytest.raises(BadInputError, match=rf"data.state: found .*{found}.*data.state = false"):
-            trained(MemoryStore(made), tmp_path / "run", **{"data.state": True})
+            trained(MemoryStore(made), tmp_path / "run", {"data.state": True})
     assert not (tmp_path / "run").exists()
 
 
@@ -162,31 +163,33 @@ def data(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("tower", [{}, FROZEN], ids=["trained", "frozen"])
 def test_labels_and_rewards_read_the_state_of_the_data(tower: dict[str, Any], data: Path, tmp_path: Path) -> None:
     settings = {"train.steps": 20, "data.state": True, "data.cameras": ("front", "wrist")}
-    run = trained(data, tmp_path / "run", **tower, **settings)
+    run = trained(data, tmp_path / "run", tower | settings)
     table = pq.read_table(label(data, model=run, batch_size=7))
     model, source = RewardModel.from_pretrained(run), open_dataset(data)
     rows = []
     for number, info in enumerate(source.episodes):
-        seen = {camera: source.frames(number, np.arange(10), camera) for camera in source.cameras}
-        rows.append(model.progress(seen | {STATE: source.state(number)}, info.instruction))
+        seen = observed(model.encoder, source, number, np.arange(10), source.cameras)
+        assert set(seen) == {"front", "wrist", STATE}
+        rows.append(model.progress(seen, info.instruction))
     np.testing.assert_allclose(table["progress_sparse"].to_numpy(), np.concatenate(rows), atol=1e-4)
     calls = [f"reward {data} --episodes 1 9 --out {tmp_path / 'curves'} --model {run}"]
     calls += [f"compare {run} --data {data} --out {tmp_path / 'compared'}", f"report {run}"]
     for call in calls:
-        assert main(call.split()) in (0, None), call
+        main(call.split())
     assert isinstance(counterpoint.load(run), DualEncoder)
 
 
 def test_what_has_no_state_is_refused(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = trained(data, tmp_path / "run", **{"train.steps": 2, "data.state": True})
+    run = trained(data, tmp_path / "run", {"train.steps": 2, "data.state": True})
     model, source = RewardModel.from_pretrained(run), open_dataset(data)
-    frames = source.frames(0, np.arange(10))
+    seen = observed(model.encoder, source, 0, np.arange(10), ("front",))
+    frames = seen["front"]
     with pytest.raises(BadInputError, match="images alone; expected the robot's state"):
         model.reward(frames, INSTRUCTIONS[0])
     with pytest.raises(BadInputError, match="9 states for 10 images"):
-        model.reward({"front": frames, STATE: source.state(0)[:9]}, INSTRUCTIONS[0])  # type: ignore[index]
+        model.reward(seen | {STATE: seen[STATE][:9]}, INSTRUCTIONS[0])
     with pytest.raises(BadInputError, match="goal images have none"):
-        model.reward({"front": frames, STATE: source.state(0)}, goal=frames[-1])  # type: ignore[dict-item]
+        model.reward(seen, goal=frames[-1])
     bare = write(tmp_path / "bare", state=False)
     with pytest.raises(BadInputError, match="episode 0: found no state"):
         label(bare, model=run)
@@ -194,27 +197,28 @@ def test_what_has_no_state_is_refused(data: Path, tmp_path: Path, capsys: pytest
         write_report(run, bare)
     encode_video(tmp_path / "clip.mp4", frames, fps=10)
     call = f"reward {tmp_path / 'clip.mp4'} --instruction x --out {tmp_path / 'out'} --model {run}"
-    assert main(call.split()) == 2
+    with pytest.raises(SystemExit, match="2"):
+        main(call.split())
     assert "found no state; expected the robot's state, which the model reads" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
 def test_the_local_page_scores_episodes_and_refuses_bare_videos(data: Path, tmp_path: Path) -> None:
-    run = trained(data, tmp_path / "run", **{"train.steps": 2, "data.state": True})
+    run = trained(data, tmp_path / "run", {"train.steps": 2, "data.state": True})
     viewer, source = Viewer([str(run), str(data)], tmp_path), open_dataset(data)
     clip, _ = viewer._read_episode(source, 3, "front")
-    seen = {"front": source.frames(3, np.arange(10)), STATE: source.state(3)}
     (found,) = clip.embeddings.values()
     model = RewardModel.from_pretrained(run)
+    seen = observed(model.encoder, source, 3, np.arange(10))
     values = model.score(model.form, found, model.targets(INSTRUCTIONS[3])[1])
-    np.testing.assert_allclose(values[0], model.reward(seen, INSTRUCTIONS[3]), atol=1e-5)  # type: ignore[type-var]
+    np.testing.assert_allclose(values[0], model.reward(seen, INSTRUCTIONS[3]), atol=1e-5)
     encode_video(tmp_path / "clip.mp4", source.frames(3, np.arange(10)), fps=10)
     with pytest.raises(BadInputError, match="images alone; expected the robot's state"):
         viewer._read_video(tmp_path / "clip.mp4", "clip")
 
 
 def test_a_goal_has_a_state_too(tmp_path: Path) -> None:
-    run = trained(store(8), tmp_path / "run", "vip-demo", **{"train.steps": 2, "data.state": True})
+    run = trained(store(8), tmp_path / "run", {"train.steps": 2, "data.state": True}, "vip-demo")
     model, one = RewardModel.from_pretrained(run), episode(3)
     assert one.state is not None
     seen: Any = {"front": one.frames["front"], STATE: one.state}

@@ -20,6 +20,7 @@ from lerobot.policies import ACTConfig  # noqa: E402
 from lerobot.rewards.robometer import compute_rabc_weights  # noqa: E402
 from lerobot.utils.sample_weighting import SampleWeightingConfig, make_sample_weighter  # noqa: E402
 
+from counterpoint.data.statistics import Statistics  # noqa: E402
 from counterpoint.encoders.calibration import Calibration, RewardForm  # noqa: E402
 from counterpoint.encoders.dual import DualEncoder, EncoderConfig  # noqa: E402
 from counterpoint.errors import BadInputError  # noqa: E402
@@ -102,6 +103,22 @@ def test_lerobot_computes_our_progress(form: RewardForm, settings: dict[str, Any
     torch.testing.assert_close(found, torch.stack(wanted), atol=1e-5, rtol=0)
     assert found.std() > 1e-6
     assert not loaded.is_trainable
+
+
+def test_the_state_is_read_beside_the_frames(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    model, seen = reward(state=Statistics.of(rng.normal(2, 3, (50, 4)))), videos()
+    states = torch.from_numpy(rng.normal(2, 3, (3, 5, 4)).astype(np.float32))
+    CounterpointRewardModel.of(model).save_pretrained(tmp_path)
+    loaded = CounterpointRewardModel.from_pretrained(tmp_path)
+    assert loaded.config.input_features["observation.state"].shape == (4,)
+    batch: dict[str, Any] = {"observation.images.top": seen, "observation.state": states, "task": TASKS}
+    pairs = zip(seen.movedim(2, 4), states, TASKS, strict=True)
+    own: Any = [model.progress({"top": video, "state": state}, task) for video, state, task in pairs]
+    wanted = torch.stack([curve[-1] for curve in own])
+    torch.testing.assert_close(loaded.compute_reward(batch), wanted, atol=1e-5, rtol=0)
+    with pytest.raises(BadInputError, match=r"states \[3, 5, S\], which the reward reads"):
+        loaded.compute_reward({name: part for name, part in batch.items() if name != "observation.state"})
 
 
 def test_success_and_its_threshold() -> None:

@@ -167,7 +167,7 @@ class CounterpointRewardModel(PreTrainedRewardModel):  # type: ignore[misc]
         )
         seen = {"": videos}
         if self.encoder.reads_state:
-            states = batch.get(config.state_key)
+            states: Any = batch.get(config.state_key)
             shape = list(states.shape) if isinstance(states, Tensor) else type(states).__name__
             good, hint = isinstance(states, Tensor) and states.shape[:2] == (B, T), "give the state at every frame"
             require(good, config.state_key, shape, f"states [{B}, {T}, S], which the reward reads", hint)

@@ -108,7 +108,7 @@ class EncoderReward:
         if digest not in shared:
             shared[digest] = embed_frames(FrozenPart(encoder), frames, self.model.batch_size)
         features = torch.from_numpy(shared[digest]).float().to(encoder.mean.device)
-        state = torch.from_numpy(frames[STATE]) if encoder.reads_state else None
+        state = torch.from_numpy(frames[STATE]) if encoder.reads_state and STATE in frames else None
         if state is not None and features.ndim == 3:  # the same beside every camera's image
             state = state[:, None].expand(*features.shape[:2], -1)
         with torch.no_grad():
