@@ -113,10 +113,11 @@ def test_the_state_is_read_beside_the_frames(tmp_path: Path) -> None:
     loaded = CounterpointRewardModel.from_pretrained(tmp_path)
     assert loaded.config.input_features["observation.state"].shape == (4,)
     batch: dict[str, Any] = {"observation.images.top": seen, "observation.state": states, "task": TASKS}
-    pairs = zip(seen.movedim(2, 4), states, TASKS, strict=True)
-    own: Any = [model.progress({"top": video, "state": state}, task) for video, state, task in pairs]
-    wanted = torch.stack([curve[-1] for curve in own])
-    torch.testing.assert_close(loaded.compute_reward(batch), wanted, atol=1e-5, rtol=0)
+    wanted = []
+    for video, state, task in zip(seen.movedim(2, 4), states, TASKS, strict=True):
+        given: dict[str, torch.Tensor] = {"top": video, "state": state}
+        wanted.append(model.progress(given, task)[-1])
+    torch.testing.assert_close(loaded.compute_reward(batch), torch.stack(wanted), atol=1e-5, rtol=0)
     with pytest.raises(BadInputError, match=r"states \[3, 5, S\], which the reward reads"):
         loaded.compute_reward({name: part for name, part in batch.items() if name != "observation.state"})
 
