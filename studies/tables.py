@@ -120,12 +120,13 @@ def r3m_language() -> str:
 def reward_rl() -> str:
     """SAC's success from every reward."""
     found = kept("reward_rl", reward_rl_study.summary)
-    asked = {"ours, task in pretraining": "yes", "ours, task held out": "no"}
+    asked = {"all tasks": "yes", "other tasks": "no"}
     rows = []
     for name, row in found["rows"].items():
         solved = row["solved"]
         share = f"{round(solved['value'] * solved['n'])} of {solved['n']} [{solved['low']:.2f}, {solved['high']:.2f}]"
-        rows.append([name, asked.get(name, ""), share, *(seeds(row[key]["values"]) for key in ("end", "area"))])
+        encoder = found["config"]["rows"][name]["encoder"]
+        rows.append([name, asked.get(encoder, ""), share, *(seeds(row[key]["values"]) for key in ("end", "area"))])
     head = ["reward", "task in pretraining", "seeds that solve it", "success of each", "mean over evaluations of each"]
     return markdown(head, rows)
 
