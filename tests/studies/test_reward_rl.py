@@ -58,7 +58,7 @@ def test_the_quick_study_learns_from_every_kind_of_reward_and_continues(tmp_path
     assert {row["seeds"] for row in found["rows"].values()} == {2}
     assert not found["pretraining"]["other tasks"]["task_in_pretraining"]
     rows, about = read_rows(tmp_path / "out" / "results.parquet")
-    assert len(rows) == 12
+    assert len(rows) == 2 * len(config.rows)
     assert about["instruction"] == TASK
     assert all([point["step"] for point in row["points"]] == [20, 40] for row in rows)
     assert (tmp_path / "out" / "reward_rl.png").stat().st_size > 1000
