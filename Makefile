@@ -67,12 +67,13 @@ $(VENV)/.docs-installed: $(VENV)/.installed
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[docs]"
 	touch $@
 
-$(INTERCHANGE)/.installed: pyproject.toml
+# LeRobot's Meta-World is older than mujoco 4 and fails with it.
+$(INTERCHANGE)/.installed: pyproject.toml | system
 	@test -n "$(INTERCHANGE_PYTHON)" || { echo "make interchange needs Python 3.12 or 3.13, which lerobot asks for; none was found." \
 		"Name one: make interchange INTERCHANGE_PYTHON=/path/to/python"; exit 2; }
 	$(INTERCHANGE_PYTHON) -m venv --clear $(INTERCHANGE)
 	$(INTERCHANGE)/bin/pip install --quiet --upgrade pip
-	$(INTERCHANGE)/bin/pip install --quiet "lerobot[evaluation,diffusion,pusht]>=0.6,<0.7" pytest pytest-timeout hypothesis ".[lerobot,text,vision,diffusion]"
+	$(INTERCHANGE)/bin/pip install --quiet "lerobot[evaluation,diffusion,pusht,metaworld]>=0.6,<0.7" "mujoco>=3.3,<3.4" pytest pytest-timeout hypothesis ".[lerobot,text,vision,diffusion]"
 	touch $@
 
 # MuJoCo renders through EGL and one test drives Chromium; both come from the system.

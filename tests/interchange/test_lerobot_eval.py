@@ -22,6 +22,7 @@ from lerobot.scripts import lerobot_eval  # noqa: E402
 from counterpoint.data.episode import Array, Episode  # noqa: E402
 from counterpoint.data.store import MemoryStore  # noqa: E402
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder  # noqa: E402
+from counterpoint.envs.metaworld.env import MetaWorldEnv  # noqa: E402
 from counterpoint.errors import BadInputError  # noqa: E402
 from counterpoint.policies.cloned import ClonedPolicy  # noqa: E402
 from counterpoint.policies.demonstrations import Demonstrations  # noqa: E402
@@ -31,6 +32,19 @@ from counterpoint.policies.encoded import EncodedPolicy  # noqa: E402
 from counterpoint.policies.heads import ActionHead, HeadConfig  # noqa: E402
 from counterpoint.policies.lerobot import CounterpointConfig, CounterpointPolicy  # noqa: E402
 from counterpoint.policies.networks import DiffusionConfig  # noqa: E402
+from studies.lerobot_policies import (  # noqa: E402
+    OURS,
+    POLICIES,
+    THEIRS,
+    LerobotPoliciesConfig,
+    demonstrate,
+    in_lerobot,
+    in_ours,
+    learn,
+    lerobot_env,
+    record,
+    replay,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 SIZE, STEPS = 64, 12  # pixels that the policies see, and steps of an episode
@@ -157,3 +171,27 @@ def test_what_lerobot_cannot_do_with_it(tmp_path: Path) -> None:
     other = CounterpointPolicy.of(diffusion())
     with pytest.raises(BadInputError, match="lacks"):
         CounterpointPolicy.from_pretrained(tmp_path, config=other.config)
+
+
+def test_meta_world_has_the_scenes_that_we_collect() -> None:
+    """The expert's actions solve LeRobot's scene of the same seed at the same step; both show the same image."""
+    ours = MetaWorldEnv("handle-press", size=64, render=240)
+    config, theirs = lerobot_env(LerobotPoliciesConfig(task="handle-press"))
+    assert config.fps == ours.control_hz
+    episode = demonstrate(ours, 1004)
+    images, solved, apart = replay(theirs, episode)
+    theirs.close()
+    assert solved
+    assert episode["solved"]
+    assert apart < 1e-6
+    assert np.corrcoef(images.ravel(), episode["images"].ravel())[0, 1] > 0.95
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_a_policy_is_trained_and_evaluated_in_meta_world(name: str, tmp_path: Path) -> None:
+    config = LerobotPoliciesConfig(demonstrations=1, steps=2, episodes=1, horizon=8)
+    (tmp_path / "data").mkdir()
+    for where in (OURS, THEIRS):
+        assert record(config, tmp_path, where)["solved"] == [False]  # in eight steps
+    assert learn(config, tmp_path, name)["frames"] == 16
+    assert in_ours(config, tmp_path, name) == in_lerobot(config, tmp_path, name) == {"solved": [False]}

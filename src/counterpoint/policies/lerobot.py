@@ -85,7 +85,21 @@ def _not_trained_here() -> BadInputError:
     return BadInputError("policy type counterpoint", "training by LeRobot", "a trained policy", hint)
 
 
-class CounterpointPolicy(PreTrainedPolicy):  # type: ignore[misc]
+class SavedWithProcessors:
+    """A mixin of LeRobot's models that saves their processors beside them and loads every weight or none."""
+
+    def _save_pretrained(self, save_directory: Path, *given: Any, **named: Any) -> None:
+        super()._save_pretrained(save_directory, *given, **named)  # type: ignore[misc]
+        for processor in make_counterpoint_pre_post_processors(self.config):  # type: ignore[attr-defined]
+            processor.save_pretrained(save_directory)
+
+    @classmethod
+    def _load_as_safetensor(cls, model: Any, model_file: str, map_location: str, strict: bool) -> Any:
+        fit_weights(model, read_weights(Path(model_file)), Path(model_file))
+        return model
+
+
+class CounterpointPolicy(SavedWithProcessors, PreTrainedPolicy):  # type: ignore[misc]
     """A LeRobot policy that runs a `ClonedPolicy` or a `DiffusionPolicy`.
 
     Each row of a batch is one environment, whose history the policy keeps until `reset`. Cameras, proprioception and
@@ -162,24 +176,12 @@ class CounterpointPolicy(PreTrainedPolicy):  # type: ignore[misc]
         """See `forward`."""
         raise _not_trained_here()
 
-    def _save_pretrained(self, save_directory: Path, state_dict: dict[str, Tensor] | None = None) -> None:
-        super()._save_pretrained(save_directory, state_dict)
-        for processor in make_counterpoint_pre_post_processors(self.config):
-            processor.save_pretrained(save_directory)
 
-    @classmethod
-    def _load_as_safetensor(cls, model: Self, model_file: str, map_location: str, strict: bool) -> Self:
-        fit_weights(model, read_weights(Path(model_file)), Path(model_file))  # never fewer weights than there are
-        return model
-
-
-def make_counterpoint_pre_post_processors(
-    config: CounterpointConfig, dataset_stats: dict[str, Any] | None = None
-) -> tuple[Any, Any]:
-    """Return LeRobot's pipelines before and after the policy.
+def make_counterpoint_pre_post_processors(config: Any, dataset_stats: dict[str, Any] | None = None) -> tuple[Any, Any]:
+    """Return LeRobot's pipelines before and after a policy or a reward model.
 
     Args:
-        config: The policy's configuration.
+        config: The configuration of either, which names the device.
         dataset_stats: Ignored; see `CounterpointPolicy`.
     """
     moved = DeviceProcessorStep(device=config.device)

@@ -5,14 +5,13 @@
     model.compute_reward({"observation.images.top": frames, "task": ["open the drawer"]})  # [B, T, 3, H, W] -> [B]
 
 Importing this module registers the reward model type `counterpoint` in LeRobot, from version 0.6 on. LeRobot looks for
-a model and its processors in the module of their configuration, so the three are one file. Preprocessing is the
-encoder's own: the processors only rename, batch and move.
+a model and its processors in the module of their configuration, so all three are found here. Preprocessing is the
+encoder's own: the processors, those of a policy, only rename, batch and move.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -21,24 +20,19 @@ from torch import Tensor
 
 from counterpoint.config import validate
 from counterpoint.encoders.dual import DualEncoder, EncoderConfig
-from counterpoint.encoders.weights import fit_weights, read_weights
 from counterpoint.errors import MissingExtraError, require
 from counterpoint.objectives.r3m import LanguageReward
+from counterpoint.policies.lerobot import SavedWithProcessors, make_counterpoint_pre_post_processors
 from counterpoint.rewards.model import STATE, RewardModel
 
 try:
     from lerobot.configs import FeatureType, PolicyFeature
     from lerobot.configs.rewards import RewardModelConfig
-    from lerobot.processor import (
-        AddBatchDimensionProcessorStep,
-        DeviceProcessorStep,
-        RenameObservationsProcessorStep,
-        make_policy_processor_pipelines,
-    )
     from lerobot.rewards import PreTrainedRewardModel
 except ImportError as error:
     raise MissingExtraError(error.name or "lerobot", "lerobot") from None
 
+__all__ = ["CounterpointConfig", "CounterpointRewardModel", "make_counterpoint_pre_post_processors"]
 OUTPUTS = ("progress", "success")
 
 
@@ -82,7 +76,7 @@ class CounterpointConfig(RewardModelConfig):  # type: ignore[misc]
         self.output_features.setdefault(self.reward_output, PolicyFeature(FeatureType.REWARD, (1,)))
 
 
-class CounterpointRewardModel(PreTrainedRewardModel):  # type: ignore[misc]
+class CounterpointRewardModel(SavedWithProcessors, PreTrainedRewardModel):  # type: ignore[misc]
     """A LeRobot reward model that computes the calibrated progress of a `RewardModel`.
 
     It is trained by `counterpoint train`, not by LeRobot.
@@ -184,28 +178,3 @@ class CounterpointRewardModel(PreTrainedRewardModel):  # type: ignore[misc]
             if threshold is None
             else self.rewards.progress(pair, text)[-1] >= threshold
         )
-
-    def _save_pretrained(self, save_directory: Path) -> None:
-        super()._save_pretrained(save_directory)
-        for processor in make_counterpoint_pre_post_processors(self.config):
-            processor.save_pretrained(save_directory)
-
-    @classmethod
-    def _load_as_safetensor(cls, model: Self, model_file: str, map_location: str, strict: bool) -> Self:
-        fit_weights(model, read_weights(Path(model_file)), Path(model_file))  # never fewer weights than there are
-        return model
-
-
-def make_counterpoint_pre_post_processors(
-    config: CounterpointConfig, dataset_stats: dict[str, Any] | None = None
-) -> tuple[Any, Any]:
-    """Return LeRobot's pipelines before and after the reward.
-
-    Args:
-        config: The reward's configuration.
-        dataset_stats: Ignored; see `CounterpointRewardModel`.
-    """
-    moved = DeviceProcessorStep(device=config.device)
-    before = [RenameObservationsProcessorStep(rename_map={}), AddBatchDimensionProcessorStep(), moved]
-    pipelines: tuple[Any, Any] = make_policy_processor_pipelines(before, [DeviceProcessorStep(device="cpu")])
-    return pipelines
