@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from studies import actol_as_trained, gradient_by_length, labelled_cloning, metaworld_rewards
+from studies import actol_as_trained, gradient_by_length, labelled_cloning, lerobot_policies, metaworld_rewards
 from studies import goal_reaching as goal_reaching_study
 from studies import own_videos as own_videos_study
 from studies import r3m_language as r3m_study
@@ -280,6 +280,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "labels of demonstrations": lambda: labelled_cloning.labels_table(
         kept("labelled_cloning", labelled_cloning.summary)
     ),
+    "lerobot policies": lambda: lerobot_policies.table(kept("lerobot_policies", lerobot_policies.summary)),
     **REWARDS,
     **OCCUPANCY,
     **STITCHING,
