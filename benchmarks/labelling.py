@@ -6,9 +6,9 @@ Every round measures, one after the other, each in a fresh process, the time fro
 the rewards of every frame:
 
 - decoding alone: one thread; no path can be faster for each of its processor seconds.
-- one by one: frames decoded in order and encoded one at a time, with torch's own number of threads and with one; the
-  rewards of an episode at its end. It and decoding run on `--some` episodes, as their time a frame does not depend on
-  the number.
+- one by one: frames decoded in order and encoded one at a time, in one thread (two wait for each other, and are far
+  slower on a busy machine); the rewards of an episode at its end. It and decoding run on `--some` episodes, as their
+  time a frame does not depend on the number.
 - label: what `label` does, on `--episodes` (all by default), with torch's own number of threads, in one process, its
   default, and in two. The start of the two counts.
 
@@ -33,7 +33,7 @@ import torch
 
 from collection import Measured, measured
 from counterpoint.data.formats import open_dataset
-from counterpoint.data.store import EpisodeStore
+from counterpoint.data.store import EpisodeStore, SubsetStore
 from counterpoint.encoders.dual import DualEncoder, EncoderConfig
 from counterpoint.rewards import RewardModel
 from counterpoint.rewards.calibration import calibrate
@@ -51,7 +51,7 @@ def make_model(data: Path, encoder: str, folder: Path) -> None:
     made = DualEncoder(ENCODERS[encoder])
     store = open_dataset(data)
     with contextlib.redirect_stderr(None):
-        found = calibrate(RewardModel(made), store)
+        found = calibrate(RewardModel(made), SubsetStore(store, range(10)))
     made.config = made.config.model_copy(update={"calibration": found})
     made.save_pretrained(folder)
 
@@ -66,8 +66,8 @@ def decoding(data: Path, model: Path, episodes: int) -> Measured:
     return measured(lambda: sum(len(store.frames(at, np.arange(length))) for at, length in lengths.items()))
 
 
-def one_by_one(data: Path, model: Path, episodes: int, threads: int | None = None) -> Measured:
-    torch.set_num_threads(threads or torch.get_num_threads())
+def one_by_one(data: Path, model: Path, episodes: int) -> Measured:
+    torch.set_num_threads(1)
     rewards, store = RewardModel.from_pretrained(model), open_dataset(data)
     form = rewards.check_calibration().form
     rewards.encoder.encode_text(["warm up"])
@@ -118,7 +118,6 @@ def main() -> None:
             one = {
                 "decoding alone": in_fresh_process(decoding, chosen.data, model, chosen.some),
                 "one by one": in_fresh_process(one_by_one, chosen.data, model, chosen.some),
-                "one by one, one thread": in_fresh_process(one_by_one, chosen.data, model, chosen.some, 1),
             }
             one |= {
                 f"label, {n} process{'es' * (n > 1)}": in_fresh_process(

@@ -423,7 +423,7 @@ class Viewer:
             charts: list[tuple[str, Array, Any]] = [(axis_label(model.form), curves, {"title": name})]
             if known := model.calibration:
                 gained = gains(model.score(known.form, frames, targets), known.form)
-                charts.append(("progress", known.progress_of(gained), {"y_range": (-0.02, 1.02)}))
+                charts.append(("progress, as calibrated", known.progress_of(gained), {"y_range": (-0.02, 1.02)}))
             order = list(enumerate(rows))[::-1]
             for meaning, values, options in charts:
                 lines = [
