@@ -14,7 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from studies import actol_as_trained, gradient_by_length, labelled_cloning, lerobot_policies, metaworld_rewards
+from studies import (
+    actol_as_trained,
+    failures,
+    gradient_by_length,
+    labelled_cloning,
+    lerobot_policies,
+    metaworld_rewards,
+)
 from studies import goal_reaching as goal_reaching_study
 from studies import own_videos as own_videos_study
 from studies import r3m_language as r3m_study
@@ -250,6 +257,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "first frames": partial(rewards, LANGUAGE_ROWS, FIRST_FRAMES),
     "actol": partial(rewards, ACTOL_ROWS, ORDER),
     "sign study": sign_study,
+    "failures": failures.table,
     "r3m language": r3m_language,
     "reward rl": reward_rl,
     "own videos widowx": partial(own_videos, "widowx"),
