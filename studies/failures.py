@@ -7,14 +7,12 @@ The videos are of scripted experts with noise of deviation 1 on their actions, c
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 from counterpoint.evaluation.compare import Comparison
-from studies.harness import markdown
+from studies.harness import RESULTS, kept, markdown, write_rows
 
-FILE = Path(__file__).parent / "results" / "failures.json"
 COLUMNS = {
     "accuracy": "accuracy among 8",
     "voc": "VOC",
@@ -26,25 +24,22 @@ COLUMNS = {
 
 
 def keep(path: Path) -> None:
-    """Write the numbers of a comparison, `compare.json`, into the result file."""
+    """Write the numbers of a comparison, `compare.json`, into the result file: a row a reward, [value, low, high, n]."""
     found = Comparison.from_json(path.read_text())
-    rows = {
-        row.name: {name: row.inputs["as recorded"][name] for name in COLUMNS if name in row.inputs["as recorded"]}
-        for row in found.rows
-    }
-    tree = {
+    rows = []
+    for row in found.rows:
+        numbers = {name: one for name, one in row.inputs["as recorded"].items() if name in COLUMNS}
+        rows.append({"row": row.name} | {key: [x.value, x.low, x.high, x.n] for key, x in numbers.items()})
+    about = {
         "command": f"python -m studies.failures {path}",
         "videos": found.videos,
         "successes": found.successes,
         "threshold": found.threshold,
         "data": found.fingerprint,
         "seed": found.about["seed"],
-        "rows": {
-            name: {key: [one.value, one.low, one.high, one.n] for key, one in row.items()} for name, row in rows.items()
-        },
         "provenance": found.about["provenance"],
     }
-    FILE.write_text(json.dumps(tree, indent=1) + "\n")
+    write_rows(RESULTS / "failures.parquet", rows, about)
 
 
 def table() -> str:
@@ -53,9 +48,10 @@ def table() -> str:
     def cell(value: float, low: float, high: float, n: int) -> str:
         return f"{value:.2f} [{low:.2f}, {high:.2f}]"
 
-    rows = json.loads(FILE.read_text())["rows"]
-    written = [[name, *(cell(*row[key]) for key in COLUMNS)] for name, row in rows.items()]
-    return markdown(["reward", *COLUMNS.values()], written)
+    rows = kept("failures")["rows"]
+    return markdown(
+        ["reward", *COLUMNS.values()], [[row["row"], *(cell(*row[key]) for key in COLUMNS)] for row in rows]
+    )
 
 
 if __name__ == "__main__":
