@@ -24,7 +24,7 @@ COLUMNS = {
 
 
 def keep(path: Path) -> None:
-    """Write the numbers of a comparison, `compare.json`, into the result file: [value, low, high, n] of every reward."""
+    """Write a comparison, `compare.json`, into the result file: a row a reward, [value, low, high, n] a number."""
     found = Comparison.from_json(path.read_text())
     rows = []
     for row in found.rows:
