@@ -16,7 +16,7 @@ class TinyEncoder(DualEncoder):
     def __init__(self, embed_dim: int = 8, seed: int = 0) -> None:
         nn.Module.__init__(self)
         self.embed_dim, self.image_size = embed_dim, 8
-        self.config = EncoderConfig(image_size=8, embed_dim=embed_dim)
+        self.config, self.state = EncoderConfig(image_size=8, embed_dim=embed_dim), None
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.image = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 16), nn.Tanh(), nn.Linear(16, embed_dim))

@@ -10,15 +10,12 @@ import subprocess
 import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
-from PIL.Image import Resampling
 from pydantic import ValidationError
 from torch import Tensor
 
@@ -133,23 +130,11 @@ def test_shrinking_is_antialiased() -> None:
     assert (made[..., 1:-1] - 1 / 3).abs().max() < 0.05
 
 
-@pytest.mark.parametrize(("resample", "filter_"), [("bilinear", Resampling.BILINEAR), ("bicubic", Resampling.BICUBIC)])
-@pytest.mark.parametrize("side", [30, 90])
-def test_resampling_is_pillow_s_within_a_level_of_255(
-    side: int, resample: Literal["bilinear", "bicubic"], filter_: Resampling
-) -> None:
-    frames = pixels(2, 48, 64, 3)
-    made = preprocess(frames, size=side, mean=torch.zeros(3), std=torch.ones(3), resample=resample)
-    theirs = [np.asarray(Image.fromarray(frame.numpy()).resize((side, side), filter_)) for frame in frames]
-    difference = 255 * made.permute(0, 2, 3, 1).numpy() - np.stack(theirs)
-    assert np.abs(difference).max() < 1.01
-
-
 def test_pixels_that_need_a_gradient_get_one_through_resampling() -> None:
     frames = pixels(1, 13, 13, 3)
     floats = (frames.float() / 255).requires_grad_()
     made = run(floats)
-    torch.testing.assert_close(made.detach(), run(frames), atol=1.5 / 255 / float(STD.min()), rtol=0)
+    torch.testing.assert_close(made.detach(), run(frames))
     made.sum().backward()  # type: ignore[no-untyped-call]
     assert floats.grad is not None
     assert floats.grad.abs().min() > 0

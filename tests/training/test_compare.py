@@ -31,10 +31,11 @@ def test_recipes_are_trained_with_every_seed_and_compared(
     assert page == out / "compare.html"
     found = json.loads((out / "compare.json").read_text())
     rows = {row["name"]: row for row in found["rows"]}
-    assert list(rows) == ["decisionnce_t-demo", "vip-demo", "ramp", "constant", "random weights"]
+    linear = [f"linear, {frame} frame" for frame in ("first", "middle", "last")]
+    assert list(rows) == ["decisionnce_t-demo", "vip-demo", "ramp", "constant", "random weights", *linear]
     assert {name: row["seeds"] for name, row in rows.items()} == {
         **{"decisionnce_t-demo": 2, "vip-demo": 2},
-        **{"ramp": 1, "constant": 1, "random weights": 2},
+        **{"ramp": 1, "constant": 1, "random weights": 2, **dict.fromkeys(linear, 1)},
     }
     assert not any(row["trained_on_these"] for row in rows.values())
     seeds = [json.loads((out / "runs" / f"vip-demo-{seed}" / "config.json").read_text()) for seed in (0, 1)]
