@@ -386,7 +386,7 @@ class DualEncoder(HubEncoder):
     def embed_features(
         self, features: Float[Tensor, "*lead E"], state: Float[Tensor, "*lead S"] | None = None
     ) -> Float[Tensor, "*lead D"]:
-        """Embed features that `features` returned; `encode_image`, which has the other arguments, is the two in one."""
+        """Embed features that `features` returned, as `encode_image` does in one step; `state` as there."""
         return self._with_state(_full(self._frozen().head(features)), state)
 
     def _with_state(self, embedded: Float[Tensor, "*lead D"], state: Tensor | None) -> Float[Tensor, "*lead D"]:

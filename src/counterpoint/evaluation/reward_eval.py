@@ -216,9 +216,9 @@ def evaluate_embedded(
     alone = one_frame_scores(embedded)
     if scenes is not None:
         alone |= {f"linear_{name}": found for name, found in linear_scores(scenes, len(embedded.text)).items()}
-    for name in CURVES:
-        of_form = _time_estimates(embedded, CURVES[name], seed)
-        of_form |= _grounding_estimates(embedded, SEGMENTS[name], paraphrases, alone, seed)
+    in_time = {curve: _time_estimates(embedded, curve, seed) for curve in dict.fromkeys(CURVES.values())}
+    for name, curve in CURVES.items():
+        of_form = in_time[curve] | _grounding_estimates(embedded, SEGMENTS[name], paraphrases, alone, seed)
         estimates |= {f"{key}.{name}": value for key, value in of_form.items()}
     for frame, scores in alone.items():
         estimates |= {f"{key}_{frame}_frame": found for key, found in _told_apart(embedded, scores, seed).items()}

@@ -6,9 +6,9 @@ Phi is a `RewardModel`'s reading of the images since the episode began, s_0 the 
     gain         Phi(s') - Phi(s_0)
 
 Every reward depends on images up to its own moment alone. A model that reads the robot's state takes it from the
-observation's `state`. With a discount of 1, an agent that discounts earns more the
-earlier Phi rises. With the agent's own discount, differences leave the best policies of a task's reward as they are:
-add them to it (`environment_weight`), since alone they rank all policies alike.
+observation's `state`. With a discount of 1, an agent that discounts earns more the earlier Phi rises. With the agent's
+own discount, differences leave the best policies of a task's reward as they are: add them to it
+(`environment_weight`), since alone they rank all policies alike.
 """
 
 from __future__ import annotations
