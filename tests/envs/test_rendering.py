@@ -129,3 +129,15 @@ def test_a_broken_graphics_library_is_told_in_one_message(monkeypatch: pytest.Mo
     model = ball()
     with pytest.raises(BadInputError, match=r"MUJOCO_GL.*Cannot initialize.*libegl1"):
         FastRenderer(model, mujoco.MjData(model), 32)
+
+
+@pytest.mark.sim
+@pytest.mark.usefixtures("simulator")
+def test_the_device_is_named_after_another_renderer_was_freed() -> None:
+    model = ball()
+    data = import_mujoco().MjData(model)
+    first, second = FastRenderer(model, data, 16), FastRenderer(model, data, 16)
+    first.render("front")
+    second.close()
+    assert first.device
+    assert first.render("front").shape == (16, 16, 3)

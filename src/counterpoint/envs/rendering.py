@@ -136,6 +136,8 @@ class FastRenderer:
         """The name of the graphics card, or `llvmpipe` for Mesa's software."""
         from OpenGL import GL
 
+        # Freeing another renderer, which the garbage collector does at any time, leaves its thread without a context.
+        self._renderer._gl_context.make_current()
         return str(GL.glGetString(GL.GL_RENDERER).decode())
 
     def _update(self, camera: str | View, data: Any, option: Any) -> None:
