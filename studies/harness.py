@@ -45,6 +45,8 @@ RESULTS = Path(__file__).parent / "results"
 """Result files that the documentation reads."""
 ALLOWED = re.compile(r"[A-Za-z0-9_./-]+")
 """The characters of a name that trials are called by."""
+COSTS = {"core_hours": "core-hours", "gpu_hours": "hours of a GPU"}
+"""Keys of a preset that state what it takes, with their units."""
 
 
 def file_name(*parts: str | int) -> str:
@@ -278,11 +280,17 @@ def load_preset(study: str, kind: type[Config], name: str, overrides: Mapping[st
 
     def tree(name: str) -> Tree:
         require(name in known, f"preset {name!r}", "no such preset", f"one of {', '.join(known)}", "choose one")
-        own = dict(known[name])
+        own = {key: value for key, value in known[name].items() if key not in COSTS}
         base = own.pop("base", None)
         return override(tree(base) if base else {}, own)
 
     return validate(kind, override(tree(name), overrides or {}), f"preset {name}")
+
+
+def cost(study: str, preset: str) -> str:
+    """Return what a preset takes without overrides, in core-hours or hours of a GPU."""
+    own = presets(study)[preset]
+    return " and ".join(f"{own[key]:g} {unit}" for key, unit in COSTS.items() if key in own) or "unknown hours"
 
 
 def study_of(name: str) -> Callable[[Any, Path], Tree]:
@@ -311,7 +319,9 @@ def main(name: str, arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--keep", metavar="NAME", help="also write studies/results/NAME.parquet, which the tables read")
     known, rest = parser.parse_known_args(arguments)
     try:
-        run(load_preset(name, get_type_hints(run)["config"], known.preset, _overrides(rest)), known.out)
+        config = load_preset(name, get_type_hints(run)["config"], known.preset, _overrides(rest))
+        print(f"Preset {known.preset} of {name}: about {cost(name, known.preset)} in all")
+        run(config, known.out)
     except BadInputError as error:
         print(error, file=sys.stderr)
         sys.exit(2)

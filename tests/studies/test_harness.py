@@ -186,11 +186,14 @@ def small(config: Config, out: Path) -> None:
     study.finish("small", {})
 
 
-def test_a_result_is_kept_where_the_tables_read_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_is_kept_where_the_tables_read_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(harness, "RESULTS", tmp_path)
-    monkeypatch.setattr(harness, "presets", lambda study: {"cpu": {}})
+    monkeypatch.setattr(harness, "presets", lambda study: {"cpu": {"core_hours": 0.5}})
     monkeypatch.setattr(harness, "study_of", lambda name: small)
     main("small", ["--out", str(tmp_path / "out"), "--size=4", "--keep", "kept"])
+    assert capsys.readouterr().out.startswith("Preset cpu of small: about 0.5 core-hours in all\n")
     rows, about = read_rows(tmp_path / "kept.parquet")
     assert [row["value"] for row in rows] == [0.0, 1.0, 2.0]
     assert about["command"] == f"python -m studies.small --out {tmp_path / 'out'} --size=4 --keep kept"
@@ -203,3 +206,16 @@ def test_every_preset_is_a_configuration_of_its_study(name: str) -> None:
     paths = {key: "path" for key, field in kind.model_fields.items() if field.is_required() and field.annotation is str}
     for preset, tree in presets(name).items():
         load_preset(name, kind, preset, {key: path for key, path in paths.items() if key not in tree})
+
+
+def test_every_preset_states_its_cost_and_fits_a_small_machine() -> None:
+    folder = harness.RESULTS.parent
+    names = [
+        *tomllib.loads((folder / "presets.toml").read_text()),
+        *(p.parent.name for p in folder.glob("*/presets.toml")),
+    ]
+    for name in names:
+        for preset, tree in presets(name).items():
+            costs = {key: tree[key] for key in harness.COSTS if key in tree}
+            assert len(costs) == 1, f"{name}.{preset} states {costs}"
+            assert 0 < costs.get("core_hours", 5) <= 5
