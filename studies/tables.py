@@ -16,6 +16,7 @@ from typing import Any
 
 from studies import (
     actol_as_trained,
+    claims,
     failures,
     gradient_by_length,
     labelled_cloning,
@@ -253,6 +254,7 @@ def _labelled() -> Tree:
 
 
 TABLES: dict[str, Callable[[], str]] = {
+    "claims": claims.table,
     "metaworld": partial(rewards, LANGUAGE_ROWS, GROUNDING),
     "first frames": partial(rewards, LANGUAGE_ROWS, FIRST_FRAMES),
     "actol": partial(rewards, ACTOL_ROWS, ORDER),
