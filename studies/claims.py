@@ -165,7 +165,8 @@ def _times(logarithm: float) -> str:
 def _less_data(baseline: str) -> Differences:
     """Logarithms of how many times less data TD InfoNCE needs than a baseline for the baseline's last error."""
     found = kept("occupancy", summarise_occupancy)["advantages"]["episodes"]["decayed"][baseline]
-    return np.log(np.array(found["per_seed"]))[:, None]
+    logs: Differences = np.log(np.array(found["per_seed"]))[:, None]
+    return logs
 
 
 def _known_model() -> Gate:
