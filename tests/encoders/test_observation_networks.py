@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,10 @@ import timm
 import torch
 from pydantic import ValidationError
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
+from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import (
     DrQConvNet,
     FilmResNet18,
@@ -18,9 +20,12 @@ from counterpoint.encoders.observation import (
     ObservationEncoder,
     SpatialSoftmax,
     ViTConfig,
+    drq_weights,
 )
 from counterpoint.encoders.towers import ResNet18
 from counterpoint.errors import BadInputError, MissingExtraError
+from tests.encoders.weights import assert_orthogonal
+from tests.objectives.steps import step_batch
 
 
 def test_the_papers_size_has_the_papers_number_of_parameters() -> None:
@@ -29,6 +34,46 @@ def test_the_papers_size_has_the_papers_number_of_parameters() -> None:
     convolutions = (9 * 9 + 1) * 32 + 3 * (32 * 9 + 1) * 32
     trunk = 32 * 35 * 35 * 100 + 100 + 2 * 100
     assert sum(parameter.numel() for parameter in net.parameters()) == convolutions + trunk == 3_950_668
+
+
+def test_the_initial_weights_are_drq_v2s() -> None:
+    encoder = ObservationEncoder(ObservationConfig(size=24))
+    layers = [module for module in encoder.modules() if isinstance(module, nn.Conv2d | nn.Linear)]
+    assert [type(layer) for layer in layers] == [nn.Conv2d] * 4 + [nn.Linear]
+    for layer in layers:
+        assert_orthogonal(layer.weight, math.sqrt(2) if isinstance(layer, nn.Conv2d) else 1.0)
+        assert layer.bias is not None
+        assert not bool(layer.bias.any())
+    before = encoder.body.convnet[2].weight.clone()
+    encoder.apply(drq_weights)  # over weights in channels-last memory
+    assert encoder.body.convnet[2].weight.is_contiguous(memory_format=torch.channels_last)
+    assert not torch.equal(encoder.body.convnet[2].weight, before)
+    assert_orthogonal(encoder.body.convnet[2].weight, math.sqrt(2))
+
+
+def test_other_encoders_keep_their_own_initial_weights() -> None:
+    torch.manual_seed(0)
+    ours = ObservationEncoder(ObservationConfig(kind="resnet18", size=32, stack=1)).body
+    torch.manual_seed(0)
+    assert torch.equal(ours.state_dict()["head.weight"], ResNet18(512, channels=3).head.weight)
+
+
+@torch.no_grad()
+def test_a_fresh_encoder_separates_the_states_of_a_window() -> None:
+    """Two states three steps apart lie .19 of their length apart with the authors' weights, .03 with torch's."""
+
+    def apart(encoder: ObservationEncoder) -> float:
+        views = step_batch(Spec.steps((0, 3), 0, stack=3), size=48, batch=32)["frames"]
+        first, later = (encoder(views[:, number]) for number in (0, 1))
+        return float(((first - later).norm(dim=1) / first.norm(dim=1)).mean())
+
+    torch.manual_seed(0)
+    encoder = ObservationEncoder(ObservationConfig(size=48))
+    as_theirs = apart(encoder)
+    for module in encoder.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            module.reset_parameters()
+    assert as_theirs > 3 * apart(encoder)
 
 
 @pytest.mark.parametrize("size", [15, 42, 64, 84])

@@ -123,7 +123,7 @@ def test_masked_dimensions_are_ignored() -> None:
     assert torch.equal(found.loss, again.loss)
     assert found.metrics == again.metrics
     torch.autograd.backward([found.loss])
-    last = objective.head.mlp[-2]
+    last = objective.head.mlp[-1]
     assert isinstance(last, nn.Linear)
     assert last.weight.grad is not None
     assert not last.weight.grad[2].any()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Literal
 
@@ -7,12 +8,29 @@ import pytest
 import torch
 from torch import nn
 
+from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import BadInputError
+from counterpoint.objectives.action_prediction import (
+    InverseDynamics,
+    InverseDynamicsConfig,
+    MultitaskCloning,
+    MultitaskCloningConfig,
+)
 from counterpoint.objectives.atc import ATC, ATCConfig
 from counterpoint.objectives.curl import CURL, CURLConfig
-from counterpoint.objectives.premier_taco import FutureConfig, FutureHeads
+from counterpoint.objectives.premier_taco import FutureConfig, FutureHeads, PremierTACO, PremierTACOConfig
 from counterpoint.objectives.spr import SPR, SPRConfig
-from counterpoint.objectives.steps import TargetObjective, check_actions, frozen_copy, perceptron, soft_update
+from counterpoint.objectives.steps import (
+    StepObjective,
+    TargetObjective,
+    check_actions,
+    frozen_copy,
+    perceptron,
+    soft_update,
+)
+from counterpoint.objectives.taco import TACO, TACOConfig
+from counterpoint.objectives.td3_bc_pretraining import TD3BCPretraining, TD3BCPretrainingConfig
+from tests.encoders.weights import assert_orthogonal
 from tests.objectives.steps import small_encoder, step_batch
 
 
@@ -80,6 +98,34 @@ def atc(ema: float = 0.01) -> ATC:
 
 def spr(ema: float = 0.01) -> SPR:
     return SPR(small_encoder(size=24), 3, SPRConfig(shift=2, hidden=32, projected=16, ema=ema))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda e: PremierTACO(e, 3, PremierTACOConfig(hidden=32)),
+        lambda e: PremierTACO(e, 3, PremierTACOConfig(hidden=32, heads="released")),
+        lambda e: TACO(e, 3, TACOConfig(hidden=32, rewards=True)),
+        lambda e: InverseDynamics(e, 3, InverseDynamicsConfig(hidden=32)),
+        lambda e: MultitaskCloning(e, 3, MultitaskCloningConfig(hidden=32)),
+        lambda e: CURL(e),
+        lambda e: ATC(e, config=ATCConfig(compressed=16, hidden=32)),
+        lambda e: SPR(e, 3, SPRConfig(hidden=32, projected=16)),
+        lambda e: TD3BCPretraining(e, 3, TD3BCPretrainingConfig(hidden=32)),
+    ],
+)
+def test_all_layers_start_with_the_authors_weights(make: Callable[[ObservationEncoder], StepObjective]) -> None:
+    objective = make(small_encoder(size=24))
+    layers = [module for module in objective.modules() if isinstance(module, nn.Conv2d | nn.Linear)]
+    assert len(layers) > 5
+    for layer in layers:
+        assert_orthogonal(layer.weight, math.sqrt(2) if isinstance(layer, nn.Conv2d) else 1.0)
+        assert layer.bias is None or not bool(layer.bias.any())
+    for name, value in objective.state_dict().items():  # targets start as copies of what they follow
+        if name.startswith("target_"):
+            assert torch.equal(value, objective.state_dict()[name.removeprefix("target_")])
+        if name.startswith("target.0."):
+            assert torch.equal(value, objective.encoder.state_dict()[name.removeprefix("target.0.")])
 
 
 BEHIND = pytest.mark.parametrize(("make", "behind"), [(curl, []), (atc, ["compress"]), (spr, ["project"])])

@@ -113,7 +113,7 @@ def test_actions_have_the_units_of_the_data(low: float, high: float) -> None:
     frames = np.random.default_rng(0).integers(0, 256, (3, 16, 16, 3), dtype=np.uint8)
     acted = policy.select_action({"front": frames})
     unit = policy.head(encoder(torch.from_numpy(frames)[:, None])[:, None], torch.ones(3, 1, dtype=torch.bool))
-    # Actions within [-1, 1] are learned as they are (Premier-TACO's tanh policy); others by their range.
+    # Actions within [-1, 1] are learned as they are (Premier-TACO's policy); others by their range.
     expected = unit if high <= 1 else low + (unit + 1) / 2 * (high - low)
     np.testing.assert_allclose(acted, expected.detach().numpy(), rtol=1e-4, atol=1e-5)
     batch = {

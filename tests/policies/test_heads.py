@@ -7,6 +7,7 @@ from counterpoint.data.statistics import Statistics
 from counterpoint.encoders.sentences import SentenceTower
 from counterpoint.errors import BadInputError
 from counterpoint.policies.heads import ActionHead, HeadConfig
+from tests.encoders.weights import assert_orthogonal
 from tests.policies.demos import spelled
 
 D, A, P = 5, 3, 4
@@ -32,9 +33,20 @@ def inputs(H: int, B: int = 6) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor
 @pytest.mark.parametrize("history", [1, 4])
 def test_actions_lie_in_the_box(history: int) -> None:
     embedded, valid, _ = inputs(history)
-    actions = head(history=history)(100 * embedded, valid)
+    made = head(history=history)
+    predicted = made(100 * embedded, valid)
+    actions = made.normalizer.restore(predicted)
     assert actions.shape == (6, A)
     assert bool((actions.abs() <= 1).all())
+    inside = predicted.abs() <= 1
+    assert torch.equal(actions[inside], predicted[inside])
+
+
+def test_the_policy_starts_with_the_authors_weights() -> None:
+    torch.manual_seed(0)
+    for layer in ActionHead(100, 4, 0, HeadConfig()).mlp[::2]:
+        assert_orthogonal(layer.weight, 1.0)
+        assert not bool(layer.bias.any())
 
 
 def test_the_paper_size() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, Literal, Self, cast
@@ -42,12 +43,27 @@ def stack_frames(
     return torch.addcmul(offset, pixels, scale.repeat(S) if scale.ndim else scale).permute(0, 3, 1, 2)
 
 
+@torch.no_grad()
+def drq_weights(module: nn.Module) -> None:
+    """Give a linear or convolutional layer DrQ-v2's initial weights; for `network.apply`.
+
+    Weights are orthogonal (rows of what enters one output, or columns where there are more outputs than inputs), times
+    sqrt 2 in convolutions, and biases zero (Yarats et al., 2022, authors' code; Premier-TACO's applies it to encoder,
+    heads and policy). Torch's own `orthogonal_` cannot write channels-last weights.
+    """
+    if isinstance(module, nn.Linear | nn.Conv2d):
+        gain = math.sqrt(2) if isinstance(module, nn.Conv2d) else 1.0
+        module.weight.copy_(nn.init.orthogonal_(torch.empty(module.weight.shape), gain))
+        if module.bias is not None:
+            module.bias.zero_()
+
+
 class DrQConvNet(nn.Module):
     """The shallow ConvNet of DrQ-v2 with Premier-TACO's trunk (Appendix C, Listing 1).
 
     Four 3 x 3 convolutions, the first of stride 2, then linear, layer normalisation and tanh. At 9 x 84 x 84, width
     32 and D = 100 it has 3.95 million parameters, as the paper says. (Listing 1 writes `Conv2d(84, 32, ...)`: 84 is
-    the image's side; the channels are nine.)
+    the image's side; the channels are nine.) Its initial weights are `drq_weights`.
 
     Args:
         channels: Input channels: three a frame of the stack.
@@ -64,6 +80,7 @@ class DrQConvNet(nn.Module):
         self.convnet = nn.Sequential(*layers)
         side = (size - 3) // 2 + 1 - 6
         self.trunk = nn.Sequential(nn.Linear(width * side * side, embed_dim), nn.LayerNorm(embed_dim), nn.Tanh())
+        self.apply(drq_weights)
 
     def forward(self, images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N D"]:
         """Embed normalised images."""

@@ -27,6 +27,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from counterpoint.data.spec import Spec
+from counterpoint.encoders.observation import drq_weights
 from counterpoint.errors import require
 from counterpoint.objectives.base import Batch, Features, LossOutput, in_full_precision, shapes
 from counterpoint.objectives.steps import StepConfig, StepObjective, check_actions, perceptron
@@ -129,7 +130,7 @@ class InverseDynamics(ActionPrediction):
 
     def build(self, D: int) -> None:
         """Make the networks beside the encoder."""
-        self.inverse = perceptron(2 * D, self.config.hidden, self.action_dim)
+        self.inverse = perceptron(2 * D, self.config.hidden, self.action_dim).apply(drq_weights)
 
     def sampling(self) -> Spec:
         """Return the spec of two observations and the first action between them."""
@@ -166,7 +167,8 @@ class MultitaskCloning(ActionPrediction):
         """Make the networks beside the encoder."""
         tasks, width = self.config.tasks, self.config.task_dim
         self.task = nn.Embedding(tasks, width) if tasks else None
-        self.policy = perceptron(D + (width if tasks else 0), self.config.hidden, self.action_dim)
+        policy = perceptron(D + (width if tasks else 0), self.config.hidden, self.action_dim)
+        self.policy = policy.apply(drq_weights)
 
     def sampling(self) -> Spec:
         """Return the spec of an observation and its action."""

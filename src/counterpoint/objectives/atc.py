@@ -17,6 +17,7 @@ from pydantic import PositiveInt
 from torch import nn
 
 from counterpoint.data.spec import Spec
+from counterpoint.encoders.observation import drq_weights
 from counterpoint.objectives.base import Batch, Features
 from counterpoint.objectives.steps import TargetConfig, TargetObjective, perceptron
 
@@ -45,9 +46,9 @@ class ATC(TargetObjective):
     def build(self, D: int) -> None:
         """Make the networks beside the encoder."""
         P = self.config.compressed
-        self.compress = nn.Linear(D, P)
-        self.predictor = perceptron(P, self.config.hidden, P)
-        self.W = nn.Linear(P, P, bias=False)
+        self.compress = nn.Linear(D, P).apply(drq_weights)
+        self.predictor = perceptron(P, self.config.hidden, P).apply(drq_weights)
+        self.W = nn.Linear(P, P, bias=False).apply(drq_weights)
         self.track(self.compress)
 
     def sampling(self) -> Spec:

@@ -2,8 +2,8 @@
 
     L = mean over batch and action dimensions of (pi(Phi(s_t)) - a_t)^2
 
-The paper names no loss; its authors' code has this squared error. Their policy ends in a linear layer, and `act` clamps
-its actions to [-1, 1]; ours ends in a tanh. Actions that lie in [-1, 1] are learned as they are, others normalised by
+The paper names no loss; its authors' code has this squared error. As theirs, the policy ends in a linear layer, and
+actions are clamped to [-1, 1] when it acts. Actions that lie in [-1, 1] are learned as they are, others normalised by
 their range in the data. ConvNets are fine-tuned under DrQ-v2's random shift, large pretrained encoders stay frozen;
 batches of 128 (64 for LIBERO), Adam at 1e-4.
 """

@@ -42,6 +42,7 @@ from torch.nn import functional
 
 from counterpoint.data.anchors import NearNegatives
 from counterpoint.data.spec import Spec
+from counterpoint.encoders.observation import drq_weights
 from counterpoint.errors import require
 from counterpoint.objectives.base import Batch, Features, LossOutput, contrast_metrics, in_full_precision, shapes
 from counterpoint.objectives.steps import StepConfig, StepObjective, check_actions, perceptron
@@ -177,7 +178,8 @@ class FutureHeads(nn.Module):
 
     `paper` is Appendix C of Premier-TACO: per-action psi of A -> 64 -> A, G of D + K A -> 1024 -> D, H of
     D -> 1024 -> D. `released` is the authors' code: psi is linear, layer normalisation and tanh on the K A numbers of
-    the whole sequence; H is the same on D; G sees H(z) where the paper has z.
+    the whole sequence; H is the same on D; G sees H(z) where the paper has z. Both have the authors' initial weights,
+    `drq_weights`.
 
     Args:
         embed_dim: D.
@@ -196,6 +198,7 @@ class FutureHeads(nn.Module):
             self.psi = nn.Sequential(nn.Flatten(), nn.Linear(flat, flat), nn.LayerNorm(flat), nn.Tanh())
             self.H = nn.Sequential(nn.Linear(embed_dim, embed_dim), nn.LayerNorm(embed_dim), nn.Tanh())
         self.G = perceptron(embed_dim + flat, config.hidden, embed_dim)
+        self.apply(drq_weights)
 
     def join(self, z: Float[Tensor, "B D"], actions: Float[Tensor, "B K A"]) -> Float[Tensor, "B D+K*A"]:
         """Return the input of G: a state and its actions as one vector."""
@@ -284,10 +287,10 @@ class PremierTACO(FutureObjective):
         loss = self._loss(g, positive, negatives, valid)
         with torch.no_grad():
             chance = self._loss(torch.zeros_like(g), positive, negatives, valid)
-            metrics = contrast_metrics(g @ positive.T) | {
+            metrics = {  # the first is what the terminal shows beside the loss
                 "window_accuracy": window_accuracy(g, positive, negatives, valid=valid),
                 "chance_gap": chance - loss,
-            }
+            } | contrast_metrics(g @ positive.T)
         return LossOutput(loss, metrics)
 
     def _loss(self, g: Tensor, positive: Tensor, negatives: Tensor, valid: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from counterpoint.data.spec import Spec
+from counterpoint.encoders.observation import drq_weights
 from counterpoint.errors import require
 from counterpoint.objectives.base import Batch, Features, LossOutput, contrast_metrics, in_full_precision, shapes, unit
 from counterpoint.objectives.steps import TargetConfig, TargetObjective, check_actions, perceptron
@@ -67,11 +68,10 @@ class SPR(TargetObjective):
     def build(self, D: int) -> None:
         """Make the networks beside the encoder."""
         P = self.config.projected
-        self.transition = nn.Sequential(
-            perceptron(D + self.action_dim, self.config.hidden, D), nn.LayerNorm(D), nn.Tanh()
-        )
-        self.project = nn.Linear(D, P)
-        self.predict = nn.Linear(P, P)
+        transition = perceptron(D + self.action_dim, self.config.hidden, D)
+        self.transition = nn.Sequential(transition, nn.LayerNorm(D), nn.Tanh()).apply(drq_weights)
+        self.project = nn.Linear(D, P).apply(drq_weights)
+        self.predict = nn.Linear(P, P).apply(drq_weights)
         self.track(self.project)
 
     def sampling(self) -> Spec:

@@ -26,6 +26,7 @@ from torch import nn
 from torch.nn import functional
 
 from counterpoint.data.spec import Spec
+from counterpoint.encoders.observation import drq_weights
 from counterpoint.objectives.base import Batch, Features, LossOutput, contrast_metrics, infonce
 from counterpoint.objectives.premier_taco import FutureConfig, FutureObjective
 from counterpoint.objectives.steps import perceptron
@@ -54,7 +55,8 @@ class TACO(FutureObjective):
         super().build(D)
         config = self.config
         self.W = nn.Parameter(torch.rand(D, D))
-        self.R = perceptron(D + config.steps * self.action_dim, config.hidden, 1) if config.rewards else None
+        width = D + config.steps * self.action_dim
+        self.R = perceptron(width, config.hidden, 1).apply(drq_weights) if config.rewards else None
 
     def sampling(self) -> Spec:
         """Return the spec of an anchor, twice with the CURL term, the state K steps ahead and the actions between."""

@@ -35,6 +35,7 @@ from torch.func import functional_call
 
 from counterpoint.data.augment import Noise
 from counterpoint.data.spec import Spec
+from counterpoint.encoders.observation import drq_weights
 from counterpoint.errors import require
 from counterpoint.objectives.action_prediction import action_error, constant_action_error
 from counterpoint.objectives.base import Batch, Features, LossOutput, in_full_precision, shapes
@@ -163,8 +164,8 @@ class TD3BCPretraining(StepObjective):
     def build(self, D: int) -> None:
         """Make policy, twin Q and their targets."""
         hidden = self.config.hidden
-        self.actor = nn.Sequential(perceptron(D, hidden, hidden, self.action_dim), nn.Tanh())
-        self.critic = TwinCritic(D, self.action_dim, hidden)
+        self.actor = nn.Sequential(perceptron(D, hidden, hidden, self.action_dim), nn.Tanh()).apply(drq_weights)
+        self.critic = TwinCritic(D, self.action_dim, hidden).apply(drq_weights)
         self.target_actor = frozen_copy(self.actor)
         self.target_critic = frozen_copy(self.critic)
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64))

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from counterpoint.config import FrozenConfig
+from counterpoint.encoders.observation import drq_weights
 from counterpoint.encoders.sentences import SentenceTower
 from counterpoint.encoders.weights import MINILM
 from counterpoint.errors import require
@@ -117,14 +118,14 @@ class _Layer(nn.Module):
 
 
 class ActionHead(nn.Module):
-    """A head from embedded observations (and proprioception, and an instruction) to a normalised action in [-1, 1].
+    """A head from embedded observations (and proprioception, and an instruction) to a normalised action.
 
-    `normalizer` maps actions from the environment's units and back; the trainer and the policy call it.
+    `normalizer` maps actions from the environment's units and back; the trainer and the policy call it. The output is
+    linear, as in Premier-TACO's code; `normalizer.restore` clamps it to the box.
 
-    With a history of one: [embedding, state, instruction] -> 1024 -> 1024 -> A, ReLU between, tanh at the end, as the
-    actor of DrQ-v2. With more: each step's tokens (instruction, cameras, state) go through `CausalDecoder`, the
-    newest step's first token through a two-layer MLP, and tanh (Appendix C; LIBERO's ResNet-T ends in a mixture of
-    Gaussians instead).
+    With a history of one: [embedding, state, instruction] -> 1024 -> 1024 -> A, ReLU between. With more: each step's
+    tokens (instruction, cameras, state) go through `CausalDecoder`, the newest step's first token through a two-layer
+    MLP (Appendix C; LIBERO's ResNet-T ends in a mixture of Gaussians instead). The MLP has `drq_weights`.
 
     Args:
         embed_dim: D.
@@ -159,7 +160,7 @@ class ActionHead(nn.Module):
                 self.state_token = nn.Linear(state_width, config.token)
             self.decoder = CausalDecoder(config)
             layers = [nn.Linear(config.token, config.hidden), nn.ReLU()]
-        self.mlp = nn.Sequential(*layers, nn.Linear(config.hidden, action_dim), nn.Tanh())
+        self.mlp = nn.Sequential(*layers, nn.Linear(config.hidden, action_dim)).apply(drq_weights)
 
     def forward(
         self,

@@ -41,7 +41,7 @@ class LinearNormalizer(nn.Module):
         Args:
             statistics: Of the same n dimensions.
             keep_unit: Leave numbers that lie in [-1, 1] in training as they are, which is how simulators define
-                actions and how tanh policies are trained on them.
+                actions and how Premier-TACO's policies are trained on them.
 
         Raises:
             BadInputError: Statistics of other dimensions, or a range that is not finite.
