@@ -77,7 +77,8 @@ def peak(device: str, precision: Precision) -> float:
     side = 8192 if device != "cpu" else 2048
     kind = torch.bfloat16 if precision == "bf16" else torch.float32
     a, b = (torch.randn(side, side, device=device, dtype=kind) for _ in range(2))
-    return 2 * side**3 / min(in_turns(5, {"product": lambda: a @ b}, seconds)["product"])
+    fastest: float = min(in_turns(5, {"product": lambda: a @ b}, seconds)["product"])
+    return 2 * side**3 / fastest
 
 
 def main() -> None:
