@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
 from counterpoint.config import FrozenConfig
+from studies.rewards.clips import Changes
 
 
 class Row(FrozenConfig):
@@ -16,11 +17,17 @@ class Row(FrozenConfig):
         recipe: The recipe whose encoder and objective it trains.
         overrides: Changes to the recipe.
         trained: False leaves the weights as they start.
+        start: The row whose weights it continues from; random ones by default.
+        pick: How the frames of a training clip are drawn; as the objective has it by default.
+        clips: Changes to its training clips.
     """
 
     recipe: str
     overrides: dict[str, Any] = Field(default={})
     trained: bool = True
+    start: str | None = None
+    pick: Literal["own", "any frame", "a tenth", "half", "whole"] = "own"
+    clips: Changes = Changes()
 
 
 class Videos(FrozenConfig):
@@ -30,11 +37,13 @@ class Videos(FrozenConfig):
         data: The data set; by default the study's own.
         split: Its split; all episodes by default.
         camera: The view; the first by default.
+        clips: Changes to its clips.
     """
 
     data: str = ""
     split: str | None = None
     camera: str | None = None
+    clips: Changes = Changes()
 
 
 class RewardsConfig(FrozenConfig):
@@ -52,6 +61,8 @@ class RewardsConfig(FrozenConfig):
         relations: Relation -> instruction of the video -> instructions that stand in that relation to it. All other
             instructions of the data are mismatched.
         opposite: The relation whose pairs also make clips of two actions.
+        joined: Greatest number of clips of two actions.
+        gate: Training videos of each instruction that are measured too, to see that a method has learned them.
         seeds: Random seeds of weights and batches.
         processes: Trials at a time.
     """
@@ -64,6 +75,8 @@ class RewardsConfig(FrozenConfig):
     others: dict[str, Videos] = Field(default={})
     relations: dict[str, dict[str, tuple[str, ...]]] = Field(default={})
     opposite: str = "contradictory"
+    joined: PositiveInt = 2000
+    gate: int = Field(0, ge=0)
     seeds: tuple[int, ...] = Field(default=(0, 1, 2), min_length=1)
     processes: PositiveInt = 1
 
@@ -72,4 +85,11 @@ class RewardsConfig(FrozenConfig):
         taken = {"matched", "mismatched"} & self.relations.keys()
         if taken:
             raise ValueError(f"{', '.join(sorted(taken))} follow from the data; name other relations")
+        return self
+
+    @model_validator(mode="after")
+    def _starts_are_rows(self) -> RewardsConfig:
+        for name, row in self.rows.items():
+            if row.start is not None and (row.start not in self.rows or self.rows[row.start].start is not None):
+                raise ValueError(f"{name} starts from {row.start!r}, which is no row with weights of its own")
         return self

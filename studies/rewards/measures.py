@@ -19,9 +19,13 @@ NEAR = 0.1
 
 
 def trend(curve: Float[Array, " T"]) -> Numbers:
-    """Return a curve's rank correlation with time, its gain, and 1 where it rises from first to last frame, else 0."""
-    gain = float(curve[-1] - curve[0])
-    return {"voc": value_order_correlation(curve), "gain": gain, "rises": float(gain > 0)}
+    """Return a curve's rank correlation with time, its gain, and 1 where it rises from first to last frame, else 0.
+
+    `variation` is the length of its way up and down over its range: 1 for a curve that only rises, or only falls.
+    """
+    gain, span = float(curve[-1] - curve[0]), float(np.ptp(curve))
+    way = float(np.abs(np.diff(curve)).sum() / span) if span else 1.0
+    return {"voc": value_order_correlation(curve), "gain": gain, "rises": float(gain > 0), "variation": way}
 
 
 def slope(curve: Float[Array, " T"]) -> float:

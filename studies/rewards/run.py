@@ -21,8 +21,10 @@ import torch
 from accelerate import Accelerator
 from jaxtyping import Float
 from numpy.typing import NDArray
+from torch import Tensor
 
 from counterpoint.data.cache import cached
+from counterpoint.data.draws import sample_rng
 from counterpoint.data.formats import open_dataset, split_names
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.store import EpisodeStore, OneCameraStore, SubsetStore
@@ -37,12 +39,15 @@ from counterpoint.training.clips import ClipsRecipe, build_objective
 from counterpoint.training.learner import ObjectiveLearner
 from counterpoint.training.recipe import load_recipe
 from studies.harness import Rows, Study, Tree, Trial, file_name, over_seeds
+from studies.rewards.clips import PICKS, Blurred, Changes, changed
 from studies.rewards.config import RewardsConfig, Videos
 from studies.rewards.measures import Numbers, alignment_change, means, short_segments, trend, two_actions
 from studies.rewards.rewordings import reworded
 
 Array = NDArray[np.float64]
 WHOLE, TRAIN, TEST = "own videos", "train", "test"
+EACH_VIDEO = (f"{WHOLE}: matched", f"{WHOLE}: identification", "smoothness")
+"""Groups with one entry a test video, in order."""
 Stores = Mapping[str, EpisodeStore]
 """The study's own videos, or the training and the test episodes that they name, and the further videos by name."""
 Found = dict[str, list[Numbers]]
@@ -87,14 +92,36 @@ def summary(rows: Rows, _: Tree | None = None) -> Tree:
 
 
 def measure(config: RewardsConfig, row: str, seed: int) -> Tree:
-    """Train one row with one seed and measure it: `groups`, group -> number -> mean over videos."""
-    stores, found = _stores(config, row), dict[str, list[Numbers]]()
-    recipe = row_recipe(config, row)
-    for number, (train, test) in enumerate(parts(config, stores)):
-        model = fit(recipe, train, seed + 1000 * number, config.rows[row].trained)
-        for group, records in _measured(config, model, train, test, stores).items():
+    """Train one row with one seed and measure it.
+
+    Returns:
+        `groups`: group -> number -> mean over videos. `tasks`: instruction -> number -> mean over its test videos.
+    """
+    stores, found, tasks = _stores(config, row), dict[str, list[Numbers]](), dict[str, list[Numbers]]()
+    chosen, soft = config.rows[row], _stores(config, row, blurred=True) if config.rows[row].clips.blurred else {}
+    folds = zip(parts(config, stores), parts(config, soft or stores), strict=True)
+    for number, ((train, test), (blurred, _)) in enumerate(folds):
+        own = seed + 1000 * number
+        start = _start(config.model_dump_json(), chosen.start, train, own) if chosen.start is not None else None
+        clips = changed(train, chosen.clips, blurred)
+        model = fit(row_recipe(config, row), clips, own, chosen.trained, pick=chosen.pick, start=start)
+        clips = changed(train, chosen.clips.model_copy(update={"reworded": 0.0}), blurred)
+        measured = _measured(config, model, train, test, clips, stores)
+        for group, records in measured.items():
             found.setdefault(group, []).extend(records)
-    return {"form": model.form, "groups": {group: means(records) for group, records in found.items()}}
+        for info, *records in zip(test.episodes, *(measured[group] for group in EACH_VIDEO), strict=True):
+            tasks.setdefault(info.instruction, []).append({key: one[key] for one in records for key in one})
+    groups, each = ({key: means(records) for key, records in of.items()} for of in (found, tasks))
+    return {"form": model.form, "groups": groups, "tasks": each}
+
+
+@cache
+def _start(config: str, row: str, store: EpisodeStore, seed: int) -> dict[str, Tensor]:
+    """Return the weights of a row that others start from, trained once a process on clips as recorded."""
+    settings = RewardsConfig.model_validate_json(config)
+    model = fit(row_recipe(settings, row), store, seed, settings.rows[row].trained, pick=settings.rows[row].pick)
+    assert isinstance(model.encoder, DualEncoder)
+    return model.encoder.state_dict()
 
 
 def row_recipe(config: RewardsConfig, row: str) -> ClipsRecipe:
@@ -118,15 +145,35 @@ def parts(config: RewardsConfig, stores: Stores) -> Iterator[tuple[EpisodeStore,
         yield SubsetStore(store, train), SubsetStore(store, test)
 
 
-def fit(recipe: ClipsRecipe, store: EpisodeStore, seed: int, trained: bool = True) -> RewardModel:
-    """Train a recipe for its number of steps on frames or features and return its reward; untrained, its start."""
+def fit(
+    recipe: ClipsRecipe,
+    store: EpisodeStore,
+    seed: int,
+    trained: bool = True,
+    *,
+    pick: str = "own",
+    start: Mapping[str, Tensor] | None = None,
+) -> RewardModel:
+    """Train a recipe for its number of steps on frames or features and return its reward; untrained, its start.
+
+    Args:
+        recipe: The recipe.
+        store: Training clips.
+        seed: Random seed of weights and batches.
+        trained: False leaves the weights as they start.
+        pick: How the frames of a clip are drawn: a key of `PICKS`, or as the objective has it.
+        start: Weights of the encoder to start from; random ones by default.
+    """
     torch.manual_seed(seed)
     objective = build_objective(recipe)
+    if start is not None:
+        objective.encoder.load_state_dict(start)
     learner = ObjectiveLearner(
         objective, recipe.optimizer, total_steps=recipe.train.steps or 1, accelerator=Accelerator(cpu=True)
     )
     if trained:
         spec = objective.sampling()
+        spec = spec if pick == "own" else spec.with_index(pick=PICKS[pick])
         spec = spec.on_features(1) if recipe.encoder.freeze_image else spec
         bound = spec.bind(store, store.cameras[:1])
         sampler = Sampler(store, bound, batch_size=recipe.train.batch_size, seed=seed)
@@ -177,9 +224,14 @@ class Reader:
 
 
 def _measured(
-    config: RewardsConfig, model: RewardModel, train: EpisodeStore, test: EpisodeStore, stores: Stores
+    config: RewardsConfig,
+    model: RewardModel,
+    train: EpisodeStore,
+    test: EpisodeStore,
+    clips: EpisodeStore,
+    stores: Stores,
 ) -> Found:
-    """Return the measurements of one part."""
+    """Return the measurements of one part; `clips` are its training episodes as changed, in the original words."""
     texts = tuple(dict.fromkeys(info.instruction for info in train.episodes))
     embedded, words = embed_store(model.encoder, test, instructions=texts), model.form != "goal"
     others = {name: embed_store(model.encoder, stores[name]) for name in config.others} if words else {}
@@ -196,9 +248,21 @@ def _measured(
     reader = Reader(model, targets)
     found = related(config, reader, embedded, WHOLE) | joined(config, reader, embedded)
     found |= first_frames(embedded, words=words) | (other_words(reader, embedded) if words else {})
+    found["smoothness"] = smoothness(embedded)
+    if config.gate:
+        known = [info.instruction for info in train.episodes]
+        kept = [at for at, text in enumerate(known) if known[:at].count(text) < config.gate]
+        seen = embed_store(model.encoder, SubsetStore(clips, kept), instructions=texts)
+        found |= related(config, reader, seen, "training videos")
     for name, other in others.items():
         found |= related(config, reader, other, name)
     return found
+
+
+def smoothness(embedded: EmbeddedVideos) -> list[Numbers]:
+    """Return AcTOL's continuity of each video at unit length: its largest step over its mean step, and Eq. 4."""
+    rows = [video / np.maximum(np.linalg.norm(video, axis=1, keepdims=True), 1e-12) for video in embedded.videos]
+    return [{"jump_ratio": metrics.jump_ratio(row), "bridge": metrics.bridge_residual(row)} for row in rows]
 
 
 def related(config: RewardsConfig, reader: Reader, embedded: EmbeddedVideos, name: str) -> Found:
@@ -220,6 +284,7 @@ def related(config: RewardsConfig, reader: Reader, embedded: EmbeddedVideos, nam
         short = reader.gains(video, targets, short_segments(len(video), number, seed=0))
         column = np.full(len(whole), own)
         numbers = {
+            "voc_wrong": float(np.mean([trend(curve)["voc"] for curve in others])) if others else 0.0,
             "accuracy": float(metrics.matched(whole, column)[0]),
             "pairs": float(metrics.triples(whole, column)[0]),
             "accuracy_short": float(metrics.matched(short, np.full(len(short), own)).mean()),
@@ -245,7 +310,10 @@ def joined(config: RewardsConfig, reader: Reader, embedded: EmbeddedVideos) -> F
     """Return how rewards treat one video followed by another (AcTOL, section 5.4), of opposite and of any actions."""
     targets, found = reader.of(embedded.instructions), dict[str, list[Numbers]]()
     opposite = config.relations.get(config.opposite, {})
-    for one, two in permutations(range(len(embedded.videos)), 2):
+    pairs = list(permutations(range(len(embedded.videos)), 2))
+    if len(pairs) > config.joined:
+        pairs = [pairs[at] for at in sample_rng(0, 0, "joined").choice(len(pairs), config.joined, replace=False)]
+    for one, two in pairs:
         first, second = (int(embedded.own[number]) for number in (one, two))
         if first == second:
             continue
@@ -285,21 +353,25 @@ def other_words(reader: Reader, embedded: EmbeddedVideos) -> Found:
     return found
 
 
-def _stores(config: RewardsConfig, row: str) -> dict[str, EpisodeStore]:
+def _stores(config: RewardsConfig, row: str, *, blurred: bool = False) -> dict[str, EpisodeStore]:
     """Return the videos in the form that a row's encoder reads: features of its frozen backbone, or frames."""
     recipe = row_recipe(config, row)
     names = split_names(config.data)
     own = {name: name for name in (TRAIN, TEST)} if {TRAIN, TEST} <= set(names) else {WHOLE: None}
     videos = {name: Videos(split=split, camera=config.camera) for name, split in own.items()}
     return {
-        name: _read(one.model_copy(update={"data": one.data or config.data}), recipe.encoder, recipe.data.size)
+        name: _read(one.model_copy(update={"data": one.data or config.data}), recipe.encoder, recipe.data.size, blurred)
         for name, one in {**videos, **config.others}.items()
     }
 
 
 @cache
-def _read(videos: Videos, encoder: EncoderConfig, size: int) -> EpisodeStore:
+def _read(videos: Videos, encoder: EncoderConfig, size: int, blurred: bool) -> EpisodeStore:
     store = open_dataset(videos.data, split=videos.split)
     if videos.camera is not None:
         store = OneCameraStore(store, videos.camera)
-    return features_of(DualEncoder(encoder), store) if encoder.freeze_image else cached(store, size=size)
+    store = Blurred(store) if blurred else store
+    if not encoder.freeze_image:
+        return cached(store, size=size)
+    soft = _read(videos.model_copy(update={"clips": Changes()}), encoder, size, True) if videos.clips.blurred else None
+    return changed(features_of(DualEncoder(encoder), store), videos.clips, soft)

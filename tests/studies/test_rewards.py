@@ -1,15 +1,22 @@
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
+from torch import nn
 
-from counterpoint.data.store import SubsetStore
+from counterpoint.data.episode import Episode, EpisodeInfo
+from counterpoint.data.store import EpisodeStore, MemoryStore, SubsetStore
 from counterpoint.errors import BadInputError
+from counterpoint.objectives import ClipObjective, objective_class
+from counterpoint.training.clips import ClipsRecipe
 from studies.harness import load_preset
+from studies.rewards.clips import PICKS, Blurred, Changes, FeatureStore, changed
 from studies.rewards.config import RewardsConfig
 from studies.rewards.measures import alignment_change, means, short_segments, slope, trend, two_actions
 from studies.rewards.rewordings import PAPER, REWORDINGS, last_part_first, reworded, synonym
@@ -19,9 +26,10 @@ from tests.evaluation.fake_run import quick_words
 
 
 def test_trend_of_known_curves() -> None:
-    assert trend(np.array([0.0, 1, 2, 5])) == {"voc": pytest.approx(1), "gain": 5, "rises": 1}
-    assert trend(np.array([3.0, 2, 1])) == {"voc": pytest.approx(-1), "gain": -2, "rises": 0}
-    assert trend(np.zeros(4)) == {"voc": 0, "gain": 0, "rises": 0}
+    assert trend(np.array([0.0, 1, 2, 5])) == {"voc": pytest.approx(1), "gain": 5, "rises": 1, "variation": 1}
+    assert trend(np.array([3.0, 2, 1])) == {"voc": pytest.approx(-1), "gain": -2, "rises": 0, "variation": 1}
+    assert trend(np.zeros(4)) == {"voc": 0, "gain": 0, "rises": 0, "variation": 1}
+    assert trend(np.array([0.0, 4, 2, 3]))["variation"] == pytest.approx(7 / 4)
 
 
 def test_slope_is_that_of_a_fitted_line() -> None:
@@ -159,6 +167,109 @@ def test_a_relation_of_words_that_the_data_lack_is_refused(squares: Path, tmp_pa
     config = tiny(squares, {"row": {"recipe": "decisionnce_t-demo"}}, relations={"contradictory": {"fly": ["land"]}})
     with pytest.raises(BadInputError, match=r"contradictory: found \['fly'\]"):
         rewards_study(config, tmp_path / "out")
+
+
+def numbered(lengths: tuple[int, ...], texts: tuple[str, ...]) -> EpisodeStore:
+    """A store whose feature of step t of episode e is 100 e + t."""
+    features = [(100.0 * e + np.arange(n))[:, None, None].astype(np.float32) for e, n in enumerate(lengths)]
+    infos = [EpisodeInfo(n, text, 10.0) for n, text in zip(lengths, texts, strict=True)]
+    return FeatureStore(infos, features, ("camera",))
+
+
+def shown(store: EpisodeStore) -> list[list[int]]:
+    column, ends = store.column("features")[:, 0, 0].astype(int), np.cumsum(store.lengths)
+    return [part.tolist() for part in np.split(column, ends[:-1])]
+
+
+def test_padding_appends_the_beginning_of_the_next_episode_of_another_task() -> None:
+    store = numbered((10, 10, 4), ("a", "a", "b"))
+    found = changed(store, Changes(padding=0.6))
+    own = [list(range(100 * e, 100 * e + n)) for e, n in enumerate((10, 10, 4))]
+    assert shown(found) == [own[0] + own[2], own[1] + own[2], own[2] + own[0][:2]]  # round(.6 x 4) = 2
+    assert [info.instruction for info in found.episodes] == ["a", "a", "b"]
+    assert changed(store, Changes()) is store
+
+
+def test_broken_clips_lose_repeat_and_blur_their_shares_and_keep_both_ends() -> None:
+    store = numbered((99,) * 40, ("a", "b") * 20)
+    dropped = shown(changed(store, Changes(dropped=0.2)))
+    assert np.mean([len(clip) for clip in dropped]) == pytest.approx(0.8 * 97 + 2, abs=2)
+    assert all(clip[0] % 100 == 0 and clip[-1] % 100 == 98 and np.all(np.diff(clip) > 0) for clip in dropped)
+    frozen = shown(changed(store, Changes(frozen=0.2)))
+    assert all(len(clip) == 99 for clip in frozen)
+    assert np.mean([np.diff(clip) == 0 for clip in frozen]) == pytest.approx(0.2, abs=0.02)
+    assert all(now <= 100 * e + t for e, clip in enumerate(frozen) for t, now in enumerate(clip))  # never ahead
+    soft = FeatureStore(store.episodes, [np.full((99, 1, 1), -1.0)] * 40, ("camera",))
+    blurred = shown(changed(store, Changes(blurred=0.2), soft))
+    assert np.mean([np.array(clip) < 0 for clip in blurred]) == pytest.approx(0.2, abs=0.02)
+    assert changed(store, Changes(frozen=0.2)).fingerprint != changed(store, Changes(frozen=0.3)).fingerprint
+
+
+def test_half_of_the_instructions_lose_their_articles() -> None:
+    store = numbered((3,) * 60, ("open the door", "close the door") * 30)
+    texts = [info.instruction for info in changed(store, Changes(reworded=0.5)).episodes]
+    assert set(texts) == {"open the door", "close the door", "open door", "close door"}
+    assert 0.3 < np.mean(["the" in text for text in texts]) < 0.7
+
+
+def test_blur_takes_detail_and_keeps_brightness() -> None:
+    sharp = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3), np.uint8)
+    store = MemoryStore([Episode({"camera": sharp}, "a", np.arange(2.0))])
+    soft = Blurred(store).frames(0, np.arange(2))
+    assert soft.shape == sharp.shape
+    assert soft.dtype == np.uint8
+    assert soft.std() < 0.5 * sharp.std()
+    assert abs(soft.mean() - sharp.mean()) < 2
+    assert Blurred(store).fingerprint != store.fingerprint
+
+
+@pytest.mark.parametrize(("name", "share"), [("a tenth", 0.1), ("half", 0.5), ("whole", 1.0)])
+def test_segments_of_a_fixed_share_lie_anywhere_in_their_clip(name: str, share: float) -> None:
+    lengths = np.array([2, 11, 51] * 200)
+    start, goal = PICKS[name](lengths, np.random.default_rng(0)).T
+    assert np.all((start >= 0) & (goal < lengths))
+    assert np.array_equal(goal - start, np.maximum(1, np.round(share * (lengths - 1))))
+    for length in (11, 51):
+        free = length - max(1, round(share * (length - 1)))
+        assert set(start[lengths == length]) <= set(range(free))
+        assert start[lengths == length].max() >= 0.9 * (free - 1)
+
+
+def test_rows_continue_from_another_rows_weights(squares: Path, tmp_path: Path) -> None:
+    still = {"optimizer.lr": 1e-300}
+    rows: dict[str, object] = {
+        "start": {"recipe": "decisionnce_t-demo"},
+        "still": {"recipe": "decisionnce_t-demo", "start": "start", "overrides": still},
+        "apart": {"recipe": "decisionnce_t-demo", "overrides": still},
+    }
+    rewards_study(tiny(squares, rows, gate=1), tmp_path / "out")
+    found = {name: json.loads((tmp_path / f"out/trials/{name}-seed0.json").read_text())["result"] for name in rows}
+    assert found["still"]["groups"] == found["start"]["groups"] != found["apart"]["groups"]
+    own = found["start"]["tasks"]
+    for key, group in (("voc", "matched"), ("accuracy", "identification")):
+        mean = np.average([task[key] for task in own.values()], weights=[task["n"] for task in own.values()])
+        assert mean == pytest.approx(found["start"]["groups"][f"own videos: {group}"][key])
+    assert found["start"]["groups"]["training videos: identification"]["n"] == len(own)
+    with pytest.raises(ValidationError, match="no row with weights of its own"):
+        tiny(squares, rows | {"more": {"recipe": "decisionnce_t-demo", "start": "still"}})
+
+
+@pytest.mark.parametrize("name", ["equal_metaworld", "equal_widowx"])
+def test_methods_are_compared_after_as_many_steps_and_frames(name: str) -> None:
+    config = load_preset("rewards", RewardsConfig, name, {"data": "DATA"})
+    recipes = [row_recipe(config, row) for row in config.rows if config.rows[row].trained]
+    frames = {recipe.train.batch_size * frames_of(recipe) for recipe in recipes}
+    assert frames == {160}
+    assert {recipe.train.steps for recipe in recipes} == {600}
+    assert len(config.seeds) >= 4
+
+
+def frames_of(recipe: ClipsRecipe) -> int:
+    """Return how many frames of a clip one sample of a recipe reads."""
+    kind: Any = objective_class(recipe.objective.name, ClipObjective)
+    encoder: Any = nn.Identity()
+    encoder.text, encoder.embed_dim = nn.Identity(), 8
+    return int(kind(encoder, recipe.objective).sampling().index.pick.count)
 
 
 @pytest.mark.parametrize("name", ["widowx", "metaworld", "robosuite"])

@@ -1,0 +1,162 @@
+"""Training clips as real data have them, with foreign ends, broken frames and other words; and other segments.
+
+All changes are made to a frozen backbone's features, and their chance depends on the episode's number alone, so that
+every row and seed sees the same changed clips.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+from scipy.ndimage import gaussian_filter
+
+from counterpoint.config import FrozenConfig
+from counterpoint.data.draws import Pick, SortedFrames, sample_rng
+from counterpoint.data.episode import Array, EpisodeInfo
+from counterpoint.data.store import EpisodeStore, SubsetStore
+from studies.rewards.rewordings import REWORDINGS
+
+Integers = NDArray[np.int64]
+BLUR = 0.04
+"""Standard deviation of the blur, as a share of the image's height."""
+
+
+class Changes(FrozenConfig):
+    """Changes to clips; a share of 0 changes nothing.
+
+    Attributes:
+        padding: Frames of the next episode with another instruction that are appended, as a share of the clip's own.
+        dropped: Share of frames that are missing, without a gap in the frame numbers.
+        frozen: Share of frames that repeat the one before.
+        blurred: Share of frames that are out of focus.
+        reworded: Share of episodes whose instruction lacks its articles.
+    """
+
+    padding: float = Field(0.0, ge=0)
+    dropped: float = Field(0.0, ge=0, lt=1)
+    frozen: float = Field(0.0, ge=0, lt=1)
+    blurred: float = Field(0.0, ge=0, le=1)
+    reworded: float = Field(0.0, ge=0, le=1)
+
+
+class Blurred(SubsetStore):
+    """Another store whose frames are all out of focus."""
+
+    def __init__(self, store: EpisodeStore) -> None:
+        super().__init__(store, range(len(store.episodes)))
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the store behind it and of the blur."""
+        return hashlib.sha256(f"{self.whole.fingerprint} blurred {BLUR}".encode()).hexdigest()
+
+    def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
+        """Return uint8 [N, H, W, 3]."""
+        sharp = super().frames(episode, indices, camera)
+        wide = BLUR * sharp.shape[1]
+        return cast(Array, gaussian_filter(sharp, (0, wide, wide, 0)))
+
+
+class FeatureStore(EpisodeStore):
+    """Features in memory.
+
+    Args:
+        episodes: One entry an episode.
+        features: float32 [T, 1, E] of each.
+        cameras: Names of the views behind them, of which the first was read.
+    """
+
+    def __init__(self, episodes: Sequence[EpisodeInfo], features: Sequence[Array], cameras: tuple[str, ...]) -> None:
+        self.episodes, self.cameras, self._features = tuple(episodes), cameras, tuple(features)
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 over features and instructions."""
+        digest = hashlib.sha256()
+        for info, features in zip(self.episodes, self._features, strict=True):
+            digest.update(info.instruction.encode() + np.ascontiguousarray(features).tobytes())
+        return digest.hexdigest()
+
+    def _values(self, source: str, episode: int) -> Any:
+        return self._features[episode] if source == "features" else None
+
+
+def changed(store: EpisodeStore, changes: Changes, blurred: EpisodeStore | None = None) -> EpisodeStore:
+    """Return a store of features with changed clips.
+
+    Args:
+        store: Features of the clips as recorded.
+        changes: The changes.
+        blurred: Features of the same frames out of focus, where `changes.blurred` needs them.
+    """
+    if changes == Changes():
+        return store
+    own = [np.asarray(store.features(episode)) for episode in range(len(store.episodes))]
+    texts = [info.instruction for info in store.episodes]
+    found = []
+    for episode, features in enumerate(own):
+        sharp = features
+        if changes.blurred:
+            assert blurred is not None
+            mask = sample_rng(0, episode, "blurred").random(len(sharp)) < changes.blurred
+            sharp = np.where(mask[:, None, None], np.asarray(blurred.features(episode)), sharp)
+        sharp = sharp[_broken(len(sharp), episode, changes)]
+        count, after = round(changes.padding * len(features)), _next(texts, episode)
+        found.append(np.concatenate([sharp, own[after][:count]]))
+    plain = REWORDINGS["order and form"]["no articles"]
+    words = [
+        plain(text) if sample_rng(0, episode, "reworded").random() < changes.reworded else text
+        for episode, text in enumerate(texts)
+    ]
+    infos = [
+        replace(info, length=len(features), instruction=text)
+        for info, features, text in zip(store.episodes, found, words, strict=True)
+    ]
+    return FeatureStore(infos, found, store.cameras)
+
+
+def _broken(length: int, episode: int, changes: Changes) -> Integers:
+    """Return the recorded step that each frame shows: some are missing, some repeat the one before."""
+    steps = np.arange(length)
+    missing = sample_rng(0, episode, "dropped").random(length) < changes.dropped
+    missing[[0, -1]] = False
+    steps = steps[~missing]
+    stuck = sample_rng(0, episode, "frozen").random(len(steps)) < changes.frozen
+    stuck[0] = False
+    shown: Integers = np.maximum.accumulate(np.where(stuck, 0, np.arange(len(steps))))
+    return steps[shown]
+
+
+def _next(texts: list[str], episode: int) -> int:
+    others = [at for at, text in enumerate(texts) if text != texts[episode]]
+    return next((at for at in others if at > episode), others[0])
+
+
+@dataclass(frozen=True)
+class FixedShare:
+    """Start and goal frame of a segment of a fixed share of its clip, its start uniform; 1 is the whole clip."""
+
+    share: float
+    count: ClassVar[int] = 2
+    min_length: ClassVar[int] = 2
+
+    def __call__(self, lengths: Integers, rng: np.random.Generator) -> Integers:
+        """Pick steps (start, goal)."""
+        span = np.maximum(1, np.round(self.share * (lengths - 1)).astype(np.int64))
+        start = rng.integers(lengths - span)
+        return np.stack([start, start + span], 1)
+
+
+PICKS: Mapping[str, Pick] = {
+    "any frame": SortedFrames(1),
+    "a tenth": FixedShare(0.1),
+    "half": FixedShare(0.5),
+    "whole": FixedShare(1.0),
+}
+"""Ways to draw a clip's frames, in the place of an objective's own."""
