@@ -120,7 +120,7 @@ def test_hidden_layers_must_exist(name: str, hidden: list[int]) -> None:
 @pytest.mark.parametrize(
     ("shapes", "told"),
     [
-        ({"observation": (32, 40, 3), "goal": (2,)}, "32 x 40 pixels"),
+        ({"observation": (6, 40, 3), "goal": (2,)}, "6 x 40 pixels"),
         ({"observation": (64, 64), "goal": (2,)}, r"observations: found shape \(64, 64\)"),
         ({"observation": (4,), "goal": ()}, r"goals: found shape \(\)"),
     ],

@@ -1,11 +1,22 @@
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from counterpoint.agents.networks import EnsembleMLP
+from counterpoint.agents import make_agent
+from counterpoint.agents.decision_transformer import DecisionTransformer
+from counterpoint.agents.networks import EnsembleMLP, ImageTrunk, Initialisation, SituationMLP, initialise
+from counterpoint.agents.qrl import QRL
+from counterpoint.agents.td_infonce import TDInfoNCE, TDInfoNCEConfig
+from counterpoint.data.episode import Spaces
+
+REACH = Spaces(observation=(10,), goal=(3,), action=4)
 
 
 def network(
@@ -100,3 +111,107 @@ def test_one_member_and_no_hidden_layer() -> None:
     x = torch.randn(4, 3, generator=torch.Generator().manual_seed(3))
     expected = x @ weights[0][0] + biases[0][0]
     torch.testing.assert_close(made(x)[0], expected)
+
+
+def layers(agent: Any, part: str) -> Iterator[tuple[Tensor, Tensor]]:
+    """The weights and biases of every layer of a fresh agent's part."""
+    for module in agent.modules[part].modules():
+        if isinstance(module, EnsembleMLP):
+            yield from zip(module.weights, module.biases, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "critic", "policy"),
+    [
+        ("td_infonce", "fan_in", "fan_in"),
+        ("contrastive_rl", "glorot", "fan_in"),
+        ("contrastive_rl_nce", "glorot", "fan_in"),
+        ("c_learning", "glorot", "fan_in"),
+        ("gcbc", None, "fan_in"),
+        ("ddpg_her", "glorot", "glorot"),
+        ("td3_bc", "torch", "torch"),
+        ("iql", "orthogonal", "orthogonal"),
+        ("qrl", "glorot", "glorot"),
+    ],
+)
+def test_fresh_agents_begin_as_their_authors_do(name: str, critic: Initialisation | None, policy: str) -> None:
+    agent = make_agent({"name": name, "hidden": (64, 48)}, REACH)
+    kinds = {"actor": policy} | ({"critic": critic} if critic else {}) | ({"value": policy} if name == "iql" else {})
+    for part, kind in kinds.items():
+        for weight, bias in layers(agent, part):
+            inputs, outputs = weight.shape[1:]
+            if name == "qrl" and not weight.any():
+                continue  # the last layers of policy and dynamics, below
+            if kind == "orthogonal":
+                for member in weight:
+                    gram = member.T @ member if inputs > outputs else member @ member.T
+                    torch.testing.assert_close(gram, 2 * torch.eye(len(gram)), rtol=0, atol=1e-5)
+            else:
+                bound = {"fan_in": 3 / inputs, "glorot": 6 / (inputs + outputs), "torch": 1 / inputs}[kind] ** 0.5
+                assert float(weight.detach().abs().max()) <= bound
+                expected = bound / math.sqrt(3)  # the deviation of a uniform number
+                noise = 4 * expected / math.sqrt(weight.numel())
+                assert float(weight.detach().square().mean().sqrt()) == pytest.approx(expected, abs=noise)
+            assert bool(bias.any()) == (kind == "torch")
+
+
+def test_qrls_policy_and_dynamics_begin_at_zero() -> None:
+    agent = make_agent({"name": "qrl", "hidden": (64, 48)}, REACH)
+    assert isinstance(agent, QRL)
+    loc, scale = agent.actor.gaussian(torch.randn(5, 10), torch.randn(5, 3))
+    assert not loc.any()
+    torch.testing.assert_close(scale, torch.full((5, 4), math.log(2)))
+    state = agent.critic.states(torch.randn(5, 10))
+    assert torch.equal(agent.critic.step(state, torch.randn(5, 4)), state)
+
+
+def test_the_transformers_blocks_begin_as_gpt2() -> None:
+    agent = make_agent({"name": "decision_transformer"}, REACH)
+    assert isinstance(agent, DecisionTransformer)
+    for name, value in agent.actor.body.named_parameters():
+        if name.endswith("bias"):
+            assert not value.any()
+        elif value.dim() > 1:
+            assert float(value.detach().std()) == pytest.approx(0.02, rel=0.05)
+
+
+def row_deviation(kind: Initialisation) -> float:
+    """The deviation along a row of a fresh critic's logits at states, actions and goals of the size of FetchReach's."""
+    found = []
+    for seed in range(10):
+        generator = torch.Generator().manual_seed(seed)
+        agent = TDInfoNCE(TDInfoNCEConfig(hidden=(256, 256)), REACH, seed=seed)
+        initialise(agent.critic, kind, generator)
+        goals = torch.tensor([1.34, 0.75, 0.53]) + 0.3 * (torch.rand(128, 3, generator=generator) - 0.5)
+        states = torch.cat([goals, 0.02 * torch.randn(128, 7, generator=generator)], 1)
+        actions = 2 * torch.rand(128, 4, generator=generator) - 1
+        with torch.no_grad():
+            phi = agent.critic.encode_actions(states, actions, goals.flip(0))
+            found.append(float(agent.critic.pairs(phi, agent.critic.encode_futures(goals)).std(1).mean()))
+    return sum(found) / len(found)
+
+
+def test_a_fresh_td_infonce_critic_tells_goals_apart_as_the_authors_does() -> None:
+    assert 0.015 < row_deviation("fan_in") < 0.025
+    assert row_deviation("torch") < 0.85 * row_deviation("fan_in")
+
+
+def test_image_trunks_have_the_authors_shape_and_weights() -> None:
+    trunk = ImageTrunk((64, 64, 3), generator=torch.Generator().manual_seed(0))
+    assert trunk.features == 8 * 8 * 64
+    for name, value in trunk.named_parameters():
+        if name.endswith("bias"):
+            assert not value.any()
+        else:
+            deviation = 1 / math.sqrt(value[0].numel())
+            assert float(value.detach().abs().max()) <= 2 * deviation
+            assert float(value.detach().std()) == pytest.approx(
+                0.88 * deviation, rel=0.05
+            )  # what truncation leaves of it
+
+
+def test_initialise_reaches_every_perceptron_of_a_module() -> None:
+    made = SituationMLP(REACH, (8,), 2, torch.Generator().manual_seed(0))
+    before = [weight.clone() for weight in made.body.weights]
+    initialise(made, "glorot", torch.Generator().manual_seed(1))
+    assert all(not torch.equal(old, new) for old, new in zip(before, made.body.weights, strict=True))

@@ -5,7 +5,7 @@ One update takes both gradients at the old parameters, then steps both, then mov
     critic loss (old critic, old policy, old target)  ->  Adam  ->  new critic  ->  target += tau (critic - target)
     actor loss  (old critic, old policy)              ->  Adam  ->  new policy
 
-A subclass defines its critic loss and its actor objective; see `td_infonce.py` first.
+A subclass defines its critic loss; see `td_infonce.py` first.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from counterpoint.agents.base import Agent, AgentConfig, Metrics
-from counterpoint.agents.networks import EnsembleMLP, GaussianActor, InputEncoder, actor, flat
+from counterpoint.agents.networks import EnsembleMLP, GaussianActor, InputEncoder, actor, flat, initialise
 from counterpoint.data.episode import Spaces
 from counterpoint.data.spec import Spec
 from counterpoint.data.transitions import Tail
 from counterpoint.objectives.base import in_full_precision
-from counterpoint.objectives.td_infonce import cloned_actor_loss
+from counterpoint.objectives.td_infonce import cloned_actor_loss, goal_reaching_rows
 
 CriticLoss = tuple[Float[Tensor, ""], Metrics, dict[str, Float[Tensor, "2 B D"]]]
 """A critic's loss, its metrics, and psi of the keys of the batch that it encoded."""
@@ -39,9 +39,12 @@ class ContrastiveConfig(AgentConfig):
         representation: d, the length of phi and psi.
         normalise: Scale phi and psi to unit length.
         temperature: Divisor of their product.
+        critic_init: Initial weights of phi and psi, see `networks.initialise`.
         actor_lr: Adam's rate for the policy.
         critic_lr: Adam's rate for phi and psi.
         tau: Rate of the target's soft update (unused where there is no target).
+        actor_objective: What the policy raises: `softmax`, the log-probability of its own goal among those of the batch
+            (TD InfoNCE, Eq. 11), or `logit`, the critic's value of its own goal alone (contrastive RL).
         actor_goals: Goals of the actor loss: `random` (online), `future` (offline, Table 3), `half` of each.
         behaviour_cloning: lambda of Appendix D.3, the share of behaviour cloning in the actor loss (offline .1).
         tail: Treatment of futures beyond the end of an episode.
@@ -50,9 +53,11 @@ class ContrastiveConfig(AgentConfig):
     representation: int = Field(default=16, ge=1)
     normalise: bool = True
     temperature: float = Field(default=1.0, gt=0)
+    critic_init: Literal["fan_in", "glorot"] = "fan_in"
     actor_lr: float = Field(default=5e-5, gt=0)
     critic_lr: float = Field(default=3e-4, gt=0)
     tau: float = Field(default=0.005, gt=0, le=1)
+    actor_objective: Literal["softmax", "logit"] = "softmax"
     actor_goals: Literal["random", "future", "half"] = "random"
     behaviour_cloning: float = Field(default=0.0, ge=0, le=1)
     tail: Tail = "renormalise"
@@ -83,6 +88,7 @@ class ContrastiveCritic(nn.Module):
         inputs = self.encode.observation_width + spaces.action + goal_conditioned * self.encode.goal_width
         self.phi = EnsembleMLP(2, [inputs, *config.hidden, config.representation], generator=generator)
         self.psi = EnsembleMLP(2, [self.encode.goal_width, *config.hidden, config.representation], generator=generator)
+        initialise(self, config.critic_init, generator)
 
     def encode_actions(self, *parts: Float[Tensor, "B _"], frozen: bool = False) -> Float[Tensor, "2 B D"]:
         """Return phi divided by the temperature.
@@ -163,10 +169,13 @@ class ContrastiveAgent(Agent):
         """Return the critic's loss; `features` come from `features`, the batch holds `next_noise` [B, A] too."""
 
     def actor_objective(self, phi: Float[Tensor, "2 K*B D"], psi: Float[Tensor, "2 B D"]) -> Float[Tensor, "K B"]:
-        """Return costs, to be minimised, of K candidate actions (the slower axis) for B goals.
+        """Return costs, to be minimised, of K candidate actions (the slower axis) for B goals; see `actor_objective`.
 
-        Here minus the minimum over twins of each action's logit for the goal of its own row.
+        Both take the minimum over twins of every logit first.
         """
+        if self.config.actor_objective == "softmax":
+            each = torch.split(self.critic.pairs(phi, psi), psi.shape[1])
+            return torch.stack([goal_reaching_rows(logits) for logits in each])
         candidates = phi.shape[1] // psi.shape[1]
         return -self.critic.matched(phi, psi.repeat(1, candidates, 1)).amin(-1).view(candidates, -1)
 

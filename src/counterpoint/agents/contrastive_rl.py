@@ -23,7 +23,7 @@ from pydantic import Field
 from torch import Tensor
 
 from counterpoint.agents.contrastive import ContrastiveAgent, ContrastiveConfig, CriticLoss, pair_metrics
-from counterpoint.objectives.contrastive_rl import contrastive_nce_loss
+from counterpoint.objectives.contrastive_rl import contrastive_nce_loss, logsumexp_penalty
 from counterpoint.objectives.td_infonce import mc_infonce_loss
 
 
@@ -35,12 +35,16 @@ class ContrastiveRLConfig(ContrastiveConfig):
 
     Attributes:
         representation: d = 64, as in the authors' code.
+        critic_init: Glorot's, as in the authors' code; their policy begins as TD InfoNCE's.
         actor_lr: As the critic's.
+        actor_objective: A logit alone.
     """
 
     representation: int = Field(default=64, ge=1)
     normalise: bool = False
+    critic_init: Literal["fan_in", "glorot"] = "glorot"
     actor_lr: float = Field(default=3e-4, gt=0)
+    actor_objective: Literal["softmax", "logit"] = "logit"
     actor_goals: Literal["random", "future", "half"] = "half"
 
 
@@ -78,8 +82,7 @@ class ContrastiveRLInfoNCE(_ContrastiveRL):
 
     def classification_loss(self, logits: Float[Tensor, "B B 2"]) -> Float[Tensor, ""]:
         """Return Eq. 6 of TD InfoNCE plus the penalty on the rows' normalisers."""
-        penalty = logits.float().logsumexp(1).square().mean()
-        return mc_infonce_loss(logits) + self.config.logsumexp_penalty * penalty
+        return mc_infonce_loss(logits) + logsumexp_penalty(logits, self.config.logsumexp_penalty)
 
 
 class ContrastiveRLNCE(_ContrastiveRL):

@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from counterpoint.agents.base import Agent, AgentConfig, Metrics
-from counterpoint.agents.networks import SituationMLP, noisy
+from counterpoint.agents.networks import SituationMLP, initialise, noisy
 from counterpoint.data.spec import Spec
 
 
@@ -87,6 +87,8 @@ class DDPGHER(Agent):
         config, A = self.config, self.spaces.action
         actor = SituationMLP(self.spaces, config.hidden, A, weights)
         critic = SituationMLP(self.spaces, config.hidden, 1, weights, actions=A)
+        for module in (actor, critic):
+            initialise(module, "glorot", weights)
         self.critic, self.target_critic = self.tracked("critic", critic, config.critic_lr, config.tau)
         self.actor, self.target_actor = self.tracked("actor", actor, config.actor_lr, config.tau)
 

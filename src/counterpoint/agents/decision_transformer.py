@@ -99,6 +99,12 @@ class SequencePolicy(nn.Module):
         )
         self.body = nn.TransformerEncoder(layer, config.layers, nn.LayerNorm(width), enable_nested_tensor=False)
         self.head = nn.Linear(width, spaces.action)
+        # GPT-2's, which the authors use for the blocks and not for the embeddings.
+        for name, parameter in self.body.named_parameters():
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
+            elif parameter.dim() > 1:
+                nn.init.normal_(parameter, std=0.02)
 
     def forward(
         self,

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from counterpoint.agents.base import AgentConfig, Metrics, RewardAgent
 from counterpoint.agents.gcbc import gaussian_log_likelihood
-from counterpoint.agents.networks import SituationMLP, StochasticPolicy
+from counterpoint.agents.networks import SituationMLP, StochasticPolicy, initialise
 from counterpoint.agents.td3_bc import td_target
 
 
@@ -70,8 +70,11 @@ class IQL(RewardAgent):
         config, spaces = self.config, self.spaces
         actor = StochasticPolicy(spaces, config.hidden, weights, min_scale=config.min_scale)
         critic = SituationMLP(spaces, config.hidden, 1, weights, members=2, actions=spaces.action)
+        value = SituationMLP(spaces, config.hidden, 1, weights)
+        for module in (actor, critic, value):
+            initialise(module, "orthogonal", weights)
         self.critic, self.target_critic = self.tracked("critic", critic, config.lr, config.tau)
-        self.value = self.network("value", SituationMLP(spaces, config.hidden, 1, weights), config.lr)
+        self.value = self.network("value", value, config.lr)
         self.actor = self.network("actor", actor, config.lr)
 
     def losses(self, batch: Mapping[str, Tensor]) -> Metrics:

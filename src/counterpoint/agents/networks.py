@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -14,8 +15,38 @@ from torch.nn import functional
 from counterpoint.data.episode import Spaces
 from counterpoint.errors import require
 
-LEAST_SIDE = 36
-"""The smallest side of an image: 36 -> 8 -> 3 -> 1 through the convolutions of `ImageTrunk`."""
+LEAST_SIDE = 8
+"""The smallest side of an image: 8 -> 2 -> 1 -> 1 through the convolutions of `ImageTrunk`."""
+
+Initialisation = Literal["fan_in", "glorot", "orthogonal", "torch"]
+"""How the authors of each method begin their perceptrons; see `initialise`."""
+
+
+def initialise(module: nn.Module, kind: Initialisation, generator: torch.Generator | None = None) -> None:
+    """Set the weights and biases of every `EnsembleMLP` in a module, for I inputs and O outputs of a layer.
+
+    ==========  ===================================  ======  ========================================================
+    kind        weights                              biases  authors' code
+    ==========  ===================================  ======  ========================================================
+    fan_in      uniform in +-sqrt(3 / I)             0       TD InfoNCE; the policies of contrastive RL
+    glorot      uniform in +-sqrt(6 / (I + O))       0       critics of contrastive RL and C-learning; HER; QRL; OGBench
+    orthogonal  orthogonal, gain sqrt 2              0       IQL
+    torch       uniform in +-1 / sqrt(I)             alike   TD3 + BC
+    ==========  ===================================  ======  ========================================================
+    """
+    for network in module.modules():
+        if not isinstance(network, EnsembleMLP):
+            continue
+        for weight, bias in zip(network.weights, network.biases, strict=True):
+            inputs, outputs = weight.shape[1:]
+            nn.init.zeros_(bias)
+            if kind == "orthogonal":
+                for member in weight.detach():
+                    nn.init.orthogonal_(member, math.sqrt(2), generator=generator)
+                continue
+            bound = {"fan_in": 3 / inputs, "glorot": 6 / (inputs + outputs), "torch": 1 / inputs}[kind] ** 0.5
+            for each in (weight, bias) if kind == "torch" else (weight,):
+                nn.init.uniform_(each, -bound, bound, generator=generator)
 
 
 class EnsembleMLP(nn.Module):
@@ -25,7 +56,7 @@ class EnsembleMLP(nn.Module):
         members: E.
         sizes: Widths, input first.
         activate_last: Apply a ReLU to the output too.
-        generator: Generator for the initial weights (uniform in +-1/sqrt(fan-in), as `nn.Linear`).
+        generator: Generator for the initial weights, "fan_in" of `initialise`.
     """
 
     def __init__(
@@ -40,10 +71,9 @@ class EnsembleMLP(nn.Module):
         self.activate_last = activate_last
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
         for fan_in, fan_out in pairwise(sizes):
-            bound = 1 / math.sqrt(fan_in)
             for rows, parameters in ((fan_in, self.weights), (1, self.biases)):
-                value = torch.empty(members, rows, fan_out).uniform_(-bound, bound, generator=generator)
-                parameters.append(nn.Parameter(value))
+                parameters.append(nn.Parameter(torch.empty(members, rows, fan_out)))
+        initialise(self, "fan_in", generator)
 
     def forward(self, inputs: Float[Tensor, "*E B I"], *, frozen: bool = False) -> Float[Tensor, "E B O"]:
         """Return the outputs of every member, in the parameters' precision.
@@ -63,8 +93,11 @@ class EnsembleMLP(nn.Module):
 class ImageTrunk(nn.Module):
     """The convolutions of DQN (Mnih et al., 2015), as contrastive RL uses them: uint8 [B, H, W, C] to float [B, D].
 
+    Convolutions are padded (64 -> 16 -> 8 -> 8), pixels lie in [0, 1], and weights begin as normal numbers of deviation
+    1 / sqrt(fan-in) truncated at two deviations, as in the authors' code.
+
     Args:
-        shape: H, W and C; height and width must be 36 at least.
+        shape: H, W and C; height and width must be 8 at least.
         generator: Generator for the initial weights.
 
     Raises:
@@ -76,11 +109,12 @@ class ImageTrunk(nn.Module):
         height, width, channels = shape
         found, expected = f"{height} x {width} pixels", f"{LEAST_SIDE} x {LEAST_SIDE} at least"
         require(min(height, width) >= LEAST_SIDE, "images", found, expected, "render larger images, such as 64 x 64")
-        convolutions = (nn.Conv2d(channels, 32, 8, 4), nn.Conv2d(32, 64, 4, 2), nn.Conv2d(64, 64, 3, 1))
+        convolutions = (nn.Conv2d(channels, 32, 8, 4, 2), nn.Conv2d(32, 64, 4, 2, 1), nn.Conv2d(64, 64, 3, 1, 1))
         self.layers = nn.Sequential(*(each for layer in convolutions for each in (layer, nn.ReLU())), nn.Flatten())
         for parameter in self.parameters():
             if parameter.dim() > 1:
-                nn.init.kaiming_uniform_(parameter, a=math.sqrt(5), generator=generator)
+                deviation = 1 / math.sqrt(parameter[0].numel())
+                nn.init.trunc_normal_(parameter, 0, deviation, -2 * deviation, 2 * deviation, generator=generator)
             else:
                 nn.init.zeros_(parameter)
         with torch.no_grad():
@@ -88,7 +122,7 @@ class ImageTrunk(nn.Module):
 
     def forward(self, images: Tensor) -> Float[Tensor, "B D"]:
         """Return the features of images."""
-        features: Tensor = self.layers(images.permute(0, 3, 1, 2).float() / 255 - 0.5)
+        features: Tensor = self.layers(images.permute(0, 3, 1, 2).float() / 255)
         return features.float()
 
 

@@ -37,7 +37,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from counterpoint.agents.base import Agent, AgentConfig, Metrics
-from counterpoint.agents.networks import EnsembleMLP, InputEncoder, StochasticPolicy, noisy
+from counterpoint.agents.networks import EnsembleMLP, GaussianActor, InputEncoder, StochasticPolicy, initialise, noisy
 from counterpoint.data.episode import Spaces
 
 
@@ -102,10 +102,10 @@ class QuasimetricCritic(nn.Module):
         if not self.whole_state:
             self.goal_encoder = mlp(self.encode.goal_width, *config.hidden, config.latent)
         self.dynamics = mlp(config.latent + spaces.action, *config.hidden, config.latent)
+        self.projector = mlp(config.latent, config.projector, config.components * config.component_width)
+        initialise(self, "glorot", generator)
         # T starts as "nothing changes".
         nn.init.zeros_(self.dynamics.weights[-1])
-        nn.init.zeros_(self.dynamics.biases[-1])
-        self.projector = mlp(config.latent, config.projector, config.components * config.component_width)
         self.quasimetric = IntervalQuasimetric(config.critics, config.components)
 
     def states(self, observation: Tensor) -> Float[Tensor, "E B D"]:
@@ -217,7 +217,11 @@ class QRL(Agent):
         """Declare critic, policy and multipliers."""
         config, spaces = self.config, self.spaces
         self.critic = self.network("critic", QuasimetricCritic(spaces, config, weights), config.critic_lr)
-        self.actor = self.network("actor", StochasticPolicy(spaces, config.hidden, weights), config.actor_lr)
+        policy = StochasticPolicy(spaces, config.hidden, weights)
+        initialise(policy, "glorot", weights)
+        assert isinstance(policy.head, GaussianActor)
+        nn.init.zeros_(policy.head.heads.weights[-1])  # the same broad action everywhere, as the authors' policy begins
+        self.actor = self.network("actor", policy, config.actor_lr)
         constraints = 1 if self.critic.whole_state else 2
         rho = torch.full((config.critics, constraints), math.log(math.expm1(config.initial_multiplier)))
         dual = nn.ParameterDict({"rho": rho, "log_entropy_weight": torch.zeros(())})

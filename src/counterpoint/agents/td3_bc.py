@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from counterpoint.agents.base import AgentConfig, Metrics, RewardAgent
-from counterpoint.agents.networks import SituationMLP, noisy
+from counterpoint.agents.networks import SituationMLP, initialise, noisy
 from counterpoint.objectives.td3_bc_pretraining import smoothed_action, td3_bc_actor_loss
 
 
@@ -68,6 +68,8 @@ class TD3BC(RewardAgent):
         config, A = self.config, self.spaces.action
         actor = SituationMLP(self.spaces, config.hidden, A, weights)
         critic = SituationMLP(self.spaces, config.hidden, 1, weights, members=2, actions=A)
+        for module in (actor, critic):
+            initialise(module, "torch", weights)
         self.critic, self.target_critic = self.tracked("critic", critic, config.lr, config.tau)
         self.actor, self.target_actor = self.tracked("actor", actor, config.lr, config.tau)
 

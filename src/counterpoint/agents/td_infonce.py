@@ -20,22 +20,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-import torch
-from jaxtyping import Float
+from pydantic import Field
 from torch import Tensor
 
 from counterpoint.agents.contrastive import ContrastiveAgent, ContrastiveConfig, CriticLoss, pair_metrics
-from counterpoint.objectives.td_infonce import goal_reaching_rows, td_infonce_loss
+from counterpoint.objectives.contrastive_rl import logsumexp_penalty
+from counterpoint.objectives.td_infonce import td_infonce_loss
 
 
 class TDInfoNCEConfig(ContrastiveConfig):
-    """Table 2. Table 3 (offline): `actor_goals="future"`, `behaviour_cloning=.1`, wider networks on large mazes."""
+    """Table 2. Table 3 (offline): `actor_goals="future"`, `behaviour_cloning=.1`, wider networks on large mazes.
+
+    Attributes:
+        logsumexp_penalty: Weight of contrastive RL's penalty on the rows of F_future, which `actor_objective="logit"`
+            needs; the softmax of the method's own objective does without.
+    """
+
+    logsumexp_penalty: float = Field(default=0.0, ge=0)
 
 
 class TDInfoNCE(ContrastiveAgent):
     """The TD InfoNCE agent (Algorithm 1)."""
 
     name = "td_infonce"
+    config: TDInfoNCEConfig
     goal_conditioned: ClassVar[bool] = True
     critic_reads: ClassVar[frozenset[str]] = frozenset({"next_observation", "next_goal", "random_goal"})
 
@@ -45,9 +53,6 @@ class TDInfoNCE(ContrastiveAgent):
         next_logits, future_logits = self.critic.pairs(phi, psi_next), self.critic.pairs(phi, psi_random)
         weight_logits = self.critic.pairs(*self.target_representations(features, batch))
         loss = td_infonce_loss(next_logits, future_logits, weight_logits, discount=self.config.discount)
+        if self.config.logsumexp_penalty:
+            loss = loss + logsumexp_penalty(future_logits, self.config.logsumexp_penalty)
         return loss, pair_metrics(next_logits), {"random_goal": psi_random}
-
-    def actor_objective(self, phi: Float[Tensor, "2 K*B D"], psi: Float[Tensor, "2 B D"]) -> Float[Tensor, "K B"]:
-        """Return Eq. 11, negated: -log softmax_j(min over twins of F_goal)[i, i], for every candidate action."""
-        candidates = torch.split(self.critic.pairs(phi, psi), psi.shape[1])
-        return torch.stack([goal_reaching_rows(logits) for logits in candidates])
