@@ -9,7 +9,8 @@ could have seen.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from math import exp, log
 from typing import Literal
 
@@ -21,9 +22,11 @@ from counterpoint.evaluation.statistics import Estimate, from_resamples, seeds_i
 from studies.harness import RESULTS, kept, markdown
 from studies.occupancy.analysis import summarise as summarise_occupancy
 from studies.stitching.run import summary as summarise_stitching
+from studies.stitching.tables import RULES
 
 Differences = Float[NDArray[np.float64], "seeds tasks"]
 FEWEST_SEEDS, RESAMPLES = 4, 4000
+Unit = Literal["share", "ratio", "number"]
 Verdict = Literal["shown", "refuted", "inconclusive", "not run", "not testable here"]
 
 
@@ -52,7 +55,8 @@ class Claim:
         differences: Returns the method's number less the baseline's: one for each seed and task.
         gate: Returns the gate.
         effect: The paper's difference in the same unit, where it states one.
-        ratio: True where differences are of logarithms, so that the table shows ratios.
+        unit: `share` of episodes or videos, whose differences stay in [-1, 1]; `ratio`, whose differences are of
+            logarithms; or a `number`.
         reason: Why it is not testable here.
     """
 
@@ -63,7 +67,7 @@ class Claim:
     differences: Callable[[], Differences] | None = None
     gate: Callable[[], Gate] | None = None
     effect: float | None = None
-    ratio: bool = False
+    unit: Unit = "share"
     reason: str = ""
 
 
@@ -127,7 +131,11 @@ def verdict(claim: Claim) -> Judgement:
         return Judgement("not testable here")
     if not (RESULTS / f"{claim.result}.parquet").exists():
         return Judgement("not run")
-    return judge(claim.differences(), claim.effect, passed=claim.gate().passed)
+    found = judge(claim.differences(), claim.effect, passed=claim.gate().passed)
+    if claim.unit != "share" or found.estimate is None:
+        return found
+    cut = replace(found.estimate, low=max(found.estimate.low, -1.0), high=min(found.estimate.high, 1.0))
+    return replace(found, estimate=cut)
 
 
 def table() -> str:
@@ -139,11 +147,11 @@ def table() -> str:
         def show(value: float | None, claim: Claim = claim) -> str:
             if value is None:
                 return "none stated"
-            return f"{_times(value)} times" if claim.ratio else f"{value:+.2f}"
+            return f"{_times(value)} times" if claim.unit == "ratio" else f"{value:+.2f}"
 
         number, word = "", f"**{found.verdict}**"
         if (e := found.estimate) is not None:
-            ends = f"[{_times(e.low)}, {_times(e.high)}]" if claim.ratio else f"[{e.low:+.2f}, {e.high:+.2f}]"
+            ends = f"[{_times(e.low)}, {_times(e.high)}]" if claim.unit == "ratio" else f"[{e.low:+.2f}, {e.high:+.2f}]"
             number = f"{show(e.value)} {ends}, {e.n} seeds" if e.n > 1 else f"{show(e.value)}, one seed"
         if found.smallest is not None:
             word += f": could have seen {show(found.smallest).lstrip('+')}"
@@ -184,6 +192,14 @@ def _stitched(rule: str) -> Differences:
     ).T
 
 
+def _shortcuts(rule: str) -> Differences:
+    found = kept("stitching", summarise_stitching)["shortcuts"]["branching"]
+    td, mc = (found[method][rule]["layouts"] for method in ("td_infonce", "mc_infonce"))
+    steps = {name: (td[name]["steps"], mc[name]["steps"], td[name]["short"]) for name in td}
+    short = [[(a == least) - (b == least) for a, b in zip(*both, strict=True)] for *both, least in steps.values()]
+    return np.array(short, dtype=np.float64).T
+
+
 def _untrained_fails() -> Gate:
     by_rule = kept("stitching", summarise_stitching)["stitching"]["alternating"]["untrained"]
     success = max(one["success"] for one in by_rule.values())
@@ -201,7 +217,7 @@ CLAIMS = (
         lambda: _less_data("mc_infonce_renormalise"),
         _known_model,
         log(1500),
-        ratio=True,
+        unit="ratio",
     ),
     Claim(
         "TD InfoNCE",
@@ -211,7 +227,7 @@ CLAIMS = (
         lambda: _less_data("c_learning"),
         _known_model,
         log(130),
-        ratio=True,
+        unit="ratio",
     ),
     Claim(
         "TD InfoNCE",
@@ -221,15 +237,31 @@ CLAIMS = (
         lambda: _less_data("sr"),
         _known_model,
         log(20),
-        ratio=True,
+        unit="ratio",
     ),
-    Claim(
-        "TD InfoNCE",
-        "joins trajectories where Monte Carlo does not (Fig. 4)",
-        "success of table policies, [staircases](stitching.md#stitching), actions of the data only",
-        "stitching",
-        lambda: _stitched("seen"),
-        _untrained_fails,
+    *(
+        Claim(
+            "TD InfoNCE",
+            "joins trajectories where Monte Carlo does not (Fig. 4)",
+            f"success of table policies on two kinds of [staircases](stitching.md#stitching), {rule}",
+            "stitching",
+            partial(_stitched, key),
+            _untrained_fails,
+            1.0,
+        )
+        for key, rule in RULES.items()
+    ),
+    *(
+        Claim(
+            "TD InfoNCE",
+            "takes the shortcut that one trajectory in twenty shows, where Monte Carlo does not (Fig. 5)",
+            f"share of runs on four [branching layouts](stitching.md#shortcuts), {rule}",
+            "stitching",
+            partial(_shortcuts, key),
+            _untrained_fails,
+            1.0,
+        )
+        for key, rule in RULES.items()
     ),
 )
 """The claims, paper by paper."""
