@@ -394,7 +394,9 @@ def push(run: Positional[Path], repo_id: Positional[str], /, *, private: bool = 
 
 
 @command()
-def convert(method: Positional[Literal["decisionnce", "actol"]], checkpoint: Positional[Path], /, *, out: Path) -> None:
+def convert(
+    method: Positional[Literal["decisionnce", "actol", "premier_taco"]], checkpoint: Positional[Path], /, *, out: Path
+) -> None:
     """Turn a checkpoint that a paper's authors released into ours.
 
     Args:

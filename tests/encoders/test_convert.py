@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from counterpoint.encoders import DualEncoder
 from counterpoint.encoders.convert import Method, convert_checkpoint
+from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import BadInputError
 from tests.reference.openai_clip import OpenAIClip, released_clip
 
@@ -97,3 +98,48 @@ def test_files_that_are_something_else_are_refused(reference: OpenAIClip, room: 
             convert_checkpoint("actol", room / name, room / "ours")
         assert name in caught.value.where
     assert not (room / "ours").exists()
+
+
+class PremierTACOEncoder(nn.Module):
+    """Listing 1 of the paper, written from it."""
+
+    def __init__(self, channels: int, embed_dim: int) -> None:
+        super().__init__()
+        layers: list[nn.Module] = [nn.Conv2d(channels, 32, 3, stride=2), nn.ReLU()]
+        for _ in range(3):
+            layers += [nn.Conv2d(32, 32, 3, stride=1), nn.ReLU()]
+        self.convnet = nn.Sequential(*layers)
+        self.trunk = nn.Sequential(nn.Linear(32 * 35 * 35, embed_dim), nn.LayerNorm(embed_dim), nn.Tanh())
+
+    def forward(self, images: Tensor) -> Tensor:
+        embedded: Tensor = self.trunk(self.convnet(images / 255.0 - 0.5).flatten(1))
+        return embedded
+
+
+def test_premier_tacos_encoder_embeds_as_the_authors_network_does(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    authors = PremierTACOEncoder(9, 50).eval()
+    torch.save(authors.state_dict(), tmp_path / "encoder.pt")
+    encoder = ObservationEncoder.from_pretrained(convert_checkpoint("premier_taco", tmp_path / "encoder.pt", tmp_path))
+    assert (encoder.config.stack, encoder.config.size, encoder.embed_dim) == (3, 84, 50)
+    frames = torch.randint(0, 256, (2, 3, 84, 84, 3), dtype=torch.uint8)
+    stacked = torch.cat([*frames.float().permute(1, 0, 4, 2, 3)], 1)  # channels of the oldest frame first
+    with torch.no_grad():
+        embedded = authors(stacked)
+        assert (embedded[0] - embedded[1]).abs().mean() > 1e-2
+        torch.testing.assert_close(encoder(frames), embedded, rtol=0, atol=1e-6)
+    assert "Few-Shot Policy Learner" in (tmp_path / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("drop", "message"), [("convnet.", "trunk.0.bias"), ("trunk.1.bias", "lacks"), ("", "other shapes")]
+)
+def test_other_files_than_premier_tacos_are_refused(drop: str, message: str, tmp_path: Path) -> None:
+    weights = PremierTACOEncoder(9, 50).state_dict()
+    kept = {name: value for name, value in weights.items() if not (drop and name.startswith(drop))}
+    if not drop:
+        kept["trunk.0.weight"] = torch.zeros(50, 10)
+    torch.save(kept, tmp_path / "encoder.pt")
+    with pytest.raises(BadInputError, match=message):
+        convert_checkpoint("premier_taco", tmp_path / "encoder.pt", tmp_path / "ours")
+    assert not (tmp_path / "ours").exists()

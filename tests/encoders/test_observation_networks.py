@@ -44,11 +44,12 @@ def test_the_initial_weights_are_drq_v2s() -> None:
         assert_orthogonal(layer.weight, math.sqrt(2) if isinstance(layer, nn.Conv2d) else 1.0)
         assert layer.bias is not None
         assert not bool(layer.bias.any())
-    before = encoder.body.convnet[2].weight.clone()
+    weight = layers[1].weight
+    before = weight.clone()
     encoder.apply(drq_weights)  # over weights in channels-last memory
-    assert encoder.body.convnet[2].weight.is_contiguous(memory_format=torch.channels_last)
-    assert not torch.equal(encoder.body.convnet[2].weight, before)
-    assert_orthogonal(encoder.body.convnet[2].weight, math.sqrt(2))
+    assert weight.is_contiguous(memory_format=torch.channels_last)
+    assert not torch.equal(weight, before)
+    assert_orthogonal(weight, math.sqrt(2))
 
 
 def test_other_encoders_keep_their_own_initial_weights() -> None:

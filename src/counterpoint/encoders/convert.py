@@ -1,4 +1,4 @@
-"""The DecisionNCE and AcTOL authors' released weights, as encoders of this library."""
+"""Weights that the authors of DecisionNCE, AcTOL and Premier-TACO released, as encoders of this library."""
 
 from __future__ import annotations
 
@@ -11,16 +11,20 @@ import torch
 from torch import Tensor
 
 from counterpoint.encoders.dual import DualEncoder, EncoderConfig
-from counterpoint.encoders.weights import fit_weights, read_torch_file
+from counterpoint.encoders.hub import Card
+from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
+from counterpoint.encoders.weights import fit_weights, read_torch_file, read_weights
 from counterpoint.errors import require
 
-Method = Literal["decisionnce", "actol"]
+Method = Literal["decisionnce", "actol", "premier_taco"]
 
 METHODS: dict[Method, str] = {
     "decisionnce": "DecisionNCE: Embodied Multimodal Representations via Implicit Preference Learning "
     "(Li et al., ICML 2024), trained by its authors and converted.",
     "actol": "AcTOL: Provable Ordering and Continuity in Vision-Language Pretraining for Generalizable "
     "Embodied Agents (Zhang et al., 2025), trained by its authors and converted.",
+    "premier_taco": "Premier-TACO is a Few-Shot Policy Learner (Zheng et al., ICML 2024), trained by its authors and "
+    "converted.",
 }
 """Methods whose checkpoints can be converted, with the text of their model card."""
 
@@ -32,15 +36,16 @@ _TEXT = ("positional_embedding", "text_projection", "token_embedding.", "transfo
 
 
 def convert_checkpoint(method: Method, path: str | Path, out: str | Path) -> Path:
-    """Turn the authors' checkpoint at `path` into a folder for `DualEncoder.from_pretrained`.
+    """Turn the authors' checkpoint at `path` into a folder for `from_pretrained`, without running code from it.
 
-    The file is the state dict of OpenAI's `clip.load("RN50")` wrapped in a module attribute `model`, alone or
-    under the key "model" of a training checkpoint. It is read without running code from it. Half-precision
-    weights, as OpenAI ships them, become single precision. The authors resize the short side to 224 px
-    (bicubic) and crop the centre, and so does the encoder.
+    DecisionNCE and AcTOL, for `DualEncoder`: the state dict of OpenAI's `clip.load("RN50")` wrapped in a module
+    attribute `model`, alone or under the key "model" of a training checkpoint. Half-precision weights, as OpenAI
+    ships them, become single precision. The authors resize the short side to 224 px (bicubic) and crop the centre,
+    and so does the encoder. Premier-TACO, for `ObservationEncoder`: the state dict of the network in Listing 1
+    (`convnet.*`, `trunk.*`) on stacks of 84 x 84 px, the oldest frame first, as x / 255 - 0.5.
 
     Args:
-        method: The checkpoint's method, for the model card.
+        method: The checkpoint's method.
         path: The authors' file.
         out: Folder to write; made when missing.
 
@@ -52,20 +57,38 @@ def convert_checkpoint(method: Method, path: str | Path, out: str | Path) -> Pat
         MissingExtraError: When open_clip is not installed.
     """
     path, out = Path(path), Path(out)
-    weights = _authors_weights(path)
-    encoder = DualEncoder(AUTHORS_CLIP)
-    fit_weights(encoder, weights, path)
-    encoder.eval().save_pretrained(
-        out,
-        title=f"{method} (converted)",
-        start="the authors' released checkpoint",
-        method=METHODS[method],
-        data="EPIC-KITCHENS-100, by the authors, starting from OpenAI's CLIP RN50.",
-    )
+    card: Card = {
+        "title": f"{method} (converted)",
+        "start": "the authors' released checkpoint",
+        "method": METHODS[method],
+        "data": "Logged control of dm_control or Meta-World, by the authors.",
+    }
+    encoder: DualEncoder | ObservationEncoder
+    if method == "premier_taco":
+        encoder = _drq_encoder(path)
+    else:
+        weights = _clip_weights(path)
+        encoder = DualEncoder(AUTHORS_CLIP)
+        fit_weights(encoder, weights, path)
+        card["data"] = "EPIC-KITCHENS-100, by the authors, starting from OpenAI's CLIP RN50."
+    encoder.eval().save_pretrained(out, **card)
     return out
 
 
-def _authors_weights(path: Path) -> dict[str, Tensor]:
+def _drq_encoder(path: Path) -> ObservationEncoder:
+    """Return Premier-TACO's encoder with the authors' weights."""
+    weights = read_weights(path)
+    first, last = (weights.get(name, torch.empty(0)) for name in ("convnet.0.weight", "trunk.0.weight"))
+    found = f"{len(weights)} tensors ({', '.join(sorted(weights)[:3]) or 'none'}, ...)"
+    expected = "the tensors convnet.0.weight to trunk.1.bias of Premier-TACO's encoder"
+    ok = first.ndim == 4 and last.ndim == 2 and first.shape[1] % 3 == 0
+    require(ok, path, found, expected, "give the encoder file the authors released")
+    encoder = ObservationEncoder(ObservationConfig(stack=first.shape[1] // 3, embed_dim=len(last)))
+    fit_weights(encoder.body, weights, path)
+    return encoder
+
+
+def _clip_weights(path: Path) -> dict[str, Tensor]:
     """Return the tensors in the authors' file under our names; settings and temperature are left out."""
     found: Mapping[str, object] = read_torch_file(path)
     inner = found.get("model")
