@@ -1,6 +1,10 @@
 """Goal-reaching agents side by side (TD InfoNCE, Fig. 2, Appendix E.1), through the command line, several seeds each.
 
-python -m studies.goal_reaching --preset fetch_reach --out runs/fetch_reach
+python -m studies.goal_reaching --preset fetch_reach_matched --out runs/fetch_reach_matched
+
+`holding` measures why a policy stays at its goal or does not: what the objective that trained it says, in nats, about
+standing still at a goal that is reached against moving away, and about moving towards a goal 0.1 m off against away.
+A perfect critic of a perfect policy says about -log gamma for every step that the way back takes.
 """
 
 from __future__ import annotations
@@ -14,9 +18,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from jaxtyping import Float
 from pydantic import Field, PositiveInt
+from torch import Tensor
 
+from counterpoint.agents import SavedAgent
+from counterpoint.agents.contrastive import ContrastiveAgent
+from counterpoint.agents.networks import GaussianActor
 from counterpoint.config import FrozenConfig
+from counterpoint.envs.goal.env import EnvConfig, make_goal_env
 from studies.harness import Rows, Study, Tree, Trial, file_name, main, over_seeds
 
 
@@ -43,6 +54,7 @@ class GoalReachingConfig(FrozenConfig):
         prepare: The `counterpoint` command that records the data set.
         seeds: Number of seeds.
         episodes: Episodes of the final evaluation, the same for every row and seed.
+        holding: Measure the agents' signals for staying at a goal (`holding`), where goals are positions of a gripper.
         processes: Runs at a time.
     """
 
@@ -53,6 +65,7 @@ class GoalReachingConfig(FrozenConfig):
     prepare: str | None = None
     seeds: PositiveInt = 3
     episodes: int = Field(default=50, ge=1)
+    holding: bool = False
     processes: PositiveInt = 2
 
 
@@ -105,7 +118,60 @@ def _train(config: GoalReachingConfig, run: Path, row: str, seed: int) -> Tree:
             for line in lines
             if line["split"] == "eval"
         ],
+        **({"holding": holding(SavedAgent.from_pretrained(run / "model"))} if config.holding else {}),
     }
+
+
+@torch.no_grad()
+def holding(saved: SavedAgent, *, episodes: int = 10, seed: int = 10_000) -> dict[str, float]:
+    """Return a contrastive agent's signals for holding a goal, at the states of its own episodes.
+
+    Args:
+        saved: An agent of FetchReach, whose first three actions move the gripper.
+        episodes: Episodes that states are taken from, every fifth step.
+        seed: Seed of the first episode.
+
+    Returns:
+        `stay_nats`: objective of standing still at the goal minus the mean over moves at full speed along the axes.
+        `toward_nats`: objective of moving towards a goal 0.1 m away along an axis minus moving away from it.
+        `speed_at_goal`: mean length of the policy's own move at a goal that is reached; 1 is full speed along an axis.
+        `spread_at_goal`: mean standard deviation of that move before its tanh.
+    """
+    agent, env = saved.agent, make_goal_env(EnvConfig.model_validate(saved.env))
+    assert isinstance(agent, ContrastiveAgent)
+    assert isinstance(agent.actor, GaussianActor)
+    seen, places = [], []
+    for number in range(episodes):
+        observation, _ = env.reset(seed=seed + number)
+        over, step = False, 0
+        while not over:
+            if step % 5 == 0:
+                seen.append(observation["observation"])
+                places.append(observation["achieved_goal"])
+            (action,) = agent.act({key: value[None] for key, value in observation.items()}, rows=[0])
+            observation, _, terminated, truncated, _ = env.step(action)
+            over, step = terminated or truncated, step + 1
+    env.close()
+    states, here = agent.tensors(np.stack(seen), np.stack(places))
+    axes = torch.cat([torch.eye(3), -torch.eye(3)])
+    width = agent.spaces.action
+
+    def objective(move: Float[Tensor, " 3"], goal: Tensor) -> Float[Tensor, ""]:
+        action = torch.zeros(len(states), width)
+        action[:, :3] = move
+        phi, psi = agent.phi(states, action, goal), agent.critic.encode_futures(goal)
+        return -agent.actor_objective(phi, psi)[0].mean()
+
+    leave = torch.stack([objective(axis, here) for axis in axes]).mean()
+    toward = [objective(axis, here + 0.1 * axis) - objective(-axis, here + 0.1 * axis) for axis in axes]
+    loc, scale = agent.actor(torch.cat([states, here], dim=1))
+    found = {
+        "stay_nats": objective(torch.zeros(3), here) - leave,
+        "toward_nats": torch.stack(toward).mean(),
+        "speed_at_goal": torch.linalg.vector_norm(torch.tanh(loc[:, :3]), dim=1).mean(),
+        "spread_at_goal": scale[:, :3].mean(),
+    }
+    return {key: float(value) for key, value in found.items()}
 
 
 def _counterpoint(arguments: list[str], log: Path) -> None:
@@ -126,6 +192,11 @@ def summary(rows: Rows, _: Tree | None = None) -> Tree:
             key: over_seeds([run["evaluation"][key]["value"] for run in runs], share=key.startswith("success"))
             for key in ("success", "success_at_end", "closest_distance")
         }
+        areas = [float(np.mean([one["success"] for one in run["curve"]])) for run in runs]
+        found[name]["area"] = over_seeds(areas, share=True)
+        if "holding" in runs[0]:
+            signals = {key: over_seeds([run["holding"][key] for run in runs]) for key in runs[0]["holding"]}
+            found[name]["holding"] = signals
         found[name]["runs"] = runs
     return {"rows": found}
 
