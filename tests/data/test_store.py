@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from counterpoint.data.store import (
     EpisodeStore,
     MemoryStore,
     MultiTaskStore,
+    StateStore,
     SubsetStore,
     action_mask,
     camera_images,
@@ -69,6 +71,26 @@ def test_rewards_are_given_back_and_count_for_the_fingerprint() -> None:
     without = numbered_store([4, 3], rewards=False)
     assert without.rewards(0) is None
     assert without.fingerprint != store.fingerprint
+
+
+def with_surroundings(store: MemoryStore) -> MemoryStore:
+    """Episodes whose surroundings are minus their state, in two dimensions."""
+    episodes = [read_episode(store, number) for number in range(len(store.episodes))]
+    return MemoryStore([replace(e, environment_state=-e.state[:, :2]) for e in episodes if e.state is not None])
+
+
+def test_state_of_several_sources(tmp_path: Path) -> None:
+    store = with_surroundings(numbered_store([3, 5]))
+    state = store.column("state")
+    both = StateStore(store, ("environment_state", "state"))
+    assert both.sources == {"environment_state": 2, "state": 3}
+    np.testing.assert_array_equal(both.column("state"), np.concatenate([-state[:, :2], state], axis=1))
+    only = cached(StateStore(store, ("environment_state",)), size=4, cameras=(), root=tmp_path, progress=False)
+    np.testing.assert_array_equal(only.column("state"), -state[:, :2])
+    assert only.cameras == ()
+    assert len({store.fingerprint, both.fingerprint, StateStore(store, ("state",)).fingerprint}) == 3
+    with pytest.raises(BadInputError, match="no environment_state"):
+        StateStore(numbered_store([3]), ("environment_state",))
 
 
 def test_no_episodes_is_an_error() -> None:

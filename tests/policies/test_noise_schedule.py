@@ -12,14 +12,16 @@ from torch import Tensor
 
 from counterpoint.errors import MissingExtraError
 from counterpoint.policies.diffusion import NoiseSchedule, gaussian
-from counterpoint.policies.networks import Prediction, Sampler
+from counterpoint.policies.networks import Prediction, Sampler, Spacing
 
 SAMPLERS: list[tuple[Sampler, int]] = [("ddim", 8), ("ddim", 100), ("ddpm", 100), ("ddpm", 10)]
-PREDICTIONS: list[Prediction] = ["epsilon", "sample"]
+PREDICTIONS: list[Prediction] = ["epsilon", "sample", "v"]
+SPACINGS: list[Spacing] = ["leading", "trailing"]
 
 
-def library(sampler: Sampler, prediction: Prediction) -> Any:
-    shared = {"beta_schedule": "squaredcos_cap_v2", "prediction_type": prediction, "clip_sample": True}
+def library(sampler: Sampler, prediction: Prediction, spacing: Spacing = "leading") -> Any:
+    shared: dict[str, Any] = {"beta_schedule": "squaredcos_cap_v2", "clip_sample": True, "timestep_spacing": spacing}
+    shared["prediction_type"] = "v_prediction" if prediction == "v" else prediction
     if sampler == "ddim":
         # Diffusion Policy's configuration, said in full.
         return DDIMScheduler(num_train_timesteps=100, set_alpha_to_one=True, steps_offset=0, **shared)
@@ -47,14 +49,19 @@ def test_noise_is_added_as_in_the_library() -> None:
     clean, noise, steps = torch.randn(4, 3, 2), torch.randn(4, 3, 2), torch.tensor([0, 1, 50, 99])
     made = NoiseSchedule(100, 8, "ddim", "epsilon").add_noise(clean, noise, steps)
     torch.testing.assert_close(made, library("ddim", "epsilon").add_noise(clean, noise, steps))
+    made = NoiseSchedule(100, 8, "ddim", "v").velocity(clean, noise, steps)
+    torch.testing.assert_close(made, library("ddim", "v").get_velocity(clean, noise, steps))
 
 
+@pytest.mark.parametrize("spacing", SPACINGS)
 @pytest.mark.parametrize("prediction", PREDICTIONS)
 @pytest.mark.parametrize(("sampler", "steps"), SAMPLERS)
-def test_steps_are_those_of_the_library(sampler: Sampler, steps: int, prediction: Prediction) -> None:
-    theirs = library(sampler, prediction)
+def test_steps_are_those_of_the_library(
+    sampler: Sampler, steps: int, prediction: Prediction, spacing: Spacing
+) -> None:
+    theirs = library(sampler, prediction, spacing)
     theirs.set_timesteps(steps)
-    schedule = NoiseSchedule(100, steps, sampler, prediction)
+    schedule = NoiseSchedule(100, steps, sampler, prediction, spacing)
     assert schedule.steps.tolist() == theirs.timesteps.tolist()
     sample = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0))
     ours, own = torch.Generator().manual_seed(1), torch.Generator().manual_seed(1)
@@ -74,7 +81,8 @@ def test_who_knows_the_clean_sample_arrives_there(sampler: Sampler, steps: int, 
     sample = torch.randn(1, 4, 3, generator=torch.Generator().manual_seed(0))
     for number, step in enumerate(schedule.steps):
         noise = (sample - schedule.signal[step] * clean) / schedule.noise[step]
-        sample = schedule.update(number, sample, noise if prediction == "epsilon" else clean)
+        v = schedule.velocity(clean, noise, step[None])
+        sample = schedule.update(number, sample, {"epsilon": noise, "sample": clean, "v": v}[prediction])
     torch.testing.assert_close(sample, clean, rtol=1e-4, atol=1e-4)
 
 

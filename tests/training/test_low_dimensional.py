@@ -1,7 +1,8 @@
-"""Recipes train policies of proprioception alone: an encoder of kind "none" sees no camera."""
+"""Recipes train policies of states alone: an encoder of kind "none" sees no camera."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import counterpoint
 from counterpoint.data.formats.lerobot.writer import LeRobotWriter
 from counterpoint.data.store import read_episode
+from counterpoint.errors import BadInputError
 from counterpoint.training.train import train
 from tests.policies.demos import demonstrations
 
@@ -35,3 +37,44 @@ def test_a_recipe_trains_a_policy_without_cameras(recipe: str, settings: dict[st
     actions = [policy.select_action({"state": np.full((2, 3), level, np.float32)}) for level in (0, 9)]
     assert actions[0].shape == (2, 2)
     assert np.isfinite(actions).all()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "settings"),
+    [
+        ("cloning", {"cloning.use_state": True, "cloning.hidden": 8, "encoder.kind": "none", "encoder.cameras": 0}),
+        ("diff_c-robosuite-state", {"diffusion.down_dims": [8, 16], "diffusion.step_dim": 8}),
+    ],
+)
+def test_data_without_cameras_and_the_state_of_the_surroundings(
+    recipe: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    store, data = demonstrations(4, size=16), tmp_path / "data"
+    writer = LeRobotWriter(
+        data, fps=10, cameras={}, action_dim=2, state_dim=3, environment_dim=1, robot_type="square"
+    )
+    for number in range(4):
+        episode = read_episode(store, number)
+        assert episode.state is not None
+        writer.add_episode(replace(episode, frames={}, environment_state=episode.state[:, :1] + 100))
+    writer.finalize({"train": "0:3", "val": "3:4"})
+    loop: dict[str, Any] = {"train.steps": 2, "train.batch_size": 4, "train.trackers": []}
+    chosen = {"data.cache": str(tmp_path / "cache"), "data.state": ["environment_state", "state"]}
+    run = train(recipe, data, tmp_path / "run", overrides={**loop, **settings, **chosen})
+    policy = counterpoint.load(run.folder)
+    assert policy.state_sources == {"environment_state": 1, "state": 3}
+    seen = {"state": np.zeros((2, 3), np.float32), "environment_state": np.full((2, 1), 100, np.float32)}
+    assert policy.act(seen, rows=[0, 1]).shape == (2, 2)
+    assert policy.looks([0, 1]) == [False, False]
+    with pytest.raises(BadInputError, match=r"environment_state: found shape None; expected \[1\]"):
+        policy.act({"state": seen["state"]}, rows=[0, 1])
+    moved = {"state": seen["state"], "environment_state": seen["environment_state"] + 5}
+    policy.reset()
+    first = policy.predict_action_chunk(seen)
+    policy.reset()
+    assert not np.array_equal(first, policy.predict_action_chunk(moved))
+
+
+def test_a_policy_that_reads_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="without cameras needs use_state"):
+        train("diff_c-robosuite-state", demonstrations(2), tmp_path / "run", overrides={"use_state": False})

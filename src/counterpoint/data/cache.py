@@ -6,7 +6,7 @@ cameras and the version of this layout. It holds
     frames-0.bin ...    uint8 [steps, H, W, 3], one file a camera, all episodes end to end
     timestamps.bin      float64 [steps]
     actions.bin         float32 [steps, A], where the source has actions
-    state.bin           float32 [steps, S], where the source has state
+    state.bin           float32 [steps, S], where the source has state; likewise environment_state.bin
     rewards.bin         float32 [steps], where the source has rewards
     store.json          each episode's length, instruction, rate and success, and SHA-256 digests of every
                         file and of each episode's part of it

@@ -124,6 +124,7 @@ def convert(path: str | Path, out: str | Path, *, size: int | None = None, fps: 
         cameras={camera: (frames.shape[1], frames.shape[2]) for camera, frames in first.frames.items()},
         action_dim=None if first.actions is None else first.actions.shape[1],
         state_dim=None if first.state is None else first.state.shape[1],
+        environment_dim=None if first.environment_state is None else first.environment_state.shape[1],
         robot_type=str(raw.get("robot_type") or "unknown"),
         info=dict(raw.get("counterpoint") or {}) | about | rates,
         image_cameras=_lossless_cameras(store),

@@ -48,6 +48,7 @@ class Episode:
         state: Proprioception, float32 [T, S], or `None`.
         success: True when the episode succeeded; `None` where that is not recorded.
         rewards: Reward of each action, float32 [T], or `None`.
+        environment_state: State of the surroundings, such as poses of objects, float32 [T, E], or `None`.
 
     Raises:
         BadInputError: When lengths disagree, a dtype or shape is wrong, or a number is not finite.
@@ -60,6 +61,7 @@ class Episode:
     state: Array | None = None
     success: bool | None = None
     rewards: Array | None = None
+    environment_state: Array | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "frames", MappingProxyType(dict(self.frames)))
@@ -74,7 +76,7 @@ class Episode:
             good = frames.dtype == np.uint8 and frames.ndim == 4 and frames.shape[-1] == 3 and len(frames) == length
             where, expected = f"frames[{camera!r}]", f"uint8 ({length}, H, W, 3)"
             require(good, where, f"{frames.dtype} {frames.shape}", expected, "give one RGB image in [0, 255] a step")
-        for name, expected in (("actions", ", n"), ("state", ", n"), ("rewards", ",")):
+        for name, expected in (("actions", ", n"), ("state", ", n"), ("environment_state", ", n"), ("rewards", ",")):
             value = getattr(self, name)
             if value is not None:
                 good = value.dtype == np.float32 and value.ndim == len(expected.split()) and len(value) == length

@@ -25,6 +25,10 @@ Cameras = str | Sequence[str] | None
 """A camera, several in the order wanted, or `None` for the store's first."""
 
 
+VECTORS = ("timestamps", "actions", "state", "environment_state", "rewards", "features")
+"""The sources of an episode beside its frames: one vector a step."""
+
+
 class EpisodeStore:
     """The base of all stores: lengths first, pixels on demand.
 
@@ -77,6 +81,10 @@ class EpisodeStore:
         """Return float32 [T, S], or `None`."""
         return cast(Array | None, self._values("state", episode))
 
+    def environment_state(self, episode: int) -> Array | None:
+        """Return float32 [T, E], the state of the surroundings, or `None`."""
+        return cast(Array | None, self._values("environment_state", episode))
+
     def rewards(self, episode: int) -> Array | None:
         """Return float32 [T], the reward of each step's action, or `None`."""
         return cast(Array | None, self._values("rewards", episode))
@@ -108,7 +116,7 @@ class EpisodeStore:
         """Read steps of many episodes at once.
 
         Args:
-            source: `frames`, `timestamps`, `actions`, `state`, `rewards` or `features`.
+            source: `frames`, or one of `VECTORS`.
             episodes: [B], any order, repeats allowed.
             steps: [B, ...], in range.
             camera: Camera of `frames`; the store's first by default.
@@ -156,8 +164,8 @@ def read_episode(store: EpisodeStore, episode: int) -> Episode:
 
 
 def vectors(store: EpisodeStore, episode: int) -> dict[str, Array]:
-    """Return those of `timestamps`, `actions`, `state`, `rewards` and `features` that an episode has."""
-    parts = {name: getattr(store, name)(episode) for name in ("timestamps", "actions", "state", "rewards", "features")}
+    """Return those of `VECTORS` that an episode has."""
+    parts = {name: getattr(store, name)(episode) for name in VECTORS}
     return {name: value for name, value in parts.items() if value is not None}
 
 
@@ -167,11 +175,13 @@ def camera_names(camera: Cameras, known: Sequence[str], count: int | None = None
     Args:
         camera: The user's choice.
         known: The store's cameras.
-        count: Number of cameras that an encoder needs; for `None`, the first so many.
+        count: Number of cameras that an encoder needs, 0 for none; for `None`, the first so many.
 
     Raises:
         BadInputError: When one is unknown or named twice, or there are not `count`.
     """
+    if count == 0 and not camera:
+        return ()
     chosen = known[: count or 1] if camera is None else camera
     names = (chosen,) if isinstance(chosen, str) else tuple(chosen)
     for name in names:
@@ -228,7 +238,7 @@ class MemoryStore(EpisodeStore):
         digest = hashlib.sha256()
         for episode in self._episodes:
             digest.update(episode.instruction.encode())
-            vectors = (episode.timestamps, episode.actions, episode.state, episode.rewards)
+            vectors = (episode.timestamps, episode.actions, episode.state, episode.rewards, episode.environment_state)
             for array in (*episode.frames.values(), *vectors):
                 if array is not None:
                     digest.update(f"{array.dtype}{array.shape}".encode())
@@ -317,6 +327,35 @@ def with_column(store: EpisodeStore, source: str, values: Array) -> EpisodeStore
     view = SubsetStore(store, range(len(store.episodes)))
     view._columns[source] = values
     return view
+
+
+class StateStore(StoreView):
+    """Another store whose `state` is several of its sources, side by side.
+
+    Args:
+        store: The whole.
+        sources: `state`, `environment_state`, or both in the order wanted.
+
+    Attributes:
+        sources: Source -> its numbers.
+
+    Raises:
+        BadInputError: When an episode has no such source.
+    """
+
+    def __init__(self, store: EpisodeStore, sources: Sequence[str]) -> None:
+        super().__init__([store], np.zeros(len(store.episodes)), np.arange(len(store.episodes)))
+        self.sources = {source: int(store.column(source).shape[1]) for source in sources}
+
+    @property
+    def fingerprint(self) -> str:
+        """The whole's digest with the sources' names."""
+        return hashlib.sha256(f"{self.stores[0].fingerprint}{list(self.sources)}".encode()).hexdigest()
+
+    def _values(self, source: str, episode: int) -> Any:
+        if source != "state":
+            return super()._values(source, episode)
+        return np.concatenate([super(StateStore, self)._values(part, episode) for part in self.sources], axis=1)
 
 
 class OneCameraStore(StoreView):

@@ -22,7 +22,8 @@ class Options(TypedDict, total=False):
     """The options that every suite's env takes.
 
     Attributes:
-        cameras: Names of cameras, in the order wanted; the suite's usual ones by default. `render` shows the first.
+        cameras: Names of cameras, in the order wanted; the suite's usual ones by default, and none for `()`. `render`
+            shows the first.
         size: Height and width of the images, in pixels; the suite's `usual_size` by default.
         render: Size of the simulator's images, which are then resized to `size` as training stores do it. Small
             images rendered directly are jagged, and a policy trained on resized ones has never seen any such.
@@ -38,8 +39,9 @@ class Options(TypedDict, total=False):
 class CameraEnv(gymnasium.Env[dict[str, Any], Any]):
     """A control task with one camera or several, proprioception and an instruction.
 
-    An observation maps every camera to its image, uint8 [size, size, 3] (RGB, upright), and `"state"` to
-    proprioception, float32 [P]. An action is float [A] in [-1, 1]. An episode depends
+    An observation maps every camera to its image, uint8 [size, size, 3] (RGB, upright), `"state"` to
+    proprioception, float32 [P], and in some suites `"environment_state"` to what a robot cannot feel, such as poses of
+    objects, float32 [E]. An action is float [A] in [-1, 1]. An episode depends
     on its seed and its actions alone. Episodes are truncated at `horizon`; success does not end them.
 
     A suite writes `_begin`, `_advance`, `_images` and `state`.
@@ -49,6 +51,7 @@ class CameraEnv(gymnasium.Env[dict[str, Any], Any]):
         instruction: The task in words.
         action_dim: A.
         state_dim: P.
+        environment_dim: E, the numbers of `environment_state`; 0 for a suite without it.
         control_hz: Actions a second.
         horizon: Steps of an episode, where `steps` is not given.
         usual: The suite's usual cameras.
@@ -80,6 +83,7 @@ class CameraEnv(gymnasium.Env[dict[str, Any], Any]):
         *,
         action_dim: int,
         state_dim: int,
+        environment_dim: int = 0,
         control_hz: float,
         horizon: int,
         usual: Sequence[str] = (),
@@ -92,14 +96,15 @@ class CameraEnv(gymnasium.Env[dict[str, Any], Any]):
         require(enough, "size", size, f"at least {self.smallest} pixels", "enlarge")
         require(steps is None or steps >= 1, "steps", steps, "1 or more", "leave it out for the suite's own")
         self.name, self.instruction, self.size, self.control_hz = name, instruction, size, control_hz
-        self.action_dim, self.state_dim = action_dim, state_dim
+        self.action_dim, self.state_dim, self.environment_dim = action_dim, state_dim, environment_dim
         self.cameras = choose_cameras(options.get("cameras"), usual, known)
         self.horizon, self._steps = horizon if steps is None else steps, 0
         self.look = True
         self.metadata = {**self.metadata, "render_fps": max(1, round(control_hz))}
         boxes = dict.fromkeys(self.cameras, spaces.Box(0, 255, (size, size, 3), np.uint8))
-        state = spaces.Box(-np.inf, np.inf, (state_dim,), np.float32)
-        self.observation_space = spaces.Dict({**boxes, "state": state})
+        dims = {"state": state_dim} | ({"environment_state": environment_dim} if environment_dim else {})
+        vectors = {name: spaces.Box(-np.inf, np.inf, (dim,), np.float32) for name, dim in dims.items()}
+        self.observation_space = spaces.Dict({**boxes, **vectors})
         self.action_space = spaces.Box(-1.0, 1.0, (action_dim,), np.float32)
 
     def reset(
@@ -140,6 +145,10 @@ class CameraEnv(gymnasium.Env[dict[str, Any], Any]):
         """Return proprioception: float32 [P]."""
         raise NotImplementedError
 
+    def environment_state(self) -> Array:
+        """Return the state of the surroundings: float32 [E]; of suites with an `environment_dim`."""
+        raise NotImplementedError
+
     def _begin(self, seed: int) -> None:
         raise NotImplementedError
 
@@ -153,7 +162,8 @@ class CameraEnv(gymnasium.Env[dict[str, Any], Any]):
 
     def _observation(self) -> dict[str, Any]:
         dark = {camera: np.zeros((self.size, self.size, 3), np.uint8) for camera in self.cameras}
-        return {**(self.images() if self.look else dark), "state": self.state()}
+        surroundings = {"environment_state": self.environment_state()} if self.environment_dim else {}
+        return {**(self.images() if self.look else dark), "state": self.state(), **surroundings}
 
     def _bad_action(self, action: Array) -> BadInputError:
         wrong = action.shape != self.action_space.shape
@@ -225,12 +235,12 @@ class MujocoEnv(CameraEnv):
 
 
 def choose_cameras(given: Cameras, usual: Sequence[str], known: Sequence[str] | None = None) -> tuple[str, ...]:
-    """Return the given cameras, or the usual ones, each once.
+    """Return the given cameras, or for `None` the usual ones, each once.
 
     Raises:
         BadInputError: When one is not among the known ones.
     """
-    names = tuple(dict.fromkeys((given,) if isinstance(given, str) else given or usual))
+    names = tuple(dict.fromkeys((given,) if isinstance(given, str) else usual if given is None else given))
     if known is not None:
         for name in names:
             require(name in known, "camera", repr(name), f"one of {', '.join(known)}", "choose from these")

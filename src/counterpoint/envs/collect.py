@@ -171,6 +171,7 @@ class Collection(ABC):
             cameras=dict.fromkeys((*config.cameras, *masks), (config.size, config.size)),
             action_dim=env.action_dim,
             state_dim=env.state_dim,
+            environment_dim=env.environment_dim or None,
             robot_type=self.robot,
             image_cameras=masks,
             info=info,

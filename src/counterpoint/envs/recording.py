@@ -31,7 +31,7 @@ class Recording:
         success: True when the task was solved at any moment; `None` where a suite has rewards alone.
         frames: Camera -> uint8 [T, size, size, 3].
         masks: Camera -> bool [T, size, size], true on the robot; empty without masks.
-        extra: Further arrays by name.
+        extra: Further arrays by name, such as `environment_state`.
     """
 
     actions: Array
@@ -102,6 +102,8 @@ def record(
     while taken < steps and not ended and not (success and shown >= after_success):
         kept["images"].append(env.images())
         kept["state"].append(env.state())
+        if env.environment_dim:
+            kept["environment_state"].append(env.environment_state())
         if masks:
             kept["masks"].append(env.masks())  # type: ignore[attr-defined]
         if simulator:
@@ -124,7 +126,7 @@ def record(
         success=success if env.has_success else None,
         frames={camera: np.stack([shot[camera] for shot in kept["images"]]) for camera in env.cameras},
         masks={camera: np.stack([shot[camera] for shot in kept["masks"]]) for camera in masks},
-        extra={"simulation": np.stack(kept["simulation"])} if simulator else {},
+        extra={name: _finite(name, np.stack(kept[name])) for name in ("environment_state", "simulation") if kept[name]},
     )
 
 
@@ -223,6 +225,7 @@ class Staging:
             state=arrays["state"],
             success=self.about(place)["success"],
             rewards=arrays["rewards"],
+            environment_state=arrays.get("environment_state"),
         )
 
     def _at(self, place: int) -> Path:

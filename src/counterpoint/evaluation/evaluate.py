@@ -193,8 +193,8 @@ def _fitting(policy: EncodedPolicy, make: Maker, where: str) -> Env:
     space: Any = env.observation_space
     dims = [("action", env.action_space.shape, policy.config().action_dim)]
     policy.instruction = policy.instruction or str(getattr(env.unwrapped, "instruction", ""))
-    if policy.use_state:
-        dims.append(("state", space["state"].shape, policy.state_dim))
+    for source, dim in policy.state_sources.items():
+        dims.append((source, space[source].shape if source in space.spaces else None, dim))
     for kind, shape, expected in dims:
         if shape != (expected,):
             env.close()

@@ -214,9 +214,11 @@ class Imitation(Objective):
             first_action=1 - config.obs_steps,
             past_end=config.executed - 1,
             stack=1,
-            crop=size if frame > size else 0,
+            crop=size if frame > size and policy.encoder.config.cameras else 0,
             state=policy.use_state,
         )
+        if not policy.encoder.config.cameras:
+            spec = spec.with_read("frames", None)
         spec = spec.with_transform("noise", Noise((config.horizon, policy.head.action_dim)))
         spec = spec.with_transform("noise_step", Noise((), "uniform"))
         beside: dict[str, Spec] = {}
@@ -260,7 +262,7 @@ class Imitation(Objective):
     def forward(self, batch: Batch, gather: Gather | None = None) -> LossOutput:
         """Return `loss(encode(batch), batch)` of this process's rows; nothing is gathered."""
         features = self.encode(batch)
-        with torch.autocast(batch["frames"].device.type, enabled=False):
+        with torch.autocast(batch["actions"].device.type, enabled=False):
             return self.loss(features, batch)
 
     def param_groups(self) -> dict[str, list[nn.Parameter]]:
@@ -290,6 +292,9 @@ class Imitation(Objective):
     def _windows(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
         """Return images [B, To, C, h, w, 3] and masks [B, To, C, h, w], cropped alike; in validation at the centre."""
         size, crop = self._spec.crop, batch.get("crop")
+        if "frames" not in batch:  # a policy without cameras
+            B, To = len(batch["actions"]), self.policy.history
+            return batch["actions"].new_zeros((B, To, 0, size, size, 3), dtype=torch.uint8), None
         frames, masks = batch["frames"], batch.get("masks")
         if crop is not None and not self.training:
             middle = centre_corner(frames.shape[-3], frames.shape[-2], size)

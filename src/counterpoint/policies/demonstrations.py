@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Self
 
 import numpy as np
+from pydantic import Field
 
 from counterpoint.config import FrozenConfig
 from counterpoint.data.episode import Array
 from counterpoint.data.statistics import Statistics
-from counterpoint.data.store import EpisodeStore
+from counterpoint.data.store import EpisodeStore, StateStore
 from counterpoint.errors import require
 
 ROUNDING = 1e-4
@@ -23,7 +24,8 @@ class Demonstrations(FrozenConfig):
         count: Number of episodes.
         instruction: The instruction of all; empty where they have several.
         actions: Statistics of A dimensions.
-        state: Statistics of P dimensions of proprioception; `None` where there is none.
+        state: Statistics of P dimensions of the state; `None` where there is none.
+        sources: Sources of the state in its order, and their numbers; the robot's `state` alone where it is empty.
         fps: Actions a second; `None` where it is unknown, or not the same everywhere.
         frame: Height and width of the recorded images; `None` where they are unknown.
     """
@@ -32,6 +34,7 @@ class Demonstrations(FrozenConfig):
     instruction: str
     actions: Statistics
     state: Statistics | None = None
+    sources: dict[str, int] = Field(default={})
     fps: float | None = None
     frame: tuple[int, int] | None = None
 
@@ -42,7 +45,7 @@ class Demonstrations(FrozenConfig):
 
     @property
     def state_dim(self) -> int:
-        """Number of proprioceptive dimensions, P; 0 without any."""
+        """Number of dimensions of the state, P; 0 without any."""
         return len(self.state.mean) if self.state is not None else 0
 
     @classmethod
@@ -64,6 +67,7 @@ class Demonstrations(FrozenConfig):
             instruction=instructions.pop() if len(instructions) == 1 else "",
             actions=Statistics.of(actions),
             state=None if state is None else Statistics.of(state),
+            sources=store.sources if isinstance(store, StateStore) else {},
             fps=rates.pop() if len(rates) == 1 else None,
             frame=frame,
         )

@@ -11,7 +11,14 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from counterpoint.errors import BadInputError, MissingExtraError
-from counterpoint.policies.networks import ConditionalUnet1d, DenoisingTransformer, DiffusionConfig, Prediction, Sampler
+from counterpoint.policies.networks import (
+    ConditionalUnet1d,
+    DenoisingTransformer,
+    DiffusionConfig,
+    Prediction,
+    Sampler,
+    Spacing,
+)
 from counterpoint.policies.normalizer import LinearNormalizer
 
 Generators = torch.Generator | Sequence[torch.Generator] | None
@@ -19,7 +26,7 @@ Generators = torch.Generator | Sequence[torch.Generator] | None
 
 
 class Update(NamedTuple):
-    """The coefficients of a step of sampling; both samplers and both predictions have this form.
+    """The coefficients of a step of sampling; both samplers and all predictions have this form.
 
     clean = clip(clean_from_sample x + clean_from_output y, -1, 1), with x the noisy sample and y the network's output;
     the next x = from_clean clean + from_sample x + from_output y + from_noise z, z ~ N(0, 1).
@@ -37,24 +44,33 @@ class NoiseSchedule(nn.Module):
     """The squared-cosine schedule of `diffusers`, its tables on the module's device and its updates as plain numbers.
 
     The `step` of diffusers reads its coefficients from the device at every call; here they are computed once, so that
-    no step waits for the device. Clean samples are clipped to [-1, 1], DDPM's variance is the small fixed one, DDIM
-    adds no noise (eta = 0) and takes every (train_steps // inference_steps)-th step, as in Diffusion Policy.
+    no step waits for the device. Clean samples are clipped to [-1, 1], DDPM's variance is the small fixed one, and DDIM
+    adds no noise (eta = 0), as in Diffusion Policy. A step of sampling goes train_steps // inference_steps down, also
+    where `trailing` steps lie one further apart: diffusers' rule.
 
     Args:
         train_steps: Steps of training's schedule.
         inference_steps: Steps of sampling.
         sampler: DDIM or DDPM.
-        prediction: The meaning of the network's output: the noise (`epsilon`) or the clean sample.
+        prediction: The meaning of the network's output: the noise (`epsilon`), the clean `sample`, or `v`.
+        spacing: The steps of training's schedule that sampling takes; see `DiffusionConfig`.
     """
 
     signal: Tensor
     noise: Tensor
     steps: Tensor
 
-    def __init__(self, train_steps: int, inference_steps: int, sampler: Sampler, prediction: Prediction) -> None:
+    def __init__(
+        self,
+        train_steps: int,
+        inference_steps: int,
+        sampler: Sampler,
+        prediction: Prediction,
+        spacing: Spacing = "leading",
+    ) -> None:
         super().__init__()
         self.train_steps = train_steps
-        scheduler = _scheduler(train_steps, sampler, prediction)
+        scheduler = _scheduler(train_steps, sampler, spacing)
         scheduler.set_timesteps(inference_steps)
         kept = scheduler.alphas_cumprod.double()  # alpha bar of each training step
         self.register_buffer("signal", kept.sqrt().float(), persistent=False)
@@ -72,6 +88,12 @@ class NoiseSchedule(nn.Module):
     ) -> Float[Tensor, "B K A"]:
         """Return the noisy sample at each row's step (Eq. 4 of Ho et al., 2020)."""
         return self.signal[steps][:, None, None] * clean + self.noise[steps][:, None, None] * noise
+
+    def velocity(
+        self, clean: Float[Tensor, "B K A"], noise: Float[Tensor, "B K A"], steps: Int[Tensor, " B"]
+    ) -> Float[Tensor, "B K A"]:
+        """Return the target of prediction `v` at each row's step (Salimans and Ho, 2022, Appendix D)."""
+        return self.signal[steps][:, None, None] * noise - self.noise[steps][:, None, None] * clean
 
     def update(
         self, number: int, sample: Float[Tensor, "B K A"], output: Float[Tensor, "B K A"], generator: Generators = None
@@ -96,19 +118,21 @@ def gaussian(shape: tuple[int, ...], device: torch.device, generator: Generators
     return torch.randn(shape, generator=generator, device=source).to(device)
 
 
-def _scheduler(train_steps: int, sampler: Sampler, prediction: Prediction) -> Any:
+def _scheduler(train_steps: int, sampler: Sampler, spacing: Spacing) -> Any:
     try:
         from diffusers.schedulers.scheduling_ddim import DDIMScheduler
         from diffusers.schedulers.scheduling_ddpm import DDPMScheduler
     except ImportError:
         raise MissingExtraError("diffusers", "diffusion") from None
     kind = DDIMScheduler if sampler == "ddim" else DDPMScheduler
-    return kind(num_train_timesteps=train_steps, beta_schedule="squaredcos_cap_v2", prediction_type=prediction)
+    return kind(num_train_timesteps=train_steps, beta_schedule="squaredcos_cap_v2", timestep_spacing=spacing)
 
 
 def _clean(level: float, prediction: Prediction) -> tuple[float, float]:
     if prediction == "sample":
         return 0.0, 1.0
+    if prediction == "v":
+        return level**0.5, -((1 - level) ** 0.5)
     return level**-0.5, -(((1 - level) / level) ** 0.5)
 
 
@@ -116,6 +140,8 @@ def _ddim(level: float, after: float, prediction: Prediction) -> Update:
     """Return Eq. 12 of Song et al. (2021) without noise; epsilon is the network's, not that of the clipped sample."""
     if prediction == "epsilon":
         from_sample, from_output = 0.0, (1 - after) ** 0.5
+    elif prediction == "v":
+        from_sample, from_output = ((1 - after) * (1 - level)) ** 0.5, ((1 - after) * level) ** 0.5
     else:
         from_sample = ((1 - after) / (1 - level)) ** 0.5
         from_output = -from_sample * level**0.5
@@ -141,7 +167,7 @@ class Denoised:
 
     Attributes:
         predicted: [B, K, A], the network's output.
-        target: [B, K, A], the noise, or the normalised actions.
+        target: [B, K, A], the noise, the normalised actions, or `v`.
         bottleneck: [B, M, k], the U-Net's innermost features; None for the transformer.
     """
 
@@ -165,7 +191,9 @@ class DiffusionHead(nn.Module):
         super().__init__()
         self.action_dim, self.condition_dim, self.config = action_dim, condition_dim, config
         self.normalizer = LinearNormalizer(action_dim)
-        self.schedule = NoiseSchedule(config.train_steps, config.inference_steps, config.sampler, config.prediction)
+        self.schedule = NoiseSchedule(
+            config.train_steps, config.inference_steps, config.sampler, config.prediction, config.timestep_spacing
+        )
         self.network: ConditionalUnet1d | DenoisingTransformer
         unet = config.network == "unet"
         self.network = (ConditionalUnet1d if unet else DenoisingTransformer)(action_dim, condition_dim, config)
@@ -196,7 +224,10 @@ class DiffusionHead(nn.Module):
             steps = torch.randint(self.config.train_steps, (len(clean),), device=clean.device)
         noisy = self.schedule.add_noise(clean, noise, steps)
         predicted, bottleneck = self.network(noisy, self.network.conditioning(steps, condition))
-        target = noise if self.config.prediction == "epsilon" else clean
+        if self.config.prediction == "v":
+            target = self.schedule.velocity(clean, noise, steps)
+        else:
+            target = noise if self.config.prediction == "epsilon" else clean
         return Denoised(predicted.float(), target, bottleneck)
 
     @torch.no_grad()

@@ -25,7 +25,8 @@ from counterpoint.policies.chunking import ActionChunks
 from counterpoint.policies.demonstrations import Demonstrations
 
 Observation = Mapping[str, Any]
-"""Images by camera (`front` or `observation.images.front`), "state" (or "observation.state"), and perhaps "task"."""
+"""Images by camera (`front` or `observation.images.front`), "state" (or "observation.state"), perhaps
+"environment_state" and "task"."""
 
 
 @dataclass(slots=True)
@@ -171,6 +172,12 @@ class EncodedPolicy(nn.Module, SavedModel):
         return self.encoder.config.stack
 
     @property
+    def state_sources(self) -> dict[str, int]:
+        """Source of the state, in its order -> its numbers; empty where none is read."""
+        known = self.demonstrations.sources if self.demonstrations is not None else {}
+        return (known or {"state": self.state_dim}) if self.use_state else {}
+
+    @property
     def reads_language(self) -> bool:
         """True when the policy reads an instruction."""
         return self.encoder.takes_instruction
@@ -204,8 +211,7 @@ class EncodedPolicy(nn.Module, SavedModel):
 
     def looks(self, rows: Sequence[int]) -> list[bool]:
         """Return whether each row reads its next images: those of the newest observations of a plan."""
-        found: list[bool] = (self._chunks.left(rows) < self.history + self.stack - 1).tolist()
-        return found
+        return self._plans_soon(rows) if self.encoder.config.cameras else [False] * len(rows)
 
     @torch.no_grad()
     def act(self, observation: Observation, *, rows: Sequence[int], explore: bool = False) -> NDArray[Any]:
@@ -221,7 +227,7 @@ class EncodedPolicy(nn.Module, SavedModel):
             BadInputError: A camera or state that is missing or of another shape, or a plan that is not finite.
         """
         rows = self._begin(rows)
-        self._see(observation, rows, self.looks(rows))
+        self._see(observation, rows, self._plans_soon(rows))
         due = [row for row, left in zip(rows, self._chunks.left(rows), strict=True) if left == 0]
         if due:
             self._chunks.give(due, self._plans(due))
@@ -255,7 +261,7 @@ class EncodedPolicy(nn.Module, SavedModel):
         facts: dict[str, object] = {
             "Encoder": f"{encoder.kind} {encoder.model}",
             "Observation": f"{', '.join(self.cameras) or f'{encoder.cameras} camera(s)'}; {self.stack} frames, {size}",
-            "Proprioception": f"{self.state_dim} numbers" if self.use_state else "not read",
+            "State": ", ".join(f"{dim} numbers of {name}" for name, dim in self.state_sources.items()) or "not read",
             "Action": f"{config.action_dim} numbers, in the units of the demonstrations",
             "Instruction": self.instruction or ("any" if self.reads_language else "not read"),
         }
@@ -279,15 +285,20 @@ class EncodedPolicy(nn.Module, SavedModel):
             self.reset(fresh)
         return rows
 
+    def _plans_soon(self, rows: Sequence[int]) -> list[bool]:
+        found: list[bool] = (self._chunks.left(rows) < self.history + self.stack - 1).tolist()
+        return found
+
     def _see(self, observation: Observation, rows: list[int], looks: Sequence[bool]) -> None:
         """Remember the observations of the rows that look."""
         at = np.flatnonzero(looks)
-        state = _find(observation, ("state", "observation.state")) if self.use_state else None
-        if self.use_state:
-            shape = None if state is None else list(state.shape[1:])
-            good = shape == [self.state_dim]
-            require(good, "state", f"shape {shape}", f"[{self.state_dim}]", "give the same robot's")
-        states = np.zeros((len(rows), 0), np.float32) if state is None else np.asarray(_array(state), np.float32)
+        states = [np.zeros((len(rows), 0), np.float32)]
+        for name, dim in self.state_sources.items():
+            part = _find(observation, (name, f"observation.{name}"))
+            shape = None if part is None else list(part.shape[1:])
+            require(shape == [dim], name, f"shape {shape}", f"[{dim}]", "give the same robot's")
+            states.append(np.asarray(_array(part), np.float32))
+        joined = np.concatenate(states, axis=1)
         images = self._images(observation, at) if self.encoder.config.cameras else None
         task = _find(observation, ("task",)) or self.instruction
         texts = [task] * len(rows) if isinstance(task, str) else list(task)
@@ -296,7 +307,7 @@ class EncodedPolicy(nn.Module, SavedModel):
             raise BadInputError("instruction", "none, and demonstrations of several or of none", "the task", hint)
         for number, index in enumerate(at.tolist()):
             image = None if images is None else images[number]
-            self._episodes[rows[index]].see(image, states[index].copy(), texts[index])
+            self._episodes[rows[index]].see(image, joined[index].copy(), texts[index])
 
     def _images(self, observation: Observation, at: NDArray[np.intp]) -> Array:
         """Return the images of some rows at the encoder's size, uint8 [m, C, h, w, 3]."""

@@ -138,7 +138,8 @@ class CounterpointPolicy(SavedWithProcessors, PreTrainedPolicy):  # type: ignore
         images = {
             IMAGE if name == "image" else f"{IMAGE}s.{name}": (FeatureType.VISUAL, (3, size, size)) for name in names
         }
-        state = {STATE: (FeatureType.STATE, (saved.state_dim,))} if policy.use_state else {}
+        kinds = {"state": FeatureType.STATE, "environment_state": FeatureType.ENV}
+        state = {f"observation.{name}": (kinds[name], (dim,)) for name, dim in policy.state_sources.items()}
         config = CounterpointConfig(
             model={"kind": policy.kind, "config": saved.model_dump(mode="json")},
             n_obs_steps=policy.history,

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from counterpoint.config import FrozenConfig
 
-Prediction = Literal["epsilon", "sample"]
+Prediction = Literal["epsilon", "sample", "v"]
 Sampler = Literal["ddim", "ddpm"]
+Spacing = Literal["leading", "trailing"]
 
 
 def _inference_steps(before: dict[str, Any]) -> int:
@@ -33,9 +34,12 @@ class DiffusionConfig(FrozenConfig):
         horizon: K, the predicted actions, the first at the oldest observation's step (16).
         executed: Number of them that are executed, from the newest observation's step on (8).
         train_steps: Steps of the noise schedule, squared cosine (100).
-        prediction: The network's output: the noise, as in all published configurations, or the clean actions.
+        prediction: The network's output: the noise, as in all published configurations, the clean actions (`sample`), or
+            `v` = signal noise - sqrt(1 - signal^2) actions (Salimans and Ho, 2022).
         sampler: `ddim` as on the paper's robots, or `ddpm` as in its simulations.
         inference_steps: Steps of sampling: 8 with DDIM, all of `train_steps` with DDPM.
+        timestep_spacing: The steps of training's schedule that sampling takes, diffusers' `leading` (0, 12, ... 84 for 8
+            of 100), as in Diffusion Policy, or `trailing` (11, 24, ... 99), which begins at pure noise.
         down_dims: U-Net: channels of the levels.
         kernel_size: U-Net: odd size of the convolutions.
         groups: U-Net: groups of the normalisation.
@@ -56,6 +60,7 @@ class DiffusionConfig(FrozenConfig):
     prediction: Prediction = "epsilon"
     sampler: Sampler = "ddim"
     inference_steps: int = Field(default_factory=_inference_steps, ge=1)
+    timestep_spacing: Spacing = "leading"
     down_dims: tuple[int, ...] = Field(default=(512, 1024, 2048), min_length=2)
     kernel_size: int = Field(default=5, ge=1)
     groups: int = Field(default=8, ge=1)

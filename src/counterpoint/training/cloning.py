@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -17,7 +18,7 @@ from counterpoint.data.anchors import Anchors
 from counterpoint.data.cache import cached
 from counterpoint.data.formats import open_dataset, split_names
 from counterpoint.data.spec import BoundSpec, Read, Spec
-from counterpoint.data.store import Cameras, EpisodeStore, SubsetStore, camera_images, camera_names, with_column
+from counterpoint.data.store import Cameras, EpisodeStore, StateStore, SubsetStore, camera_images, camera_names, with_column
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import require
 from counterpoint.objectives.cloning import FEATURES, Cloning, CloningConfig
@@ -35,6 +36,8 @@ class DemonstrationsConfig(FrozenConfig):
     Attributes:
         camera: Name of the camera, or of as many as the encoder has, in its order; the data's first by default.
         split: Name of the split, where the data have splits; none takes everything.
+        state: Sources of what a policy reads as state: `state` (proprioception), `environment_state` (poses of objects,
+            which simulators know), or both.
         instruction: Only demonstrations of this instruction.
         episodes: Number of demonstrations; all by default.
         cache: Folder of training stores; by default the user's cache folder.
@@ -42,6 +45,7 @@ class DemonstrationsConfig(FrozenConfig):
 
     camera: str | tuple[str, ...] | None = None
     split: str | None = "train"
+    state: tuple[Literal["state", "environment_state"], ...] = Field(default=("state",), min_length=1)
     instruction: str | None = None
     episodes: int | None = Field(default=None, ge=1)
     cache: str | None = free(None)
@@ -77,19 +81,19 @@ class CloningRecipe(OfflineRecipe):
                 encoder = ObservationEncoder(self.encoder)
         cameras = camera_names(self.data.camera, source.cameras, encoder.config.cameras)
         size = encoder.config.size
-        demonstrations = Demonstrations.of(source, frame_size(source, cameras[0]))
+        demonstrations = Demonstrations.of(source, frame_size(source, cameras[0]) if cameras else None)
 
         def build(store: EpisodeStore) -> tuple[Cloning, EpisodeStore, BoundSpec]:
             for camera in cameras:
                 check_frames(store, camera, size, "the encoder's size")
-            if given.start_from is None:
+            if given.start_from is None and cameras:
                 centred(encoder, store, cameras)  # on the only frames it will be given
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(self.train.seed)
                 dims = demonstrations.action_dim, demonstrations.state_dim
                 objective = Cloning(encoder, *dims, self.cloning, demonstrations)
             spec = objective.sampling()
-            if self.cloning.freeze and not self.cloning.shift:
+            if not cameras or (self.cloning.freeze and not self.cloning.shift):
                 store, spec = embedded(encoder, store, spec, cameras)
             return objective, store, spec.bind(store, cameras)
 
@@ -130,7 +134,14 @@ def open_demonstrations(data: str | Path | EpisodeStore, config: DemonstrationsC
     where = "data" if isinstance(data, EpisodeStore) else data
     hint = "choose another instruction, or ask for fewer"
     require(len(chosen) >= wanted, where, found, f"{wanted} or more; its instructions are {known}", hint)
-    return source if len(chosen) == wanted == len(source.episodes) else SubsetStore(source, chosen[:wanted])
+    return with_states(
+        source if len(chosen) == wanted == len(source.episodes) else SubsetStore(source, chosen[:wanted]), config
+    )
+
+
+def with_states(store: EpisodeStore, config: DemonstrationsConfig) -> EpisodeStore:
+    """Return a view of the store whose `state` is what the configuration says."""
+    return store if config.state == ("state",) else StateStore(store, config.state)
 
 
 CHUNK = 256
@@ -142,6 +153,8 @@ def embed_store(encoder: ObservationEncoder, store: EpisodeStore, camera: Camera
     """Return the embedding of every step, episodes end to end, by an encoder in evaluation mode; on the CPU."""
     encoder.eval()
     cameras = camera_names(camera, store.cameras, encoder.config.cameras)
+    if not cameras:
+        return torch.zeros(int(store.lengths.sum()), 0)
     device = next(encoder.parameters()).device
     parts: list[Tensor] = []
     for episode, info in enumerate(store.episodes):
@@ -166,14 +179,13 @@ def embedded(
     Raises:
         BadInputError: When the spec has random shifts or negatives.
     """
-    plain = not spec.transforms and isinstance(spec.index, Anchors) and spec.index.near is None
+    plain = not (encoder.config.cameras and spec.transforms) and isinstance(spec.index, Anchors) and spec.index.near is None
     expected = "observations as they are, which can be embedded once"
     hint = "set shift = 0 with freeze, or train through the encoder"
     require(plain, "features", "random shifts or near negatives", expected, hint)
     features = embed_store(encoder, store, camera).numpy()
-    return with_column(store, FEATURES, features), spec.with_read("frames", None).with_read(
-        FEATURES, Read(FEATURES, "views")
-    )
+    read = replace(spec, transforms={}).with_read("frames", None).with_read(FEATURES, Read(FEATURES, "views"))
+    return with_column(store, FEATURES, features), read
 
 
 def _digest(encoder: ObservationEncoder) -> str:

@@ -29,7 +29,13 @@ from counterpoint.policies.demonstrations import Demonstrations
 from counterpoint.policies.diffusion import DiffusionHead
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
 from counterpoint.policies.networks import DiffusionConfig
-from counterpoint.training.cloning import DemonstrationsConfig, check_frames, frame_size, open_demonstrations
+from counterpoint.training.cloning import (
+    DemonstrationsConfig,
+    check_frames,
+    frame_size,
+    open_demonstrations,
+    with_states,
+)
 from counterpoint.training.learner import OptimizerConfig
 from counterpoint.training.offline import OfflineRecipe, Opened
 from counterpoint.training.recipe import TrainConfig, objective_section
@@ -120,6 +126,9 @@ class ImitationRecipe(OfflineRecipe):
             raise ValueError(f"icon needs an encoder with tokens, of kind 'vit', not {self.encoder.kind!r}")
         if self.crossway.weight and self.diffusion.network != "unet":
             raise ValueError("crossway reads the bottleneck of a U-Net: it needs diffusion.network = 'unet'")
+        beside = bool(self.crossway.weight) or not isinstance(self.auxiliary.objective, NoObjective)
+        if not self.encoder.cameras and (beside or not self.use_state):
+            raise ValueError("a policy without cameras needs use_state = true, and has neither crossway nor auxiliary")
         return self
 
     @classmethod
@@ -135,9 +144,11 @@ class ImitationRecipe(OfflineRecipe):
         data = given.one()
         source = open_demonstrations(data, self.data)
         cameras = camera_names(self.data.camera, rgb_cameras(source.cameras), self.encoder.cameras)
+        validation = None if given.validation is None else with_states(given.validation, self.data)
         start = None if given.start_from is None else DiffusionPolicy.from_pretrained(given.start_from)
         set_seed(self.train.seed)
-        objective = build_imitation(self, source, cameras, start, frame_size(source, cameras[0]))
+        recorded = frame_size(source, cameras[0]) if cameras else None
+        objective = build_imitation(self, source, cameras, start, recorded)
 
         def prepare(store: EpisodeStore) -> EpisodeStore:
             """Decode the cameras at the policy's frame size, with masks where ICon needs them."""
@@ -146,12 +157,13 @@ class ImitationRecipe(OfflineRecipe):
             return cached(store, size=self.frame, root=self.data.cache or None, cameras=kept)
 
         def build(store: EpisodeStore) -> tuple[Imitation, EpisodeStore, BoundSpec]:
-            check_frames(store, cameras[0], self.frame, "the configuration's frame")
+            for camera in cameras[:1]:
+                check_frames(store, camera, self.frame, "the configuration's frame")
             return objective, store, objective.sampling().bind(store, cameras)
 
         start_from = None if given.start_from is None else str(Path(given.start_from).resolve())
         identity = {"cameras": list(cameras), "start_from": start_from}
-        return Opened(source, given.validation or self._held_out(data), prepare, build, identity)
+        return Opened(source, validation or self._held_out(data), prepare, build, identity)
 
     def _held_out(self, data: str | Path | EpisodeStore) -> EpisodeStore | None:
         """Return the episodes to validate on, where the data set has any."""
@@ -182,7 +194,7 @@ def build_imitation(
     Raises:
         BadInputError: When demonstrations, masks or the policy to start from do not fit.
     """
-    demonstrations = Demonstrations.of(store, recorded or (config.frame, config.frame))
+    demonstrations = Demonstrations.of(store, (recorded or (config.frame, config.frame)) if cameras else None)
     masked = tuple(mask_camera(camera) in store.cameras for camera in cameras)
     if config.icon.weight:
         expected = f"a mask of one of {list(cameras)} at least, such as {mask_camera(cameras[0])!r}"

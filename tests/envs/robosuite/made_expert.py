@@ -27,6 +27,7 @@ class MadeTask(CameraEnv):
             size=size,
             action_dim=7,
             state_dim=9,
+            environment_dim=2,
             control_hz=20,
             horizon=self.steps_allowed,
         )
@@ -59,6 +60,9 @@ class MadeTask(CameraEnv):
         state = np.full(9, self.steps / 10, np.float32)
         state[0] = np.nan if self.fate == "nan" and self.steps == 2 else self.place
         return state
+
+    def environment_state(self) -> Array:
+        return np.array([self.place, self.steps], np.float32)
 
     def describe_rendering(self) -> dict[str, Any]:
         return {"canary": "made"}

@@ -84,6 +84,9 @@ def test_what_is_written(made: type[MadeTask], tmp_path: Path) -> None:
     assert rewards is not None
     assert (actions.shape, state.shape) == ((9, 7), (9, 9))
     assert rewards.tolist() == [0] * 3 + [1] * 6
+    surroundings = store.environment_state(0)
+    assert surroundings is not None
+    np.testing.assert_array_equal(surroundings[:, 1], np.arange(9))
     about = told(out)
     assert about["collect"]["config"]["mask_parts"] == ["arm", "gripper", "mount"]
     assert about["collect"]["config"]["masks"] == list(CAMERAS)
@@ -126,6 +129,14 @@ def test_masks_of_some_cameras(made: type[MadeTask], tmp_path: Path, names: tupl
     store = open_dataset(collect_robosuite(config(tmp_path / "set", masks=names)))
     wanted = [mask_camera(name) for name in names if name != "none"]
     assert store.cameras == (*CAMERAS, *wanted)
+
+
+def test_states_alone(made: type[MadeTask], tmp_path: Path) -> None:
+    out = collect_robosuite(config(tmp_path / "set", cameras=("none",)))
+    store = open_dataset(out)
+    assert store.cameras == ()
+    assert (store.column("state").shape[1], store.column("environment_state").shape[1]) == (9, 2)
+    assert examine(out) == []
 
 
 def test_one_camera(made: type[MadeTask], tmp_path: Path) -> None:
@@ -272,7 +283,7 @@ def test_noise_is_on_the_hand_alone_and_recorded_actions_are_those_carried_out(m
     assert len(clean.actions) == 4 + 2
     assert (noisy.actions[:, :6] != clean.actions[:, :6]).any(axis=0).all()
     np.testing.assert_array_equal(noisy.actions[:, 6], clean.actions[:, 6])
-    assert not noisy.extra
+    assert set(noisy.extra) == {"environment_state"}
 
 
 def same_data(one: Path, two: Path) -> None:

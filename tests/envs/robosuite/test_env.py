@@ -49,6 +49,19 @@ def played(task: RobosuiteEnv, seed: int, steps: int = 12) -> Array:
     return np.stack(states)
 
 
+@needs_robosuite
+def test_the_environment_state_is_where_the_cube_is(lift: RobosuiteEnv) -> None:
+    observation, _ = lift.reset(seed=3)
+    assert lift.observation_space["environment_state"].shape == (lift.environment_dim,) == (10,)
+    for _ in range(3):
+        sim = lift.env.sim
+        place = sim.data.body_xpos[sim.model.body_name2id("cube_main")]
+        found = observation["environment_state"]
+        np.testing.assert_allclose(found[:3], place, atol=1e-3)
+        np.testing.assert_allclose(found[7:], found[:3] - observation["state"][:3], atol=1e-5)
+        observation, *_ = lift.step(np.array([0, 0, 0.5, 0, 0, 0, -1]))
+
+
 def test_names_of_tasks_and_robots() -> None:
     assert resolve_robosuite("Lift") == ("Lift", "Panda")
     assert resolve_robosuite("Stack-IIWA") == ("Stack", "IIWA")

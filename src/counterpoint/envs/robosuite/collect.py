@@ -24,6 +24,7 @@ class RobosuiteCollectConfig(ExpertCollectConfig):
         out: The data set: a folder (`lerobot`) or a file that ends in .hdf5 (`robomimic`).
         tasks: Names of robosuite's tasks that have an expert.
         robot: The robot of all tasks.
+        cameras: Names of cameras; `none` records states alone.
         masks: Cameras whose images get a mask of the robot; `all` of them, or `none`.
         mask_parts: Parts of the robot in its mask: `arm`, `gripper`, `mount`.
         format: LeRobot v3 (images as video) or robomimic's HDF5 (images as they are); masks are exact in both.
@@ -33,7 +34,7 @@ class RobosuiteCollectConfig(ExpertCollectConfig):
     robot: Literal["Panda", "Kinova3", "IIWA"] = "Panda"
     episodes: int = Field(default=50, ge=0)
     size: int = Field(default=256, ge=16)
-    cameras: Names = Field(default=CAMERAS, min_length=1)
+    cameras: Names = CAMERAS
     masks: Names = ("all",)
     mask_parts: tuple[Part, ...] = Field(default=("arm", "gripper", "mount"), min_length=1)
     format: Literal["lerobot", "robomimic"] = "lerobot"
@@ -46,11 +47,12 @@ def checked(config: RobosuiteCollectConfig) -> RobosuiteCollectConfig:
         BadInputError: When a name is unknown or named twice, or `out` does not suit the format.
     """
     tasks = tuple(resolve_robosuite(task, config.robot)[0] for task in config.tasks)
-    masks = {"all": config.cameras, "none": ()}.get(" ".join(config.masks), config.masks)
-    other = ", ".join(repr(camera) for camera in masks if camera not in config.cameras)
-    some = f"all, none, or some of {', '.join(config.cameras)}"
+    cameras = () if config.cameras == ("none",) else config.cameras
+    masks = {"all": cameras, "none": ()}.get(" ".join(config.masks), config.masks)
+    other = ", ".join(repr(camera) for camera in masks if camera not in cameras)
+    some = f"all, none, or some of {', '.join(cameras)}"
     require(not other, "masks", other, some, "name cameras that are recorded")
-    given = {"tasks": tasks, "cameras": config.cameras, "masks": masks, "mask_parts": config.mask_parts}
+    given = {"tasks": tasks, "cameras": cameras, "masks": masks, "mask_parts": config.mask_parts}
     for key, names in given.items():
         require(len(set(names)) == len(names), key, ", ".join(names), "each name once", "leave the second out")
     file = config.format == "robomimic"
@@ -59,14 +61,15 @@ def checked(config: RobosuiteCollectConfig) -> RobosuiteCollectConfig:
     suits = (config.out.suffix in (".hdf5", ".h5")) == file
     expected = "a file that ends in .hdf5 for robomimic, and a folder for lerobot"
     require(suits, "out", f"{config.out.name} for {config.format}", expected, "choose another --out, or --format")
-    return config.model_copy(update={"tasks": tasks, "masks": masks})
+    return config.model_copy(update={"tasks": tasks, "cameras": cameras, "masks": masks})
 
 
 def collect_robosuite(config: RobosuiteCollectConfig) -> Path:
     """Record robosuite's scripted experts with masks of the robot, or continue where an interrupted call ended.
 
     Actions are float32 [T, 7] as carried out, 20 a second: changes of the hand's pose, and the gripper. State is
-    float32 [T, 9]: hand position, quaternion and gripper. The mask of `agentview` is the camera `agentview_mask`.
+    float32 [T, 9]: hand position, quaternion and gripper; the environment state is that of the objects (see
+    `RobosuiteEnv`). The mask of `agentview` is the camera `agentview_mask`.
     `meta/info.json` (of HDF5 the attribute `counterpoint` of `data`) also keeps the configuration, controller,
     versions, render settings and canary.
 

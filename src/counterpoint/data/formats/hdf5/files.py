@@ -170,6 +170,7 @@ class FileLayout:
     env_name: str
     cameras: tuple[str, ...]  # of images, then of masks: `agentview_image_mask` for `obs/agentview_mask`, see `obs_key`
     state: tuple[str, ...]  # keys of proprioception, in the order they are put together
+    objects: bool  # True where `obs/object` holds the state of the surroundings
     bottom_first: bool  # images have their bottom row first
     lead: int  # by how many rows an action precedes the observation it was done on: 1 in LIBERO, 0 in robomimic
     demos: tuple[Demo, ...]  # in the order of their numbers
@@ -213,6 +214,7 @@ def scan(path: Path, on_bad_row: OnBadRow) -> FileLayout:
             env_name=str(args.get("env_name", "")),
             cameras=cameras,
             state=state,
+            objects="object" in observed,
             bottom_first=libero and str(data.attrs.get("macros_image_convention", "opengl")) != "opencv",
             lead=int(libero),
             demos=tuple(demo for _, demo in demos),

@@ -93,11 +93,13 @@ class Hdf5Store(Reader):
         return np.ascontiguousarray(images[rows, ::-1] if self._demos[episode][0].bottom_first else images[rows])
 
     def vectors(self, episode: int, name: str) -> Array | None:
-        """Return actions and rewards of rows `lead` ... T-1, and state of the rows before."""
+        """Return actions and rewards of rows `lead` ... T-1, and both states of the rows before."""
         layout, demo = self._demos[episode]
         if name == "state":
             parts = [self._rows(episode, f"obs/{key}")[: demo.length - layout.lead] for key in layout.state]
             return np.concatenate(parts, axis=1, dtype=np.float32) if parts else None
+        if name == "environment_state":
+            return self._rows(episode, "obs/object")[: demo.length - layout.lead] if layout.objects else None
         if name == "rewards" and not demo.rewarded:
             return None
         return self._rows(episode, name)[layout.lead :]

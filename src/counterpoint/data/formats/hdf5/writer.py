@@ -142,4 +142,6 @@ def _observations(episode: Episode) -> dict[str, Array]:
     }
     assert episode.state is not None  # add_episode has checked
     parts = np.split(episode.state, np.cumsum(_STATE_DIMS)[:-1], axis=1)
+    if episode.environment_state is not None:
+        observed["object"] = episode.environment_state
     return observed | {f"robot0_{name}": part for name, part in zip(ROBOMIMIC_STATE, parts, strict=True)}

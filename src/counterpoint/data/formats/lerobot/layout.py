@@ -27,6 +27,7 @@ INFO = "meta/info.json"
 DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 ACTION, STATE, IMAGES = "action", "observation.state", "observation.images."
+ENVIRONMENT = "observation.environment_state"
 REWARD, SUCCESS = "next.reward", "next.success"
 TOLERANCE = 1e-4
 """Seconds by which the step between two timestamps may differ from 1/fps."""

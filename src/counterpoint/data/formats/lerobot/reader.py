@@ -23,7 +23,12 @@ from counterpoint.data.lru import LRUCache
 from counterpoint.data.video import probe_video, read_frames
 from counterpoint.errors import BadInputError, require
 
-_FEATURES = {"actions": layout.ACTION, "state": layout.STATE, "rewards": layout.REWARD}
+_FEATURES = {
+    "actions": layout.ACTION,
+    "state": layout.STATE,
+    "environment_state": layout.ENVIRONMENT,
+    "rewards": layout.REWARD,
+}
 _vectors: LRUCache[Array] = LRUCache(limit=64 * 1024**2)
 """Actions, states and rewards of the episodes read last, by all stores of this process together."""
 
@@ -104,7 +109,7 @@ class LeRobotStore(Reader):
         return super().timestamps(episode)
 
     def vectors(self, episode: int, name: str) -> Array | None:
-        """Return the feature `action`, `observation.state` or `next.reward`, if the data set has it."""
+        """Return the feature of an action, a state or a reward, if the data set has it."""
         at, feature = self._locations[episode], _FEATURES[name]
         if feature not in self.info.features:
             return None

@@ -193,6 +193,14 @@ _MB = 1024**2
 _COUNTERS = ("frame_index", "episode_index", "index", "task_index")
 
 
+def _vectors(episode: Episode) -> dict[str, Array | None]:
+    return {
+        layout.ACTION: episode.actions,
+        layout.STATE: episode.state,
+        layout.ENVIRONMENT: episode.environment_state,
+    }
+
+
 class LeRobotWriter:
     """Writes episodes into a new folder, which exists only after `finalize`.
 
@@ -205,6 +213,7 @@ class LeRobotWriter:
         cameras: Camera name -> (height, width); `top` becomes the feature `observation.images.top`.
         action_dim: A, or `None` without actions.
         state_dim: S, or `None` without proprioception.
+        environment_dim: E, or `None` without a state of the surroundings.
         robot_type: The robot's name for readers.
         info: Further notes (simulator, versions, seeds): JSON, under the key `counterpoint`.
         image_cameras: Cameras kept losslessly, as PNG in the parquet files, instead of as video.
@@ -225,6 +234,7 @@ class LeRobotWriter:
         cameras: Mapping[str, tuple[int, int]],
         action_dim: int | None,
         state_dim: int | None,
+        environment_dim: int | None = None,
         robot_type: str,
         info: Mapping[str, Any] | None = None,
         image_cameras: Sequence[str] = (),
@@ -241,7 +251,7 @@ class LeRobotWriter:
         self._build = Path(self._folder.name) / "dataset"
         (self._build / "meta/episodes/chunk-000").mkdir(parents=True)
         self._fps, self._cameras, self._codec = int(fps), dict(cameras), codec
-        self._dims = {layout.ACTION: action_dim, layout.STATE: state_dim}
+        self._dims = {layout.ACTION: action_dim, layout.STATE: state_dim, layout.ENVIRONMENT: environment_dim}
         self._images = [name for name in cameras if name in image_cameras]
         sizes = {"data_files_size_in_mb": data_files_size_in_mb, "video_files_size_in_mb": video_files_size_in_mb}
         about = {"counterpoint": dict(info or {})}
@@ -341,7 +351,7 @@ class LeRobotWriter:
                 _expect(f"{where}, camera {name!r}", episode.frames[name].shape[1:3], tuple(size), "(H, W)")
             else:
                 _expect(where, f"cameras {sorted(episode.frames)}", f"a camera {name!r}", "cameras")
-        for key, values in ((layout.ACTION, episode.actions), (layout.STATE, episode.state)):
+        for key, values in _vectors(episode).items():
             _expect(f"{where}, {key}", None if values is None else values.shape[1], self._dims[key], "dimensions")
         steps = np.diff(episode.timestamps)
         off = np.abs(steps - 1 / self._fps)
@@ -358,8 +368,7 @@ class LeRobotWriter:
         steps = np.arange(len(episode), dtype=np.int64)[:, None]
         success = None if episode.success is None else (steps == steps[-1]) & episode.success
         rewards = None if episode.rewards is None else episode.rewards[:, None]
-        columns = {layout.ACTION: episode.actions, layout.STATE: episode.state}
-        columns |= {
+        columns = _vectors(episode) | {
             layout.SUCCESS: success,
             layout.REWARD: rewards,
             "timestamp": (steps / self._fps).astype(np.float32),

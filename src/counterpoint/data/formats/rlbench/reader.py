@@ -130,8 +130,8 @@ class RLBenchStore(Reader):
         return np.ascontiguousarray(stacked[rows])
 
     def vectors(self, episode: int, name: str) -> Array | None:
-        """Return actions and state; the files have no rewards."""
-        return None if name == "rewards" else getattr(self._demos[episode], name)
+        """Return actions and state; the files have nothing else."""
+        return getattr(self._demos[episode], name, None)
 
     def _shows_robot(self, camera: str) -> bool:
         first = self._demos[0].folder / mask_camera(camera) / "0.png"

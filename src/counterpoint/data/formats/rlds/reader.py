@@ -119,7 +119,7 @@ class RldsStore(Reader):
         """Return actions, state or rewards as the file has them."""
         layout, length = self._layout, self.episodes[episode].length
         rewards = () if layout.reward is None else (layout.reward,)
-        features = {"actions": layout.actions, "state": layout.state, "rewards": rewards}[name]
+        features = {"actions": layout.actions, "state": layout.state, "rewards": rewards}.get(name, ())
         example = self._example(episode) if features else {}
         parts = [np.asarray(_values(example, leaf.name)).reshape(length, leaf.size) for leaf in features]
         return np.concatenate(parts, axis=1, dtype=np.float32, casting="unsafe") if parts else None
