@@ -182,10 +182,9 @@ def test_every_recipe_of_imitation_is_complete_and_every_key_known(name: str) ->
 
 
 def test_values_of_icon_s_experiments() -> None:
-    assert set(RECIPES["imitation"]) == {
-        f"{name}-robosuite" for name in ("diff_c", "diff_t", "crossway_diff_c", "icon_diff_c", "icon_diff_t")
-    }
-    for name in RECIPES["imitation"]:
+    papers = {f"{name}-robosuite" for name in ("diff_c", "diff_t", "crossway_diff_c", "icon_diff_c", "icon_diff_t")}
+    assert set(RECIPES["imitation"]) == {*papers, "diff_c-robosuite-state"}
+    for name in sorted(papers):
         config = load_config(name)
         assert (config.train.epochs, config.train.batch_size) == (600, 64)  # Appendix A.4
         assert (config.encoder.vit.model, config.encoder.size) == ("vit_small_patch16_224", 224)  # A.2

@@ -136,7 +136,8 @@ class _TrainArguments:
     Attributes:
         out: The run's folder.
         data: Data sets; several, each with its own action space, for recipes of transitions.
-        env: A goal environment, such as FetchReach-v4: trained in, or evaluated in where there are data.
+        env: A goal environment, such as FetchReach-v4: trained in, or evaluated in where there are data; for a policy
+            that learns from demonstrations SUITE/TASK, to evaluate in while it trains.
         start_from: A saved encoder that cloning starts from, or a saved diffusion policy to fine-tune.
         device: cpu, cuda or cuda:N; a GPU by default where there is one.
     """
@@ -202,6 +203,9 @@ def evaluate(
     seed: int = 0,
     video: int = 0,
     device: Device = None,
+    ensemble: float | None = None,
+    sampler: Literal["ddim", "ddpm"] | None = None,
+    steps: Number = None,
 ) -> None:
     """Run a trained agent or policy and write RUN/evaluation.json: success with its interval.
 
@@ -213,10 +217,15 @@ def evaluate(
         seed: Random seed of the episodes, which never meet those of training.
         video: Number of episodes that are written as RUN/videos/episode-NUMBER.mp4.
         device: Device of the networks; a GPU where there is one.
+        ensemble: Decay of a temporal ensemble, for a diffusion policy; 0.01 is ACT's.
+        sampler: Sampler of a diffusion policy; by default that of its training.
+        steps: Steps of sampling of a diffusion policy.
     """
     from counterpoint.evaluation.evaluate import evaluate as written
 
-    print(f"Wrote {written(run, env, episodes=episodes, envs=envs, seed=seed, video=video, device=device)}")
+    acting: dict[str, Any] = {"ensemble": ensemble, "sampler": sampler, "steps": steps}
+    path = written(run, env, episodes=episodes, envs=envs, seed=seed, video=video, device=device, **acting)
+    print(f"Wrote {path}")
 
 
 @command()

@@ -44,7 +44,8 @@ def test_a_suite_passes_the_checker_and_is_filmed(
     clip = in_place_of_moviepy(monkeypatch)
     filmed = RecordVideo(env, str(tmp_path / "videos"), disable_logger=True)
     observation, info = filmed.reset(seed=3)
-    assert list(observation) == [*env.cameras, "state"]
+    surroundings = ["environment_state"] if env.environment_dim else []
+    assert list(observation) == [*env.cameras, "state", *surroundings]
     truncated = False
     while not truncated:
         action = np.zeros(env.action_dim, np.float32)

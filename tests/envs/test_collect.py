@@ -108,7 +108,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, solved: list[bool]) -> None:
         rows = np.zeros((2, 4), np.float32)
         return Recording(rows, rows, np.zeros(2, np.float32), next(outcomes), frames)
 
-    env = Mock(action_dim=4, state_dim=4, describe_rendering=lambda: {"canary": "made"})
+    env = Mock(action_dim=4, state_dim=4, environment_dim=0, describe_rendering=lambda: {"canary": "made"})
     monkeypatch.setattr(collection, "record", recorded)
     monkeypatch.setattr(collect, "MetaWorldEnv", lambda *_, **__: env)
 

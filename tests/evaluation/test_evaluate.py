@@ -18,14 +18,16 @@ from counterpoint.envs.base import CameraEnv
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation import evaluate as evaluation
 from counterpoint.evaluation.evaluate import evaluate
+from counterpoint.evaluation.rollout import rollout
 from counterpoint.evaluation.statistics import mean_bca, wilson
 from counterpoint.policies.demonstrations import Demonstrations
 from counterpoint.policies.diffusion import DiffusionHead
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
 from counterpoint.policies.networks import DiffusionConfig
+from counterpoint.training.train import train
 from tests.policies.demos import demonstrations, spelled
 from tests.training.step_data import SIZE, control_store, write_control_set
-from tests.training.test_cloning_command import trained
+from tests.training.test_cloning_command import TINY, trained
 
 
 @pytest.fixture(autouse=True)
@@ -236,6 +238,52 @@ def diffused(run: Path, cameras: tuple[str, ...] = ("agentview", "robot0_eye_in_
     )
     policy.save_pretrained(run / "model")
     return policy
+
+
+def test_a_diffusion_policy_is_evaluated_as_it_is_told_to_act(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = diffused(tmp_path / "run")
+    stubbed(monkeypatch)
+    acted: list[DiffusionPolicy] = []
+
+    def watched(policy: Any, *given: Any, **named: Any) -> Any:
+        acted.append(policy)
+        return rollout(policy, *given, **named)
+
+    monkeypatch.setattr(evaluation, "rollout", watched)
+    run: dict[str, Any] = {"run": tmp_path / "run", "env": "robosuite/stub", "episodes": 2}
+    assert "sampler" not in json.loads(evaluate(**run).read_text())
+    found = json.loads(evaluate(**run, ensemble=0.01, sampler="ddpm").read_text())
+    assert (found["ensemble"], found["sampler"]) == (0.01, "ddpm")
+    evaluate(**run, steps=5)
+    acting = [(one.ensemble, one.head.config.sampler, one.head.config.inference_steps) for one in acted]
+    assert acting == [(None, "ddim", 2), (0.01, "ddpm", 10), (None, "ddim", 5)]
+    for one in acted:
+        assert all(torch.equal(value, one.state_dict()[name]) for name, value in policy.state_dict().items())
+    with pytest.raises(BadInputError, match="inference_steps of at most train_steps = 10"):
+        evaluate(**run, steps=11)
+    with pytest.raises(BadInputError, match=r"decay: found -1.0; expected 0 or more"):
+        evaluate(**run, ensemble=-1.0)
+
+
+def test_only_a_diffusion_policy_has_a_sampler(data: Path, tmp_path: Path) -> None:
+    trained(data, tmp_path / "run")
+    with pytest.raises(BadInputError, match=r"'cloned_policy'; expected a diffusion policy\. Hint: leave --steps out"):
+        evaluate(tmp_path / "run", "robosuite/stub", steps=4)
+
+
+def test_rollouts_while_training(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = stubbed(monkeypatch)
+    own = {**TINY, "evaluation.episodes": 3, "train.steps": 4, "train.eval_every": 2}
+    train("cloning", data, tmp_path / "run", "metaworld/stub", overrides=own)
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    told = [line for line in lines if line["split"] == "eval"]
+    assert [line["step"] for line in told] == [2, 4]
+    wanted = np.mean([seed % 2 for seed in set(task.seeds)])
+    assert [line["success"] for line in told] == pytest.approx([wanted, wanted])
+    stubbed(monkeypatch, WiderStub)
+    with pytest.raises(BadInputError, match="actions of 5 dimensions; expected 2"):
+        train("cloning", data, tmp_path / "other", "metaworld/stub", overrides=own)
+    assert not (tmp_path / "other/checkpoints").exists()
 
 
 def test_a_diffusion_policy_is_evaluated_with_its_own_cameras(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,9 +56,7 @@ def test_noise_is_added_as_in_the_library() -> None:
 @pytest.mark.parametrize("spacing", SPACINGS)
 @pytest.mark.parametrize("prediction", PREDICTIONS)
 @pytest.mark.parametrize(("sampler", "steps"), SAMPLERS)
-def test_steps_are_those_of_the_library(
-    sampler: Sampler, steps: int, prediction: Prediction, spacing: Spacing
-) -> None:
+def test_steps_are_those_of_the_library(sampler: Sampler, steps: int, prediction: Prediction, spacing: Spacing) -> None:
     theirs = library(sampler, prediction, spacing)
     theirs.set_timesteps(steps)
     schedule = NoiseSchedule(100, steps, sampler, prediction, spacing)

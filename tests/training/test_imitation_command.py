@@ -76,7 +76,7 @@ def test_from_the_command_line(recipe: str, data: Path, tmp_path: Path) -> None:
     assert policy.demonstrations is not None
     assert policy.demonstrations.count == 3
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert [line["split"] for line in lines] == ["train", "val"]
+    assert [line["split"] for line in lines] == ["train", "val", "seen"]
     tuned = tmp_path / "tuned"
     again = ["train", recipe, "--data", str(data), "--out", str(tuned), "--start-from", str(run), cache]
     main(again)

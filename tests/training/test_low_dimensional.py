@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 import counterpoint
 from counterpoint.data.formats.lerobot.writer import LeRobotWriter
-from counterpoint.data.store import read_episode
+from counterpoint.data.store import MemoryStore, read_episode
 from counterpoint.errors import BadInputError
 from counterpoint.training.train import train
 from tests.policies.demos import demonstrations
@@ -50,9 +51,7 @@ def test_data_without_cameras_and_the_state_of_the_surroundings(
     recipe: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     store, data = demonstrations(4, size=16), tmp_path / "data"
-    writer = LeRobotWriter(
-        data, fps=10, cameras={}, action_dim=2, state_dim=3, environment_dim=1, robot_type="square"
-    )
+    writer = LeRobotWriter(data, fps=10, cameras={}, action_dim=2, state_dim=3, environment_dim=1, robot_type="square")
     for number in range(4):
         episode = read_episode(store, number)
         assert episode.state is not None
@@ -73,6 +72,41 @@ def test_data_without_cameras_and_the_state_of_the_surroundings(
     first = policy.predict_action_chunk(seen)
     policy.reset()
     assert not np.array_equal(first, policy.predict_action_chunk(moved))
+
+
+def test_the_error_of_sampled_actions_tells_a_policy_that_learned(tmp_path: Path) -> None:
+    """Of an episode learnt by heart it is small, of a fresh network and on an unseen episode large."""
+
+    def demonstration(seed: int) -> MemoryStore:
+        whole = read_episode(demonstrations(1, length=24, seed=seed), 0)
+        return MemoryStore([replace(whole, state=np.linspace(0, 1, 24, dtype=np.float32)[:, None])])
+
+    told = {}
+    settings: dict[str, Any] = {
+        "diffusion.down_dims": [32, 64],
+        "data.state": ["state"],
+        "optimizer.warmup_steps": 10,
+        "optimizer.lr": 2e-3,
+        "train.eval_every": 1000,
+        "train.trackers": [],
+    }
+    for steps in (1, 400):
+        run = train(
+            "diff_c-robosuite-state",
+            demonstration(0),
+            tmp_path / str(steps),
+            validation=demonstration(1),
+            overrides={**settings, "train.steps": steps},
+        )
+        lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+        told[steps] = {line["split"]: line for line in lines}
+        assert {"action_error", "action_error/0", "action_error/1", "gripper_wrong"} <= told[steps]["seen"].keys()
+        assert told[steps]["seen"].keys() == told[steps]["val"].keys()
+        assert "action_error" not in told[steps]["train"]
+    assert told[400]["seen"]["action_error"] < 0.15
+    assert told[400]["seen"]["gripper_wrong"] < 0.05
+    assert told[400]["val"]["action_error"] > 0.3
+    assert told[1]["seen"]["action_error"] > 0.5
 
 
 def test_a_policy_that_reads_nothing_is_refused(tmp_path: Path) -> None:

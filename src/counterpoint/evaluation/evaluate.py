@@ -26,7 +26,9 @@ from counterpoint.envs.vector import Env, VectorEnv
 from counterpoint.errors import require
 from counterpoint.evaluation.rollout import episode_seed, report, rollout
 from counterpoint.files import write_atomically
+from counterpoint.policies.diffusion_policy import DiffusionPolicy
 from counterpoint.policies.encoded import EncodedPolicy
+from counterpoint.policies.networks import Sampler
 from counterpoint.progress import ProgressBar
 from counterpoint.provenance import provenance
 
@@ -58,6 +60,9 @@ def evaluate(
     seed: int = 0,
     video: int = 0,
     device: str | None = None,
+    ensemble: float | None = None,
+    sampler: Sampler | None = None,
+    steps: int | None = None,
 ) -> Path:
     """Run a trained agent or policy and write `run/evaluation.json`: success and return, each with its interval.
 
@@ -77,6 +82,9 @@ def evaluate(
         seed: Random seed of the episodes, which never meet those of training.
         video: Number of episodes, the first ones, that are written as `run/videos/episode-NUMBER.mp4`.
         device: Device of the networks; a GPU where there is one.
+        ensemble: Decay of a temporal ensemble, for a diffusion policy; see `DiffusionPolicy.acting`, also for the next.
+        sampler: Sampler of a diffusion policy.
+        steps: Steps of sampling of a diffusion policy.
 
     Returns:
         The file written.
@@ -85,15 +93,20 @@ def evaluate(
         BadInputError: When there is no agent or policy, no environment, one with other observations, actions or
             cameras, or at another rate, or the simulator fails in more than a tenth of the episodes.
     """
-    given = {"episodes": episodes, "envs": envs, "seed": seed, "video": video}
-    validate(EvaluationConfig, given, "evaluate")
+    validate(EvaluationConfig, {"episodes": episodes, "envs": envs, "seed": seed, "video": video}, "evaluate")
     run, kind = Path(run), saved_kind(run)
     acts = kind == "agent" or kind.endswith("_policy")
     require(acts, run, f"a model of kind {kind!r}", "an agent or a policy", "train one: `counterpoint train`")
     model: Any = load(run, map_location=device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    given = {"ensemble": ensemble, "sampler": sampler, "steps": steps}
+    acting: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    if acting:
+        hint = f"leave --{' and --'.join(acting)} out"
+        require(isinstance(model, DiffusionPolicy), run, f"a model of kind {kind!r}", "a diffusion policy", hint)
+        model = model.acting(**acting)
     seeds = [episode_seed(seed, 2, number) for number in range(episodes)]
     make, most, described = _goal_env(model, env, run) if kind == "agent" else _task(model, env, run)
-    until_solved = isinstance(env, str) and env.partition("/")[0] in UNTIL_SOLVED
+    until_solved = _until_solved(env)
     if video:
         paths = {one: run / "videos" / f"episode-{number:03d}.mp4" for number, one in enumerate(seeds[:video])}
         make = partial(_EpisodeVideos, make, paths)
@@ -104,6 +117,7 @@ def evaluate(
     record = {
         "model": model.agent.name if kind == "agent" else kind,
         "env": described,
+        **acting,
         "seed": seed,
         **report(results),
         "episodes": [result.as_row() for result in results],
@@ -132,6 +146,15 @@ def _matching(make: Maker, spaces: Spaces, where: str) -> Env:
     env = make()
     matched(spaces_of(env), spaces, where)
     return env
+
+
+def _until_solved(env: AnyEnv | None) -> bool:
+    return isinstance(env, str) and env.partition("/")[0] in UNTIL_SOLVED
+
+
+def task_maker(policy: EncodedPolicy, env: str) -> tuple[Maker, bool]:
+    """Return a function that makes a policy's environment, and whether its episodes end when they are solved."""
+    return _task(policy, env, Path())[0], _until_solved(env)
 
 
 def _task(policy: EncodedPolicy, env: AnyEnv | None, run: Path) -> tuple[Maker, int, Any]:

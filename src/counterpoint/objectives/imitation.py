@@ -30,6 +30,7 @@ from counterpoint.objectives.icon import ICon, IConConfig
 from counterpoint.objectives.steps import StepObjective
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
 from counterpoint.policies.networks import DenoisingTransformer, decay_groups
+from counterpoint.policies.normalizer import LinearNormalizer
 
 
 @dataclass(frozen=True)
@@ -179,9 +180,29 @@ class ImitationFeatures(Features):
 
     Attributes:
         terms: Name of a term -> its loss, without its weight; empty where nothing is trained.
+        errors: Errors of sampled actions (`action_errors`); empty in training.
     """
 
     terms: dict[str, LossOutput]
+    errors: dict[str, Tensor]
+
+
+def action_errors(
+    planned: Float[Tensor, "B T A"], demonstrated: Float[Tensor, "B T A"], normalizer: LinearNormalizer
+) -> dict[str, Tensor]:
+    """Return how far sampled actions are from demonstrated ones, in units of half the training range.
+
+    The error of the noise hides undertraining: it is small where the actions that are executed are not.
+
+    Returns:
+        `action_error`, the root mean square over all dimensions; `action_error/0` ... of each; and `gripper_wrong`, the
+        share of steps at which the last dimension (the gripper's, with one arm) lies on the other side of its middle.
+    """
+    found, wanted = normalizer(planned.float()), normalizer(demonstrated.float())
+    squared = (found - wanted).square().mean((0, 1))
+    wrong = ((found[..., -1] > 0) != (wanted[..., -1] > 0)).float().mean()
+    each = {f"action_error/{dim}": error for dim, error in enumerate(squared.sqrt())}
+    return {"action_error": squared.mean().sqrt(), **each, "gripper_wrong": wrong}
 
 
 class Imitation(Objective):
@@ -191,7 +212,8 @@ class Imitation(Objective):
     gathered across processes: no sample is another one's negative, so each process has a loss of its own and gradients
     are averaged.
 
-    Metrics: `imitation`, the error of the noise; of each term `NAME/loss` and its own metrics.
+    Metrics: `imitation`, the error of the network's output; of each term `NAME/loss` and its own metrics. In validation
+    the policy also plans from every window, and `action_errors` of the steps that would be executed are logged.
 
     Args:
         policy: Encoder, denoising network and normalisers; trained itself, not a copy.
@@ -245,6 +267,7 @@ class Imitation(Objective):
         return ImitationFeatures(
             {"predicted": denoised.predicted, "target": denoised.target},
             terms={name: term(run, name) for name, term in self._terms().items() if self.training},
+            errors={} if self.training else self._errors(condition, batch["actions"]),
         )
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
@@ -252,7 +275,7 @@ class Imitation(Objective):
         assert isinstance(features, ImitationFeatures)
         rows = features.rows
         imitation = functional.mse_loss(rows["predicted"].float(), rows["target"].float())
-        total, metrics = imitation, {"imitation": imitation}
+        total, metrics = imitation, {"imitation": imitation, **features.errors}
         for name, output in features.terms.items():
             total = total + self._terms()[name].weight * output.loss
             metrics |= {f"{name}/loss": output.loss}
@@ -285,6 +308,14 @@ class Imitation(Objective):
     def exports(self) -> dict[str, nn.Module]:
         """Return the policy; it shares its parameters with this objective."""
         return {"policy": self.policy}
+
+    def _errors(self, condition: Tensor, actions: Tensor) -> dict[str, Tensor]:
+        """Return the errors of the executed part of one plan a window, from the same noise every time."""
+        head = self.policy.head
+        first = head.config.obs_steps - 1
+        executed = slice(first, first + head.config.executed)
+        planned = head.sample(condition, generator=torch.Generator().manual_seed(0))
+        return action_errors(planned[:, executed], actions[:, executed], head.normalizer)
 
     def _terms(self) -> dict[str, AuxiliaryTerm]:
         return cast("dict[str, AuxiliaryTerm]", dict(self.terms.items()))

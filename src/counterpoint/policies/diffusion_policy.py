@@ -14,13 +14,14 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from counterpoint.config import validate
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import require
 from counterpoint.policies.chunking import RecedingHorizon, TemporalEnsemble
 from counterpoint.policies.demonstrations import Demonstrations
 from counterpoint.policies.diffusion import DiffusionHead
 from counterpoint.policies.encoded import EncodedPolicy, EncodedPolicyConfig, Window
-from counterpoint.policies.networks import DiffusionConfig
+from counterpoint.policies.networks import DiffusionConfig, Sampler
 from counterpoint.policies.normalizer import LinearNormalizer
 
 
@@ -119,6 +120,30 @@ class DiffusionPolicy(EncodedPolicy):
         """Return the denoised actions [n, K - To + 1, A], from the newest observation's step on."""
         condition = self._condition(window.embedded, window.state)
         return self.head.sample(condition, generator=window.generators)[:, self.history - 1 :]
+
+    def acting(
+        self, *, ensemble: float | None = None, sampler: Sampler | None = None, steps: int | None = None
+    ) -> Self:
+        """Return a copy with the same weights that acts otherwise; `None` keeps what it has.
+
+        Args:
+            ensemble: Decay of the temporal ensemble.
+            sampler: The sampler; without `steps` it takes its usual number.
+            steps: Steps of sampling.
+
+        Raises:
+            BadInputError: When the schedule has fewer steps, or the decay is below 0.
+        """
+        config = self.config()
+        tree = config.diffusion.model_dump(exclude={"inference_steps"} if sampler else set())
+        tree |= {"sampler": sampler} if sampler else {}
+        tree |= {"inference_steps": steps} if steps is not None else {}
+        changes: dict[str, object] = {"diffusion": validate(DiffusionConfig, tree, "acting")}
+        changes |= {"ensemble": ensemble} if ensemble is not None else {}
+        made = self.build(config.model_copy(update=changes)).to(next(self.parameters()).device)
+        made.load_state_dict(self.state_dict())
+        made.instruction = self.instruction
+        return made
 
     def config(self) -> DiffusionPolicyConfig:
         """Return the configuration of the saved policy."""

@@ -34,12 +34,12 @@ class DiffusionConfig(FrozenConfig):
         horizon: K, the predicted actions, the first at the oldest observation's step (16).
         executed: Number of them that are executed, from the newest observation's step on (8).
         train_steps: Steps of the noise schedule, squared cosine (100).
-        prediction: The network's output: the noise, as in all published configurations, the clean actions (`sample`), or
-            `v` = signal noise - sqrt(1 - signal^2) actions (Salimans and Ho, 2022).
+        prediction: The network's output: the noise, as in all published configurations, the clean actions
+            (`sample`), or `v` = signal noise - sqrt(1 - signal^2) actions (Salimans and Ho, 2022).
         sampler: `ddim` as on the paper's robots, or `ddpm` as in its simulations.
         inference_steps: Steps of sampling: 8 with DDIM, all of `train_steps` with DDPM.
-        timestep_spacing: The steps of training's schedule that sampling takes, diffusers' `leading` (0, 12, ... 84 for 8
-            of 100), as in Diffusion Policy, or `trailing` (11, 24, ... 99), which begins at pure noise.
+        timestep_spacing: The steps of training's schedule that sampling takes, diffusers' `leading` (0, 12, ... 84
+            for 8 of 100), as in Diffusion Policy, or `trailing` (11, 24, ... 99), which begins at pure noise.
         down_dims: U-Net: channels of the levels.
         kernel_size: U-Net: odd size of the convolutions.
         groups: U-Net: groups of the normalisation.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -18,12 +19,23 @@ from counterpoint.data.anchors import Anchors
 from counterpoint.data.cache import cached
 from counterpoint.data.formats import open_dataset, split_names
 from counterpoint.data.spec import BoundSpec, Read, Spec
-from counterpoint.data.store import Cameras, EpisodeStore, StateStore, SubsetStore, camera_images, camera_names, with_column
+from counterpoint.data.store import (
+    Cameras,
+    EpisodeStore,
+    StateStore,
+    SubsetStore,
+    camera_images,
+    camera_names,
+    with_column,
+)
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import require
+from counterpoint.evaluation.evaluate import task_maker
+from counterpoint.evaluation.rollout import episode_seed, means, rollout
 from counterpoint.objectives.cloning import FEATURES, Cloning, CloningConfig
 from counterpoint.policies.demonstrations import Demonstrations
-from counterpoint.training.learner import OptimizerConfig
+from counterpoint.policies.encoded import EncodedPolicy
+from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
 from counterpoint.training.offline import OfflineRecipe, Opened
 from counterpoint.training.recipe import TrainConfig
 from counterpoint.training.train import Given
@@ -51,6 +63,38 @@ class DemonstrationsConfig(FrozenConfig):
     cache: str | None = free(None)
 
 
+class RolloutsConfig(FrozenConfig):
+    """Rollouts of a policy while it is trained, every `train.eval_every` steps and at the end.
+
+    Attributes:
+        env: SUITE/TASK; `none` evaluates in none. `--env` is short for it.
+        episodes: Episodes of one evaluation, the same ones each time.
+        envs: Environments side by side.
+    """
+
+    env: str = free("none")
+    episodes: int = free(10, ge=1)
+    envs: int = free(2, ge=1)
+
+    def of(self, learner: ObjectiveLearner, seed: int) -> Callable[[int], dict[str, float]] | None:
+        """Return a function that rolls the learner's policy out, if there is an environment.
+
+        Raises:
+            BadInputError: When the policy cannot act there.
+        """
+        if self.env == "none":
+            return None
+        make, until_solved = task_maker(cast(EncodedPolicy, learner.exports()["policy"]), self.env)
+        make().close()  # what does not fit is refused now
+        seeds = [episode_seed(seed, 1, number) for number in range(self.episodes)]
+
+        def evaluate(steps: int) -> dict[str, float]:
+            policy = cast(EncodedPolicy, learner.exports()["policy"])
+            return means(rollout(policy, make, seeds, envs=self.envs, stop_at_success=until_solved))
+
+        return evaluate
+
+
 class CloningRecipe(OfflineRecipe):
     """A policy that is cloned from demonstrations; the numbers are Premier-TACO's.
 
@@ -60,6 +104,7 @@ class CloningRecipe(OfflineRecipe):
         cloning: The head, and whether the encoder trains.
         encoder: The encoder that is trained from scratch where none is given.
         data: The demonstrations.
+        evaluation: Rollouts in a simulator while training; none by default.
         train: The loop: 100,000 steps of 128 in the paper for dm_control, of 64 for LIBERO.
     """
 
@@ -67,6 +112,7 @@ class CloningRecipe(OfflineRecipe):
     cloning: CloningConfig = CloningConfig()
     encoder: ObservationConfig = ObservationConfig()
     data: DemonstrationsConfig = DemonstrationsConfig()
+    evaluation: RolloutsConfig = RolloutsConfig()
     optimizer: OptimizerConfig = OptimizerConfig(lr=1e-4)
     train: TrainConfig = TrainConfig(steps=100_000, batch_size=128, eval_every=0, save_every=1000, keep=1, trackers=())
 
@@ -101,6 +147,10 @@ class CloningRecipe(OfflineRecipe):
             return cached(store, size=size, root=self.data.cache or None, cameras=cameras)
 
         return Opened(source, None, prepare, build, {"cameras": list(cameras), "encoder": _digest(encoder)})
+
+    def rollouts(self, learner: ObjectiveLearner) -> Callable[[int], dict[str, float]] | None:
+        """Return the rollouts of `evaluation`."""
+        return self.evaluation.of(learner, self.train.seed)
 
 
 def frame_size(store: EpisodeStore, camera: str) -> tuple[int, int]:
@@ -179,7 +229,9 @@ def embedded(
     Raises:
         BadInputError: When the spec has random shifts or negatives.
     """
-    plain = not (encoder.config.cameras and spec.transforms) and isinstance(spec.index, Anchors) and spec.index.near is None
+    plain = (
+        not (encoder.config.cameras and spec.transforms) and isinstance(spec.index, Anchors) and spec.index.near is None
+    )
     expected = "observations as they are, which can be embedded once"
     hint = "set shift = 0 with freeze, or train through the encoder"
     require(plain, "features", "random shifts or near negatives", expected, hint)

@@ -89,6 +89,7 @@ def fit(
     run: Run,
     *,
     validation: Batches | None = None,
+    seen: Batches | None = None,
     on_eval: Callable[[int], Mapping[str, float]] | None = None,
 ) -> int:
     """Train to the end, from the newest whole checkpoint of the run where there is one.
@@ -100,6 +101,7 @@ def fit(
         source: Training batches.
         run: The run's folder and the loop's settings.
         validation: Validation batches.
+        seen: Batches of training episodes that are scored beside them, as the split `seen`.
         on_eval: Called with the steps done, in the main process; the numbers it returns are logged as `eval`.
 
     Returns:
@@ -132,7 +134,7 @@ def fit(
     def crossed(every: int) -> bool:
         return clock >= total or (every > 0 and clock // every > rested // every)
 
-    note, attempt = "", updates
+    note, judged, attempt = "", "", updates
     try:
         with ProgressBar("Training", total, source.unit, done=start) as progress, _noted_sigterm() as terminated:
             for batch in source.batches(updates, total):
@@ -154,10 +156,11 @@ def fit(
                 if resting and (loop.eval_every or loop.last_evaluation) and crossed(loop.eval_every):
                     scores = _validate(learner, validation, loop) if validation is not None else {}
                     found_out = on_eval(clock) if on_eval is not None and run.main else {}
-                    for split, numbers in (("val", scores), ("eval", found_out)):
+                    again = _validate(learner, seen, loop) if seen is not None else {}
+                    for split, numbers in (("val", scores), ("seen", again), ("eval", found_out)):
                         if log is not None and numbers:
                             log.write(clock, split, numbers)
-                    note = f"success {found_out['success']:.2f}" if "success" in found_out else note
+                    judged = _judged(scores, again, found_out)
                 if resting and crossed(loop.save_every):
                     save()
                 if resting and source.copies:
@@ -169,7 +172,7 @@ def fit(
                         run.save(*newest)
                     raise SystemExit(TERMINATED)
                 rested = clock if resting else rested
-                progress.advance(clock - before, note=note)
+                progress.advance(clock - before, note=", ".join(part for part in (note, judged) if part))
     except NonFiniteError as error:  # a GPU's losses are checked now and then, and before every save
         raise run.diverged(error, attempt) from None
     except BadInputError:
@@ -195,6 +198,16 @@ def _note(means: Mapping[str, float]) -> str:
     """Return the loss, and the accuracy or error beside it."""
     own = next((name for name in means if name.endswith(("accuracy", "error"))), None)
     return f"loss {means['loss']:.3f}" + (f", {own.replace('_', ' ')} {means[own]:.3f}" if own else "")
+
+
+def _judged(scores: Mapping[str, float], seen: Mapping[str, float], found: Mapping[str, float]) -> str:
+    """Return what the newest evaluation found: errors of sampled actions, and success."""
+    parts = [
+        f"action error {part['action_error']:.3f} {where} (gripper wrong {part['gripper_wrong']:.0%})"
+        for where, part in (("unseen", scores), ("seen", seen))
+        if "action_error" in part
+    ]
+    return ", ".join([*parts, *([f"success {found['success']:.2f}"] if "success" in found else [])])
 
 
 @contextmanager

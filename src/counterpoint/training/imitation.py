@@ -6,7 +6,7 @@ Policy's configurations, which it follows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -31,12 +31,13 @@ from counterpoint.policies.diffusion_policy import DiffusionPolicy
 from counterpoint.policies.networks import DiffusionConfig
 from counterpoint.training.cloning import (
     DemonstrationsConfig,
+    RolloutsConfig,
     check_frames,
     frame_size,
     open_demonstrations,
     with_states,
 )
-from counterpoint.training.learner import OptimizerConfig
+from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
 from counterpoint.training.offline import OfflineRecipe, Opened
 from counterpoint.training.recipe import TrainConfig, objective_section
 from counterpoint.training.train import Given
@@ -90,6 +91,7 @@ class ImitationRecipe(OfflineRecipe):
         crossway: Reconstruction from the U-Net's bottleneck (Crossway Diffusion); none with a weight of 0.
         auxiliary: Another objective of the library; none by default.
         data: The demonstrations.
+        evaluation: Rollouts in a simulator while training; none by default.
         optimizer: AdamW at 1e-4 and a moving average, as Diffusion Policy's. The matrices of a transformer decay
             by 1e-3 whatever `weight_decay` says.
         train: The loop: 600 epochs of 64 in the paper, 300 where a policy is fine-tuned.
@@ -104,6 +106,7 @@ class ImitationRecipe(OfflineRecipe):
     crossway: CrosswayConfig = CrosswayConfig(weight=0)
     auxiliary: AuxiliaryConfig = AuxiliaryConfig()
     data: DemonstrationsConfig = DemonstrationsConfig()
+    evaluation: RolloutsConfig = RolloutsConfig()
     optimizer: OptimizerConfig = OptimizerConfig(
         name="adamw",
         lr=1e-4,
@@ -163,7 +166,12 @@ class ImitationRecipe(OfflineRecipe):
 
         start_from = None if given.start_from is None else str(Path(given.start_from).resolve())
         identity = {"cameras": list(cameras), "start_from": start_from}
-        return Opened(source, validation or self._held_out(data), prepare, build, identity)
+        held_out = validation or self._held_out(data)
+        return Opened(source, held_out, prepare, build, identity, rescored=bool(self.train.eval_every))
+
+    def rollouts(self, learner: ObjectiveLearner) -> Callable[[int], dict[str, float]] | None:
+        """Return the rollouts of `evaluation`."""
+        return self.evaluation.of(learner, self.train.seed)
 
     def _held_out(self, data: str | Path | EpisodeStore) -> EpisodeStore | None:
         """Return the episodes to validate on, where the data set has any."""

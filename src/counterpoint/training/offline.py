@@ -60,6 +60,7 @@ class Opened:
         identity: Values that a continued run must share, beside the fingerprint of the training episodes.
         facts: Returns entries for `config.json`, from the store and the spec of the batches.
         embeds: `prepare` computes features, of open stores too.
+        rescored: Score training episodes, too, whenever others are validated.
     """
 
     train: EpisodeStore
@@ -69,6 +70,7 @@ class Opened:
     identity: Mapping[str, Any] = field(default_factory=dict)
     facts: Callable[[EpisodeStore, BoundSpec], Mapping[str, Any]] = lambda store, bound: {}
     embeds: bool = False
+    rescored: bool = False
 
 
 class OfflineRecipe(Recipe):
@@ -100,6 +102,10 @@ class OfflineRecipe(Recipe):
             "data": f"{len(store.episodes)} episodes under {instructions} instructions, content `{content}`.",
         }
 
+    def rollouts(self, learner: ObjectiveLearner) -> Callable[[int], dict[str, float]] | None:
+        """Return a function that scores the learner's exports in an environment. Default: none."""
+        return None
+
     def finish(self, modules: Mapping[str, nn.Module], train: EpisodeStore, validation: EpisodeStore | None) -> None:
         """Complete the trained modules before they are saved. Default: nothing.
 
@@ -128,10 +134,11 @@ class OfflineRecipe(Recipe):
             sampler = Sampler(store, bound, batch_size=batch_size, seed=seed, workers=self.train.workers, **ranks)
             steps = self.train.total_steps(sampler.epoch_size)
             learner = ObjectiveLearner(objective, self.optimizer, total_steps=steps, accelerator=accelerator, seed=seed)
-            scored = None
-            if validation is not None:  # without auxiliary terms
-                plain = replace(bound, spec=replace(bound.spec.with_read("masks", None), beside={}))
-                scored = Sampler(validation, plain, batch_size=batch_size, seed=seed, **ranks)
+            plain = replace(bound, spec=replace(bound.spec.with_read("masks", None), beside={}))  # no auxiliary terms
+            scored, seen = (
+                Sampler(one, plain, batch_size=batch_size, seed=seed, **ranks) if one is not None else None
+                for one in (validation, store if opened.rescored else None)
+            )
 
             def save(folder: Path) -> None:
                 modules = learner.exports()
@@ -143,7 +150,8 @@ class OfflineRecipe(Recipe):
                         values = {key: value.contiguous() for key, value in module.state_dict().items()}
                         save_file(values, folder / f"{name}.safetensors")
 
-            return Job(learner, Source(sampler), save, scored, facts=opened.facts(store, bound))
+            evaluate = self.rollouts(learner)
+            return Job(learner, Source(sampler), save, scored, seen, evaluate, facts=opened.facts(store, bound))
 
         paths = [str(Path(path).resolve()) for path in given.data if isinstance(path, str | Path)]
         where = {"path": paths[0]} if len(paths) == 1 else {"paths": paths}

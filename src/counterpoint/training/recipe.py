@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import BaseModel, Field, create_model
 
 from counterpoint.config import FrozenConfig, free, override, read_recipe, recipe_names, suggestion, validate
-from counterpoint.errors import BadInputError, require
+from counterpoint.errors import require
 
 KINDS = {
     "clips": "counterpoint.training.clips:ClipsRecipe",
@@ -142,7 +142,9 @@ def load_recipe(
         adapted = import_module(KINDS["agent"].partition(":")[0]).adapted
         tree = adapted(tree, tuple(data), env or given.pop("env.name", None))
     elif env is not None:
-        raise BadInputError("--env", env, f"no environment: recipe {name} trains on data alone", "leave it out")
+        acts = tree.get("kind") in ("cloning", "imitation")
+        require(acts, "--env", env, f"no environment: recipe {name} trains no policy", "leave it out")
+        given.setdefault("evaluation.env", env)
     found = recipe_of(tree, f"recipe {name}")
     # On the whole tree: what is not given keeps the recipe's value, as on the command line.
     return recipe_of(override(found.model_dump(mode="json"), given), f"recipe {name}") if given else found

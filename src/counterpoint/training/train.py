@@ -57,6 +57,7 @@ class Job:
         source: Training batches.
         save: Writes the model's folder.
         validation: Validation batches.
+        seen: Batches of training episodes that are scored beside them.
         evaluate: Scores the learner after a number of steps; its numbers are logged as `eval`.
         facts: Entries for the run's `config.json`.
     """
@@ -65,6 +66,7 @@ class Job:
     source: Source
     save: Callable[[Path], object]
     validation: Batches | None = None
+    seen: Batches | None = None
     evaluate: Callable[[int], dict[str, float]] | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
 
@@ -135,7 +137,7 @@ def train(
             return scores | dict((on_eval and on_eval(step, job.learner.exports())) or {})
 
         try:
-            fit(job.learner, job.source, run, validation=job.validation, on_eval=evaluate)
+            fit(job.learner, job.source, run, validation=job.validation, seen=job.seen, on_eval=evaluate)
         finally:
             job.source.close()
         if main:

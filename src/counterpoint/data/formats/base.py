@@ -106,7 +106,7 @@ class Reader(EpisodeStore):
         raise NotImplementedError
 
     def vectors(self, episode: int, name: str) -> Array | None:
-        """Return `actions`, `state`, `environment_state` or `rewards` as [T, n] or [T] of any numeric type, or `None`."""
+        """Return one of `VECTORS` that are recorded as [T, n] or [T] of any numeric type, or `None`."""
         return None
 
     @property

@@ -194,11 +194,7 @@ _COUNTERS = ("frame_index", "episode_index", "index", "task_index")
 
 
 def _vectors(episode: Episode) -> dict[str, Array | None]:
-    return {
-        layout.ACTION: episode.actions,
-        layout.STATE: episode.state,
-        layout.ENVIRONMENT: episode.environment_state,
-    }
+    return {layout.ACTION: episode.actions, layout.STATE: episode.state, layout.ENVIRONMENT: episode.environment_state}
 
 
 class LeRobotWriter:
