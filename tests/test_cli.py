@@ -267,7 +267,20 @@ def test_train_passes_everything_on(
 def test_evaluate_passes_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[Any, ...]] = []
     monkeypatch.setattr("counterpoint.evaluation.evaluate.evaluate", recorder(calls))
-    words = "--episodes 3 --seed 7 --video 2 --ensemble 0.01 --sampler ddpm --steps 5".split()
+    words = [
+        "--episodes",
+        "3",
+        "--seed",
+        "7",
+        "--video",
+        "2",
+        "--ensemble",
+        "0.01",
+        "--sampler",
+        "ddpm",
+        "--steps",
+        "5",
+    ]
     main(["evaluate", "r", "--env", "metaworld/bin-picking@corner", *words])
     settings = {"episodes": 3, "envs": 2, "seed": 7, "video": 2, "device": None}
     settings |= {"ensemble": 0.01, "sampler": "ddpm", "steps": 5}

@@ -71,7 +71,7 @@ def test_a_validation_needs_nothing_that_terms_ask_for(tmp_path: Path) -> None:
     short = masked_demos((9,), masks=())
     imitate(config, masked_demos(), out=tmp_path, camera=CAMERAS, validation=short)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [line["split"] for line in lines][-1] == "val"
+    assert [line["split"] for line in lines][-2:] == ["val", "seen"]
 
 
 def test_half_precision(tmp_path: Path) -> None:
