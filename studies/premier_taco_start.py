@@ -1,10 +1,12 @@
-"""Why Premier-TACO's window loss does not start to learn at small scale: one change at a time, on Meta-World.
+r"""The start of Premier-TACO's window loss at small scale: the encoder's initial weights, shift and centring.
 
-    python -m studies.premier_taco_start --data=runs/fewshot/data/pretraining --out runs/premier_taco_start
+    counterpoint collect metaworld --tasks pick-place push assembly --episodes 40 --val-episodes 4 --noise 0.3 \
+        --size 96 --stride 2 --max-steps 200 --after-success 200 --out runs/start-data
+    python -m studies.premier_taco_start --data=runs/start-data --out runs/premier_taco_start
 
-Trains the objective on a few-shot study's pretraining data under settings that differ in one thing each, keeps loss
-and accuracy of held-out episodes under each setting's own draws, and scores all of them on the paper's (`common`): the
-losses of different draws are no more comparable than their accuracies.
+Trains the objective under every setting and seed, keeps loss and accuracy of held-out episodes under each setting's own
+draws, and scores all of them on the paper's without shift (`common`): the losses of different draws are no more
+comparable than their accuracies.
 """
 
 from __future__ import annotations
@@ -16,18 +18,19 @@ from typing import Any
 
 import torch
 from pydantic import PositiveInt
+from torch import nn
 
 from counterpoint.config import FrozenConfig
 from counterpoint.data.cache import cached
 from counterpoint.data.formats import open_dataset
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.store import EpisodeStore
-from counterpoint.encoders.observation import ObservationConfig
+from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.training.checkpoint import list_checkpoints, load_checkpoint
 from counterpoint.training.learner import OptimizerConfig
 from counterpoint.training.recipe import TrainConfig, recipe_of
 from counterpoint.training.train import train as run_training
-from counterpoint.training.transitions import TransitionsRecipe, build_step_objective
+from counterpoint.training.transitions import TransitionsRecipe, build_step_objective, centred
 from studies.harness import Study, Tree, Trial, file_name, main
 
 COMMON_SEED, COMMON_BATCHES = 1_000_003, 32
@@ -40,22 +43,23 @@ class PremierTacoStartConfig(FrozenConfig):
 
     Attributes:
         data: The data set, with the splits `train` and `val`.
-        settings: Changes to the objective by name; `centre` is the encoder's.
+        settings: Changes to the objective by name. Two are the encoder's: `centre`, and `weights`, "torch" for the
+            initial weights of torch's layers in place of DrQ-v2's.
         size: Pixels a side.
         steps: Gradient steps.
         batch: B.
         lr: Adam's learning rate.
-        seed: Random seed.
+        seeds: Number of seeds.
         processes: Settings at a time.
     """
 
     data: str
     settings: dict[str, dict[str, Any]]
     size: PositiveInt = 48
-    steps: PositiveInt = 800
-    batch: PositiveInt = 128
+    steps: PositiveInt = 300
+    batch: PositiveInt = 64
     lr: float = 3e-4
-    seed: int = 0
+    seeds: PositiveInt = 2
     processes: PositiveInt = 1
 
 
@@ -63,13 +67,18 @@ def premier_taco_start_study(config: PremierTacoStartConfig, out: Path) -> Tree:
     """Train under every setting and write `premier_taco_start.json` and `results.parquet`."""
     study = Study("start of Premier-TACO", out, config)
     _episodes(config, out)  # decoded once, before processes would do it twice
-    names = {name: file_name(name.replace(",", "")) for name in config.settings}
     trials = [
-        Trial(file, partial(measure, config, out, name), config.steps, {"setting": name})
-        for name, file in names.items()
+        Trial(
+            file_name(name.replace(",", ""), seed),
+            partial(measure, config, out, name, seed),
+            config.steps,
+            {"setting": name, "seed": seed},
+        )
+        for seed in range(config.seeds)
+        for name in config.settings
     ]
     study.run(trials, config.processes)
-    return study.finish("premier_taco_start", {"found": {name: study.read(file) for name, file in names.items()}})
+    return study.finish("premier_taco_start", {"found": study.rows()})
 
 
 def _episodes(config: PremierTacoStartConfig, out: Path) -> tuple[EpisodeStore, EpisodeStore]:
@@ -80,29 +89,46 @@ def _episodes(config: PremierTacoStartConfig, out: Path) -> tuple[EpisodeStore, 
     return train, val
 
 
-def measure(config: PremierTacoStartConfig, out: Path, name: str) -> Tree:
+def measure(config: PremierTacoStartConfig, out: Path, name: str, seed: int) -> Tree:
     """Return a setting's validation numbers by step, and its accuracies on the sample common to all."""
     changes = dict(config.settings[name])
     encoder = ObservationConfig(size=config.size, centre=bool(changes.pop("centre", False)))
+    train, val = _episodes(config, out)
+    folder = out / "runs" / file_name(name.replace(",", ""), seed)
+    start = initial_encoder(encoder, changes.pop("weights", "drq"), seed)
+    centred(start, train).save_pretrained(folder.with_name(f"{folder.name}-start"))
     loop = TrainConfig(
         steps=config.steps,
         batch_size=config.batch,
-        seed=config.seed,
+        seed=seed,
         eval_every=max(1, config.steps // 4),
         eval_batches=8,
         save_every=config.steps,
         keep=1,
         trackers=(),
     )
-    objective = {"name": "premier_taco"} | changes
-    optimizer = OptimizerConfig(lr=config.lr)
-    recipe = TransitionsRecipe(objective=objective, encoder=encoder, optimizer=optimizer, train=loop)
-    train, val = _episodes(config, out)
-    folder = out / "runs" / file_name(name.replace(",", ""))
+    recipe = TransitionsRecipe(
+        objective={"name": "premier_taco"} | changes,
+        encoder=encoder,
+        optimizer=OptimizerConfig(lr=config.lr),
+        train=loop,
+        initialize_from=str(folder.with_name(f"{folder.name}-start")),
+    )
     run_training(recipe_of(recipe.model_dump(), name), train, folder, validation=val)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     curve = [{key: line[key] for key in KEPT} for line in lines if line["split"] == "val"]
     return {"changes": config.settings[name], "validation": curve, "common": common_score(folder, recipe, val)}
+
+
+def initial_encoder(config: ObservationConfig, weights: str, seed: int) -> ObservationEncoder:
+    """Return an untrained encoder with DrQ-v2's initial weights (`drq`), or those of torch's layers (`torch`)."""
+    torch.manual_seed(seed)
+    encoder = ObservationEncoder(config)
+    if weights == "torch":
+        for module in encoder.modules():
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                module.reset_parameters()
+    return encoder
 
 
 @torch.no_grad()

@@ -215,16 +215,6 @@ def interpolation() -> str:
 # Few-shot policies
 
 
-def premier_taco_start() -> str:
-    """Settings under which the window loss starts; accuracies are of one sample for all."""
-    rows = []
-    for about in kept("premier_taco_start")["rows"]:
-        name, last, common = about["setting"], about["validation"][-1], about["common"]
-        accuracies = [number(common[key]) for key in ("window_accuracy", "categorical_accuracy")]
-        rows.append([name, number(last["loss"], 3), number(last["chance_gap"], 3), *accuracies])
-    return markdown(["setting", "own loss", "below own chance, nats", "window accuracy", "accuracy in the batch"], rows)
-
-
 def dmc_experts() -> str:
     """Returns of the planners with the true dynamics."""
     rows = [
@@ -277,7 +267,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "fewshot last": lambda: fewshot_tables.scores(kept("fewshot_cpu", fewshot_result), "last"),
     "fewshot lead": lambda: fewshot_tables.lead(kept("fewshot_cpu", fewshot_result)),
     "fewshot pretraining": lambda: fewshot_tables.pretraining(kept("fewshot_cpu", fewshot_result)),
-    "premier taco start": premier_taco_start,
     "dmc experts": dmc_experts,
     "icon success": lambda: icon_table.success(kept("icon_cpu", summarise_icon)),
     "icon attention": lambda: icon_table.attention(kept("icon_cpu", summarise_icon)),
