@@ -46,6 +46,7 @@ class PremierTacoStartConfig(FrozenConfig):
         settings: Changes to the objective by name. Two are the encoder's: `centre`, and `weights`, "torch" for the
             initial weights of torch's layers in place of DrQ-v2's.
         size: Pixels a side.
+        width: Channels of the convolutions.
         steps: Gradient steps.
         batch: B.
         lr: Adam's learning rate.
@@ -56,6 +57,7 @@ class PremierTacoStartConfig(FrozenConfig):
     data: str
     settings: dict[str, dict[str, Any]]
     size: PositiveInt = 48
+    width: PositiveInt = 16
     steps: PositiveInt = 300
     batch: PositiveInt = 64
     lr: float = 3e-4
@@ -92,7 +94,7 @@ def _episodes(config: PremierTacoStartConfig, out: Path) -> tuple[EpisodeStore, 
 def measure(config: PremierTacoStartConfig, out: Path, name: str, seed: int) -> Tree:
     """Return a setting's validation numbers by step, and its accuracies on the sample common to all."""
     changes = dict(config.settings[name])
-    encoder = ObservationConfig(size=config.size, centre=bool(changes.pop("centre", False)))
+    encoder = ObservationConfig(size=config.size, width=config.width, centre=bool(changes.pop("centre", False)))
     train, val = _episodes(config, out)
     folder = out / "runs" / file_name(name.replace(",", ""), seed)
     start = initial_encoder(encoder, changes.pop("weights", "drq"), seed)

@@ -169,7 +169,9 @@ def test_the_gymnasium_face() -> None:
     assert env.instruction == "press the handle down"
     observation, info = env.reset(seed=1)
     assert info["is_success"] is False
-    assert list(observation) == ["corner2", "gripperPOV", "state"]
+    assert list(observation) == ["corner2", "gripperPOV", "state", "environment_state"]
+    seen = np.concatenate([observation["state"], observation["environment_state"]])
+    np.testing.assert_array_equal(seen, env.raw.astype(np.float32))
     assert env.render().shape == (24, 24, 3)
     steps, solved, cut_off = 0, False, False
     while not cut_off:

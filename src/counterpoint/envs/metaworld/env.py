@@ -117,8 +117,8 @@ CONTROL_HZ = 80.0
 """Control steps a second: five simulation steps of 2.5 ms each."""
 HORIZON = 500
 """Meta-World's own limit on control steps an episode."""
-STATE_DIMS = 4
-"""The first numbers of an observation are the robot's own: hand x, y, z in metres, gripper opening."""
+STATE_DIMS, RAW_DIMS = 4, 39
+"""Numbers of an observation; the first four are the robot's own: hand x, y, z in metres, gripper opening."""
 
 _CORNER2 = (0.75, 0.075, 0.7)
 
@@ -158,6 +158,7 @@ class MetaWorldEnv(MujocoEnv):
             INSTRUCTIONS[self.task],
             action_dim=4,
             state_dim=STATE_DIMS,
+            environment_dim=RAW_DIMS - STATE_DIMS,
             control_hz=CONTROL_HZ / repeat,
             horizon=-(-steps // repeat),
             usual=CAMERAS[:1],
@@ -175,6 +176,10 @@ class MetaWorldEnv(MujocoEnv):
     def state(self) -> Array:
         """Return hand position in metres and gripper opening: float32 [4]."""
         return self.raw[:STATE_DIMS].astype(np.float32)
+
+    def environment_state(self) -> Array:
+        """Return objects (14), hand, gripper and objects one step before (18), and the goal (3): float32 [35]."""
+        return self.raw[STATE_DIMS:].astype(np.float32)
 
     def expert(self) -> Array:
         """Return the scripted expert's action, clipped to [-1, 1]: float32 [4]."""
