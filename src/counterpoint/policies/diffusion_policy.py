@@ -21,7 +21,7 @@ from counterpoint.policies.chunking import RecedingHorizon, TemporalEnsemble
 from counterpoint.policies.demonstrations import Demonstrations
 from counterpoint.policies.diffusion import DiffusionHead
 from counterpoint.policies.encoded import EncodedPolicy, EncodedPolicyConfig, Window
-from counterpoint.policies.networks import DiffusionConfig, Sampler
+from counterpoint.policies.networks import DiffusionConfig, Sampler, Spacing
 from counterpoint.policies.normalizer import LinearNormalizer
 
 
@@ -122,7 +122,12 @@ class DiffusionPolicy(EncodedPolicy):
         return self.head.sample(condition, generator=window.generators)[:, self.history - 1 :]
 
     def acting(
-        self, *, ensemble: float | None = None, sampler: Sampler | None = None, steps: int | None = None
+        self,
+        *,
+        ensemble: float | None = None,
+        sampler: Sampler | None = None,
+        steps: int | None = None,
+        spacing: Spacing | None = None,
     ) -> Self:
         """Return a copy with the same weights that acts otherwise; `None` keeps what it has.
 
@@ -130,6 +135,7 @@ class DiffusionPolicy(EncodedPolicy):
             ensemble: Decay of the temporal ensemble.
             sampler: The sampler; without `steps` it takes its usual number.
             steps: Steps of sampling.
+            spacing: Which steps of training's schedule these are.
 
         Raises:
             BadInputError: When the schedule has fewer steps, or the decay is below 0.
@@ -138,6 +144,7 @@ class DiffusionPolicy(EncodedPolicy):
         tree = config.diffusion.model_dump(exclude={"inference_steps"} if sampler else set())
         tree |= {"sampler": sampler} if sampler else {}
         tree |= {"inference_steps": steps} if steps is not None else {}
+        tree |= {"timestep_spacing": spacing} if spacing else {}
         changes: dict[str, object] = {"diffusion": validate(DiffusionConfig, tree, "acting")}
         changes |= {"ensemble": ensemble} if ensemble is not None else {}
         made = self.build(config.model_copy(update=changes)).to(next(self.parameters()).device)
