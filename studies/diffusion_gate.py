@@ -74,7 +74,7 @@ def diffusion_gate_study(config: DiffusionGateConfig, out: Path) -> Tree:
     """Record, train and roll out; write `diffusion_gate.json`, `diffusion_gate.md` and `results.parquet`."""
     for row in config.rows.values():
         load_recipe(config.recipe, config.training | row.changes)
-    study = Study("diffusion policies", out, config)
+    study = Study("diffusion policies", out, config, free=("processes", "seeds"))  # more seeds may follow
     for name, settings in config.data.items():
         given = {"tasks": (config.task,), "workers": 1, **settings, "out": out / "data" / name}
         collect_robosuite(validate(RobosuiteCollectConfig, given, f"data.{name}"))
