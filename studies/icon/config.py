@@ -28,6 +28,7 @@ class IconData(FrozenConfig):
         cameras: The policy's views, in order.
         frame: Side of recorded and rendered images in pixels; 256 in the paper. The encoder's input is a crop.
         path: A folder of data sets, one a task in a folder of its name, to open instead of recording any.
+        noise: Standard deviation of Gaussian noise on the experts' actions, from which they recover.
         seed: Random seed of the recordings.
         workers: Processes that record.
     """
@@ -38,6 +39,7 @@ class IconData(FrozenConfig):
     cameras: tuple[str, ...] = Field(default=("agentview", "robot0_eye_in_hand"), min_length=1)
     frame: PositiveInt = 256
     path: str | None = None
+    noise: float = Field(default=0.0, ge=0)
     seed: int = Field(default=0, ge=0)
     workers: PositiveInt = 2
 

@@ -59,6 +59,7 @@ def record_data(config: ComparisonConfig, out: Path) -> None:
                 val_episodes=config.data.validation,
                 size=config.data.frame,
                 cameras=config.data.cameras,
+                noise=config.data.noise,
                 workers=config.data.workers,
                 seed=config.data.seed,
             )
