@@ -193,6 +193,21 @@ def test_values_of_icon_s_experiments() -> None:
         assert bool(config.crossway.weight) == name.startswith("crossway")
 
 
+def test_values_of_icon_s_authors_code() -> None:
+    for name in RECIPES["imitation"]:
+        config = load_config(name)
+        found, unet = config.diffusion, config.diffusion.network == "unet"
+        assert (found.obs_steps, found.executed, found.train_steps, found.prediction) == (2, 8, 100, "epsilon")
+        assert (found.sampler, found.inference_steps, found.horizon) == (("ddim", 8, 16) if unet else ("ddim", 100, 10))
+        assert not unet or found.down_dims == (256, 512, 1024)
+        assert (config.state_embed_dim, config.train.keep_best) == (128, 10)
+        optimizer = config.optimizer
+        assert (optimizer.lr, optimizer.weight_decay, optimizer.clip_norm) == (1e-4, 1e-6, None)
+        assert (optimizer.betas, optimizer.warmup_steps) == (((0.95, 0.999), 500) if unet else ((0.9, 0.95), 1000))
+        assert (optimizer.ema, optimizer.ema_power) == (0.9999, 0.75)
+        assert not config.icon.weight or config.icon.cameras == ()
+
+
 BASELINES = {"clip": "clip_goal", "liv": "liv", "vip": "vip", "r3m": "r3m", "tcn": "tcn"}
 
 

@@ -43,7 +43,7 @@ def train_policy(config: ComparisonConfig, out: Path, trial: PolicyTrial, source
             met = seeds if done == total else seeds[: options.between]
             curve.add(done, rollout(_acting(policy, options.ensemble), envs, met, stop_at_success=True))
 
-        run = run_training(settings, train, trial.run(out), start_from=start, on_eval=evaluate)
+        run = run_training(settings, train, trial.run(out), validation=held_out, start_from=start, on_eval=evaluate)
     policy = DiffusionPolicy.from_pretrained(run.folder)
     views = open_views(config, train, held_out, settings.encoder.size)
     inside = {TRAINED: _inside(config, trial, policy.encoder, views)}
@@ -55,9 +55,16 @@ def train_policy(config: ComparisonConfig, out: Path, trial: PolicyTrial, source
         "evaluation_seeds": seeds,
         "curve": curve.points,
         "inside": inside,
+        "validation": _validations(trial.run(out)),
         "steps": total,
         "parameters": sum(value.numel() for value in policy.parameters()),
     }
+
+
+def _validations(run: Path) -> list[dict[str, Any]]:
+    """Return the validation's numbers at every checkpoint."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "split"} for line in lines if line["split"] == "val"]
 
 
 class _Curve:
@@ -105,9 +112,10 @@ def _acting(policy: DiffusionPolicy, ensemble: float | None) -> DiffusionPolicy:
         policy.head,
         state_dim=policy.state_dim,
         use_state=policy.use_state,
+        state_embed_dim=policy.state_embed_dim,
         frame=policy.frame,
         cameras=policy.cameras,
         ensemble=ensemble,
     )
-    acting.state_normalizer = policy.state_normalizer
+    acting.state_normalizer, acting.state_encoder = policy.state_normalizer, policy.state_encoder
     return acting

@@ -185,6 +185,12 @@ def test_the_paper_s_encoder_is_vit_s_with_196_tokens() -> None:
     assert encoder.embed_dim == 384
     assert sum(p.numel() for p in vit.parameters()) == 21_665_664  # ViT-S/16 without a classifier
     assert vit.patch_embed.num_patches == 196
+    # Weights begin as the authors' do: timm's, N(0, .02) but for patches, which are torch's uniform of a convolution.
+    for weight in (vit.pos_embed, vit.blocks[0].attn.qkv.weight, vit.blocks[11].mlp.fc2.weight):
+        assert float(weight.detach().std()) == pytest.approx(0.02, rel=0.02)
+    assert float(vit.cls_token.detach().std()) == pytest.approx(1e-6, rel=0.2)
+    assert float(vit.patch_embed.proj.weight.detach().abs().max()) == pytest.approx(768**-0.5, rel=1e-3)
+    assert not vit.blocks[0].attn.qkv.bias.detach().any()
 
 
 def test_it_is_timm_s_model_on_images_in_minus_one_to_one() -> None:

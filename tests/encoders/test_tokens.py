@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from counterpoint.encoders.tokens import TokenTap
 from counterpoint.errors import BadInputError
-from tests.encoders.vits import PREFIX, open_clip_vit, small_vit, timm_vit
+from tests.encoders.vits import PREFIX, TRANSFORMERS, open_clip_vit, small_vit, timm_vit, transformers_vit
 
 
 def images(n: int = 2, height: int = 32, width: int = 32) -> torch.Tensor:
@@ -50,6 +50,51 @@ def test_open_clip(batch_first: bool) -> None:
     theirs = vit.forward_intermediates(images(), output_fmt="NLC")["image_intermediates"]
     for mine, other in zip(tokens, theirs, strict=True):
         assert torch.equal(mine, other)
+
+
+@pytest.mark.parametrize("name", TRANSFORMERS)
+def test_transformers(name: str) -> None:
+    pytest.importorskip("transformers")
+    vit = transformers_vit(name)
+    tap = TokenTap(vit)
+    theirs = vit(images(), output_hidden_states=True).hidden_states[1:]
+    tokens = tap.take()
+    assert (tap.grid, tap.parts.prefix, tap.parts.patch) == ((4, 4), TRANSFORMERS[name], (8, 8))
+    assert tap.parts.class_token == (TRANSFORMERS[name] > 0)
+    for mine, other in zip(tokens, theirs, strict=True):
+        assert torch.equal(mine, other[:, TRANSFORMERS[name] :])
+        assert mine.requires_grad
+
+
+def test_transformers_without_patch_tokens_are_refused() -> None:
+    transformers = pytest.importorskip("transformers")
+    swin = transformers.SwinConfig(image_size=32, patch_size=4, embed_dim=12, depths=[1, 1], num_heads=[2, 2])
+    with pytest.raises(BadInputError, match="Vision Transformer"):
+        TokenTap(transformers.SwinModel(swin))
+
+
+def test_several_passes_of_one_network() -> None:
+    """Two cameras through one network before one loss; a third pass pushes the first out."""
+    vit = small_vit()
+    tap, single = TokenTap(vit, passes=2), TokenTap(vit)
+    expected = []
+    for n in (3, 1, 2):
+        vit(images(n))
+        expected.append(single.take())
+    for mine, *theirs in zip(tap.take(), *expected[1:], strict=True):
+        assert torch.equal(mine, torch.cat(theirs))
+    vit(images(2))
+    with pytest.raises(BadInputError, match="in pass 1 of 2; expected 2 forward passes"):
+        tap.take()
+    torch.autograd.backward([expected[2][0].sum()])
+    other = small_vit(dynamic_img_size=True)
+    tap = TokenTap(other, passes=2)
+    other(images(1, 32, 32))
+    other(images(1, 16, 16))
+    with pytest.raises(BadInputError, match="images of one size"):
+        tap.take()
+    with pytest.raises(BadInputError, match="passes: found 0"):
+        TokenTap(other, passes=0)
 
 
 def test_images_of_other_sizes() -> None:

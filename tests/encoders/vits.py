@@ -7,7 +7,7 @@ from typing import Any
 import timm
 from torch import nn
 
-__all__ = ["PREFIX", "open_clip_vit", "small_vit", "timm_vit"]
+__all__ = ["PREFIX", "TRANSFORMERS", "open_clip_vit", "small_vit", "timm_vit", "transformers_vit"]
 
 PREFIX = {
     "vit_small_patch16_224": 1,
@@ -42,3 +42,16 @@ def open_clip_vit(*, batch_first: bool = True) -> Any:
         if isinstance(module, nn.MultiheadAttention):
             module.batch_first = batch_first
     return vit
+
+
+TRANSFORMERS = {"ViT": 1, "DeiT": 2, "Dinov2": 1, "Dinov2WithRegisters": 5, "CLIPVision": 1, "SiglipVision": 0}
+"""Models of transformers and how many tokens come before the first patch."""
+
+
+def transformers_vit(name: str, **settings: Any) -> Any:
+    """One of transformers' models with random weights: 32 pixels, patches of 8, two blocks of 24 numbers a token."""
+    import transformers
+
+    shape = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 48}
+    config = getattr(transformers, f"{name}Config")(**{**shape, "image_size": 32, "patch_size": 8, **settings})
+    return getattr(transformers, f"{name}Model")(config).eval()

@@ -22,7 +22,7 @@ from counterpoint.objectives.icon import (
     multi_level_weights,
     patch_mask,
 )
-from tests.encoders.vits import open_clip_vit, small_vit, timm_vit
+from tests.encoders.vits import open_clip_vit, small_vit, timm_vit, transformers_vit
 from tests.golden.load import golden
 
 SMALL = IConConfig(agent_keys=4, environment_keys=10)
@@ -102,6 +102,25 @@ def test_five_lines() -> None:
     assert not list(icon.parameters())
     assert not icon.state_dict()
     assert vit.blocks[0].attn.qkv.weight.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    "make", [small_vit, lambda: transformers_vit("ViT", patch_size=4)], ids=["timm", "transformers"]
+)
+def test_two_passes_of_one_network_are_one_pass_over_both_cameras(make: Any) -> None:
+    found = []
+    torch.manual_seed(0)
+    vit = make()
+    for parts in ([4], [3, 1]):
+        icon = ICon(vit, SMALL, passes=len(parts))
+        for part in images().split(parts):
+            vit(part)
+        out = icon(masks(), order(icon))
+        vit.zero_grad()
+        torch.autograd.backward([out.loss])
+        found.append((out.loss.detach(), gradients(vit)))
+        icon.tap.close()
+    torch.testing.assert_close(found[1], found[0])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import torch
 
 from counterpoint.data.augment import Noise
 from counterpoint.data.spec import Spec
-from counterpoint.encoders.tokens import TokenTap
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.crossway import CrosswayConfig
 from counterpoint.objectives.icon import IConConfig, patch_mask
@@ -36,6 +35,15 @@ def test_it_asks_for_the_original_s_windows() -> None:
     assert objective.sampling() == expected
     objective, _ = made(icon=ICON, frame=36)
     assert "masks" in objective.sampling().reads
+
+
+@pytest.mark.parametrize(("network", "horizon", "fewer"), [("unet", 16, 7), ("transformer", 10, 1)])
+def test_an_epoch_has_as_many_windows_as_the_authors(network: str, horizon: int, fewer: int) -> None:
+    """Of T steps those of `horizon` that begin one before the episode at most and end seven behind it."""
+    settings = {"network": network, "horizon": horizon, "down_dims": (8, 16), "layers": 1, "width": 8, "heads": 2}
+    objective, _ = made(diffusion=DiffusionConfig.model_validate(settings))
+    windows = sampler(masked_demos((20, 14)), objective.sampling(), batch_size=8, seed=0, camera=CAMERAS)
+    assert windows.epoch_size == 20 + 14 - 2 * fewer
 
 
 def test_the_loss_is_the_squared_error_of_the_noise() -> None:
@@ -86,7 +94,7 @@ def test_terms_are_added_by_their_weights() -> None:
 
 def test_icon_looks_at_the_policy_s_own_pass_in_the_same_windows() -> None:
     """The masks that ICon gets are cut with their images: bright where the robot is."""
-    objective, batch = made(masks=CAMERAS, icon=ICON)
+    objective, batch = made(masks=CAMERAS, icon=ICON.model_copy(update={"cameras": CAMERAS}))
     given: list[torch.Tensor] = []
     seen: list[torch.Tensor] = []
     objective.terms["icon"].each[0].register_forward_pre_hook(lambda _, args: given.append(args[0]))  # type: ignore[union-attr, index]
@@ -98,10 +106,32 @@ def test_icon_looks_at_the_policy_s_own_pass_in_the_same_windows() -> None:
     assert patch_mask(given[0], 8).shape == (16, 16)
 
 
+def tapped(objective: Imitation) -> list[int]:
+    """The cameras whose transformers have ICon's loss."""
+    modules = [set(vit.modules()) for vit in objective.policy.encoder.vits]
+    each = objective.terms["icon"].each
+    return [number for number, own in enumerate(modules) for icon in each if icon.tap.parts.patches in own]  # type: ignore[union-attr]
+
+
+def test_the_first_camera_with_masks_has_the_loss_as_in_the_authors_code_or_those_that_are_named() -> None:
+    for masks, cameras, expected in (
+        (CAMERAS, (), [0]),
+        (("wrist",), (), [1]),
+        (CAMERAS, ("wrist",), [1]),
+        (CAMERAS, CAMERAS, [0, 1]),
+    ):
+        objective, _ = made(masks=masks, icon=ICON.model_copy(update={"cameras": cameras}))
+        assert tapped(objective) == expected
+    for cameras, message in (
+        (("wrist",), "masks: found cameras"),
+        (("side",), "icon.cameras: found side; expected some of top, wrist"),
+    ):
+        with pytest.raises(BadInputError, match=message):
+            made(masks=("top",), icon=ICON.model_copy(update={"cameras": cameras}))
+
+
 def test_a_camera_without_masks_is_left_alone() -> None:
     objective, batch = made(masks=("wrist",), icon=ICON)
-    taps = [m for m in objective.terms["icon"].modules() if isinstance(getattr(m, "tap", None), TokenTap)]
-    assert len(taps) == 1
     torch.autograd.backward([objective(batch).loss])
     assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in objective.policy.encoder.parameters())
 
@@ -196,8 +226,8 @@ def test_a_transformer_s_matrices_decay_by_themselves() -> None:
     counts = {name: sum(p.numel() for p in group) for name, group in groups.items()}
     assert sum(counts.values()) == sum(p.numel() for p in objective.parameters() if p.requires_grad)
     assert objective.weight_decays() == {"decayed": 1e-3, "plain": 0.0}
-    encoder = {id(p) for p in objective.policy.encoder.parameters()}
-    assert {id(p) for p in groups["model"]} == encoder
+    before = (objective.policy.encoder, objective.policy.state_encoder)
+    assert {id(p) for p in groups["model"]} == {id(p) for part in before for p in part.parameters()}
     assert all(p.ndim > 1 for p in groups["decayed"])
 
 

@@ -117,6 +117,18 @@ def test_the_ensemble_needs_no_plan_at_every_step() -> None:
     np.testing.assert_allclose(chunks.take([0])[0], expected, rtol=1e-5)
 
 
+def test_an_ensemble_over_the_first_actions_of_each_plan() -> None:
+    """ICon's has 8: at step t the plans of steps t - 7 to t, the oldest first."""
+    length, plans, chunks = 3, drawn(6), TemporalEnsemble(0.3, 3)
+    for t in range(6):
+        chunks.give([0], plans[t : t + 1])
+        seen = [plans[s, t - s] for s in range(max(0, t - length + 1), t + 1)]
+        weights = np.exp(-0.3 * np.arange(len(seen)))
+        np.testing.assert_allclose(chunks.take([0])[0], np.average(seen, axis=0, weights=weights), rtol=1e-5)
+    with pytest.raises(BadInputError, match="length: found 0"):
+        TemporalEnsemble(0.3, 0)
+
+
 @pytest.mark.parametrize("make", KINDS)
 def test_a_row_without_a_plan_is_named(make: Callable[[], ActionChunks]) -> None:
     chunks = make()

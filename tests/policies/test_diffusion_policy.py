@@ -17,7 +17,7 @@ from counterpoint.errors import BadInputError
 from counterpoint.evaluation.rollout import rollout
 from counterpoint.policies.base import Policy
 from counterpoint.policies.diffusion import DiffusionHead
-from counterpoint.policies.diffusion_policy import DiffusionPolicy
+from counterpoint.policies.diffusion_policy import DiffusionPolicy, condition_width
 from counterpoint.policies.networks import DiffusionConfig
 from tests.policies.demos import observed
 from tests.policies.small_diffusion import DIFFUSION, FRAME, SIZE, A, C, P, policy, sights
@@ -82,7 +82,8 @@ def test_the_ensemble_averages_what_was_planned_for_a_step() -> None:
     for t in range(11):
         assert made.looks([0]) == [True]
         acted.append(made.act(observed(frames[t], state[t]), rows=[0])[0])
-    plans = [by_hand(made, frames[:, 0], state[:, 0], t, 5, t).tolist() for t in range(11)]
+    executed = made.head.config.executed
+    plans = [by_hand(made, frames[:, 0], state[:, 0], t, 5, t)[:executed].tolist() for t in range(11)]
     np.testing.assert_allclose(np.stack(acted), temporal_ensemble(plans, 0.3), atol=2e-5)
 
 
@@ -315,3 +316,21 @@ def test_encoders_of_stacks_or_language_are_refused() -> None:
     told = ObservationEncoder(ObservationConfig(kind="resnet18_film", size=32, embed_dim=8, stack=1))
     with pytest.raises(BadInputError, match="takes an instruction"):
         DiffusionPolicy(told, head)
+
+
+def test_proprioception_through_a_linear_layer() -> None:
+    """The head reads images, then the embedding of normalised proprioception."""
+    torch.manual_seed(0)
+    encoder = ObservationEncoder(ObservationConfig(size=SIZE, width=4, embed_dim=6, stack=1, cameras=C))
+    head = DiffusionHead(A, condition_width(encoder, P, 5), DiffusionConfig(**DIFFUSION))
+    made = DiffusionPolicy(encoder, head, state_dim=P, use_state=True, state_embed_dim=5)
+    frames, state = torch.zeros(1, 2, C, SIZE, SIZE, 3, dtype=torch.uint8), torch.randn(1, 2, P)
+    found = made.condition(frames, state)
+    layer = made.state_encoder
+    assert isinstance(layer, torch.nn.Linear)
+    torch.testing.assert_close(found[..., C * 6 :], made.normal_state(state) @ layer.weight.T + layer.bias)
+    assert (head.condition_dim, condition_width(encoder, P), condition_width(encoder, 0, 5)) == (17, 15, 12)
+    again = DiffusionPolicy.build(made.config())
+    assert {key: value.shape for key, value in again.state_dict().items()} == {
+        key: value.shape for key, value in made.state_dict().items()
+    }

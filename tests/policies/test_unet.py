@@ -55,9 +55,9 @@ def counted(action: int, condition: int, widths: tuple[int, ...], kernel: int, s
         (2, 10, {"down_dims": (256, 512, 1024), "step_dim": 256}, None),
         # Push-T from images: 64 + 2 numbers of 2 observations. LeRobot's model of the same configuration logs
         # 262 709 026 parameters; of these 11 197 088 are of its ResNet-18, spatial softmax and linear map.
-        (2, 132, {}, 262_709_026 - 11_197_088),
-        # Two ViT-S and 9 proprioceptive numbers of 2 observations, 7 actions.
-        (7, 2 * (2 * 384 + 9), {}, None),
+        (2, 132, {"down_dims": (512, 1024, 2048)}, 262_709_026 - 11_197_088),
+        # ICon's: two ViT-S and 128 numbers of proprioception of 2 observations, 7 actions, half as wide.
+        (7, 2 * (2 * 384 + 128), {}, 88_680_071),
     ],
 )
 def test_as_many_parameters_as_published(
@@ -73,7 +73,7 @@ def test_as_many_parameters_as_published(
 
 def test_shapes_of_the_paper() -> None:
     with torch.device("meta"):
-        made = ConditionalUnet1d(7, 777, DiffusionConfig())
+        made = ConditionalUnet1d(7, 777, DiffusionConfig(down_dims=(512, 1024, 2048)))
         conditioning = made.conditioning(torch.zeros(3, dtype=torch.int64), torch.zeros(3, 2, 777))
         output, bottleneck = made(torch.zeros(3, 16, 7), conditioning)
     channels = [512, 512, 1024, 1024, 2048, 2048, 2048, 2048, 1024, 1024, 512, 512]

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from counterpoint.training.imitation import ImitationRecipe
+from counterpoint.training.recipe import load_recipe
 from studies.harness import load_preset, presets
 from studies.icon.config import ComparisonConfig, nested
 from studies.icon.paper import PAPER, paper_number
@@ -37,10 +39,15 @@ def test_presets_are_the_paper_s_where_they_say_so() -> None:
     assert (config.demonstrations_for("robosuite/Lift"), config.demonstrations_for("robosuite/Lift-IIWA")) == (50, 5)
     assert source.icon.weight == 1
     assert imitation_config(config, PolicyTrial("Diff-C", "robosuite/Lift", 0)).icon.weight == 0
-    assert (
-        imitation_config(preset("paper"), PolicyTrial("ICon-Diff-T", "robosuite/Lift", 0)).diffusion.network
-        == "transformer"
-    )
+    transformer = imitation_config(preset("paper"), PolicyTrial("ICon-Diff-T", "robosuite/Lift", 0))
+    recipe = load_recipe("icon_diff_t-robosuite")
+    assert isinstance(recipe, ImitationRecipe)
+    assert (transformer.diffusion, transformer.icon) == (recipe.diffusion, recipe.icon)
+    assert transformer.optimizer == recipe.optimizer
+    unet = imitation_config(preset("paper"), PolicyTrial("Diff-C", "robosuite/Lift", 0))
+    recipe = load_recipe("diff_c-robosuite")
+    assert isinstance(recipe, ImitationRecipe)
+    assert (unet.diffusion, unet.optimizer, unet.encoder) == (recipe.diffusion, recipe.optimizer, recipe.encoder)
     assert config.seeds == (0, 42, 100)
     assert config.evaluation.checkpoints == 600 // 50
 

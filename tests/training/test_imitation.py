@@ -59,6 +59,23 @@ def test_from_demonstrations_to_a_saved_policy(tmp_path: Path) -> None:
     assert [line["step"] for line in lines if line["split"] == "val"] == [2, 4]
 
 
+def test_the_best_policies_by_validation_load_like_any_run(tmp_path: Path) -> None:
+    """The folder holds as many as were asked for, each with the weights of its own step."""
+    store, seen = masked_demos(), {}
+    loop = TrainConfig(steps=6, batch_size=8, trackers=(), log_every=1, eval_every=2, save_every=2, keep_best=2)
+
+    def note(step: int, policy: DiffusionPolicy) -> None:
+        seen[step] = weights(policy)
+
+    imitate(small_imitation(train=loop), store, out=tmp_path, camera=CAMERAS, validation=store, on_evaluate=note)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    losses = {line["step"]: line["loss"] for line in lines if line["split"] == "val"}
+    best = sorted(losses, key=losses.__getitem__)[:2]
+    assert {path.name for path in (tmp_path / "best").glob("step-*")} == {f"step-{step:08d}" for step in best}
+    for step in best:
+        assert same(weights(DiffusionPolicy.from_pretrained(tmp_path / "best" / f"step-{step:08d}")), seen[step])
+
+
 def test_the_policy_is_free_of_what_trained_it(tmp_path: Path) -> None:
     """No hook of an auxiliary term stays: one would keep the tokens of every pass with gradients."""
     policy = imitate(train(2), masked_demos(), out=tmp_path, camera=CAMERAS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +37,7 @@ class ViTParts:
 
 
 def vit_parts(vit: nn.Module) -> ViTParts:
-    """Return the parts of a Vision Transformer of timm (also inside open_clip) or of open_clip.
+    """Return the parts of a Vision Transformer of timm (also inside open_clip), open_clip or transformers.
 
     Raises:
         BadInputError: For any other model, such as a ResNet or a Swin Transformer, which has no patch tokens.
@@ -65,20 +66,46 @@ def vit_parts(vit: nn.Module) -> ViTParts:
             batch_first=model.transformer.batch_first,
             class_token=True,
         )
-    expected = "a Vision Transformer of timm or open_clip, whose blocks pass on one token a patch"
+    found = _transformers_parts(model)
+    if found is not None:
+        return found
+    expected = "a Vision Transformer of timm, open_clip or transformers, whose blocks pass on one token a patch"
     hint = "pass the transformer itself, such as timm.create_model('vit_small_patch16_224') or clip.visual"
     raise BadInputError("vit", f"a {type(vit).__name__}", expected, hint)
 
 
+def _transformers_parts(model: Any) -> ViTParts | None:
+    """Return the parts of a plain ViT of transformers (ViT, DeiT, DINOv2, DINOv3, CLIP's, SigLIP's), else None."""
+    config, embeddings = getattr(model, "config", None), getattr(model, "embeddings", None)
+    embeddings = getattr(getattr(model, "vision_model", None), "embeddings", None) if embeddings is None else embeddings
+    depth = getattr(config, "num_hidden_layers", None)
+    if embeddings is None or hasattr(config, "depths") or not hasattr(config, "image_size"):  # stages merge tokens
+        return None
+    lists = [part for name, part in model.named_modules() if name.rpartition(".")[2] in ("layer", "layers")]
+    blocks = [part for part in lists if isinstance(part, nn.ModuleList) and len(part) == depth]
+    cuts = [part for part in embeddings.modules() if isinstance(part, nn.Conv2d)]
+    if len(blocks) != 1 or len(cuts) != 1:
+        return None
+    patch, size = _pair(cuts[0].kernel_size), _pair(config.image_size)
+    first = any(getattr(embeddings, name, None) is not None for name in ("cls_token", "class_embedding"))
+    second = getattr(embeddings, "distillation_token", None) is not None
+    prefix = first + second + int(getattr(config, "num_register_tokens", 0))
+    grid = (size[0] // patch[0], size[1] // patch[1])
+    return ViTParts(tuple(blocks[0]), cuts[0], patch, grid, prefix, batch_first=True, class_token=first)
+
+
 class TokenTap:
-    """A recorder of the outputs of every block in the last forward pass with gradients enabled.
+    """A recorder of the outputs of every block in the last forward passes with gradients enabled.
 
     Nothing is recorded under `torch.no_grad()`, and nothing is run twice or copied. A deep copy of a module that
     holds both the model and its tap holds a tap of its own. Tap a model before its first compiled call: compiled
     code ignores later hooks.
 
     Args:
-        vit: A Vision Transformer of timm or open_clip; any patch size, image size and number of prefix tokens.
+        vit: A Vision Transformer of timm, open_clip or transformers; any patch size, image size and number of prefix
+            tokens.
+        passes: Passes whose tokens are taken together, such as two cameras through one network before one loss. The
+            images of the first pass come first; all have one size.
 
     Attributes:
         parts: The model's blocks, patch size and number of prefix tokens.
@@ -87,10 +114,11 @@ class TokenTap:
         BadInputError: When the model has no patch tokens.
     """
 
-    def __init__(self, vit: nn.Module) -> None:
+    def __init__(self, vit: nn.Module, passes: int = 1) -> None:
         self.parts = vit_parts(vit)
+        require(passes >= 1, "passes", passes, "1 or more", "give the number of passes before each loss")
         self._image: tuple[int, int] | None = None
-        self._kept: list[Tensor] = []
+        self._kept: deque[list[Tensor]] = deque(maxlen=passes)
         self._open = False
         self._hooks = [self.parts.patches.register_forward_pre_hook(self._begin)]
         for block in self.parts.blocks:
@@ -111,28 +139,31 @@ class TokenTap:
         """Return the patch tokens of every block in raster order, without the prefix, and clear them.
 
         Raises:
-            BadInputError: When no whole pass with gradients was made since the last call.
+            BadInputError: When fewer whole passes with gradients were made since the last call.
         """
         return tuple(x[:, self.parts.prefix :] for x in self.take_whole())
 
     def take_whole(self) -> tuple[Float[Tensor, "n N D"], ...]:
         """Return the tokens as `take`, with the `parts.prefix` tokens before the first patch."""
-        tokens = tuple(self._kept)
+        kept, most = list(self._kept), self._kept.maxlen or 1
         self.clear()
         layers, prefix = len(self.parts.blocks), self.parts.prefix
-        expected = "one forward pass with gradients since the tokens were last taken"
+        found = f"tokens of {len(kept[-1]) if kept else 0} of its {layers} blocks in pass {len(kept)} of {most}"
+        expected = f"{most} forward pass{'es' * (most > 1)} with gradients since the tokens were last taken"
         hint = "call the model on the images first, outside torch.no_grad() and reentrant gradient checkpointing"
-        require(len(tokens) == layers, "vit", f"tokens of {len(tokens)} of its {layers} blocks", expected, hint)
-        wanted, shape = prefix + self.grid[0] * self.grid[1], tuple(tokens[0].shape)
+        require(len(kept) == most and all(len(one) == layers for one in kept), "vit", found, expected, hint)
+        wanted = prefix + self.grid[0] * self.grid[1]
+        shape = next((tuple(x.shape) for one in kept for x in one[:1] if x.ndim != 3 or x.shape[1] != wanted), None)
         found = f"tokens of shape {shape} from {self.image} pixels"
         expected = f"[n, {wanted}, D]: {prefix} and one for each patch of {self.parts.patch} pixels"
-        hint = "switch patch dropout off, and pass images whose sides are multiples of the patch"
-        require(len(shape) == 3 and shape[1] == wanted, "vit", found, expected, hint)
-        return tokens
+        hint = "switch patch dropout off, and pass images of one size whose sides are multiples of the patch"
+        require(shape is None, "vit", found, expected, hint)
+        return tuple(kept[0]) if most == 1 else tuple(torch.cat(layer) for layer in zip(*kept, strict=True))
 
     def clear(self) -> None:
         """Clear tokens that were not taken."""
-        self._kept, self._open = [], False
+        self._kept.clear()
+        self._open = False
 
     def close(self) -> None:
         """Remove the hooks from the model and clear all tokens."""
@@ -143,19 +174,22 @@ class TokenTap:
 
     def _begin(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         if torch.is_grad_enabled():
-            self._kept, self._open = [], True
+            self._kept.append([])
+            self._open = True
             height, width = inputs[0].shape[-2:]
             self._image = (int(height), int(width))
 
     def _keep(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         # The backward pass of checkpointed blocks runs them again and is not recorded.
+        output = output[0] if isinstance(output, tuple) else output  # of transformers before 5
         if self._open and torch.is_grad_enabled() and isinstance(output, Tensor):
-            self._kept.append(output if self.parts.batch_first else output.transpose(0, 1))
-            self._open = len(self._kept) < len(self.parts.blocks)
+            newest = self._kept[-1]
+            newest.append(output if self.parts.batch_first else output.transpose(0, 1))
+            self._open = len(newest) < len(self.parts.blocks)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for copies and files, without the tokens, which belong to one pass of one model."""
-        return {**self.__dict__, "_kept": [], "_open": False}
+        return {**self.__dict__, "_kept": deque(maxlen=self._kept.maxlen), "_open": False}
 
 
 def _pair(value: Any) -> tuple[int, int]:

@@ -24,7 +24,8 @@ Where the sources differ:
     0 without any. The authors' sum is `weights @ icon_image_losses(...).sum(1)`.
   - The authors sample anew for every layer, and start from one permutation for all images. Here keys are sampled once
     an image, each with its own start; `keys_per_layer` samples them anew.
-  - Temperature, numbers of keys and gamma are not in the paper; the authors' are the defaults.
+  - Temperature, numbers of keys and gamma are not in the paper; the authors' are the defaults. They mask the
+    third-person camera alone, though every camera has a transformer of its own (`IConConfig.cameras`).
 
 As an auxiliary term of any training loop:
 
@@ -69,6 +70,8 @@ class IConConfig(FrozenConfig):
         keys: `farthest` is Algorithm 1; `random` is Fig. 5's "w/o FPS".
         keys_per_layer: Sample keys anew for every layer, as the authors do, instead of once an image.
         levels: `all` blocks, or the `last` alone (Fig. 5's "w/o multi-level contrast").
+        cameras: The policy's cameras whose tokens are contrasted; by default the first that has masks, which is the
+            authors' third-person view. `ICon` itself sees one transformer.
     """
 
     temperature: float = Field(default=0.3, gt=0)
@@ -79,6 +82,7 @@ class IConConfig(FrozenConfig):
     keys: Literal["farthest", "random"] = "farthest"
     keys_per_layer: bool = False
     levels: Literal["all", "last"] = "all"
+    cameras: tuple[str, ...] = ()
 
 
 def patch_mask(mask: Shaped[Tensor, "*batch H W"], patch: int | tuple[int, int]) -> Bool[Tensor, "*batch P"]:
@@ -318,8 +322,9 @@ class ICon(nn.Module):
     """The inter-token contrast of a Vision Transformer's patch tokens. It has no weights of its own.
 
     Args:
-        vit: A Vision Transformer of timm or open_clip; it gets hooks and is not copied.
+        vit: A Vision Transformer of timm, open_clip or transformers; it gets hooks and is not copied.
         config: Settings.
+        passes: Passes of the model before each loss, such as two cameras through one network.
 
     Attributes:
         tap: The hooks that keep the tokens; `tap.close()` removes them.
@@ -328,10 +333,10 @@ class ICon(nn.Module):
         BadInputError: The model has no patch tokens, or fewer than keys, so that no image could ever qualify.
     """
 
-    def __init__(self, vit: nn.Module, config: IConConfig | None = None) -> None:
+    def __init__(self, vit: nn.Module, config: IConConfig | None = None, *, passes: int = 1) -> None:
         super().__init__()
         self.config = config or IConConfig()
-        self.tap = TokenTap(vit)
+        self.tap = TokenTap(vit, passes)
         self._check_size()
         self._calls, self._reported = 0, 0
         self._unqualified = torch.zeros((), dtype=torch.int64)
@@ -347,7 +352,7 @@ class ICon(nn.Module):
         return 1 if self.config.levels == "last" else len(self.tap.parts.blocks)
 
     def forward(self, masks: Shaped[Tensor, "n H W"], order: Float[Tensor, "n *layers P"] | None = None) -> LossOutput:
-        """Return the loss of the images of the model's last forward pass.
+        """Return the loss of the images of the model's last forward pass, or passes, the first pass's images first.
 
         An image whose mask is empty, full, or leaves too few tokens on either side gets no gradient. Where no image is
         left the loss is 0; the number of such batches is logged.

@@ -84,16 +84,16 @@ class IConTerm(AuxiliaryTerm):
 
     Args:
         encoder: The policy's, of kind `vit`.
-        masked: True for each camera that has masks; the others have no loss.
+        cameras: Indices of the encoder's cameras that have the loss.
         config: Settings of ICon.
 
     Raises:
         BadInputError: An encoder without tokens, or more keys than an image has tokens.
     """
 
-    def __init__(self, encoder: ObservationEncoder, masked: Sequence[bool], config: IConConfig) -> None:
+    def __init__(self, encoder: ObservationEncoder, cameras: Sequence[int], config: IConConfig) -> None:
         super().__init__(config.weight)
-        self._cameras = [camera for camera, has in enumerate(masked) if has]
+        self._cameras = list(cameras)
         self.each = nn.ModuleList(ICon(encoder.vits[camera], config) for camera in self._cameras)
 
     def demand(self, spec: Spec) -> Spec:

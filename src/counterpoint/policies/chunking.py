@@ -89,12 +89,14 @@ class TemporalEnsemble(ActionChunks):
 
     Args:
         decay: m; 0.01 in ACT. 0 is the mean.
+        length: Actions of each plan that count, from its first; all by default. 8 in ICon.
     """
 
-    def __init__(self, decay: float = 0.01) -> None:
+    def __init__(self, decay: float = 0.01, length: int | None = None) -> None:
         super().__init__()
         require(0 <= decay < float("inf"), "decay", decay, "0 or more", "0.01 is ACT's")
-        self.decay = decay
+        require(length is None or length >= 1, "length", length, "1 or more", "leave it out for whole plans")
+        self.decay, self.length = decay, length
 
     def left(self, rows: Sequence[int]) -> NDArray[np.int64]:
         """Return 0: every step has its own plan."""
@@ -103,7 +105,7 @@ class TemporalEnsemble(ActionChunks):
     def give(self, rows: Sequence[int], plans: Array) -> None:
         """See `ActionChunks`."""
         for row, plan in zip(rows, plans, strict=True):
-            self._plans.setdefault(row, []).append(plan)
+            self._plans.setdefault(row, []).append(plan[: self.length])
 
     def _next(self, row: int) -> Array:
         plans = self._plans[row]  # the oldest first, each from this step on

@@ -12,7 +12,7 @@ from typing import Self
 
 import torch
 from jaxtyping import Float, UInt8
-from torch import Tensor
+from torch import Tensor, nn
 
 from counterpoint.config import validate
 from counterpoint.encoders.observation import ObservationEncoder
@@ -31,12 +31,25 @@ class DiffusionPolicyConfig(EncodedPolicyConfig):
     Attributes:
         diffusion: Settings of the head.
         use_state: Read proprioception.
+        state_embed_dim: Outputs of the linear layer that embeds it; 0: none.
         ensemble: Decay of the temporal ensemble; `None`: receding horizon.
     """
 
     diffusion: DiffusionConfig
     use_state: bool
+    state_embed_dim: int = 0
     ensemble: float | None = None
+
+
+def condition_width(encoder: ObservationEncoder, state_dim: int, state_embed_dim: int = 0) -> int:
+    """Return the numbers of one observation that a head is conditioned on.
+
+    Args:
+        encoder: Encoder of images.
+        state_dim: Numbers of proprioception; 0 where it is not read.
+        state_embed_dim: Outputs of the layer that embeds it; 0 for none.
+    """
+    return encoder.embed_dim + ((state_embed_dim or state_dim) if state_dim else 0)
 
 
 class DiffusionPolicy(EncodedPolicy):
@@ -47,9 +60,10 @@ class DiffusionPolicy(EncodedPolicy):
         head: Embeddings into plans; its builder normalises its actions.
         state_dim: P, numbers of proprioception.
         use_state: Read proprioception, normalised by the demonstrations' range.
+        state_embed_dim: Outputs of a linear layer between normalised proprioception and head; 0 for none.
         frame: See `EncodedPolicy`, as for `cameras` and `demonstrations`.
-        ensemble: Decay of ACT's temporal ensemble, which plans at every step; `None` executes
-            `head.config.executed` actions of each plan.
+        ensemble: Decay of ACT's temporal ensemble over the first `head.config.executed` actions of plans made at
+            every step, as in ICon; `None` executes as many of each plan.
 
     Raises:
         BadInputError: When encoder, head, frame and cameras do not fit together.
@@ -65,6 +79,7 @@ class DiffusionPolicy(EncodedPolicy):
         *,
         state_dim: int = 0,
         use_state: bool = False,
+        state_embed_dim: int = 0,
         frame: int | None = None,
         cameras: Sequence[str] = (),
         demonstrations: Demonstrations | None = None,
@@ -72,7 +87,9 @@ class DiffusionPolicy(EncodedPolicy):
     ) -> None:
         super().__init__(
             encoder,
-            RecedingHorizon(head.config.executed) if ensemble is None else TemporalEnsemble(ensemble),
+            RecedingHorizon(head.config.executed)
+            if ensemble is None
+            else TemporalEnsemble(ensemble, head.config.executed),
             history=head.config.obs_steps,
             state_dim=state_dim,
             use_state=use_state,
@@ -80,13 +97,15 @@ class DiffusionPolicy(EncodedPolicy):
             cameras=cameras,
             demonstrations=demonstrations,
         )
-        self.head, self.ensemble = head, ensemble
-        width = encoder.embed_dim + (state_dim if use_state else 0)
+        self.head, self.ensemble, self.state_embed_dim = head, ensemble, state_embed_dim
+        width = condition_width(encoder, state_dim if use_state else 0, state_embed_dim)
         hint = "build encoder and head for each other: single frames, proprioception beside their embeddings"
         require(self.stack == 1, "encoder.stack", self.stack, "1", hint)
         require(not self.reads_language, "encoder that takes an instruction", "True", "False", hint)
         require(head.condition_dim == width, "head.condition_dim", head.condition_dim, f"{width}", hint)
         self.state_normalizer = LinearNormalizer(state_dim) if use_state else None
+        embeds = use_state and state_embed_dim
+        self.state_encoder = nn.Linear(state_dim, state_embed_dim) if embeds else nn.Identity()
         if self.state_normalizer is not None and demonstrations is not None and demonstrations.state:
             self.state_normalizer.normalise_by(demonstrations.state)
 
@@ -99,7 +118,7 @@ class DiffusionPolicy(EncodedPolicy):
     def condition(
         self, frames: UInt8[Tensor, "B To C h w 3"], state: Float[Tensor, "B To P"] | None
     ) -> Float[Tensor, "B To O"]:
-        """Return the head's input: of each observation its embedded cameras, then its normalised proprioception.
+        """Return the head's input: of each observation its embedded cameras, then its proprioception.
 
         Args:
             frames: Cropped to the encoder's size.
@@ -114,7 +133,7 @@ class DiffusionPolicy(EncodedPolicy):
         hint = "give them, or train with use_state = false"
         require(state is not None, "state", "none", f"{self.state_dim} numbers of proprioception an observation", hint)
         assert state is not None
-        return torch.cat([embedded, self.normal_state(state)], -1)
+        return torch.cat([embedded, self.state_encoder(self.normal_state(state))], -1)
 
     def plan(self, window: Window) -> Tensor:
         """Return the denoised actions [n, K - To + 1, A], from the newest observation's step on."""
@@ -159,6 +178,7 @@ class DiffusionPolicy(EncodedPolicy):
             action_dim=self.head.action_dim,
             diffusion=self.head.config,
             use_state=self.use_state,
+            state_embed_dim=self.state_embed_dim,
             ensemble=self.ensemble,
         )
 
@@ -166,12 +186,13 @@ class DiffusionPolicy(EncodedPolicy):
     def build(cls, config: DiffusionPolicyConfig) -> Self:
         """Return the policy with fresh weights."""
         encoder = ObservationEncoder.rebuilt(config.encoder)
-        width = encoder.embed_dim + (config.state_dim if config.use_state else 0)
+        width = condition_width(encoder, config.state_dim if config.use_state else 0, config.state_embed_dim)
         return cls(
             encoder,
             DiffusionHead(config.action_dim, width, config.diffusion),
             state_dim=config.state_dim,
             use_state=config.use_state,
+            state_embed_dim=config.state_embed_dim,
             frame=config.frame,
             cameras=config.cameras,
             demonstrations=config.demonstrations,

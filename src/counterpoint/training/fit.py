@@ -91,6 +91,7 @@ def fit(
     validation: Batches | None = None,
     seen: Batches | None = None,
     on_eval: Callable[[int], Mapping[str, float]] | None = None,
+    on_validation: Callable[[int, Mapping[str, float]], None] | None = None,
 ) -> int:
     """Train to the end, from the newest whole checkpoint of the run where there is one.
 
@@ -103,6 +104,7 @@ def fit(
         validation: Validation batches.
         seen: Batches of training episodes that are scored beside them, as the split `seen`.
         on_eval: Called with the steps done, in the main process; the numbers it returns are logged as `eval`.
+        on_validation: Called with the steps done and the validation's numbers, in the main process.
 
     Returns:
         The step the run was resumed from; 0 for a fresh one.
@@ -155,6 +157,8 @@ def fit(
                     recent.clear()
                 if resting and (loop.eval_every or loop.last_evaluation) and crossed(loop.eval_every):
                     scores = _validate(learner, validation, loop) if validation is not None else {}
+                    if scores and on_validation is not None and run.main:
+                        on_validation(clock, scores)
                     found_out = on_eval(clock) if on_eval is not None and run.main else {}
                     again = _validate(learner, seen, loop) if seen is not None else {}
                     for split, numbers in (("val", scores), ("seen", again), ("eval", found_out)):

@@ -6,7 +6,7 @@ Policy's configurations, which it follows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, create_model, model_validator
 from counterpoint.config import FrozenConfig, validate
 from counterpoint.data.cache import cached
 from counterpoint.data.formats import split_names, validation_split
-from counterpoint.data.masks.robot import mask_camera, masked_cameras, rgb_cameras
+from counterpoint.data.masks.robot import mask_camera, rgb_cameras
 from counterpoint.data.spec import BoundSpec
 from counterpoint.data.store import EpisodeStore, camera_names
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
@@ -27,7 +27,7 @@ from counterpoint.objectives.icon import IConConfig
 from counterpoint.objectives.imitation import AuxiliaryTerm, CrosswayTerm, IConTerm, Imitation, ObjectiveTerm
 from counterpoint.policies.demonstrations import Demonstrations
 from counterpoint.policies.diffusion import DiffusionHead
-from counterpoint.policies.diffusion_policy import DiffusionPolicy
+from counterpoint.policies.diffusion_policy import DiffusionPolicy, condition_width
 from counterpoint.policies.networks import DiffusionConfig
 from counterpoint.training.cloning import (
     DemonstrationsConfig,
@@ -86,6 +86,7 @@ class ImitationRecipe(OfflineRecipe):
         frame: Height and width of the demonstrations' images, in pixels, out of which windows of the encoder's size
             are cut: at random in training, from the middle when acting.
         use_state: True for a policy that reads proprioception too.
+        state_embed_dim: Outputs of the linear layer that embeds it; 0 passes it on as it is.
         diffusion: The denoising network and its schedule.
         icon: Inter-token contrast in the encoder; none with a weight of 0.
         crossway: Reconstruction from the U-Net's bottleneck (Crossway Diffusion); none with a weight of 0.
@@ -101,6 +102,7 @@ class ImitationRecipe(OfflineRecipe):
     encoder: ObservationConfig = PAPER_ENCODER
     frame: int = Field(default=256, ge=1)
     use_state: bool = True
+    state_embed_dim: int = Field(default=128, ge=0)
     diffusion: DiffusionConfig = DiffusionConfig()
     icon: IConConfig = IConConfig(weight=0)
     crossway: CrosswayConfig = CrosswayConfig(weight=0)
@@ -152,10 +154,11 @@ class ImitationRecipe(OfflineRecipe):
         set_seed(self.train.seed)
         recorded = frame_size(source, cameras[0]) if cameras else None
         objective = build_imitation(self, source, cameras, start, recorded)
+        masked = contrasted_cameras(self.icon, cameras, source.cameras) if self.icon.weight else ()
+        masks = [mask_camera(camera) for camera in masked]
 
         def prepare(store: EpisodeStore) -> EpisodeStore:
             """Decode the cameras at the policy's frame size, with masks where ICon needs them."""
-            masks = [mask_camera(camera) for camera in cameras] if self.icon.weight else []
             kept = (*cameras, *(mask for mask in masks if mask in store.cameras))
             return cached(store, size=self.frame, root=self.data.cache or None, cameras=kept)
 
@@ -203,13 +206,7 @@ def build_imitation(
         BadInputError: When demonstrations, masks or the policy to start from do not fit.
     """
     demonstrations = Demonstrations.of(store, (recorded or (config.frame, config.frame)) if cameras else None)
-    masked = tuple(mask_camera(camera) in store.cameras for camera in cameras)
-    if config.icon.weight:
-        expected = f"a mask of one of {list(cameras)} at least, such as {mask_camera(cameras[0])!r}"
-        hint = "record masks with the data, make them with `counterpoint data masks`, or leave icon out"
-        require(
-            set(masked_cameras(store.cameras)) & set(cameras), "masks", f"cameras {list(store.cameras)}", expected, hint
-        )
+    masked = contrasted_cameras(config.icon, cameras, store.cameras) if config.icon.weight else ()
     needed = "proprioception, which use_state asks for"
     hint = "set use_state = false, or use demonstrations with it"
     require(not config.use_state or demonstrations.state is not None, "demonstrations", "no state", needed, hint)
@@ -218,7 +215,7 @@ def build_imitation(
         _take_weights(policy, start_from)
     terms: dict[str, AuxiliaryTerm] = {}
     if config.icon.weight:
-        terms["icon"] = IConTerm(policy.encoder, masked, config.icon)
+        terms["icon"] = IConTerm(policy.encoder, [cameras.index(camera) for camera in masked], config.icon)
     if config.crossway.weight:
         decoder = CrosswayDecoder(
             config.diffusion.down_dims[-1],
@@ -237,16 +234,39 @@ def build_imitation(
     return Imitation(policy, terms)
 
 
+def contrasted_cameras(config: IConConfig, cameras: Sequence[str], recorded: Sequence[str]) -> tuple[str, ...]:
+    """Return the cameras of ICon's loss: `config.cameras`, or by default the policy's first that has masks.
+
+    Args:
+        config: Settings of ICon.
+        cameras: The policy's, in order.
+        recorded: The demonstrations', masks among them.
+
+    Raises:
+        BadInputError: A camera that the policy does not see, or without masks; or no camera with masks.
+    """
+    strange = sorted(set(config.cameras) - set(cameras))
+    require(not strange, "icon.cameras", ", ".join(strange), f"some of {', '.join(cameras)}", "name the policy's own")
+    able = [camera for camera in cameras if mask_camera(camera) in recorded]
+    chosen = config.cameras or tuple(able[:1])
+    expected = f"a mask of {' and '.join(config.cameras) or f'one of {list(cameras)} at least'}"
+    hint = "record masks with the data, make them with `counterpoint data masks`, or leave icon out"
+    require(chosen and set(chosen) <= set(able), "masks", f"cameras {list(recorded)}", expected, hint)
+    return chosen
+
+
 def _fresh_policy(config: ImitationRecipe, demonstrations: Demonstrations, cameras: tuple[str, ...]) -> DiffusionPolicy:
     encoder = ObservationEncoder(config.encoder)
     state_dim = demonstrations.state_dim if config.use_state else 0
-    head = DiffusionHead(demonstrations.action_dim, encoder.embed_dim + state_dim, config.diffusion)
+    width = condition_width(encoder, state_dim, config.state_embed_dim)
+    head = DiffusionHead(demonstrations.action_dim, width, config.diffusion)
     head.normalizer.normalise_by(demonstrations.actions)
     return DiffusionPolicy(
         encoder,
         head,
         state_dim=demonstrations.state_dim,
         use_state=config.use_state,
+        state_embed_dim=config.state_embed_dim,
         frame=config.frame,
         cameras=cameras,
         demonstrations=demonstrations,

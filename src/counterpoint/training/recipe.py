@@ -64,12 +64,15 @@ class TrainConfig(LoopConfig):
         workers: Processes that prepare batches.
         precision: `no` (float32), `fp16` or `bf16`.
         eval_batches: Batches of one validation, the same ones each time.
+        keep_best: Number of models of least validation error that are kept in `best/` beside the last. The error is
+            that of sampled actions, for a policy that samples any, and the loss otherwise.
     """
 
     epochs: int | None = free(None, ge=1)
     workers: int = free(0, ge=0)
     precision: Literal["no", "fp16", "bf16"] = "no"
     eval_batches: int = free(4, ge=1)
+    keep_best: int = free(0, ge=0)
 
     def total_steps(self, epoch_size: int) -> int:
         """Return the optimiser steps of the run: `steps`, or those of `epochs` where these are fewer."""

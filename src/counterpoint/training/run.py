@@ -4,6 +4,7 @@ RUN/config.json      format, kind, settings, data, provenance
 RUN/metrics.jsonl    one line of numbers a split and step; RUN/tensorboard/ beside it
 RUN/checkpoints/     see `checkpoint.py`
 RUN/model/           see `counterpoint.encoders.hub`
+RUN/best/            the models of least validation error, a folder with a `model` each, where `keep_best` asks for them
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import copy
 import fcntl
 import json
 import os
-from collections.abc import Mapping
+import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -21,8 +23,8 @@ from counterpoint.config import bound
 from counterpoint.errors import BadInputError, MissingExtraError, import_extra, require
 from counterpoint.files import write_atomically
 from counterpoint.provenance import provenance
-from counterpoint.training.checkpoint import last_good, newest_valid, save_checkpoint
-from counterpoint.training.recipe import LoopConfig, Recipe
+from counterpoint.training.checkpoint import PREFIX, last_good, newest_valid, save_checkpoint
+from counterpoint.training.recipe import LoopConfig, Recipe, TrainConfig
 
 FORMAT = 2
 
@@ -117,6 +119,30 @@ class Run:
         if self.main:
             save_checkpoint(self.checkpoints, step, state, keep=self.loop.keep)
         self.last_saved = step
+
+    def keep_best(self, step: int, error: float, save: Callable[[Path], object]) -> None:
+        """Save the model as `best/step-NUMBER/model` if its validation error is among the least; drop the others.
+
+        Args:
+            step: Steps done.
+            error: The validation's.
+            save: Writes the model's folder.
+        """
+        most = self.loop.keep_best if isinstance(self.loop, TrainConfig) else 0
+        if not most:
+            return
+        folder, path = self.folder / "best", self.folder / "best" / "errors.json"
+        before = json.loads(path.read_text()) if path.exists() else {}
+        # Later ones are from before an interruption and come again.
+        errors = {int(at): value for at, value in before.items() if int(at) < step} | {step: error}
+        kept = sorted(errors, key=lambda at: (errors[at], at))[:most]
+        if step in kept:
+            save(folder / f"{PREFIX}{step:08d}" / "model")
+        for old in folder.glob(f"{PREFIX}*"):
+            if int(old.name.removeprefix(PREFIX)) not in kept:
+                shutil.rmtree(old)
+        folder.mkdir(exist_ok=True)
+        write_atomically(path, json.dumps(errors, indent=1) + "\n")
 
     def resume(self) -> tuple[int, dict[str, Any]] | None:
         """Return step and state of the newest whole checkpoint; `None` in a fresh run."""

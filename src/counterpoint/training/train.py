@@ -136,8 +136,14 @@ def train(
             scores = dict(job.evaluate(step)) if job.evaluate is not None else {}
             return scores | dict((on_eval and on_eval(step, job.learner.exports())) or {})
 
+        def keep(step: int, scores: Mapping[str, float]) -> None:
+            run.keep_best(step, scores.get("action_error", scores["loss"]), job.save)
+
         try:
-            fit(job.learner, job.source, run, validation=job.validation, seen=job.seen, on_eval=evaluate)
+            fit(
+                job.learner, job.source, run,
+                validation=job.validation, seen=job.seen, on_eval=evaluate, on_validation=keep,
+            )
         finally:
             job.source.close()
         if main:
