@@ -7,7 +7,8 @@ the tokens.
 ICon separates the robot from its surroundings in the space of features (section 3). A logistic regression on
 standardised tokens of training episodes is scored on tokens of other episodes, by balanced accuracy, because most
 tokens are not the robot's: 0.5 is chance. Position embeddings give away a robot that is often at one location, so that
-an untrained ViT scores far above chance; it is the baseline of trained ones.
+an untrained ViT scores far above chance; it is the baseline of trained ones, and `position_separability`, which sees no
+content at all, is the control.
 """
 
 from __future__ import annotations
@@ -110,6 +111,20 @@ def separability(
         fitted.fit(train.reshape(-1, train.shape[-1])[chosen], train_robot.ravel()[chosen])
     guessed = fitted.predict(test.reshape(-1, test.shape[-1]))
     return float(metrics.balanced_accuracy_score(test_robot.ravel(), guessed))
+
+
+def position_separability(train_robot: Masks, test_robot: Masks) -> float:
+    """Return the balanced accuracy, on `test_robot`, of the best guess from a token's position alone.
+
+    A position is the robot's where its share of the robot's training tokens is greater than its share of the others.
+
+    Args:
+        train_robot: True for tokens that the robot fills, of training images.
+        test_robot: The same of other images.
+    """
+    robot, other = train_robot.sum(0) / train_robot.sum(), (~train_robot).sum(0) / (~train_robot).sum()
+    guessed = np.broadcast_to(robot > other, test_robot.shape)
+    return float((guessed[test_robot].mean() + (~guessed)[~test_robot].mean()) / 2)
 
 
 def _chosen(robot: Bool[NDArray[np.bool_], " N"], seed: int, most: int) -> NDArray[np.int64]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from studies.harness import Tree, file_name
 from studies.icon.measures import Views
-from studies.icon.trials import TRAINED, UNTRAINED
+from studies.icon.trials import POSITIONS, TRAINED, UNTRAINED
 from studies.plots import COLOURS, GREY, MARKERS, bar, curve, legend, names, panels, plain, save
 
 WIDE = 8.6
@@ -47,27 +47,40 @@ def plot_all(result: Tree, rows: list[Tree], views: Mapping[str, Views], out: Pa
 
 
 def _maps(result: Tree, rows: list[Tree], column: str, views: Views) -> Any:
-    """Plot held-out frames, the robot's mask, and each method's attention (Figure 6), of the first seed."""
+    """Plot held-out frames, the robot's mask, and each method's attention (Figure 6), every seed with a frame or more.
+
+    With several seeds each shows other frames, so that no seed is chosen.
+    """
     config = result["config"]
-    shown = [row for row in rows if row["column"] == column and row["seed"] == config["seeds"][0]]
-    methods = {row["method"]: row["inside"] for row in shown}
-    order = [one["name"] for one in config["methods"]]
-    maps = {name: methods[name][TRAINED]["attention"] for name in order}
-    if UNTRAINED in methods[config["reference"]]:
-        maps = {UNTRAINED: methods[config["reference"]][UNTRAINED]["attention"]} | maps
-    across, down = 2 + len(maps), len(views.frames)
-    evenly = {name: np.asarray(own) * len(own[0]) / np.sum(own, 1, keepdims=True) for name, own in maps.items()}
-    brightest = max(2.0, float(np.quantile(np.concatenate(list(evenly.values())), 0.995)))
+    found = {(one["method"], one["seed"]): one["inside"] for one in rows if one["column"] == column}
+    looks = [(one["name"], one["name"], TRAINED) for one in config["methods"]]
+    if UNTRAINED in found[config["reference"], config["seeds"][0]]:
+        looks = [(UNTRAINED, config["reference"], UNTRAINED), *looks]
+    each = max(1, len(views.frames) // len(config["seeds"]))
+    cells = [
+        (seed, (number * each + place) % len(views.frames))
+        for number, seed in enumerate(config["seeds"])
+        for place in range(each)
+    ]
+    maps = [
+        [np.asarray(found[method, seed][state]["attention"][place]) for _, method, state in looks]
+        for seed, place in cells
+    ]
+    even = [[one * len(one) / one.sum() for one in own] for own in maps]
+    across, down = 2 + len(looks), len(cells)
+    brightest = max(2.0, float(np.quantile(np.concatenate([one for own in even for one in own]), 0.995)))
     width = min(WIDE, 1.75 * across)
     figure, made = panels(down, across, width, width / across * down + 0.55)
-    for row, (frame, mask) in enumerate(zip(views.frames, views.masks, strict=True)):
-        made[row][0].imshow(frame)
-        made[row][1].imshow(mask, cmap="gray", vmin=0, vmax=1)
-        for panel, attention in zip(made[row][2:], evenly.values(), strict=True):
-            grid = attention[row].reshape(round(attention.shape[1] ** 0.5), -1)
+    for row, own, (seed, place) in zip(made, even, cells, strict=True):
+        mask = views.masks[place]
+        row[0].imshow(views.frames[place])
+        row[0].set_ylabel(f"seed {seed}", fontsize=9)
+        row[1].imshow(mask, cmap="gray", vmin=0, vmax=1)
+        for panel, attention in zip(row[2:], own, strict=True):
+            grid = attention.reshape(round(len(attention) ** 0.5), -1)
             image = panel.imshow(grid, cmap="cividis", vmin=0, vmax=brightest, interpolation="nearest")
             _outline(panel, mask, grid.shape)
-    for panel, title in zip(made[0], ("image", "robot", *evenly), strict=True):
+    for panel, title in zip(made[0], ("image", "robot", *(name for name, _, _ in looks)), strict=True):
         panel.set_title(textwrap.fill(title, TITLE), fontsize=9)
     for panel in made.flat:
         panel.set(xticks=[], yticks=[])
@@ -155,8 +168,8 @@ def _curves(result: Tree) -> Any:
 
 def _look(result: Tree, method: str) -> tuple[str, str]:
     order = [one["name"] for one in result["config"]["methods"]]
-    if method == UNTRAINED:
-        return GREY, "x"
+    if method in (UNTRAINED, POSITIONS):
+        return GREY, "x" if method == UNTRAINED else "."
     return COLOURS[order.index(method) % len(COLOURS)], MARKERS[order.index(method) % len(MARKERS)]
 
 

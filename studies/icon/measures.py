@@ -21,7 +21,7 @@ from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.encoders.tokens import TokenTap, vit_parts
 from counterpoint.objectives.icon import patch_mask
-from studies.icon.attention import attention_maps, attention_share, episode_means, separability
+from studies.icon.attention import attention_maps, attention_share, episode_means, position_separability, separability
 
 BATCH = 32
 
@@ -86,8 +86,8 @@ def look_inside(
 
     Returns:
         `share` and `area` (one number a held-out episode; `None` where the robot fills all of its frames or nothing),
-        `separability` (one a block, balanced accuracy), and the `attention` [images, P] of frames `evenly_spread`
-        over the held-out ones.
+        `separability` (one a block, balanced accuracy), `positions` (that of positions alone), and the `attention`
+        [images, P] of frames `evenly_spread` over the held-out ones.
     """
     one = _of_camera(encoder, place)
     (vit,) = one.vits
@@ -104,6 +104,7 @@ def look_inside(
         "share": _json(episode_means(share, held_out.episodes)),
         "area": _json(episode_means(area, held_out.episodes)),
         "separability": blocks,
+        "positions": position_separability(fit.tokens(patch), robot),
         "attention": np.round(attention[shown], 6).tolist(),
     }
 

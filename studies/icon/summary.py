@@ -2,12 +2,15 @@
 
 Two intervals answer two questions. Over training seeds (Student's t): the result of another training; with three
 seeds it is wide. Over initial conditions or held-out episodes (Wilson, bootstrap): the result of these very policies
-elsewhere. Differences from the reference are paired: the same seed, the same conditions, the same episodes.
+elsewhere. Differences from the reference are paired: the same seed, the same conditions, the same episodes. Those of
+success are evidence where the reference's success lies in `BAND`: policies that have not learned, or cannot get
+better, say nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,10 +19,15 @@ from numpy.typing import NDArray
 
 from counterpoint.evaluation.statistics import Estimate, mean_where_defined, seeds_interval, wilson
 from studies.harness import Rows, Tree, aggregates, improvements
-from studies.icon.trials import TRAINED, UNTRAINED
+from studies.icon.trials import POSITIONS, TRAINED, UNTRAINED
 
 TOP = 10
 """Checkpoints whose mean the paper sets beside the best (section 4.6)."""
+
+BAND = (0.3, 0.9)
+"""Success of the reference between which a task can tell methods apart."""
+
+ENDS = ("low", "high")
 
 KEPT = ("attention", "separability", "aggregate", "improvement")
 """Parts of a summary that a result file may hold: bootstraps, and numbers whose rows were rounded afterwards."""
@@ -48,12 +56,18 @@ def summarise(rows: Rows, about: Tree) -> Tree:
         for column, by in runs.items()
     }
     curves = {
-        column: {method: stability([run["curve"] for run in own]) for method, own in by.items()}
+        column: {
+            method: stability([run["curve"] for run in own], [run.get("validation") for run in own])
+            for method, own in by.items()
+        }
         for column, by in runs.items()
     }
     last = {method: np.array([[run.mean() for run in by[method]] for by in solved.values()]).T for method in methods}
     computed: Tree = {
         "success": {column: _beside(by, reference, success) for column, by in solved.items()},
+        "in_band": {
+            column: bool(BAND[0] <= np.mean(np.concatenate(by[reference])) <= BAND[1]) for column, by in solved.items()
+        },
         "stability": curves,
         "attention": {column: _attention(by, reference) for column, by in runs.items()},
         "separability": {column: _separability(by) for column, by in runs.items()},
@@ -95,26 +109,34 @@ def success(runs: Sequence[Float[Array, " conditions"]]) -> Tree:
     }
 
 
-def stability(curves: Sequence[Sequence[Mapping[str, Any]]]) -> Tree:
+def stability(
+    curves: Sequence[Sequence[Mapping[str, Any]]], validations: Sequence[Sequence[Mapping[str, Any]] | None] = ()
+) -> Tree:
     """Return success at each checkpoint, its maximum, and the mean of the best ten (Figure 4), on shared conditions.
 
     Args:
         curves: The evaluations of each seed; the last one may have more conditions than the others.
+        validations: The validations of each seed, at the same steps; then also success at the least validation loss.
     """
     met = min(len(point["success"]) for curve in curves for point in curve)
     rates = np.array([[np.mean(point["success"][:met]) for point in curve] for curve in curves])
     greatest = rates.max(1)
     best = np.sort(rates, 1)[:, -TOP:].mean(1)
     drop = (greatest - best)[greatest > 0] / greatest[greatest > 0]
-    return {
+    found = {
         "steps": [point["step"] for point in curves[0]],
         "rates": rates.tolist(),
         "conditions": met,
-        "maximum": _told(seeds_interval(greatest)),
-        "mean_of_best": _told(seeds_interval(best)),
+        "maximum": _told(seeds_interval(greatest, share=True)),
+        "mean_of_best": _told(seeds_interval(best, share=True)),
         "best_of": min(TOP, rates.shape[1]),
-        "relative_drop": _told(seeds_interval(drop)) if len(drop) else UNDEFINED,
+        "relative_drop": _told(seeds_interval(drop, share=True)) if len(drop) else UNDEFINED,
     }
+    if validations and all(validations):
+        least = [int(np.argmin([one["loss"] for one in own or ()])) for own in validations]
+        chosen = rates[np.arange(len(rates)), least]
+        found["least_validation_loss"] = _told(seeds_interval(chosen, share=True))
+    return found
 
 
 def _beside(runs: Mapping[str, Sequence[Array]], reference: str, summarised: Any) -> Tree:
@@ -130,20 +152,22 @@ def _beside(runs: Mapping[str, Sequence[Array]], reference: str, summarised: Any
         summary[method] = summarised(own)
         if method != reference and reference in runs:
             apart = [mine - theirs for mine, theirs in zip(own, runs[reference], strict=True)]
-            summary[method]["difference"] = _mean(apart)
+            summary[method]["difference"] = _mean(apart, low=-1.0)
     return summary
 
 
-def _mean(runs: Sequence[Float[Array, " episodes"]]) -> Tree:
-    """Return a mean over seeds of means over episodes, with an interval over either.
+def _mean(runs: Sequence[Float[Array, " episodes"]], low: float = 0.0) -> Tree:
+    """Return a mean over seeds of means over episodes, with an interval over either that stays in [low, 1].
 
     Args:
         runs: One array a seed, one value an episode, the same episodes for all; nan where it is not defined.
+        low: Least value possible: 0 for shares, -1 for their differences.
     """
     by_seed = np.array([np.nanmean(run) for run in runs])
+    over = seeds_interval(by_seed)
     return {
         "by_seed": by_seed.tolist(),
-        "seeds": _told(seeds_interval(by_seed)),
+        "seeds": _told(replace(over, low=np.maximum(over.low, low), high=np.minimum(over.high, 1.0))),
         "episodes": _told(mean_where_defined(np.mean(runs, axis=0))),
     }
 
@@ -172,15 +196,16 @@ def _separability(by: Mapping[str, Sequence[Mapping[str, Any]]]) -> Tree:
         before = [run["inside"][UNTRAINED]["separability"] for run in own if UNTRAINED in run["inside"]]
         if before:
             layers[UNTRAINED] = before
+        alone = [run["inside"][TRAINED]["positions"] for run in own if "positions" in run["inside"][TRAINED]]
+        if alone:
+            layers[POSITIONS] = [[one] * len(run) for one, run in zip(alone, layers[next(iter(by))], strict=True)]
     return {
-        method: [_told(seeds_interval(np.array(block))) for block in zip(*seeds, strict=True)]
+        method: [_told(seeds_interval(np.array(block), share=True)) for block in zip(*seeds, strict=True)]
         for method, seeds in layers.items()
     }
 
 
 def _told(estimate: Estimate) -> Tree:
     """Return an estimate as JSON; an unknown end is null."""
-    ends = {
-        key: value if np.isfinite(value) else None for key, value in (("low", estimate.low), ("high", estimate.high))
-    }
+    ends = {key: float(value) if np.isfinite(value) else None for key, value in vars(estimate).items() if key in ENDS}
     return {"value": estimate.value, **ends, "n": estimate.n, "method": estimate.method}

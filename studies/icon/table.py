@@ -7,8 +7,10 @@ from pathlib import Path
 
 from studies.harness import Tree, estimate, markdown, seeds
 from studies.icon.paper import METHODS, PAPER, paper_number
+from studies.icon.summary import BAND
 
 NOT_RUN = "not run"
+OUTSIDE = f"no verdict: the reference is outside {BAND[0]} to {BAND[1]}"
 
 
 def page(result: Tree, figures: Mapping[str, Path]) -> str:
@@ -39,7 +41,8 @@ def page(result: Tree, figures: Mapping[str, Path]) -> str:
         shown(f"Attention of the class token on the robot, {held_out}", attention(result), "attention", *maps),
         shown(
             "Balanced accuracy of a linear probe, robot's tokens against the others, block by block (0.5 is chance; "
-            "position embeddings give away a robot that is often at one location, so compare with `untrained`)",
+            "position embeddings give away a robot that is often at one location: compare with `untrained`, and with "
+            "the best guess from a token's position alone)",
             separability(result), "separability",
         ),
     ]  # fmt: skip
@@ -80,7 +83,7 @@ def success(result: Tree) -> str:
             estimate(one["episodes"]),
             seeds(one["by_seed"]),
             estimate(one["seeds"], share=True),
-            *_more(one),
+            *(_more(one) if result["in_band"][task] else [OUTSIDE if "difference" in one else "", ""]),
         ]
         for task, methods in result["success"].items()
         for method, one in methods.items()
@@ -92,13 +95,16 @@ def success(result: Tree) -> str:
 def stability(result: Tree) -> str:
     """Return success at every checkpoint, its maximum, and the mean of the best."""
     rows = []
+    validated = all("least_validation_loss" in one for by in result["stability"].values() for one in by.values())
     for task, methods in result["stability"].items():
         for method, one in methods.items():
             means = [sum(column) / len(column) for column in zip(*one["rates"], strict=True)]
-            numbers = [estimate(one[key]) for key in ("maximum", "mean_of_best", "relative_drop")]
+            keys = ("maximum", "mean_of_best", "relative_drop", *(("least_validation_loss",) if validated else ()))
+            numbers = [estimate(one[key]) for key in keys]
             rows.append([task, method, seeds(means), *numbers, f"{one['conditions']}"])
     head = ["task", "method", "success at each checkpoint, mean of seeds"]
-    return markdown([*head, "maximum", "mean of the best", "drop", "conditions"], rows)
+    more = ["at the least validation loss"] if validated else []
+    return markdown([*head, "maximum", "mean of the best", "drop", *more, "conditions"], rows)
 
 
 def attention(result: Tree) -> str:
@@ -130,11 +136,13 @@ def overview(result: Tree) -> str:
     for task, apart in result["separability"].items():
         attention = result["attention"][task]["methods"]
         for method, blocks in apart.items():
-            one, share = result["success"][task].get(method, {}), attention[method]
-            over = "seeds" if len(share["by_seed"]) > 1 else "episodes"  # an interval over one seed does not exist
+            one, own = result["success"][task].get(method, {}), attention.get(method)
+            over = "seeds" if blocks[-1]["n"] > 1 else "episodes"  # one seed has no interval over seeds
             difference = estimate(one["difference"][over]) if "difference" in one else ""
-            solved, share = estimate(one["episodes"]) if one else "", estimate(share[over], 3, share=True)
+            difference = difference if result["in_band"][task] or not difference else OUTSIDE
+            share = estimate(own[over], 3, share=True) if own else ""
             last = estimate(blocks[-1], 3, share=True)
+            solved = estimate(one["episodes"]) if one else ""
             rows.append([task.removeprefix("robosuite/"), method, solved, difference, share, last])
     head = ["task", "method", "success, episodes of all seeds", f"more than {result['config']['reference']}"]
     return markdown([*head, "share of attention on the robot", "separability after the last block"], rows)

@@ -15,6 +15,8 @@ from studies.icon.config import ComparisonConfig, nested
 Start = Literal["scratch", "alone", "transferred"]
 TRAINED, UNTRAINED = "trained", "untrained"
 """Encoders that are measured: after training, and of the reference also before."""
+POSITIONS = "positions alone"
+"""The control of separability: no encoder."""
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,7 @@ def test_two_passes_of_one_network_are_one_pass_over_both_cameras(make: Any) -> 
     vit = make()
     for parts in ([4], [3, 1]):
         icon = ICon(vit, SMALL, passes=len(parts))
-        for part in images().split(parts):
+        for part in torch.split(images(), parts):
             vit(part)
         out = icon(masks(), order(icon))
         vit.zero_grad()

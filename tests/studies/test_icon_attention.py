@@ -13,7 +13,7 @@ from torch import Tensor
 
 from counterpoint.encoders.tokens import vit_parts
 from counterpoint.errors import BadInputError
-from studies.icon.attention import attention_maps, attention_share, episode_means, separability
+from studies.icon.attention import attention_maps, attention_share, episode_means, position_separability, separability
 from tests.encoders.vits import PREFIX, open_clip_vit, timm_vit
 
 ROBOT = np.array([[True, True, False, False], [False, False, False, True]])
@@ -28,6 +28,27 @@ def test_a_share_by_hand() -> None:
 def test_even_attention_gets_the_area() -> None:
     share, area = attention_share(np.full((2, 4), 0.2), ROBOT)
     np.testing.assert_allclose(share, area)
+
+
+@given(st.integers(min_value=0, max_value=2**31))
+def test_positions_alone_by_a_plain_loop(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    train, test = rng.random((6, 5)) < rng.random(5), rng.random((4, 5)) < 0.5
+    for robot in (train, test):
+        robot[0, 0], robot[0, 1] = True, False
+    right = {True: 0, False: 0}
+    for image in test:
+        for place, own in enumerate(image):
+            guess = train[:, place].sum() / train.sum() > (~train)[:, place].sum() / (~train).sum()
+            right[bool(own)] += guess == own
+    expected = (right[True] / test.sum() + right[False] / (~test).sum()) / 2
+    assert position_separability(train, test) == pytest.approx(expected)
+
+
+def test_a_robot_at_one_location_is_known_by_position() -> None:
+    still = np.tile([True, False, False, True], (3, 1))
+    assert position_separability(still, still) == 1.0
+    assert position_separability(still, ~still) == 0.0
 
 
 @given(st.integers(min_value=0, max_value=2**31))

@@ -12,6 +12,7 @@ from studies.harness import estimate
 from studies.icon.config import ComparisonConfig, IconData, Method
 from studies.icon.summary import stability, success, summarise
 from studies.icon.table import beside_paper, page
+from studies.icon.table import success as success_table
 from studies.icon.trials import PolicyTrial
 
 TASK = "robosuite/Lift"
@@ -109,6 +110,36 @@ def test_a_summary_by_hand() -> None:
     assert found["stability"][TASK]["Diff-C"]["rates"] == [[0.5, 0.0], [0.0, 0.5]]
     assert found["aggregate"]["ICon-Diff-C"]["mean"]["value"] == 0.75
     assert found["improvement"]["ICon-Diff-C"]["probability"] == 0.0  # that the reference is better
+
+
+def test_intervals_of_shares_and_of_their_differences_stay_in_bounds() -> None:
+    found = summarise(ROWS, ABOUT)
+    apart = found["success"][TASK]["ICon-Diff-C"]["difference"]["seeds"]
+    assert (apart["low"], apart["high"]) == (-1.0, 1.0)  # Student's of two seeds would be -1.2 to 2.0
+    shares = [one["seeds"] for one in found["attention"][TASK]["methods"].values()]
+    shares += [block for blocks in found["separability"][TASK].values() for block in blocks]
+    shares += [one[key] for one in found["stability"][TASK].values() for key in ("maximum", "mean_of_best")]
+    assert all(0 <= one["low"] <= one["value"] <= one["high"] <= 1 for one in shares)
+
+
+def test_a_task_tells_methods_apart_where_the_reference_is_in_the_band() -> None:
+    assert summarise(ROWS, ABOUT)["in_band"] == {TASK: True}  # 3 of 8
+    unlearned = [
+        {**row, "curve": [point(10, 0, 0, 0, 1)]} if row["method"] == "Diff-C" else row | {"curve": row["curve"][1:]}
+        for row in ROWS
+    ]
+    found = summarise(unlearned, ABOUT)
+    assert found["in_band"] == {TASK: False}
+    table = success_table(found | ABOUT)
+    assert "no verdict: the reference is outside 0.3 to 0.9" in table
+    assert "0.50 [" not in table.splitlines()[-1].split("|")[6]
+
+
+def test_the_checkpoint_of_least_validation_loss() -> None:
+    curve = [point(1, 1, 0), point(2, 1, 1), point(3, 0, 0)]
+    found = stability([curve, curve], [[{"loss": loss} for loss in losses] for losses in ((3, 2, 1), (3, 1, 2))])
+    assert found["least_validation_loss"]["value"] == 0.5
+    assert "least_validation_loss" not in stability([curve], [None])
 
 
 def test_attention_by_hand() -> None:

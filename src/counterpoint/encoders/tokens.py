@@ -76,9 +76,9 @@ def vit_parts(vit: nn.Module) -> ViTParts:
 
 def _transformers_parts(model: Any) -> ViTParts | None:
     """Return the parts of a plain ViT of transformers (ViT, DeiT, DINOv2, DINOv3, CLIP's, SigLIP's), else None."""
-    config, embeddings = getattr(model, "config", None), getattr(model, "embeddings", None)
-    embeddings = getattr(getattr(model, "vision_model", None), "embeddings", None) if embeddings is None else embeddings
-    depth = getattr(config, "num_hidden_layers", None)
+    config: Any = getattr(model, "config", None)
+    holder = model if hasattr(model, "embeddings") else getattr(model, "vision_model", None)
+    embeddings, depth = getattr(holder, "embeddings", None), getattr(config, "num_hidden_layers", None)
     if embeddings is None or hasattr(config, "depths") or not hasattr(config, "image_size"):  # stages merge tokens
         return None
     lists = [part for name, part in model.named_modules() if name.rpartition(".")[2] in ("layer", "layers")]
