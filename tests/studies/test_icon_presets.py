@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from counterpoint.errors import BadInputError
 from counterpoint.training.imitation import ImitationRecipe
 from counterpoint.training.recipe import load_recipe
 from studies.harness import load_preset, presets
@@ -50,6 +51,15 @@ def test_presets_are_the_paper_s_where_they_say_so() -> None:
     assert (unet.diffusion, unet.optimizer, unet.encoder) == (recipe.diffusion, recipe.optimizer, recipe.encoder)
     assert config.seeds == (0, 42, 100)
     assert config.evaluation.checkpoints == 600 // 50
+
+
+def test_tasks_have_lengths_of_their_own() -> None:
+    config = preset("cpu")
+    for task in config.data.tasks:
+        for method in config.methods:
+            assert imitation_config(config, PolicyTrial(method.name, task, 0)).train.steps == config.steps[task]
+    with pytest.raises(BadInputError, match="not of robosuite/Stack"):
+        load_preset("icon", ComparisonConfig, "cpu", {"steps": {"robosuite/Stack": 5}})
 
 
 def test_the_paper_s_numbers_and_what_it_has_none_of() -> None:
