@@ -194,7 +194,7 @@ def test_values_of_icon_s_experiments() -> None:
 
 
 def test_values_of_icon_s_authors_code() -> None:
-    for name in RECIPES["imitation"]:
+    for name in sorted(set(RECIPES["imitation"]) - {"diff_c-robosuite-state"}):
         config = load_config(name)
         found, unet = config.diffusion, config.diffusion.network == "unet"
         assert (found.obs_steps, found.executed, found.train_steps, found.prediction) == (2, 8, 100, "epsilon")

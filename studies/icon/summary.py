@@ -116,7 +116,7 @@ def stability(
 
     Args:
         curves: The evaluations of each seed; the last one may have more conditions than the others.
-        validations: The validations of each seed, at the same steps; then also success at the least validation loss.
+        validations: The validations of each seed, at the same steps; then also success at the least error.
     """
     met = min(len(point["success"]) for curve in curves for point in curve)
     rates = np.array([[np.mean(point["success"][:met]) for point in curve] for curve in curves])
@@ -133,9 +133,9 @@ def stability(
         "relative_drop": _told(seeds_interval(drop, share=True)) if len(drop) else UNDEFINED,
     }
     if validations and all(validations):
-        least = [int(np.argmin([one["loss"] for one in own or ()])) for own in validations]
+        least = [int(np.argmin([one["action_error"] for one in own or ()])) for own in validations]
         chosen = rates[np.arange(len(rates)), least]
-        found["least_validation_loss"] = _told(seeds_interval(chosen, share=True))
+        found["least_validation_error"] = _told(seeds_interval(chosen, share=True))
     return found
 
 

@@ -95,15 +95,15 @@ def success(result: Tree) -> str:
 def stability(result: Tree) -> str:
     """Return success at every checkpoint, its maximum, and the mean of the best."""
     rows = []
-    validated = all("least_validation_loss" in one for by in result["stability"].values() for one in by.values())
+    validated = all("least_validation_error" in one for by in result["stability"].values() for one in by.values())
     for task, methods in result["stability"].items():
         for method, one in methods.items():
             means = [sum(column) / len(column) for column in zip(*one["rates"], strict=True)]
-            keys = ("maximum", "mean_of_best", "relative_drop", *(("least_validation_loss",) if validated else ()))
+            keys = ("maximum", "mean_of_best", "relative_drop", *(("least_validation_error",) if validated else ()))
             numbers = [estimate(one[key]) for key in keys]
             rows.append([task, method, seeds(means), *numbers, f"{one['conditions']}"])
     head = ["task", "method", "success at each checkpoint, mean of seeds"]
-    more = ["at the least validation loss"] if validated else []
+    more = ["at the least validation error"] if validated else []
     return markdown([*head, "maximum", "mean of the best", "drop", *more, "conditions"], rows)
 
 

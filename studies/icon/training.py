@@ -41,7 +41,7 @@ def train_policy(config: ComparisonConfig, out: Path, trial: PolicyTrial, source
             policy = exports["policy"]
             assert isinstance(policy, DiffusionPolicy)
             met = seeds if done == total else seeds[: options.between]
-            curve.add(done, rollout(_acting(policy, options.ensemble), envs, met, stop_at_success=True))
+            curve.add(done, rollout(policy.acting(ensemble=options.ensemble), envs, met, stop_at_success=True))
 
         run = run_training(settings, train, trial.run(out), validation=held_out, start_from=start, on_eval=evaluate)
     policy = DiffusionPolicy.from_pretrained(run.folder)
@@ -101,21 +101,3 @@ def _inside(
 ) -> dict[str, Any]:
     place = config.data.cameras.index(config.measures.camera)
     return look_inside(encoder, place, *views, images=config.measures.images, seed=trial.seed)
-
-
-def _acting(policy: DiffusionPolicy, ensemble: float | None) -> DiffusionPolicy:
-    """Return the policy, which averages its plans where `ensemble` is given; weights are shared."""
-    if ensemble is None:
-        return policy
-    acting = DiffusionPolicy(
-        policy.encoder,
-        policy.head,
-        state_dim=policy.state_dim,
-        use_state=policy.use_state,
-        state_embed_dim=policy.state_embed_dim,
-        frame=policy.frame,
-        cameras=policy.cameras,
-        ensemble=ensemble,
-    )
-    acting.state_normalizer, acting.state_encoder = policy.state_normalizer, policy.state_encoder
-    return acting

@@ -135,11 +135,13 @@ def test_a_task_tells_methods_apart_where_the_reference_is_in_the_band() -> None
     assert "0.50 [" not in table.splitlines()[-1].split("|")[6]
 
 
-def test_the_checkpoint_of_least_validation_loss() -> None:
+def test_the_checkpoint_of_least_validation_error() -> None:
     curve = [point(1, 1, 0), point(2, 1, 1), point(3, 0, 0)]
-    found = stability([curve, curve], [[{"loss": loss} for loss in losses] for losses in ((3, 2, 1), (3, 1, 2))])
-    assert found["least_validation_loss"]["value"] == 0.5
-    assert "least_validation_loss" not in stability([curve], [None])
+    found = stability(
+        [curve, curve], [[{"action_error": error} for error in errors] for errors in ((3, 2, 1), (3, 1, 2))]
+    )
+    assert found["least_validation_error"]["value"] == 0.5
+    assert "least_validation_error" not in stability([curve], [None])
 
 
 def test_attention_by_hand() -> None:

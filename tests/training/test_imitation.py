@@ -69,7 +69,7 @@ def test_the_best_policies_by_validation_load_like_any_run(tmp_path: Path) -> No
 
     imitate(small_imitation(train=loop), store, out=tmp_path, camera=CAMERAS, validation=store, on_evaluate=note)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    losses = {line["step"]: line["loss"] for line in lines if line["split"] == "val"}
+    losses = {line["step"]: line["action_error"] for line in lines if line["split"] == "val"}
     best = sorted(losses, key=losses.__getitem__)[:2]
     assert {path.name for path in (tmp_path / "best").glob("step-*")} == {f"step-{step:08d}" for step in best}
     for step in best:

@@ -103,15 +103,15 @@ def test_a_full_disk_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert list((tmp_path / "checkpoints").iterdir()) == []
 
 
-def test_the_models_of_least_validation_loss_are_kept(tmp_path: Path) -> None:
+def test_the_models_of_least_validation_error_are_kept(tmp_path: Path) -> None:
     """Also across an interruption: what was kept of later steps goes, and comes again."""
-    losses = {1: 5.0, 2: 3.0, 3: 4.0, 4: 1.0, 5: 9.0, 6: 3.0}
+    errors = {1: 5.0, 2: 3.0, 3: 4.0, 4: 1.0, 5: 9.0, 6: 3.0}
 
     with open_run(tmp_path, steps=6, keep_best=2) as run:
         for step in (1, 2, 3, 4, 3, 4, 5, 6):
-            run.keep_best(step, losses[step], lambda folder: folder.mkdir(parents=True, exist_ok=True))
+            run.keep_best(step, errors[step], lambda folder: folder.mkdir(parents=True, exist_ok=True))
             kept = sorted(int(path.parent.name.removeprefix("step-")) for path in tmp_path.glob("best/*/model"))
-            assert kept == sorted(sorted(range(1, step + 1), key=lambda at: (losses[at], at))[:2])
+            assert kept == sorted(sorted(range(1, step + 1), key=lambda at: (errors[at], at))[:2])
     with open_run(tmp_path / "none", steps=6) as run:
         run.keep_best(1, 1.0, lambda folder: folder.mkdir(parents=True))
     assert not (tmp_path / "none" / "best").exists()

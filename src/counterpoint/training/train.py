@@ -141,8 +141,13 @@ def train(
 
         try:
             fit(
-                job.learner, job.source, run,
-                validation=job.validation, seen=job.seen, on_eval=evaluate, on_validation=keep,
+                job.learner,
+                job.source,
+                run,
+                validation=job.validation,
+                seen=job.seen,
+                on_eval=evaluate,
+                on_validation=keep,
             )
         finally:
             job.source.close()
