@@ -135,7 +135,6 @@ class ComparisonConfig(FrozenConfig):
         evaluation: Rollouts.
         measures: Attention and separability.
         transfer: Table 3.
-        steps: Task -> gradient steps, where they are not those of `training`; chosen on the reference alone.
         minutes: Time of each training: every method takes as many gradient steps as the slowest can in that time.
             Without it, `training` gives the steps.
         processes: Policies that are trained at once.
@@ -151,7 +150,6 @@ class ComparisonConfig(FrozenConfig):
     evaluation: Evaluations = Evaluations()
     measures: Measures = Measures()
     transfer: Transfer | None = None
-    steps: dict[str, PositiveInt] = Field(default={})
     minutes: PositiveFloat | None = None
     processes: PositiveInt = 2
     notes: tuple[str, ...] = Field(default=())
@@ -171,9 +169,6 @@ class ComparisonConfig(FrozenConfig):
             if not all(task.partition("/")) or not ALLOWED.fullmatch(task):
                 raise ValueError(f"tasks are written SUITE/TASK, not {task!r}")
         check_names([[(name,) for name in names]])
-        strange = sorted(set(self.steps) - set(self.data.tasks))
-        if strange:
-            raise ValueError(f"steps are of data.tasks, not of {', '.join(strange)}")
         if self.transfer is not None:
             strange = sorted(set(self.transfer.targets) - set(self.data.tasks))
             if strange:

@@ -65,8 +65,6 @@ def imitation_config(config: ComparisonConfig, trial: PolicyTrial) -> ImitationR
     tree = nested(config.method(trial.method).training, tree)
     if trial.start != "scratch" and config.transfer is not None:
         tree = nested(config.transfer.training, tree)
-    if trial.task in config.steps:
-        tree = nested({"train.steps": config.steps[trial.task]}, tree)
     own = {"frame": config.data.frame, "data.camera": config.data.cameras, "train.seed": trial.seed}
     tree = nested(own | {"train.trackers": ()}, tree)
     found = validate(ImitationRecipe, tree, f"training of {trial.method}")

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from counterpoint.errors import BadInputError
 from counterpoint.training.imitation import ImitationRecipe
 from counterpoint.training.recipe import load_recipe
 from studies.harness import load_preset, presets
@@ -53,13 +52,15 @@ def test_presets_are_the_paper_s_where_they_say_so() -> None:
     assert config.evaluation.checkpoints == 600 // 50
 
 
-def test_tasks_have_lengths_of_their_own() -> None:
-    config = preset("cpu")
-    for task in config.data.tasks:
-        for method in config.methods:
-            assert imitation_config(config, PolicyTrial(method.name, task, 0)).train.steps == config.steps[task]
-    with pytest.raises(BadInputError, match="not of robosuite/Stack"):
-        load_preset("icon", ComparisonConfig, "cpu", {"steps": {"robosuite/Stack": 5}})
+def test_small_presets_differ_from_their_base_in_task_and_length_alone() -> None:
+    base = preset("cpu")
+    for name, task in (("lift-cpu", "robosuite/Lift"), ("door-cpu", "robosuite/Door")):
+        own = preset(name)
+        assert own.data.tasks == (task,)
+        assert len(own.seeds) >= 4
+        shared = {"data": own.data.model_copy(update={"tasks": base.data.tasks}), "title": base.title}
+        training = own.training | {"train": own.training["train"] | {"steps": base.training["train"]["steps"]}}
+        assert own.model_copy(update=shared | {"training": training}) == base
 
 
 def test_the_paper_s_numbers_and_what_it_has_none_of() -> None:
