@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from counterpoint.agents.networks import GaussianActor
 from counterpoint.config import FrozenConfig
 from counterpoint.envs.goal.env import EnvConfig, make_goal_env
 from studies.harness import Rows, Study, Tree, Trial, file_name, main, over_seeds
+from studies.mazes import CONTROLLER, controller_trial, in_the_maze
 
 
 class Row(FrozenConfig):
@@ -50,9 +52,12 @@ class GoalReachingConfig(FrozenConfig):
         env: The environment's id.
         rows: Agents by name.
         common: Overrides of every row.
-        data: The data set of an offline study.
+        grid: Further overrides of every row: key -> values, of which every combination is a row of its own.
+        pairs: Comparisons, name -> two rows: the first's success less the second's, seed by seed.
+        data: The data set of an offline study, of `counterpoint collect pointmaze --suite stitch`.
         prepare: The `counterpoint` command that records the data set.
         seeds: Number of seeds.
+        first_seed: The first of them, so that settings are chosen on seeds that are not reported.
         episodes: Episodes of the final evaluation, the same for every row and seed.
         holding: Measure the agents' signals for staying at a goal (`holding`), where goals are positions of a gripper.
         processes: Runs at a time.
@@ -61,12 +66,26 @@ class GoalReachingConfig(FrozenConfig):
     env: str
     rows: dict[str, Row]
     common: dict[str, Any] = Field(default={})
+    grid: dict[str, tuple[Any, ...]] = Field(default={})
+    pairs: dict[str, tuple[str, str]] = Field(default={})
     data: str | None = None
     prepare: str | None = None
     seeds: PositiveInt = 3
+    first_seed: int = Field(default=0, ge=0)
     episodes: int = Field(default=50, ge=1)
     holding: bool = False
     processes: PositiveInt = 2
+
+    @property
+    def agents(self) -> dict[str, Row]:
+        """The rows, each in every setting of the grid."""
+        return {
+            " ".join([name, *map(str, values)]): row.model_copy(
+                update={"overrides": row.overrides | dict(zip(self.grid, values, strict=True))}
+            )
+            for name, row in self.rows.items()
+            for values in product(*self.grid.values())
+        }
 
 
 def goal_reaching_study(config: GoalReachingConfig, out: Path) -> Tree:
@@ -76,22 +95,25 @@ def goal_reaching_study(config: GoalReachingConfig, out: Path) -> Tree:
         _counterpoint(config.prepare.split(), out / "logs" / "prepare.log")
     trials = [
         Trial(name, partial(_train, config, out / "runs" / name, row, seed), about={"row": row, "seed": seed})
-        for seed in range(config.seeds)
-        for row in config.rows
+        for seed in range(config.first_seed, config.first_seed + config.seeds)
+        for row in config.agents
         for name in [file_name(row, seed)]
     ]
+    if config.data:
+        about = {"row": CONTROLLER, "seed": config.first_seed}
+        trials.insert(0, Trial(CONTROLLER, partial(controller_trial, config.data, config.episodes), about=about))
     study.run(trials, config.processes)
-    return study.finish("goal_reaching", summary(study.rows()))
+    return study.finish("goal_reaching", summary(study.rows(), {"config": config.model_dump()}))
 
 
 def command(config: GoalReachingConfig, run: Path, row: str, seed: int) -> list[str]:
     """Return the arguments of `counterpoint` that train one run."""
     section = "train" if config.data else "online"
-    keys = config.common | config.rows[row].overrides | {f"{section}.seed": seed}
+    keys = config.common | config.agents[row].overrides | {f"{section}.seed": seed}
     # The recorder of a data set names the environment that evaluates on it, cells included.
     source = ["--data", config.data] if config.data else ["--env", config.env]
     flags = [word for key, value in keys.items() for word in _flag(key, value)]
-    return ["train", config.rows[row].recipe, "--out", str(run), *source, *flags]
+    return ["train", config.agents[row].recipe, "--out", str(run), *source, *flags]
 
 
 def _flag(key: str, value: Any) -> list[str]:
@@ -119,6 +141,7 @@ def _train(config: GoalReachingConfig, run: Path, row: str, seed: int) -> Tree:
             if line["split"] == "eval"
         ],
         **({"holding": holding(SavedAgent.from_pretrained(run / "model"))} if config.holding else {}),
+        **(in_the_maze(config.data, config.episodes, run) if config.data else {}),
     }
 
 
@@ -183,8 +206,11 @@ def _counterpoint(arguments: list[str], log: Path) -> None:
         )
 
 
-def summary(rows: Rows, _: Tree | None = None) -> Tree:
-    """Return `rows`: row -> each number's mean over seeds with its interval, and the `runs`, seed by seed."""
+def summary(rows: Rows, about: Tree | None = None) -> Tree:
+    """Return `rows`: row -> each number's mean over seeds with its interval, and the `runs`, seed by seed.
+
+    Of a study with `pairs`, also `pairs`: name -> the differences of success, a number a seed.
+    """
     found: Tree = {}
     for name in dict.fromkeys(row["row"] for row in rows):
         runs = sorted((row for row in rows if row["row"] == name), key=lambda run: run["seed"])
@@ -192,13 +218,20 @@ def summary(rows: Rows, _: Tree | None = None) -> Tree:
             key: over_seeds([run["evaluation"][key]["value"] for run in runs], share=key.startswith("success"))
             for key in ("success", "success_at_end", "closest_distance")
         }
-        areas = [float(np.mean([one["success"] for one in run["curve"]])) for run in runs]
-        found[name]["area"] = over_seeds(areas, share=True)
+        if all(run["curve"] for run in runs):
+            areas = [float(np.mean([one["success"] for one in run["curve"]])) for run in runs]
+            found[name]["area"] = over_seeds(areas, share=True)
         if "holding" in runs[0]:
             signals = {key: over_seeds([run["holding"][key] for run in runs]) for key in runs[0]["holding"]}
             found[name]["holding"] = signals
+        if "inside" in runs[0]:
+            found[name]["inside"] = over_seeds([run["inside"]["success"]["value"] for run in runs], share=True)
         found[name]["runs"] = runs
-    return {"rows": found}
+    pairs = {}
+    for name, (one, other) in ((about or {}).get("config", {}).get("pairs") or {}).items():
+        values = [np.array(found[row]["success"]["values"]) for row in (one, other)]
+        pairs[name] = (values[0] - values[1]).tolist()
+    return {"rows": found, "pairs": pairs}
 
 
 if __name__ == "__main__":

@@ -150,16 +150,16 @@ def each_seed(found: Tree, *, share: bool) -> str:
 
 
 def goal_reaching(name: str) -> str:
-    """Agents in one environment."""
+    """Agents in one environment; in a maze of several parts also their success inside a part."""
+    found = kept(f"goal_reaching_{name}", goal_reaching_study.summary)["rows"]
+    keys = {"success": "success", "success_at_end": "success at the end", "closest_distance": "closest distance, m"}
+    keys |= {"inside": "success inside a part"} if any("inside" in one for one in found.values()) else {}
     rows = []
-    for row, found in kept(f"goal_reaching_{name}", goal_reaching_study.summary)["rows"].items():
-        minutes = sum(run["seconds"] for run in found["runs"]) / len(found["runs"]) / 60
-        cells = [
-            each_seed(found[key], share=key != "closest_distance")
-            for key in ("success", "success_at_end", "closest_distance")
-        ]
+    for row, one in found.items():
+        minutes = sum(run["seconds"] for run in one["runs"]) / len(one["runs"]) / 60
+        cells = [each_seed(one[key], share=key != "closest_distance") if key in one else "" for key in keys]
         rows.append([row, *cells, f"{minutes:.1f}"])
-    return markdown(["agent", "success", "success at the end", "closest distance, m", "minutes a run"], rows)
+    return markdown(["agent", *keys.values(), "minutes a run"], rows)
 
 
 def when_reached(name: str, share: float = 0.9) -> str:
@@ -169,17 +169,6 @@ def when_reached(name: str, share: float = 0.9) -> str:
         steps = [[point["step"] for point in run["curve"] if point["success"] >= share] for run in found["runs"]]
         rows.append([row, ", ".join(f"{one[0]:,}" if one else "never" for one in steps)])
     return markdown(["agent", f"steps to success {share}, each seed"], rows)
-
-
-def while_training(name: str) -> str:
-    """Success at every evaluation: mean over seeds, and each seed."""
-    found = kept(f"goal_reaching_{name}", goal_reaching_study.summary)["rows"]
-    steps = [point["step"] for point in next(iter(found.values()))["runs"][0]["curve"]]
-    rows = []
-    for row, cells in found.items():
-        values = [[run["curve"][at]["success"] for run in cells["runs"]] for at in range(len(steps))]
-        rows.append([row, *(f"{sum(one) / len(one):.2f} ({seeds(one)})" for one in values)])
-    return markdown(["agent", *[f"{step:,} updates" for step in steps]], rows)
 
 
 PAPER_TABLE_1 = {
@@ -257,9 +246,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "own videos bridge state": partial(own_videos, "bridge_state"),
     "fetch reach": partial(goal_reaching, "fetch_reach"),
     "fetch reach steps": partial(when_reached, "fetch_reach"),
-    "point maze": partial(goal_reaching, "point_maze"),
-    "point maze curves": partial(while_training, "point_maze"),
-    "point maze random": partial(goal_reaching, "point_maze_random"),
     "sensitivity": partial(goal_reaching, "sensitivity"),
     "antmaze": antmaze,
     "interpolation": interpolation,

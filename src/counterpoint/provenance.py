@@ -12,7 +12,7 @@ from typing import Any
 PACKAGES = (
     "counterpoint", "torch", "numpy", "av", "pyarrow", "accelerate", "open_clip_torch", "timm",
     "sentence-transformers", "metaworld", "mujoco", "gymnasium", "gymnasium-robotics", "minari",
-    "scipy", "lerobot", "jax",
+    "ogbench", "scipy", "lerobot", "jax",
 )  # fmt: skip
 
 

@@ -1,15 +1,17 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from counterpoint.agents import SavedAgent, make_agent
 from counterpoint.agents.contrastive import ContrastiveAgent
 from counterpoint.envs.goal.env import EnvConfig, env_facts
-from studies.goal_reaching import GoalReachingConfig, holding, summary
-from studies.harness import load_preset
+from studies.goal_reaching import GoalReachingConfig, Row, command, holding, summary
+from studies.harness import load_preset, presets
 
 
 @pytest.mark.sim
@@ -59,3 +61,48 @@ def test_matched_rows_differ_in_their_critics_loss_alone() -> None:
 
     assert settings("TD, its own actor") == settings("MC, TD's actor")
     assert settings("TD, MC's actor") == settings("MC, its own actor")
+
+
+GRID = {"agent.actor_goals": ("half", "random"), "agent.behaviour_cloning": (0.0, 0.5)}
+
+
+def small(**changes: Any) -> GoalReachingConfig:
+    rows = {"td": Row(recipe="td_infonce", overrides={"agent.tau": 0.1}), "mc": Row(recipe="contrastive_rl")}
+    return GoalReachingConfig(env="PointMaze_UMaze-v3", rows=rows, episodes=4, **changes)
+
+
+def test_a_grid_gives_every_row_every_setting() -> None:
+    config = small(grid=GRID, data="DATA")
+    assert list(config.agents) == [
+        f"{row} {goals} {share}" for row in ("td", "mc") for goals in ("half", "random") for share in (0.0, 0.5)
+    ]
+    words = command(config, Path("RUN"), "td random 0.5", 7)
+    assert words[:2] == ["train", "td_infonce"]
+    for word in ("--agent.tau=0.1", "--agent.actor_goals=random", "--agent.behaviour_cloning=0.5", "--train.seed=7"):
+        assert word in words
+    assert list(small().agents) == ["td", "mc"]
+
+
+def test_pairs_are_compared_seed_by_seed() -> None:
+    def rows(name: str, values: list[float]) -> list[dict[str, Any]]:
+        cells = {key: {"value": 0.0} for key in ("success_at_end", "closest_distance")}
+        return [
+            {"row": name, "seed": seed, "evaluation": {"success": {"value": value}, **cells}, "curve": []}
+            for seed, value in enumerate(values)
+        ]
+
+    found = summary(
+        rows("td", [1.0, 0.5, 0.75])[::-1] + rows("mc", [0.5, 0.5, 0.0]),
+        {"config": {"pairs": {"td less mc": ("td", "mc")}}},
+    )
+    np.testing.assert_allclose(found["pairs"]["td less mc"], [0.5, 0.0, 0.75])
+    assert found["rows"]["td"]["success"]["mean"] == 0.75
+
+
+@pytest.mark.parametrize("name", [name for name in presets("goal_reaching") if "stitch" in name])
+def test_presets_of_the_maze_choose_on_seeds_that_are_not_reported(name: str) -> None:
+    config: Any = load_preset("goal_reaching", GoalReachingConfig, name)
+    assert config.prepare.endswith(config.data)
+    assert (config.first_seed == 90) is (name in ("stitch_gate", "stitch_screen"))
+    assert {row for pair in config.pairs.values() for row in pair} <= set(config.agents)
+    assert name in ("stitch_gate", "stitch_screen") or config.seeds >= 4

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from counterpoint.agents import AGENTS, SavedAgent, make_agent
 from counterpoint.agents.base import Agent
 from counterpoint.config import FrozenConfig, free, suggestion
-from counterpoint.data.formats import open_dataset
+from counterpoint.data.formats import Format, open_dataset, recognise
 from counterpoint.data.formats.minari.files import is_minari
 from counterpoint.data.formats.minari.reader import load_minari, replay_from_store
 from counterpoint.data.replay import ReplayBuffer
@@ -175,8 +175,8 @@ def open_replay(data: str | Path | EpisodeStore, config: OfflineDataConfig) -> R
     """Read a data set as a replay buffer.
 
     Args:
-        data: A Minari folder or id, the folder `counterpoint collect pointmaze` wrote (its `train` is taken), or
-            a LeRobot data set with states and actions.
+        data: A Minari folder or id, the folder `counterpoint collect pointmaze` wrote (its `train` is taken), an
+            OGBench file, or a LeRobot data set with states and actions.
         config: How it is read.
 
     Raises:
@@ -189,6 +189,8 @@ def open_replay(data: str | Path | EpisodeStore, config: OfflineDataConfig) -> R
         return load_minari(path / "train", goals=config.goals)
     if is_minari(path) or not path.exists():
         return load_minari(str(data), goals=config.goals)
+    if recognise(path) is Format.OGBENCH:
+        return replay_from_store(open_dataset(path, split="train"), bounds=(-1, 1))
     return replay_from_store(open_dataset(path))
 
 

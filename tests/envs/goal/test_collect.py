@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -40,36 +41,46 @@ def passing(grid: MazeGrid, cells: list[Cell]) -> GoalEpisode:
     )
 
 
+def beside(cell: Cell) -> set[Cell]:
+    row, column = cell
+    return {(row, column + 1), (row + 1, column), (row, column - 1), (row - 1, column)}
+
+
 def test_the_u_is_cut_at_its_bend() -> None:
     plan = plan_stitching(U)
     assert (plan.start, plan.goal) == ((1, 1), (3, 1))
-    assert set(plan.near) == {(1, 1), (1, 2), (1, 3), (2, 3), (3, 3)}
-    assert set(plan.far) == {(1, 3), (2, 3), (3, 3), (3, 2), (3, 1)}
-    assert set(plan.overlap) == {(1, 3), (2, 3), (3, 3)}
+    near, far = map(set, plan.parts)
+    assert near == {(1, 1), (1, 2), (1, 3), (2, 3), (3, 3)}
+    assert far == {(1, 3), (2, 3), (3, 3), (3, 2), (3, 1)}
+    assert set(plan.starts) == {(1, 1), (1, 2)}
+    assert set(plan.goals) == {(3, 1)}  # (3, 2) touches the first part
 
 
-@given(mazes(), st.integers(0, 2))
+@given(mazes(), st.integers(2, 4), st.integers(0, 2))
 @settings(max_examples=100, deadline=None)
-def test_every_way_from_start_to_goal_leaves_both_parts(grid: MazeGrid, overlap: int) -> None:
+def test_every_way_from_first_to_last_leaves_every_part(grid: MazeGrid, count: int, overlap: int) -> None:
     try:
-        plan = plan_stitching(grid, overlap=overlap)
+        plan = plan_stitching(grid, parts=count, overlap=overlap)
     except BadInputError:  # too small to cut
         return
-    near, far = set(plan.near), set(plan.far)
-    assert plan.start in near - far
-    assert plan.goal in far - near
-    # Each part hangs together, and without the overlap the two do not.
-    assert set(grid.distances(plan.start, near)) == near
-    assert set(grid.distances(plan.goal, far)) == far
-    assert plan.goal not in grid.distances(plan.start, set(grid.free) - set(plan.overlap))
-    # No cell of one part alone touches a cell of the other alone, and the goal's neighbours are the far part's alone.
-    for row, column in near - far:
-        assert not {(row, column + 1), (row + 1, column), (row, column - 1), (row - 1, column)} & (far - near)
-    row, column = plan.goal
-    around = {(row, column + 1), (row + 1, column), (row, column - 1), (row - 1, column)} & set(grid.free)
-    assert not around & near
-    for part in (plan.near, plan.far):
+    parts = [set(part) for part in plan.parts]
+    assert len(parts) == count
+    assert plan.start in plan.starts
+    assert plan.goal in plan.goals
+    for number, part in enumerate(parts):
+        # Each hangs together, shares cells with its neighbours alone, and has some of its own.
+        assert set(grid.distances(plan.parts[number][0], part)) == part
+        others = [part & other for place, other in enumerate(parts) if place != number]
+        assert [bool(shared) for shared in others] == [
+            abs(place - number) == 1 for place in range(count) if place != number
+        ]
+        assert part - set().union(*(other for other in parts if other is not part))
         assert joining_episodes([passing(grid, list(part) * 2)], grid, plan) == []
+    assert set(plan.starts) == parts[0] - parts[1]
+    for goal in plan.goals:
+        assert not ({goal} | beside(goal)) & parts[-2]
+    if count == 2:  # without the overlap, no way leads from the one to the other
+        assert plan.goal not in grid.distances(plan.start, set(grid.free) - (parts[0] & parts[1]))
     whole = passing(grid, path(grid, plan.start, plan.goal))
     assert joining_episodes([passing(grid, [plan.start] * 2), whole], grid, plan) == [1]
 
@@ -78,7 +89,7 @@ def test_a_joining_trajectory_is_named() -> None:
     plan = plan_stitching(U)
     fine, joined = passing(U, [(1, 1), (1, 2), (1, 3)]), passing(U, path(U, (1, 2), (3, 2)))
     refuse_joined([fine, fine], U, plan)
-    with pytest.raises(BadInputError, match="episode 2: found a trajectory that was on both sides"):
+    with pytest.raises(BadInputError, match="episode 2: found a trajectory that no part contains"):
         refuse_joined([fine, fine, joined], U, plan)
 
 
@@ -94,6 +105,11 @@ def test_a_joining_trajectory_is_named() -> None:
 def test_what_cannot_be_cut_is_told(start: Cell | None, goal: Cell | None, overlap: int, word: str) -> None:
     with pytest.raises(BadInputError, match=word):
         plan_stitching(U, start, goal, overlap=overlap)
+
+
+def test_too_many_parts_are_told() -> None:
+    with pytest.raises(BadInputError, match="4 parts"):
+        plan_stitching(U, parts=4, overlap=0)
 
 
 def small(out: Path, **settings: Any) -> PointMazeCollect:
@@ -153,29 +169,30 @@ def test_the_seed_decides_the_data(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("maze", ["UMaze", "Medium", "Large"])
 def test_stitching_data_join_nothing_and_are_evaluated_across(tmp_path: Path, maze: str) -> None:
-    config = small(tmp_path / "data", maze=maze, suite="stitch", episodes=24)
+    parts = 2 if maze == "UMaze" else 3
+    config = small(tmp_path / "data", maze=maze, suite="stitch", parts=parts, episodes=24)
     collect_pointmaze(config)
     grid = grid_of(config)
-    plan = plan_stitching(grid)
-    sides: list[set[tuple[int, int]]] = [set(), set()]
+    plan = plan_stitching(grid, parts=parts)
+    visited: list[set[Cell]] = [set() for _ in plan.parts]
     for number, episode in enumerate(read(config.out / "train")):
-        cells = set(grid.cells_of(episode.observations["achieved_goal"]))
-        assert cells <= set(plan.far if number % 2 else plan.near)
-        assert grid.cell_of(episode.observations["desired_goal"][0]) in (plan.far if number % 2 else plan.near)
-        sides[number % 2] |= cells
-    assert sides[0] & sides[1]  # they meet
+        cells, part = set(grid.cells_of(episode.observations["achieved_goal"])), plan.parts[number % parts]
+        assert cells <= set(part)
+        assert grid.cell_of(episode.observations["desired_goal"][0]) in part
+        visited[number % parts] |= cells
+    assert all(one & other for one, other in pairwise(visited))  # they meet
     evaluated = EnvConfig.model_validate(json.loads((config.out / "collect.json").read_text())["evaluation"])
     assert evaluated == evaluation_env(config)
     env = make_goal_env(evaluated)
     for seed in range(4):
         seen, _ = env.reset(seed=seed)
-        assert grid.cell_of(seen["achieved_goal"]) == plan.start
-        assert grid.cell_of(seen["desired_goal"]) == plan.goal
+        assert grid.cell_of(seen["achieved_goal"]) in plan.starts
+        assert grid.cell_of(seen["desired_goal"]) in plan.goals
 
 
 def joining(config: PointMazeCollect, grid: MazeGrid) -> list[int]:
     episodes = [passing_of(episode) for episode in read(collect_pointmaze(config) / "train")]
-    return joining_episodes(episodes, grid, plan_stitching(grid, overlap=config.overlap))
+    return joining_episodes(episodes, grid, plan_stitching(grid, parts=config.parts, overlap=config.overlap))
 
 
 def passing_of(episode: Any) -> GoalEpisode:

@@ -15,6 +15,7 @@ from counterpoint.data.formats.epic import EpicKitchensStore, epic_frames, epic_
 from counterpoint.data.formats.hdf5.reader import Hdf5Store, hdf5_files, hdf5_splits
 from counterpoint.data.formats.lerobot.layout import read_info
 from counterpoint.data.formats.lerobot.reader import LeRobotStore
+from counterpoint.data.formats.ogbench import OGBenchStore, is_ogbench, ogbench_files
 from counterpoint.data.formats.rlbench.reader import RLBenchStore, first_rlbench_episode
 from counterpoint.data.formats.rlds.layout import read_splits, rlds_folder
 from counterpoint.data.formats.rlds.reader import RldsStore
@@ -34,6 +35,7 @@ class Format(Enum):
     EPIC_KITCHENS = "EPIC-KITCHENS-100"
     HDF5 = "robomimic or LIBERO HDF5"
     DRQ_REPLAY = "DrQ-v2 replay"
+    OGBENCH = "OGBench"
     RLBENCH = "RLBench data set"
     RLDS = "RLDS (TFRecord)"
     ZARR_REPLAY = "Diffusion Policy replay buffer"
@@ -61,6 +63,8 @@ def recognise(path: str | Path) -> Format:
         return Format.ZARR_REPLAY
     if hdf5_files(path):
         return Format.HDF5
+    if is_ogbench(path):
+        return Format.OGBENCH
     if drq_files(path):
         return Format.DRQ_REPLAY
     if first_rlbench_episode(path) is not None:
@@ -70,7 +74,8 @@ def recognise(path: str | Path) -> Format:
         "a folder of another kind" if path.is_dir() else "a file" if path.exists() else "nothing there",
         "a LeRobot data set (meta/info.json), a video folder (manifest.csv or manifest.jsonl), "
         "EPIC-KITCHENS-100 (EPIC_100_train.csv beside or above the PXX folders), robomimic's or LIBERO's .hdf5 files, "
-        "a DrQ-v2 replay (TIME_NUMBER_LENGTH.npz), an RLBench data set (episodes/episode0/low_dim_obs.pkl), "
+        "a DrQ-v2 replay (TIME_NUMBER_LENGTH.npz), OGBench's NAME.npz, "
+        "an RLBench data set (episodes/episode0/low_dim_obs.pkl), "
         "RLDS (features.json beside dataset_info.json) or a zarr replay buffer (meta/episode_ends)",
         "check the path; videos of your own need a manifest.csv with the columns video,instruction",
     )
@@ -83,8 +88,9 @@ def open_dataset(
 
     Args:
         path: A LeRobot v3.0 or v2.1 folder, a video folder or its manifest, an EPIC-KITCHENS-100 folder, an HDF5 file
-            of robomimic or LIBERO or a folder of them, a DrQ-v2 replay folder, an RLBench data set, one of its tasks
-            or variations, an RLDS version folder or one above it, a zarr replay buffer, or a training store.
+            of robomimic or LIBERO or a folder of them, a DrQ-v2 replay folder, an OGBench file, an RLBench data set,
+            one of its tasks or variations, an RLDS version folder or one above it, a zarr replay buffer, or a training
+            store.
         split: One of `split_names(path)`; by default every episode.
         camera: Keep this camera alone; by default all.
         on_bad_row: Called for each row of a manifest or annotation file, and each HDF5 demonstration, replay file,
@@ -107,6 +113,8 @@ def open_dataset(
             store = CachedStore(path)
         case Format.HDF5:
             store = Hdf5Store(path, split=split, on_bad_row=on_bad_row)
+        case Format.OGBENCH:
+            store = OGBenchStore(path, split=split, on_bad_row=on_bad_row)
         case Format.RLDS:
             store = RldsStore(path, split=split, on_bad_row=on_bad_row)
         case Format.EPIC_KITCHENS:
@@ -146,6 +154,8 @@ def split_names(path: str | Path) -> tuple[str, ...]:
     if kind is Format.RLDS:
         splits = read_splits(rlds_folder(path) or path)
         return tuple(name for name, shards in splits.items() if any(shard.path.exists() for shard in shards))
+    if kind is Format.OGBENCH:
+        return tuple(ogbench_files(path))
     return hdf5_splits(path) if kind is Format.HDF5 else ()
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -73,6 +74,19 @@ def parsing(where: str | Path, expected: str, hint: str = "download or record it
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, shortened."""
     return next(iter(str(error).strip().splitlines()), "")[:160]
+
+
+def array_headers(file: Path) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    """Return shape and dtype of each array of an .npz by name, without unpacking it."""
+    headers = {}
+    with zipfile.ZipFile(file) as archive:
+        for member in archive.namelist():
+            with archive.open(member) as stream:
+                version = np.lib.format.read_magic(stream)
+                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+                shape, _, dtype = read(stream)
+            headers[member.removesuffix(".npy")] = (shape, dtype)
+    return headers
 
 
 def require_new(path: Path) -> None:

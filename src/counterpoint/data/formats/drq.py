@@ -15,14 +15,12 @@ from __future__ import annotations
 
 import math
 import re
-import zipfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from counterpoint.data.episode import Array, EpisodeInfo
-from counterpoint.data.formats.base import OnBadRow, Reader, parsing, raise_error, read_each
+from counterpoint.data.formats.base import OnBadRow, Reader, array_headers, parsing, raise_error, read_each
 from counterpoint.data.lru import LRUCache
 from counterpoint.errors import require
 
@@ -90,7 +88,7 @@ class DrqReplayStore(Reader):
 def _length(file: Path) -> int:
     """Return the number of steps, from the arrays' headers alone, which must agree with the file's name."""
     with parsing(file, _EXPECTED, _HINT):
-        shapes = _shapes(file)
+        shapes = array_headers(file)
         missing = sorted({"observation", "action", "reward"} - shapes.keys())
         require(not missing, file, f"no {', '.join(missing)}", "the arrays observation, action and reward", _HINT)
         shape, kind = shapes["observation"]
@@ -103,16 +101,3 @@ def _length(file: Path) -> int:
         good, expected = rows > 1 and set(lengths.values()) == {rows}, f"{rows} rows, one more than the name says"
         require(good, file, f"lengths that disagree: {lengths}", expected, _HINT)
         return rows - 1
-
-
-def _shapes(file: Path) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-    """Return shape and dtype of each array without unpacking it."""
-    shapes = {}
-    with zipfile.ZipFile(file) as archive:
-        for member in archive.namelist():
-            with archive.open(member) as stream:
-                version = np.lib.format.read_magic(stream)
-                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-                shape, _, dtype = read(stream)
-            shapes[member.removesuffix(".npy")] = (shape, dtype)
-    return shapes

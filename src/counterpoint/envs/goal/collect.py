@@ -1,8 +1,8 @@
 """Record PointMaze data with a waypoint controller: `counterpoint collect pointmaze`.
 
 The suite `navigate` goes from a random cell to a random goal, and on to further random cells until the time is over.
-`stitch` does the same inside one of two parts of the maze, so that an agent has to put two trajectories together. The
-parts overlap in the cells at the middle distances from the start, which every path from start to goal crosses.
+`stitch` does the same inside one of several parts of the maze, so that an agent has to put trajectories together. Each
+part overlaps with the next one in the cells at some distances from the start, which every way between them crosses.
 """
 
 from __future__ import annotations
@@ -22,66 +22,96 @@ from counterpoint.data.formats.minari.files import import_minari
 from counterpoint.data.formats.minari.writer import write_minari
 from counterpoint.envs.collect import CollectConfig, Collection, Slot, collect, split_ranges
 from counterpoint.envs.goal.env import Env, EnvConfig, make_goal_env
-from counterpoint.envs.goal.mazes import Cell, MazeGrid, WaypointController
+from counterpoint.envs.goal.mazes import Cell, MazeGrid, WaypointController, around
 from counterpoint.envs.recording import NOTE, Recording, Staging
 from counterpoint.errors import require
 
 
 @dataclass(frozen=True)
 class StitchPlan:
-    """A maze cut in two overlapping parts: the cells where evaluation starts and ends, and those of their parts."""
+    """A maze cut in parts, each of which overlaps with the next one.
+
+    Attributes:
+        start: The cell from which distances are counted, in the first part.
+        goal: A cell of the last part.
+        parts: Cells of each part, from the start's to the goal's.
+    """
 
     start: Cell
     goal: Cell
-    near: tuple[Cell, ...]
-    far: tuple[Cell, ...]
+    parts: tuple[tuple[Cell, ...], ...]
 
     @property
-    def overlap(self) -> tuple[Cell, ...]:
-        """Cells of both parts."""
-        return tuple(cell for cell in self.near if cell in self.far)
+    def starts(self) -> tuple[Cell, ...]:
+        """Cells where evaluation starts: those of the first part that are in no other."""
+        return tuple(cell for cell in self.parts[0] if cell not in self.parts[1])
+
+    @property
+    def goals(self) -> tuple[Cell, ...]:
+        """Cells where evaluation ends: those of the last part that neither are in the one before nor touch it.
+
+        So being in the overlap is never being near the goal.
+        """
+        before = {other for cell in self.parts[-2] for other in (cell, *around(cell))}
+        return tuple(cell for cell in self.parts[-1] if cell not in before)
 
 
 def plan_stitching(
-    grid: MazeGrid, start: Cell | None = None, goal: Cell | None = None, *, overlap: int = 1
+    grid: MazeGrid, start: Cell | None = None, goal: Cell | None = None, *, parts: int = 2, overlap: int = 1
 ) -> StitchPlan:
-    """Cut a maze.
+    """Cut a maze by the distance from a start, in cells, into parts of equal length.
+
+    A part is what hangs together around the shortest path from start to goal. Parts that are no neighbours share
+    nothing, so a way from the first part to the last one leaves every part.
 
     Args:
         grid: The maze.
-        start: The cell where evaluation starts; the first free cell where `None`.
-        goal: The cell where it ends; the cell farthest from the start (the first of them) where `None`.
-        overlap: The overlap is as many cells to either side of the middle of the way.
+        start: The cell from which distances are counted; the first free cell where `None`.
+        goal: The cell where the last part ends; the cell farthest from the start (the first of them) where `None`.
+        parts: Number of parts.
+        overlap: The overlap is as many cells to either side of a cut.
 
     Raises:
-        BadInputError: When start and goal are not free, connected and far enough from one another: the goal two
-            cells beyond the overlap at least, so that being near the goal is not being in the overlap.
+        BadInputError: When start and goal are not free, connected and far enough from one another: every part has
+            cells of its own, and the goal lies two cells beyond the last overlap at least.
     """
-    where, hint = "stitching", "choose other cells or less overlap"
+    where, hint = "stitching", "choose other cells, fewer parts or less overlap"
     start = grid.free[0] if start is None else start
     require(start in grid.free, where, f"the start {start}", "a free cell, as (row, column)", hint)
     distances = grid.distances(start)
     goal = max(distances, key=lambda cell: (distances[cell], (-cell[0], -cell[1]))) if goal is None else goal
     require(goal in distances, where, f"the goal {goal}", f"a cell that can be reached from {start}", hint)
-    first, last = distances[goal] // 2 - overlap, distances[goal] // 2 + overlap
-    found = f"{distances[goal]} cells between start and goal, and an overlap of {2 * overlap + 1}"
-    expected = "the start outside the overlap and the goal two cells beyond it"
-    require(first >= 1 and distances[goal] >= last + 2, where, found, expected, hint)
-    near = tuple(cell for cell in distances if distances[cell] <= last)
-    far = tuple(grid.distances(goal, [cell for cell in distances if distances[cell] >= first]))
-    return StitchPlan(start, goal, near, far)
+    length, onwards, path = distances[goal], grid.next_cells(goal), [start]
+    while path[-1] != goal:
+        path.append(onwards[path[-1]])
+    cuts = [length * number // parts for number in range(parts)]
+    firsts = [0, *(cut - overlap for cut in cuts[1:])]
+    lasts = [*(cut + overlap for cut in cuts[1:]), max(distances.values())]
+    found = f"{length} cells between start and goal, {parts} parts, and overlaps of {2 * overlap + 1}"
+    expected = (
+        "the start outside the overlaps, cells of each part alone, and the goal two cells beyond the last overlap"
+    )
+    apart = all(after > before + 1 for before, after in zip(lasts, firsts[2:], strict=False))
+    require(firsts[1] >= 1 and apart and length >= lasts[-2] + 2, where, found, expected, hint)
+    bands = [
+        [cell for cell in distances if first <= distances[cell] <= last]
+        for first, last in zip(firsts, lasts, strict=True)
+    ]
+    return StitchPlan(
+        start, goal, tuple(tuple(grid.distances(path[cut], band)) for cut, band in zip(cuts, bands, strict=True))
+    )
 
 
 def joining_episodes(episodes: Iterable[GoalEpisode], grid: MazeGrid, plan: StitchPlan) -> list[int]:
-    """Return the numbers of the episodes that were on both sides of the overlap."""
+    """Return the numbers of the episodes that no part contains."""
     visited = [set(grid.cells_of(episode.achieved)) for episode in episodes]
-    return [number for number, cells in enumerate(visited) if cells - set(plan.far) and cells - set(plan.near)]
+    return [number for number, cells in enumerate(visited) if not any(cells <= set(part) for part in plan.parts)]
 
 
 def refuse_joined(episodes: Iterable[GoalEpisode], grid: MazeGrid, plan: StitchPlan) -> None:
-    """Raise a `BadInputError` that names the first trajectory that joins start and goal, if there is one."""
+    """Raise a `BadInputError` that names the first trajectory that leaves its part, if there is one."""
     joining = joining_episodes(episodes, grid, plan)
-    found, expected = f"a trajectory that was on both sides ({len(joining)} such episodes)", "trajectories on one side"
+    found, expected = f"a trajectory that no part contains ({len(joining)} such episodes)", "trajectories inside a part"
     require(
         not joining, f"episode {min(joining, default=0)}", found, expected, "record the data with the suite `stitch`"
     )
@@ -96,9 +126,10 @@ class PointMazeCollect(CollectConfig):
         suite: `navigate` or `stitch`.
         steps: Transitions an episode.
         noise: Standard deviation of the Gaussian noise added to the controller's action, which is then clipped.
-        start: Cell (row, column) where evaluation starts, of the suite `stitch`; the first free one where `None`.
-        goal: Cell where it ends; the farthest from the start where `None`.
-        overlap: Cells on either side of the path's middle that both parts of the maze share.
+        parts: Parts of the maze in the suite `stitch`; no trajectory leaves the one that it begins in.
+        start: Cell (row, column) of the first part, from which distances are counted; the first free one where `None`.
+        goal: Cell of the last part; the farthest from the start where `None`.
+        overlap: Cells on either side of a cut that both its parts share.
     """
 
     maze: Literal["UMaze", "Open", "Medium", "Large"] = "UMaze"
@@ -107,6 +138,7 @@ class PointMazeCollect(CollectConfig):
     val_episodes: int = Field(default=50, ge=0)
     steps: int = Field(default=200, ge=2)
     noise: float = Field(default=0.5, ge=0)
+    parts: int = Field(default=2, ge=2)
     start: Cell | None = None
     goal: Cell | None = None
     overlap: int = Field(default=1, ge=0)
@@ -138,21 +170,21 @@ def collect_pointmaze(config: PointMazeCollect) -> Path:
 
 
 @lru_cache(maxsize=1)
-def _maze(config: PointMazeCollect) -> tuple[MazeGrid, StitchPlan | None, tuple[WaypointController, ...]]:
+def maze_of(config: PointMazeCollect) -> tuple[MazeGrid, StitchPlan | None, tuple[WaypointController, ...]]:
     """Return the maze, its parts for the suite `stitch`, and a controller for each part."""
     env = make_goal_env(EnvConfig(name=config.env_id))
     grid = MazeGrid.of(env)
     env.close()
     if config.suite == "navigate":
         return grid, None, (WaypointController(grid),)
-    plan = plan_stitching(grid, config.start, config.goal, overlap=config.overlap)
-    return grid, plan, (WaypointController(grid, plan.near), WaypointController(grid, plan.far))
+    plan = plan_stitching(grid, config.start, config.goal, parts=config.parts, overlap=config.overlap)
+    return grid, plan, tuple(WaypointController(grid, part) for part in plan.parts)
 
 
 def evaluation_env(config: PointMazeCollect) -> EnvConfig:
-    """Return the environment on which to evaluate: for `stitch`, from one part to the other."""
-    plan = _maze(config)[1]
-    cells = {} if plan is None else {"start_cells": (plan.start,), "goal_cells": (plan.goal,)}
+    """Return the environment on which to evaluate: for `stitch`, from the first part to the last one."""
+    plan = maze_of(config)[1]
+    cells = {} if plan is None else {"start_cells": plan.starts, "goal_cells": plan.goals}
     return EnvConfig(name=config.env_id, **cells)
 
 
@@ -167,7 +199,7 @@ class _MazeCollection(Collection):
         return 50.0  # PointMaze's `render_fps`
 
     def identity(self) -> dict[str, Any]:
-        _maze(self.config)  # refuses a maze that cannot be cut
+        maze_of(self.config)  # refuses a maze that cannot be cut
         return super().identity()
 
     def make(self, task: str) -> Env:
@@ -175,7 +207,7 @@ class _MazeCollection(Collection):
 
     def record(self, env: Env, slot: Slot, seed: int) -> Recording | None:
         """Drive to the commanded goal and, once there, on to random cells of the part; give a ball that strays up."""
-        grid, _, controllers = _maze(self.config)
+        grid, _, controllers = maze_of(self.config)
         controller, rng = controllers[slot.number % len(controllers)], np.random.default_rng(seed)
         part = controller.cells
         start, goal = (part[index] for index in rng.choice(len(part), 2, replace=False))
@@ -202,8 +234,8 @@ class _MazeCollection(Collection):
         )
 
     def assemble(self, staging: Staging, folder: Path, info: dict[str, Any]) -> None:
-        """Write the splits, once it is proven that no episode joins start and goal."""
-        config, (grid, plan, _) = self.config, _maze(self.config)
+        """Write the splits, once it is proven that no episode leaves its part."""
+        config, (grid, plan, _) = self.config, maze_of(self.config)
         made = folder.with_name(f".{folder.name}")
         for split, indices in split_ranges(self).items():
             episodes = []

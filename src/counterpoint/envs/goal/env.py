@@ -25,6 +25,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from counterpoint.config import FrozenConfig, suggestion
 from counterpoint.data.episode import Spaces
 from counterpoint.envs.goal.mazes import Cell, MazeGrid
+from counterpoint.envs.goal.ogbench import PREFIX, OGBenchGoals
 from counterpoint.envs.goal.tasks import FAMILIES, Raw, task_of
 from counterpoint.envs.rendering import FastRenderer, choose_backend
 from counterpoint.envs.vector import VectorEnv
@@ -44,7 +45,7 @@ class EnvConfig(FrozenConfig):
 
     Attributes:
         name: Its gymnasium id, such as `FetchPush-v4` or `PointMaze_Medium-v3`; of `module:MyEnv-v0` the
-            module is imported before, to register it.
+            module is imported before, to register it. OGBench's are `ogbench:pointmaze-medium-v0` and so on.
         observations: `state`, or `image`: an image, and then goals are images too.
         goals: `coordinates` of what is to be moved; `state`: the whole observation, also of the goal that is
             commanded; `state_zero_padded`: whole observations in training, and as command the coordinates with
@@ -135,7 +136,7 @@ def _registered(config: EnvConfig) -> Env:
     written = getattr(env.unwrapped, "tmp_xml_file_path", None)
     if written:  # mazes leave their model behind in the folder for temporary files
         Path(written).unlink(missing_ok=True)
-    return env
+    return OGBenchGoals(env) if module == PREFIX else env
 
 
 def _with_standard_actions(name: str, env: Env) -> Env:

@@ -74,7 +74,7 @@ class MazeGrid:
         found, frontier = {source: 0}, deque([source])
         while frontier:
             cell = frontier.popleft()
-            for other in _around(cell):
+            for other in around(cell):
                 if other in allowed and other not in found:
                     found[other] = found[cell] + 1
                     frontier.append(other)
@@ -84,12 +84,13 @@ class MazeGrid:
         """Return, for every cell from which the goal can be reached, the next one on a shortest path to it."""
         distances = self.distances(goal, within)
         return {
-            cell: next(other for other in (cell, *_around(cell)) if distances.get(other) == max(steps - 1, 0))
+            cell: next(other for other in (cell, *around(cell)) if distances.get(other) == max(steps - 1, 0))
             for cell, steps in distances.items()
         }
 
 
-def _around(cell: Cell) -> list[Cell]:
+def around(cell: Cell) -> list[Cell]:
+    """Return the four cells beside a cell."""
     row, column = cell
     return [(row, column + 1), (row + 1, column), (row, column - 1), (row - 1, column)]
 

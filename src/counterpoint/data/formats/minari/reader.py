@@ -69,12 +69,16 @@ def episode_success(source: str | Path) -> NDArray[np.bool_]:
     return np.array(succeeded)
 
 
-def replay_from_store(store: EpisodeStore) -> ReplayBuffer:
+def replay_from_store(store: EpisodeStore, *, bounds: tuple[float, float] | None = None) -> ReplayBuffer:
     """Return states and actions of an `EpisodeStore`, such as a LeRobot data set, as a replay buffer.
 
     An episode of T steps has no state after its last action, so it gives T - 1 transitions. Goals are whole states;
-    the commanded one is the episode's last. Actions are scaled to [-1, 1] by the least and the greatest value of each
-    dimension over these episodes (`ReplayBuffer.action_bounds`). Rewards are zero.
+    the commanded one is the episode's last. Rewards are zero.
+
+    Args:
+        store: The data set.
+        bounds: The actions of -1 and 1 (`ReplayBuffer.action_bounds`); by default the least and the greatest value of
+            each dimension over these episodes.
 
     Raises:
         BadInputError: When it has no state or no actions, or an episode has fewer than two steps.
@@ -87,6 +91,8 @@ def replay_from_store(store: EpisodeStore) -> ReplayBuffer:
     require(complete, "data set", found, "both, to learn to reach goals", "choose a robot's data")
     low = np.min([action.min(axis=0) for action in actions], axis=0)
     high = np.max([action.max(axis=0) for action in actions], axis=0)
+    if bounds is not None:
+        low, high = np.full_like(low, bounds[0]), np.full_like(high, bounds[1])
     spaces = Spaces(observation=states[0].shape[1:], goal=states[0].shape[1:], action=len(low))
     episodes = (
         GoalEpisode(state, state, state[-1], _scaled(action[:-1], low, high), np.zeros(len(state) - 1, np.float32))

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from counterpoint.cli import main
+from counterpoint.envs.goal.env import EnvConfig, make_goal_env, spaces_of
+from counterpoint.training.recipe import load_recipe
+from tests.data.formats.test_ogbench import write_ogbench
+
+pytest.importorskip("ogbench")
+pytestmark = pytest.mark.sim
+
+MEDIUM = EnvConfig(name="ogbench:pointmaze-medium-v0")
+METHODS = ("td_infonce", "contrastive_rl", "contrastive_rl_nce", "gcbc", "qrl")
+
+
+def test_the_seed_decides_task_start_and_goal_and_nothing_else_changes() -> None:
+    env, simulated = make_goal_env(MEDIUM), make_goal_env(MEDIUM)
+    np.random.seed(7)
+    before, tasks = np.random.get_state(legacy=False)["state"]["key"].copy(), set()
+    for seed in range(20):
+        seen, info = env.reset(seed=seed)
+        again, _ = simulated.reset(seed=seed)
+        for key in ("observation", "achieved_goal", "desired_goal"):
+            np.testing.assert_array_equal(seen[key], again[key])
+        assert not info["is_success"]
+        maze: Any = env.unwrapped
+        tasks.add(maze.cur_task_id)
+        start, goal = (maze.cur_task_info[key] for key in ("init_xy", "goal_xy"))
+        assert np.abs(seen["observation"] - start).max() <= 1 + 1e-5  # noise of a quarter of a cell
+        assert np.abs(seen["desired_goal"] - goal).max() <= 1 + 1e-5
+    assert tasks == {1, 2, 3, 4, 5}
+    np.testing.assert_array_equal(before, np.random.get_state(legacy=False)["state"]["key"])
+
+
+def test_an_episode_ends_at_the_goal_so_that_success_is_success_at_the_end() -> None:
+    env, found = make_goal_env(MEDIUM), set()
+    for offset in ((0.0, 0.0), (0.7, 0.0), (0.0, -0.7), (1.3, 0.0), (-1.3, 0.0), (0.0, 1.3), (0.0, -1.3)):
+        seen, _ = env.reset(seed=3)
+        maze: Any = env.unwrapped
+        maze.set_xy(seen["desired_goal"] + np.array(offset))
+        _, reward, terminated, truncated, info = env.step(np.zeros(2, np.float32))
+        reached = info["distance"] <= 1.0
+        assert (info["is_success"], reward, terminated, truncated) == (reached, float(reached), reached, False)
+        found.add(reached)
+    assert found == {True, False}
+
+
+def test_the_recipes_have_ogbench_s_protocol() -> None:
+    for method in METHODS:
+        recipe: Any = load_recipe(f"{method}-pointmaze-medium-stitch", {})
+        assert recipe.env == MEDIUM
+        assert (recipe.train.steps, recipe.train.batch_size, recipe.data.eval_episodes) == (1_000_000, 1024, 250)
+        assert recipe.agent.hidden == (512, 512, 512)
+        assert getattr(recipe.agent, "actor_goals", "half") == "half"
+    env: Any = make_goal_env(MEDIUM)
+    assert env.episode_steps == 1000
+    assert len(env.unwrapped.task_infos) == 5
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_file_as_it_is_trains_and_is_evaluated_in_its_maze(method: str, tmp_path: Path) -> None:
+    data, run = tmp_path / "pointmaze-medium-stitch-v0.npz", tmp_path / "run"
+    write_ogbench(data, (20, 20))
+    assert spaces_of(make_goal_env(MEDIUM)).goal == (2,)
+    small = {
+        "agent.hidden": 16,
+        "train.steps": 2,
+        "train.batch-size": 8,
+        "train.eval-every": 2,
+        "data.eval-episodes": 1,
+        "data.eval-envs": 1,
+        "env.max-episode-steps": 5,
+    }
+    words = [word for key, value in small.items() for word in (f"--{key}", str(value))]
+    main(["train", f"{method}-pointmaze-medium-stitch", "--data", str(data), "--out", str(run), *words])
+    assert json.loads((run / "result.json").read_text())["success"]["n"] == 1
