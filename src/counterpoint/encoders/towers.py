@@ -144,7 +144,7 @@ PACKAGED = {
 """timm's network -> ImageNet weights that install from the package index; Apache 2.0, 75.1 % top-1."""
 
 
-def _load_packaged(model: nn.Module, name: str) -> Packaged:
+def load_packaged(model: nn.Module, name: str) -> Packaged:
     """Fill a network with its packaged weights, which are in the network's order under other names."""
     expected, hint = f"one of {', '.join(PACKAGED)}", "give a tag of timm instead"
     require(name in PACKAGED, "pretrained", f"'package' for {name}", expected, hint)
@@ -183,7 +183,7 @@ def build_timm_tower(config: EncoderConfig) -> ImageTower:
         raise BadInputError("pretrained", found, "the weights in the local cache", hint) from error
     expects: dict[str, Any] = timm.data.resolve_model_data_config(model)
     if packaged:
-        own = _load_packaged(model, name)
+        own = load_packaged(model, name)
         expects |= {"mean": own.mean, "std": own.std}
     if path:
         heads = model.default_cfg.get("classifier") or ()
