@@ -22,6 +22,7 @@ from studies import (
     labelled_cloning,
     lerobot_policies,
     metaworld_rewards,
+    vlo_limits,
 )
 from studies import goal_reaching as goal_reaching_study
 from studies import own_videos as own_videos_study
@@ -239,6 +240,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "actol": partial(rewards, ACTOL_ROWS, ORDER),
     "sign study": sign_study,
     "failures": failures.table,
+    "vlo limits": vlo_limits.table,
     "r3m language": r3m_language,
     "reward rl": reward_rl,
     "own videos widowx": partial(own_videos, "widowx"),

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+import math
 import re
 from importlib import resources
 from typing import Any
 
+import numpy as np
 import pytest
+from accelerate import Accelerator
 
 from counterpoint.config import read_recipe, recipe_names
 from counterpoint.envs.goal.env import make_goal_env
 from counterpoint.envs.goal.mazes import MazeGrid
 from counterpoint.objectives import ClipObjective, StepObjective, objective_names
 from counterpoint.training.clips import build_objective
+from counterpoint.training.learner import ObjectiveLearner
 from counterpoint.training.recipe import KINDS, load_recipe
 from tests.conftest import moving_square_store
 from tests.data.sampling import sampler
@@ -161,6 +165,42 @@ def test_values_of_actol_table_3() -> None:
     assert settings["bridge_weight"] == 100
 
 
+def test_an_epoch_of_actol_is_one_clip_of_each_distinct_sentence() -> None:
+    """EPIC-KITCHENS-100 has 67,217 training clips of about 15,000 sentences: some 117,000 steps, where all clips would
+    take 525,133."""
+    config = load_config("actol-epic100", TINY)
+    assert config.data.min_length == config.objective.frames == 10
+    index = build_objective(config).sampling().index
+    sentences = 15_000
+    lengths, tasks = np.full(67_217, 30), np.arange(67_217) % sentences
+    table = index.table(lengths, tasks)
+    assert config.train.total_steps(len(table)) == math.ceil(1000 * sentences / 128) == 117_188
+    drawn = table.draw(sentences, 0, 0, ("clip",))[1]
+    assert sorted(drawn["instruction_id"].tolist()) == list(range(sentences))
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES["clips"] if name.endswith("-epic100")])
+def test_recipes_of_epic_keep_the_frames_shape(name: str) -> None:
+    data = load_config(name).data
+    assert (data.size, data.fit) == (256, "shorter")  # frames are 456 x 256
+
+
+@pytest.mark.parametrize("name", ["decisionnce_p-epic100", "decisionnce_t-epic100", "actol-epic100"])
+def test_biases_and_gains_do_not_decay_where_the_authors_use_timm(name: str) -> None:
+    optim: Any = pytest.importorskip("timm.optim")
+    config = load_config(name, TINY)
+    objective = build_objective(config)
+    model = objective.encoder
+    theirs = optim.create_optimizer_v2(model, "adam", lr=1e-5, weight_decay=1e-3, eps=1e-6)
+    trained = ObjectiveLearner(objective, config.optimizer, total_steps=1, accelerator=Accelerator(cpu=True)).optimizer
+    decays = [
+        {id(p): group["weight_decay"] for group in one.param_groups for p in group["params"] if p.requires_grad}
+        for one in (theirs, trained)
+    ]
+    assert decays[0] == decays[1]
+    assert set(decays[0].values()) == {0.0, 1e-3}
+
+
 def objective_settings(config: Any) -> dict[str, object]:
     found: dict[str, object] = config.objective.model_dump()
     return found
@@ -178,7 +218,11 @@ def test_every_recipe_of_imitation_is_complete_and_every_key_known(name: str) ->
     assert set(type(config.diffusion).model_fields) - set(tree["diffusion"]) == other
     if config.icon.weight:
         assert set(tree["icon"]) == set(type(config.icon).model_fields)
-    assert set(type(config.optimizer).model_fields) - set(tree["optimizer"]) == {"clip_norm", "accumulate"}
+    assert set(type(config.optimizer).model_fields) - set(tree["optimizer"]) == {
+        "clip_norm",
+        "accumulate",
+        "decay_vectors",
+    }
 
 
 def test_values_of_icon_s_experiments() -> None:

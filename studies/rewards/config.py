@@ -62,6 +62,7 @@ class RewardsConfig(FrozenConfig):
             instructions of the data are mismatched.
         opposite: The relation whose pairs also make clips of two actions.
         joined: Greatest number of clips of two actions.
+        reworded: Measure rewards under other words too.
         gate: Training videos of each instruction that are measured too, to see that a method has learned them.
         seeds: Random seeds of weights and batches.
         processes: Trials at a time.
@@ -75,7 +76,8 @@ class RewardsConfig(FrozenConfig):
     others: dict[str, Videos] = Field(default={})
     relations: dict[str, dict[str, tuple[str, ...]]] = Field(default={})
     opposite: str = "contradictory"
-    joined: PositiveInt = 2000
+    joined: int = Field(2000, ge=0)
+    reworded: bool = True
     gate: int = Field(0, ge=0)
     seeds: tuple[int, ...] = Field(default=(0, 1, 2), min_length=1)
     processes: PositiveInt = 1

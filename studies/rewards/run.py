@@ -237,7 +237,8 @@ def _measured(
     others = {name: embed_store(model.encoder, stores[name]) for name in config.others} if words else {}
     if words:
         related_texts = [text for pairs in config.relations.values() for some in pairs.values() for text in some]
-        changed = [other for text in texts for ways in reworded(text).values() for other in ways.values()]
+        ways = [way for text in texts for way in reworded(text).values()] if config.reworded else []
+        changed = [other for way in ways for other in way.values()]
         candidates = [text for other in others.values() for text in other.instructions]
         wanted = list(dict.fromkeys([*texts, *related_texts, *changed, *candidates]))
         targets = dict(zip(wanted, embed_text(model.encoder, wanted), strict=True))
@@ -247,7 +248,8 @@ def _measured(
         targets = {text: last[int(np.flatnonzero(shown.own == at)[0])] for at, text in enumerate(texts)}
     reader = Reader(model, targets)
     found = related(config, reader, embedded, WHOLE) | joined(config, reader, embedded)
-    found |= first_frames(embedded, words=words) | (other_words(reader, embedded) if words else {})
+    found |= first_frames(embedded, words=words)
+    found |= other_words(reader, embedded) if words and config.reworded else {}
     found["smoothness"] = smoothness(embedded)
     if config.gate:
         known = [info.instruction for info in train.episodes]

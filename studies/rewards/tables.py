@@ -1,4 +1,4 @@
-"""The tables of `docs/results/reward_instructions.md`."""
+"""The tables of `docs/results/reward_instructions.md` and `docs/results/clip_methods.md`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from studies.harness import estimate, kept, markdown, number
+import numpy as np
+
+from studies.claims import Differences, paired
+from studies.harness import estimate, kept, markdown, number, seeds
 from studies.rewards.run import WHOLE, summary
 
 SHARES = ("accuracy", "accuracy_short", "pairs", "against_opposite", "rises", "peak", "falls", "both")
@@ -23,6 +26,25 @@ ENDINGS = {
     "the second's rises after it": "rises",
     "all three": "both",
 }
+
+
+PROGRESS = {
+    "right among all": ("{}: identification", "accuracy"),
+    "the same, short segments": ("{}: identification", "accuracy_short"),
+    "VOC": ("{}: matched", "voc"),
+    "VOC, wrong": ("{}: identification", "voc_wrong"),
+}
+SMOOTH = {
+    "VOC": ("own videos: matched", "voc"),
+    "VOC, broken videos": ("noisy: matched", "voc"),
+    "right among all": ("own videos: identification", "accuracy"),
+    "ups and downs": ("own videos: matched", "variation"),
+    "the same, broken videos": ("noisy: matched", "variation"),
+    "jump ratio": ("smoothness", "jump_ratio"),
+    "bridge residual": ("smoothness", "bridge"),
+}
+Pairs = Mapping[str, tuple[str, str]]
+"""A comparison -> a row, and the row that is subtracted."""
 
 
 def _rows(name: str) -> dict[str, dict[str, Any]]:
@@ -115,6 +137,76 @@ def first_frames(name: str) -> str:
     return markdown(["method", "first frames", "mean-centred", "to mean language"], lines)
 
 
+def progress(name: str) -> str:
+    """Return how well rewards tell and follow instructions on test videos, and on training videos, the gate."""
+    places = [(WHOLE, key) for key in PROGRESS] + [("training videos", key) for key in ("right among all", "VOC")]
+    lines = [
+        [row, *(_cell(groups, PROGRESS[key][0].format(at), PROGRESS[key][1]) for at, key in places)]
+        for row, groups in _rows(name).items()
+    ]
+    return markdown(["method", *PROGRESS, "training: right among all", "training: VOC"], lines)
+
+
+def smooth(name: str) -> str:
+    """Return smoothness beside progress."""
+    lines = [[row, *(_cell(groups, *place) for place in SMOOTH.values())] for row, groups in _rows(name).items()]
+    return markdown(["row", *SMOOTH], lines)
+
+
+def by_task(name: str, row: str, key: str) -> Differences:
+    """Return a number of each seed and task; `margin` is the VOC under right less that under wrong instructions."""
+    if key == "margin":
+        return by_task(name, row, "voc") - by_task(name, row, "voc_wrong")
+    runs = sorted((run for run in kept(f"rewards_{name}")["rows"] if run["row"] == row), key=lambda run: run["seed"])
+    return np.array([[one[key] for one in run["tasks"].values()] for run in runs])
+
+
+def compared(name: str, pairs: Pairs) -> str:
+    """Return paired differences of rows over seeds and tasks, with their intervals."""
+    keys = {"right among all": "accuracy", "short segments": "accuracy_short", "VOC, right less wrong": "margin"}
+    lines = [
+        [title, *(_difference(by_task(name, row, key) - by_task(name, baseline, key)) for key in keys.values())]
+        for title, (row, baseline) in pairs.items()
+    ]
+    return markdown(["difference", *keys], lines)
+
+
+def padded(name: str) -> str:
+    """Return what padding costs each method, and how much less than DecisionNCE-T, over seeds and tasks."""
+    lines = []
+    for row in ("decisionnce_t", "decisionnce_p", "liv", "actol", "actol without bridge"):
+        lines.append([row])
+        for key in ("accuracy", "margin"):
+            own, first = (
+                by_task(name, f"{one}, padded", key) - by_task(name, one, key) for one in (row, "decisionnce_t")
+            )
+            lines[-1] += [_difference(own), "" if row == "decisionnce_t" else _difference(own - first)]
+    what = ("right among all", "VOC, right less wrong")
+    return markdown(["method", *(head for key in what for head in (f"{key}, change", "over decisionnce_t's"))], lines)
+
+
+def _difference(values: Differences) -> str:
+    found = paired(values)
+    return f"{found.value:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
+
+
+def signs() -> str:
+    """Return the VOC of every seed of the even loss from both starts."""
+    found = {"grounded": _rows("padding")["actol without bridge"], "random": _rows("noise")["vlo from random heads"]}
+    lines = [[start, seeds(groups[f"{WHOLE}: matched"]["voc"]["values"])] for start, groups in found.items()]
+    return markdown(["start", "VOC of each seed"], lines)
+
+
+AGAINST_T = {
+    f"decisionnce_t less {row}": ("decisionnce_t", row)
+    for row in ("decisionnce_p", "liv", "r3m", "vip", "tcn", "clip", "actol")
+} | {"actol less actol without bridge": ("actol", "actol without bridge")}
+SEGMENTS = {
+    f"{variant}: its own less {other}": (variant, f"{variant}, {other}")
+    for variant, others in (("decisionnce_t", ("4 steps", "8 steps")), ("decisionnce_p", ()))
+    for other in ("a tenth", "half", "whole", *others, "repeats as negatives", "half reworded")
+}
+
 _TABLES: dict[str, Callable[[str], str]] = {
     "relations": relations,
     "identified": identified,
@@ -137,4 +229,16 @@ TABLES |= {
     "rewards metaworld camera relations": partial(relations, "metaworld", "another camera"),
     "rewards robosuite robot": partial(identified, "robosuite", "IIWA"),
     "rewards robosuite robot relations": partial(relations, "robosuite", "IIWA"),
+}
+TABLES |= {
+    "equal metaworld": partial(progress, "equal_metaworld"),
+    "equal metaworld differences": partial(compared, "equal_metaworld", AGAINST_T),
+    "equal widowx": partial(progress, "equal_widowx"),
+    "equal widowx differences": partial(compared, "equal_widowx", AGAINST_T),
+    "segments": partial(progress, "segments"),
+    "segments differences": partial(compared, "segments", SEGMENTS),
+    "padded clips": partial(progress, "padding"),
+    "padded clips differences": partial(padded, "padding"),
+    "broken clips": partial(smooth, "noise"),
+    "sign": signs,
 }

@@ -33,14 +33,39 @@ def test_drawn_crops_lie_inside_the_image_and_keep_their_share() -> None:
     assert (top + height <= 1 + 1e-6).all()
     assert (left + width <= 1 + 1e-6).all()
     area = height * width
-    assert area.min() > 0.17
+    assert area.min() >= 0.2 - 1e-6
     assert area.max() <= 1.0
+
+
+@pytest.mark.parametrize(("H", "W"), [(256, 456), (8, 8), (100, 10)])
+def test_crops_are_drawn_as_torchvision_draws_them(H: int, W: int) -> None:
+    transforms = pytest.importorskip("torchvision.transforms")
+    image, scale, ratio = torch.empty(3, 64 * H, 64 * W, device="meta"), (0.2, 1.0), (3 / 4, 4 / 3)
+    torch.manual_seed(0)
+    theirs = np.array([transforms.RandomResizedCrop.get_params(image, scale, ratio) for _ in range(4000)])
+    theirs = theirs / np.array([64 * H, 64 * W, 64 * H, 64 * W])
+    ours = ResizedCrop(scale, ratio).draw(ViewShape(4000, 1, 1, H, W), sample_rng(0, 0, "crop"))
+    for share in (0.05, 0.25, 0.5, 0.75, 0.95):
+        assert np.quantile(ours, share, axis=0) == pytest.approx(np.quantile(theirs, share, axis=0), abs=0.03)
+    assert ours[:, 3] * W / (ours[:, 2] * H) == pytest.approx(1, abs=1 / 3 + 1e-4)
+
+
+def test_a_crop_of_a_wide_frame_shows_the_pixels_that_torchvision_shows() -> None:
+    functional_v1 = pytest.importorskip("torchvision.transforms.functional")
+    frames = torch.rand(1, 2, 64, 114, 3)
+    top, left, height, width = 8, 30, 40, 48
+    crop = torch.tensor([[top / 64, left / 114, height / 64, width / 114]])
+    expected = functional_v1.resized_crop(
+        frames[0].permute(0, 3, 1, 2), top, left, height, width, [32, 32], antialias=False
+    )
+    found = resized_crop(frames, crop, 32)[0].permute(0, 3, 1, 2)
+    torch.testing.assert_close(found[..., 1:-1, 1:-1], expected[..., 1:-1, 1:-1])  # edges blend with what is outside
 
 
 def test_whole_crop_is_the_identity() -> None:
     frames = torch.rand(2, 2, 9, 9, 3)
     crop = torch.tensor([[0.0, 0.0, 1.0, 1.0]]).expand(2, 4)
-    torch.testing.assert_close(resized_crop(frames, crop), frames, atol=1e-5, rtol=0)
+    torch.testing.assert_close(resized_crop(frames, crop, 9), frames, atol=1e-5, rtol=0)
 
 
 def test_crop_equals_slice_and_resize() -> None:
@@ -49,7 +74,7 @@ def test_crop_equals_slice_and_resize() -> None:
     cut = frames[0, :, 4:12, 2:10].permute(0, 3, 1, 2)
     expected = functional.interpolate(cut, (16, 16), mode="bilinear", align_corners=False).permute(0, 2, 3, 1)
     # Away from the window's edge, where a slice has no neighbours to blend with.
-    torch.testing.assert_close(resized_crop(frames, crop)[0, :, 1:-1, 1:-1], expected[:, 1:-1, 1:-1])
+    torch.testing.assert_close(resized_crop(frames, crop, 16)[0, :, 1:-1, 1:-1], expected[:, 1:-1, 1:-1])
 
 
 def test_neutral_jitter_is_the_identity() -> None:
@@ -59,10 +84,19 @@ def test_neutral_jitter_is_the_identity() -> None:
 
 
 def test_each_frame_has_its_own_jitter_within_bounds() -> None:
-    drawn = Jitter(0.5).draw(ViewShape(1, 400, 1, 8, 8), sample_rng(1, 2, "jitter"))[0]
+    drawn = Jitter(0.5, 0.4, 0.3, 0.1).draw(ViewShape(1, 400, 1, 8, 8), sample_rng(1, 2, "jitter"))[0]
     assert drawn.shape == (400, 4)
-    assert np.all(np.abs(drawn - [1, 1, 1, 0]) <= [0.5, 0.5, 0.5, 0.1])
+    assert np.all(np.abs(drawn - [1, 1, 1, 0]) <= [0.5, 0.4, 0.3, 0.1])
     assert len(np.unique(drawn[:, 0])) == 400
+
+
+def test_one_number_is_the_brightness_alone_as_in_torchvision() -> None:
+    transforms = pytest.importorskip("torchvision.transforms")
+    theirs = transforms.ColorJitter(0.5)
+    assert (theirs.brightness, theirs.contrast, theirs.saturation, theirs.hue) == ((0.5, 1.5), None, None, None)
+    drawn = Jitter(0.5).draw(ViewShape(1, 400, 1, 8, 8), sample_rng(1, 2, "jitter"))[0]
+    assert drawn[:, 1:].tolist() == [[1, 1, 0]] * 400
+    assert np.ptp(drawn[:, 0]) > 0.95
 
 
 def test_no_saturation_leaves_grey() -> None:

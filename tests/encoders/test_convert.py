@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from torchvision import transforms
 
 from counterpoint.encoders import DualEncoder
 from counterpoint.encoders.convert import Method, convert_checkpoint
@@ -69,6 +70,15 @@ def test_converted_encoders_embed_as_the_authors_model_does(
         assert (texts[0] - texts[1]).abs().mean() > 1e-2
         torch.testing.assert_close(encoder.encode_image(frames), images, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(encoder.encode_text(TEXTS), texts, rtol=1e-5, atol=1e-5)
+        # The authors' preprocessing of a frame of EPIC-KITCHENS: the short side to 224 pixels, the centre cut out.
+        wide = coarse_images(1).repeat(1, 2, 3, 1)[:, :256, 100:556]
+        tensors = wide.permute(0, 3, 1, 2).float() / 255
+        resized = transforms.functional.resize(tensors, 224, transforms.InterpolationMode.BICUBIC, antialias=True)
+        centre = transforms.functional.center_crop(resized.clamp(0, 1), 224).permute(0, 2, 3, 1)
+        expected = reference.encode_image(as_clip_sees(255 * centre))
+        torch.testing.assert_close(encoder.encode_image(wide), expected, rtol=1e-4, atol=1e-4)
+        squeezed = transforms.functional.resize(tensors, [224, 224]).permute(0, 2, 3, 1)
+        assert (reference.encode_image(as_clip_sees(255 * squeezed)) - expected).abs().mean() > 1e-2
     card = (room / "ours" / "README.md").read_text()
     assert {"decisionnce": "Implicit Preference", "actol": "Provable Ordering"}[method] in card
     assert "the authors' released checkpoint" in card

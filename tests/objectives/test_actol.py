@@ -135,3 +135,5 @@ def test_sampling() -> None:
     assert spec == Spec.clips(SortedFrames(10))
     spec = AcTOL(encoder, AcTOLConfig(frames=4, augment=True, augment_scale=(0.5, 1.0))).sampling()
     assert spec == Spec.clips(SortedFrames(4), transforms={"frames.crop": ResizedCrop(scale=(0.5, 1.0))})
+    spec = AcTOL(encoder, AcTOLConfig(unique_instructions=True)).sampling()
+    assert spec == Spec.clips(SortedFrames(10), per_instruction=True)

@@ -280,3 +280,11 @@ def test_presets_name_recipes_and_relations_that_exist(name: str) -> None:
     texts = config.relations["contradictory"]
     assert texts.keys() == config.relations["indirectly relevant"].keys()
     assert all(key not in others for pairs in config.relations.values() for key, others in pairs.items())
+
+
+@pytest.mark.parametrize("name", ["padding", "noise", "segments"])
+def test_presets_of_changed_clips_start_alike_and_take_as_many_steps(name: str) -> None:
+    config = load_preset("rewards", RewardsConfig, name, {"data": "DATA"})
+    assert {row_recipe(config, row).train.steps for row in config.rows} == {600}
+    assert len({row.start for row in config.rows.values() if row.start}) <= 1
+    assert len(config.seeds) >= 4

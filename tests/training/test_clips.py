@@ -17,6 +17,7 @@ from counterpoint.data.episode import Episode
 from counterpoint.data.store import CamerasApart, MemoryStore
 from counterpoint.encoders import DualEncoder
 from counterpoint.errors import BadInputError
+from counterpoint.training.clips import DataConfig, prepared_clips
 from counterpoint.training.recipe import load_recipe
 from counterpoint.training.train import train
 from tests.data.made import write_videos
@@ -137,3 +138,17 @@ def test_a_run_ends_at_the_same_heads_whatever_was_computed_before(tmp_path: Pat
     second = DualEncoder.from_pretrained(trained("vip-videos", store, tmp_path / "two").model)
     for name, value in first.state_dict().items():
         assert torch.equal(value, second.state_dict()[name]), name
+
+
+def test_training_frames_keep_their_shape_and_short_clips_are_dropped(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    store: Any = MemoryStore(
+        [
+            Episode({"front": rng.integers(0, 256, (T, 32, 57, 3), dtype=np.uint8)}, "open", np.arange(T) / 5)
+            for T in (9, 10, 30)
+        ]
+    )
+    config = DataConfig(size=16, fit="shorter", min_length=10, cache=str(tmp_path))
+    found, _ = prepared_clips(store, config)
+    assert found.lengths.tolist() == [10, 30]
+    assert found.frames(0, np.arange(10)).shape == (10, 16, round(57 / 2), 3)  # 16 x 16 when squeezed

@@ -42,10 +42,10 @@ class ViewShape(NamedTuple):
 
 @dataclass(frozen=True)
 class ResizedCrop:
-    """A crop a clip, resized to the image's own size: [B, 4], (top, left, height, width) as shares of the image.
+    """A crop a clip: [B, 4], (top, left, height, width) as shares of the image.
 
-    Area uniform in `scale`, width / height log-uniform in `ratio`; where the two together do not fit into the image,
-    the longer side is the image's.
+    Drawn as torchvision's RandomResizedCrop draws it: area uniform in `scale`, width / height in pixels log-uniform in
+    `ratio`, drawn up to ten times until it fits; then the largest centred window of a permitted ratio.
     """
 
     scale: tuple[float, float] = (0.2, 1.0)
@@ -53,25 +53,35 @@ class ResizedCrop:
 
     def draw(self, views: ViewShape, rng: np.random.Generator) -> NDArray[np.float32]:
         """Draw one crop a clip."""
-        area = rng.uniform(*self.scale, views.B)
-        ratio = np.exp(rng.uniform(math.log(self.ratio[0]), math.log(self.ratio[1]), views.B))
-        size = np.minimum(1, np.sqrt([area / ratio, area * ratio]))
-        return np.concatenate([rng.uniform(0, 1 - size), size]).T.astype(np.float32)
+        wide = views.W / views.H
+        area = rng.uniform(*self.scale, (10, views.B))
+        ratio = np.exp(rng.uniform(math.log(self.ratio[0]), math.log(self.ratio[1]), (10, views.B)))
+        sizes = np.sqrt([area / ratio * wide, area * ratio / wide])  # [2, 10, B], height and width
+        fits = (sizes <= 1).all(0)
+        size = np.take_along_axis(sizes, fits.argmax(0)[None, None], 1)[:, 0]
+        corner = rng.uniform(0, np.maximum(1 - size, 0))
+        whole = np.clip(wide, *self.ratio)
+        largest = np.array([[min(1, wide / whole)], [min(1, whole / wide)]])
+        corner, size = (np.where(fits.any(0), *pair) for pair in ((corner, (1 - largest) / 2), (size, largest)))
+        return np.concatenate([corner, size]).T.astype(np.float32)
 
 
 @dataclass(frozen=True)
 class Jitter:
     """Colour jitter: [B, F, 4], factors of brightness, contrast and saturation, and a hue rotation in turns.
 
-    Attributes:
-        strength: Largest change of the three factors, and five times that of the hue.
+    Attributes are the largest change of each, in the order of torchvision's ColorJitter: one number alone changes the
+    brightness.
     """
 
-    strength: float
+    brightness: float
+    contrast: float = 0.0
+    saturation: float = 0.0
+    hue: float = 0.0
 
     def draw(self, views: ViewShape, rng: np.random.Generator) -> NDArray[np.float32]:
         """Draw four numbers a frame."""
-        width = np.array([self.strength] * 3 + [self.strength / 5])
+        width = np.array([self.brightness, self.contrast, self.saturation, self.hue])
         numbers = np.array([1.0, 1.0, 1.0, 0.0]) + width * rng.uniform(-1, 1, (views.B, views.V, 4))
         return numbers.astype(np.float32)
 
@@ -144,8 +154,15 @@ class Noise:
         return sample((*lead, *self.shape), np.float32)
 
 
-def images(batch: Mapping[str, Any], key: str) -> UInt8[Tensor, "B F H W 3"] | Float[Tensor, "B F H W 3"]:
+def images(
+    batch: Mapping[str, Any], key: str, size: int | None = None
+) -> UInt8[Tensor, "B F H W 3"] | Float[Tensor, "B F S S 3"]:
     """Return the frames under `key`, augmented where the batch holds numbers for that.
+
+    Args:
+        batch: Frames and numbers.
+        key: The frames' key.
+        size: Side S of crops, in pixels; the frames' shorter side by default.
 
     Returns:
         uint8 as stored when there is nothing to apply, otherwise float in [0, 1].
@@ -154,27 +171,30 @@ def images(batch: Mapping[str, Any], key: str) -> UInt8[Tensor, "B F H W 3"] | F
     crop = batch.get(f"{key}.crop")
     if crop is None:
         return frames
-    cropped = resized_crop(frames.float() / 255, crop)
+    cropped = resized_crop(frames.float() / 255, crop, size or min(frames.shape[-3:-1]))
     jitter = batch.get(f"{key}.jitter")
     return cropped if jitter is None else color_jitter(cropped, jitter)
 
 
-def resized_crop(frames: Float[Tensor, "B F H W 3"], crop: Float[Tensor, "B 4"]) -> Float[Tensor, "B F H W 3"]:
-    """Cut one window a clip and resize it bilinearly to the frame's own size.
+def resized_crop(
+    frames: Float[Tensor, "B F H W 3"], crop: Float[Tensor, "B 4"], size: int
+) -> Float[Tensor, "B F S S 3"]:
+    """Cut one window a clip and resize it bilinearly to a square.
 
     Args:
         frames: Values in [0, 1].
         crop: [top, left, height, width] as shares of the image.
+        size: S, in pixels.
     """
     B, F, H, W, _ = frames.shape
     top, left, height, width = crop.to(frames.dtype).unbind(1)
     zero = torch.zeros_like(top)
     theta = torch.stack([width, zero, 2 * left + width - 1, zero, height, 2 * top + height - 1], 1).view(B, 2, 3)
-    grid = functional.affine_grid(theta, [B, 3 * F, H, W], align_corners=False)
+    grid = functional.affine_grid(theta, [B, 3 * F, size, size], align_corners=False)
     # All frames of a clip share one window, so they travel as channels of one image.
     stacked = frames.permute(0, 1, 4, 2, 3).reshape(B, F * 3, H, W)
     cut = functional.grid_sample(stacked, grid, mode="bilinear", padding_mode="border", align_corners=False)
-    return cut.reshape(B, F, 3, H, W).permute(0, 1, 3, 4, 2)
+    return cut.reshape(B, F, 3, size, size).permute(0, 1, 3, 4, 2)
 
 
 def color_jitter(frames: Float[Tensor, "B F H W 3"], jitter: Float[Tensor, "B F 4"]) -> Float[Tensor, "B F H W 3"]:

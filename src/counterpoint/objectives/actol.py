@@ -27,7 +27,9 @@ Where the sources differ:
     all frames inside at one point. The forms that end in `_as_trained` compute it.
   - Interval: "any sampled interval" in the paper, first to last sampled frame in the code. With `interval="random"`
     each clip has a random sub-interval of its frames.
-  - The authors drop clips shorter than T. Here these are padded, and both losses ignore the padding.
+  - The authors drop clips shorter than T, and so does the paper's recipe (`data.min_length`); where they are kept, they
+    are padded, and both losses ignore the padding.
+  - An epoch of the authors' is one clip of each distinct sentence, which the paper does not say: `unique_instructions`.
   - L_VLO is even in S, so it does not depend on the direction of time. In the paper CLIP's weights provide the
     direction; `DirectedAcTOL`, which is ours, serves encoders that are trained from scratch.
 """
@@ -69,6 +71,7 @@ class AcTOLConfig(ClipConfig):
         bridge_weight: lambda. The paper's 100 goes with CLIP's weights; small encoders want 0.1 or less.
         bridge: The `form` of `brownian_bridge_loss`; the paper trains `log_variance` (Appendix B).
         interval: `clip`, from the first to the last sampled frame, or `random`, one sub-interval a clip.
+        unique_instructions: One clip of each distinct instruction an epoch, as the authors' loader has it.
     """
 
     temperature: float = Field(default=0.01, gt=0)
@@ -76,6 +79,7 @@ class AcTOLConfig(ClipConfig):
     bridge_weight: float = Field(default=100.0, ge=0)
     bridge: BridgeForm = "log_variance"
     interval: Literal["clip", "random"] = "clip"
+    unique_instructions: bool = False
 
 
 def frame_similarity(frames: Float[Tensor, "B T D"], text: Float[Tensor, "B D"]) -> Float[Tensor, "B T"]:
@@ -336,7 +340,7 @@ class AcTOL(ClipObjective):
 
     def sampling(self) -> Spec:
         """Return the spec of T sorted frames."""
-        return self.clips(SortedFrames(self.config.frames))
+        return self.clips(SortedFrames(self.config.frames), per_instruction=self.config.unique_instructions)
 
     def loss(self, features: Features, batch: Batch) -> LossOutput:
         """Return Eq. 5.

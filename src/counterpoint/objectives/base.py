@@ -157,7 +157,7 @@ class ClipConfig(FrozenConfig):
     Attributes:
         augment: Random crop-and-resize, one crop a clip.
         augment_scale: Smallest and largest share of the image that a crop keeps.
-        augment_jitter: Strength of colour jitter, sampled for each frame.
+        augment_jitter: Largest change of the brightness' factor, sampled for each frame.
     """
 
     augment: bool = False
@@ -224,7 +224,8 @@ class ClipObjective(Objective):
         """Return raw embeddings of each clip's first `count` frames, from the batch's images or their features."""
         state = (batch["state"][:, :count],) if "state" in batch else ()
         if "features" not in batch:
-            return self.encoder.encode_image(images(batch, "frames")[:, :count], *state)
+            size = getattr(self.encoder, "image_size", None)
+            return self.encoder.encode_image(images(batch, "frames", size)[:, :count], *state)
         features: Tensor = batch["features"][:, :count]
         sample = torch.arange(len(features), device=features.device)
         row = batch.get("features.row", torch.zeros_like(sample))

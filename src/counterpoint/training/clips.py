@@ -10,7 +10,7 @@ from accelerate.utils import set_seed
 from pydantic import Field
 from torch import nn
 
-from counterpoint.data.cache import cached
+from counterpoint.data.cache import Fit, cached
 from counterpoint.data.draws import hold_out
 from counterpoint.data.spec import BoundSpec
 from counterpoint.data.statistics import Statistics
@@ -30,7 +30,8 @@ class DataConfig(SplitsConfig):
     """The episodes, their cameras and frame size.
 
     Attributes:
-        size: Height and width of the training store's frames, in pixels; a frozen backbone reads frames as recorded.
+        size: Side of the training store's frames, in pixels; a frozen backbone reads frames as recorded.
+        fit: `square` squeezes the whole view; `shorter` keeps its aspect, and the shorter side has that size.
         cameras: Cameras whose views are samples of their own, and whose rewards are averaged; `all` takes every one,
             the data's first is the default.
         min_length: Shorter episodes are left out.
@@ -41,6 +42,7 @@ class DataConfig(SplitsConfig):
     """
 
     size: int = Field(64, ge=16)
+    fit: Fit = "square"
     cameras: tuple[str, ...] = ()
     min_length: int = Field(2, ge=1)
     holdout: float = Field(0.0, ge=0, lt=1)
@@ -190,4 +192,4 @@ def _prepared(store: EpisodeStore, config: DataConfig) -> EpisodeStore:
     """Return the store with its frames decoded at training size."""
     cameras = config.views(store)
     apart = _apart(store, cameras)
-    return cached(apart, size=config.size, root=config.cache or None, cameras=apart.cameras[:1])
+    return cached(apart, size=config.size, fit=config.fit, root=config.cache or None, cameras=apart.cameras[:1])

@@ -29,6 +29,7 @@ class OptimizerConfig(FrozenConfig):
         warmup_steps: Steps of linear rise from 0.
         clip_norm: Greatest gradient norm of each parameter group; `None` leaves gradients alone.
         accumulate: Parts a batch is split into. Parts do not see each other as negatives.
+        decay_vectors: Decay parameters of one dimension (biases, gains of normalisation) too; timm's optimisers do not.
         ema: Decay of a moving average of the parameters, which is then what is evaluated and exported.
         ema_power: Let the decay rise to `ema`: the first two updates are copied, at update n after them it is
             1 - (n - 1)^-power, as far as that is less. Diffusion Policy's is 0.75. n is part of the checkpoint.
@@ -39,6 +40,7 @@ class OptimizerConfig(FrozenConfig):
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = Field(1e-8, gt=0)
     weight_decay: float = Field(0.0, ge=0)
+    decay_vectors: bool = True
     schedule: Literal["constant", "cosine"] = "constant"
     final_lr: float = Field(0.0, ge=0)
     warmup_steps: int = Field(0, ge=0)
@@ -56,6 +58,14 @@ def learning_rate(config: OptimizerConfig, step: int, total: int) -> float:
         return config.lr
     progress = (step - config.warmup_steps) / max(1, total - config.warmup_steps)
     return config.final_lr + (config.lr - config.final_lr) * (1 + math.cos(math.pi * min(1.0, progress))) / 2
+
+
+def _decayed(group: list[nn.Parameter], decay: float, vectors: bool) -> list[tuple[list[nn.Parameter], float]]:
+    """Return parameters with their weight decay: none for those of one dimension, unless `vectors` have it too."""
+    if vectors:
+        return [(group, decay)]
+    parts = ([p for p in group if p.ndim > 1], decay), ([p for p in group if p.ndim <= 1], 0.0)
+    return [(part, own) for part, own in parts if part]
 
 
 def _step_seed(seed: int, step: int, rank: int) -> int:
@@ -90,8 +100,9 @@ class ObjectiveLearner:
         decays = self.objective.weight_decays()
         optimizer = kind(
             [
-                {"params": group, "name": name, "weight_decay": decays.get(name, config.weight_decay)}
+                {"params": part, "name": name, "weight_decay": decay}
                 for name, group in self._groups.items()
+                for part, decay in _decayed(group, decays.get(name, config.weight_decay), config.decay_vectors)
             ],
             lr=config.lr,
             betas=config.betas,
