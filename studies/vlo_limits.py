@@ -35,8 +35,8 @@ class VloLimitsConfig(FrozenConfig):
 
     frames: tuple[int, ...] = (3, 5, 10)
     temperatures: tuple[float, ...] = (1.0, 0.1, 0.01)
-    starts: PositiveInt = 64
-    steps: PositiveInt = 3000
+    starts: PositiveInt = 24
+    steps: PositiveInt = 1500
     processes: PositiveInt = 1
 
 
@@ -119,9 +119,9 @@ def table() -> str:
         "some delta < 1",
     ]
     rows = []
-    for row in kept("vlo_limits")["rows"]:
+    for row in sorted(kept("vlo_limits")["rows"], key=lambda row: (row["frames"], -row["temperature"])):
         holds = "yes" if row["gap"] > 1 and max(1 / row["gap"], row["tie"]) < 1 else "none"
-        numbers = [number(row[key], 3) for key in ("excess", "gap", "greatest_gap", "tie")]
+        numbers = [number(round(row[key], 3) + 0.0, 3) for key in ("excess", "gap", "greatest_gap", "tie")]
         rows.append([str(row["frames"]), f"{row['temperature']:g}", *numbers, holds])
     return markdown(head, rows)
 

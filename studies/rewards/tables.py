@@ -233,12 +233,6 @@ TABLES |= {
 TABLES |= {
     "equal metaworld": partial(progress, "equal_metaworld"),
     "equal metaworld differences": partial(compared, "equal_metaworld", AGAINST_T),
-    "equal widowx": partial(progress, "equal_widowx"),
-    "equal widowx differences": partial(compared, "equal_widowx", AGAINST_T),
-    "segments": partial(progress, "segments"),
-    "segments differences": partial(compared, "segments", SEGMENTS),
-    "padded clips": partial(progress, "padding"),
-    "padded clips differences": partial(padded, "padding"),
-    "broken clips": partial(smooth, "noise"),
-    "sign": signs,
+    "equal metaworld words": partial(words, "equal_metaworld"),
+    "equal metaworld any actions": partial(two_actions, "equal_metaworld", "any"),
 }
