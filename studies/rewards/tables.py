@@ -164,6 +164,7 @@ def by_task(name: str, row: str, key: str) -> Differences:
 def compared(name: str, pairs: Pairs) -> str:
     """Return paired differences of rows over seeds and tasks, with their intervals."""
     keys = {"right among all": "accuracy", "short segments": "accuracy_short", "VOC, right less wrong": "margin"}
+    keys |= {"ups and downs": "variation", "jump ratio": "jump_ratio"}
     lines = [
         [title, *(_difference(by_task(name, row, key) - by_task(name, baseline, key)) for key in keys.values())]
         for title, (row, baseline) in pairs.items()
