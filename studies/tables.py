@@ -205,6 +205,19 @@ def interpolation() -> str:
 # Few-shot policies
 
 
+def premier_taco_start() -> str:
+    """Settings under which the window loss starts, every seed's number; accuracies are of one sample for all."""
+    found: dict[str, list[Tree]] = {}
+    for row in sorted(kept("premier_taco_start")["rows"], key=lambda row: row["seed"]):
+        found.setdefault(row["setting"], []).append(row)
+    rows = []
+    for name in kept("premier_taco_start")["config"]["settings"]:
+        loss = seeds([row["validation"][-1]["loss"] for row in found[name]], 3)
+        common = [[row["common"][key] for row in found[name]] for key in ("window_accuracy", "categorical_accuracy")]
+        rows.append([name, loss, *map(seeds, common)])
+    return markdown(["setting", "own loss", "window accuracy", "accuracy in the batch"], rows)
+
+
 def dmc_experts() -> str:
     """Returns of the planners with the true dynamics."""
     rows = [
@@ -255,6 +268,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "fewshot last": lambda: fewshot_tables.scores(kept("fewshot_cpu", fewshot_result), "last"),
     "fewshot lead": lambda: fewshot_tables.lead(kept("fewshot_cpu", fewshot_result)),
     "fewshot pretraining": lambda: fewshot_tables.pretraining(kept("fewshot_cpu", fewshot_result)),
+    "premier taco start": premier_taco_start,
     "dmc experts": dmc_experts,
     "icon success": lambda: icon_table.success(kept("icon_cpu", summarise_icon)),
     "icon attention": lambda: icon_table.attention(kept("icon_cpu", summarise_icon)),

@@ -283,7 +283,7 @@ class ObservationConfig(FrozenConfig):
             model's width times S; for `vit` the width of its tokens.
         width: Channels of `drq`'s convolutions; 32 in the papers.
         centre: Subtract the training frames' mean image and divide by their deviation, instead of the paper's
-            x / 255 - 0.5. Without it the window loss of Premier-TACO does not start to learn at small scale.
+            x / 255 - 0.5.
         model: For `pretrained`: a key of `PRETRAINED`, such as "r3m".
         checkpoint: For `pretrained`: the file its authors released; for CLIP also a tag of open_clip ("openai"), for
             EfficientNet-Lite0 "package".

@@ -22,11 +22,11 @@ Where the sources differ:
   - The window: with K <= W the printed one contains the anchor s_t. We keep it; `exclude_anchor` leaves it out.
     In the code early negatives wrap around to the episode's end; here the window ends where the episode does.
 
-At small scale both losses stay at log 2 for hundreds of steps. With torch's initialisation and x / 255 - 0.5 a fresh
-encoder mostly encodes what all images share: embeddings of a square's locations within one window differ by 3% of their
-length, by 26% on centred images. The sum of g's gradients from h and h~ is as small, while both pull g to where their
-common part scores 0. Two remedies, neither of them the paper's: `ObservationConfig(centre=True)` subtracts the mean
-image, and `premier_taco_mixed_loss` adds the batch's other rows as easier negatives.
+Initial weights are those of the authors' code, which the paper does not mention (`drq_weights`). With torch's a fresh
+encoder mostly encodes what all images share, states of one window lie close together, and both losses stay at log 2. So
+they do, with any weights, at small image sizes under a random shift of each observation by itself, which moves images
+further than a window's steps do. `ObservationConfig(centre=True)` subtracts the mean image, and
+`premier_taco_mixed_loss` adds the batch's other rows as easier negatives; neither is the paper's.
 """
 
 from __future__ import annotations
