@@ -282,7 +282,7 @@ def test_evaluate_passes_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> 
         "5",
     ]
     main(["evaluate", "r", "--env", "metaworld/bin-picking@corner", *words])
-    settings = {"episodes": 3, "envs": 2, "seed": 7, "video": 2, "device": None}
+    settings: dict[str, object] = {"episodes": 3, "envs": 2, "seed": 7, "video": 2, "device": None}
     settings |= {"ensemble": 0.01, "sampler": "ddpm", "steps": 5}
     assert calls == [(Path("r"), "metaworld/bin-picking@corner", settings)]
 

@@ -45,6 +45,7 @@ def test_actions_lie_in_the_box(history: int) -> None:
 def test_the_policy_starts_with_the_authors_weights() -> None:
     torch.manual_seed(0)
     for layer in ActionHead(100, 4, 0, HeadConfig()).mlp[::2]:
+        assert isinstance(layer, torch.nn.Linear)
         assert_orthogonal(layer.weight, 1.0)
         assert not bool(layer.bias.any())
 
