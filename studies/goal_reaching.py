@@ -83,8 +83,8 @@ class GoalReachingConfig(FrozenConfig):
             " ".join([name, *map(str, values)]): row.model_copy(
                 update={"overrides": row.overrides | dict(zip(self.grid, values, strict=True))}
             )
-            for name, row in self.rows.items()
             for values in product(*self.grid.values())
+            for name, row in self.rows.items()
         }
 
 

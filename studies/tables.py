@@ -35,6 +35,7 @@ from studies.harness import estimate, kept, markdown, number, seeds
 from studies.icon import figures as icon_figures
 from studies.icon import table as icon_table
 from studies.icon.summary import summarise as summarise_icon
+from studies.mazes import maze_figure
 from studies.occupancy.tables import TABLES as OCCUPANCY
 from studies.plots import save
 from studies.rewards.tables import TABLES as REWARDS
@@ -261,6 +262,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "own videos bridge state": partial(own_videos, "bridge_state"),
     "fetch reach": partial(goal_reaching, "fetch_reach"),
     "fetch reach steps": partial(when_reached, "fetch_reach"),
+    "stitch gate": partial(goal_reaching, "stitch_gate"),
     "sensitivity": partial(goal_reaching, "sensitivity"),
     "antmaze": antmaze,
     "interpolation": interpolation,
@@ -294,6 +296,8 @@ def plot(folder: Path) -> None:
     save(actol_as_trained.figure(kept("actol_as_trained")["rows"]), folder / "actol_as_trained.svg")
     lengths = kept("gradient_by_length")
     save(gradient_by_length.figure(lengths["rows"], lengths["config"]["lengths"]), folder / "gradient_by_length.svg")
+    gate = kept("goal_reaching_stitch_gate", goal_reaching_study.summary)
+    save(maze_figure(gate, {"gcbc": "GCBC"}), folder / "maze_gate.png")
     save(reward_rl_study.figure(kept("reward_rl")["rows"]), folder / "reward_rl.png")
     fewshot_figures.plot_all(kept("fewshot_cpu", fewshot_result), folder, "_cpu")
     for name, figure in icon_figures.FIGURES.items():

@@ -74,7 +74,7 @@ def small(**changes: Any) -> GoalReachingConfig:
 def test_a_grid_gives_every_row_every_setting() -> None:
     config = small(grid=GRID, data="DATA")
     assert list(config.agents) == [
-        f"{row} {goals} {share}" for row in ("td", "mc") for goals in ("half", "random") for share in (0.0, 0.5)
+        f"{row} {goals} {share}" for goals in ("half", "random") for share in (0.0, 0.5) for row in ("td", "mc")
     ]
     words = command(config, Path("RUN"), "td random 0.5", 7)
     assert words[:2] == ["train", "td_infonce"]
