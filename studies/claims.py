@@ -15,17 +15,16 @@ from math import exp, log
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Float
-from numpy.typing import NDArray
 
-from counterpoint.evaluation.statistics import Estimate, from_resamples, seeds_interval, wider
-from studies.harness import RESULTS, kept, markdown
+from counterpoint.evaluation.statistics import Estimate
+from studies.harness import RESULTS, Differences, kept, markdown, paired
 from studies.occupancy.analysis import summarise as summarise_occupancy
+from studies.rewards.tables import by_task
 from studies.stitching.run import summary as summarise_stitching
 from studies.stitching.tables import RULES
 
-Differences = Float[NDArray[np.float64], "seeds tasks"]
-FEWEST_SEEDS, RESAMPLES = 4, 4000
+FEWEST_SEEDS = 4
+SEEN = "training videos: identification"
 Unit = Literal["share", "ratio", "number"]
 Verdict = Literal["shown", "refuted", "inconclusive", "not run", "not testable here"]
 
@@ -86,26 +85,6 @@ class Judgement:
     smallest: float | None = None
 
 
-def paired(differences: Differences, *, seed: int = 0) -> Estimate:
-    """Return the mean of paired differences with the wider of two intervals.
-
-    One is Student's over seeds, of each seed's mean over tasks; the other resamples seeds and tasks (percentile
-    bootstrap). Episodes are never pooled.
-
-    Args:
-        differences: One number a seed and task; a single seed has no interval.
-        seed: Random seed of the resamples.
-    """
-    S, T = differences.shape
-    over_seeds = seeds_interval(differences.mean(axis=1))
-    if S == 1:
-        return over_seeds
-    rng = np.random.default_rng(seed)
-    rows, columns = rng.integers(0, S, (RESAMPLES, S)), rng.integers(0, T, (RESAMPLES, T))
-    means = differences[rows[:, :, None], columns[:, None, :]].mean(axis=(1, 2))
-    return wider(over_seeds, from_resamples(over_seeds.value, means, S))
-
-
 def judge(differences: Differences, effect: float | None, *, passed: bool) -> Judgement:
     """Return the verdict on paired differences.
 
@@ -127,10 +106,12 @@ def judge(differences: Differences, effect: float | None, *, passed: bool) -> Ju
 
 def verdict(claim: Claim) -> Judgement:
     """Return the verdict on a claim from its result file."""
-    if claim.result is None or claim.differences is None or claim.gate is None:
+    if claim.result is None:
         return Judgement("not testable here")
     if not (RESULTS / f"{claim.result}.parquet").exists():
         return Judgement("not run")
+    assert claim.differences is not None
+    assert claim.gate is not None
     found = judge(claim.differences(), claim.effect, passed=claim.gate().passed)
     if claim.unit != "share" or found.estimate is None:
         return found
@@ -155,11 +136,12 @@ def table() -> str:
             number = f"{show(e.value)} {ends}, {e.n} seeds" if e.n > 1 else f"{show(e.value)}, one seed"
         if found.smallest is not None:
             word += f": could have seen {show(found.smallest).lstrip('+')}"
+        ran = claim.gate() if found.estimate is not None and claim.gate is not None else None
+        if ran is not None and not ran.passed:
+            word = "**inconclusive**: the gate was not passed"
         if found.verdict == "not testable here":
             word += f": {claim.reason}"
-        ran = found.estimate is not None and claim.gate is not None
-        gate = claim.gate().text if ran and claim.gate else ""
-        effect = show(claim.effect) if ran else ""
+        gate, effect = (ran.text, show(claim.effect)) if ran is not None else ("", "")
         rows.append([claim.paper, claim.claim, claim.test, gate, number, effect, word])
     head = ["method", "the paper's claim", "test here", "gate", "difference [95 %]", "the paper's", "verdict"]
     return markdown(head, rows)
@@ -168,6 +150,24 @@ def table() -> str:
 def _times(logarithm: float) -> str:
     ratio = exp(logarithm)
     return f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.2g}"
+
+
+def _learned(study: str, *rows: str) -> Gate:
+    """Every row ranks its training videos' own instruction first in nine of ten."""
+    runs = [run for run in kept(f"rewards_{study}")["rows"] if run["row"] in rows]
+    learned = {row: np.mean([run["groups"][SEEN]["accuracy"] for run in runs if run["row"] == row]) for row in rows}
+    least = min(learned.values())
+    return Gate(f"right on training videos {least:.2f} or more (at least .9)", bool(least >= 0.9))
+
+
+def _less(study: str, row: str, baseline: str, key: str) -> Differences:
+    return by_task(study, row, key) - by_task(study, baseline, key)
+
+
+def _padding_costs_less(key: str) -> Differences:
+    """The change that padded training clips bring AcTOL, less the one they bring DecisionNCE-T."""
+    own, other = (_less("padding", f"{row}, padded", row, key) for row in ("actol", "decisionnce_t"))
+    return own - other
 
 
 def _less_data(baseline: str) -> Differences:
@@ -206,9 +206,79 @@ def _untrained_fails() -> Gate:
     return Gate(f"an untrained table solves {success:.2f} (at most .1)", success <= 0.1)
 
 
+_FOLLOWS = "VOC under the right less wrong instructions"
+_EQUAL = "[15 Meta-World tasks](clip_methods.md#as-many-steps-and-frames), equal steps and frames"
 _TABULAR = "[5 x 5 grid](occupancy.md#results), 10⁷ transitions, decayed steps"
 
 CLAIMS = (
+    *(
+        Claim(
+            "DecisionNCE",
+            f"-T's rewards follow language and progress better than {title}'s (section 5.2)",
+            f"{_FOLLOWS}, {_EQUAL}",
+            "rewards_equal_metaworld",
+            partial(_less, "equal_metaworld", "decisionnce_t", row, "margin"),
+            partial(_learned, "equal_metaworld", "decisionnce_t", row),
+            unit="number",
+        )
+        for title, row in (("CLIP", "clip"), ("R3M", "r3m"), ("VIP", "vip"), ("LIV", "liv"))
+    ),
+    Claim(
+        "DecisionNCE",
+        "-T's rewards are better than -P's (section 5.3)",
+        f"{_FOLLOWS}, {_EQUAL}",
+        "rewards_equal_metaworld",
+        partial(_less, "equal_metaworld", "decisionnce_t", "decisionnce_p", "margin"),
+        partial(_learned, "equal_metaworld", "decisionnce_t", "decisionnce_p"),
+        unit="number",
+    ),
+    Claim(
+        "DecisionNCE",
+        "random segments teach more than whole videos (section 3.2)",
+        "-T, right instruction among all for a fifth of a video, [other segments](clip_methods.md)",
+        "rewards_segments",
+        partial(_less, "segments", "decisionnce_t", "decisionnce_t, whole", "accuracy_short"),
+        partial(_learned, "segments", "decisionnce_t", "decisionnce_t, whole"),
+    ),
+    Claim(
+        "DecisionNCE",
+        "policies on its representations succeed more often (section 5.1)",
+        "language-conditioned cloning",
+        "lcbc",
+    ),
+    Claim(
+        "AcTOL",
+        "loses less than DecisionNCE where clips go on into other actions (section 4.1)",
+        "-T's loss less AcTOL's, VOC under the right less wrong instructions, [padded clips](clip_methods.md)",
+        "rewards_padding",
+        partial(_padding_costs_less, "margin"),
+        partial(_learned, "padding", "actol", "decisionnce_t"),
+        unit="number",
+    ),
+    Claim(
+        "AcTOL",
+        "the Brownian bridge makes embeddings smoother (section 4.2)",
+        "greatest over mean step of embeddings, without less with the bridge, [broken frames](clip_methods.md)",
+        "rewards_noise",
+        partial(_less, "noise", "no bridge", "log variance, 1", "jump_ratio"),
+        partial(_learned, "noise", "no bridge", "log variance, 1"),
+        unit="number",
+    ),
+    Claim(
+        "AcTOL",
+        "its rewards are better than DecisionNCE's (section 5.4)",
+        f"{_FOLLOWS}, {_EQUAL}; directed form, from random heads",
+        "rewards_equal_metaworld",
+        partial(_less, "equal_metaworld", "actol", "decisionnce_t", "margin"),
+        partial(_learned, "equal_metaworld", "actol", "decisionnce_t"),
+        unit="number",
+    ),
+    Claim(
+        "AcTOL",
+        "policies on its representations succeed more often (section 5.3)",
+        "language-conditioned cloning",
+        "lcbc",
+    ),
     Claim(
         "TD InfoNCE",
         "needs 1,500 times less data than Monte Carlo InfoNCE (Fig. 3)",

@@ -33,14 +33,16 @@ from numpy.typing import NDArray
 
 from counterpoint.config import Config, FrozenConfig, override, validate
 from counterpoint.errors import BadInputError, require
-from counterpoint.evaluation.statistics import seeds_interval
+from counterpoint.evaluation.statistics import Estimate, from_resamples, seeds_interval, wider
 from counterpoint.files import write_atomically
 from counterpoint.progress import ProgressBar
 from counterpoint.provenance import provenance
 
 Tree = dict[str, Any]
 Rows = Sequence[Tree]
-Scores = Mapping[str, Float[NDArray[np.float64], "seeds tasks"]]
+Differences = Float[NDArray[np.float64], "seeds tasks"]
+Scores = Mapping[str, Differences]
+RESAMPLES = 4000
 RESULTS = Path(__file__).parent / "results"
 """Result files that the documentation reads."""
 ALLOWED = re.compile(r"[A-Za-z0-9_./-]+")
@@ -417,6 +419,26 @@ def over_seeds(values: Sequence[float], *, share: bool = False) -> Tree:
     found = seeds_interval(np.array(values), share=share)
     ends = {"low": found.low, "high": found.high} if len(values) > 1 else {"low": None, "high": None}
     return {"mean": found.value, **ends, "values": [*values]}
+
+
+def paired(differences: Differences, *, seed: int = 0) -> Estimate:
+    """Return the mean of paired differences with the wider of two intervals.
+
+    One is Student's over seeds, of each seed's mean over tasks; the other resamples seeds and tasks (percentile
+    bootstrap). Episodes are never pooled.
+
+    Args:
+        differences: One number a seed and task; a single seed has no interval.
+        seed: Random seed of the resamples.
+    """
+    S, T = differences.shape
+    over_seeds = seeds_interval(differences.mean(axis=1))
+    if S == 1:
+        return over_seeds
+    rng = np.random.default_rng(seed)
+    rows, columns = rng.integers(0, S, (RESAMPLES, S)), rng.integers(0, T, (RESAMPLES, T))
+    means = differences[rows[:, :, None], columns[:, None, :]].mean(axis=(1, 2))
+    return wider(over_seeds, from_resamples(over_seeds.value, means, S))
 
 
 def number(value: float | None, digits: int = 2, empty: str = "") -> str:

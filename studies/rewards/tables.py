@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from studies.claims import Differences, paired
-from studies.harness import estimate, kept, markdown, number, seeds
+from studies.harness import Differences, estimate, kept, markdown, number, paired, seeds
 from studies.rewards.run import WHOLE, summary
 
 SHARES = ("accuracy", "accuracy_short", "pairs", "against_opposite", "rises", "peak", "falls", "both")

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from studies import claims
-from studies.claims import CLAIMS, Claim, Gate, judge, paired, table, verdict
-from studies.harness import RESULTS
+from studies.claims import CLAIMS, Claim, Gate, judge, table, verdict
+from studies.harness import RESULTS, paired
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "results"
 
