@@ -1,4 +1,4 @@
-"""The gate of diffusion policies: what any of them must pass before one is compared with another."""
+"""Gates of diffusion policies: what any of them must pass before one is compared with another."""
 
 from __future__ import annotations
 
@@ -7,9 +7,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from counterpoint.cli import main
+from counterpoint.data.formats import open_dataset
+from counterpoint.envs.collect import collected_about
+from counterpoint.evaluation.evaluate import task_maker
+from counterpoint.evaluation.rollout import rollout
+from counterpoint.policies.diffusion_policy import DiffusionPolicy
 
 pytestmark = [
     pytest.mark.sim,
@@ -41,3 +47,27 @@ def test_a_policy_on_poses_lifts_the_cube_in_unseen_scenes(tmp_path: Path) -> No
     assert sum(episode["success"] for episode in found["episodes"]) >= 9
     assert last(run, "val")["action_error/2"] < 0.25
     assert last(run, "val")["gripper_wrong"] < 0.1
+
+
+def test_one_demonstration_learnt_by_heart_is_reproduced(tmp_path: Path) -> None:
+    run = trained(tmp_path, 1, 500)
+    assert last(run, "seen")["action_error"] < 0.1
+    policy = DiffusionPolicy.from_pretrained(run)
+    demonstration = open_dataset(tmp_path / "lift", split="train")
+    (seed, *_) = (collected_about(tmp_path / "lift") or {})["episodes"]["seed"]
+    make, _ = task_maker(policy, "robosuite/Lift")
+    (result,) = rollout(policy, make, [seed], stop_at_success=True)
+    assert result.success
+    assert abs(result.steps - demonstration.episodes[0].length) <= 10
+    env = make()
+    observation, _ = env.reset(seed=seed)
+    hands = [observation["state"][:3]]
+    policy.reset([0], [seed])
+    for _ in range(result.steps - 1):
+        action = policy.act({key: value[None] for key, value in observation.items()}, rows=[0])[0]
+        observation = env.step(action)[0]
+        hands.append(observation["state"][:3])
+    state = demonstration.state(0)
+    assert state is not None
+    shared = min(len(hands), len(state))
+    assert np.linalg.norm(np.stack(hands)[:shared] - state[:shared, :3], axis=1).max() < 0.03  # metres
