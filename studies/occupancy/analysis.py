@@ -1,7 +1,9 @@
 """The tables of the occupancy study: best learning rates, intervals, data needed for one error.
 
-A method's learning rate is chosen for each amount of data and schedule by the error itself, averaged over seeds. That
-needs the answer, so it is a method's best and not what a user would get; every method is treated alike.
+A method's learning rate is chosen for each amount of data and schedule: the one whose final error, averaged over seeds,
+comes nearest to the error of what the method converges to (`studies.occupancy.limits`). That needs the answer, so it is
+a method's best and not what a user would get; every method is treated alike. The smallest error will not do: a Monte
+Carlo table that has not converged can be nearer to the truth than the biased one it is on its way to.
 
 **How many times less data.** A baseline has some error at the largest amount of data, n_max. TD InfoNCE's curve against
 data is followed, straight between its points on logarithmic axes, to the n where it first has that error; the ratio is
@@ -82,11 +84,11 @@ def advantage(sizes: Sequence[int], ours: Reals, baseline: Reals) -> Tree:
     }
 
 
-def best_setting(trial: Mapping[str, Any], schedule: str, key: str = "error") -> int:
-    """Return the setting of one schedule with the smallest final error, mean over seeds."""
+def best_setting(trial: Mapping[str, Any], schedule: str, limit: float, key: str = "error") -> int:
+    """Return the setting of one schedule whose final error, mean over seeds, is nearest to the method's limit."""
     final = np.array(trial[key][-1]).mean(axis=0)
     own = [i for i, setting in enumerate(trial["settings"]) if setting["schedule"] == schedule]
-    return min(own, key=lambda i: float(final[i]))
+    return min(own, key=lambda i: abs(float(final[i]) - limit))
 
 
 def summarise(rows: Rows, about: Tree) -> Tree:
@@ -94,25 +96,33 @@ def summarise(rows: Rows, about: Tree) -> Tree:
 
     Args:
         rows: One row a trial.
-        about: The configuration, and `limits`: CUT-SIZE-SEED -> floor -> error.
+        about: The configuration, and `limits`: CUT-SIZE-SEED -> limit -> error.
     """
     sizes, curve_size = about["config"]["sizes"], about["config"]["curve_size"]
     trials = {(row["cut"], row["size"], row["method"]): row for row in rows if "cut" in row}
     known = next(row["methods"] for row in rows if "methods" in row)
     schedules = sorted({setting["schedule"] for trial in trials.values() for setting in trial["settings"]})
+    limits = _limit_table(about["limits"])
     errors: Tree = {}
     curves: Tree = {}
+
+    def limit(cut: str, size: int, method: str) -> float:
+        tail = METHODS[method].tail
+        found: float = limits[cut][f"monte_carlo_{tail}" if tail else "temporal_difference"][str(size)]["mean"]
+        return found
+
     for cut in CUTS:
         for method in (method for method in METHODS if (cut, sizes[0], method) in trials):
             for schedule in schedules:
                 for suffix, key in KEYS.items():
                     if suffix and not method.startswith("c_learning"):
                         continue
-                    table = {str(n): _final(trials[cut, n, method], schedule, key) for n in sizes}
+                    table = {
+                        str(n): _final(trials[cut, n, method], schedule, limit(cut, n, method), key) for n in sizes
+                    }
                     errors.setdefault(cut, {}).setdefault(schedule, {})[method + suffix] = table
-                curve = _curve(trials[cut, curve_size, method], schedule)
+                curve = _curve(trials[cut, curve_size, method], schedule, limit(cut, curve_size, method))
                 curves.setdefault(cut, {}).setdefault(schedule, {})[method] = curve
-    floors = _floor_table(about["limits"])
     found: Tree = {
         "errors": errors,
         "advantages": {
@@ -121,12 +131,15 @@ def summarise(rows: Rows, about: Tree) -> Tree:
         },
         "advantages_at_one_rate": {cut: _at_one_rate(sizes, by["constant"]) for cut, by in errors.items()},
         "advantages_over_sr_by_rate": {cut: _over_sr(sizes, by["constant"]) for cut, by in errors.items()},
-        "floors": floors,
-        "floor_advantages": {cut: _advantages(sizes, table, "temporal_difference") for cut, table in floors.items()},
+        "limit_errors": limits,
+        "limit_advantages": {
+            cut: _advantages([*sizes, *about["config"].get("limit_sizes", ())], table, "temporal_difference")
+            for cut, table in limits.items()
+        },
         "curves": curves,
         "known_model": {name: _known(trial) for name, trial in known.items()},
         "intervals": "95 %: Student's t over seeds, of logarithms for ratios",
-        "selection": "learning rate with the smallest error, mean over seeds, at each size and schedule",
+        "selection": "learning rate whose error, mean over seeds, is nearest to the limit, at each size and schedule",
     }
     found["known_model_error"] = {name: curve["error"][-1] for name, curve in found["known_model"].items()}
     for row in (row for row in rows if "batch" in row):
@@ -135,9 +148,9 @@ def summarise(rows: Rows, about: Tree) -> Tree:
     return found
 
 
-def _final(trial: Mapping[str, Any], schedule: str, key: str) -> Tree:
+def _final(trial: Mapping[str, Any], schedule: str, limit: float, key: str) -> Tree:
     """Return the best setting's final errors, and every rate's."""
-    best = best_setting(trial, schedule, key)
+    best = best_setting(trial, schedule, limit, key)
     final = np.array(trial[key][-1])
     by_rate = {
         str(setting["learning_rate"]): final[:, i].tolist()
@@ -152,9 +165,9 @@ def _final(trial: Mapping[str, Any], schedule: str, key: str) -> Tree:
     }
 
 
-def _curve(trial: Mapping[str, Any], schedule: str) -> Tree:
+def _curve(trial: Mapping[str, Any], schedule: str, limit: float) -> Tree:
     """Return the error against gradient steps of the setting that ends best."""
-    best = best_setting(trial, schedule)
+    best = best_setting(trial, schedule, limit)
     over_seeds = [seeds_interval(np.array(at)[:, best]) for at in trial["error"]]
     return {
         "learning_rate": trial["settings"][best]["learning_rate"],
@@ -196,16 +209,16 @@ def _over_sr(sizes: Sequence[int], table: Tree) -> Tree:
     return {rate: advantage(sizes, ours, _by_size(table["sr"], sizes, rate)) for rate in rates}
 
 
-def _floor_table(floors: Mapping[str, Mapping[str, float]]) -> Tree:
-    """Return cut -> floor -> size -> seeds and interval."""
+def _limit_table(limits: Mapping[str, Mapping[str, float]]) -> Tree:
+    """Return cut -> limit -> size -> seeds and interval."""
     gathered: dict[tuple[str, str, str], list[float]] = {}
-    for name, of_data in floors.items():
+    for name, of_data in limits.items():
         cut, size, _ = name.split("-")
-        for floor, error in of_data.items():
-            gathered.setdefault((cut, floor, size), []).append(error)
+        for limit, error in of_data.items():
+            gathered.setdefault((cut, limit, size), []).append(error)
     table: Tree = {}
-    for (cut, floor, size), errors in gathered.items():
-        place = table.setdefault(cut, {}).setdefault(floor, {})
+    for (cut, limit, size), errors in gathered.items():
+        place = table.setdefault(cut, {}).setdefault(limit, {})
         place[size] = {"per_seed": errors, **_interval(seeds_interval(np.array(errors)))}
     return table
 

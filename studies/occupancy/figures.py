@@ -48,7 +48,7 @@ def _study(result: Tree) -> Any:
     figure, ((left, right),) = panels(1, 2, 9.2, 4.2, sharey=True)
     _curves(left, result, MAIN)
     _efficiency(right, result, "episodes", "decayed", MAIN)
-    _floors(right, result, "episodes", ("temporal_difference", "monte_carlo_renormalise"))
+    _limits(right, result, "episodes", ("temporal_difference", "monte_carlo_renormalise"))
     plain(right, f"after {result['config']['steps']:,} steps", DATA)
     legend(figure, right)
     return figure
@@ -60,7 +60,7 @@ def _companions(result: Tree) -> Any:
     for row, cut in zip(axes, CUTS, strict=True):
         for axis, schedule in zip(row, ("decayed", "constant"), strict=True):
             _efficiency(axis, result, cut, schedule, MAIN)
-            _floors(axis, result, cut, ("temporal_difference", "monte_carlo_renormalise"))
+            _limits(axis, result, cut, ("temporal_difference", "monte_carlo_renormalise"))
             x, y = DATA if cut == "trajectory" else "", ERROR if schedule == "decayed" else ""
             plain(axis, f"{_cut(result, cut)}, {schedule} step size", x, y)
     legend(figure, axes[0][0])
@@ -68,14 +68,14 @@ def _companions(result: Tree) -> Any:
 
 
 def _tails(result: Tree) -> Any:
-    """Plot Monte Carlo under three rules for the end of an episode, with the floor of each."""
+    """Plot Monte Carlo under three rules for the end of an episode, with what each converges to."""
     figure, ((axis,),) = panels(1, 1, 5.8, 4.6)
     methods = (*MONTE_CARLO, "td_infonce")
     _efficiency(axis, result, "episodes", "decayed", methods)
     for method in methods:
-        floor = "temporal_difference" if method == "td_infonce" else f"monte_carlo_{METHODS[method].tail}"
-        _floors(axis, result, "episodes", (floor,), colour=LOOK[method][0], label="")
-    axis.plot([], [], "--", color="0.4", label="floor of the data, same colour")
+        limit = "temporal_difference" if method == "td_infonce" else f"monte_carlo_{METHODS[method].tail}"
+        _limits(axis, result, "episodes", (limit,), colour=LOOK[method][0], label="")
+    axis.plot([], [], "--", color="0.4", label="what it converges to, same colour")
     plain(axis, f"{_cut(result, 'episodes')}, decayed step size", DATA, ERROR)
     legend(figure, axis, 2)
     return figure
@@ -102,7 +102,7 @@ def _variants(result: Tree) -> Any:
     _curves(axes[0], result, VARIANTS)
     for axis, schedule in zip(axes[1:], ("decayed", "constant"), strict=True):
         _efficiency(axis, result, "episodes", schedule, VARIANTS)
-        _floors(axis, result, "episodes", ("temporal_difference",))
+        _limits(axis, result, "episodes", ("temporal_difference",))
         plain(axis, f"{schedule} step size", DATA)
     legend(figure, axes[1])
     return figure
@@ -137,16 +137,16 @@ def _efficiency(axis: Any, result: Tree, cut: str, schedule: str, methods: Seque
     axis.set(xscale="log", yscale="log")
 
 
-def _floors(
+def _limits(
     axis: Any, result: Tree, cut: str, names: Sequence[str], *, colour: str | None = None, label: str | None = None
 ) -> None:
     dashes = {"temporal_difference": (0, (5, 2)), "monte_carlo_renormalise": (0, (2, 2))}
     titles = {
-        "temporal_difference": "floor of the data, temporal differences",
-        "monte_carlo_renormalise": "floor of the data, Monte Carlo",
+        "temporal_difference": "what temporal differences converge to",
+        "monte_carlo_renormalise": "what Monte Carlo converges to",
     }
     for name in names:
-        table = result["floors"][cut][name]
+        table = result["limit_errors"][cut][name]
         axis.plot(
             [int(size) for size in table], [at["mean"] for at in table.values()], color=colour or "0.4",
             linewidth=1.1, linestyle="--" if colour else dashes[name],

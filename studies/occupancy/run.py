@@ -1,7 +1,7 @@
 """`python -m studies.occupancy`: data that each method needs to estimate a discounted occupancy measure.
 
 The tabular study of TD InfoNCE (Zheng et al., ICLR 2024, section 4.3, Appendices E.2 and E.3) with comparisons that
-explain its ratios: closed-form floors, three rules for the end of an episode, one trajectory that is never cut, and a
+explain its ratios: what methods converge to in closed form, three rules for the end of an episode, one trajectory that is never cut, and a
 step size that decays beside one that does not. `docs/results/occupancy.md` discusses the results.
 
 A trial is one method on one amount of data.
@@ -23,7 +23,7 @@ from studies.harness import Study, Tree, Trial
 from studies.occupancy import figures
 from studies.occupancy.analysis import CUTS, summarise
 from studies.occupancy.data import Counted, count_data
-from studies.occupancy.floors import floors
+from studies.occupancy.limits import limit_errors
 from studies.occupancy.known import train_known
 from studies.occupancy.methods import METHODS
 from studies.occupancy.training import SCHEDULES, Setting, train
@@ -46,6 +46,7 @@ class OccupancyConfig(FrozenConfig):
     # SR's table holds probabilities and not logits: smaller steps too, until its best one is not the smallest.
     sr_learning_rates: tuple[float, ...] = Field(default=(1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2), min_length=1)
     episode_length: int = Field(default=100, ge=2)  # the paper gives none
+    limit_sizes: tuple[int, ...] = Field(default=(), description="more data, of which only the limits are computed")
     curve_size: int = Field(default=10**5, description="transitions of the learning curves")
     known_steps: int = Field(default=5_000, ge=1)
     batches: tuple[int, ...] = Field(default=(), description="batch sizes compared at the most data")
@@ -53,9 +54,9 @@ class OccupancyConfig(FrozenConfig):
 
     @model_validator(mode="after")
     def _consistent(self) -> OccupancyConfig:
-        if list(self.sizes) != sorted(set(self.sizes)):
+        if [*self.sizes, *self.limit_sizes] != sorted({*self.sizes, *self.limit_sizes}):
             raise ValueError("sizes must grow")
-        if any(size % self.episode_length for size in self.sizes):
+        if any(size % self.episode_length for size in (*self.sizes, *self.limit_sizes)):
             raise ValueError(f"sizes must be multiples of the episode length, {self.episode_length}")
         if self.curve_size not in self.sizes:
             raise ValueError(f"curve_size must be one of the sizes, {list(self.sizes)}")
@@ -111,9 +112,9 @@ def occupancy_study(config: OccupancyConfig, out: Path) -> Tree:
     ]
     study.run(trials, config.processes)
     limits = {
-        f"{cut}-{size}-{seed}": floors(recording(config, out, cut, size, seed), config.truth(), config.discount)
+        f"{cut}-{size}-{seed}": limit_errors(recording(config, out, cut, size, seed), config.truth(), config.discount)
         for cut in CUTS
-        for size in config.sizes
+        for size in (*config.sizes, *config.limit_sizes)
         for seed in range(config.seeds)
     }
     about = {"config": config.model_dump(mode="json"), "limits": limits}

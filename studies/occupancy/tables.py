@@ -8,7 +8,7 @@ from functools import partial
 from studies.harness import Tree, kept, markdown
 from studies.occupancy.analysis import summarise
 from studies.occupancy.figures import PAPER
-from studies.occupancy.floors import FLOORS
+from studies.occupancy.limits import LIMITS
 from studies.occupancy.known import KNOWN
 from studies.occupancy.methods import METHODS
 
@@ -73,15 +73,15 @@ def errors(schedule: str) -> str:
     return markdown(["method", *powers(result["config"]["sizes"]), "learning rates"], rows)
 
 
-def floors(cut: str) -> str:
-    """Errors of closed-form estimates on the same data, in thousandths."""
+def limits(cut: str) -> str:
+    """Errors of what the methods converge to on the same data, in closed form and thousandths."""
     result = kept("occupancy", summarise)
-    table, ratios = result["floors"][cut], result["floor_advantages"][cut]
-    names = {name: "Monte Carlo, " + name.removeprefix("monte_carlo_") for name in FLOORS}
+    table, ratios = result["limit_errors"][cut], result["limit_advantages"][cut]
+    names = {name: "Monte Carlo, " + name.removeprefix("monte_carlo_") for name in LIMITS}
     names["temporal_difference"] = "temporal differences"
     sizes = [str(size) for size in result["config"]["sizes"]]
-    rows = [[names[one], *(thousandths(table[one][n]) for n in sizes), times(ratios.get(one))] for one in FLOORS]
-    return markdown(["estimate", *powers(result["config"]["sizes"]), "times less data for TD"], rows)
+    rows = [[names[one], *(thousandths(table[one][n]) for n in sizes), times(ratios.get(one))] for one in LIMITS]
+    return markdown(["what is converged to", *powers(result["config"]["sizes"]), "times less data for TD"], rows)
 
 
 def one_rate() -> str:
@@ -131,8 +131,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "ratios": ratios,
     "errors decayed": partial(errors, "decayed"),
     "errors constant": partial(errors, "constant"),
-    "floors episodes": partial(floors, "episodes"),
-    "floors trajectory": partial(floors, "trajectory"),
+    "limits episodes": partial(limits, "episodes"),
+    "limits trajectory": partial(limits, "trajectory"),
     "one rate": one_rate,
     "sr rates": sr_rates,
     "by batch": by_batch,

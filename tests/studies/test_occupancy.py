@@ -175,13 +175,13 @@ def test_advantage_is_a_ratio_either_way_and_says_when_it_is_a_bound() -> None:
     assert mixed["low"] < mixed["ratio"] < mixed["high"]
 
 
-def test_the_best_setting_has_the_least_error_over_seeds_in_its_schedule() -> None:
+def test_the_best_setting_ends_nearest_to_the_limit_over_seeds_in_its_schedule() -> None:
     cell = {
         "error": [[[0.1, 0.5, 0.2], [0.1, 0.1, 0.2]]],
         "settings": [{"schedule": "constant"}, {"schedule": "decayed"}, {"schedule": "decayed"}],
     }
-    assert best_setting(cell, "decayed") == 2
-    assert best_setting(cell, "constant") == 0
+    assert best_setting(cell, "decayed", 0.0) == 2
+    assert best_setting(cell, "constant", 0.0) == 0
 
 
 def test_checkpoints_end_with_the_last_step() -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from counterpoint.errors import BadInputError
 from studies.gridworld import GridWorld, Rollouts
 from studies.occupancy.data import TAILS, Counted, conditional, count_data, future_tables, successor_counts
-from studies.occupancy.floors import FLOORS, floors, monte_carlo_floor, temporal_difference_floor
+from studies.occupancy.limits import LIMITS, limit_errors, monte_carlo_limit, temporal_difference_limit
 
 GRID, DISCOUNT = GridWorld(3, 2), 0.8
 P, S = 30, 6
@@ -70,14 +70,14 @@ def test_counts_survive_the_disk(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("length", [20, None])
-def test_floors_are_distributions_and_the_temporal_difference_one_satisfies_its_bellman_equation(
+def test_limits_are_distributions_and_the_temporal_difference_one_satisfies_its_bellman_equation(
     length: int | None,
 ) -> None:
     data = count_data(GRID, 2_000, episode_length=length, discount=DISCOUNT, seed=0)
-    M = temporal_difference_floor(data, DISCOUNT)
+    M = temporal_difference_limit(data, DISCOUNT)
     np.testing.assert_allclose(M.sum(axis=1), 1.0)
     for tail in TAILS:
-        np.testing.assert_allclose(monte_carlo_floor(data, tail).sum(axis=1), 1.0)
+        np.testing.assert_allclose(monte_carlo_limit(data, tail).sum(axis=1), 1.0)
     T = conditional(data.successors.astype(np.float64), np.zeros(P))
     reached = T @ np.eye(S)[data.pair_states]
     np.testing.assert_allclose(M, (1 - DISCOUNT) * reached + DISCOUNT * T @ M, atol=1e-12)
@@ -87,22 +87,22 @@ def test_a_pair_never_seen_is_the_marginal() -> None:
     data = count_data(GRID, 20, episode_length=20, discount=DISCOUNT, seed=0)
     unseen = data.successors.sum(axis=1) == 0
     assert unseen.any()
-    M = temporal_difference_floor(data, DISCOUNT)
+    M = temporal_difference_limit(data, DISCOUNT)
     np.testing.assert_allclose(M[unseen], np.broadcast_to(data.marginal(), M[unseen].shape))
     assert np.isfinite(M).all()
 
 
-def test_floors_fall_as_one_over_the_root_of_the_data() -> None:
+def test_limits_fall_as_one_over_the_root_of_the_data() -> None:
     truth = GRID.exact_occupancy(GRID.uniform_policy(), DISCOUNT).reshape(P, S)
     seeds, sizes = 8, (10**3, 10**5)
     found = {
         size: [
-            floors(count_data(GRID, size, episode_length=None, discount=DISCOUNT, seed=seed), truth, DISCOUNT)
+            limit_errors(count_data(GRID, size, episode_length=None, discount=DISCOUNT, seed=seed), truth, DISCOUNT)
             for seed in range(seeds)
         ]
         for size in sizes
     }
-    for name in FLOORS:
+    for name in LIMITS:
         few, many = (np.mean([one[name] for one in found[size]]) for size in sizes)
         assert 8 < few / many < 12.5, name  # sqrt(100) = 10
     assert np.mean([one["temporal_difference"] for one in found[10**5]]) < np.mean(

@@ -1,6 +1,6 @@
-"""Errors of perfect optimisation, in closed form.
+"""Errors of what the methods converge to on a data set, in closed form.
 
-- Monte Carlo's best table is the empirical share of each s+ among the draws that start at (s, a), under the rule for
+- Monte Carlo's table is the empirical share of each s+ among the draws that start at (s, a), under the rule for
   the end of an episode (`studies.occupancy.data`).
 - Every temporal difference method, the successor representation included, has the fixed point of the empirical chain:
   M = (1 - gamma) T' + gamma T M, with T[(s, a), (s', a')] the empirical share of each (s', a') after (s, a) and T' its
@@ -18,17 +18,17 @@ from numpy.typing import NDArray
 
 from studies.occupancy.data import TAILS, Counted, conditional
 
-FLOORS = ("temporal_difference", *(f"monte_carlo_{tail}" for tail in TAILS))
+LIMITS = ("temporal_difference", *(f"monte_carlo_{tail}" for tail in TAILS))
 
 Reals = NDArray[np.float64]
 
 
-def monte_carlo_floor(data: Counted, tail: str) -> Float[Reals, "P S"]:
+def monte_carlo_limit(data: Counted, tail: str) -> Float[Reals, "P S"]:
     """Return the occupancy of all Monte Carlo draws of a data set, under a rule for the end of an episode."""
     return conditional(data.futures[tail], data.marginal())
 
 
-def temporal_difference_floor(data: Counted, discount: float) -> Float[Reals, "P S"]:
+def temporal_difference_limit(data: Counted, discount: float) -> Float[Reals, "P S"]:
     """Return the fixed point of the empirical chain of pairs."""
     P = data.pairs
     seen = data.successors.sum(axis=1) > 0
@@ -39,9 +39,9 @@ def temporal_difference_floor(data: Counted, discount: float) -> Float[Reals, "P
     return np.asarray(np.linalg.solve(np.eye(P) - discount * T, constant), dtype=np.float64)
 
 
-def floors(data: Counted, truth: Float[Reals, "P S"], discount: float) -> dict[str, float]:
-    """Return mean |p_hat - p| of each floor, by the names in `FLOORS`."""
-    found = {"temporal_difference": temporal_difference_floor(data, discount)}
+def limit_errors(data: Counted, truth: Float[Reals, "P S"], discount: float) -> dict[str, float]:
+    """Return mean |p_hat - p| of each limit, by the names in `LIMITS`."""
+    found = {"temporal_difference": temporal_difference_limit(data, discount)}
     for tail in TAILS:
-        found[f"monte_carlo_{tail}"] = monte_carlo_floor(data, tail)
+        found[f"monte_carlo_{tail}"] = monte_carlo_limit(data, tail)
     return {name: float(np.abs(table - truth).mean()) for name, table in found.items()}
