@@ -32,6 +32,14 @@ from counterpoint.envs.goal.env import EnvConfig, make_goal_env
 from studies.harness import Rows, Study, Tree, Trial, file_name, main, over_seeds
 from studies.mazes import CONTROLLER, controller_trial, in_the_maze
 
+SIGNALS = {
+    "stay_nats": "staying against leaving, nats",
+    "toward_nats": "towards against away at 0.1 m, nats",
+    "speed_at_goal": "speed at a goal that is reached",
+    "spread_at_goal": "spread there",
+}
+"""What `holding` measures, with the titles of the tables."""
+
 
 class Row(FrozenConfig):
     """One agent.

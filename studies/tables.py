@@ -152,16 +152,19 @@ def each_seed(found: Tree, *, share: bool) -> str:
 
 
 def goal_reaching(name: str) -> str:
-    """Agents in one environment; in a maze of several parts also their success inside a part."""
+    """Agents in one environment; where they were measured, success inside a part and signals for staying at a goal."""
     found = kept(f"goal_reaching_{name}", goal_reaching_study.summary)["rows"]
     keys = {"success": "success", "success_at_end": "success at the end", "closest_distance": "closest distance, m"}
     keys |= {"inside": "success inside a part"} if any("inside" in one for one in found.values()) else {}
+    signals = goal_reaching_study.SIGNALS if any("holding" in one for one in found.values()) else {}
+    keys |= {"area": "success, mean over training"} if signals else {}
     rows = []
     for row, one in found.items():
         minutes = sum(run["seconds"] for run in one["runs"]) / len(one["runs"]) / 60
         cells = [each_seed(one[key], share=key != "closest_distance") if key in one else "" for key in keys]
-        rows.append([row, *cells, f"{minutes:.1f}"])
-    return markdown(["agent", *keys.values(), "minutes a run"], rows)
+        staying = [estimate(one["holding"][key], 3) for key in signals]
+        rows.append([row, *cells, *staying, f"{minutes:.1f}"])
+    return markdown(["agent", *keys.values(), *signals.values(), "minutes a run"], rows)
 
 
 def when_reached(name: str, share: float = 0.9) -> str:

@@ -1,8 +1,8 @@
 """`python -m studies.occupancy`: data that each method needs to estimate a discounted occupancy measure.
 
 The tabular study of TD InfoNCE (Zheng et al., ICLR 2024, section 4.3, Appendices E.2 and E.3) with comparisons that
-explain its ratios: what methods converge to in closed form, three rules for the end of an episode, one trajectory that is never cut, and a
-step size that decays beside one that does not. `docs/results/occupancy.md` discusses the results.
+explain its ratios: what methods converge to in closed form, three rules for the end of an episode, one trajectory that
+is never cut, and a step size that decays beside one that does not. `docs/results/occupancy.md` discusses the results.
 
 A trial is one method on one amount of data.
 """
@@ -23,8 +23,8 @@ from studies.harness import Study, Tree, Trial
 from studies.occupancy import figures
 from studies.occupancy.analysis import CUTS, summarise
 from studies.occupancy.data import Counted, count_data
-from studies.occupancy.limits import limit_errors
 from studies.occupancy.known import train_known
+from studies.occupancy.limits import limit_errors
 from studies.occupancy.methods import METHODS
 from studies.occupancy.training import SCHEDULES, Setting, train
 

@@ -8,8 +8,8 @@ from functools import partial
 from studies.harness import Tree, kept, markdown
 from studies.occupancy.analysis import summarise
 from studies.occupancy.figures import PAPER
-from studies.occupancy.limits import LIMITS
 from studies.occupancy.known import KNOWN
+from studies.occupancy.limits import LIMITS
 from studies.occupancy.methods import METHODS
 
 SCENES = {

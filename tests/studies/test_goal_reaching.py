@@ -10,7 +10,7 @@ import torch
 from counterpoint.agents import SavedAgent, make_agent
 from counterpoint.agents.contrastive import ContrastiveAgent
 from counterpoint.envs.goal.env import EnvConfig, env_facts
-from studies.goal_reaching import GoalReachingConfig, Row, command, holding, summary
+from studies.goal_reaching import SIGNALS, GoalReachingConfig, Row, command, holding, summary
 from studies.harness import load_preset, presets
 
 
@@ -25,6 +25,7 @@ def test_a_critic_that_ignores_actions_has_no_signal_for_holding(name: str) -> N
     found = holding(saved, episodes=1)
     assert abs(found["stay_nats"]) > 1e-6
     assert 0 < found["speed_at_goal"] < 3**0.5
+    assert found.keys() == SIGNALS.keys()
     with torch.no_grad():
         agent.critic.phi.weights[0][:, 10:14] = 0
     blind = holding(saved, episodes=1)
@@ -46,6 +47,14 @@ def test_the_area_is_the_mean_of_a_seed_s_curve() -> None:
     found = summary([run("td", 0, [0.0, 0.5, 1.0]), run("td", 1, [1.0, 1.0, 1.0])])["rows"]["td"]
     assert found["area"]["values"] == [0.5, 1.0]
     assert found["area"]["mean"] == pytest.approx(0.75)
+
+
+def test_seeds_of_a_search_are_its_own() -> None:
+    search = load_preset("goal_reaching", GoalReachingConfig, "qrl_search")
+    assert isinstance(search, GoalReachingConfig)
+    others = load_preset("goal_reaching", GoalReachingConfig, "fetch_reach_corrupted")
+    assert isinstance(others, GoalReachingConfig)
+    assert search.first_seed >= others.first_seed + others.seeds
 
 
 def test_matched_rows_differ_in_their_critics_loss_alone() -> None:
