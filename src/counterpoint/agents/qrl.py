@@ -154,7 +154,8 @@ class QRLConfig(AgentConfig):
         dynamics_weight: Weight of L(T).
         critic_lr: Adam's rate for phi, psi, d and T.
         actor_lr: Adam's rate for the policy.
-        multiplier_lr: Adam's rate for rho and for the weight of the entropy.
+        multiplier_lr: Adam's rate for rho.
+        entropy_lr: Adam's rate for the logarithm of the entropy's weight.
         entropy: Hold the policy's entropy at -A by a learned weight (online).
         cloning: Weight of the squared error to the data's actions (offline).
         exploration_noise: Standard deviation of noise added to sampled actions while collecting, before clipping.
@@ -173,6 +174,7 @@ class QRLConfig(AgentConfig):
     critic_lr: float = Field(default=1e-4, gt=0)
     actor_lr: float = Field(default=3e-5, gt=0)
     multiplier_lr: float = Field(default=1e-2, gt=0)
+    entropy_lr: float = Field(default=3e-4, gt=0)
     entropy: bool = True
     cloning: float = Field(default=0.0, ge=0)
     exploration_noise: float = Field(default=0.3, ge=0)
@@ -224,8 +226,10 @@ class QRL(Agent):
         self.actor = self.network("actor", policy, config.actor_lr)
         constraints = 1 if self.critic.whole_state else 2
         rho = torch.full((config.critics, constraints), math.log(math.expm1(config.initial_multiplier)))
-        dual = nn.ParameterDict({"rho": rho, "log_entropy_weight": torch.zeros(())})
-        self.dual = self.network("dual", dual, config.multiplier_lr)
+        self.dual = self.network("dual", nn.ParameterDict({"rho": rho}), config.multiplier_lr)
+        if config.entropy:
+            weight = nn.ParameterDict({"log": torch.zeros(())})
+            self.entropy_weight = self.network("entropy_weight", weight, config.entropy_lr)
         keys = {"observation", "action", "next_observation", "random_goal", "future_goal"}
         self.reads = frozenset(keys if self.critic.whole_state else keys | {"next_goal"})
 
@@ -255,7 +259,7 @@ class QRL(Agent):
         constraint, dual = dual_losses(violations, multiplier, config.epsilon)
         dynamics = (to_next.square() + from_next.square()).mean() / 2
         members = config.critics
-        actor, entropy_weight, metrics = self._policy_losses(batch, now.detach(), random_goal.detach())
+        policy = self._policy_losses(batch, now.detach(), random_goal.detach())
         # A sum over critics, as each has an optimiser of its own in the authors' code.
         loss = members * (push + config.dynamics_weight * dynamics) + constraint.sum()
         return {
@@ -268,14 +272,11 @@ class QRL(Agent):
             "critic/step_excess": violations[:, 0].mean(),
             "critic/goal_excess": violations[:, -1].mean(),
             "critic/multiplier": multiplier[:, 0].mean(),
-            "dual/loss": dual.sum() + entropy_weight,
-            **metrics,
-            "actor/loss": actor,
+            "dual/loss": dual.sum(),
+            **policy,
         }
 
-    def _policy_losses(
-        self, batch: Mapping[str, Tensor], now: Tensor, random_goal: Tensor
-    ) -> tuple[Tensor, Tensor, Metrics]:
+    def _policy_losses(self, batch: Mapping[str, Tensor], now: Tensor, random_goal: Tensor) -> Metrics:
         config, critic, noise = self.config, self.critic, batch["noise"]
         observation = torch.cat([batch["observation"]] * 2)
         goal = torch.cat([batch["random_goal"], batch["future_goal"]])
@@ -287,16 +288,16 @@ class QRL(Agent):
         (distance,) = critic.distances((0, 1), latents=[predicted, goals], frozen=True)
         farthest = distance.amax(dim=0).mean()
         entropy = tanh_entropy(loc, scale, noise).mean()
-        shortfall = -self.spaces.action - entropy
-        weight = self.dual["log_entropy_weight"].exp()
         to_future = action.chunk(2)[1]
         cloning = functional.mse_loss(to_future, batch["action"])
         loss = farthest + config.cloning * cloning
-        if config.entropy:
-            loss = loss + weight.detach() * shortfall
-        entropy_weight = -weight * shortfall.detach() * float(config.entropy)
         metrics = {"actor/distance": farthest, "actor/entropy": entropy, "actor/cloning": cloning}
-        return loss, entropy_weight, metrics
+        if config.entropy:
+            shortfall = -self.spaces.action - entropy
+            weight = self.entropy_weight["log"].exp()
+            loss = loss + weight.detach() * shortfall
+            metrics["entropy_weight/loss"] = -weight * shortfall.detach()
+        return {**metrics, "actor/loss": loss}
 
     def choose(self, observation: Tensor, goal: Tensor, rows: Sequence[int], explore: torch.Generator | None) -> Tensor:
         """Sample from the policy and add noise, or return its mode."""
