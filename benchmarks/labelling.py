@@ -33,7 +33,8 @@ import torch
 
 from collection import Measured, measured
 from counterpoint.data.formats import open_dataset
-from counterpoint.data.store import EpisodeStore, SubsetStore
+from counterpoint.data.store import EpisodeStore
+from counterpoint.data.views import SubsetStore
 from counterpoint.encoders.dual import DualEncoder, EncoderConfig
 from counterpoint.rewards import RewardModel
 from counterpoint.rewards.calibration import calibrate

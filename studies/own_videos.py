@@ -26,7 +26,8 @@ from sklearn.preprocessing import StandardScaler
 from counterpoint.config import FrozenConfig
 from counterpoint.data.draws import sample_rng
 from counterpoint.data.formats import open_dataset
-from counterpoint.data.store import EpisodeStore, SubsetStore
+from counterpoint.data.store import EpisodeStore
+from counterpoint.data.views import SubsetStore
 from counterpoint.encoders.dual import DualEncoder, EncoderConfig
 from counterpoint.encoders.features import features_of
 from counterpoint.evaluation import metrics

@@ -19,7 +19,8 @@ from scipy.ndimage import gaussian_filter
 from counterpoint.config import FrozenConfig
 from counterpoint.data.draws import Pick, SortedFrames, sample_rng
 from counterpoint.data.episode import Array, EpisodeInfo
-from counterpoint.data.store import EpisodeStore, SubsetStore
+from counterpoint.data.store import EpisodeStore
+from counterpoint.data.views import SubsetStore
 from studies.rewards.rewordings import REWORDINGS
 
 Integers = NDArray[np.int64]

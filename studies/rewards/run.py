@@ -27,7 +27,8 @@ from counterpoint.data.cache import cached
 from counterpoint.data.draws import sample_rng
 from counterpoint.data.formats import open_dataset, split_names
 from counterpoint.data.sampler import Sampler
-from counterpoint.data.store import EpisodeStore, OneCameraStore, SubsetStore
+from counterpoint.data.store import EpisodeStore
+from counterpoint.data.views import OneCameraStore, SubsetStore
 from counterpoint.encoders.dual import DualEncoder, EncoderConfig
 from counterpoint.encoders.features import features_of
 from counterpoint.errors import require

@@ -18,7 +18,8 @@ from counterpoint.data.episode import Episode
 from counterpoint.data.masks.robot import binary_mask, mask_camera, masked_cameras, rgb_cameras
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.spec import Read, Spec
-from counterpoint.data.store import MemoryStore, SubsetStore
+from counterpoint.data.store import MemoryStore
+from counterpoint.data.views import SubsetStore
 from counterpoint.errors import BadInputError
 from tests.conftest import moving_square_store
 from tests.data.numbered import numbered_store

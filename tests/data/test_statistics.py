@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from counterpoint.data.statistics import Statistics, action_statistics
-from counterpoint.data.store import MemoryStore, MultiTaskStore, SubsetStore, read_episode
+from counterpoint.data.store import MemoryStore, read_episode
+from counterpoint.data.views import MultiTaskStore, SubsetStore
 from counterpoint.errors import BadInputError
 from tests.data.numbered import numbered_store
 

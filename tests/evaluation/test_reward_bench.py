@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from counterpoint.data.store import SubsetStore
+from counterpoint.data.views import SubsetStore
 from counterpoint.encoders.calibration import best_f1
 from counterpoint.evaluation import metrics
 from counterpoint.evaluation.reward_bench import CUTS, INPUTS, RECORDED, WRONG, Answered, Bench, ask

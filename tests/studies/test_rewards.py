@@ -11,7 +11,8 @@ from pydantic import ValidationError
 from torch import nn
 
 from counterpoint.data.episode import Episode, EpisodeInfo
-from counterpoint.data.store import EpisodeStore, MemoryStore, SubsetStore
+from counterpoint.data.store import EpisodeStore, MemoryStore
+from counterpoint.data.views import SubsetStore
 from counterpoint.errors import BadInputError
 from counterpoint.objectives import ClipObjective, objective_class
 from counterpoint.training.clips import ClipsRecipe

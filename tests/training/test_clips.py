@@ -14,7 +14,8 @@ import torch
 
 from counterpoint.config import recipe_names
 from counterpoint.data.episode import Episode
-from counterpoint.data.store import CamerasApart, MemoryStore
+from counterpoint.data.store import MemoryStore
+from counterpoint.data.views import CamerasApart
 from counterpoint.encoders import DualEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.training.clips import DataConfig, prepared_clips

@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 from counterpoint.data.anchors import Anchors
 from counterpoint.data.formats import open_dataset
 from counterpoint.data.sampler import Sampler
-from counterpoint.data.store import EpisodeStore, MemoryStore, SubsetStore, read_episode, task_numbers
+from counterpoint.data.store import EpisodeStore, MemoryStore, read_episode
+from counterpoint.data.views import SubsetStore, task_numbers
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import BadInputError
 from counterpoint.objectives import StepObjective, objective_names

@@ -35,7 +35,8 @@ from filelock import FileLock
 from PIL import Image
 
 from counterpoint.data.episode import Array, EpisodeInfo
-from counterpoint.data.store import EpisodeStore, SubsetStore, check_camera, frames_in_chunks, spread, vectors
+from counterpoint.data.store import EpisodeStore, check_camera, frames_in_chunks, spread, vectors
+from counterpoint.data.views import SubsetStore
 from counterpoint.errors import BadInputError, require
 from counterpoint.files import write_atomically
 from counterpoint.progress import ProgressBar

@@ -23,8 +23,9 @@ from counterpoint.data.formats.lerobot.writer import LeRobotWriter
 from counterpoint.data.formats.minari.files import is_minari
 from counterpoint.data.formats.video_folder import VideoFolderStore
 from counterpoint.data.masks.robot import binary_mask, mask_camera, mask_frames, masked_cameras
-from counterpoint.data.store import EpisodeStore, SubsetStore, frames_in_chunks, vectors
+from counterpoint.data.store import EpisodeStore, frames_in_chunks, vectors
 from counterpoint.data.video import has_uneven_rate
+from counterpoint.data.views import SubsetStore
 from counterpoint.errors import BadInputError, require
 from counterpoint.progress import ProgressBar
 

@@ -20,7 +20,8 @@ from counterpoint.data.draws import Draw, Table, sample_rng
 from counterpoint.data.episode import Array
 from counterpoint.data.masks.robot import binary_mask, mask_camera, masked_cameras
 from counterpoint.data.spec import BoundSpec, Read
-from counterpoint.data.store import EpisodeStore, OutputPool, action_mask, task_numbers
+from counterpoint.data.store import EpisodeStore, OutputPool
+from counterpoint.data.views import action_mask, task_numbers
 from counterpoint.errors import require
 
 Integers = NDArray[np.int64]

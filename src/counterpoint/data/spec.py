@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 from counterpoint.data.anchors import Anchors, NearNegatives
 from counterpoint.data.augment import Crop, Row, Shift, Transform
 from counterpoint.data.draws import Clips, Pick
-from counterpoint.data.store import Cameras, EpisodeStore, Task, camera_names, task_table
+from counterpoint.data.store import Cameras, EpisodeStore, camera_names
 from counterpoint.data.transitions import Tail, Transitions
+from counterpoint.data.views import Task, task_table
 from counterpoint.errors import require
 
 Item = TypeVar("Item")

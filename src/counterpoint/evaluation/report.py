@@ -13,7 +13,8 @@ from markupsafe import Markup
 
 from counterpoint.data.cache import cached
 from counterpoint.data.formats import open_dataset, split_names
-from counterpoint.data.store import EpisodeStore, OneCameraStore, SubsetStore, camera_names
+from counterpoint.data.store import EpisodeStore, camera_names
+from counterpoint.data.views import OneCameraStore, SubsetStore
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.encoders.features import features_of
 from counterpoint.errors import BadInputError, require

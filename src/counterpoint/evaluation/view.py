@@ -25,8 +25,9 @@ from numpy.typing import NDArray
 from counterpoint.data.episode import EpisodeInfo
 from counterpoint.data.formats import open_dataset, split_names
 from counterpoint.data.lru import LRUCache
-from counterpoint.data.store import EpisodeStore, SubsetStore, camera_names
+from counterpoint.data.store import EpisodeStore, camera_names
 from counterpoint.data.video import frame_times, in_worker, probe_video, read_frames
+from counterpoint.data.views import SubsetStore
 from counterpoint.errors import BadInputError, MissingExtraError, import_extra, require
 from counterpoint.evaluation.embedded import spread
 from counterpoint.evaluation.report import TEMPLATES, read_config

@@ -10,7 +10,8 @@ from pydantic import Field
 from counterpoint.config import FrozenConfig
 from counterpoint.data.episode import Array
 from counterpoint.data.statistics import Statistics
-from counterpoint.data.store import EpisodeStore, StateStore
+from counterpoint.data.store import EpisodeStore
+from counterpoint.data.views import StateStore
 from counterpoint.errors import require
 
 ROUNDING = 1e-4

@@ -14,7 +14,8 @@ from counterpoint.data.cache import Fit, cached
 from counterpoint.data.draws import hold_out
 from counterpoint.data.spec import BoundSpec
 from counterpoint.data.statistics import Statistics
-from counterpoint.data.store import CamerasApart, EpisodeStore, OneCameraStore, SubsetStore, camera_names
+from counterpoint.data.store import EpisodeStore, camera_names
+from counterpoint.data.views import CamerasApart, OneCameraStore, SubsetStore
 from counterpoint.encoders.dual import DualEncoder, EncoderConfig
 from counterpoint.encoders.features import features_of
 from counterpoint.errors import require

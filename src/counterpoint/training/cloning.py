@@ -19,15 +19,8 @@ from counterpoint.data.anchors import Anchors
 from counterpoint.data.cache import cached
 from counterpoint.data.formats import open_dataset, split_names
 from counterpoint.data.spec import BoundSpec, Read, Spec
-from counterpoint.data.store import (
-    Cameras,
-    EpisodeStore,
-    StateStore,
-    SubsetStore,
-    camera_images,
-    camera_names,
-    with_column,
-)
+from counterpoint.data.store import Cameras, EpisodeStore, camera_images, camera_names
+from counterpoint.data.views import StateStore, SubsetStore, with_column
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import require
 from counterpoint.evaluation.evaluate import task_maker

@@ -13,16 +13,8 @@ from accelerate.utils import set_seed
 from counterpoint.data.cache import cached
 from counterpoint.data.spec import BoundSpec
 from counterpoint.data.statistics import action_statistics
-from counterpoint.data.store import (
-    Cameras,
-    EpisodeStore,
-    MultiTaskStore,
-    camera_images,
-    camera_names,
-    join_domains,
-    task_table,
-    uneven_frames,
-)
+from counterpoint.data.store import Cameras, EpisodeStore, camera_images, camera_names, uneven_frames
+from counterpoint.data.views import MultiTaskStore, join_domains, task_table
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError, require
 from counterpoint.objectives import StepObjective, objective_class

@@ -21,7 +21,8 @@ from counterpoint.data.formats.rlds.layout import read_splits, rlds_folder
 from counterpoint.data.formats.rlds.reader import RldsStore
 from counterpoint.data.formats.video_folder import MANIFESTS, VideoFolderStore
 from counterpoint.data.formats.zarr_replay import ZarrReplayStore, is_zarr_replay
-from counterpoint.data.store import EpisodeStore, OneCameraStore
+from counterpoint.data.store import EpisodeStore
+from counterpoint.data.views import OneCameraStore
 from counterpoint.errors import BadInputError, require
 
 __all__ = ["Format", "open_dataset", "read_episode_part", "recognise", "split_names", "validation_split"]
