@@ -1,4 +1,4 @@
-"""Random access to many episodes, wherever they are kept, and stores made of other stores."""
+"""Random access to many episodes, wherever they are kept."""
 
 from __future__ import annotations
 

@@ -209,12 +209,11 @@ class Viewer:
         """Return the first page: a video of one's own, and the data sets."""
         shown = []
         for number, path in enumerate(self.sets):
-            episodes = self.store(number).episodes
-            spaced = np.linspace(0, len(episodes) - 1, min(AT_HOME, len(episodes))).astype(int).tolist()
-            shown.append((path.name, f"/data/{number}", len(episodes), self._cards(number, spaced, {})))
+            N = len(self.store(number).episodes)
+            shown.append((path.name, f"/data/{number}", N, self._cards(number, spread(N, AT_HOME).tolist(), {})))
         runs = [(name, self.objectives[name], MEANING[model.form]) for name, model in self.runs.items()]
-        title = ", ".join([*self.runs, *(path.name for path in self.sets)])
-        return self._page("home", title=title, runs=runs, sets=shown)
+        names = [*self.runs, *(path.name for path in self.sets)]
+        return self._page("home", title=", ".join(names), runs=runs, sets=shown)
 
     def browse(self, request: Request) -> Response:
         """Return the episodes of a data set that fit the query: `find`, `success`, `split`, `page`."""
