@@ -280,6 +280,42 @@ CLAIMS = (
         "lcbc",
     ),
     Claim(
+        "Premier-TACO",
+        "fine-tuned, it is above learning from scratch: .758 against .436 (Table 2)",
+        "success after five demonstrations of four unseen Meta-World tasks, [few-shot policies](fewshot.md)",
+        "fewshot_finetuned",
+    ),
+    Claim(
+        "Premier-TACO",
+        "it is above TACO: .758 against .475 (Table 2)",
+        "the same, both fine-tuned",
+        "fewshot_finetuned",
+    ),
+    Claim(
+        "Premier-TACO",
+        "it helps under another camera and from random data (Fig. 6 and 7)",
+        "the same, presets `cpu-camera` and `cpu-random`",
+        "fewshot_camera",
+    ),
+    Claim(
+        "ICon",
+        "its policies succeed more often than Diff-C's: by .057, mean of eight tasks (Tables 1 and 2)",
+        "success on robosuite, [ICon and its baselines](icon.md), only where Diff-C is between .3 and .9",
+        "icon_close_drawer",
+    ),
+    Claim(
+        "ICon",
+        "its policies transfer better to other robots (Table 3)",
+        "Lift from Panda to Kinova3 and IIWA, five demonstrations, preset `transfer-cpu`",
+        "icon_transfer",
+    ),
+    Claim(
+        "ICon",
+        "succeeds more often on RLBench's five tasks (Table 1)",
+        "RLBench",
+        reason="its simulator, CoppeliaSim, cannot be had here",
+    ),
+    Claim(
         "TD InfoNCE",
         "needs 1,500 times less data than Monte Carlo InfoNCE (Fig. 3)",
         _TABULAR,
@@ -332,6 +368,30 @@ CLAIMS = (
             1.0,
         )
         for key, rule in RULES.items()
+    ),
+    Claim(
+        "TD InfoNCE",
+        "reaches goals after fewer steps than contrastive RL online (Fig. 2 and 6)",
+        "area under the curve of success on [FetchReach](goal_reaching.md), with the same actors",
+        "goal_reaching_fetch_reach_matched",
+    ),
+    Claim(
+        "TD InfoNCE",
+        "is above contrastive RL offline: by .073, mean of six AntMaze settings (Table 1)",
+        "success between parts of [a point maze](goal_reaching.md) that no trajectory joins, with the same actors",
+        "goal_reaching_stitch",
+    ),
+    Claim(
+        "TD InfoNCE",
+        "loses less than QRL where observations are corrupted (Fig. 2b)",
+        "FetchReach, a tenth of the observations corrupted, preset `fetch_reach_corrupted`",
+        "goal_reaching_fetch_reach_corrupted",
+    ),
+    Claim(
+        "TD InfoNCE",
+        "is the only method that solves image-based pick and place and slide (Fig. 6)",
+        "Fetch tasks from images",
+        reason="days of a graphics card for each agent",
     ),
 )
 """The claims, paper by paper."""

@@ -80,3 +80,16 @@ def test_the_table_has_a_row_for_every_claim_and_all_papers(monkeypatch: pytest.
     monkeypatch.setattr(claims, "CLAIMS", (one,))
     assert "+0.50 [+0.50, +0.50], 4 seeds" in table()
     assert "**shown**" in table()
+
+
+def test_the_readme_quotes_the_table() -> None:
+    section = (
+        (PAGES.parents[1] / "README.md")
+        .read_text()
+        .partition("## What the papers claim, tested")[2]
+        .partition("\n## ")[0]
+    )
+    quoted = re.findall(r"[+\d.,]+(?: times)? \[[^\]]+\]", section)
+    assert len(quoted) >= 3
+    index = (PAGES / "index.md").read_text()
+    assert all(number in index for number in quoted)
