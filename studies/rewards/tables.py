@@ -191,10 +191,17 @@ def _difference(values: Differences) -> str:
 
 
 def signs() -> str:
-    """Return the VOC of every seed of the even loss from both starts."""
-    found = {"grounded": _rows("padding")["actol without bridge"], "random": _rows("noise")["vlo from random heads"]}
-    lines = [[start, seeds(groups[f"{WHOLE}: matched"]["voc"]["values"])] for start, groups in found.items()]
-    return markdown(["start", "VOC of each seed"], lines)
+    """Return the VOC of every seed of the even loss and of what it starts from."""
+    starts = {
+        "CLIP's loss on last frames": ("padding", "clip start", "actol without bridge"),
+        "CLIP's loss on any frame": ("padding", "clip start, any frame", "vlo from any frame"),
+        "random heads": ("noise", None, "vlo from random heads"),
+    }
+    lines = []
+    for title, (name, start, row) in starts.items():
+        cells = (_rows(name)[one][f"{WHOLE}: matched"]["voc"]["values"] if one else [] for one in (start, row))
+        lines.append([title, *map(seeds, cells)])
+    return markdown(["start", "VOC of the start, each seed", "VOC after the even loss, each seed"], lines)
 
 
 AGAINST_T = {
@@ -235,4 +242,6 @@ TABLES |= {
     "equal metaworld differences": partial(compared, "equal_metaworld", AGAINST_T),
     "equal metaworld words": partial(words, "equal_metaworld"),
     "equal metaworld any actions": partial(two_actions, "equal_metaworld", "any"),
+    "segments": partial(progress, "segments"),
+    "segments differences": partial(compared, "segments", SEGMENTS),
 }

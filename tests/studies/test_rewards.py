@@ -287,5 +287,6 @@ def test_presets_name_recipes_and_relations_that_exist(name: str) -> None:
 def test_presets_of_changed_clips_start_alike_and_take_as_many_steps(name: str) -> None:
     config = load_preset("rewards", RewardsConfig, name, {"data": "DATA"})
     assert {row_recipe(config, row).train.steps for row in config.rows} == {600}
-    assert len({row.start for row in config.rows.values() if row.start}) <= 1
+    compared = {row: one for row, one in config.rows.items() if row != "vlo from any frame"}
+    assert len({one.start for one in compared.values() if one.start}) <= 1
     assert len(config.seeds) >= 4
