@@ -73,8 +73,9 @@ def test_the_same_weights_give_the_same_actions(widths: tuple[int, ...]) -> None
 
 @pytest.mark.parametrize(("action", "condition"), [(2, 132), (7, 2 * (2 * 384 + 9))])
 def test_as_many_parameters(action: int, condition: int) -> None:
+    config = DiffusionConfig(down_dims=(512, 1024, 2048))  # LeRobot's own
     with torch.device("meta"):
-        network, made = theirs(action, condition), ConditionalUnet1d(action, condition // 2, DiffusionConfig())
+        network, made = theirs(action, condition), ConditionalUnet1d(action, condition // 2, config)
     assert sum(p.numel() for p in made.parameters()) == sum(p.numel() for p in network.parameters())
 
 
