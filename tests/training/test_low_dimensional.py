@@ -62,12 +62,13 @@ def test_data_without_cameras_and_the_state_of_the_surroundings(
     run = train(recipe, data, tmp_path / "run", overrides={**loop, **settings, **chosen})
     policy = counterpoint.load(run.folder)
     assert policy.state_sources == {"environment_state": 1, "state": 3}
-    seen = {"state": np.zeros((2, 3), np.float32), "environment_state": np.full((2, 1), 100, np.float32)}
+    usual = np.array([[5, 5, 7], [5, 5, 7]], np.float32)  # the mean of the demonstrations
+    seen = {"state": usual, "environment_state": usual[:, :1] + 100}
     assert policy.act(seen, rows=[0, 1]).shape == (2, 2)
     assert policy.looks([0, 1]) == [False, False]
     with pytest.raises(BadInputError, match=r"environment_state: found shape None; expected \[1\]"):
         policy.act({"state": seen["state"]}, rows=[0, 1])
-    moved = {"state": seen["state"], "environment_state": seen["environment_state"] + 5}
+    moved = {"state": seen["state"], "environment_state": seen["environment_state"] + 0.5}
     policy.reset()
     first = policy.predict_action_chunk(seen)
     policy.reset()

@@ -209,7 +209,7 @@ def _judged(scores: Mapping[str, float], seen: Mapping[str, float], found: Mappi
     parts = [
         f"action error {part['action_error']:.3f} {where} (gripper wrong {part['gripper_wrong']:.0%})"
         for where, part in (("unseen", scores), ("seen", seen))
-        if "action_error" in part
+        if "gripper_wrong" in part
     ]
     return ", ".join([*parts, *([f"success {found['success']:.2f}"] if "success" in found else [])])
 
