@@ -208,6 +208,8 @@ AGAINST_T = {
     f"decisionnce_t less {row}": ("decisionnce_t", row)
     for row in ("decisionnce_p", "liv", "r3m", "vip", "tcn", "clip", "actol")
 } | {"actol less actol without bridge": ("actol", "actol without bridge")}
+BRIDGES = ("log variance, 0.1", "log variance, 1", "log variance, 10", "variance, 1", "variance as trained, 1")
+AGAINST_NO_BRIDGE = {f"{row} less no bridge": (row, "no bridge") for row in (*BRIDGES, "log variance as trained, 1")}
 SEGMENTS = {
     f"{variant}: its own less {other}": (variant, f"{variant}, {other}")
     for variant, others in (("decisionnce_t", ("4 steps", "8 steps")), ("decisionnce_p", ()))
@@ -244,4 +246,9 @@ TABLES |= {
     "equal metaworld any actions": partial(two_actions, "equal_metaworld", "any"),
     "segments": partial(progress, "segments"),
     "segments differences": partial(compared, "segments", SEGMENTS),
+    "padding": partial(progress, "padding"),
+    "padding cost": partial(padded, "padding"),
+    "noise": partial(smooth, "noise"),
+    "noise differences": partial(compared, "noise", AGAINST_NO_BRIDGE),
+    "signs": signs,
 }
