@@ -233,6 +233,15 @@ CLAIMS = (
     ),
     Claim(
         "DecisionNCE",
+        "-T's rewards follow language and progress better than CLIP's (section 5.2)",
+        f"{_FOLLOWS}, [18 clips of a real arm](clip_methods.md#the-same-on-a-real-arm), equal steps and frames",
+        "rewards_equal_widowx",
+        partial(_less, "equal_widowx", "decisionnce_t", "clip", "margin"),
+        partial(_learned, "equal_widowx", "decisionnce_t", "clip"),
+        unit="number",
+    ),
+    Claim(
+        "DecisionNCE",
         "-T's rewards are better than -P's (section 5.3)",
         f"{_FOLLOWS}, {_EQUAL}",
         "rewards_equal_metaworld",

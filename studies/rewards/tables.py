@@ -244,6 +244,8 @@ TABLES |= {
     "equal metaworld differences": partial(compared, "equal_metaworld", AGAINST_T),
     "equal metaworld words": partial(words, "equal_metaworld"),
     "equal metaworld any actions": partial(two_actions, "equal_metaworld", "any"),
+    "equal widowx": partial(progress, "equal_widowx"),
+    "equal widowx differences": partial(compared, "equal_widowx", AGAINST_T),
     "segments": partial(progress, "segments"),
     "segments differences": partial(compared, "segments", SEGMENTS),
     "padding": partial(progress, "padding"),
