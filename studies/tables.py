@@ -17,6 +17,7 @@ from typing import Any
 from studies import (
     actol_as_trained,
     claims,
+    diffusion_gate,
     failures,
     gradient_by_length,
     labelled_cloning,
@@ -275,6 +276,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "fewshot pretraining": lambda: fewshot_tables.pretraining(kept("fewshot_cpu", fewshot_result)),
     "premier taco start": premier_taco_start,
     "dmc experts": dmc_experts,
+    "diffusion state": lambda: diffusion_gate.table(kept("diffusion_gate_state")["rows"]),
+    "diffusion images": lambda: diffusion_gate.table(kept("diffusion_gate_images")["rows"]),
     "icon success": lambda: icon_table.success(kept("icon_cpu", summarise_icon)),
     "icon attention": lambda: icon_table.attention(kept("icon_cpu", summarise_icon)),
     "icon separability": lambda: icon_table.separability(kept("icon_cpu", summarise_icon)),
