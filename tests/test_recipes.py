@@ -225,9 +225,12 @@ def test_every_recipe_of_imitation_is_complete_and_every_key_known(name: str) ->
     }
 
 
+OURS = {"diff_c-robosuite-state", "diff_c-robosuite-small"}
+
+
 def test_values_of_icon_s_experiments() -> None:
     papers = {f"{name}-robosuite" for name in ("diff_c", "diff_t", "crossway_diff_c", "icon_diff_c", "icon_diff_t")}
-    assert set(RECIPES["imitation"]) == {*papers, "diff_c-robosuite-state"}
+    assert set(RECIPES["imitation"]) == {*papers, *OURS}
     for name in sorted(papers):
         config = load_config(name)
         assert (config.train.epochs, config.train.batch_size) == (600, 64)  # Appendix A.4
@@ -238,7 +241,7 @@ def test_values_of_icon_s_experiments() -> None:
 
 
 def test_values_of_icon_s_authors_code() -> None:
-    for name in sorted(set(RECIPES["imitation"]) - {"diff_c-robosuite-state"}):
+    for name in sorted(set(RECIPES["imitation"]) - OURS):
         config = load_config(name)
         found, unet = config.diffusion, config.diffusion.network == "unet"
         assert (found.obs_steps, found.executed, found.train_steps, found.prediction) == (2, 8, 100, "epsilon")
