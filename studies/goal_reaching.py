@@ -31,6 +31,7 @@ from counterpoint.config import FrozenConfig
 from counterpoint.envs.goal.env import EnvConfig, make_goal_env
 from studies.harness import Rows, Study, Tree, Trial, file_name, main, over_seeds
 from studies.mazes import CONTROLLER, controller_trial, in_the_maze
+from studies.plots import COLOURS, curve, legend, panels, plain
 
 SIGNALS = {
     "stay_nats": "staying against leaving, nats",
@@ -240,6 +241,18 @@ def summary(rows: Rows, about: Tree | None = None) -> Tree:
         values = [np.array(found[row]["success"]["values"]) for row in (one, other)]
         pairs[name] = (values[0] - values[1]).tolist()
     return {"rows": found, "pairs": pairs}
+
+
+def curves_figure(found: Tree) -> Any:
+    """Return success over training, the mean of the seeds over their range, from what `summary` returned."""
+    figure, ((panel,),) = panels(1, 1, 5.6, 3.4)
+    for (name, row), colour, style in zip(found["rows"].items(), COLOURS, ("-", "--", "-.", ":"), strict=False):
+        runs = [[point["success"] for point in run["curve"]] for run in row["runs"]]
+        steps = [point["step"] for point in row["runs"][0]["curve"]]
+        curve(panel, steps, runs, colour, style, label=f"{name} (n={len(runs)})")
+    plain(panel, x="environment steps", y="success", ylim=(-0.03, 1.03))
+    legend(figure, panel, columns=2)
+    return figure
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from pydantic import ValidationError
-from torch import Tensor, nn
+from torch import Tensor
 
 from counterpoint.encoders.hub import write_digests
 from counterpoint.encoders.observation import DrQConvNet, FilmResNet18, ObservationConfig, ObservationEncoder
@@ -61,18 +61,6 @@ def test_resnet18_is_the_librarys_on_stacked_channels() -> None:
     batch = frames(3, RESNET)
     stacked = torch.cat([batch[:, 0], batch[:, 1]], -1).permute(0, 3, 1, 2)
     torch.testing.assert_close(encoder(batch), plain(stacked / 255 - 0.5), rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("config", [DRQ, RESNET], ids=["drq", "resnet18"])
-def test_the_last_layer_reads_keypoints_where_asked(config: ObservationConfig, tmp_path: Path) -> None:
-    encoder = built(config.model_copy(update={"keypoints": 5}))
-    body = encoder.body
-    last = body.head if isinstance(body, ResNet18) else body.get_submodule("trunk.0")
-    assert isinstance(last, nn.Linear)
-    assert last.in_features == 10
-    batch = frames(3, config)
-    encoder.save_pretrained(tmp_path)
-    torch.testing.assert_close(ObservationEncoder.from_pretrained(tmp_path)(batch), encoder(batch))
 
 
 def test_libero_gets_the_instruction() -> None:

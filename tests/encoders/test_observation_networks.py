@@ -10,6 +10,7 @@ import torch
 from pydantic import ValidationError
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.nn import functional
 
 from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import (
@@ -17,6 +18,7 @@ from counterpoint.encoders.observation import (
     FilmResNet18,
     ObservationConfig,
     ObservationEncoder,
+    SpatialSoftmax,
     ViTConfig,
     drq_weights,
 )
@@ -144,6 +146,26 @@ def test_without_the_sentence_encoder_the_extra_is_named(monkeypatch: pytest.Mon
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"counterpoint\[text\]"):
         FilmResNet18(3, 8)
+
+
+def test_keypoints_are_where_the_maps_lie() -> None:
+    pool = SpatialSoftmax(2, 2)
+    with torch.no_grad():
+        pool.maps.weight.copy_(50 * torch.eye(2)[:, :, None, None])
+        pool.get_parameter("maps.bias").zero_()
+    images = torch.zeros(1, 2, 5, 9)
+    images[0, 0, 4, 2] = 1  # bottom row, a quarter of the way
+    images[0, 1, 1, 8] = 1  # second row, right edge
+    torch.testing.assert_close(pool(images), torch.tensor([[-0.5, 1.0, 1.0, -0.5]]))
+    torch.manual_seed(0)
+    images = torch.randn(3, 2, 5, 9)
+    attention = functional.softmax(pool.maps(images).flatten(2), -1).view(3, 2, 5, 9)
+    expected = torch.zeros(3, 4)
+    for row in range(5):
+        for column in range(9):
+            expected[:, :2] += attention[:, :, row, column] * (column / 4 - 1)
+            expected[:, 2:] += attention[:, :, row, column] * (row / 2 - 1)
+    torch.testing.assert_close(pool(images), expected, rtol=1e-4, atol=1e-5)
 
 
 SMALL = ViTConfig(model="vit_tiny_patch16_224", patch=8, embed_dim=24, depth=2, heads=3)

@@ -5,10 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.nn import functional
 
 from counterpoint.encoders.dual import DualEncoder, EncoderConfig
-from counterpoint.encoders.towers import SpatialSoftmax
 from counterpoint.errors import BadInputError, MissingExtraError
 
 timm = pytest.importorskip("timm", reason="needs the extra `clip`")
@@ -105,23 +103,3 @@ def test_without_timm_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(MissingExtraError, match=r"timm.*counterpoint\[vision\]"):
         DualEncoder(VIT)
-
-
-def test_keypoints_are_where_the_maps_lie() -> None:
-    pool = SpatialSoftmax(2, 2)
-    with torch.no_grad():
-        pool.maps.weight.copy_(50 * torch.eye(2)[:, :, None, None])
-        pool.get_parameter("maps.bias").zero_()
-    images = torch.zeros(1, 2, 5, 9)
-    images[0, 0, 4, 2] = 1  # bottom row, a quarter of the way
-    images[0, 1, 1, 8] = 1  # second row, right edge
-    torch.testing.assert_close(pool(images), torch.tensor([[-0.5, 1.0, 1.0, -0.5]]))
-    torch.manual_seed(0)
-    images = torch.randn(3, 2, 5, 9)
-    attention = functional.softmax(pool.maps(images).flatten(2), -1).view(3, 2, 5, 9)
-    expected = torch.zeros(3, 4)
-    for row in range(5):
-        for column in range(9):
-            expected[:, :2] += attention[:, :, row, column] * (column / 4 - 1)
-            expected[:, 2:] += attention[:, :, row, column] * (row / 2 - 1)
-    torch.testing.assert_close(pool(images), expected, rtol=1e-4, atol=1e-5)

@@ -16,7 +16,7 @@ from counterpoint.config import FrozenConfig
 from counterpoint.encoders.dual import check_frames
 from counterpoint.encoders.hub import Description, HubEncoder
 from counterpoint.encoders.sentences import SentenceTower
-from counterpoint.encoders.towers import ResNet18, SpatialSoftmax
+from counterpoint.encoders.towers import ResNet18
 from counterpoint.encoders.weights import MINILM, fit_weights, read_weights, tag_or_file
 from counterpoint.errors import BadInputError, import_extra, require
 
@@ -70,20 +70,16 @@ class DrQConvNet(nn.Module):
         size: Height and width, in pixels.
         embed_dim: D.
         width: Channels of every convolution.
-        keypoints: K: the trunk reads K keypoints instead of the last maps; 0 for the maps.
     """
 
-    def __init__(self, channels: int, size: int, embed_dim: int, *, width: int = 32, keypoints: int = 0) -> None:
+    def __init__(self, channels: int, size: int, embed_dim: int, *, width: int = 32) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         for number in range(4):
             layers += [nn.Conv2d(channels if number == 0 else width, width, 3, 2 if number == 0 else 1), nn.ReLU()]
         self.convnet = nn.Sequential(*layers)
         side = (size - 3) // 2 + 1 - 6
-        if keypoints:
-            self.convnet.append(SpatialSoftmax(width, keypoints))
-        inputs = 2 * keypoints or width * side * side
-        self.trunk = nn.Sequential(nn.Linear(inputs, embed_dim), nn.LayerNorm(embed_dim), nn.Tanh())
+        self.trunk = nn.Sequential(nn.Linear(width * side * side, embed_dim), nn.LayerNorm(embed_dim), nn.Tanh())
         self.apply(drq_weights)
 
     def forward(self, images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N D"]:
@@ -97,6 +93,25 @@ Instruction = Sequence[str] | Tensor
 
 _WIDTHS = (64, 64, 128, 128, 256, 256, 512, 512)
 """Channels of the eight blocks."""
+
+
+class SpatialSoftmax(nn.Module):
+    """The mean location, x and y in [-1, 1], of each of K learned maps (Levine et al., 2016).
+
+    Args:
+        channels: Input channels.
+        keypoints: K.
+    """
+
+    def __init__(self, channels: int, keypoints: int) -> None:
+        super().__init__()
+        self.maps = nn.Conv2d(channels, keypoints, 1)
+
+    def forward(self, images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N L"]:
+        """Return L = 2 K numbers: the x of all maps, then the y."""
+        attention = self.maps(images).float().flatten(2).softmax(-1).unflatten(-1, images.shape[-2:])
+        y, x = (torch.linspace(-1, 1, side, device=images.device) for side in images.shape[-2:])
+        return torch.cat([attention.sum(-2) @ x, attention.sum(-1) @ y], 1)
 
 
 class FilmResNet18(nn.Module):
@@ -246,7 +261,6 @@ _FOR = {
     "checkpoint": _OWN_NORMALISATION,
     "vit": ("vit",),
     "width": ("drq",),
-    "keypoints": ("drq", "resnet18"),
     "text_model": _FILM,
 }
 """Field of `ObservationConfig` -> the kinds that read it."""
@@ -268,8 +282,6 @@ class ObservationConfig(FrozenConfig):
         embed_dim: Numbers a camera: 100 for `drq`, 512 for the ResNets, 64 for `libero`; for `pretrained` the
             model's width times S; for `vit` the width of its tokens.
         width: Channels of `drq`'s convolutions; 32 in the papers.
-        keypoints: For `drq` and `resnet18`: K, the last layer reads the keypoints of a spatial softmax, as in
-            Diffusion Policy (Chi et al., 2023); 0: it reads the maps themselves or their mean.
         centre: Subtract the training frames' mean image and divide by their deviation, instead of the paper's
             x / 255 - 0.5.
         model: For `pretrained`: a key of `PRETRAINED`, such as "r3m".
@@ -286,7 +298,6 @@ class ObservationConfig(FrozenConfig):
     cameras: NonNegativeInt = 1
     embed_dim: NonNegativeInt | None = None
     width: PositiveInt = 32
-    keypoints: NonNegativeInt = 0
     centre: bool = False
     model: str = ""
     checkpoint: str | None = None
@@ -476,7 +487,7 @@ def _body(config: ObservationConfig) -> tuple[nn.Module, int]:
         return body, width
     width = config.embed_dim or _EMBED_DIM[config.kind]
     if config.kind == "drq":
-        return DrQConvNet(channels, config.size, width, width=config.width, keypoints=config.keypoints), width
+        return DrQConvNet(channels, config.size, width, width=config.width), width
     if config.kind == "resnet18":
-        return ResNet18(width, channels=channels, keypoints=config.keypoints), width
+        return ResNet18(width, channels=channels), width
     return FilmResNet18(channels, width, keypoints=config.kind == "libero", text_model=config.text_model), width

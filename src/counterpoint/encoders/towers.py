@@ -45,35 +45,15 @@ class BasicBlock(nn.Module):
         return torch.relu(self.body(images) + self.shortcut(images))
 
 
-class SpatialSoftmax(nn.Module):
-    """The mean location, x and y in [-1, 1], of each of K learned maps (Levine et al., 2016).
-
-    Args:
-        channels: Input channels.
-        keypoints: K.
-    """
-
-    def __init__(self, channels: int, keypoints: int) -> None:
-        super().__init__()
-        self.maps = nn.Conv2d(channels, keypoints, 1)
-
-    def forward(self, images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N L"]:
-        """Return L = 2 K numbers: the x of all maps, then the y."""
-        attention = self.maps(images).float().flatten(2).softmax(-1).unflatten(-1, images.shape[-2:])
-        y, x = (torch.linspace(-1, 1, side, device=images.device) for side in images.shape[-2:])
-        return torch.cat([attention.sum(-2) @ x, attention.sum(-1) @ y], 1)
-
-
 class ResNet18(nn.Module):
     """ResNet-18 (He et al., 2016) with group normalisation, so that a frame's embedding depends on no other frame.
 
     Args:
         embed_dim: D.
         channels: Input channels; three a frame where frames are stacked.
-        keypoints: K: the linear layer reads K keypoints instead of the mean of the last maps; 0 for the mean.
     """
 
-    def __init__(self, embed_dim: int, *, channels: int = 3, keypoints: int = 0) -> None:
+    def __init__(self, embed_dim: int, *, channels: int = 3) -> None:
         super().__init__()
         self.stem = nn.Sequential(
             nn.Conv2d(channels, 64, 7, 2, 3, bias=False), nn.GroupNorm(_GROUPS, 64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
@@ -84,16 +64,14 @@ class ResNet18(nn.Module):
             blocks += [BasicBlock(width_in, width, stride), BasicBlock(width, width, 1)]
             width_in = width
         self.stages = nn.Sequential(*blocks)
-        self.pool = SpatialSoftmax(width_in, keypoints) if keypoints else None
-        self.head = nn.Linear(2 * keypoints or width_in, embed_dim)
+        self.head = nn.Linear(width_in, embed_dim)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N D"]:
         """Embed normalised images."""
-        maps = self.stages(self.stem(images))
-        embedded: Tensor = self.head(maps.mean(dim=(2, 3)) if self.pool is None else self.pool(maps))
+        embedded: Tensor = self.head(self.stages(self.stem(images)).mean(dim=(2, 3)))
         return embedded
 
 
