@@ -251,10 +251,10 @@ def _sooner(row: str, baseline: str) -> Differences:
     return differences
 
 
-def _reaches() -> Gate:
+def _reaches(row: str) -> Gate:
     rows = kept("goal_reaching_fetch_reach_matched", summarise_goal_reaching)["rows"]
-    success = rows["MC, its own actor"]["success"]["mean"]
-    return Gate(f"contrastive RL as its authors' reaches {success:.2f} of goals (at least .9)", success >= 0.9)
+    success = rows[row]["success"]["mean"]
+    return Gate(f"contrastive RL reaches {success:.2f} of its goals (at least .9)", success >= 0.9)
 
 
 _FOLLOWS = "VOC under the right less wrong instructions"
@@ -445,7 +445,7 @@ CLAIMS = (
             f"mean success over training on [FetchReach](goal_reaching.md#fetchreach-with-actors-alike), {both}",
             "goal_reaching_fetch_reach_matched",
             partial(_sooner, *rows),
-            _reaches,
+            partial(_reaches, rows[1]),
         )
         for both, rows in (
             ("both with TD InfoNCE's actor and critic", ("TD, its own actor", "MC, TD's actor")),

@@ -267,6 +267,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "fetch reach": partial(goal_reaching, "fetch_reach"),
     "fetch reach steps": partial(when_reached, "fetch_reach"),
     "stitch gate": partial(goal_reaching, "stitch_gate"),
+    "fetch reach matched": partial(goal_reaching, "fetch_reach_matched"),
     "sensitivity": partial(goal_reaching, "sensitivity"),
     "antmaze": antmaze,
     "interpolation": interpolation,
@@ -278,10 +279,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "dmc experts": dmc_experts,
     "diffusion state": lambda: diffusion_gate.table(kept("diffusion_gate_state")["rows"]),
     "diffusion images": lambda: diffusion_gate.table(kept("diffusion_gate_images")["rows"]),
-    "icon success": lambda: icon_table.success(kept("icon_cpu", summarise_icon)),
-    "icon attention": lambda: icon_table.attention(kept("icon_cpu", summarise_icon)),
-    "icon separability": lambda: icon_table.separability(kept("icon_cpu", summarise_icon)),
-    "icon stability": lambda: icon_table.stability(kept("icon_cpu", summarise_icon)),
+    "icon success": lambda: icon_table.success(kept("icon_close_drawer", summarise_icon)),
+    "icon attention": lambda: icon_table.attention(kept("icon_close_drawer", summarise_icon)),
+    "icon separability": lambda: icon_table.separability(kept("icon_close_drawer", summarise_icon)),
+    "icon stability": lambda: icon_table.stability(kept("icon_close_drawer", summarise_icon)),
     "icon ablation": lambda: icon_table.overview(kept("icon_ablation_cpu", summarise_icon)),
     "icon methods": lambda: icon_table.overview(kept("icon_methods_cpu", summarise_icon)),
     "robosuite experts": robosuite_experts,
@@ -304,10 +305,12 @@ def plot(folder: Path) -> None:
     save(gradient_by_length.figure(lengths["rows"], lengths["config"]["lengths"]), folder / "gradient_by_length.svg")
     gate = kept("goal_reaching_stitch_gate", goal_reaching_study.summary)
     save(maze_figure(gate, {"gcbc": "GCBC"}), folder / "maze_gate.png")
+    matched = kept("goal_reaching_fetch_reach_matched", goal_reaching_study.summary)
+    save(goal_reaching_study.curves_figure(matched), folder / "fetch_reach_matched.png")
     save(reward_rl_study.figure(kept("reward_rl")["rows"]), folder / "reward_rl.png")
     fewshot_figures.plot_all(kept("fewshot_cpu", fewshot_result), folder, "_cpu")
     for name, figure in icon_figures.FIGURES.items():
-        save(figure(kept("icon_cpu", summarise_icon)), folder / f"icon_{name}_cpu.png")
+        save(figure(kept("icon_close_drawer", summarise_icon)), folder / f"icon_{name}_cpu.png")
 
 
 def fill(text: str) -> str:
