@@ -177,7 +177,7 @@ class FewshotConfig(FrozenConfig):
         train: Loop of pretraining.
         pretrainings: Pretrainings by name.
         rows: The methods.
-        clone: Steps, batch size, learning rate and `cloning` settings of `CloningRecipe`.
+        clone: Steps, batch size, precision, learning rate and `cloning` settings of `CloningRecipe`.
         evaluation: Evaluation of policies.
         seeds: Number of seeds; seed s pretrains, chooses demonstrations and clones with s.
         reference: The row that others are compared with.
