@@ -1,160 +1,25 @@
-"""The central claims of the five papers beside our tests of them: the table of `docs/results/index.md`.
-
-A claim is *shown* where the gate was passed and the paired interval excludes 0, with at least four seeds. It is
-*refuted* where the interval excludes half of the paper's effect (where the paper has no number in our unit: where it
-lies below 0). Otherwise the test is *inconclusive*, and half the width of the interval is the smallest effect that it
-could have seen.
-"""
+"""The central claims of the five papers beside our tests of them: the table of `docs/results/index.md`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import partial
-from math import exp, log
-from typing import Literal
+from math import log
 
 import numpy as np
 
-from counterpoint.evaluation.statistics import Estimate
 from studies.fewshot.summary import result as summarise_fewshot
 from studies.fewshot.summary import scores as fewshot_scores
 from studies.goal_reaching import summary as summarise_goal_reaching
-from studies.harness import RESULTS, Differences, kept, markdown, paired
+from studies.harness import Differences, Tree, kept
 from studies.icon.summary import BAND
 from studies.icon.summary import summarise as summarise_icon
 from studies.occupancy.analysis import summarise as summarise_occupancy
 from studies.rewards.tables import by_task
 from studies.stitching.run import summary as summarise_stitching
 from studies.stitching.tables import RULES
+from studies.verdicts import Claim, Gate
 
-FEWEST_SEEDS = 4
 SEEN, ORDERED = "training videos: identification", "training videos: matched"
-Unit = Literal["share", "ratio", "number"]
-Verdict = Literal["shown", "refuted", "inconclusive", "not run", "not testable here"]
-
-
-@dataclass(frozen=True)
-class Gate:
-    """What shows that the machinery of a test is healthy.
-
-    Attributes:
-        text: The number and what it has to be.
-        passed: True when it is.
-    """
-
-    text: str
-    passed: bool
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A claim of a paper and its test here.
-
-    Attributes:
-        paper: Name of the method.
-        claim: The claim, and where the paper makes it.
-        test: What was compared here, with a link to the page.
-        result: The result file in `studies/results`, which names its command. None where nothing can be run.
-        differences: Returns the method's number less the baseline's: one for each seed and task.
-        gate: Returns the gate.
-        effect: The paper's difference in the same unit, where it states one.
-        unit: `share` of episodes or videos, whose differences stay in [-1, 1]; `ratio`, whose differences are of
-            logarithms; or a `number`.
-        reason: Why it is not testable here.
-    """
-
-    paper: str
-    claim: str
-    test: str
-    result: str | None = None
-    differences: Callable[[], Differences] | None = None
-    gate: Callable[[], Gate] | None = None
-    effect: float | None = None
-    unit: Unit = "share"
-    reason: str = ""
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """A verdict and the number it rests on.
-
-    Attributes:
-        verdict: The verdict.
-        estimate: The mean paired difference with its interval, where there is one.
-        smallest: Smallest effect that the test could have seen.
-    """
-
-    verdict: Verdict
-    estimate: Estimate | None = None
-    smallest: float | None = None
-
-
-def judge(differences: Differences, effect: float | None, *, passed: bool) -> Judgement:
-    """Return the verdict on paired differences.
-
-    Args:
-        differences: One number a seed and task.
-        effect: The paper's, in the same unit.
-        passed: True when the gate was passed.
-    """
-    found = paired(differences)
-    half = None if found.n < 2 else (found.high - found.low) / 2
-    if not passed or half is None:
-        return Judgement("inconclusive", found, half)
-    if found.low > 0 and found.n >= FEWEST_SEEDS:
-        return Judgement("shown", found)
-    if found.high < (0 if effect is None else effect / 2):
-        return Judgement("refuted", found)
-    return Judgement("inconclusive", found, half)
-
-
-def verdict(claim: Claim) -> Judgement:
-    """Return the verdict on a claim from its result file."""
-    if claim.result is None:
-        return Judgement("not testable here")
-    if not (RESULTS / f"{claim.result}.parquet").exists():
-        return Judgement("not run")
-    assert claim.differences is not None
-    assert claim.gate is not None
-    found = judge(claim.differences(), claim.effect, passed=claim.gate().passed)
-    if claim.unit != "share" or found.estimate is None:
-        return found
-    cut = replace(found.estimate, low=max(found.estimate.low, -1.0), high=min(found.estimate.high, 1.0))
-    return replace(found, estimate=cut)
-
-
-def table() -> str:
-    """Return the claims with their tests, gates, numbers and verdicts."""
-    rows = []
-    for claim in CLAIMS:
-        found = verdict(claim)
-
-        def show(value: float | None, claim: Claim = claim) -> str:
-            if value is None:
-                return "none stated"
-            return f"{_times(value)} times" if claim.unit == "ratio" else f"{value:+.2f}"
-
-        number, word = "", f"**{found.verdict}**"
-        if (e := found.estimate) is not None:
-            ends = f"[{_times(e.low)}, {_times(e.high)}]" if claim.unit == "ratio" else f"[{e.low:+.2f}, {e.high:+.2f}]"
-            number = f"{show(e.value)} {ends}, {e.n} seeds" if e.n > 1 else f"{show(e.value)}, one seed"
-        if found.smallest is not None:
-            word += f": could have seen {show(found.smallest).lstrip('+')}"
-        ran = claim.gate() if found.estimate is not None and claim.gate is not None else None
-        if ran is not None and not ran.passed:
-            word = "**inconclusive**: the gate was not passed"
-        if found.verdict == "not testable here":
-            word += f": {claim.reason}"
-        gate, effect = (ran.text, show(claim.effect)) if ran is not None else ("", "")
-        rows.append([claim.paper, claim.claim, claim.test, gate, number, effect, word])
-    head = ["method", "the paper's claim", "test here", "gate", "difference [95 %]", "the paper's", "verdict"]
-    return markdown(head, rows)
-
-
-def _times(logarithm: float) -> str:
-    ratio = exp(logarithm)
-    return f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.2g}"
 
 
 def _learned(study: str, *rows: str) -> Gate:
@@ -225,40 +90,81 @@ def _fewshot(result: str, row: str, baseline: str) -> Differences:
 
 
 def _tellable(result: str) -> Gate:
-    """Tasks can be cloned from the simulator's state, and pixels from scratch neither fail nor solve them."""
-    found = fewshot_scores(kept(result, summarise_fewshot)["table"])["last"]
-    state, scratch = found["state"].mean(0), found["scratch"].mean(0)
-    least, low, high = state.min(), scratch.min(), scratch.max()
-    text = f"from states {least:.2f} or more (at least .5), from scratch {low:.2f} to {high:.2f} (.1 to .8)"
-    return Gate(text, bool(least >= 0.5 and low >= 0.1 and high <= 0.8))
+    """From scratch, no task is failed or solved always, so that a difference can be seen."""
+    scratch = fewshot_scores(kept(result, summarise_fewshot)["table"])["last"]["scratch"].mean(0)
+    low, high = scratch.min(), scratch.max()
+    return Gate(f"from scratch {low:.2f} to {high:.2f} (.1 to .8)", bool(low >= 0.1 and high <= 0.8))
 
 
-def _more_icon(result: str) -> Differences:
-    by_column = kept(result, summarise_icon)["success"].values()
-    return np.array([np.subtract(by["ICon-Diff-C"]["by_seed"], by["Diff-C"]["by_seed"]) for by in by_column]).T
+def _icon(results: tuple[str, ...], start: str) -> list[Tree]:
+    """Return the success of every method in the columns of these results that have this start."""
+    columns = [column for result in results for column in kept(result, summarise_icon)["success"].items()]
+    return [by for name, by in columns if (name.partition(" (")[2].rstrip(")") or "scratch") == start]
 
 
-def _in_band(result: str) -> Gate:
-    by_column, (low, high) = kept(result, summarise_icon)["success"], BAND
-    rates = [by["Diff-C"]["rate"] for by in by_column.values()]
+def _more_icon(*results: str, start: str = "scratch") -> Differences:
+    columns = _icon(results, start)
+    return np.array([np.subtract(by["ICon-Diff-C"]["by_seed"], by["Diff-C"]["by_seed"]) for by in columns]).T
+
+
+def _in_band(*results: str, start: str = "scratch") -> Gate:
+    rates, (low, high) = [by["Diff-C"]["rate"] for by in _icon(results, start)], BAND
     text = f"Diff-C {', '.join(f'{rate:.2f}' for rate in rates)} ({low} to {high})"
     return Gate(text, all(low <= rate <= high for rate in rates))
 
 
+def _agents(result: str) -> Tree:
+    found: Tree = kept(f"goal_reaching_{result}", summarise_goal_reaching)["rows"]
+    return found
+
+
 def _sooner(row: str, baseline: str) -> Differences:
-    rows = kept("goal_reaching_fetch_reach_matched", summarise_goal_reaching)["rows"]
+    rows = _agents("fetch_reach_matched")
     differences: Differences = np.subtract(rows[row]["area"]["values"], rows[baseline]["area"]["values"])[:, None]
     return differences
 
 
 def _reaches(row: str) -> Gate:
-    rows = kept("goal_reaching_fetch_reach_matched", summarise_goal_reaching)["rows"]
-    success = rows[row]["success"]["mean"]
+    success = _agents("fetch_reach_matched")[row]["success"]["mean"]
     return Gate(f"contrastive RL reaches {success:.2f} of its goals (at least .9)", success >= 0.9)
+
+
+def _joins(row: str, baseline: str) -> Differences:
+    rows = _agents("stitch")
+    differences: Differences = np.subtract(rows[row]["success"]["values"], rows[baseline]["success"]["values"])[:, None]
+    return differences
+
+
+def _joinable(*pair: str) -> Gate:
+    """Cloning fails between the parts, and one of the two methods leaves the floor there."""
+    rows = _agents("stitch")
+    cloned, best = rows["gcbc"]["success"]["mean"], max(rows[row]["success"]["mean"] for row in pair)
+    text = f"GCBC arrives in {cloned:.2f} (below .3), the better of the two in {best:.2f} (at least .3)"
+    return Gate(text, cloned < 0.3 <= best)
+
+
+def _loses_less() -> Differences:
+    """What corrupted observations cost QRL, less what they cost TD InfoNCE."""
+    rows, clean = _agents("fetch_reach_corrupted"), _agents("fetch_reach_matched")
+    success = {name: np.array(one["success"]["values"]) for name, one in (clean | rows).items()}
+    lost = {"TD": success["TD, its own actor"] - success["TD, corrupted"]}
+    lost["QRL"] = success["QRL, clean"] - success["QRL, corrupted"]
+    differences: Differences = (lost["QRL"] - lost["TD"])[:, None]
+    return differences
+
+
+def _both_reach() -> Gate:
+    td = _agents("fetch_reach_matched")["TD, its own actor"]["success"]["mean"]
+    qrl = _agents("fetch_reach_corrupted")["QRL, clean"]["success"]["mean"]
+    return Gate(f"on clean observations TD {td:.2f}, QRL {qrl:.2f} (at least .9)", min(td, qrl) >= 0.9)
 
 
 _FOLLOWS = "VOC under the right less wrong instructions"
 _EQUAL = "[15 Meta-World tasks](clip_methods.md#as-many-steps-and-frames), equal steps and frames"
+_ACTORS = {
+    "both with TD InfoNCE's actor and critic": ("TD, its own actor", "MC, TD's actor"),
+    "both with contrastive RL's": ("TD, MC's actor", "MC, its own actor"),
+}
 _TABULAR = "[5 x 5 grid](occupancy.md#results), 10⁷ transitions, decayed steps"
 
 CLAIMS = (
@@ -357,11 +263,19 @@ CLAIMS = (
         partial(_tellable, "fewshot_finetuned"),
         0.283,
     ),
-    Claim(
-        "Premier-TACO",
-        "it helps under another camera and from random data (Fig. 6 and 7)",
-        "the same, presets `cpu-camera` and `cpu-random`",
-        "fewshot_camera",
+    *(
+        Claim(
+            "Premier-TACO",
+            f"it is above learning from scratch {figure}",
+            f"the same on two of the tasks, preset `cpu-{name}`",
+            f"fewshot_{name}",
+            partial(_fewshot, f"fewshot_{name}", "premier_taco/finetuned", "scratch"),
+            partial(_tellable, f"fewshot_{name}"),
+        )
+        for name, figure in (
+            ("camera", "under a camera that pretraining did not see (Fig. 6)"),
+            ("random", "after pretraining on random data (Fig. 7)"),
+        )
     ),
     Claim(
         "ICon",
@@ -377,6 +291,8 @@ CLAIMS = (
         "its policies transfer better to other robots (Table 3)",
         "Lift from Panda to Kinova3 and IIWA, five demonstrations, preset `transfer-cpu`",
         "icon_transfer",
+        partial(_more_icon, "icon_transfer", start="transferred"),
+        partial(_in_band, "icon_transfer", start="transferred"),
     ),
     Claim(
         "ICon",
@@ -447,22 +363,27 @@ CLAIMS = (
             partial(_sooner, *rows),
             partial(_reaches, rows[1]),
         )
-        for both, rows in (
-            ("both with TD InfoNCE's actor and critic", ("TD, its own actor", "MC, TD's actor")),
-            ("both with contrastive RL's", ("TD, MC's actor", "MC, its own actor")),
-        )
+        for both, rows in _ACTORS.items()
     ),
-    Claim(
-        "TD InfoNCE",
-        "is above contrastive RL offline: by .073, mean of six AntMaze settings (Table 1)",
-        "success between parts of [a point maze](goal_reaching.md) that no trajectory joins, with the same actors",
-        "goal_reaching_stitch",
+    *(
+        Claim(
+            "TD InfoNCE",
+            "is above contrastive RL offline: by .073, mean of six AntMaze settings (Table 1)",
+            f"success between parts of [a maze](goal_reaching.md#stitching-in-a-maze-offline), {both}",
+            "goal_reaching_stitch",
+            partial(_joins, *rows),
+            partial(_joinable, *rows),
+            0.073,
+        )
+        for both, rows in _ACTORS.items()
     ),
     Claim(
         "TD InfoNCE",
         "loses less than QRL where observations are corrupted (Fig. 2b)",
-        "FetchReach, a tenth of the observations corrupted, preset `fetch_reach_corrupted`",
+        "[FetchReach](goal_reaching.md#fetchreach-with-corrupted-observations), a tenth of the observations corrupted",
         "goal_reaching_fetch_reach_corrupted",
+        _loses_less,
+        _both_reach,
     ),
     Claim(
         "TD InfoNCE",

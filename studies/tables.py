@@ -23,6 +23,7 @@ from studies import (
     labelled_cloning,
     lerobot_policies,
     metaworld_rewards,
+    verdicts,
     vlo_limits,
 )
 from studies import goal_reaching as goal_reaching_study
@@ -252,7 +253,7 @@ def _labelled() -> Tree:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    "claims": claims.table,
+    "claims": lambda: verdicts.table(claims.CLAIMS),
     "metaworld": partial(rewards, LANGUAGE_ROWS, GROUNDING),
     "first frames": partial(rewards, LANGUAGE_ROWS, FIRST_FRAMES),
     "actol": partial(rewards, ACTOL_ROWS, ORDER),

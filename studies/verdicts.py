@@ -1,0 +1,144 @@
+"""The rule that turns a claim's test into a verdict.
+
+A claim is *shown* where the gate was passed and the paired interval excludes 0, with at least four seeds. It is
+*refuted* where the interval excludes half of the paper's effect (where the paper has no number in our unit: where it
+lies below 0). Otherwise the test is *inconclusive*, and half the width of the interval is the smallest effect that it
+could have seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import exp
+from typing import Literal
+
+from counterpoint.evaluation.statistics import Estimate
+from studies.harness import RESULTS, Differences, markdown, paired
+
+FEWEST_SEEDS = 4
+Unit = Literal["share", "ratio", "number"]
+Verdict = Literal["shown", "refuted", "inconclusive", "not run", "not testable here"]
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What shows that the machinery of a test is healthy.
+
+    Attributes:
+        text: The number and what it has to be.
+        passed: True when it is.
+    """
+
+    text: str
+    passed: bool
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of a paper and its test here.
+
+    Attributes:
+        paper: Name of the method.
+        claim: The claim, and where the paper makes it.
+        test: What was compared here, with a link to the page.
+        result: The result file in `studies/results`, which names its command. None where nothing can be run.
+        differences: Returns the method's number less the baseline's: one for each seed and task.
+        gate: Returns the gate.
+        effect: The paper's difference in the same unit, where it states one.
+        unit: `share` of episodes or videos, whose differences stay in [-1, 1]; `ratio`, whose differences are of
+            logarithms; or a `number`.
+        reason: Why it is not testable here.
+    """
+
+    paper: str
+    claim: str
+    test: str
+    result: str | None = None
+    differences: Callable[[], Differences] | None = None
+    gate: Callable[[], Gate] | None = None
+    effect: float | None = None
+    unit: Unit = "share"
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A verdict and the number it rests on.
+
+    Attributes:
+        verdict: The verdict.
+        estimate: The mean paired difference with its interval, where there is one.
+        smallest: Smallest effect that the test could have seen.
+    """
+
+    verdict: Verdict
+    estimate: Estimate | None = None
+    smallest: float | None = None
+
+
+def judge(differences: Differences, effect: float | None, *, passed: bool) -> Judgement:
+    """Return the verdict on paired differences.
+
+    Args:
+        differences: One number a seed and task.
+        effect: The paper's, in the same unit.
+        passed: True when the gate was passed.
+    """
+    found = paired(differences)
+    half = None if found.n < 2 else (found.high - found.low) / 2
+    if not passed or half is None:
+        return Judgement("inconclusive", found, half)
+    if found.low > 0 and found.n >= FEWEST_SEEDS:
+        return Judgement("shown", found)
+    if found.high < (0 if effect is None else effect / 2):
+        return Judgement("refuted", found)
+    return Judgement("inconclusive", found, half)
+
+
+def verdict(claim: Claim) -> Judgement:
+    """Return the verdict on a claim from its result file."""
+    if claim.result is None:
+        return Judgement("not testable here")
+    if not (RESULTS / f"{claim.result}.parquet").exists():
+        return Judgement("not run")
+    assert claim.differences is not None
+    assert claim.gate is not None
+    found = judge(claim.differences(), claim.effect, passed=claim.gate().passed)
+    if claim.unit != "share" or found.estimate is None:
+        return found
+    cut = replace(found.estimate, low=max(found.estimate.low, -1.0), high=min(found.estimate.high, 1.0))
+    return replace(found, estimate=cut)
+
+
+def table(claims: Sequence[Claim]) -> str:
+    """Return the claims with their tests, gates, numbers and verdicts."""
+    rows = []
+    for claim in claims:
+        found = verdict(claim)
+
+        def show(value: float | None, claim: Claim = claim) -> str:
+            if value is None:
+                return "none stated"
+            return f"{_times(value)} times" if claim.unit == "ratio" else f"{value:+.2f}"
+
+        number, word = "", f"**{found.verdict}**"
+        if (e := found.estimate) is not None:
+            ends = f"[{_times(e.low)}, {_times(e.high)}]" if claim.unit == "ratio" else f"[{e.low:+.2f}, {e.high:+.2f}]"
+            number = f"{show(e.value)} {ends}, {e.n} seeds" if e.n > 1 else f"{show(e.value)}, one seed"
+        if found.smallest is not None:
+            word += f": could have seen {show(found.smallest).lstrip('+')}"
+        ran = claim.gate() if found.estimate is not None and claim.gate is not None else None
+        if ran is not None and not ran.passed:
+            word = "**inconclusive**: the gate was not passed"
+        if found.verdict == "not testable here":
+            word += f": {claim.reason}"
+        gate, effect = (ran.text, show(claim.effect)) if ran is not None else ("", "")
+        rows.append([claim.paper, claim.claim, claim.test, gate, number, effect, word])
+    head = ["method", "the paper's claim", "test here", "gate", "difference [95 %]", "the paper's", "verdict"]
+    return markdown(head, rows)
+
+
+def _times(logarithm: float) -> str:
+    ratio = exp(logarithm)
+    return f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.2g}"
