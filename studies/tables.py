@@ -274,10 +274,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "antmaze": antmaze,
     "interpolation": interpolation,
     "fewshot tasks": lambda: fewshot_tables.scores(kept("fewshot_tasks", fewshot_result), "last"),
-    "fewshot best": lambda: fewshot_tables.scores(kept("fewshot_cpu", fewshot_result), "best3"),
-    "fewshot last": lambda: fewshot_tables.scores(kept("fewshot_cpu", fewshot_result), "last"),
-    "fewshot lead": lambda: fewshot_tables.lead(kept("fewshot_cpu", fewshot_result)),
-    "fewshot pretraining": lambda: fewshot_tables.pretraining(kept("fewshot_cpu", fewshot_result)),
+    "fewshot last": lambda: fewshot_tables.scores(kept("fewshot_finetuned", fewshot_result), "last"),
+    "fewshot pretraining": lambda: fewshot_tables.pretraining(kept("fewshot_finetuned", fewshot_result)),
     "premier taco start": premier_taco_start,
     "dmc experts": dmc_experts,
     "diffusion state": lambda: diffusion_gate.table(kept("diffusion_gate_state")["rows"]),
@@ -311,7 +309,7 @@ def plot(folder: Path) -> None:
     matched = kept("goal_reaching_fetch_reach_matched", goal_reaching_study.summary)
     save(goal_reaching_study.curves_figure(matched), folder / "fetch_reach_matched.png")
     save(reward_rl_study.figure(kept("reward_rl")["rows"]), folder / "reward_rl.png")
-    fewshot_figures.plot_all(kept("fewshot_cpu", fewshot_result), folder, "_cpu")
+    save(fewshot_figures.scores(kept("fewshot_finetuned", fewshot_result)), folder / "fewshot_scores_cpu.png")
     for name, figure in icon_figures.FIGURES.items():
         save(figure(kept("icon_close_drawer", summarise_icon)), folder / f"icon_{name}_cpu.png")
 

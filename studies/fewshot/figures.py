@@ -41,15 +41,20 @@ def curves(result: Tree) -> Any:
 
 
 def scores(result: Tree) -> Any:
-    """Plot a panel a task and one for all of them: a line a method, a dot for each kind of score with its interval."""
+    """Plot a panel a task and one for all of them: a line a method, a dot for each kind of score with its interval.
+
+    Where no run has more than one evaluation, the two kinds are one number, and one dot.
+    """
     tasks, rows = result["config"]["data"]["unseen_tasks"], list(result["table"])
+    several = any(len(run) > 1 for by in result["curves"].values() for runs in by.values() for run in runs)
+    kinds = KINDS if several else {"last": (KINDS["last"][0], 0.0, None)}
     columns = min(PANEL_COLUMNS, len(tasks) + 1)
     lines = -(-(len(tasks) + 1) // columns)
     width, height = 2.5 * columns + 0.075 * max(map(len, rows)), (0.34 * len(rows) + 0.75) * lines + 0.4
     figure, made = panels(lines, columns, width, height, used=len(tasks) + 1, sharex=True, sharey=True)
     for panel, task in zip(made.flat, [None, *tasks], strict=False):
         for place, row in enumerate(rows):
-            for kind, (marker, below, fill) in KINDS.items():
+            for kind, (marker, below, fill) in kinds.items():
                 found = result["aggregate"][kind][row]["iqm"] if task is None else result["table"][row][task][kind]
                 colour = COLOURS[place % len(COLOURS)]
                 bar(panel, place + below, found, colour, marker, markersize=4.5, markerfacecolor=fill or colour)
@@ -58,7 +63,7 @@ def scores(result: Tree) -> Any:
     line, titles = import_extra("matplotlib.lines", "report").Line2D, score_titles(result["curves"])
     handles = [
         line([], [], color=INK, marker=marker, markerfacecolor=fill or INK, linestyle="", label=titles[kind])
-        for kind, (marker, _, fill) in KINDS.items()
+        for kind, (marker, _, fill) in kinds.items()
     ]
     legend(figure, made[0][0], 2, handles=handles)
     return figure
