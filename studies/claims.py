@@ -96,19 +96,19 @@ def _tellable(result: str) -> Gate:
     return Gate(f"from scratch {low:.2f} to {high:.2f} (.1 to .8)", bool(low >= 0.1 and high <= 0.8))
 
 
-def _icon(results: tuple[str, ...], start: str) -> list[Tree]:
-    """Return the success of every method in the columns of these results that have this start."""
-    columns = [column for result in results for column in kept(result, summarise_icon)["success"].items()]
-    return [by for name, by in columns if (name.partition(" (")[2].rstrip(")") or "scratch") == start]
+def _icon(result: str, start: str) -> list[Tree]:
+    """Return the success of every method in each column of this start: `scratch`, or `transferred`."""
+    columns = kept(result, summarise_icon)["success"]
+    return [by for name, by in columns.items() if (name.partition(" (")[2].rstrip(")") or "scratch") == start]
 
 
-def _more_icon(*results: str, start: str = "scratch") -> Differences:
-    columns = _icon(results, start)
+def _more_icon(result: str, start: str = "scratch") -> Differences:
+    columns = _icon(result, start)
     return np.array([np.subtract(by["ICon-Diff-C"]["by_seed"], by["Diff-C"]["by_seed"]) for by in columns]).T
 
 
-def _in_band(*results: str, start: str = "scratch") -> Gate:
-    rates, (low, high) = [by["Diff-C"]["rate"] for by in _icon(results, start)], BAND
+def _in_band(result: str, start: str = "scratch") -> Gate:
+    rates, (low, high) = [by["Diff-C"]["rate"] for by in _icon(result, start)], BAND
     text = f"Diff-C {', '.join(f'{rate:.2f}' for rate in rates)} ({low} to {high})"
     return Gate(text, all(low <= rate <= high for rate in rates))
 

@@ -16,10 +16,10 @@ KINDS = {"last": ("o", 0.14, None), "best3": ("D", -0.14, "white")}
 """Kind of score -> marker, distance below the line, and fill."""
 
 
-def plot_all(result: Tree, out: Path, suffix: str = "") -> None:
+def plot_all(result: Tree, out: Path) -> None:
     """Write `fewshot_curves.png` and `fewshot_scores.png` into a folder."""
-    save(curves(result), out / f"fewshot_curves{suffix}.png")
-    save(scores(result), out / f"fewshot_scores{suffix}.png")
+    save(curves(result), out / "fewshot_curves.png")
+    save(scores(result), out / "fewshot_scores.png")
 
 
 def curves(result: Tree) -> Any:
