@@ -8,6 +8,7 @@ from pathlib import Path
 from counterpoint.data.store import Cameras
 from counterpoint.envs.dmc.env import resolve_dmc_tasks
 from counterpoint.envs.metaworld.env import resolve_tasks
+from counterpoint.envs.robosuite.env import resolve_robosuite, robosuite_name
 from counterpoint.errors import BadInputError, require
 from studies.fewshot.config import FewshotConfig, FewshotData
 from studies.fewshot.libero import LIBERO_10
@@ -50,6 +51,8 @@ def known_task(suite: str, task: str) -> str:
     elif suite == "dmc":
         known = resolve_dmc_tasks([task])
         require(len(known) != 1 or known == (task,), "data", f"task {task!r}", expected, f"say {known[0]}")
+    elif suite == "robosuite":
+        known = (robosuite_name(*resolve_robosuite(task)).partition("/")[2],)
     elif suite == "libero":
         known = (_libero_task(task),)
     elif "/" in task or task.endswith((".hdf5", ".h5")):
@@ -81,7 +84,8 @@ def _libero_task(task: str) -> str:
 def _check_recorded(data: FewshotData, what: str, camera: Cameras) -> None:
     found = f"{data.suite}, whose demonstrations are people's"
     expected = "data.demonstrations_path (and data.pretraining_path, to pretrain)"
-    require(data.suite in ("metaworld", "dmc"), "data", found, expected, "download the data and name their folders")
+    recorded = data.suite not in ("libero", "robomimic")
+    require(recorded, "data", found, expected, "download the data and name their folders")
     ok, found = data.suite != "dmc" or len(cameras_of(camera)) < 2, ", ".join(cameras_of(camera))
     require(ok, f"camera of {what}", found, "one camera: dm_control's data are recorded from one", "name one")
 

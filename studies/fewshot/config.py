@@ -49,7 +49,7 @@ class FewshotData(FrozenConfig):
         workers: Processes that record.
     """
 
-    suite: Literal["metaworld", "dmc", "libero", "robomimic"] = "metaworld"
+    suite: Literal["metaworld", "dmc", "robosuite", "libero", "robomimic"] = "metaworld"
     pretraining_tasks: tuple[str, ...] = Field(default=())
     unseen_tasks: tuple[str, ...] = Field(min_length=1)
     episodes: PositiveInt = 100

@@ -247,4 +247,28 @@ def _record_dmc(config: FewshotConfig, path: Path, demonstrations: bool) -> None
         collect_dmc(shared.model_copy(update=own))
 
 
-_RECORDERS = {"metaworld": _record_metaworld, "dmc": _record_dmc}
+def _record_robosuite(config: FewshotConfig, path: Path, demonstrations: bool) -> None:
+    from counterpoint.envs.robosuite.collect import RobosuiteCollectConfig, collect_robosuite
+    from counterpoint.envs.robosuite.env import resolve_robosuite
+
+    data = config.data
+    for task in data.unseen_tasks if demonstrations else data.pretraining_tasks:
+        name, robot = resolve_robosuite(task)
+        recording = RobosuiteCollectConfig(
+            out=path / task,
+            tasks=(name,),
+            robot=robot,
+            episodes=data.demonstrations_for(task) * config.seeds if demonstrations else data.episodes,
+            val_episodes=0 if demonstrations else data.validation_episodes,
+            noise=0.0 if demonstrations else data.noise,
+            cameras=choose_cameras(data.seen_camera if demonstrations else data.camera, ("agentview",)),
+            masks=("none",),
+            size=data.render or config.encoder.size,
+            max_steps=data.limit,
+            seed=data.seed + demonstrations,
+            workers=data.workers,
+        )
+        collect_robosuite(recording)
+
+
+_RECORDERS = {"metaworld": _record_metaworld, "dmc": _record_dmc, "robosuite": _record_robosuite}

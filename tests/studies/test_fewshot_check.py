@@ -34,6 +34,8 @@ def test_task_names_of_presets_are_the_suites(name: str) -> None:
         ("dmc", "walker-wlak", "walker-walk"),
         ("dmc", "walker_walk", "say walker-walk"),
         ("dmc", "evaluation", "several tasks"),
+        ("robosuite", "Lfit", "one of Lift"),
+        ("robosuite", "Lift-UR5", "one of Panda"),
         ("libero", "0", "libero_10/0"),
         ("libero", "libero_10", "SUITE/NUMBER"),
         ("libero", "libero_10/10", "libero_10/10"),
@@ -51,6 +53,7 @@ def test_a_task_has_one_name() -> None:
     assert known_task("metaworld", "hammer") == known_task("metaworld", "hammer-v3")
     long = "KITCHEN_SCENE3_turn_on_the_stove_and_put_the_moka_pot_on_it"
     assert known_task("libero", f"libero_10/{long}") == known_task("libero", "libero_10/2")
+    assert known_task("robosuite", "Lift-Panda") == known_task("robosuite", "Lift") == "Lift"
     assert known_task("robomimic", "Lift") == "Lift"
 
 

@@ -79,3 +79,20 @@ def test_pictures_of_dm_control_s_recorder_are_found_whichever_camera_took_them(
     other = config.model_copy(update={"data": config.data.model_copy(update={"camera": "1"})})
     with pytest.raises(BadInputError, match="camera"):
         data.open_demonstrations(other, tmp_path, SIZE, "top")
+
+
+@pytest.mark.slow
+@pytest.mark.sim
+def test_other_arms_of_robosuite_have_folders_of_their_own(config: FewshotConfig, tmp_path: Path) -> None:
+    own = {"suite": "robosuite", "pretraining_tasks": ("Lift",), "unseen_tasks": ("Lift-Kinova3",)}
+    few = {"camera": "agentview", "episodes": 1, "demonstrations": 1, "render": 32, "workers": 1}
+    tree = config.model_dump() | {"data": own | few, "seeds": 1}
+    robots = FewshotConfig.model_validate(tree)
+    data.record_data(robots, tmp_path)
+    pretraining, none = data.open_pretraining(robots, tmp_path, SIZE)
+    demonstrations = data.open_demonstrations(robots, tmp_path, SIZE, "Lift-Kinova3")
+    assert none is None
+    assert pretraining.cameras == demonstrations.cameras == ("agentview",)
+    assert pretraining.frames(0, np.array([0])).shape == (1, SIZE, SIZE, 3)
+    assert len(data.demonstration_seeds(robots, tmp_path, "Lift-Kinova3")) == 1
+    assert not np.array_equal(pretraining.column("state")[0], demonstrations.column("state")[0])
