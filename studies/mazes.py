@@ -16,7 +16,7 @@ import numpy as np
 from counterpoint.agents import Agent
 from counterpoint.encoders.hub import load
 from counterpoint.envs.goal.collect import PointMazeCollect, evaluation_env, maze_of
-from counterpoint.envs.goal.env import EnvConfig, make_goal_env
+from counterpoint.envs.goal.env import make_goal_env
 from counterpoint.envs.goal.mazes import MazeGrid, WaypointController
 from counterpoint.envs.recording import NOTE
 from counterpoint.evaluation.rollout import episode_seed, report, rollout
@@ -52,7 +52,7 @@ def in_the_maze(data: str, episodes: int, run: Path) -> Tree:
     assert plan is not None
     seeds, inside = _seeds(episodes), []
     for number, part in enumerate(plan.parts):
-        own = EnvConfig(name=recording.env_id, start_cells=part, goal_cells=part)
+        own = evaluation_env(recording).model_copy(update={"start_cells": part, "goal_cells": part})
         inside += rollout(agent, partial(make_goal_env, own), seeds[number :: len(plan.parts)])
     traced, env = _Traced(agent), partial(make_goal_env, evaluation_env(recording))
     ended = rollout(traced, env, seeds[:PATHS], envs=PATHS, stop_at_success=True)

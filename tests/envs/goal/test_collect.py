@@ -22,7 +22,7 @@ from counterpoint.envs.goal.collect import (
     refuse_joined,
 )
 from counterpoint.envs.goal.env import EnvConfig, make_goal_env
-from counterpoint.envs.goal.mazes import Cell, MazeGrid
+from counterpoint.envs.goal.mazes import Cell, MazeGrid, WaypointController
 from counterpoint.errors import BadInputError
 from tests.envs.goal.test_mazes import U, mazes, path
 
@@ -208,6 +208,19 @@ def passing_of(episode: Any) -> GoalEpisode:
 
 def dropped(config: PointMazeCollect) -> int:
     return int(json.loads((config.out / "collect.json").read_text())["dropped"])
+
+
+def test_actions_that_repeat_are_recorded_and_evaluated_alike(tmp_path: Path) -> None:
+    config = small(tmp_path / "data", suite="stitch", repeat=5, steps=40)
+    collect_pointmaze(config)
+    assert all(len(episode.actions) == 40 for episode in read(config.out / "train"))
+    env = make_goal_env(evaluation_env(config))
+    assert env.get_wrapper_attr("episode_steps") == 300 / 5
+    controller, (seen, _) = WaypointController(grid_of(config)), env.reset(seed=0)
+    over, info = False, {"is_success": False}
+    while not over:
+        seen, _, _, over, info = env.step(controller.action(seen["observation"], seen["desired_goal"]))
+    assert info["is_success"]
 
 
 def test_the_other_suite_does_join(tmp_path: Path) -> None:

@@ -319,6 +319,23 @@ def test_an_impossible_configuration_is_refused() -> None:
 PLAIN = EnvConfig(name="PointMaze_UMaze-v3", max_episode_steps=200)
 
 
+def test_an_action_that_repeats_is_the_same_action_taken_again() -> None:
+    config = PLAIN.model_copy(update={"max_episode_steps": 10, "repeat": 4})
+    env, plain = make_goal_env(config), make_goal_env(PLAIN)
+    assert env.get_wrapper_attr("episode_steps") == 3
+    env.reset(seed=3)
+    plain.reset(seed=3)
+    rng, lasts = np.random.default_rng(0), [4, 4, 2]  # the episode ends within the last action
+    for number, times in enumerate(lasts):
+        action = rng.uniform(-1, 1, 2).astype(np.float32)
+        seen, *_, over, info = env.step(action)
+        for _ in range(times):
+            truth, *_, known = plain.step(action)
+        np.testing.assert_array_equal(seen["observation"], truth["observation"])
+        assert info == known
+        assert over is (number == len(lasts) - 1)
+
+
 def corrupted(probability: float) -> CorruptedObservations:
     env = make_goal_env(PLAIN.model_copy(update={"corruption": probability}))
     assert isinstance(env, CorruptedObservations)

@@ -125,6 +125,7 @@ class PointMazeCollect(CollectConfig):
         maze: Name of the PointMaze.
         suite: `navigate` or `stitch`.
         steps: Transitions an episode.
+        repeat: Steps of the maze that an action lasts: fewer decisions for the same way.
         noise: Standard deviation of the Gaussian noise added to the controller's action, which is then clipped.
         parts: Parts of the maze in the suite `stitch`; no trajectory leaves the one that it begins in.
         start: Cell (row, column) of the first part, from which distances are counted; the first free one where `None`.
@@ -137,6 +138,7 @@ class PointMazeCollect(CollectConfig):
     episodes: int = Field(default=500, ge=1)
     val_episodes: int = Field(default=50, ge=0)
     steps: int = Field(default=200, ge=2)
+    repeat: int = Field(default=1, ge=1)
     noise: float = Field(default=0.5, ge=0)
     parts: int = Field(default=2, ge=2)
     start: Cell | None = None
@@ -185,7 +187,7 @@ def evaluation_env(config: PointMazeCollect) -> EnvConfig:
     """Return the environment on which to evaluate: for `stitch`, from the first part to the last one."""
     plan = maze_of(config)[1]
     cells = {} if plan is None else {"start_cells": plan.starts, "goal_cells": plan.goals}
-    return EnvConfig(name=config.env_id, **cells)
+    return EnvConfig(name=config.env_id, repeat=config.repeat, **cells)
 
 
 class _MazeCollection(Collection):
@@ -196,14 +198,15 @@ class _MazeCollection(Collection):
 
     @property
     def fps(self) -> float:
-        return 50.0  # PointMaze's `render_fps`
+        return 50.0 / self.config.repeat  # PointMaze's `render_fps`
 
     def identity(self) -> dict[str, Any]:
         maze_of(self.config)  # refuses a maze that cannot be cut
         return super().identity()
 
     def make(self, task: str) -> Env:
-        return make_goal_env(EnvConfig(name=task, max_episode_steps=self.config.steps))
+        steps = self.config.steps * self.config.repeat
+        return make_goal_env(EnvConfig(name=task, repeat=self.config.repeat, max_episode_steps=steps))
 
     def record(self, env: Env, slot: Slot, seed: int) -> Recording | None:
         """Drive to the commanded goal and, once there, on to random cells of the part; give a ball that strays up."""

@@ -20,7 +20,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.envs import registration
 from numpy.typing import NDArray
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, PositiveInt, ValidationInfo, field_validator
 
 from counterpoint.config import FrozenConfig, suggestion
 from counterpoint.data.episode import Spaces
@@ -51,7 +51,9 @@ class EnvConfig(FrozenConfig):
             commanded; `state_zero_padded`: whole observations in training, and as command the coordinates with
             zeros around them (the TD InfoNCE authors' form, an inconsistency kept for comparison).
         corruption: Probability with which each observation is replaced by another one.
-        max_episode_steps: Length of an episode; the environment's own where `None`.
+        repeat: Steps of the environment that an action lasts, fewer where the episode ends. What follows the last one
+            is seen and judged.
+        max_episode_steps: Length of an episode in steps of the environment; its own where `None`.
         image_size: Height and width of images; the agents' convolutions need 36 pixels.
         start_cells: (row, column) of the maze's cells where episodes begin; the maze's own rule where empty.
         goal_cells: Cells of the goals.
@@ -63,6 +65,7 @@ class EnvConfig(FrozenConfig):
     observations: Literal["state", "image"] = "state"
     goals: Literal["coordinates", "state", "state_zero_padded"] = "coordinates"
     corruption: float = Field(default=0.0, ge=0, le=1)
+    repeat: PositiveInt = 1
     max_episode_steps: int | None = Field(default=None, ge=1)
     image_size: int = Field(default=64, ge=36)
     start_cells: tuple[Cell, ...] = ()
@@ -206,7 +209,7 @@ class GoalEnv(gymnasium.Wrapper[Observation, Any, Any, Any], gymnasium.utils.Rec
         self.config, self.task = config, task_of(env.spec.id if env.spec else config.name)(env.unwrapped)
         steps = env.spec.max_episode_steps if env.spec else None
         self._require_possible_form(steps)
-        self.episode_steps = int(steps or 0)
+        self.episode_steps = -(-int(steps or 0) // config.repeat)
         self.success_distance = config.success_distance or self.task.success_distance
         if self.success_distance is None:
             self._require_own_success()
@@ -239,7 +242,10 @@ class GoalEnv(gymnasium.Wrapper[Observation, Any, Any, Any], gymnasium.utils.Rec
             BadInputError: When the action is not in the box, or the simulation blew up.
         """
         self._require_valid(action)
-        raw, _, terminated, truncated, info = self.env.step(action)
+        for _ in range(self.config.repeat):
+            raw, _, terminated, truncated, info = self.env.step(action)
+            if terminated or truncated:
+                break
         judged = self._judge(raw, info)
         return self._observe(raw), float(judged["is_success"]), bool(terminated), bool(truncated), judged
 
