@@ -10,6 +10,7 @@ import torch
 from counterpoint.agents import SavedAgent, make_agent
 from counterpoint.agents.contrastive import ContrastiveAgent
 from counterpoint.envs.goal.env import EnvConfig, env_facts
+from counterpoint.training.recipe import load_recipe
 from studies.goal_reaching import SIGNALS, GoalReachingConfig, Row, command, holding, summary
 from studies.harness import load_preset, presets
 
@@ -108,11 +109,21 @@ def test_pairs_are_compared_seed_by_seed() -> None:
     assert found["rows"]["td"]["success"]["mean"] == 0.75
 
 
+@pytest.mark.parametrize("name", presets("goal_reaching"))
+def test_every_agent_of_a_preset_is_a_recipe(name: str) -> None:
+    config = load_preset("goal_reaching", GoalReachingConfig, name)
+    for row in config.agents.values():
+        data = [config.data] if config.data else []
+        found = load_recipe(row.recipe, config.common | row.overrides, data=data, env=config.env).model_dump()
+        assert found["agent"]["name"] == row.recipe
+
+
 @pytest.mark.parametrize("name", [name for name in presets("goal_reaching") if "stitch" in name])
 def test_presets_of_the_maze_choose_on_seeds_that_are_not_reported(name: str) -> None:
     config: Any = load_preset("goal_reaching", GoalReachingConfig, name)
     assert config.prepare.endswith(config.data)
-    choosing = name in ("stitch_gate", "stitch_gate_medium", "stitch_screen")
+    choosing = name != "stitch"
     assert (config.first_seed == 90) is choosing
     assert {row for pair in config.pairs.values() for row in pair} <= set(config.agents)
     assert choosing or config.seeds >= 4
+    assert "gcbc" in config.agents or "screen" in name
