@@ -275,6 +275,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "interpolation": interpolation,
     "fewshot tasks": lambda: fewshot_tables.scores(kept("fewshot_tasks", fewshot_result), "last"),
     "fewshot last": lambda: fewshot_tables.scores(kept("fewshot_finetuned", fewshot_result), "last"),
+    "fewshot camera": lambda: fewshot_tables.scores(kept("fewshot_camera", fewshot_result), "last"),
     "fewshot pretraining": lambda: fewshot_tables.pretraining(kept("fewshot_finetuned", fewshot_result)),
     "premier taco start": premier_taco_start,
     "dmc experts": dmc_experts,

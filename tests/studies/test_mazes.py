@@ -24,7 +24,7 @@ def test_the_gates_and_paths_of_a_maze(tmp_path: Path) -> None:
     found = in_the_maze(str(data), 4, tmp_path / "run")
     assert found["inside"]["success"]["n"] == 4
     assert len(found["paths"]) == min(PATHS, 4)
-    assert {len(path["points"]) for path in found["paths"] if not path["reached"]} == {30}  # of 300 steps
+    assert {len(path["points"]) for path in found["paths"] if not path["reached"]} == {150}  # of 300 steps
     rows = [
         {"row": CONTROLLER, "seed": 0, **about},
         {"row": "td", "seed": 0, "evaluation": about["evaluation"], "curve": [], **found},
