@@ -216,7 +216,7 @@ CLAIMS = (
     Claim(
         "AcTOL",
         "loses less than DecisionNCE where clips go on into other actions (section 4.1)",
-        f"-T's loss less AcTOL's of {_FOLLOWS}, [padded clips](clip_methods.md#padded-clips)",
+        f"-T's loss less AcTOL's of {_FOLLOWS}, [clips padded by 60 %](clip_methods.md#padded-clips)",
         "rewards_padding",
         partial(_padding_costs_less, "margin"),
         partial(_learned, "padding", "actol", "decisionnce_t"),
