@@ -269,6 +269,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "fetch reach steps": partial(when_reached, "fetch_reach"),
     "stitch gate large": partial(goal_reaching, "stitch_gate"),
     "stitch gate medium": partial(goal_reaching, "stitch_gate_medium"),
+    "stitch screen": partial(goal_reaching, "stitch_screen"),
     "fetch reach matched": partial(goal_reaching, "fetch_reach_matched"),
     "sensitivity": partial(goal_reaching, "sensitivity"),
     "antmaze": antmaze,
