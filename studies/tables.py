@@ -275,6 +275,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "antmaze": antmaze,
     "interpolation": interpolation,
     "fewshot tasks": lambda: fewshot_tables.scores(kept("fewshot_tasks", fewshot_result), "last"),
+    "fewshot arms": lambda: fewshot_tables.scores(kept("fewshot_embodiment_tasks", fewshot_result), "last"),
     "fewshot last": lambda: fewshot_tables.scores(kept("fewshot_finetuned", fewshot_result), "last"),
     "fewshot camera": lambda: fewshot_tables.scores(kept("fewshot_camera", fewshot_result), "last"),
     "fewshot random": lambda: fewshot_tables.scores(kept("fewshot_random", fewshot_result), "last"),
