@@ -20,7 +20,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> FewshotConfig:
 def test_steps_are_the_suite_s_by_default() -> None:
     suites = get_args(FewshotData.model_fields["suite"].annotation)
     limits = {suite: FewshotData(suite=suite, unseen_tasks=("a",)).limit for suite in suites}
-    assert limits == {"metaworld": 200, "dmc": 500, "libero": None, "robomimic": None}
+    assert limits == {"metaworld": 200, "dmc": 500, "robosuite": None, "libero": None, "robomimic": None}
 
 
 @pytest.mark.parametrize(
