@@ -268,7 +268,7 @@ CLAIMS = (
         Claim(
             "Premier-TACO",
             f"it is above learning from scratch {figure}",
-            f"the same on two tasks, [{title}](fewshot.md#{title.replace(' ', '-')})",
+            f"success after five demonstrations of two unseen tasks, [{title}](fewshot.md#{title.replace(' ', '-')})",
             f"fewshot_{name}",
             partial(_fewshot, f"fewshot_{name}", "premier_taco/finetuned", "scratch"),
             partial(_tellable, f"fewshot_{name}"),
