@@ -270,6 +270,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "stitch gate large": partial(goal_reaching, "stitch_gate"),
     "stitch gate medium": partial(goal_reaching, "stitch_gate_medium"),
     "stitch screen": partial(goal_reaching, "stitch_screen"),
+    "stitch goals": partial(goal_reaching, "stitch_screen_goals"),
     "fetch reach matched": partial(goal_reaching, "fetch_reach_matched"),
     "sensitivity": partial(goal_reaching, "sensitivity"),
     "antmaze": antmaze,
