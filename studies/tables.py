@@ -280,6 +280,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "fewshot last": lambda: fewshot_tables.scores(kept("fewshot_finetuned", fewshot_result), "last"),
     "fewshot camera": lambda: fewshot_tables.scores(kept("fewshot_camera", fewshot_result), "last"),
     "fewshot random": lambda: fewshot_tables.scores(kept("fewshot_random", fewshot_result), "last"),
+    "fewshot embodiment": lambda: fewshot_tables.scores(kept("fewshot_embodiment", fewshot_result), "last"),
+    "fewshot embodiment pretraining": lambda: fewshot_tables.pretraining(kept("fewshot_embodiment", fewshot_result)),
     "fewshot random pretraining": lambda: fewshot_tables.pretraining(kept("fewshot_random", fewshot_result)),
     "fewshot pretraining": lambda: fewshot_tables.pretraining(kept("fewshot_finetuned", fewshot_result)),
     "premier taco start": premier_taco_start,
