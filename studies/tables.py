@@ -159,7 +159,8 @@ def goal_reaching(name: str) -> str:
     keys = {"success": "success", "success_at_end": "success at the end", "closest_distance": "closest distance, m"}
     keys |= {"inside": "success inside a part"} if any("inside" in one for one in found.values()) else {}
     signals = goal_reaching_study.SIGNALS if any("holding" in one for one in found.values()) else {}
-    keys |= {"area": "success, mean over training"} if signals else {}
+    several = any(len(run["curve"]) > 1 for one in found.values() for run in one["runs"])
+    keys |= {"area": "success, mean over training"} if several else {}
     rows = []
     for row, one in found.items():
         minutes = sum(run["seconds"] for run in one["runs"]) / len(one["runs"]) / 60
