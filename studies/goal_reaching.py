@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 from functools import partial
-from itertools import product
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
@@ -243,14 +243,15 @@ def summary(rows: Rows, about: Tree | None = None) -> Tree:
     return {"rows": found, "pairs": pairs}
 
 
-def curves_figure(found: Tree) -> Any:
+def curves_figure(found: Tree, steps_of: str = "environment steps") -> Any:
     """Return success over training, the mean of the seeds over their range, from what `summary` returned."""
     figure, ((panel,),) = panels(1, 1, 5.6, 3.4)
-    for (name, row), colour, style in zip(found["rows"].items(), COLOURS, ("-", "--", "-.", ":"), strict=False):
+    rows = {name: row for name, row in found["rows"].items() if all(run["curve"] for run in row["runs"])}
+    for (name, row), colour, style in zip(rows.items(), COLOURS, cycle(("-", "--", "-.", ":")), strict=False):
         runs = [[point["success"] for point in run["curve"]] for run in row["runs"]]
         steps = [point["step"] for point in row["runs"][0]["curve"]]
         curve(panel, steps, runs, colour, style, label=f"{name} (n={len(runs)})")
-    plain(panel, x="environment steps", y="success", ylim=(-0.03, 1.03))
+    plain(panel, x=steps_of, y="success", ylim=(-0.03, 1.03))
     legend(figure, panel, columns=2)
     return figure
 

@@ -315,7 +315,7 @@ class PlannerConfig(FrozenConfig):
 SETTINGS: dict[str, PlannerConfig] = {
     "acrobot-swingup": PlannerConfig(horizon=75, samples=64, knots=12),
     "finger-spin": PlannerConfig(horizon=10, knots=10, samples=64, rounds=2, noise=3.0),
-    "hopper-stand": PlannerConfig(horizon=40, knots=12),
+    "hopper-stand": PlannerConfig(horizon=30, knots=15, samples=64, noise=3.0),
     "hopper-hop": PlannerConfig(horizon=30, knots=15, samples=64, noise=3.0),
     "cheetah-run": PlannerConfig(horizon=30),
     "walker-stand": PlannerConfig(horizon=16),
@@ -324,8 +324,8 @@ SETTINGS: dict[str, PlannerConfig] = {
 }
 """Task -> settings that differ from the defaults.
 
-Swinging up takes seconds, a cheetah's action a fiftieth of one; a hopper whose plans are shorter than 40 actions stays
-down. A finger flicks the spinner: its plans are short and jerk from one end to the other.
+Swinging up takes seconds, a cheetah's action a fiftieth of one. A hopper gets up, and a finger spins, only by plans
+whose actions go from one end to the other.
 """
 
 
