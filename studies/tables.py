@@ -227,11 +227,12 @@ def premier_taco_start() -> str:
 
 def dmc_experts() -> str:
     """Returns of the planners with the true dynamics."""
-    rows = [
-        [about["task"], f"{about['expert_return']:.0f}", f"{about['random_return']:.0f}", f"{about['n']}"]
-        for about in kept("dmc_experts")["rows"]
-    ]
-    return markdown(["task", "expert return", "random return", "episodes"], rows)
+    rows = []
+    for about in kept("dmc_experts")["rows"]:
+        returns = [episode["return"] for episode in about["episodes"]]
+        values = (about["expert_return"], min(returns), max(returns), about["random_return"])
+        rows.append([about["task"], *(f"{value:.0f}" for value in values), f"{about['n']}"])
+    return markdown(["task", "expert's return, mean", "least", "most", "random actions", "episodes"], rows)
 
 
 # Diffusion policies and ICon

@@ -34,5 +34,5 @@ def test_a_result_file_names_its_source(path: Path) -> None:
 def test_figures_are_plotted_from_the_result_files(tmp_path: Path) -> None:
     plot(tmp_path)
     names = {path.name for path in tmp_path.iterdir()}
-    assert len(names) == 10
+    assert len(names) == 12
     assert names <= {path.name for path in (ROOT / "docs" / "assets").iterdir()}

@@ -131,9 +131,10 @@ def test_premier_tacos_encoder_embeds_as_the_authors_network_does(tmp_path: Path
     authors = PremierTACOEncoder(9, 50).eval()
     torch.save(authors.state_dict(), tmp_path / "encoder.pt")
     encoder = ObservationEncoder.from_pretrained(convert_checkpoint("premier_taco", tmp_path / "encoder.pt", tmp_path))
+    authors, encoder = authors.double(), encoder.double()  # sums of 39,200 products round in single precision
     assert (encoder.config.stack, encoder.config.size, encoder.embed_dim) == (3, 84, 50)
     frames = torch.randint(0, 256, (2, 3, 84, 84, 3), dtype=torch.uint8)
-    stacked = torch.cat([*frames.float().permute(1, 0, 4, 2, 3)], 1)  # channels of the oldest frame first
+    stacked = torch.cat([*frames.double().permute(1, 0, 4, 2, 3)], 1)  # channels of the oldest frame first
     with torch.no_grad():
         embedded = authors(stacked)
         assert (embedded[0] - embedded[1]).abs().mean() > 1e-2

@@ -81,7 +81,7 @@ def doctor(path: str | Path) -> int:
         findings = examine(path)
     console = Console()
     if not findings:
-        console.print(Text(f"{path}: nothing wrong"))
+        console.print(Text(f"{path}: nothing wrong"), soft_wrap=True)
         return 0
     title = Text(f"{path}: {len(findings)} finding(s)")
     table = Table("where", "found", "expected", "hint", title=title, show_lines=True)
