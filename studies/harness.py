@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import sys
 import time
@@ -231,7 +232,7 @@ def read_rows(path: Path) -> tuple[list[Tree], Tree]:
 
 def _run(trial: Trial, path: Path, logs: Path) -> int:
     """Run one trial, log its output to a file, and write its result whole."""
-    wall, processor, threads = time.perf_counter(), time.process_time(), torch.get_num_threads()
+    wall, processor, threads = time.perf_counter(), _processor_time(), torch.get_num_threads()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)  # fading moments of Adam would be slow otherwise
     try:
@@ -240,10 +241,15 @@ def _run(trial: Trial, path: Path, logs: Path) -> int:
     finally:
         torch.set_num_threads(threads)
         torch.set_flush_denormal(False)
-    seconds, used = round(time.perf_counter() - wall, 1), round(time.process_time() - processor, 1)
+    seconds, used = round(time.perf_counter() - wall, 1), round(_processor_time() - processor, 1)
     result = {**trial.about, **result}
     write_atomically(path, json.dumps({"result": result, "seconds": seconds, "processor_seconds": used}))
     return trial.weight
+
+
+def _processor_time() -> float:
+    """Return the seconds of processor time that this process and the ended ones which it started have used."""
+    return sum(os.times()[:4])
 
 
 @contextmanager

@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 import tomllib
 from functools import partial
@@ -40,6 +42,12 @@ def end_at_once() -> dict[str, Any]:
     return {}
 
 
+def start_another() -> dict[str, Any]:
+    """Start a process that uses 0.3 s of processor time."""
+    subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: pass"], check=True)
+    return {}
+
+
 def fail() -> dict[str, Any]:
     raise FullError
 
@@ -71,6 +79,12 @@ def test_trials_run_in_this_process_where_one_is_asked_for(tmp_path: Path, capsy
     assert (tmp_path / "logs" / "b.log").read_text() == "a line for the log\n"
     assert "a line" not in capsys.readouterr().out
     assert not study.path("d").exists()
+
+
+def test_processor_time_counts_what_a_trial_starts(tmp_path: Path) -> None:
+    study = Study("started", tmp_path, Config())
+    study.run([Trial("a", start_another)])
+    assert study.read("a")["processor_seconds"] >= 0.3
 
 
 def test_workers_give_the_same_results_and_finished_trials_are_kept(tmp_path: Path) -> None:
