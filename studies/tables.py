@@ -228,11 +228,11 @@ def premier_taco_start() -> str:
 def dmc_experts() -> str:
     """Returns of the planners with the true dynamics."""
     rows = []
-    for about in kept("dmc_experts")["rows"]:
+    for about in [*kept("dmc_experts")["rows"], *kept("dmc_dog_experts")["rows"]]:
         returns = [episode["return"] for episode in about["episodes"]]
-        values = (about["expert_return"], min(returns), max(returns), about["random_return"])
+        values = (2 * about["steps"], about["expert_return"], min(returns), max(returns), about["random_return"])
         rows.append([about["task"], *(f"{value:.0f}" for value in values), f"{about['n']}"])
-    return markdown(["task", "expert's return, mean", "least", "most", "random actions", "episodes"], rows)
+    return markdown(["task", "possible", "expert, mean", "least", "most", "random actions", "episodes"], rows)
 
 
 # Diffusion policies and ICon
