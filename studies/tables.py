@@ -273,6 +273,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "stitch gate medium": partial(goal_reaching, "stitch_gate_medium"),
     "stitch screen": partial(goal_reaching, "stitch_screen"),
     "stitch": partial(goal_reaching, "stitch"),
+    "stitch large": partial(goal_reaching, "stitch_large"),
     "stitch goals": partial(goal_reaching, "stitch_screen_goals"),
     "fetch reach matched": partial(goal_reaching, "fetch_reach_matched"),
     "sensitivity": partial(goal_reaching, "sensitivity"),
@@ -321,10 +322,10 @@ def plot(folder: Path) -> None:
     save(gradient_by_length.figure(lengths["rows"], lengths["config"]["lengths"]), folder / "gradient_by_length.svg")
     gate = kept("goal_reaching_stitch_gate", goal_reaching_study.summary)
     save(maze_figure(gate, {"gcbc": "GCBC"}), folder / "maze_gate.png")
-    joined = kept("goal_reaching_stitch", goal_reaching_study.summary)
+    medium, large = (kept(f"goal_reaching_{name}", goal_reaching_study.summary) for name in ("stitch", "stitch_large"))
     shown = {row: row for row in ("TD, its own actor", "MC, TD's actor", "gcbc")}
-    save(maze_figure(joined, shown), folder / "maze_stitch.png")
-    save(goal_reaching_study.curves_figure(joined, "updates"), folder / "stitch_training.png")
+    save(maze_figure(large, shown), folder / "maze_stitch.png")
+    save(goal_reaching_study.curves_figure(medium, "updates"), folder / "stitch_training.png")
     matched = kept("goal_reaching_fetch_reach_matched", goal_reaching_study.summary)
     save(goal_reaching_study.curves_figure(matched), folder / "fetch_reach_matched.png")
     save(reward_rl_study.figure(kept("reward_rl")["rows"]), folder / "reward_rl.png")
