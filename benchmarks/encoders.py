@@ -11,7 +11,8 @@ from statistics import median
 
 import torch
 
-from counterpoint.encoders.dual import DualEncoder, EncoderConfig
+from counterpoint.encoders.config import EncoderConfig
+from counterpoint.encoders.dual import DualEncoder
 from measuring import in_turns, parser, write
 
 CASES = (("convnet", 64, 64), ("convnet", 64, 96), ("convnet", 112, 112), ("resnet18", 64, 64))

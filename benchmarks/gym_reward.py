@@ -22,7 +22,8 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
-from counterpoint.encoders.dual import DualEncoder, EncoderConfig
+from counterpoint.encoders.config import EncoderConfig
+from counterpoint.encoders.dual import DualEncoder
 from counterpoint.rewards import RewardModel
 from counterpoint.rewards.gym import LanguageReward, LanguageRewardVector
 from measuring import in_turns, parser, write

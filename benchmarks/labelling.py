@@ -35,7 +35,8 @@ from collection import Measured, measured
 from counterpoint.data.formats import open_dataset
 from counterpoint.data.store import EpisodeStore
 from counterpoint.data.views import SubsetStore
-from counterpoint.encoders.dual import DualEncoder, EncoderConfig
+from counterpoint.encoders.config import EncoderConfig
+from counterpoint.encoders.dual import DualEncoder
 from counterpoint.rewards import RewardModel
 from counterpoint.rewards.calibration import calibrate
 from counterpoint.rewards.label import Labeller, Labelling, label_episodes

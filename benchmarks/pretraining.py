@@ -22,7 +22,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from counterpoint.data.episode import Episode
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.store import MemoryStore
-from counterpoint.encoders.dual import DualEncoder, EncoderConfig
+from counterpoint.encoders.config import EncoderConfig
+from counterpoint.encoders.dual import DualEncoder
 from counterpoint.objectives.decisionnce import DecisionNCEConfig, DecisionNCET
 from counterpoint.training.distributed import accelerator_of
 from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig

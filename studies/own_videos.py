@@ -28,7 +28,8 @@ from counterpoint.data.draws import sample_rng
 from counterpoint.data.formats import open_dataset
 from counterpoint.data.store import EpisodeStore
 from counterpoint.data.views import SubsetStore
-from counterpoint.encoders.dual import DualEncoder, EncoderConfig
+from counterpoint.encoders.config import EncoderConfig
+from counterpoint.encoders.dual import DualEncoder
 from counterpoint.encoders.features import features_of
 from counterpoint.evaluation import metrics
 from counterpoint.evaluation.embedded import EmbeddedVideos, embed_store

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from counterpoint.data.sampler import Sampler as Sampler
     from counterpoint.data.store import EpisodeStore as EpisodeStore
     from counterpoint.data.store import MemoryStore as MemoryStore
+    from counterpoint.encoders.config import EncoderConfig as EncoderConfig
     from counterpoint.encoders.dual import DualEncoder as DualEncoder
-    from counterpoint.encoders.dual import EncoderConfig as EncoderConfig
     from counterpoint.encoders.hub import load as load
     from counterpoint.encoders.observation import ObservationConfig as ObservationConfig
     from counterpoint.encoders.observation import ObservationEncoder as ObservationEncoder
@@ -32,7 +32,7 @@ _HOMES = {
     "ClonedPolicy": "policies.cloned",
     "DiffusionPolicy": "policies.diffusion_policy",
     "DualEncoder": "encoders.dual",
-    "EncoderConfig": "encoders.dual",
+    "EncoderConfig": "encoders.config",
     "Episode": "data.episode",
     "EpisodeStore": "data.store",
     "MemoryStore": "data.store",

@@ -29,7 +29,8 @@ from counterpoint.data.formats import open_dataset, split_names
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.store import EpisodeStore
 from counterpoint.data.views import OneCameraStore, SubsetStore
-from counterpoint.encoders.dual import DualEncoder, EncoderConfig
+from counterpoint.encoders.config import EncoderConfig
+from counterpoint.encoders.dual import DualEncoder
 from counterpoint.encoders.features import features_of
 from counterpoint.errors import require
 from counterpoint.evaluation import metrics

@@ -18,8 +18,8 @@ from counterpoint.data.episode import Array
 from counterpoint.data.formats import open_dataset
 from counterpoint.data.spec import Spec
 from counterpoint.data.store import EpisodeStore
+from counterpoint.encoders.dual import SentenceTower
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
-from counterpoint.encoders.sentences import SentenceTower
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation import evaluate as evaluation
 from counterpoint.evaluation.evaluate import evaluate

@@ -9,7 +9,8 @@ import torch
 
 from counterpoint.agents import SavedAgent, make_agent
 from counterpoint.data.episode import Spaces
-from counterpoint.encoders.dual import DualEncoder, EncoderConfig
+from counterpoint.encoders.config import EncoderConfig
+from counterpoint.encoders.dual import DualEncoder
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.policies.cloned import ClonedPolicy
 from counterpoint.policies.demonstrations import Demonstrations

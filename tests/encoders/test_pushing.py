@@ -38,7 +38,8 @@ main(["push", "RUN", "someone/run", "--license", "apache-2.0"])
 
 LANGUAGE_REWARD = """
 import torch
-from counterpoint.encoders.dual import DualEncoder, EncoderConfig
+from counterpoint.encoders.config import EncoderConfig
+from counterpoint.encoders.dual import DualEncoder
 from counterpoint.encoders.hub import push
 from counterpoint.encoders.weights import write_weights
 from counterpoint.objectives.r3m import LanguageReward

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from counterpoint.encoders.dual import DualEncoder, EncoderConfig
+from counterpoint.encoders.config import EncoderConfig
+from counterpoint.encoders.dual import DualEncoder
 from counterpoint.errors import BadInputError, MissingExtraError
 
 timm = pytest.importorskip("timm", reason="needs the extra `clip`")

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from counterpoint.data.formats.lerobot.writer import LeRobotWriter
-from counterpoint.encoders.dual import DualEncoder, EncoderConfig
+from counterpoint.encoders.config import EncoderConfig
+from counterpoint.encoders.dual import DualEncoder
 from tests.evaluation.fake import INSTRUCTIONS, episode
 
 
@@ -21,7 +22,7 @@ def quick_words(monkeypatch: pytest.MonkeyPatch) -> None:
     def embed(self: object, text: str) -> Tensor:
         return torch.nn.functional.normalize(torch.tensor([float(ord(c)) for c in f"{text:384.384}"]), dim=0)
 
-    monkeypatch.setattr("counterpoint.encoders.sentences.SentenceTower.embed", embed)
+    monkeypatch.setattr("counterpoint.encoders.dual.SentenceTower.embed", embed)
 
 
 def write_data(root: Path, *, split: bool = True, each: int = 2) -> Path:

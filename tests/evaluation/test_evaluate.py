@@ -11,9 +11,9 @@ import torch
 
 from counterpoint.data.episode import Array
 from counterpoint.data.video import probe_video, read_frames
+from counterpoint.encoders.dual import SentenceTower
 from counterpoint.encoders.hub import write_digests, write_model
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
-from counterpoint.encoders.sentences import SentenceTower
 from counterpoint.envs.base import CameraEnv
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation import evaluate as evaluation

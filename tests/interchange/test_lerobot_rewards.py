@@ -22,7 +22,8 @@ from lerobot.utils.sample_weighting import SampleWeightingConfig, make_sample_we
 
 from counterpoint.data.statistics import Statistics  # noqa: E402
 from counterpoint.encoders.calibration import Calibration, RewardForm  # noqa: E402
-from counterpoint.encoders.dual import DualEncoder, EncoderConfig  # noqa: E402
+from counterpoint.encoders.config import EncoderConfig  # noqa: E402
+from counterpoint.encoders.dual import DualEncoder  # noqa: E402
 from counterpoint.errors import BadInputError  # noqa: E402
 from counterpoint.objectives.r3m import LanguageReward  # noqa: E402
 from counterpoint.rewards.label import label  # noqa: E402

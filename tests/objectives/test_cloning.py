@@ -8,8 +8,8 @@ from torch import nn
 
 from counterpoint.data.anchors import Anchors
 from counterpoint.data.spec import Spec
+from counterpoint.encoders.dual import SentenceTower
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
-from counterpoint.encoders.sentences import SentenceTower
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import Features
 from counterpoint.objectives.cloning import FEATURES, Cloning, CloningConfig

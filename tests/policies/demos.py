@@ -7,7 +7,7 @@ import torch
 
 from counterpoint.data.episode import Array, Episode
 from counterpoint.data.store import MemoryStore
-from counterpoint.encoders.sentences import SentenceTower
+from counterpoint.encoders.dual import SentenceTower
 
 __all__ = ["demonstrations", "observed", "spelled"]
 

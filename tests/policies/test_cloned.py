@@ -8,9 +8,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from counterpoint.encoders.dual import SentenceTower
 from counterpoint.encoders.hub import write_digests
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
-from counterpoint.encoders.sentences import SentenceTower
 from counterpoint.errors import BadInputError
 from counterpoint.policies.base import Policy
 from counterpoint.policies.cloned import ClonedPolicy

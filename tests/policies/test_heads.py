@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from counterpoint.data.statistics import Statistics
-from counterpoint.encoders.sentences import SentenceTower
+from counterpoint.encoders.dual import SentenceTower
 from counterpoint.errors import BadInputError
 from counterpoint.policies.heads import ActionHead, HeadConfig
 from tests.encoders.weights import assert_orthogonal

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from counterpoint.data.formats import open_dataset
-from counterpoint.encoders.dual import DualEncoder, EncoderConfig
+from counterpoint.encoders.config import EncoderConfig
+from counterpoint.encoders.dual import DualEncoder
 from counterpoint.rewards import RewardModel
 from counterpoint.rewards.calibration import calibrate
 

@@ -11,7 +11,7 @@ import torch
 from counterpoint.data.episode import Episode
 from counterpoint.data.formats import open_dataset
 from counterpoint.data.store import MemoryStore, read_episode
-from counterpoint.encoders.dual import EncoderConfig
+from counterpoint.encoders.config import EncoderConfig
 from counterpoint.errors import BadInputError
 from counterpoint.rewards import RewardForm, RewardModel
 from counterpoint.rewards.calibration import calibrate

@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from counterpoint.encoders.dual import DualEncoder, EncoderConfig
+from counterpoint.encoders.config import EncoderConfig
+from counterpoint.encoders.dual import DualEncoder
 from counterpoint.errors import BadInputError, MissingExtraError
 from counterpoint.rewards import RewardModel
 from counterpoint.rewards.calibration import calibrate

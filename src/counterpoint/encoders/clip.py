@@ -16,8 +16,8 @@ from jaxtyping import Float
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from counterpoint.encoders.dual import EncoderConfig, ImageTower, Resample
-from counterpoint.encoders.sentences import check_length
+from counterpoint.encoders.config import EncoderConfig, Resample
+from counterpoint.encoders.dual import ImageTower, check_length
 from counterpoint.encoders.towers import backbone_of
 from counterpoint.encoders.weights import check_file, tag_or_file
 from counterpoint.errors import BadInputError, import_extra, require

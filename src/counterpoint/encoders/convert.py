@@ -10,7 +10,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from counterpoint.encoders.dual import DualEncoder, EncoderConfig
+from counterpoint.encoders.config import EncoderConfig
+from counterpoint.encoders.dual import DualEncoder
 from counterpoint.encoders.hub import Card
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.encoders.weights import fit_weights, read_torch_file, read_weights

@@ -1,128 +1,35 @@
 """The dual encoder: camera frames and instructions into one space.
 
-In reading order: the configuration, pixels to normalised images, the ConvNet, the map of proprioception, the encoder.
-Larger image towers are in `towers.py` (ResNet-18, timm) and `clip.py` (open_clip), the sentence tower is in
-`sentences.py`.
+In reading order: pixels to normalised images, the ConvNet, the sentence tower, the map of proprioception, the encoder.
+Its configuration is in `config.py`, larger image towers are in `towers.py` (ResNet-18, timm) and `clip.py` (open_clip).
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib import import_module
-from typing import Annotated, Any, Literal, Self
+from typing import Any
 
 import torch
 from jaxtyping import Float, Shaped
-from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
-from tyro.conf import Suppress
 
-from counterpoint.config import FrozenConfig, free
 from counterpoint.data.statistics import Statistics
 from counterpoint.encoders.backbone import Backbone, spatial_map
-from counterpoint.encoders.calibration import Calibration, RewardForm
+from counterpoint.encoders.config import Colour, EncoderConfig, Fit, ImageKind, Resample
 from counterpoint.encoders.hub import Description, HubEncoder
-from counterpoint.encoders.sentences import SentenceTower
-from counterpoint.encoders.weights import MINILM, start_from_file
-from counterpoint.errors import require
-
-ImageKind = Literal["convnet", "resnet18", "open_clip", "timm", "module"]
-TextKind = Literal["minilm", "open_clip"]
-
-Colour = tuple[float, float, float]
-Fit = Literal["stretch", "crop"]
-Resample = Literal["bilinear", "bicubic"]
+from counterpoint.encoders.weights import MINILM, minilm_folder, start_from_file
+from counterpoint.errors import MissingExtraError, require
 
 IMAGENET_MEAN: Colour = (0.485, 0.456, 0.406)
 IMAGENET_STD: Colour = (0.229, 0.224, 0.225)
-
-
-class EncoderConfig(FrozenConfig):
-    """Architecture, starting point and preprocessing of a `DualEncoder`.
-
-    Fields left `None` take the tower's own value when the encoder is built.
-
-    Attributes:
-        image: Image tower. `convnet` and `resnet18` are the library's own and train from scratch; `open_clip`
-            and `timm` are any model of those libraries (extras `clip`, `vision`); `module` is a network of your own.
-        image_model: Name inside open_clip ("RN50-quickgelu", "ViT-B-16-SigLIP") or timm
-            ("tf_efficientnet_lite0", "vit_small_patch14_dinov2.lvd142m"); for `module`, "package.module:function" of
-            a function without arguments that returns the network; empty for the library's own towers.
-        pretrained: Initial weights. `None`: random. A name: a pretrained tag of open_clip ("openai") or
-            timm ("lvd142m"), or "package" for weights that an installed package holds (tf_efficientnet_lite0, extra
-            `vision`). With a slash or a known ending (.safetensors, .pt, .pth, .bin, .ckpt): a local
-            file with the state dict of the open_clip model, the timm model or the library's own image
-            tower. An encoder saved by this library is loaded with `DualEncoder.from_pretrained` instead.
-        revision: Commit of the Hub repository that a tag of timm or open_clip is fetched from; the newest by default.
-        freeze_image: Keep the backbone of `timm`, `open_clip` or `module` fixed, in evaluation mode, and learn a linear
-            head on its features.
-        pool: Features of a frozen backbone: 1 is its own pooled output, 3 and 7 average its map to a grid of that side.
-        dropout: Share of a frozen backbone's features that is dropped in training.
-        image_size: Side in pixels of the tower's square input.
-        fit: `stretch` squeezes the whole frame to a square; `crop` resizes its shorter side and cuts the centre out.
-        short_side: Length in pixels of the shorter side before `crop` cuts; at least `image_size`.
-        resample: Interpolation of the resizing, always antialiased.
-        text: Text tower: `minilm`, a frozen sentence encoder and a learned projection, or `open_clip`, the
-            one that belongs to `image_model`.
-        text_model: For `minilm`: the default package, or another sentence-transformers name or folder.
-        freeze_text: Keep open_clip's text tower fixed. MiniLM always is, and its projection always learns.
-        embed_dim: D of both towers; 256 for towers that end in a learned projection, the model's own for
-            open_clip.
-        mean: Channel means of pixels in [0, 1].
-        std: Channel deviations.
-        state: Statistics of the proprioception that is read beside each image; none for images alone. Training sets
-            them (`data.state`).
-        reward_form: The reward that the encoder was trained for; its objective sets it.
-        calibration: The map from that reward to progress; training measures it at its end.
-    """
-
-    image: ImageKind = "convnet"
-    image_model: str = ""
-    pretrained: str | None = None
-    revision: str | None = None
-    freeze_image: bool = False
-    pool: Literal[1, 3, 7] = 1
-    dropout: float = Field(0.0, ge=0, lt=1)
-    image_size: PositiveInt | None = None
-    fit: Fit | None = None
-    short_side: PositiveInt | None = None
-    resample: Resample | None = None
-    text: TextKind = "minilm"
-    text_model: str = MINILM
-    freeze_text: bool = False
-    embed_dim: PositiveInt | None = None
-    mean: Colour | None = None
-    std: Colour | None = None
-    state: Annotated[Statistics | None, Suppress] = None
-    reward_form: RewardForm = "potential"
-    calibration: Annotated[Calibration | None, Suppress] = free(None)
-
-    @model_validator(mode="after")
-    def _agree(self) -> Self:
-        own, clip_text = self.image in ("convnet", "resnet18"), self.text == "open_clip"
-        frozen_only = self.pool != 1 or self.dropout
-        refused = {
-            f"freeze_image is for backbones: image {self.image!r} trains from scratch": own and self.freeze_image,
-            "pool and dropout belong to a frozen backbone: set freeze_image": frozen_only and not self.freeze_image,
-            "revision belongs to a tag of timm or open_clip": self.revision and self.image not in ("timm", "open_clip"),
-            f"image_model {self.image_model!r} has no meaning for image {self.image!r}": own and self.image_model,
-            f"image {self.image!r} needs image_model, a model of that library": not own and not self.image_model,
-            f"text 'open_clip' is the text half of an open_clip model, but image is {self.image!r}": clip_text
-            and self.image != "open_clip",
-            "text_model has no meaning for text 'open_clip': image_model names both towers": clip_text
-            and self.text_model != MINILM,
-            "freeze_text is for text 'open_clip': MiniLM never trains": not clip_text and self.freeze_text,
-        }
-        for reason, wrong in refused.items():
-            if wrong:
-                raise ValueError(reason)
-        return self
-
 
 _TOLERANCE = 1e-3
 """Distance from [0, 1] that rounding may cause."""
@@ -269,6 +176,84 @@ def own_tower(module: nn.Module, config: EncoderConfig) -> nn.Module:
     """Return a tower of the library's own with its starting weights."""
     start_from_file(module, config.pretrained)
     return module.to(memory_format=torch.channels_last)  # as frames arrive, and faster on a processor
+
+
+class SentenceTower(nn.Module):
+    """Unit-length sentence embeddings, computed once for each distinct text, then `nn.Linear` to D.
+
+    The sentence encoder is no part of this module: it neither trains nor enters the state dict, is shared by the
+    process, and runs on the CPU one text at a time, so that an embedding depends on its text alone.
+
+    Args:
+        name: A sentence-transformers name or folder; the default is loaded from an installed package, offline, or else
+            from the Hub, and its weights are compared with their digest.
+        embed_dim: D.
+
+    Raises:
+        MissingExtraError: When sentence-transformers is not installed.
+    """
+
+    def __init__(self, name: str, embed_dim: int) -> None:
+        super().__init__()
+        if importlib.util.find_spec("sentence_transformers") is None:
+            raise MissingExtraError("sentence_transformers", "text")
+        self.name = name
+        self._seen: dict[str, Tensor] = {}
+        # Importing sentence-transformers takes seconds: the default, whose width is known, waits for the first text.
+        width = 384 if name == MINILM else len(self.embed("How wide is this?"))
+        self.projection = nn.Linear(width, embed_dim)
+
+    def forward(self, texts: list[str]) -> Float[Tensor, "N D"]:
+        """Embed N texts."""
+        weight = self.projection.weight
+        sentences = torch.stack([self.embed(text) for text in texts])
+        projected: Tensor = self.projection(sentences.to(weight.device, weight.dtype, non_blocking=True))
+        return projected
+
+    def embed(self, text: str) -> Float[Tensor, " E"]:
+        """Return the frozen embedding of one text, on the CPU.
+
+        Raises:
+            BadInputError: The text is longer than the sentence encoder reads.
+        """
+        if text not in self._seen:
+            sentence_encoder = _sentence_encoder(self.name)
+            limit = sentence_encoder.max_seq_length or 10**9
+            pieces = len(sentence_encoder.tokenizer(text, verbose=False)["input_ids"])
+            check_length(text, pieces <= limit, f"{limit} word pieces, which {self.name} reads")
+            found = sentence_encoder.encode(text, convert_to_tensor=True, normalize_embeddings=True)
+            self._seen[text] = found.float()
+        return self._seen[text]
+
+
+def check_length(text: str, fits: object, limit: str) -> None:
+    """Refuse a text that a tower would cut."""
+    found, hint = f"{len(text.split())} words: {text[:60]!r} ...", "say what should happen in a sentence or two"
+    require(fits, "instruction", found, f"at most {limit}", hint)
+
+
+@lru_cache(maxsize=2)
+def _sentence_encoder(name: str) -> Any:
+    from sentence_transformers import SentenceTransformer
+
+    with _no_progress_bar():
+        if name != MINILM:
+            return SentenceTransformer(name, device="cpu").eval()
+        return SentenceTransformer(str(minilm_folder()), device="cpu", local_files_only=True).eval()
+
+
+@contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    """Hide the progress bar of weights that load in a moment."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 class StateMap(nn.Module):

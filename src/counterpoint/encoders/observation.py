@@ -13,9 +13,8 @@ from pydantic import NonNegativeInt, PositiveInt, model_validator
 from torch import Tensor, nn
 
 from counterpoint.config import FrozenConfig
-from counterpoint.encoders.dual import check_frames
+from counterpoint.encoders.dual import SentenceTower, check_frames
 from counterpoint.encoders.hub import Description, HubEncoder
-from counterpoint.encoders.sentences import SentenceTower
 from counterpoint.encoders.towers import ResNet18
 from counterpoint.encoders.weights import MINILM, fit_weights, read_weights, tag_or_file
 from counterpoint.errors import BadInputError, import_extra, require

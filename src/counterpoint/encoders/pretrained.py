@@ -14,7 +14,8 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from counterpoint.encoders import clip
-from counterpoint.encoders.dual import IMAGENET_MEAN, IMAGENET_STD, Colour, EncoderConfig, Resample, preprocess
+from counterpoint.encoders.config import Colour, EncoderConfig, Resample
+from counterpoint.encoders.dual import IMAGENET_MEAN, IMAGENET_STD, preprocess
 from counterpoint.encoders.towers import PACKAGED, load_packaged
 from counterpoint.encoders.weights import fit_weights, read_torch_file, read_weights, tag_or_file
 from counterpoint.errors import import_extra, require

@@ -14,7 +14,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from counterpoint.encoders.backbone import Backbone
-from counterpoint.encoders.dual import Colour, EncoderConfig, ImageTower, Resample, own_tower
+from counterpoint.encoders.config import Colour, EncoderConfig, Resample
+from counterpoint.encoders.dual import ImageTower, own_tower
 from counterpoint.encoders.weights import check_sha256, fit_weights, read_weights, start_from_file, tag_or_file
 from counterpoint.errors import BadInputError, MissingExtraError, import_extra, require
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from counterpoint.config import FrozenConfig
+from counterpoint.encoders.dual import SentenceTower
 from counterpoint.encoders.observation import drq_weights
-from counterpoint.encoders.sentences import SentenceTower
 from counterpoint.encoders.weights import MINILM
 from counterpoint.errors import require
 from counterpoint.policies.normalizer import LinearNormalizer

@@ -19,7 +19,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from counterpoint.config import validate
-from counterpoint.encoders.dual import DualEncoder, EncoderConfig
+from counterpoint.encoders.config import EncoderConfig
+from counterpoint.encoders.dual import DualEncoder
 from counterpoint.errors import MissingExtraError, require
 from counterpoint.objectives.r3m import LanguageReward
 from counterpoint.policies.lerobot import SavedWithProcessors, make_counterpoint_pre_post_processors

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from counterpoint.encoders.backbone import Backbone
 from counterpoint.encoders.calibration import RewardForm
-from counterpoint.encoders.dual import DualEncoder, EncoderConfig
+from counterpoint.encoders.config import EncoderConfig
+from counterpoint.encoders.dual import DualEncoder
 from counterpoint.errors import BadInputError, require
 from counterpoint.rewards.model import STATE, FrozenPart, RewardModel, embed_frames, embed_text, gains
 

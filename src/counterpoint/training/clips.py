@@ -16,7 +16,8 @@ from counterpoint.data.spec import BoundSpec
 from counterpoint.data.statistics import Statistics
 from counterpoint.data.store import EpisodeStore, camera_names
 from counterpoint.data.views import CamerasApart, OneCameraStore, SubsetStore
-from counterpoint.encoders.dual import DualEncoder, EncoderConfig
+from counterpoint.encoders.config import EncoderConfig
+from counterpoint.encoders.dual import DualEncoder
 from counterpoint.encoders.features import features_of
 from counterpoint.errors import require
 from counterpoint.objectives import ClipObjective, objective_class, objective_names
