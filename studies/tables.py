@@ -276,6 +276,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "stitch large": partial(goal_reaching, "stitch_large"),
     "stitch goals": partial(goal_reaching, "stitch_screen_goals"),
     "fetch reach matched": partial(goal_reaching, "fetch_reach_matched"),
+    "qrl search": partial(goal_reaching, "qrl_search"),
     "sensitivity": partial(goal_reaching, "sensitivity"),
     "antmaze": antmaze,
     "interpolation": interpolation,
