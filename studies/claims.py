@@ -268,15 +268,15 @@ CLAIMS = (
         Claim(
             "Premier-TACO",
             f"it is above learning from scratch {figure}",
-            f"success after five demonstrations of two unseen tasks, [{title}](fewshot.md#{title.replace(' ', '-')})",
+            f"success after five demonstrations of two {tasks}, [{title}](fewshot.md#{title.replace(' ', '-')})",
             f"fewshot_{name}",
             partial(_fewshot, f"fewshot_{name}", "premier_taco/finetuned", "scratch"),
             partial(_tellable, f"fewshot_{name}"),
         )
-        for name, title, figure in (
-            ("embodiment", "other arms", "on bodies that pretraining did not see (Fig. 6)"),
-            ("camera", "an unseen camera", "under a camera that pretraining did not see (Fig. 6)"),
-            ("random", "nearly random data", "after pretraining on random data (Fig. 7)"),
+        for name, title, tasks, figure in (
+            ("embodiment", "other arms", "unseen arms", "on bodies that pretraining did not see (Fig. 6)"),
+            ("camera", "an unseen camera", "unseen tasks", "under a camera that pretraining did not see (Fig. 6)"),
+            ("random", "nearly random data", "unseen tasks", "after pretraining on random data (Fig. 7)"),
         )
     ),
     Claim(
