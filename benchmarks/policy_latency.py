@@ -3,8 +3,8 @@
     python benchmarks/policy_latency.py [--small] [--device cuda] [--rounds 7] [--out FILE]
 
 The policy is Diff-C as in ICon's experiments: a ViT-S/16 at 224 pixels for each of two cameras that give 256, two
-observations, the full U-Net (512, 1024, 2048 channels) on windows of 16 actions, 8 steps of DDIM, 8 actions executed.
-Random weights. `--small` has a small ViT and U-Net. Medians over rounds that alternate between what is compared, in
+observations, the recipes' U-Net (256, 512 and 1024 channels) on windows of 16 actions, 8 steps of DDIM, 8 actions
+executed. Random weights. `--small` has a small ViT and U-Net. Medians over rounds that alternate between what is compared, in
 milliseconds, for 1 and for 16 environments: on a CPU of processor time in one thread, which holds on a busy machine
 too, on a GPU of wall-clock time.
 
@@ -34,7 +34,7 @@ from counterpoint.policies.diffusion_policy import DiffusionPolicy
 from counterpoint.policies.networks import DiffusionConfig
 from measuring import parser, write
 
-CAMERAS, ACTIONS, STATE, BATCHES = 2, 7, 9, (1, 16)
+CAMERAS, ACTIONS, STATE, STATE_EMBED, BATCHES = 2, 7, 9, 128, (1, 16)
 
 
 def built(small: bool, device: str) -> DiffusionPolicy:
@@ -47,8 +47,8 @@ def built(small: bool, device: str) -> DiffusionPolicy:
         encoder = ObservationConfig(kind="vit", size=224, stack=1, cameras=CAMERAS, vit=ViTConfig())
         config, frame = DiffusionConfig(), 256
     tower = ObservationEncoder(encoder)
-    head = DiffusionHead(ACTIONS, tower.embed_dim + STATE, config)
-    policy = DiffusionPolicy(tower, head, state_dim=STATE, use_state=True, frame=frame)
+    head = DiffusionHead(ACTIONS, tower.embed_dim + STATE_EMBED, config)
+    policy = DiffusionPolicy(tower, head, state_dim=STATE, use_state=True, state_embed_dim=STATE_EMBED, frame=frame)
     return policy.to(device).eval()
 
 
@@ -128,7 +128,7 @@ def measure(small: bool, device: str, batch: int, rounds: int) -> dict[str, Any]
 def stages(policy: DiffusionPolicy, clock: Clock, act: Callable[[], object], rounds: int) -> dict[str, float]:
     """Shares of planning, from rounds of their own: on a GPU each stage is waited for."""
     for thing, name, stage in (
-        (policy, "_look", "look"),
+        (policy, "_see", "look"),
         (policy, "_encode", "encode"),
         (policy.head, "sample", "sample"),
         (policy.head.network, "forward", "network"),

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,3 +38,10 @@ def test_figures_are_plotted_from_the_result_files(tmp_path: Path) -> None:
     names = {path.name for path in tmp_path.iterdir()}
     assert len(names) == 12
     assert names <= {path.name for path in (ROOT / "docs" / "assets").iterdir()}
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_acting_names_methods_that_exist(tmp_path: Path) -> None:
+    script = [sys.executable, str(ROOT / "benchmarks" / "policy_latency.py"), "--small", "--rounds", "1"]
+    subprocess.run([*script, "--out", str(tmp_path / "latency.json")], check=True, timeout=300)
+    assert json.loads((tmp_path / "latency.json").read_text())["tables"]
