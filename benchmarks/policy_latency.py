@@ -4,9 +4,9 @@
 
 The policy is Diff-C as in ICon's experiments: a ViT-S/16 at 224 pixels for each of two cameras that give 256, two
 observations, the recipes' U-Net (256, 512 and 1024 channels) on windows of 16 actions, 8 steps of DDIM, 8 actions
-executed. Random weights. `--small` has a small ViT and U-Net. Medians over rounds that alternate between what is compared, in
-milliseconds, for 1 and for 16 environments: on a CPU of processor time in one thread, which holds on a busy machine
-too, on a GPU of wall-clock time.
+executed. Random weights. `--small` has a small ViT and U-Net. Medians over rounds that alternate between what is
+compared, in milliseconds, for 1 and for 16 environments: on a CPU of processor time in one thread, which holds
+on a busy machine too, on a GPU of wall-clock time.
 
 - `planning`: an `act()` that makes a plan, encoding the two observations it has looked at of each environment.
 - `executing`: an `act()` that takes the next action of a plan.
