@@ -287,6 +287,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "fewshot random": lambda: fewshot_tables.scores(kept("fewshot_random", fewshot_result), "last"),
     "fewshot embodiment": lambda: fewshot_tables.scores(kept("fewshot_embodiment", fewshot_result), "last"),
     "fewshot embodiment pretraining": lambda: fewshot_tables.pretraining(kept("fewshot_embodiment", fewshot_result)),
+    "fewshot window": lambda: fewshot_tables.scores(kept("fewshot_window", fewshot_result), "last"),
+    "fewshot window pretraining": lambda: fewshot_tables.pretraining(kept("fewshot_window", fewshot_result)),
     "fewshot random pretraining": lambda: fewshot_tables.pretraining(kept("fewshot_random", fewshot_result)),
     "fewshot pretraining": lambda: fewshot_tables.pretraining(kept("fewshot_finetuned", fewshot_result)),
     "premier taco start": premier_taco_start,
