@@ -274,6 +274,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "stitch screen": partial(goal_reaching, "stitch_screen"),
     "stitch": partial(goal_reaching, "stitch"),
     "stitch large": partial(goal_reaching, "stitch_large"),
+    "stitch baselines": partial(goal_reaching, "stitch_baselines"),
     "stitch goals": partial(goal_reaching, "stitch_screen_goals"),
     "fetch reach matched": partial(goal_reaching, "fetch_reach_matched"),
     "qrl search": partial(goal_reaching, "qrl_search"),
