@@ -26,6 +26,8 @@ from counterpoint.encoders.dual import IMAGE_TOWERS, ConvNet, SentenceTower, pre
 from counterpoint.encoders.weights import minilm_folder
 from counterpoint.errors import BadInputError, MissingExtraError
 
+SENTENCES = ["open the drawer", "close the drawer", "pick up the red cup and put it into the sink", "open the drawer"]
+
 
 @pytest.mark.parametrize(
     ("fields", "message"),
@@ -408,9 +410,6 @@ def test_the_statistics_are_saved_and_an_older_model_loads(tmp_path: Path) -> No
 def test_a_missing_or_unwanted_state_is_refused(config: EncoderConfig, state: Tensor | None, found: str) -> None:
     with pytest.raises(BadInputError, match=re.escape(found)):
         built(config).encode_image(frames(2), state)
-
-
-SENTENCES = ["open the drawer", "close the drawer", "pick up the red cup and put it into the sink", "open the drawer"]
 
 
 def test_embeddings_are_projected_in_order() -> None:
