@@ -218,7 +218,8 @@ def _logistic(config: OwnVideosConfig, which: str, seed: int, fold: int) -> Tree
     model.fit(np.stack([rows[video] for video in kept]), labels[kept])
     scores = np.full((len(tested), len(instructions)), -np.inf)
     scores[:, model.classes_] = model.predict_log_proba(np.stack([rows[video] for video in tested]))
-    return {"numbers": {"one frame": _told(scores, labels[tested], instructions)}}
+    seen = "two frames" if which == FRAMES[-1] else "one frame"
+    return {"numbers": {seen: _told(scores, labels[tested], instructions)}}
 
 
 if __name__ == "__main__":
