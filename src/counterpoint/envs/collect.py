@@ -323,10 +323,10 @@ def _lost(dropped: int, raised: int) -> str:
 
 
 def _note(abouts: Sequence[Mapping[str, Any]]) -> str:
+    lost = _lost(*(sum(about[key] for about in abouts) for key in ("dropped", "raised")))
     if "return" in abouts[0]:
-        return f"mean return {np.mean([about['return'] for about in abouts]):.1f}"
-    solved, dropped, raised = (sum(about[key] for about in abouts) for key in ("success", "dropped", "raised"))
-    return f"{solved} of {len(abouts)} solved, {_lost(dropped, raised)}"
+        return f"mean return {np.mean([about['return'] for about in abouts]):.1f}, {lost}"
+    return f"{sum(about['success'] for about in abouts)} of {len(abouts)} solved, {lost}"
 
 
 def collected_about(out: Path) -> dict[str, Any] | None:

@@ -19,6 +19,7 @@ from tests.envs.killed import UNFINISHED, kill
 from tests.envs.played import act
 
 PLANNER = PlannerConfig(horizon=6, samples=6, knots=3)
+CALM = {"planner": PLANNER, "least_return": 0.0}
 PROGRAM = """
 import sys
 from counterpoint.envs.dmc.collect import DMCCollectConfig, collect_dmc
@@ -106,7 +107,7 @@ def test_a_data_set_says_what_happened_and_how(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["exploratory", "expert"])
 def test_more_episodes_leave_the_first_as_they_are(tmp_path: Path, kind: str) -> None:
     few, more = (
-        collect_dmc(config(tmp_path / str(count), kind=kind, episodes=count, val_episodes=0, planner=PLANNER))
+        collect_dmc(config(tmp_path / str(count), kind=kind, episodes=count, val_episodes=0, **CALM))
         for count in (2, 3)
     )
     left, right = (open_dataset(each["reacher-hard"]) for each in (few, more))
@@ -114,6 +115,28 @@ def test_more_episodes_leave_the_first_as_they_are(tmp_path: Path, kind: str) ->
         np.testing.assert_array_equal(left.actions(number), right.actions(number))
     told = json.loads((few["reacher-hard"] / "meta" / "info.json").read_text())["counterpoint"]
     assert told["collect"]["planner"] == PLANNER.model_dump()
+
+
+@pytest.mark.sim
+def test_an_expert_s_episode_that_earns_too_little_gives_way_to_another_scene(tmp_path: Path) -> None:
+    wanted: dict[str, Any] = {"tasks": ("walker-stand",), "kind": "expert", "val_episodes": 0, "planner": PLANNER}
+    (every,) = collect_dmc(config(tmp_path / "every", episodes=6, least_return=0.0, **wanted)).values()
+    first = told_of(every)["return"]
+    least = float(np.median(first)) / 16  # of 8 actions of two control steps each
+    (good,) = collect_dmc(config(tmp_path / "good", episodes=6, least_return=least, **wanted)).values()
+    told = told_of(good)
+    assert min(told["return"]) >= 16 * least
+    replaced = [earned < 16 * least for earned in first]
+    assert [dropped > 0 for dropped in told["dropped"]] == replaced
+    assert [a != b for a, b in zip(first, told["return"], strict=True)] == replaced
+    assert 0 < sum(replaced) < 6
+    with pytest.raises(BadInputError, match=r"least_return.*20 scenes of walker-stand in a row"):
+        collect_dmc(config(tmp_path / "none", episodes=1, least_return=1.0, **wanted))
+
+
+def told_of(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "meta" / "info.json").read_text())["counterpoint"]["episodes"]
+    return found
 
 
 @pytest.mark.sim

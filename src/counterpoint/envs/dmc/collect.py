@@ -40,6 +40,8 @@ class DMCCollectConfig(CollectConfig):
         camera: A camera of all the tasks' models, by name or number; DrQ-v2's choice by default.
         noise_first: Standard deviation of the noise of the least skilled exploratory episode.
         noise_last: Standard deviation of the noise of the most skilled one.
+        least_return: Share of the highest possible return that an expert's episode has to earn; another scene takes the
+            place of one that earns less.
         planner: The planner's settings; each task's own by default.
     """
 
@@ -51,6 +53,7 @@ class DMCCollectConfig(CollectConfig):
     camera: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     noise_first: float = Field(default=1.0, ge=0, le=10)
     noise_last: float = Field(default=0.1, ge=0, le=10)
+    least_return: float = Field(default=0.1, ge=0, le=1)
     planner: Annotated[PlannerConfig | None, tyro.conf.Suppress] = None
 
     @property
@@ -151,6 +154,7 @@ def _single(config: DMCCollectConfig, task: str) -> DMCCollectConfig:
 class _DMCCollection(Collection):
     config: DMCCollectConfig
     packages = DMCEnv.packages
+    remedy = ("least_return", "a task on which the expert earns that now and then", "ask for less, or less noise")
 
     @property
     def robot(self) -> str:
@@ -178,8 +182,11 @@ class _DMCCollection(Collection):
     def make(self, task: str) -> CameraEnv:
         return DMCEnv(task, cameras=self.config.camera, size=self.config.size)
 
-    def record(self, env: Any, slot: Slot, seed: int) -> Recording:
+    def record(self, env: Any, slot: Slot, seed: int) -> Recording | None:
         chosen = self.config.model_dump(include={"noise", "noise_first", "noise_last"})
         actor = DMCActor(env, self.config.kind, slot.number, planner=self.config.planner, **chosen)
         recorded = record(env, actor, seed, steps=self.config.steps)
+        least = self.config.least_return * ACTION_REPEAT * self.config.steps
+        if self.config.kind == "expert" and recorded.rewards.sum() < least:
+            return None
         return replace(recorded, frames={"camera": recorded.frames[env.cameras[0]]})
