@@ -66,6 +66,13 @@ def test_a_local_file_is_loaded_with_or_without_its_classifier(tmp_path: Path, c
     assert DualEncoder(VIT.model_copy(update={"pretrained": str(tmp_path / "vit.pt")})).image_size == 64
 
 
+def test_a_fresh_resnet_starts_with_every_gamma_at_one_as_torchvisions() -> None:
+    encoder = DualEncoder(EncoderConfig(image="timm", image_model="resnet18", image_size=32, embed_dim=24))
+    norms = [part for part in encoder.image.modules() if isinstance(part, torch.nn.BatchNorm2d)]
+    assert len(norms) == 20
+    assert all(bool((norm.weight == 1).all()) and not norm.bias.any() for norm in norms)
+
+
 def test_a_file_of_another_model_is_refused(tmp_path: Path) -> None:
     torch.save(timm.create_model("test_resnet").state_dict(), tmp_path / "resnet.pt")
     with pytest.raises(BadInputError, match=r"resnet\.pt: found lacks"):

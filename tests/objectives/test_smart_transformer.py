@@ -34,6 +34,21 @@ def up_to(count: int) -> list[bool]:
     return [step < count for step in range(L)]
 
 
+def test_weights_begin_as_in_the_authors_code() -> None:
+    torch.manual_seed(0)
+    fresh = ControlTransformer(D, A, SMARTConfig(context=L, width=64, layers=2, heads=2))
+    assert not fresh.position.any()
+    begun = [fresh.body, fresh.forward_head, fresh.inverse_head, fresh.hindsight_head]
+    matrices = [(name, value) for part in begun for name, value in part.named_parameters() if value.ndim > 1]
+    assert len(matrices) == 2 * 4 + 3
+    for name, weight in [*matrices, ("action", fresh.action.get_parameter("0.weight"))]:
+        assert weight.std().item() == pytest.approx(0.02, rel=0.15), name
+    biases = [value for part in begun for name, value in part.named_parameters() if name.endswith("bias")]
+    assert not any(bias.any() for bias in biases)
+    first, second = (fresh.body.get_parameter(f"layers.{layer}.linear1.weight") for layer in (0, 1))
+    assert not torch.equal(first, second)
+
+
 @pytest.mark.parametrize("length", [2, 4, 10])
 def test_who_sees_whom(length: int) -> None:
     torch.testing.assert_close(causal_mask(length), plain.hidden(length, inverse=False))

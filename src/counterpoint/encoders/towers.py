@@ -174,7 +174,10 @@ def build_timm_tower(config: EncoderConfig) -> ImageTower:
     tag, path = tag_or_file(None if packaged else config.pretrained)
     name = _full_name(timm, config.image_model, tag)
     try:
-        model: Any = timm.create_model(name, pretrained=tag is not None, num_classes=0, **_pinned(timm, name, config))
+        # Fresh ResNets start as torchvision's, which VIP's and R3M's authors train, not with last gammas of zero.
+        options = {"zero_init_last": False} if name.startswith("resnet") else {}
+        options |= _pinned(timm, name, config)
+        model: Any = timm.create_model(name, pretrained=tag is not None, num_classes=0, **options)
     except OSError as error:
         found = f"weights of {name} that cannot be fetched ({str(error).splitlines()[0]})"
         hint = (

@@ -22,6 +22,9 @@ Where the sources differ:
     are not.
   - SMART has its own ConvNet and frames; here the encoder that is pretrained is widened linearly to tokens.
   - The defaults are smaller than SMART's: a context of 30, 8 layers, 8 heads, width 256.
+  - Weights of the transformer, the heads and the action's map start from N(0, 0.02), their biases (but the action's)
+    and the positions from zero, as in the authors' code. That trains by AdamW (rate 6e-4, betas .9 and .95, decay .1
+    of the transformer's matrices); the recipe has Premier-TACO's Adam at 1e-4, as for every baseline.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ from counterpoint.errors import require
 from counterpoint.objectives.action_prediction import action_error, constant_action_error
 from counterpoint.objectives.base import Batch, Features, LossOutput, in_full_precision, shapes
 from counterpoint.objectives.steps import TargetConfig, TargetObjective, check_actions
+from counterpoint.policies.networks import gpt_weights
 
 
 class SMARTConfig(TargetConfig):
@@ -99,9 +103,7 @@ class ControlTransformer(nn.Module):
     def __init__(self, embed_dim: int, action_dim: int, config: SMARTConfig) -> None:
         super().__init__()
         width, context, dropout = config.width, config.context, config.dropout
-        self.observation = nn.Linear(embed_dim, width)
-        self.action = nn.Sequential(nn.Linear(action_dim, width), nn.Tanh())
-        self.position = nn.Parameter(0.02 * torch.randn(2 * context, width))
+        self.position = nn.Parameter(torch.zeros(2 * context, width))
         self.masked = nn.Parameter(0.02 * torch.randn(width))
         self.dropout = nn.Dropout(dropout)
         layer = nn.TransformerEncoderLayer(
@@ -111,6 +113,11 @@ class ControlTransformer(nn.Module):
         self.forward_head = nn.Linear(2 * width, embed_dim)
         self.inverse_head = nn.Linear(2 * width, action_dim)
         self.hindsight_head = nn.Linear(width, action_dim)
+        self.apply(gpt_weights)
+        self.observation = nn.Linear(embed_dim, width)
+        action = nn.Linear(action_dim, width)
+        nn.init.normal_(action.weight, std=0.02)
+        self.action = nn.Sequential(action, nn.Tanh())
         self.register_buffer("hidden_causal", causal_mask(2 * context), persistent=False)
         self.register_buffer("hidden_inverse", inverse_mask(2 * context), persistent=False)
 

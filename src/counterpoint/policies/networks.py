@@ -233,7 +233,7 @@ class DenoisingTransformer(nn.Module):
         # [K, K] and [K, 1 + To]: True where an action must not attend; the diffusion step comes before observations.
         self.register_buffer("later", torch.arange(horizon) > step, persistent=False)
         self.register_buffer("unseen", seen - 1 > step, persistent=False)
-        self.apply(_begin)
+        self.apply(gpt_weights)
         for position in (self.action_position, self.condition_position):
             nn.init.normal_(position, std=0.02)
 
@@ -273,7 +273,8 @@ def decay_groups(module: nn.Module) -> dict[str, list[nn.Parameter]]:
     return groups
 
 
-def _begin(module: nn.Module) -> None:
+def gpt_weights(module: nn.Module) -> None:
+    """Give a linear map or attention minGPT's initial weights, N(0, 0.02), and biases zero; for `network.apply`."""
     if isinstance(module, nn.Linear):
         nn.init.normal_(module.weight, std=0.02)
         nn.init.zeros_(module.bias)
