@@ -1,9 +1,9 @@
 """The rule that turns a claim's test into a verdict.
 
-A claim is *shown* where the gate was passed and the paired interval excludes 0, with at least four seeds. It is
-*refuted* where the interval excludes half of the paper's effect (where the paper has no number in our unit: where it
-lies below 0). Otherwise the test is *inconclusive*, and half the width of the interval is the smallest effect that it
-could have seen.
+A claim is *shown* where the gate was passed and the paired interval excludes 0, with at least four seeds. One that is
+not shown is *refuted* where the interval excludes half of the paper's effect (where the paper has no number in our
+unit: where it lies below 0). Otherwise the test is *inconclusive*, and half the width of the interval is the smallest
+effect that it could have seen.
 """
 
 from __future__ import annotations
@@ -126,11 +126,11 @@ def table(claims: Sequence[Claim]) -> str:
         if (e := found.estimate) is not None:
             ends = f"[{_times(e.low)}, {_times(e.high)}]" if claim.unit == "ratio" else f"[{e.low:+.2f}, {e.high:+.2f}]"
             number = f"{show(e.value)} {ends}, {e.n} seeds" if e.n > 1 else f"{show(e.value)}, one seed"
-        if found.smallest is not None:
-            word += f": could have seen {show(found.smallest).lstrip('+')}"
         ran = claim.gate() if found.estimate is not None and claim.gate is not None else None
         if ran is not None and not ran.passed:
-            word = "**inconclusive**: the gate was not passed"
+            word += ": the gate was not passed"
+        elif found.smallest is not None:
+            word += f": could have seen {show(found.smallest).lstrip('+')}"
         if found.verdict == "not testable here":
             word += f": {claim.reason}"
         gate, effect = (ran.text, show(claim.effect)) if ran is not None else ("", "")

@@ -35,6 +35,7 @@ def test_verdicts_follow_the_interval_the_gate_and_the_seeds() -> None:
     assert judge(spread, None, passed=True).verdict == "inconclusive"
     assert judge(-0.3 + spread, None, passed=True).verdict == "refuted"
     assert judge(0.3 + spread[:1], 0.2, passed=True).verdict == "inconclusive"
+    assert judge(0.05 + spread, 0.2, passed=True).verdict == "shown"  # and below half of the paper's effect
     unsure = judge(10 * spread, 0.2, passed=True)
     assert unsure.verdict == "inconclusive"
     assert unsure.smallest is not None
