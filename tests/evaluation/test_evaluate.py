@@ -286,6 +286,24 @@ def test_rollouts_while_training(data: Path, tmp_path: Path, monkeypatch: pytest
     assert not (tmp_path / "other/checkpoints").exists()
 
 
+def test_rollouts_while_a_diffusion_policy_trains(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = stubbed(monkeypatch)
+    own: dict[str, Any] = {"diffusion.down_dims": [8, 16], "diffusion.step_dim": 8, "data.state": ["state"]}
+    own |= {
+        "evaluation.episodes": 3,
+        "train.steps": 4,
+        "train.eval_every": 2,
+        "train.batch_size": 4,
+        "train.trackers": [],
+    }
+    train("diff_c-robosuite-state", data, tmp_path / "run", "metaworld/stub", overrides=own)
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    told = [line for line in lines if line["split"] == "eval"]
+    assert [line["step"] for line in told] == [2, 4]
+    wanted = np.mean([seed % 2 for seed in set(task.seeds)])
+    assert [line["success"] for line in told] == pytest.approx([wanted, wanted])
+
+
 def test_a_diffusion_policy_is_evaluated_with_its_own_cameras(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = diffused(tmp_path / "run").cameras
     task = stubbed(monkeypatch)

@@ -23,3 +23,19 @@ def test_the_quick_preset_runs_from_nothing(tmp_path: Path) -> None:
 def test_presets_are_whole(name: str) -> None:
     config = load_preset("fewshot", FewshotConfig, name)
     run._check(config, *run.plan(config))
+
+
+def test_rows_of_the_comparison_differ_in_their_pretraining_alone() -> None:
+    """One augmentation, one normalisation, one length of cloning, whether the encoder is frozen or not."""
+    config = load_preset("fewshot", FewshotConfig, "cpu")
+    assert {(row.frozen, row.pretraining) for row in config.rows if not row.frozen} == {
+        (False, name) for name in (*config.pretrainings, None)
+    }
+    for row in config.rows:
+        assert not row.clone
+        assert not row.encoder
+        assert row.initialize_from is None
+    for pretraining in config.pretrainings.values():
+        assert not pretraining.encoder
+        assert pretraining.initialize_from is None
+        assert pretraining.objective["shift"] == 0
