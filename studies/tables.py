@@ -282,6 +282,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "stitch goals": partial(goal_reaching, "stitch_screen_goals"),
     "fetch reach matched": partial(goal_reaching, "fetch_reach_matched"),
     "qrl search": partial(goal_reaching, "qrl_search"),
+    "fetch reach corrupted": partial(goal_reaching, "fetch_reach_corrupted"),
     "sensitivity": partial(goal_reaching, "sensitivity"),
     "antmaze": antmaze,
     "interpolation": interpolation,
