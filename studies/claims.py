@@ -36,7 +36,10 @@ def _less(study: str, row: str, baseline: str, key: str) -> Differences:
 
 
 def _two_actions(study: str, row: str, baseline: str) -> Differences:
-    """Differences in the share of clips of two actions whose reward peaks between them and falls after that."""
+    """Return differences in the share of clips of two actions where all is right (`rewards.measures.two_actions`).
+
+    The first instruction's reward peaks between the actions and falls after, and the second's rises.
+    """
     runs = {name: [run for run in kept(f"rewards_{study}")["rows"] if run["row"] == name] for name in (row, baseline)}
     shares = {
         name: [run["groups"]["two actions: any"]["both"] for run in sorted(ones, key=lambda run: run["seed"])]
@@ -165,6 +168,8 @@ def _both_reach() -> Gate:
 
 _FOLLOWS = "VOC under the right less wrong instructions"
 _EQUAL = "[15 Meta-World tasks](clip_methods.md#as-many-steps-and-frames), equal steps and frames"
+_ARM = "[18 clips of a real arm](clip_methods.md#the-same-on-a-real-arm), equal steps and frames"
+_DIRECTED = "our directed form from random heads"
 _ACTORS = {
     "both with TD InfoNCE's actor and critic": ("TD, its own actor", "MC, TD's actor"),
     "both with contrastive RL's": ("TD, MC's actor", "MC, its own actor"),
@@ -187,7 +192,7 @@ CLAIMS = (
     Claim(
         "DecisionNCE",
         "-T's rewards follow language and progress better than CLIP's (section 5.2)",
-        f"{_FOLLOWS}, [18 clips of a real arm](clip_methods.md#the-same-on-a-real-arm), equal steps and frames",
+        f"{_FOLLOWS}, {_ARM}",
         "rewards_equal_widowx",
         partial(_less, "equal_widowx", "decisionnce_t", "clip", "margin"),
         partial(_learned, "equal_widowx", "decisionnce_t", "clip"),
@@ -229,16 +234,22 @@ CLAIMS = (
         Claim(
             "AcTOL",
             "the Brownian bridge makes embeddings smoother (section 4.2)",
-            f"greatest over mean step of embeddings, without less with it, {where}",
+            f"largest over mean step of embeddings: without the bridge, less with it; {where}",
             f"rewards_{study}",
             partial(_less, study, without, row, "jump_ratio"),
             partial(_learned, study, without, row),
             unit="number",
         )
         for study, without, row, where in (
-            ("equal_metaworld", "actol without bridge", "actol", "[from random heads](clip_methods.md)"),
-            ("padding", "actol without bridge", "actol", "from [CLIP's heads](clip_methods.md#padded-clips)"),
-            ("noise", "no bridge", "log variance, 1", "trained on [broken frames](clip_methods.md#broken-frames)"),
+            ("equal_metaworld", "actol without bridge", "actol", f"{_DIRECTED}, {_EQUAL}"),
+            ("equal_widowx", "actol without bridge", "actol", f"{_DIRECTED}, {_ARM}"),
+            ("padding", "actol without bridge", "actol", "even form from [CLIP's heads](clip_methods.md#padded-clips)"),
+            (
+                "noise",
+                "no bridge",
+                "log variance, 1",
+                "the same trained on [broken frames](clip_methods.md#broken-frames)",
+            ),
         )
     ),
     Claim(
@@ -250,14 +261,16 @@ CLAIMS = (
         partial(_learned, "padding", "actol", "decisionnce_t"),
         unit="number",
     ),
-    Claim(
-        "AcTOL",
-        "its rewards peak where the first of two actions ends and fall after it, DecisionNCE's do not (section 5.4)",
-        "share of pairs of videos where they do, AcTOL less -T, "
-        "[two actions in one clip](clip_methods.md#other-words-and-two-actions-in-one-clip-actol-sections-54-and-56)",
-        "rewards_equal_metaworld",
-        partial(_two_actions, "equal_metaworld", "actol", "decisionnce_t"),
-        partial(_learned, "equal_metaworld", "actol", "decisionnce_t"),
+    *(
+        Claim(
+            "AcTOL",
+            "its rewards peak where the first of two actions ends and then fall, DecisionNCE's do not (section 5.4)",
+            f"share of pairs of videos where they do and the second's rises, AcTOL less -T; {_DIRECTED}, {where}",
+            f"rewards_{study}",
+            partial(_two_actions, study, "actol", "decisionnce_t"),
+            partial(_learned, study, "actol", "decisionnce_t"),
+        )
+        for study, where in (("equal_metaworld", _EQUAL), ("equal_widowx", _ARM))
     ),
     Claim(
         "AcTOL",
@@ -337,7 +350,7 @@ CLAIMS = (
             ("renormalise", "episodes", "futures past an episode's end are drawn again"),
             ("clip", "episodes", "futures past an episode's end are its last state"),
             ("reject", "episodes", "transitions whose future lies past the end are drawn again"),
-            ("renormalise", "trajectory", "one trajectory without an end"),
+            ("renormalise", "trajectory", "one uncut trajectory (below half of the paper's, on the logarithmic scale)"),
         )
     ),
     Claim(
@@ -411,7 +424,8 @@ CLAIMS = (
     Claim(
         "TD InfoNCE",
         "loses less than QRL where observations are corrupted (Fig. 2b)",
-        "[FetchReach](goal_reaching.md#fetchreach-with-corrupted-observations), a tenth of the observations corrupted",
+        "[FetchReach](goal_reaching.md#fetchreach-with-corrupted-observations), a tenth of the observations corrupted; "
+        "QRL without its entropy bonus",
         "goal_reaching_fetch_reach_corrupted",
         _loses_less,
         _both_reach,

@@ -5,8 +5,8 @@
 
 The videos of each instruction are dealt into folds, and each fold is tested by models that were trained on the rest. A
 seed decides how they are dealt, and the initial weights. Beside every number stand the same from one frame, from a
-frozen and from a reversed video, and logistic regression on the backbone's features of one frame. The recipes' values
-were chosen on seed 0 of the WidowX videos alone, which is not among the seeds reported.
+frozen and from a reversed video, and logistic regression on the backbone's features of one frame or of the difference
+of two. The recipes' values were chosen on seed 0 of the WidowX videos alone, which is not among the seeds reported.
 """
 
 from __future__ import annotations

@@ -45,6 +45,8 @@ def test_weights_begin_as_in_the_authors_code() -> None:
         assert weight.std().item() == pytest.approx(0.02, rel=0.15), name
     biases = [value for part in begun for name, value in part.named_parameters() if name.endswith("bias")]
     assert not any(bias.any() for bias in biases)
+    assert fresh.action.get_parameter("0.bias").any()  # torch's
+    assert fresh.observation.weight.std() > 5 * 0.02
     first, second = (fresh.body.get_parameter(f"layers.{layer}.linear1.weight") for layer in (0, 1))
     assert not torch.equal(first, second)
 

@@ -24,7 +24,7 @@ Where the sources differ:
   - The defaults are smaller than SMART's: a context of 30, 8 layers, 8 heads, width 256.
   - Weights of the transformer, the heads and the action's map start from N(0, 0.02), their biases (but the action's)
     and the positions from zero, as in the authors' code. That trains by AdamW (rate 6e-4, betas .9 and .95, decay .1
-    of the transformer's matrices); the recipe has Premier-TACO's Adam at 1e-4, as for every baseline.
+    of all linear and convolution weights); the recipe has Premier-TACO's Adam at 1e-4, as for every baseline.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ class DMCCollectConfig(CollectConfig):
         camera: A camera of all the tasks' models, by name or number; DrQ-v2's choice by default.
         noise_first: Standard deviation of the noise of the least skilled exploratory episode.
         noise_last: Standard deviation of the noise of the most skilled one.
-        least_return: Share of the highest possible return that an expert's episode has to earn; another scene takes the
-            place of one that earns less.
+        least_return: Share of the highest possible return, of so many steps, that an expert's episode has to earn;
+            another scene takes the place of one that earns less.
         planner: The planner's settings; each task's own by default.
     """
 
@@ -154,7 +154,11 @@ def _single(config: DMCCollectConfig, task: str) -> DMCCollectConfig:
 class _DMCCollection(Collection):
     config: DMCCollectConfig
     packages = DMCEnv.packages
-    remedy = ("least_return", "a task on which the expert earns that now and then", "ask for less, or less noise")
+    remedy = (
+        "least_return",
+        "a task on which the expert earns that now and then",
+        "ask for less, less noise or more steps",
+    )
 
     @property
     def robot(self) -> str:
@@ -169,7 +173,8 @@ class _DMCCollection(Collection):
 
     def identity(self) -> dict[str, Any]:
         env, identity = self.env, super().identity()
-        settings = {key: value for key, value in identity["config"].items() if key not in ("tasks", "planner")}
+        apart = ("tasks", "planner", *(() if self.config.kind == "expert" else ("least_return",)))
+        settings = {key: value for key, value in identity["config"].items() if key not in apart}
         return {
             **identity,
             "config": {"task": self.config.tasks[0], **settings},
