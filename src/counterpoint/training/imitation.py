@@ -199,7 +199,7 @@ def build_imitation(
         config: The recipe.
         store: Demonstrations: training episodes alone.
         cameras: The encoder's cameras, in order.
-        start_from: A policy to take weights and normalisation from.
+        start_from: A policy to take weights from.
         recorded: Height and width at which the images were recorded; by default the store's.
 
     Raises:
@@ -280,4 +280,6 @@ def _take_weights(policy: DiffusionPolicy, start: DiffusionPolicy) -> None:
     expected = "a policy of the same networks, cameras, action and state dimensions"
     hint = "configure encoder and diffusion as in the policy's config.json"
     require(not differ and len(mine) == len(theirs), "start_from", found, expected, hint)
-    policy.load_state_dict(theirs)
+    # The demonstrations' own ranges stay, as in ICon's code: another robot's joints lie elsewhere.
+    own = {key: mine[key] for key in mine if key.rpartition(".")[0].endswith("normalizer")}
+    policy.load_state_dict(theirs | own)
