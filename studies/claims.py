@@ -40,13 +40,13 @@ def _two_actions(study: str, row: str, baseline: str) -> Differences:
 
     The first instruction's reward peaks between the actions and falls after, and the second's rises.
     """
-    runs = {name: [run for run in kept(f"rewards_{study}")["rows"] if run["row"] == name] for name in (row, baseline)}
-    shares = {
-        name: [run["groups"]["two actions: any"]["both"] for run in sorted(ones, key=lambda run: run["seed"])]
-        for name, ones in runs.items()
-    }
-    differences: Differences = np.subtract(shares[row], shares[baseline])[:, None]
-    return differences
+
+    def shares(name: str) -> Differences:
+        runs = [run for run in kept(f"rewards_{study}")["rows"] if run["row"] == name]
+        runs.sort(key=lambda run: run["seed"])
+        return np.array([[run["groups"]["two actions: any"]["both"]] for run in runs])
+
+    return shares(row) - shares(baseline)
 
 
 def _padding_costs_less(key: str) -> Differences:
@@ -234,7 +234,7 @@ CLAIMS = (
         Claim(
             "AcTOL",
             "the Brownian bridge makes embeddings smoother (section 4.2)",
-            f"largest over mean step of embeddings: without the bridge, less with it; {where}",
+            f"how far the bridge lowers the largest over the mean step of embeddings; {where}",
             f"rewards_{study}",
             partial(_less, study, without, row, "jump_ratio"),
             partial(_learned, study, without, row),

@@ -271,10 +271,16 @@ def test_only_a_diffusion_policy_has_a_sampler(data: Path, tmp_path: Path) -> No
         evaluate(tmp_path / "run", "robosuite/stub", steps=4)
 
 
-def test_rollouts_while_training(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+SMALL = {"diffusion.down_dims": [8, 16], "diffusion.step_dim": 8, "data.state": ["state"], "train.batch_size": 4}
+
+
+@pytest.mark.parametrize(("recipe", "small"), [("cloning", TINY), ("diff_c-robosuite-state", SMALL)])
+def test_rollouts_while_training(
+    recipe: str, small: dict[str, Any], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     task = stubbed(monkeypatch)
-    own = {**TINY, "evaluation.episodes": 3, "train.steps": 4, "train.eval_every": 2}
-    train("cloning", data, tmp_path / "run", "metaworld/stub", overrides=own)
+    own = {**small, "evaluation.episodes": 3, "train.steps": 4, "train.eval_every": 2, "train.trackers": []}
+    train(recipe, data, tmp_path / "run", "metaworld/stub", overrides=own)
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     told = [line for line in lines if line["split"] == "eval"]
     assert [line["step"] for line in told] == [2, 4]
@@ -282,26 +288,8 @@ def test_rollouts_while_training(data: Path, tmp_path: Path, monkeypatch: pytest
     assert [line["success"] for line in told] == pytest.approx([wanted, wanted])
     stubbed(monkeypatch, WiderStub)
     with pytest.raises(BadInputError, match="actions of 5 dimensions; expected 2"):
-        train("cloning", data, tmp_path / "other", "metaworld/stub", overrides=own)
+        train(recipe, data, tmp_path / "other", "metaworld/stub", overrides=own)
     assert not (tmp_path / "other/checkpoints").exists()
-
-
-def test_rollouts_while_a_diffusion_policy_trains(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    task = stubbed(monkeypatch)
-    own: dict[str, Any] = {"diffusion.down_dims": [8, 16], "diffusion.step_dim": 8, "data.state": ["state"]}
-    own |= {
-        "evaluation.episodes": 3,
-        "train.steps": 4,
-        "train.eval_every": 2,
-        "train.batch_size": 4,
-        "train.trackers": [],
-    }
-    train("diff_c-robosuite-state", data, tmp_path / "run", "metaworld/stub", overrides=own)
-    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    told = [line for line in lines if line["split"] == "eval"]
-    assert [line["step"] for line in told] == [2, 4]
-    wanted = np.mean([seed % 2 for seed in set(task.seeds)])
-    assert [line["success"] for line in told] == pytest.approx([wanted, wanted])
 
 
 def test_a_diffusion_policy_is_evaluated_with_its_own_cameras(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

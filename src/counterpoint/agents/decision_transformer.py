@@ -30,6 +30,7 @@ from counterpoint.agents.networks import noisy
 from counterpoint.data.episode import Spaces
 from counterpoint.data.spec import Spec
 from counterpoint.errors import require
+from counterpoint.policies.networks import gpt_weights
 
 SEQUENCE = ("sequence_observation", "sequence_action", "sequence_return", "sequence_step", "sequence_valid")
 
@@ -100,11 +101,7 @@ class SequencePolicy(nn.Module):
         self.body = nn.TransformerEncoder(layer, config.layers, nn.LayerNorm(width), enable_nested_tensor=False)
         self.head = nn.Linear(width, spaces.action)
         # GPT-2's, which the authors use for the blocks and not for the embeddings.
-        for name, parameter in self.body.named_parameters():
-            if name.endswith("bias"):
-                nn.init.zeros_(parameter)
-            elif parameter.dim() > 1:
-                nn.init.normal_(parameter, std=0.02)
+        self.body.apply(gpt_weights)
 
     def forward(
         self,
