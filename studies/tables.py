@@ -309,8 +309,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "icon lift separability": lambda: icon_table.separability(kept("icon_lift", summarise_icon)),
     "icon lift stability": lambda: icon_table.stability(kept("icon_lift", summarise_icon)),
     "icon door": lambda: icon_table.stability(kept("icon_door", summarise_icon)),
-    "icon ablation": lambda: icon_table.overview(kept("icon_ablation_cpu", summarise_icon)),
-    "icon methods": lambda: icon_table.overview(kept("icon_methods_cpu", summarise_icon)),
+    "icon methods": lambda: icon_table.overview(kept("icon_methods", summarise_icon)),
     "robosuite experts": robosuite_experts,
     "labelled cloning": lambda: labelled_cloning.success_table(kept("labelled_cloning", labelled_cloning.summary)),
     "labels of demonstrations": lambda: labelled_cloning.labels_table(
