@@ -172,7 +172,7 @@ def test_an_instruction_missing_or_not_asked_for_is_told() -> None:
     [
         ({"kind": "pretrained"}, "model '' is not one of pvr"),
         ({"kind": "pretrained", "model": "r4m"}, "r3m"),
-        ({"kind": "pretrained", "model": "r3m", "centre": True}, "centre"),
+        ({"kind": "vit", "centre": True}, "centre"),
         ({"model": "r3m"}, "model is for kind 'pretrained', not 'drq'"),
         ({"kind": "resnet18", "width": 16}, "width"),
         ({"text_model": "bert-base-cased"}, "text_model"),

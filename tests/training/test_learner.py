@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from counterpoint.data.store import MemoryStore
+from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import NonFiniteError
 from counterpoint.training.learner import OptimizerConfig, learning_rate
 from tests.data.sampling import sampler
-from tests.training.toy import learner, toy
+from tests.training.toy import NameTheColour, learner, toy
 
 
 def test_schedules() -> None:
@@ -58,6 +59,25 @@ def test_clipping_bounds_the_step_of_each_group(store: MemoryStore) -> None:
     )
     trained.update(batch, 0)
     assert steps == [pytest.approx(1e-3, rel=1e-3)]
+
+
+def test_an_encoder_has_its_own_rate_on_the_same_schedule(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NameTheColour, "encoder_parameters", lambda self: list(self.first.parameters()))
+    trained = learner(lr=1e-2, encoder_lr=1e-4, warmup_steps=2, decay_vectors=False)
+    batch = sampler(store, trained.objective.sampling(), batch_size=6, seed=0)[0]
+    for step, warm in ((0, 0.5), (1, 1.0), (2, 1.0)):
+        before = [p.clone() for p in trained.objective.parameters()]
+        assert trained.update(batch, step)["lr"] == pytest.approx(1e-2 * warm)
+        moved = [
+            float((p - b).detach().abs().max()) for p, b in zip(trained.objective.parameters(), before, strict=True)
+        ]
+        assert max(moved[:2]) < 2e-4 * warm  # Adam moves a parameter by about its rate
+        assert max(moved[2:]) > 2e-3 * warm
+
+
+def test_an_objective_without_an_encoder_has_no_rate_for_it() -> None:
+    with pytest.raises(BadInputError, match="encoder_lr: found an objective without an encoder apart"):
+        learner(encoder_lr=1e-4)
 
 
 def test_moving_average_follows_and_is_what_is_exported(store: MemoryStore) -> None:

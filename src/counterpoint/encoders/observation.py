@@ -255,7 +255,7 @@ _EMBED_DIM = {"drq": 100, "resnet18": 512, "resnet18_film": 512, "libero": 64}
 _FILM = ("resnet18_film", "libero")
 _OWN_NORMALISATION = ("pretrained", "vit")
 _FOR = {
-    "centre": ("drq", "resnet18", *_FILM, "none"),
+    "centre": ("drq", "resnet18", *_FILM, "none", "pretrained"),
     "model": ("pretrained",),
     "checkpoint": _OWN_NORMALISATION,
     "vit": ("vit",),
@@ -282,7 +282,7 @@ class ObservationConfig(FrozenConfig):
             model's width times S; for `vit` the width of its tokens.
         width: Channels of `drq`'s convolutions; 32 in the papers.
         centre: Subtract the training frames' mean image and divide by their deviation, instead of the paper's
-            x / 255 - 0.5.
+            x / 255 - 0.5. For `pretrained` the features are centred so, each by its own deviation.
         model: For `pretrained`: a key of `PRETRAINED`, such as "r3m".
         checkpoint: For `pretrained`: the file its authors released; for CLIP also a tag of open_clip ("openai"), for
             EfficientNet-Lite0 "package".
@@ -376,23 +376,27 @@ class ObservationEncoder(HubEncoder):
         return (cast(ViT, self.body).vit,)
 
     def centre_on(self, frames: UInt8[Tensor, "N *cameras H W 3"]) -> None:
-        """Set mean image and deviation from training frames; for `centre` encoders, before training.
+        """Set mean and deviation, of images or features, from training frames; for `centre` encoders, before training.
 
         Args:
             frames: N images; with several cameras, [N, C, H, W, 3].
 
         Raises:
-            BadInputError: When frames are empty or of another size, or the model has its own normalisation.
+            BadInputError: When frames are empty or of another size, or the model keeps its own normalisation.
         """
         C, size = self.config.cameras, self.config.size
         expected = (C, size, size, 3) if C > 1 else (size, size, 3)
-        ok = len(frames) > 0 and frames.shape[1:] == expected and self.config.kind not in _OWN_NORMALISATION
+        own = self.config.kind in _OWN_NORMALISATION
+        ok = len(frames) > 0 and frames.shape[1:] == expected and (self.config.centre or not own)
         found = f"shape {list(frames.shape)} for kind {self.config.kind!r}"
-        shape = f"[N, {', '.join(map(str, expected))}] for an encoder trained from scratch"
-        require(ok, "frames", found, shape, "give frames of the encoder's size; pretrained models are not centred")
+        shape = f"[N, {', '.join(map(str, expected))}] for an encoder trained from scratch, or one with `centre`"
+        require(ok, "frames", found, shape, "give frames of the encoder's size, or set encoder.centre")
         if isinstance(self.body, nn.ModuleList):
             for camera, encoder in enumerate(self.body):
                 cast(ObservationEncoder, encoder).centre_on(frames[:, camera])
+            return
+        if own:
+            cast(Any, self.body).centre_on(frames)
             return
         pixels = frames.float() / 255
         mean = pixels.mean(0)
@@ -445,9 +449,9 @@ class ObservationEncoder(HubEncoder):
         if self.takes_instruction:
             facts["Sentence encoder"] = f"`{config.text_model}`, frozen, **not** part of `model.safetensors`"
         if config.kind in _OWN_NORMALISATION:
-            return self.description(
-                usage, facts, "each frame is resized, cut and normalised as the authors of the model do it."
-            )
+            centred = " Features are standardised by training frames (in the weights)." if config.centre else ""
+            how = "each frame is resized, cut and normalised as the authors of the model do it."
+            return self.description(usage, facts, how + centred)
         if config.centre:
             return self.description(
                 usage, facts, "minus the training frames' mean image, divided by their deviation (in the weights)."
@@ -479,7 +483,7 @@ def _body(config: ObservationConfig) -> tuple[nn.Module, int]:
         else:
             from counterpoint.encoders.pretrained import PretrainedEncoder  # not before a model of the zoo is built
 
-            body = PretrainedEncoder(config.model, config.checkpoint, stack=config.stack)
+            body = PretrainedEncoder(config.model, config.checkpoint, stack=config.stack, centred=config.centre)
         width = int(body.embed_dim)
         ok = config.embed_dim in (None, width)
         require(ok, "embed_dim", config.embed_dim, f"{width}, the model's own", "leave embed_dim out")

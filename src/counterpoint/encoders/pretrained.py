@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Shaped, UInt8
 from torch import Tensor, nn
 
 from counterpoint.encoders import clip
@@ -242,6 +242,10 @@ def load_released(module: nn.Module, path: Path, layout: Layout) -> None:
     fit_weights(module, own, path)
 
 
+_AT_ONCE = 64  # frames
+_LEAST = 0.1  # of the deviation of all features
+
+
 class PretrainedEncoder(nn.Module):
     """PVR, R3M, VIP, VC-1, MVP or CLIP over a stack of frames: each frame by itself, side by side, the oldest first.
 
@@ -253,6 +257,7 @@ class PretrainedEncoder(nn.Module):
         checkpoint: The authors' file; for CLIP also a tag of open_clip ("openai"), for EfficientNet-Lite0 "package".
             `None`: random weights.
         stack: S.
+        centred: Standardise every feature by `centre_on`; until then nothing changes.
 
     Attributes:
         embed_dim: D = S E.
@@ -264,8 +269,10 @@ class PretrainedEncoder(nn.Module):
 
     mean: Tensor
     std: Tensor
+    mean_feature: Tensor
+    deviation: Tensor
 
-    def __init__(self, name: str, checkpoint: str | None = None, *, stack: int = 1) -> None:
+    def __init__(self, name: str, checkpoint: str | None = None, *, stack: int = 1, centred: bool = False) -> None:
         super().__init__()
         self.model: PretrainedModel = PRETRAINED[name]
         self.embed_dim = self.model.width * stack
@@ -282,6 +289,10 @@ class PretrainedEncoder(nn.Module):
         self.backbone.to(memory_format=torch.channels_last)
         self.register_buffer("mean", torch.tensor(self.model.mean), persistent=False)
         self.register_buffer("std", torch.tensor(self.model.std), persistent=False)
+        self.centred = centred
+        if centred:
+            self.register_buffer("mean_feature", torch.zeros(self.model.width))
+            self.register_buffer("deviation", torch.ones(self.model.width))
         self.train(self.training)
 
     def forward(self, frames: Shaped[Tensor, "N S H W 3"]) -> Float[Tensor, "N D"]:
@@ -292,7 +303,19 @@ class PretrainedEncoder(nn.Module):
             resize = model.size
         fitting: Any = {"fit": "crop", "short_side": resize, "resample": model.resample}
         features: Tensor = self.backbone(preprocess(pixels, size=model.size, mean=self.mean, std=self.std, **fitting))
+        if self.centred:
+            features = (features - self.mean_feature) / self.deviation
         return features.reshape(len(frames), -1)
+
+    @torch.no_grad()
+    def centre_on(self, images: UInt8[Tensor, "N H W 3"]) -> None:
+        """Measure mean and deviation of every feature on training frames, with the weights as they are now."""
+        self.mean_feature.zero_()
+        self.deviation.fill_(1)
+        features = torch.cat([self(some[:, None]) for some in torch.split(images, _AT_ONCE)])
+        self.mean_feature.copy_(features.mean(0))
+        # A feature that hardly varies on them would be blown up by what it does elsewhere.
+        self.deviation.copy_(features.std(0).clamp_min(_LEAST * float(features.std())))
 
     def train(self, mode: bool = True) -> Self:
         """Switch to training or evaluation; batch normalisation stays in evaluation."""

@@ -139,6 +139,10 @@ class Objective(nn.Module):
         """Return named groups of trainable parameters; each is clipped by itself."""
         return {"model": [p for p in self.parameters() if p.requires_grad]}
 
+    def encoder_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters of an encoder beneath heads, which may have its own learning rate. Default: none."""
+        return []
+
     def weight_decays(self) -> dict[str, float]:
         """Return the weight decay of parameter groups whose decay is not the optimiser's. Default: none."""
         return {}

@@ -70,6 +70,10 @@ class StepObjective(Objective):
         """Encode observations [B, v, S, H, W, 3] of the batch in one pass: [B, v, D]."""
         return _embed(self.encoder, views, batch)
 
+    def encoder_parameters(self) -> list[nn.Parameter]:
+        """Return the encoder's parameters."""
+        return list(self.encoder.parameters())
+
     def exports(self) -> dict[str, nn.Module]:
         """Return the encoder."""
         return {"encoder": self.encoder}

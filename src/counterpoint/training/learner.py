@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from counterpoint.config import FrozenConfig
+from counterpoint.errors import require
 from counterpoint.objectives.base import Batch, LossOutput, NonFiniteError, Objective
 from counterpoint.training.distributed import gather
 
@@ -25,6 +26,7 @@ class OptimizerConfig(FrozenConfig):
     Attributes:
         name: `adam` couples weight decay to the gradient (L2), as the papers' code does; `adamw` decouples it.
         lr: Peak learning rate.
+        encoder_lr: That of the encoder, where it is another: a pretrained one forgets at the rate that new heads need.
         final_lr: Last rate of a cosine schedule; equal to `lr` for a constant rate.
         warmup_steps: Steps of linear rise from 0.
         clip_norm: Greatest gradient norm of each parameter group; `None` leaves gradients alone.
@@ -37,6 +39,7 @@ class OptimizerConfig(FrozenConfig):
 
     name: Literal["adam", "adamw"] = "adam"
     lr: float = Field(1e-5, gt=0)
+    encoder_lr: float | None = Field(None, gt=0)
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = Field(1e-8, gt=0)
     weight_decay: float = Field(0.0, ge=0)
@@ -98,12 +101,15 @@ class ObjectiveLearner:
         self._groups = {name: group for name, group in self.objective.param_groups().items() if group}
         kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
         decays = self.objective.weight_decays()
+        parts = [
+            ({"params": part, "name": name, "weight_decay": decay}, share)
+            for name, group in self._groups.items()
+            for some, share in self._by_rate(group)
+            for part, decay in _decayed(some, decays.get(name, config.weight_decay), config.decay_vectors)
+        ]
+        self._shares = [share for _, share in parts]
         optimizer = kind(
-            [
-                {"params": part, "name": name, "weight_decay": decay}
-                for name, group in self._groups.items()
-                for part, decay in _decayed(group, decays.get(name, config.weight_decay), config.decay_vectors)
-            ],
+            [part for part, _ in parts],
             lr=config.lr,
             betas=config.betas,
             eps=config.eps,
@@ -128,8 +134,8 @@ class ObjectiveLearner:
             return self._step(batch, learning_rate(self.config, step, self.total_steps))
 
     def _step(self, batch: Batch, rate: float) -> dict[str, float]:
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+        for group, share in zip(self.optimizer.param_groups, self._shares, strict=True):
+            group["lr"] = rate * share
         self.model.train()
         parts = list(_split(self._move(batch), self.config.accumulate))
         outputs: list[LossOutput] = []
@@ -149,6 +155,17 @@ class ObjectiveLearner:
         if self._average is not None:
             self._average.update_parameters(self.objective)
         return metrics
+
+    def _by_rate(self, group: list[nn.Parameter]) -> list[tuple[list[nn.Parameter], float]]:
+        """Return a group's parameters with their share of the learning rate."""
+        if self.config.encoder_lr is None:
+            return [(group, 1.0)]
+        encoder = {id(parameter) for parameter in self.objective.encoder_parameters()}
+        hint = "leave optimizer.encoder_lr out"
+        require(encoder, "encoder_lr", "an objective without an encoder apart", "an encoder beneath heads", hint)
+        parts = [p for p in group if id(p) not in encoder], [p for p in group if id(p) in encoder]
+        shares = (1.0, self.config.encoder_lr / self.config.lr)
+        return [(part, share) for part, share in zip(parts, shares, strict=True) if part]
 
     def evaluate(self, batch: Batch) -> dict[str, float]:
         """Return loss and metrics under the exported parameters."""
