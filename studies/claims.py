@@ -352,7 +352,7 @@ CLAIMS = (
     Claim(
         "ICon",
         "its policies transfer better to other robots: by .023, mean of four (Table 3)",
-        "Lift from Panda to Kinova3 and IIWA, [five demonstrations](icon.md#other-robots)",
+        "Lift, Panda to Kinova3 and IIWA, [five demonstrations](icon.md#other-robots); alone they teach Diff-C as much",
         "icon_transfer",
         partial(_more_icon, "icon_transfer", start="transferred"),
         partial(_in_band, "icon_transfer", start="transferred"),

@@ -282,7 +282,7 @@ class ObservationConfig(FrozenConfig):
             model's width times S; for `vit` the width of its tokens.
         width: Channels of `drq`'s convolutions; 32 in the papers.
         centre: Subtract the training frames' mean image and divide by their deviation, instead of the paper's
-            x / 255 - 0.5. For `pretrained` the features are centred so, each by its own deviation.
+            x / 255 - 0.5. For `pretrained`: standardise each feature on the training frames.
         model: For `pretrained`: a key of `PRETRAINED`, such as "r3m".
         checkpoint: For `pretrained`: the file its authors released; for CLIP also a tag of open_clip ("openai"), for
             EfficientNet-Lite0 "package".
@@ -382,7 +382,7 @@ class ObservationEncoder(HubEncoder):
             frames: N images; with several cameras, [N, C, H, W, 3].
 
         Raises:
-            BadInputError: When frames are empty or of another size, or the model keeps its own normalisation.
+            BadInputError: When frames are empty or of another size, or a pretrained model has no `centre`.
         """
         C, size = self.config.cameras, self.config.size
         expected = (C, size, size, 3) if C > 1 else (size, size, 3)

@@ -257,7 +257,7 @@ class PretrainedEncoder(nn.Module):
         checkpoint: The authors' file; for CLIP also a tag of open_clip ("openai"), for EfficientNet-Lite0 "package".
             `None`: random weights.
         stack: S.
-        centred: Standardise every feature by `centre_on`; until then nothing changes.
+        centred: Standardise every feature by what `centre_on` measures.
 
     Attributes:
         embed_dim: D = S E.

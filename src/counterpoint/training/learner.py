@@ -26,7 +26,7 @@ class OptimizerConfig(FrozenConfig):
     Attributes:
         name: `adam` couples weight decay to the gradient (L2), as the papers' code does; `adamw` decouples it.
         lr: Peak learning rate.
-        encoder_lr: That of the encoder, where it is another: a pretrained one forgets at the rate that new heads need.
+        encoder_lr: Peak rate of the encoder beneath the heads, on the same schedule; `lr` by default.
         final_lr: Last rate of a cosine schedule; equal to `lr` for a constant rate.
         warmup_steps: Steps of linear rise from 0.
         clip_norm: Greatest gradient norm of each parameter group; `None` leaves gradients alone.
