@@ -222,6 +222,7 @@ def test_every_recipe_of_imitation_is_complete_and_every_key_known(name: str) ->
         "clip_norm",
         "accumulate",
         "decay_vectors",
+        "encoder_lr",
     }
 
 
