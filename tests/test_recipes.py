@@ -12,6 +12,7 @@ from accelerate import Accelerator
 from counterpoint.config import read_recipe, recipe_names
 from counterpoint.envs.goal.env import make_goal_env
 from counterpoint.envs.goal.mazes import MazeGrid
+from counterpoint.errors import BadInputError
 from counterpoint.objectives import ClipObjective, StepObjective, objective_names
 from counterpoint.training.clips import build_objective
 from counterpoint.training.learner import ObjectiveLearner
@@ -224,6 +225,13 @@ def test_every_recipe_of_imitation_is_complete_and_every_key_known(name: str) ->
         "decay_vectors",
         "encoder_lr",
     }
+
+
+@pytest.mark.parametrize("name", ["cloning", "decisionnce_p-videos"])
+def test_a_rate_of_the_encoder_needs_one_that_trains_beneath_heads(name: str) -> None:
+    changes = {"optimizer.encoder_lr": 1e-5} | ({"cloning.freeze": True} if name == "cloning" else {})
+    with pytest.raises(BadInputError, match=r"optimizer\.encoder_lr is for an encoder"):
+        load_config(name, changes)
 
 
 OURS = {"diff_c-robosuite-state", "diff_c-robosuite-small"}

@@ -62,11 +62,12 @@ def pretraining(result: Tree) -> str:
 
 
 def _centring(config: Tree) -> str:
-    """Return a sentence on the frames that each row's images are centred on, where they are centred."""
+    """Return a sentence on the frames that each row's images (or features) are centred on, where they are."""
     by_source: dict[str, list[str]] = {"their demonstrations": [], "the pretraining data's frames": []}
     for row in config["rows"]:
         own = row if row["pretraining"] is None else config["pretrainings"][row["pretraining"]]
         if own["encoder"].get("centre", config["encoder"]["centre"]) and own["initialize_from"] is None:
             by_source["their demonstrations" if own is row else "the pretraining data's frames"].append(row["name"])
     parts = [f"those of {', '.join(rows)} on {frames}" for frames, rows in by_source.items() if rows]
-    return f"Images are centred: {'; '.join(parts)}." if parts else ""
+    what = "Features of the image model" if config["encoder"]["kind"] == "pretrained" else "Images"
+    return f"{what} are centred: {'; '.join(parts)}." if parts else ""

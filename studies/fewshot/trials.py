@@ -107,7 +107,7 @@ def clone_config(config: FewshotConfig, trial: Adaptation) -> CloningRecipe:
     tree = override(config.clone, row.clone | {"cloning.freeze": row.frozen})
     loop: dict[str, Any] = {key: tree.pop(key) for key in ("steps", "batch_size", "precision") if key in tree}
     loop |= {"seed": trial.seed, "eval_every": every, "save_every": every or 1000, "keep": 1, "trackers": []}
-    optimizer = {"lr": 1e-4} | {key: tree.pop(key) for key in ("lr", "encoder_lr") if key in tree}
+    optimizer = {"lr": tree.pop("lr", 1e-4)}
     return validate(CloningRecipe, {**tree, "train": loop, "optimizer": optimizer}, f"clone of {trial.row}")
 
 

@@ -263,21 +263,27 @@ def test_training_mode_changes_no_feature_and_no_statistic(small: None) -> None:
     assert all(torch.equal(value, before[name]) for name, value in encoder.state_dict().items())
 
 
-def test_features_are_standardised_by_training_frames(tmp_path: Path, small: None) -> None:
+def test_features_are_centred_and_scaled_by_training_frames(tmp_path: Path, small: None) -> None:
     encoder = ObservationEncoder(CONFIG.model_copy(update={"stack": 2, "centre": True})).eval()
     images = stacks(12).flatten(0, 1)
     with torch.no_grad():
         plain = encoder.body(images[:, None])
         for _ in range(2):  # measuring again measures the same
             encoder.centre_on(images)
-            mean, spread = plain.mean(0), plain.std(0).clamp_min(0.1 * plain.std())
+            mean, spread = plain.mean(0), plain.std(0, correction=0)
+            spread = spread.clamp_min(0.1 * plain.std(correction=0))  # what hardly varies stays small
             expected = (plain - mean) / spread
             found = encoder(torch.stack([images[:6], images[6:12]], 1)).unflatten(1, (2, -1))
             torch.testing.assert_close(found[:, 0], expected[:6], rtol=1e-3, atol=1e-3)
             torch.testing.assert_close(found[:, 1], expected[6:12], rtol=1e-3, atol=1e-3)
+        deviation = encoder.body(images[:, None]).std(0, correction=0)
+        torch.testing.assert_close(deviation, (plain.std(0, correction=0) / spread), rtol=1e-3, atol=1e-3)
+        assert deviation.max() == pytest.approx(1, abs=1e-3)
         encoder.save_pretrained(tmp_path / "model")
         twin = ObservationEncoder.from_pretrained(tmp_path / "model")
         assert torch.equal(twin(stacks(1)[:, :2]), encoder(stacks(1)[:, :2]))
+        encoder.centre_on(images[:1])  # without any deviation
+        assert not encoder(stacks(1)[:, :2]).isnan().any()
     with pytest.raises(BadInputError, match=r"set encoder\.centre"):
         ObservationEncoder(CONFIG).centre_on(images)
 

@@ -76,7 +76,7 @@ def test_an_encoder_has_its_own_rate_on_the_same_schedule(store: MemoryStore, mo
 
 
 def test_an_objective_without_an_encoder_has_no_rate_for_it() -> None:
-    with pytest.raises(BadInputError, match="encoder_lr: found an objective without an encoder apart"):
+    with pytest.raises(BadInputError, match="encoder_lr: found no trained encoder beneath heads"):
         learner(encoder_lr=1e-4)
 
 

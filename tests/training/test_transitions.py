@@ -122,9 +122,10 @@ def test_frames_for_centring_are_evenly_spaced_over_all_episodes(lengths: list[i
 @pytest.mark.parametrize("objective", ["premier_taco", "td3_bc", "smart"])
 def test_an_interrupted_run_ends_in_the_same_bits(tmp_path: Path, objective: str) -> None:
     store, val = control_store(4, rewards=True), control_store(2, rewards=True, seed=1)
-    config = load_step_config(recipe(tmp_path, objective), {"optimizer.ema": 0.9})
+    optimizer = {"optimizer.ema": 0.9, "optimizer.encoder_lr": 1e-5, "optimizer.weight_decay": 0.1}
+    config = load_step_config(recipe(tmp_path, objective), optimizer)
     whole = pretrain_steps(config, store, tmp_path / "whole", val)
-    cut = load_step_config(recipe(tmp_path, objective), {"optimizer.ema": 0.9, "train.steps": 3})
+    cut = load_step_config(recipe(tmp_path, objective), {**optimizer, "train.steps": 3})
     before = weights(pretrain_steps(cut, store, tmp_path / "cut", val))
     torch.manual_seed(17)  # another process starts with other random numbers
     again = pretrain_steps(config, store, tmp_path / "cut", val)

@@ -282,7 +282,7 @@ class ObservationConfig(FrozenConfig):
             model's width times S; for `vit` the width of its tokens.
         width: Channels of `drq`'s convolutions; 32 in the papers.
         centre: Subtract the training frames' mean image and divide by their deviation, instead of the paper's
-            x / 255 - 0.5. For `pretrained`: standardise each feature on the training frames.
+            x / 255 - 0.5. For `pretrained`: centre and scale each feature by its mean and deviation there.
         model: For `pretrained`: a key of `PRETRAINED`, such as "r3m".
         checkpoint: For `pretrained`: the file its authors released; for CLIP also a tag of open_clip ("openai"), for
             EfficientNet-Lite0 "package".
@@ -449,7 +449,7 @@ class ObservationEncoder(HubEncoder):
         if self.takes_instruction:
             facts["Sentence encoder"] = f"`{config.text_model}`, frozen, **not** part of `model.safetensors`"
         if config.kind in _OWN_NORMALISATION:
-            centred = " Features are standardised by training frames (in the weights)." if config.centre else ""
+            centred = " Features are centred and scaled by training frames (in the weights)." if config.centre else ""
             how = "each frame is resized, cut and normalised as the authors of the model do it."
             return self.description(usage, facts, how + centred)
         if config.centre:

@@ -243,7 +243,7 @@ def load_released(module: nn.Module, path: Path, layout: Layout) -> None:
 
 
 _AT_ONCE = 64  # frames
-_LEAST = 0.1  # of the deviation of all features
+_LEAST = 0.1  # of the deviation of all numbers
 
 
 class PretrainedEncoder(nn.Module):
@@ -257,7 +257,7 @@ class PretrainedEncoder(nn.Module):
         checkpoint: The authors' file; for CLIP also a tag of open_clip ("openai"), for EfficientNet-Lite0 "package".
             `None`: random weights.
         stack: S.
-        centred: Standardise every feature by what `centre_on` measures.
+        centred: Centre and scale every feature by what `centre_on` measures.
 
     Attributes:
         embed_dim: D = S E.
@@ -309,13 +309,16 @@ class PretrainedEncoder(nn.Module):
 
     @torch.no_grad()
     def centre_on(self, images: UInt8[Tensor, "N H W 3"]) -> None:
-        """Measure mean and deviation of every feature on training frames, with the weights as they are now."""
+        """Measure mean and deviation of every feature on training frames, with the weights as they are now.
+
+        A deviation is at least a tenth of that of all numbers: what hardly varies here stays small elsewhere.
+        """
         self.mean_feature.zero_()
         self.deviation.fill_(1)
         features = torch.cat([self(some[:, None]) for some in torch.split(images, _AT_ONCE)])
         self.mean_feature.copy_(features.mean(0))
-        # A feature that hardly varies on them would be blown up by what it does elsewhere.
-        self.deviation.copy_(features.std(0).clamp_min(_LEAST * float(features.std())))
+        least = max(_LEAST * float(features.std(correction=0)), 1e-3)
+        self.deviation.copy_(features.std(0, correction=0).clamp_min(least))
 
     def train(self, mode: bool = True) -> Self:
         """Switch to training or evaluation; batch normalisation stays in evaluation."""

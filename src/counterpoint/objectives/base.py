@@ -140,7 +140,7 @@ class Objective(nn.Module):
         return {"model": [p for p in self.parameters() if p.requires_grad]}
 
     def encoder_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters of an encoder beneath heads, which may have its own learning rate. Default: none."""
+        """Return the trainable parameters of an encoder beneath heads: `optimizer.encoder_lr`'s. Default: none."""
         return []
 
     def weight_decays(self) -> dict[str, float]:

@@ -288,6 +288,10 @@ class Imitation(Objective):
         with torch.autocast(batch["actions"].device.type, enabled=False):
             return self.loss(features, batch)
 
+    def encoder_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters of the policy's encoder."""
+        return [p for p in self.policy.encoder.parameters() if p.requires_grad]
+
     def param_groups(self) -> dict[str, list[nn.Parameter]]:
         """Return the two groups of a denoising transformer (`decay_groups`), and `model`: all other parameters."""
         network = self.policy.head.network

@@ -71,8 +71,8 @@ class StepObjective(Objective):
         return _embed(self.encoder, views, batch)
 
     def encoder_parameters(self) -> list[nn.Parameter]:
-        """Return the encoder's parameters."""
-        return list(self.encoder.parameters())
+        """Return the encoder's trainable parameters."""
+        return [p for p in self.encoder.parameters() if p.requires_grad]
 
     def exports(self) -> dict[str, nn.Module]:
         """Return the encoder."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from accelerate.utils import set_seed
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import nn
 
 from counterpoint.data.cache import Fit, cached
@@ -72,6 +72,12 @@ class ClipsRecipe(PretrainingRecipe):
     data: DataConfig = DataConfig()
     extra_instructions: str | None = None
     base: ClassVar = ClipObjective
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if self.optimizer.encoder_lr is not None:
+            raise ValueError("optimizer.encoder_lr is for an encoder beneath heads; here the encoder is all: set lr")
+        return self
 
     def open(self, given: Given) -> Opened:
         """Open the data set and build the encoder."""

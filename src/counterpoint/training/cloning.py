@@ -6,12 +6,12 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal, Self, cast
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from counterpoint.config import FrozenConfig, free
@@ -109,6 +109,12 @@ class CloningRecipe(OfflineRecipe):
     optimizer: OptimizerConfig = OptimizerConfig(lr=1e-4)
     train: TrainConfig = TrainConfig(steps=100_000, batch_size=128, eval_every=0, save_every=1000, keep=1, trackers=())
 
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if self.cloning.freeze and self.optimizer.encoder_lr is not None:
+            raise ValueError("optimizer.encoder_lr is for an encoder that trains: leave it out with cloning.freeze")
+        return self
+
     def open(self, given: Given) -> Opened:
         """Open the demonstrations and load the encoder."""
         source = open_demonstrations(given.one(), self.data)
@@ -123,6 +129,7 @@ class CloningRecipe(OfflineRecipe):
         demonstrations = Demonstrations.of(source, frame_size(source, cameras[0]) if cameras else None)
 
         def build(store: EpisodeStore) -> tuple[Cloning, EpisodeStore, BoundSpec]:
+            encoder.to(given.device)
             for camera in cameras:
                 check_frames(store, camera, size, "the encoder's size")
             if given.start_from is None and cameras:

@@ -26,7 +26,8 @@ class OptimizerConfig(FrozenConfig):
     Attributes:
         name: `adam` couples weight decay to the gradient (L2), as the papers' code does; `adamw` decouples it.
         lr: Peak learning rate.
-        encoder_lr: Peak rate of the encoder beneath the heads, on the same schedule; `lr` by default.
+        encoder_lr: Peak rate of the encoder beneath the heads, on the same schedule, in recipes of kind `transitions`,
+            `cloning` and `imitation`; `lr` by default.
         final_lr: Last rate of a cosine schedule; equal to `lr` for a constant rate.
         warmup_steps: Steps of linear rise from 0.
         clip_norm: Greatest gradient norm of each parameter group; `None` leaves gradients alone.
@@ -162,7 +163,7 @@ class ObjectiveLearner:
             return [(group, 1.0)]
         encoder = {id(parameter) for parameter in self.objective.encoder_parameters()}
         hint = "leave optimizer.encoder_lr out"
-        require(encoder, "encoder_lr", "an objective without an encoder apart", "an encoder beneath heads", hint)
+        require(encoder, "encoder_lr", "no trained encoder beneath heads", "one, apart from what has `lr`", hint)
         parts = [p for p in group if id(p) not in encoder], [p for p in group if id(p) in encoder]
         shares = (1.0, self.config.encoder_lr / self.config.lr)
         return [(part, share) for part, share in zip(parts, shares, strict=True) if part]

@@ -23,7 +23,7 @@ from counterpoint.training.offline import Opened, PretrainingRecipe, SplitsConfi
 from counterpoint.training.train import Given
 
 CENTRE_FRAMES = 2048
-"""Frames that the mean image is taken over, evenly spaced through the training episodes."""
+"""Frames that an encoder is centred on, evenly spaced through the training episodes."""
 
 
 class StepDataConfig(SplitsConfig):
@@ -62,7 +62,7 @@ class TransitionsRecipe(PretrainingRecipe):
         encoder = fresh_encoder(self.encoder, self.initialize_from)
 
         def build(store: EpisodeStore) -> tuple[StepObjective, EpisodeStore, BoundSpec]:
-            objective = build_step_objective(self, store, encoder)
+            objective = build_step_objective(self, store, encoder.to(given.device))
             cameras = camera_names(self.data.camera, store.cameras, self.encoder.cameras)
             return objective, store, objective.sampling().with_index(balance=self.data.balance).bind(store, cameras)
 
@@ -111,7 +111,7 @@ def fresh_encoder(config: ObservationConfig, source: str | None = None) -> Obser
 
 
 def centred(encoder: ObservationEncoder, store: EpisodeStore, camera: Cameras = None) -> ObservationEncoder:
-    """Return the encoder, with its mean image measured on the store if `centre` is set."""
+    """Return the encoder, centred on the store if `centre` is set."""
     if encoder.config.centre:
         cameras = camera_names(camera, store.cameras, encoder.config.cameras)
         encoder.centre_on(evenly_spaced_frames(store, CENTRE_FRAMES, cameras))
