@@ -309,6 +309,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "icon lift separability": lambda: icon_table.separability(kept("icon_lift", summarise_icon)),
     "icon lift stability": lambda: icon_table.stability(kept("icon_lift", summarise_icon)),
     "icon transfer": lambda: icon_table.success(kept("icon_transfer", summarise_icon)),
+    "icon transfer attention": lambda: icon_table.attention(kept("icon_transfer", summarise_icon)),
     "icon door": lambda: icon_table.stability(kept("icon_door", summarise_icon)),
     "icon methods": lambda: icon_table.overview(kept("icon_methods", summarise_icon)),
     "robosuite experts": robosuite_experts,
