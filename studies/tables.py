@@ -293,6 +293,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "fewshot embodiment": lambda: fewshot_tables.scores(kept("fewshot_embodiment", fewshot_result), "last"),
     "fewshot embodiment pretraining": lambda: fewshot_tables.pretraining(kept("fewshot_embodiment", fewshot_result)),
     "fewshot window": lambda: fewshot_tables.scores(kept("fewshot_window", fewshot_result), "last"),
+    "fewshot imagenet": lambda: fewshot_tables.scores(kept("fewshot_imagenet", fewshot_result), "last"),
+    "fewshot imagenet pretraining": lambda: fewshot_tables.pretraining(kept("fewshot_imagenet", fewshot_result)),
     "fewshot window pretraining": lambda: fewshot_tables.pretraining(kept("fewshot_window", fewshot_result)),
     "fewshot random pretraining": lambda: fewshot_tables.pretraining(kept("fewshot_random", fewshot_result)),
     "fewshot pretraining": lambda: fewshot_tables.pretraining(kept("fewshot_finetuned", fewshot_result)),
