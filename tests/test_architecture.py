@@ -8,7 +8,7 @@ from pathlib import Path
 
 SRC = Path(__file__).parents[1] / "src"
 FLOW = [
-    *("data", "envs", "encoders", "policies", "objectives", "agents", "rewards", "planning"),
+    *("data", "planning", "envs", "encoders", "policies", "objectives", "agents", "rewards"),
     *("evaluation", "training", "cli"),
 ]
 

@@ -13,12 +13,12 @@ from counterpoint.config import validate
 from counterpoint.data.formats import open_dataset, split_names
 from counterpoint.envs.dmc.collect import DMCActor, DMCCollectConfig, collect_dmc, skill
 from counterpoint.envs.dmc.env import DMCEnv
-from counterpoint.envs.dmc.planner import PlannerConfig
 from counterpoint.errors import BadInputError
+from counterpoint.planning.shooting import MPPIConfig
 from tests.envs.killed import UNFINISHED, kill
 from tests.envs.played import act
 
-PLANNER = PlannerConfig(horizon=6, samples=6, knots=3)
+PLANNER = MPPIConfig(horizon=6, samples=6, knots=3)
 CALM = {"planner": PLANNER, "least_return": 0.0}
 PROGRAM = """
 import sys

@@ -7,19 +7,11 @@ import pytest
 
 from counterpoint.data.episode import Array
 from counterpoint.envs.dmc.env import ACTION_REPEAT, TASKS, DMCEnv
-from counterpoint.envs.dmc.planner import (
-    GUIDES,
-    REWARDS,
-    SENSORS,
-    SETTINGS,
-    Planner,
-    PlannerConfig,
-    TrueModel,
-    planner_config,
-)
+from counterpoint.envs.dmc.planner import GUIDES, REWARDS, SENSORS, SETTINGS, Planner, TrueModel, planner_config
+from counterpoint.planning.shooting import MPPIConfig
 from tests.envs.played import act
 
-QUICK = PlannerConfig(horizon=12, samples=16, knots=4)
+QUICK = MPPIConfig(horizon=12, samples=16, knots=4)
 
 
 def earned(task: DMCEnv, choose: Callable[[], Array], seed: int, steps: int) -> float:
@@ -29,7 +21,7 @@ def earned(task: DMCEnv, choose: Callable[[], Array], seed: int, steps: int) -> 
 
 def test_settings_are_of_tasks() -> None:
     assert set(SETTINGS) <= set(TASKS)
-    assert planner_config("walker-stand") == SETTINGS.get("walker-stand", PlannerConfig())
+    assert planner_config("walker-stand") == SETTINGS.get("walker-stand", MPPIConfig())
 
 
 @pytest.mark.sim

@@ -17,10 +17,11 @@ from pydantic import Field
 from counterpoint.envs.base import CameraEnv
 from counterpoint.envs.collect import CollectConfig, Collection, Names, Slot, collect, require_collected
 from counterpoint.envs.dmc.env import ACTION_REPEAT, HARD_DOMAINS, HORIZON, TASKS, DMCEnv, resolve_dmc_tasks
-from counterpoint.envs.dmc.planner import Planner, PlannerConfig, planner_config
+from counterpoint.envs.dmc.planner import Planner, planner_config
 from counterpoint.envs.recording import NoisyExpert, Recording, record
 from counterpoint.envs.rendering import render_settings
 from counterpoint.errors import require
+from counterpoint.planning.shooting import MPPIConfig
 
 Kind = Literal["random", "exploratory", "expert"]
 
@@ -54,7 +55,7 @@ class DMCCollectConfig(CollectConfig):
     noise_first: float = Field(default=1.0, ge=0, le=10)
     noise_last: float = Field(default=0.1, ge=0, le=10)
     least_return: float = Field(default=0.1, ge=0, le=1)
-    planner: Annotated[PlannerConfig | None, tyro.conf.Suppress] = None
+    planner: Annotated[MPPIConfig | None, tyro.conf.Suppress] = None
 
     @property
     def cameras(self) -> tuple[str, ...]:
@@ -96,7 +97,7 @@ class DMCActor(NoisyExpert):
         kind: Kind,
         number: int,
         *,
-        planner: PlannerConfig | None = None,
+        planner: MPPIConfig | None = None,
         noise: float = 0.0,
         noise_first: float = 1.0,
         noise_last: float = 0.1,

@@ -25,12 +25,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from pydantic import Field
 
-from counterpoint.config import FrozenConfig
 from counterpoint.data.episode import Array
 from counterpoint.envs.dmc.env import ACTION_REPEAT, DMCEnv
 from counterpoint.envs.rendering import import_mujoco
+from counterpoint.planning.shooting import MPPI, MPPIConfig
 
 SENSORS: dict[str, dict[str, tuple[str, str, str]]] = {
     "acrobot": {"tip": ("FRAMEPOS", "SITE", "tip"), "target": ("FRAMEPOS", "SITE", "target")},
@@ -292,35 +291,15 @@ def _with_sensors(mujoco: Any, env: DMCEnv) -> Any:
     return spec.compile()
 
 
-class PlannerConfig(FrozenConfig):
-    """The effort and the reach of a planner.
-
-    Attributes:
-        horizon: H, actions ahead.
-        samples: Plans a round.
-        rounds: Rounds of sampling and averaging before each action.
-        knots: Knots of the disturbances; the more, the jerkier.
-        noise: Largest standard deviation of the disturbances, in action units.
-        temperature: Temperature of the weights, in standard deviations of R; 0.1 follows the best plan or two.
-    """
-
-    horizon: int = Field(default=20, ge=1)
-    samples: int = Field(default=32, ge=2)
-    rounds: int = Field(default=1, ge=1)
-    knots: int = Field(default=6, ge=1)
-    noise: float = Field(default=1.0, gt=0)
-    temperature: float = Field(default=0.1, gt=0)
-
-
-SETTINGS: dict[str, PlannerConfig] = {
-    "acrobot-swingup": PlannerConfig(horizon=75, samples=64, knots=12),
-    "finger-spin": PlannerConfig(horizon=10, knots=10, samples=64, rounds=2, noise=3.0),
-    "hopper-stand": PlannerConfig(horizon=30, knots=15, samples=64, noise=3.0),
-    "hopper-hop": PlannerConfig(horizon=30, knots=15, samples=64, noise=3.0),
-    "cheetah-run": PlannerConfig(horizon=30),
-    "walker-stand": PlannerConfig(horizon=16),
-    "walker-walk": PlannerConfig(horizon=16),
-    "walker-run": PlannerConfig(horizon=16),
+SETTINGS: dict[str, MPPIConfig] = {
+    "acrobot-swingup": MPPIConfig(horizon=75, samples=64, knots=12),
+    "finger-spin": MPPIConfig(horizon=10, knots=10, samples=64, rounds=2, noise=3.0),
+    "hopper-stand": MPPIConfig(horizon=30, knots=15, samples=64, noise=3.0),
+    "hopper-hop": MPPIConfig(horizon=30, knots=15, samples=64, noise=3.0),
+    "cheetah-run": MPPIConfig(horizon=30),
+    "walker-stand": MPPIConfig(horizon=16),
+    "walker-walk": MPPIConfig(horizon=16),
+    "walker-run": MPPIConfig(horizon=16),
 }
 """Task -> settings that differ from the defaults.
 
@@ -329,13 +308,13 @@ whose actions go from one end to the other.
 """
 
 
-def planner_config(task: str) -> PlannerConfig:
+def planner_config(task: str) -> MPPIConfig:
     """Return the settings of a task's expert."""
-    return SETTINGS.get(task, PlannerConfig())
+    return SETTINGS.get(task, MPPIConfig())
 
 
-class Planner:
-    """Chooses actions for a task by planning.
+class Planner(MPPI):
+    """Chooses actions for a task by planning with its true dynamics.
 
     Args:
         env: The task; planning does not change its state.
@@ -343,42 +322,10 @@ class Planner:
         threads: Threads that simulate.
     """
 
-    def __init__(self, env: DMCEnv, config: PlannerConfig | None = None, *, threads: int = 1) -> None:
-        self.config = config or planner_config(env.task.name)
+    def __init__(self, env: DMCEnv, config: MPPIConfig | None = None, *, threads: int = 1) -> None:
         self._model = TrueModel(env, threads=threads)
-        self._shape = (self.config.horizon, env.action_dim)
-        self._basis = _linear(self.config.horizon, self.config.knots)
-        self.reset(0)
+        super().__init__(self._value, env.action_dim, config or planner_config(env.task.name))
 
-    def reset(self, seed: int) -> None:
-        """Forget the plan and begin with the random numbers of a seed."""
-        self._rng = np.random.default_rng([seed, 2])
-        self._plan = np.zeros(self._shape)
-
-    def act(self) -> Array:
-        """Return the action for the task's present state: float32 [A] in [-1, 1]."""
-        for _ in range(self.config.rounds):
-            self._plan = self._improve(self._plan)
-        action: Array = self._plan[0].astype(np.float32)
-        self._plan = np.concatenate([self._plan[1:], self._plan[-1:]])
-        return action
-
-    def _improve(self, plan: Array) -> Array:
-        settings = self.config
-        sizes = settings.noise * np.exp(self._rng.uniform(np.log(0.05), 0, settings.samples))
-        knots = self._rng.standard_normal((settings.samples, len(self._basis[0]), self._shape[1]))
-        disturbances = sizes[:, None, None] * (self._basis @ knots)
-        disturbances[0] = 0  # the plan itself
-        plans = np.clip(plan + disturbances, -1.0, 1.0)
+    def _value(self, plans: Array) -> Array:
         rewards, guides = self._model.rewards(plans)
-        value = (rewards + guides).sum(axis=1)
-        weights = np.exp((value - value.max()) / (settings.temperature * max(float(value.std()), 1e-9)))
-        return np.asarray(np.tensordot(weights / weights.sum(), plans, axes=1))
-
-
-def _linear(steps: int, knots: int) -> Array:
-    """Return weights of evenly spaced knots, linear in between: float64 [steps, knots]."""
-    if knots == 1:
-        return np.ones((steps, 1))
-    places = np.linspace(0, knots - 1, steps)
-    return np.asarray(np.maximum(0, 1 - np.abs(places[:, None] - np.arange(knots))))
+        return np.asarray((rewards + guides).sum(axis=1))
