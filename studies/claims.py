@@ -107,10 +107,8 @@ def _tellable(result: str, baseline: str = "scratch") -> Gate:
 
 
 def _image_model() -> Gate:
-    runs, cloned = (
-        kept("fewshot_imagenet", summarise_fewshot)["pretraining"],
-        _tellable("fewshot_imagenet", IMAGE_MODEL),
-    )
+    runs = kept("fewshot_imagenet", summarise_fewshot)["pretraining"]
+    cloned = _tellable("fewshot_imagenet", IMAGE_MODEL)
     least = min(run["window_accuracy"] for run in runs.values())
     text = f"{cloned.text}, held-out window pairs right {least:.2f} or more (at least {LEFT_CHANCE})"
     return Gate(text, cloned.passed and least >= LEFT_CHANCE)
@@ -360,7 +358,8 @@ CLAIMS = (
         Claim(
             "ICon",
             f"{part} (Fig. 5)",
-            f"success on CloseDrawer, [{change}](icon.md#other-policies-and-parts-of-icon), trained on two processors",
+            f"success on CloseDrawer, [{change}](icon.md#other-policies-and-parts-of-icon); "
+            "the two were trained on different processors",
             "icon_methods",
             partial(_more_icon, "icon_close_drawer", "icon_methods", baseline=f"ICon-Diff-C-{name}"),
             partial(_in_band, "icon_methods"),

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from counterpoint.config import validate
 from counterpoint.data.episode import Array
 from counterpoint.errors import BadInputError
 from counterpoint.planning import CEM, MPPI, CEMConfig, MPPIConfig
@@ -126,5 +127,5 @@ def test_bad_input(make: Any) -> None:
 
 
 def test_there_are_no_more_elites_than_samples() -> None:
-    with pytest.raises(BadInputError, match="elites: found 9"):
-        CEM(lambda plans: np.zeros(len(plans)), 2, CEMConfig(samples=8, elites=9))
+    with pytest.raises(BadInputError, match="elites = 9 are more than the 8 samples"):
+        validate(CEMConfig, {"samples": 8, "elites": 9}, "planner")

@@ -13,10 +13,10 @@ After each action the plan moves on by one step; its last action is repeated.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from counterpoint.config import FrozenConfig
 from counterpoint.data.episode import Array
@@ -45,12 +45,12 @@ class ShootingConfig(FrozenConfig):
 
 
 class Shooting:
-    """Base of the planners; a planner writes `improve`.
+    """Base of the planners; a planner writes `improve` and names its settings.
 
     Args:
         score: Scores plans from the present state.
         action_dim: A.
-        config: Settings.
+        config: Settings; `config_type()` by default.
         low: Least value of each action, a number or [A].
         high: Largest value of each action.
 
@@ -58,12 +58,17 @@ class Shooting:
         BadInputError: When no action lies between `low` and `high`.
     """
 
-    def __init__(self, score: Score, action_dim: int, config: ShootingConfig, low: Any = -1.0, high: Any = 1.0) -> None:
-        self._score, self._shape = score, (config.horizon, action_dim)
+    config_type: ClassVar[type[ShootingConfig]]
+
+    def __init__(
+        self, score: Score, action_dim: int, config: ShootingConfig | None = None, low: Any = -1.0, high: Any = 1.0
+    ) -> None:
+        self.config = config or self.config_type()
+        self._score, self._shape = score, (self.config.horizon, action_dim)
         self._low, self._high = (np.broadcast_to(np.asarray(end, np.float64), action_dim) for end in (low, high))
         ordered = bool((self._low < self._high).all())
         require(ordered, "low", f"{low}, not below {high}", "bounds in order", "exchange low and high")
-        self._rounds, self._basis = config.rounds, _linear(config.horizon, config.knots)
+        self._basis = _linear(self.config.horizon, self.config.knots)
         self.reset(0)
 
     def reset(self, seed: int, plan: Array | None = None) -> None:
@@ -88,7 +93,7 @@ class Shooting:
 
     def act(self) -> Array:
         """Return the action for the present state: float32 [A]."""
-        for _ in range(self._rounds):
+        for _ in range(self.config.rounds):
             self.improve()
         action: Array = self.plan[0].astype(np.float32)
         self.plan = _extended(self.plan[1:] if len(self.plan) > 1 else self.plan, len(self.plan))
@@ -137,21 +142,11 @@ class MPPI(Shooting):
     Dividing by the spread of R makes one temperature do for all tasks. Each plan's disturbance has a size of its own
     between a twentieth and all of `noise`, so that one round searches near and far.
 
-    Args:
-        score: Scores plans from the present state.
-        action_dim: A.
-        config: Settings.
-        low: Least value of each action, a number or [A].
-        high: Largest value of each action.
+    Arguments are those of `Shooting`.
     """
 
     config: MPPIConfig
-
-    def __init__(
-        self, score: Score, action_dim: int, config: MPPIConfig | None = None, low: Any = -1.0, high: Any = 1.0
-    ) -> None:
-        self.config = config or MPPIConfig()
-        super().__init__(score, action_dim, self.config, low, high)
+    config_type = MPPIConfig
 
     def improve(self) -> None:
         """See `Shooting`."""
@@ -177,32 +172,23 @@ class CEMConfig(ShootingConfig):
     elites: int = Field(default=8, ge=2)
     least: float = Field(default=0.02, gt=0)
 
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if self.elites > self.samples:
+            raise ValueError(f"elites = {self.elites} are more than the {self.samples} samples: ask for fewer")
+        return self
+
 
 class CEM(Shooting):
     """The cross-entropy method (Rubinstein 1999): plans are sampled from a Gaussian that is fitted to the best ones.
 
     The plan is the mean of the last elites. Before every action the spread is `noise` again.
 
-    Args:
-        score: Scores plans from the present state.
-        action_dim: A.
-        config: Settings.
-        low: Least value of each action, a number or [A].
-        high: Largest value of each action.
-
-    Raises:
-        BadInputError: When there are more elites than samples.
+    Arguments are those of `Shooting`.
     """
 
     config: CEMConfig
-
-    def __init__(
-        self, score: Score, action_dim: int, config: CEMConfig | None = None, low: Any = -1.0, high: Any = 1.0
-    ) -> None:
-        self.config = config or CEMConfig()
-        few = self.config.elites <= self.config.samples
-        require(few, "elites", self.config.elites, f"at most {self.config.samples}, the samples", "ask for fewer")
-        super().__init__(score, action_dim, self.config, low, high)
+    config_type = CEMConfig
 
     def act(self) -> Array:
         """See `Shooting`."""

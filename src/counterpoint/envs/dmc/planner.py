@@ -1,14 +1,7 @@
 """An expert that needs no training: it plans with the true dynamics before every action.
 
-Model predictive path integral control (Williams et al. 2017, arXiv 1707.02342) over `mujoco.rollout`. Plans of H
-actions are sampled about the last plan, shifted by the action that was carried out; the new plan is their mean,
-weighted by their rewards::
-
-    w_i = softmax_i( (R_i - mean R) / (temperature * std R) )        plan = sum_i w_i plan_i
-
-R is the sum of rewards over the horizon, plus the task's guide where the reward is sparse. Dividing by the spread of R
-makes one temperature do for all tasks. Disturbances are smooth: sampled at a few knots, linear in between, each plan
-with a size of its own between a twentieth and all of `noise`, so that one round searches near and far.
+It is `MPPI` over `mujoco.rollout`. A plan's score is the sum of rewards over the horizon, plus the task's guide where
+the reward is sparse.
 
 Each reward follows its task's `get_reward` in dm_control 1.0.28, for whole batches of rollouts. Positions and axes that
 the suite reads from the physics come from sensors added to the planner's copy of the model. Where a reward is zero
