@@ -28,7 +28,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder, ViTConfig
+from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
+from counterpoint.encoders.observation_networks import ViTConfig
 from counterpoint.policies.diffusion import DiffusionHead
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
 from counterpoint.policies.networks import DiffusionConfig

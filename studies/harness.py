@@ -270,6 +270,15 @@ def read_result(out: Path, name: str) -> Tree:
         raise BadInputError(path, "a damaged result", "the result of a trial", hint) from None
 
 
+def last_metrics(run: Path) -> dict[str, dict[str, float]]:
+    """Return split -> the last line of numbers in a run's folder."""
+    last: dict[str, dict[str, float]] = {}
+    for line in (run / "metrics.jsonl").read_text().splitlines():
+        numbers = json.loads(line)
+        last[numbers.pop("split")] = numbers
+    return last
+
+
 def presets(study: str) -> dict[str, Tree]:
     """Return the presets of a study by name: `studies/STUDY/presets.toml`, or its part of `studies/presets.toml`."""
     folder = Path(__file__).parent

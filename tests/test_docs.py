@@ -46,7 +46,7 @@ def commands() -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("page", "line"), commands())
 def test_every_command_and_flag_on_a_page_exists(page: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = line.split()[1:]
-    name = words[:2] if words[0] in ("data", "collect", "train") else words[:1]
+    name = words[:2] if words[0] in ("data", "collect", "train", "plan") else words[:1]
     if "--env" in words and words[0] == "train":
         name = [*name, "--env", words[words.index("--env") + 1]]
     with pytest.raises(SystemExit) as done:

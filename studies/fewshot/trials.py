@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ from studies.fewshot.data import (
     open_pretraining,
     task_instruction,
 )
-from studies.harness import file_name, read_result
+from studies.harness import file_name, last_metrics, read_result
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,7 @@ def pretrain(config: FewshotConfig, out: Path, run: PretrainingRun) -> dict[str,
     folder = out / "pretraining" / run.name
     episodes, validation = open_pretraining(config, out, settings.encoder.size)
     encoder = train(settings, episodes, folder, validation=validation).model
-    return {"encoder": str(encoder.relative_to(out)), "metrics": _last_metrics(folder / "metrics.jsonl")}
+    return {"encoder": str(encoder.relative_to(out)), "metrics": last_metrics(folder)}
 
 
 def adapt(config: FewshotConfig, out: Path, trial: Adaptation) -> dict[str, Any]:
@@ -169,12 +168,3 @@ def _columns(results: list[EpisodeResult]) -> dict[str, list[float]]:
         "return": [round(one.total_reward, 3) for one in results],
         "steps": [one.steps for one in results],
     }
-
-
-def _last_metrics(path: Path) -> dict[str, dict[str, float]]:
-    """Return split -> its last line of numbers."""
-    last: dict[str, dict[str, float]] = {}
-    for line in path.read_text().splitlines():
-        numbers = json.loads(line)
-        last[numbers.pop("split")] = numbers
-    return last

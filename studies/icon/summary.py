@@ -18,8 +18,9 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from counterpoint.evaluation.statistics import Estimate, mean_where_defined, seeds_interval, wilson
-from studies.harness import Rows, Tree, aggregates, improvements
+from studies.harness import Differences, Rows, Tree, aggregates, improvements, kept
 from studies.icon.trials import POSITIONS, TRAINED, UNTRAINED
+from studies.verdicts import Gate
 
 TOP = 10
 """Checkpoints whose mean the paper sets beside the best (section 4.6)."""
@@ -209,3 +210,25 @@ def _told(estimate: Estimate) -> Tree:
     """Return an estimate as JSON; an unknown end is null."""
     ends = {key: float(value) if np.isfinite(value) else None for key, value in vars(estimate).items() if key in ENDS}
     return {"value": estimate.value, **ends, "n": estimate.n, "method": estimate.method}
+
+
+def _by_column(results: Sequence[str], start: str) -> list[Tree]:
+    """Return the success of every method in each column of this start: `scratch`, or `transferred`."""
+    columns: dict[str, Tree] = {}
+    for result in results:
+        for name, by in kept(result, summarise)["success"].items():
+            columns[name] = columns.get(name, {}) | by
+    return [by for name, by in columns.items() if (name.partition(" (")[2].rstrip(")") or "scratch") == start]
+
+
+def more(*results: str, start: str = "scratch", row: str = "ICon-Diff-C", baseline: str = "Diff-C") -> Differences:
+    """Return a row's success less a baseline's, by seed and column of kept results."""
+    columns = _by_column(results, start)
+    return np.array([np.subtract(by[row]["by_seed"], by[baseline]["by_seed"]) for by in columns]).T
+
+
+def in_band(*results: str, start: str = "scratch", baseline: str = "Diff-C") -> Gate:
+    """The baseline's success lies in `BAND` in every column."""
+    rates, (low, high) = [by[baseline]["rate"] for by in _by_column(results, start)], BAND
+    text = f"{baseline} {', '.join(f'{rate:.2f}' for rate in rates)} ({low} to {high})"
+    return Gate(text, all(low <= rate <= high for rate in rates))

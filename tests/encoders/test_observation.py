@@ -9,9 +9,13 @@ import pytest
 import torch
 from pydantic import ValidationError
 from torch import Tensor
+from torch.nn import functional
 
+from counterpoint.encoders.config import EncoderConfig
+from counterpoint.encoders.dual import DualEncoder
 from counterpoint.encoders.hub import write_digests
-from counterpoint.encoders.observation import DrQConvNet, FilmResNet18, ObservationConfig, ObservationEncoder
+from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
+from counterpoint.encoders.observation_networks import DrQConvNet, FilmResNet18
 from counterpoint.encoders.towers import ResNet18
 from counterpoint.errors import BadInputError
 
@@ -262,3 +266,38 @@ def test_weights_and_configuration_that_disagree_are_named(tmp_path: Path) -> No
         ObservationEncoder.from_pretrained(tmp_path)
     with pytest.raises(BadInputError, match="no such file"):
         ObservationEncoder.from_pretrained(tmp_path / "nothing")
+
+
+def dual(tmp_path: Path) -> Path:
+    torch.manual_seed(0)
+    DualEncoder(EncoderConfig(image_size=32, embed_dim=8)).save_pretrained(tmp_path / "dual")
+    return tmp_path / "dual"
+
+
+def test_a_dual_encoder_shows_images_beside_the_instruction(tmp_path: Path) -> None:
+    saved = dual(tmp_path)
+    own = DualEncoder.from_pretrained(saved)
+    encoder = ObservationEncoder(ObservationConfig(kind="dual", checkpoint=str(saved), size=32, stack=2)).eval()
+    frames = torch.randint(0, 256, (4, 2, 32, 32, 3), dtype=torch.uint8)
+    texts = ["open the box", "close the box"]
+    with torch.no_grad():
+        found = encoder(frames, texts)
+        told = functional.normalize(own.encode_text(texts), dim=1).repeat_interleave(2, 0)
+        seen = functional.normalize(own.encode_image(frames), dim=2).flatten(1)
+        torch.testing.assert_close(found, torch.cat([seen, told], 1))
+    encoder.save_pretrained(tmp_path / "policy")
+    (saved / "model.safetensors").unlink()  # the saved one does not need it
+    twin = ObservationEncoder.from_pretrained(tmp_path / "policy")
+    assert encoder.embed_dim == twin.embed_dim == 24
+    assert torch.equal(twin(frames, texts), found)
+    with pytest.raises(BadInputError, match="instruction: found none"):
+        encoder(frames)
+    with pytest.raises(BadInputError, match="instruction: found 3 for 4"):
+        encoder(frames, ["a", "b", "c"])
+    with pytest.raises(BadInputError, match="instruction: found 0 for 4"):
+        encoder(frames, [])
+
+
+def test_a_dual_encoder_is_named() -> None:
+    with pytest.raises(BadInputError, match=r"set encoder\.checkpoint"):
+        ObservationEncoder(ObservationConfig(kind="dual"))

@@ -13,15 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from counterpoint.data.spec import Spec
-from counterpoint.encoders.observation import (
-    DrQConvNet,
-    FilmResNet18,
-    ObservationConfig,
-    ObservationEncoder,
-    SpatialSoftmax,
-    ViTConfig,
-    drq_weights,
-)
+from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
+from counterpoint.encoders.observation_networks import DrQConvNet, FilmResNet18, SpatialSoftmax, ViTConfig, drq_weights
 from counterpoint.encoders.towers import ResNet18
 from counterpoint.errors import BadInputError, MissingExtraError
 from tests.encoders.weights import assert_orthogonal

@@ -59,7 +59,7 @@ class Painting(CameraEnv):
 @pytest.mark.parametrize(
     ("name", "settings", "words"),
     [
-        ("atari/pong", {}, "suite 'atari'; expected one of metaworld, dmc, libero, robomimic"),
+        ("atari/pong", {}, "suite 'atari'; expected one of metaworld, dmc, kitchen, libero, robomimic"),
         ("atari/pong", {"repeat": 2}, "suite 'atari'"),
         ("atari/pong", {"render": 96}, "suite 'atari'"),
         ("bin-picking", {}, "suite 'bin-picking'"),

@@ -110,6 +110,13 @@ def test_a_backend_cannot_be_chosen_any_more_when_mujoco_is_there(monkeypatch: p
         choose_backend()
 
 
+@pytest.mark.parametrize("backend", ["glfw", "glx"])
+def test_a_backend_that_needs_a_display_is_refused_without_one(monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
+    pretend_machine(monkeypatch, "linux", None, backend)
+    with pytest.raises(BadInputError, match=f"found {backend}, and no display"):
+        choose_backend()
+
+
 def pretend_machine(monkeypatch: pytest.MonkeyPatch, platform: str, display: str | None, backend: str | None) -> None:
     monkeypatch.setattr(sys, "platform", platform)
     for name, value in (("DISPLAY", display), ("WAYLAND_DISPLAY", None), ("MUJOCO_GL", backend)):

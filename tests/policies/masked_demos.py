@@ -7,7 +7,8 @@ import numpy as np
 from counterpoint.data.episode import Episode
 from counterpoint.data.masks.robot import mask_camera
 from counterpoint.data.store import MemoryStore
-from counterpoint.encoders.observation import ObservationConfig, ViTConfig
+from counterpoint.encoders.observation import ObservationConfig
+from counterpoint.encoders.observation_networks import ViTConfig
 from counterpoint.policies.networks import DiffusionConfig
 from counterpoint.training.imitation import ImitationRecipe
 from counterpoint.training.recipe import TrainConfig

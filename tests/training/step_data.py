@@ -27,6 +27,7 @@ def control_store(
     ground: int = 40,
     length: int = 14,
     seed: int = 0,
+    instruction: str = "move the dot",
 ) -> MemoryStore:
     """Episodes of two instructions on a ground of about the given grey; without actions where A is `None`."""
     rng = np.random.default_rng(seed)
@@ -43,7 +44,7 @@ def control_store(
         made.append(
             Episode(
                 frames={"front": frames},
-                instruction=f"move the dot {number % 2}",
+                instruction=f"{instruction} {number % 2}",
                 timestamps=np.arange(length) / 10,
                 actions=None if action_dim is None else actions,
                 state=places.astype(np.float32),

@@ -78,6 +78,21 @@ def test_the_same_losses_as_through_the_encoder(history: int) -> None:
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
 
 
+def test_brightness_changes_what_the_encoder_sees_and_nothing_else() -> None:
+    store = demonstrations(2)
+    plain, bright = objective().eval(), objective(brightness=0.5).eval()
+    given = next(iter(sampler(store, bright.sampling(), batch_size=16, seed=0).batches(0, 1)))
+    factors = given["jitter"][..., 0]
+    assert factors.shape == (16, 1)
+    assert 0.5 <= float(factors.min()) < 0.8 < 1.2 < float(factors.max()) <= 1.5
+    seen = (given["frames"].numpy() * factors.numpy()[..., None, None, None, None]).clip(0, 255).round()
+    expected = bright.head(bright.embed(torch.from_numpy(seen.astype(np.uint8)), given), given["frames_valid"])
+    torch.testing.assert_close(bright.encode(given).rows["predicted"], expected)
+    assert not torch.equal(plain.encode(given | {"jitter": None}).rows["predicted"], expected)
+    with pytest.raises(BadInputError, match="embedded once"):
+        embedded(bright.encoder, store, bright.sampling())
+
+
 def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = embed_store(encoder(), two_domains())
     monkeypatch.setattr("counterpoint.training.cloning.CHUNK", 5)

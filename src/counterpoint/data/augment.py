@@ -217,6 +217,15 @@ def color_jitter(frames: Float[Tensor, "B F H W 3"], jitter: Float[Tensor, "B F 
     return shifted.clamp(0, 1)
 
 
+def brightened_views(
+    frames: UInt8[Tensor, "B V S H W 3"], jitter: Float[Tensor, "B V 4"] | None
+) -> UInt8[Tensor, "B V S H W 3"]:
+    """Multiply every observation of a batch by its own brightness; `None` changes nothing."""
+    if jitter is None:
+        return frames
+    return (frames * jitter[..., :1, None, None, None]).clamp(0, 255).round().to(torch.uint8)
+
+
 def random_shift(
     frames: UInt8[Tensor, "N S H W 3"], shift: Int[Tensor, "N 2"], *, pad: int
 ) -> UInt8[Tensor, "N S H W 3"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import os
@@ -70,6 +71,15 @@ def read_torch_file(path: Path) -> dict[str, object]:
         raise _damaged(path, "a whole torch file of tensors and plain containers, no code", error) from error
     require(isinstance(found, Mapping), path, type(found).__name__, "a dict of tensors", "save model.state_dict()")
     return {str(name): value for name, value in found.items()}
+
+
+def digest_of(module: nn.Module) -> str:
+    """Return the SHA-256 of a module's names and weights."""
+    digest = hashlib.sha256()
+    for name, value in module.state_dict().items():
+        digest.update(name.encode())
+        digest.update(value.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def write_weights(weights: Mapping[str, Tensor], path: Path) -> None:

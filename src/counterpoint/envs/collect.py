@@ -72,6 +72,9 @@ class ExpertCollectConfig(CollectConfig):
         after_success: Frames that still show the task solved, after which the episode ends.
         max_steps: Steps after which an unsolved episode ends; the task's own number by default.
         successful_only: Give failed episodes up and try the next scene; how many were dropped is recorded.
+        lossless: Keep images as PNG instead of as video: policies then act on just such images as they learned from.
+        intended: Record the expert's own actions where noise is carried out (DART, arXiv 1703.09327): policies learn
+            the way back from it, and not the noise.
     """
 
     tasks: Names = Field(min_length=1)
@@ -81,6 +84,8 @@ class ExpertCollectConfig(CollectConfig):
     after_success: int = Field(default=5, ge=0)
     max_steps: int | None = Field(default=None, ge=1)
     successful_only: bool = True
+    lossless: bool = False
+    intended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +127,7 @@ class Collection(ABC):
     @property
     def lossless(self) -> bool:
         """True where images are kept as they are instead of as video."""
-        return False
+        return getattr(self.config, "lossless", False)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -173,7 +178,7 @@ class Collection(ABC):
             state_dim=env.state_dim,
             environment_dim=env.environment_dim or None,
             robot_type=self.robot,
-            image_cameras=masks,
+            image_cameras=[*masks, *(config.cameras if self.lossless else ())],
             info=info,
         )
 
@@ -198,6 +203,11 @@ class ExpertCollection(Collection):
     exact: ClassVar[int] = 0
     """Numbers at the end of an action that have no noise."""
 
+    @property
+    def simulator(self) -> bool:
+        """True where the simulator's whole state is kept too."""
+        return False
+
     def record(self, env: Any, slot: Slot, seed: int) -> Recording:
         """Record one scene."""
         config = self.config
@@ -208,8 +218,9 @@ class ExpertCollection(Collection):
             steps=env.horizon if config.max_steps is None else config.max_steps,
             after_success=config.after_success,
             stride=getattr(config, "stride", 1),
+            intended=config.intended,
             masks=getattr(config, "masks", ()),
-            simulator=self.lossless,
+            simulator=self.simulator,
         )
 
 

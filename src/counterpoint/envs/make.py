@@ -17,6 +17,7 @@ from counterpoint.errors import require
 SUITES = {
     "metaworld": "counterpoint.envs.metaworld.env:MetaWorldEnv",
     "dmc": "counterpoint.envs.dmc.env:DMCEnv",
+    "kitchen": "counterpoint.envs.kitchen.env:KitchenEnv",
     "libero": "counterpoint.envs.libero:LiberoEnv",
     "robomimic": "counterpoint.envs.robomimic:RobomimicEnv",
     "robosuite": "counterpoint.envs.robosuite.env:RobosuiteEnv",

@@ -25,7 +25,7 @@ class Recording:
     """One recorded episode.
 
     Attributes:
-        actions: float32 [T, A], as carried out, noise included; over `stride` steps their mean.
+        actions: float32 [T, A], as carried out, noise included, or as intended; over `stride` steps their mean.
         state: float32 [T, P], proprioception at each frame.
         rewards: float32 [T]; over `stride` steps their sum.
         success: True when the task was solved at any moment; `None` where a suite has rewards alone.
@@ -50,7 +50,12 @@ class NoisyExpert:
         expert: A function that returns the expert's next action, float32 [A].
         noise: Standard deviation of the noise.
         exact: Numbers at the end of an action that have none: a gripper that is opened or closed.
+
+    Attributes:
+        intended: The expert's last action, before noise.
     """
+
+    intended: Array
 
     def __init__(self, expert: Callable[[], Array], noise: float, *, exact: int = 0) -> None:
         self._expert, self._noise, self._exact = expert, noise, exact
@@ -61,7 +66,7 @@ class NoisyExpert:
 
     def act(self) -> Array:
         """Return the next action: float32 [A] in [-1, 1]."""
-        action = self._expert()
+        action = self.intended = self._expert()
         if self._noise > 0:
             noise = self._noise * self._rng.standard_normal(len(action) - self._exact)
             action = np.clip(action + np.append(noise, np.zeros(self._exact)), -1.0, 1.0).astype(np.float32)
@@ -76,6 +81,7 @@ def record(
     steps: int,
     after_success: int = 0,
     stride: int = 1,
+    intended: bool = False,
     masks: Sequence[str] = (),
     simulator: bool = False,
 ) -> Recording:
@@ -88,6 +94,7 @@ def record(
         steps: The most steps.
         after_success: Frames that still show the task solved.
         stride: Steps a frame.
+        intended: Keep the actor's intended actions instead of those that were carried out.
         masks: Cameras whose robot masks are kept.
         simulator: Keep the simulator's whole state at each frame, as robomimic does.
 
@@ -115,7 +122,7 @@ def record(
             action = actor.act()
             _, reward, ended, _, info = env.step(_finite("action", action))
             earned, success = earned + reward, success or info.get("is_success", False)
-            carried.append(action)
+            carried.append(actor.intended if intended else action)
         taken += len(carried)
         kept["actions"].append(np.stack(carried).mean(axis=0))
         kept["rewards"].append(earned)

@@ -13,6 +13,7 @@ import os
 import sys
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from counterpoint.data.episode import Array
-from counterpoint.errors import BadInputError, MissingExtraError, require
+from counterpoint.errors import BadInputError, MissingExtraError, import_extra, require
 
 _CELL = 0.5  # metres times pixels: at 112 pixels 4.5 mm, half a pixel one metre before a lens of 60 degrees
 
@@ -47,13 +48,16 @@ def choose_backend() -> None:
     """Choose EGL on Linux without a display, unless a backend is chosen already. Call it before mujoco is imported.
 
     Raises:
-        BadInputError: When mujoco was imported before, with a backend that needs a display.
+        BadInputError: When a backend that needs a display is chosen, or mujoco was imported with one before.
     """
     os.environ.setdefault("LP_NUM_THREADS", "0")  # Mesa then renders in the calling thread
-    chosen = any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL"))
-    if sys.platform.startswith("linux") and not chosen:
+    if not sys.platform.startswith("linux") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        return
+    chosen, expected = os.environ.get("MUJOCO_GL"), "a backend that needs no display"
+    require(chosen not in ("glfw", "glx"), "MUJOCO_GL", f"{chosen}, and no display", expected, "set MUJOCO_GL=egl")
+    if not chosen:
         found, hint = "not set when mujoco was imported, and no display", "set MUJOCO_GL=egl before"
-        require("mujoco" not in sys.modules, "MUJOCO_GL", found, "a backend that needs no display", hint)
+        require("mujoco" not in sys.modules, "MUJOCO_GL", found, expected, hint)
         os.environ["MUJOCO_GL"] = "egl"
 
 
@@ -75,6 +79,20 @@ def import_mujoco() -> Any:
     except (ImportError, RuntimeError, AttributeError) as error:
         raise _no_backend(error) from error
     return mujoco
+
+
+def import_robotics() -> Any:
+    """Import `gymnasium_robotics`, without the note on Adroit that its first import prints.
+
+    Raises:
+        MissingExtraError: When it is not installed.
+    """
+    with suppress(ImportError, KeyError):
+        from farama_notifications import notifications
+
+        notes = notifications["gymnasium_robotics"].items()
+        notifications["gymnasium_robotics"] = {key: note for key, note in notes if not note.startswith("Adroit")}
+    return import_extra("gymnasium_robotics", "sim")
 
 
 class FastRenderer:

@@ -27,7 +27,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from counterpoint.data.spec import Spec
-from counterpoint.encoders.observation import drq_weights
+from counterpoint.encoders.observation_networks import drq_weights
 from counterpoint.errors import require
 from counterpoint.objectives.base import Batch, Features, LossOutput, in_full_precision, shapes
 from counterpoint.objectives.steps import StepConfig, StepObjective, check_actions, perceptron

@@ -17,7 +17,7 @@ from pydantic import PositiveInt
 from torch import nn
 
 from counterpoint.data.spec import Spec
-from counterpoint.encoders.observation import drq_weights
+from counterpoint.encoders.observation_networks import drq_weights
 from counterpoint.objectives.base import Batch, Features
 from counterpoint.objectives.steps import TargetConfig, TargetObjective, perceptron
 

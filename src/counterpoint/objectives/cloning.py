@@ -10,12 +10,14 @@ batches of 128 (64 for LIBERO), Adam at 1e-4.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from pydantic import Field, model_validator
 from torch import nn
 
+from counterpoint.data.augment import Jitter, brightened_views
 from counterpoint.data.spec import Spec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import require
@@ -36,10 +38,13 @@ class CloningConfig(HeadConfig, StepConfig):
     Attributes:
         freeze: Do not train the encoder, nor its buffers.
         shift: Random shift in pixels; by default 4 (DrQ-v2's) where the encoder trains and none where it is frozen.
+        brightness: Largest change of brightness, as a share: DecisionNCE's augmentation on a real robot (Table 7,
+            right; the paper gives no number).
     """
 
     freeze: bool = False
     shift: int = Field(default=4, ge=0)
+    brightness: float = Field(default=0.0, ge=0, le=1)
 
     @model_validator(mode="before")
     @classmethod
@@ -85,7 +90,10 @@ class Cloning(StepObjective):
 
     def sampling(self) -> Spec:
         """Return the spec of the newest H observations and the action there."""
-        return self.steps(tuple(range(1 - self.config.history, 1)), 1, state=self.config.use_state)
+        spec = self.steps(tuple(range(1 - self.config.history, 1)), 1, state=self.config.use_state)
+        if not self.config.brightness:
+            return spec
+        return replace(spec, transforms={**spec.transforms, "jitter": Jitter(self.config.brightness)})
 
     def train(self, mode: bool = True) -> Cloning:
         """Set training mode for the head, and for the encoder unless it is frozen."""
@@ -100,7 +108,7 @@ class Cloning(StepObjective):
             embedded = batch[FEATURES]
         else:
             with torch.set_grad_enabled(torch.is_grad_enabled() and not self.config.freeze):
-                embedded = self.embed(self.views(batch), batch)
+                embedded = self.embed(brightened_views(self.views(batch), batch.get("jitter")), batch)
         valid = batch["frames_valid"]
         predicted = self.head(embedded, valid, batch.get("state"), batch.get("instruction"))
         return Features({"predicted": predicted})

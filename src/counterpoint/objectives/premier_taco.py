@@ -42,7 +42,7 @@ from torch.nn import functional
 
 from counterpoint.data.anchors import NearNegatives
 from counterpoint.data.spec import Spec
-from counterpoint.encoders.observation import drq_weights
+from counterpoint.encoders.observation_networks import drq_weights
 from counterpoint.errors import require
 from counterpoint.objectives.base import Batch, Features, LossOutput, contrast_metrics, in_full_precision, shapes
 from counterpoint.objectives.steps import StepConfig, StepObjective, check_actions, perceptron

@@ -25,7 +25,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from counterpoint.data.spec import Spec
-from counterpoint.encoders.observation import drq_weights
+from counterpoint.encoders.observation_networks import drq_weights
 from counterpoint.errors import require
 from counterpoint.objectives.base import Batch, Features, LossOutput, contrast_metrics, in_full_precision, shapes, unit
 from counterpoint.objectives.steps import TargetConfig, TargetObjective, check_actions, perceptron

@@ -26,7 +26,7 @@ from torch import nn
 from torch.nn import functional
 
 from counterpoint.data.spec import Spec
-from counterpoint.encoders.observation import drq_weights
+from counterpoint.encoders.observation_networks import drq_weights
 from counterpoint.objectives.base import Batch, Features, LossOutput, contrast_metrics, infonce
 from counterpoint.objectives.premier_taco import FutureConfig, FutureObjective
 from counterpoint.objectives.steps import perceptron

@@ -35,7 +35,7 @@ from torch.func import functional_call
 
 from counterpoint.data.augment import Noise
 from counterpoint.data.spec import Spec
-from counterpoint.encoders.observation import drq_weights
+from counterpoint.encoders.observation_networks import drq_weights
 from counterpoint.errors import require
 from counterpoint.objectives.action_prediction import action_error, constant_action_error
 from counterpoint.objectives.base import Batch, Features, LossOutput, in_full_precision, shapes

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from counterpoint.config import FrozenConfig
 from counterpoint.encoders.dual import SentenceTower
-from counterpoint.encoders.observation import drq_weights
+from counterpoint.encoders.observation_networks import drq_weights
 from counterpoint.encoders.weights import MINILM
 from counterpoint.errors import require
 from counterpoint.policies.normalizer import LinearNormalizer

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, Self, cast
@@ -22,6 +21,8 @@ from counterpoint.data.spec import BoundSpec, Read, Spec
 from counterpoint.data.store import Cameras, EpisodeStore, camera_images, camera_names
 from counterpoint.data.views import StateStore, SubsetStore, with_column
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
+from counterpoint.encoders.weights import digest_of
+from counterpoint.envs.make import make_env
 from counterpoint.errors import require
 from counterpoint.evaluation.evaluate import task_maker
 from counterpoint.evaluation.rollout import episode_seed, means, rollout
@@ -68,6 +69,20 @@ class RolloutsConfig(FrozenConfig):
     env: str = free("none")
     episodes: int = free(10, ge=1)
     envs: int = free(2, ge=1)
+
+    def check(self, demonstrations: Demonstrations) -> None:
+        """Refuse a task that is not there or has other actions, before frames are decoded.
+
+        Raises:
+            BadInputError: Where it does.
+            MissingExtraError: When the simulator is not installed.
+        """
+        if self.env == "none":
+            return
+        env, hint = make_env(self.env), "evaluate where the demonstrations are from"
+        env.close()
+        found, expected = f"actions of {env.action_dim} dimensions", f"{demonstrations.action_dim}, as in the data"
+        require(env.action_dim == demonstrations.action_dim, f"--env {self.env}", found, expected, hint)
 
     def of(self, learner: ObjectiveLearner, seed: int) -> Callable[[int], dict[str, float]] | None:
         """Return a function that rolls the learner's policy out, if there is an environment.
@@ -126,7 +141,10 @@ class CloningRecipe(OfflineRecipe):
                 encoder = ObservationEncoder(self.encoder)
         cameras = camera_names(self.data.camera, source.cameras, encoder.config.cameras)
         size = encoder.config.size
+        if encoder.takes_instruction:
+            _check_instructions(encoder, sorted({info.instruction for info in source.episodes}))
         demonstrations = Demonstrations.of(source, frame_size(source, cameras[0]) if cameras else None)
+        self.evaluation.check(demonstrations)
 
         def build(store: EpisodeStore) -> tuple[Cloning, EpisodeStore, BoundSpec]:
             encoder.to(given.device)
@@ -139,18 +157,29 @@ class CloningRecipe(OfflineRecipe):
                 dims = demonstrations.action_dim, demonstrations.state_dim
                 objective = Cloning(encoder, *dims, self.cloning, demonstrations)
             spec = objective.sampling()
-            if not cameras or (self.cloning.freeze and not self.cloning.shift):
+            changed = self.cloning.shift or self.cloning.brightness
+            if not cameras or (self.cloning.freeze and not changed):
                 store, spec = embedded(encoder, store, spec, cameras)
             return objective, store, spec.bind(store, cameras)
 
         def prepare(store: EpisodeStore) -> EpisodeStore:
             return cached(store, size=size, root=self.data.cache or None, cameras=cameras)
 
-        return Opened(source, None, prepare, build, {"cameras": list(cameras), "encoder": _digest(encoder)})
+        return Opened(source, None, prepare, build, {"cameras": list(cameras), "encoder": digest_of(encoder)})
 
     def rollouts(self, learner: ObjectiveLearner) -> Callable[[int], dict[str, float]] | None:
         """Return the rollouts of `evaluation`."""
         return self.evaluation.of(learner, self.train.seed)
+
+
+@torch.no_grad()
+def _check_instructions(encoder: ObservationEncoder, instructions: Sequence[str]) -> None:
+    """Refuse texts that the encoder cannot read whole, before frames are decoded."""
+    config = encoder.config
+    blank = torch.zeros(1, config.cameras * config.stack, config.size, config.size, 3, dtype=torch.uint8)
+    encoder.eval()  # batch statistics stay as they are
+    for text in instructions:
+        encoder(blank, [text])
 
 
 def frame_size(store: EpisodeStore, camera: str) -> tuple[int, int]:
@@ -227,22 +256,14 @@ def embedded(
     """Replace the frames that a spec reads by features [B, H, D] of a frozen encoder, computed once.
 
     Raises:
-        BadInputError: When the spec has random shifts or negatives.
+        BadInputError: When the spec has augmented frames or negatives.
     """
     plain = (
         not (encoder.config.cameras and spec.transforms) and isinstance(spec.index, Anchors) and spec.index.near is None
     )
     expected = "observations as they are, which can be embedded once"
-    hint = "set shift = 0 with freeze, or train through the encoder"
-    require(plain, "features", "random shifts or near negatives", expected, hint)
+    hint = "set shift = 0 and brightness = 0 with freeze, or train through the encoder"
+    require(plain, "features", "augmented frames or near negatives", expected, hint)
     features = embed_store(encoder, store, camera).numpy()
     read = replace(spec, transforms={}).with_read("frames", None).with_read(FEATURES, Read(FEATURES, "views"))
     return with_column(store, FEATURES, features), read
-
-
-def _digest(encoder: ObservationEncoder) -> str:
-    digest = hashlib.sha256()
-    for name, value in encoder.state_dict().items():
-        digest.update(name.encode())
-        digest.update(value.cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()

@@ -206,6 +206,7 @@ def build_imitation(
         BadInputError: When demonstrations, masks or the policy to start from do not fit.
     """
     demonstrations = Demonstrations.of(store, (recorded or (config.frame, config.frame)) if cameras else None)
+    config.evaluation.check(demonstrations)
     masked = contrasted_cameras(config.icon, cameras, store.cameras) if config.icon.weight else ()
     needed = "proprioception, which use_state asks for"
     hint = "set use_state = false, or use demonstrations with it"

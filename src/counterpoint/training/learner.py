@@ -131,7 +131,9 @@ class ObjectiveLearner:
             NonFiniteError: When the loss or a gradient is not finite; parameters are then untouched.
         """
         with torch.random.fork_rng(devices=self._devices):
-            torch.manual_seed(_step_seed(self._seed, step, self._rank))
+            # torch.manual_seed would format a stack trace at every step until a GPU is used.
+            seeded = torch.manual_seed if self.accelerator.device.type != "cpu" else torch.default_generator.manual_seed
+            seeded(_step_seed(self._seed, step, self._rank))
             return self._step(batch, learning_rate(self.config, step, self.total_steps))
 
     def _step(self, batch: Batch, rate: float) -> dict[str, float]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from counterpoint.config import bound
+from counterpoint.config import bound, flat
 from counterpoint.errors import BadInputError, MissingExtraError, import_extra, require
 from counterpoint.files import write_atomically
 from counterpoint.provenance import provenance
@@ -199,19 +199,12 @@ def _refuse_another(folder: Path, settings: Mapping[str, Any]) -> None:
         found = f"format {before.get('format')}, of another version"
         raise BadInputError(folder, found, f"{FORMAT}", f"{hint}, or continue it with the version that wrote it")
     require(before["kind"] == settings["kind"], folder, f"a run of kind {before['kind']}", settings["kind"], hint)
-    old, new = (_flat(one["identity"]) for one in (before, json.loads(json.dumps(settings))))
+    old, new = (flat(one["identity"]) for one in (before, json.loads(json.dumps(settings))))
     for key in sorted(old.keys() | new.keys()):
         if old.get(key) != new.get(key):
             section = key.removeprefix("recipe.").partition(".")[0]
             found = f"a run with another [{section}]: {key.removeprefix('recipe.')} = {old.get(key)!r}"
             raise BadInputError(folder, found, repr(new.get(key)), f"{hint}, or repeat the earlier arguments")
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return flat
 
 
 class MetricsLog:

@@ -180,6 +180,10 @@ def test_recorded_actions_are_those_carried_out(handle: MetaWorldEnv) -> None:
     np.testing.assert_array_equal(clean.state[0], noisy.state[0])
     assert np.abs(noisy.actions).max() <= 1
     assert not np.array_equal(clean.actions[0], noisy.actions[0])
+    intended = recorded(handle, 0.4, stride=1, after_success=5, steps=200, intended=True)
+    np.testing.assert_array_equal(intended.state, noisy.state)  # the noise was carried out
+    np.testing.assert_array_equal(intended.actions[0], clean.actions[0])
+    assert not np.array_equal(intended.actions, noisy.actions)
 
 
 @pytest.mark.sim

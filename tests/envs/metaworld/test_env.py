@@ -67,6 +67,17 @@ def test_default_tasks_are_nearly_always_solved_soon(name: str) -> None:
 
 @pytest.mark.sim
 @pytest.mark.usefixtures("simulator")
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["hammer", "button-press-topdown", "bin-picking", "assembly"])
+def test_experts_solve_tasks_of_language_conditioned_cloning_in_100_actions(name: str) -> None:
+    """AcTOL, Table 5: the horizon is 100, proprioception has 4 numbers."""
+    task = MetaWorldEnv(name, cameras=[], repeat=2, steps=200)
+    assert (task.horizon, task.state_dim) == (100, 4)
+    assert np.mean([solve(task, 1000 + seed, limit=100)[0] is not None for seed in range(50)]) >= 0.8
+
+
+@pytest.mark.sim
+@pytest.mark.usefixtures("simulator")
 def test_actions_and_rate(drawer: MetaWorldEnv) -> None:
     drawer.reset(seed=0)
     action = drawer.expert()

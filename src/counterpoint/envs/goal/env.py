@@ -10,7 +10,6 @@ import copy
 import importlib
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -27,9 +26,9 @@ from counterpoint.data.episode import Spaces
 from counterpoint.envs.goal.mazes import Cell, MazeGrid
 from counterpoint.envs.goal.ogbench import PREFIX, OGBenchGoals
 from counterpoint.envs.goal.tasks import FAMILIES, Raw, task_of
-from counterpoint.envs.rendering import FastRenderer, choose_backend
+from counterpoint.envs.rendering import FastRenderer, choose_backend, import_robotics
 from counterpoint.envs.vector import VectorEnv
-from counterpoint.errors import BadInputError, import_extra, require
+from counterpoint.errors import BadInputError, require
 
 Env = gymnasium.Env[Any, Any]
 Observation = dict[str, NDArray[Any]]
@@ -113,7 +112,7 @@ def _registered(config: EnvConfig) -> Env:
     """Make an environment by its gymnasium id."""
     if config.observations == "image" or "mujoco" not in sys.modules:
         choose_backend()
-    _register_robotics()
+    gymnasium.register_envs(import_robotics())
     name = config.name
     module, _, own = name.rpartition(":")
     if module:
@@ -188,16 +187,6 @@ def _render_modes(own: str) -> list[str]:
     except (ImportError, gymnasium.error.Error):  # `gymnasium.make` will say so
         return []
     return list(getattr(creator, "metadata", {}).get("render_modes", ()))
-
-
-def _register_robotics() -> None:
-    """Register gymnasium-robotics' environments, without the note on Adroit that its first import prints."""
-    with suppress(ImportError, KeyError):
-        from farama_notifications import notifications
-
-        notes = notifications["gymnasium_robotics"].items()
-        notifications["gymnasium_robotics"] = {key: note for key, note in notes if not note.startswith("Adroit")}
-    gymnasium.register_envs(import_extra("gymnasium_robotics", "sim"))
 
 
 class GoalEnv(gymnasium.Wrapper[Observation, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):

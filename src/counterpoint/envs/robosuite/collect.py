@@ -91,8 +91,12 @@ class _RobosuiteCollection(ExpertCollection):
         return self.config.robot
 
     @property
-    def lossless(self) -> bool:
+    def simulator(self) -> bool:
         return self.config.format == "robomimic"
+
+    @property
+    def lossless(self) -> bool:
+        return self.simulator or super().lossless
 
     @property
     def fps(self) -> float:
@@ -119,10 +123,10 @@ class _RobosuiteCollection(ExpertCollection):
 
     def staged(self, staging: Staging, slot: Slot) -> tuple[Any, ...]:
         episode, videos = super().staged(staging, slot)
-        return episode, staging.arrays(slot.place)["simulation"] if self.lossless else videos
+        return episode, staging.arrays(slot.place)["simulation"] if self.simulator else videos
 
     def writer(self, folder: Path, info: dict[str, Any]) -> Any:
-        if not self.lossless:
+        if not self.simulator:
             return super().writer(folder, info)
         config, task = self.config, TASKS[self.config.tasks[0]]
         env = self.env

@@ -1,4 +1,4 @@
-"""Arguments of commands: parsed by tyro, and refused in one message."""
+"""What commands share: their registration, kinds of arguments, and one message for bad ones."""
 
 from __future__ import annotations
 
@@ -6,16 +6,45 @@ import contextlib
 import io
 import re
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from functools import partial, wraps
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
 
 import tyro
 from pydantic import ValidationError
-from tyro.conf import AvoidSubcommands
+from tyro.conf import AvoidSubcommands, arg
 
 from counterpoint.config import FrozenConfig, bad_setting, suggestion
 from counterpoint.errors import BadInputError
 
 Parsed = TypeVar("Parsed")
+app = tyro.extras.SubcommandApp()
+
+Work = TypeVar("Work", bound=Callable[..., None])
+
+Targets = Annotated[tuple[str, ...], arg(metavar="RUN|DATA...")]
+Paths = Annotated[tuple[Path, ...], arg(metavar="PATH...")]
+Device = Annotated[str | None, arg(metavar="DEVICE")]
+Number = Annotated[int | None, arg(metavar="INT")]
+Name = Annotated[str | None, arg(metavar="NAME")]
+Text = Annotated[str | None, arg(metavar="TEXT")]
+File = Annotated[Path | None, arg(metavar="FILE")]
+Model = Annotated[str, arg(metavar="RUN")]
+Computes = Annotated[str, arg(metavar="DEVICE")]
+
+
+def command(name: str | None = None, group: tyro.extras.SubcommandApp = app) -> Callable[[Work], Work]:
+    """Register a command, which runs after all arguments are parsed."""
+
+    def register(function: Work) -> Work:
+        @wraps(function)
+        def parsed(*arguments: Any, **options: Any) -> Callable[[], None]:
+            return partial(function, *arguments, **options)
+
+        group.command(name=name or function.__name__)(parsed)
+        return function
+
+    return register
 
 
 def parsed_as(kind: type[Parsed], arguments: Sequence[str], command: str, description: str | None) -> Parsed:

@@ -9,61 +9,46 @@ import argparse
 import dataclasses
 import os
 import sys
-from collections.abc import Callable
-from functools import partial, wraps
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-import tyro
-from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction, arg
+from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from counterpoint.arguments import parsed_as, with_one_message
+from counterpoint.cli.arguments import (
+    Computes,
+    Device,
+    File,
+    Model,
+    Name,
+    Number,
+    Paths,
+    Targets,
+    Text,
+    app,
+    command,
+    parsed_as,
+    with_one_message,
+)
+from counterpoint.cli.data import data
 from counterpoint.config import recipe_names, recipe_title, suggestion
 from counterpoint.errors import BadInputError, MissingExtraError, refused_by_the_system, require
 
 DESCRIPTION = "Learn representations of trajectories by contrast, and put them to work."
 
-app, data = tyro.extras.SubcommandApp(), tyro.extras.SubcommandApp()
-
-Work = TypeVar("Work", bound=Callable[..., None])
-
-Targets = Annotated[tuple[str, ...], arg(metavar="RUN|DATA...")]
-Paths = Annotated[tuple[Path, ...], arg(metavar="PATH...")]
-Device = Annotated[str | None, arg(metavar="DEVICE")]
-Number = Annotated[int | None, arg(metavar="INT")]
-Name = Annotated[str | None, arg(metavar="NAME")]
-Text = Annotated[str | None, arg(metavar="TEXT")]
-File = Annotated[Path | None, arg(metavar="FILE")]
-Model = Annotated[str, arg(metavar="RUN")]
-Computes = Annotated[str, arg(metavar="DEVICE")]
-
 SUITES = {
     "metaworld": "counterpoint.envs.metaworld.collect:MetaWorldCollectConfig:collect_metaworld",
     "robosuite": "counterpoint.envs.robosuite.collect:RobosuiteCollectConfig:collect_robosuite",
+    "kitchen": "counterpoint.envs.kitchen.collect:KitchenCollectConfig:collect_kitchen",
     "dmc": "counterpoint.envs.dmc.collect:DMCCollectConfig:collect_dmc",
     "pointmaze": "counterpoint.envs.goal.collect:PointMazeCollect:collect_pointmaze",
 }
 """Suite -> module, configuration and function that record its scripted experts."""
 
 COMMANDS = (
-    *("collect", "data", "train", "evaluate", "reward", "label", "compare"),
+    *("collect", "data", "train", "evaluate", "plan", "reward", "label", "compare"),
     *("report", "view", "push", "convert", "recipes", "--version"),
 )
-
-
-def command(name: str | None = None, group: tyro.extras.SubcommandApp = app) -> Callable[[Work], Work]:
-    """Register a command, which runs after all arguments are parsed."""
-
-    def register(function: Work) -> Work:
-        @wraps(function)
-        def parsed(*arguments: Any, **options: Any) -> Callable[[], None]:
-            return partial(function, *arguments, **options)
-
-        group.command(name=name or function.__name__)(parsed)
-        return function
-
-    return register
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -99,13 +84,15 @@ def _run(given: list[str]) -> None:
         _train(second, given[2:])
     elif first == "collect" and second and not second.startswith("-"):
         _collect(second, given[2:])
+    elif first == "plan" and second and not second.startswith("-"):
+        _plan(second, given[2:])
     else:
         work = with_one_message(lambda: app.cli(prog="counterpoint", description=DESCRIPTION, args=given))
         work()
 
 
 @command("collect")
-def collect(suite: Positional[Literal["metaworld", "robosuite", "dmc", "pointmaze"]], /) -> None:
+def collect(suite: Positional[Literal["metaworld", "robosuite", "kitchen", "dmc", "pointmaze"]], /) -> None:
     """Record scripted experts of a simulator as data sets. An interrupted call continues.
 
     Args:
@@ -226,6 +213,47 @@ def evaluate(
     acting: dict[str, Any] = {"ensemble": ensemble, "sampler": sampler, "steps": steps}
     path = written(run, env, episodes=episodes, envs=envs, seed=seed, video=video, device=device, **acting)
     print(f"Wrote {path}")
+
+
+@command("plan")
+def plan(env: Positional[Annotated[str, arg(metavar="kitchen/TASK@CAMERA")]], /) -> None:
+    """Act by planning with the simulator's own dynamics under a reward, and write every episode.
+
+    Args:
+        env: The task; `counterpoint plan kitchen/TASK --help` lists the settings.
+    """
+
+
+@dataclasses.dataclass(frozen=True)
+class _PlanArguments:
+    """The arguments of `plan` beside the planner's.
+
+    Attributes:
+        out: File of the result.
+        device: Device that computes rewards, such as cuda.
+    """
+
+    out: Path
+    device: Computes = "cpu"
+
+
+def _plan(env: str, arguments: list[str]) -> None:
+    from counterpoint.evaluation.plan import PlanConfig
+    from counterpoint.evaluation.plan import plan as run
+
+    default = PlanConfig(env=env)
+    typed = dataclasses.make_dataclass(
+        "PlanArguments",
+        [("settings", Annotated[PlanConfig, arg(name="")], dataclasses.field(default=default))],
+        bases=(_PlanArguments,),
+        frozen=True,
+    )
+    typed.__doc__ = _PlanArguments.__doc__
+    given: Any = parsed_as(typed, arguments, f"plan {env}", (run.__doc__ or "").partition("\n\n")[0])
+    found = run(given.settings, given.out, device=given.device)
+    rate = f"{found['actions_a_second']:.0f} actions simulated a second"
+    progress, success = (found[key]["value"] for key in ("progress", "success"))
+    print(f"Wrote {given.out}: progress {progress:.2f}, success {success:.2f}, {rate}")
 
 
 @command()
@@ -416,83 +444,6 @@ def convert(
     from counterpoint.encoders.convert import convert_checkpoint
 
     print(f"Wrote {convert_checkpoint(method, checkpoint, out)}")
-
-
-@command("info", data)
-def data_info(path: Positional[Path], /) -> None:
-    """Say what a data set holds: episodes, cameras, instructions, splits.
-
-    Args:
-        path: A LeRobot, video-folder, EPIC-KITCHENS, robomimic, LIBERO, DrQ-v2, RLBench, RLDS, Diffusion Policy or
-            Minari data set, or a training store.
-    """
-    from counterpoint.data.commands import info
-
-    info(path)
-
-
-@command("doctor", data)
-def data_doctor(path: Positional[Path], /) -> None:
-    """Look for damage: timestamps, indices, frame counts, statistics, decodability, masks. Exit code 2 for any.
-
-    Args:
-        path: A data set of any format, or a training store.
-    """
-    from counterpoint.data.commands import doctor
-
-    sys.exit(doctor(path))
-
-
-@command("convert", data)
-def data_convert(path: Positional[Path], out: Positional[Path], /, *, size: Number = None, fps: Number = None) -> None:
-    """Write any data set that can be read as LeRobot v3.
-
-    Args:
-        path: The data set to read.
-        out: The folder to write; must not exist.
-        size: Height and width to resize frames to, in pixels; by default they stay as they are.
-        fps: Frames a second to write, where the episodes differ; by default their own, rounded.
-    """
-    from counterpoint.data.commands import convert
-
-    convert(path, out, size=size, fps=fps)
-
-
-@command("masks", data)
-def data_masks(
-    path: Positional[Path],
-    out: Positional[Path],
-    /,
-    *,
-    source: Annotated[Path | None, arg(name="from", metavar="FOLDER")] = None,
-    sam: Annotated[str | None, arg(metavar="MODEL")] = None,
-    camera: Annotated[str | None, arg(metavar="NAME")] = None,
-    point: Annotated[tuple[tuple[float, float], ...], UseAppendAction, arg(metavar="X Y")] = (),
-    box: Annotated[tuple[float, float, float, float] | None, arg(metavar="LEFT TOP RIGHT BOTTOM")] = None,
-    batch_size: int = 8,
-    device: Annotated[str | None, arg(metavar="NAME")] = None,
-) -> None:
-    """Write a copy of a LeRobot data set with masks of the robot: from files, or by the Segment Anything Model.
-
-    The mask of the camera `top` becomes the camera `top_mask`, kept without loss.
-
-    Args:
-        path: A LeRobot data set.
-        out: The folder to write; must not exist.
-        source: Masks made elsewhere, episode_000000/CAMERA/000000.png and so on, or episode_000000.npz with an array
-            bool or uint8 [T, H, W] a camera: 0 off the robot, 1 or 255 on it.
-        sam: Make masks by this model: a name on the Hub, such as facebook/sam-vit-base, or a folder.
-        camera: The camera whose images are segmented; the first camera by default.
-        point: A pixel on the robot, for the model; may be given several times. It holds for all frames.
-        box: A box about the robot, for the model.
-        batch_size: Frames in one batch of the model.
-        device: The device of the model; a GPU by default where there is one.
-    """
-    from counterpoint.data.masks.command import write_masks
-
-    write_masks(
-        path, out, files=source, sam=sam, camera=camera, points=point, box=box, batch_size=batch_size, device=device
-    )
 
 
 app.command(data, name="data", help="Inspect, check and convert data sets.")

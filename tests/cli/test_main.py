@@ -20,7 +20,8 @@ COMMANDS = (
     ["recipes"], ["reward"], ["label"], ["compare"], ["report"], ["convert"],
     ["collect", "metaworld"], ["collect", "pointmaze"],
     ["train"], ["evaluate"],
-    ["collect", "dmc"], ["collect", "robosuite"],
+    ["collect", "dmc"], ["collect", "robosuite"], ["collect", "kitchen"],
+    ["plan"], ["plan", "kitchen/light_on"],
 )  # fmt: skip
 
 
@@ -59,6 +60,9 @@ def test_recipes_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         (["train", "decisionnce_t-demo", "--data", "d", "--out", "o", "--env", "e"], "no environment"),
         (["train", "decisionnce_t-demo", "--data", "d", "--out", "o", "--device", "tpu"], "--device"),
         (["data", "info", "no/such/folder"], "no/such/folder"),
+        (["plan", "kitchen/light_onn", "--out", "o"], "did you mean 'light_on'"),
+        (["plan", "metaworld/hammer", "--out", "o"], "kitchen/TASK"),
+        (["plan", "kitchen/light_on", "--reward", "no/such/run", "--out", "o"], "no/such/run"),
         (["report", "no/such/run"], "no/such/run"),
         (["convert", "actol", "no/such/file", "--out", "o"], "no/such/file"),
     ],
@@ -100,6 +104,7 @@ DEMO = ["train", "decisionnce_t-demo", "--data", "d"]
             "smaller than the encoder's",
         ),
         (["train", "diff_c-robosuite", "--auxiliary.objective.name", "crul"], "recipe diff_c-robosuite", "'curl'"),
+        (["plan", "kitchen/light_on", "--horizn", "3"], "--horizn", "did you mean '--horizon'?"),
         (["collect", "dmc", "--tsks", "a"], "--tsks", "did you mean '--tasks'?"),
         (["data", "inf"], "inf", "did you mean 'info'?"),
         (["evaluate", "r", "--episodes", "x"], "--episodes", "found 'x'; expected INT"),
@@ -109,7 +114,7 @@ DEMO = ["train", "decisionnce_t-demo", "--data", "d"]
 def test_a_bad_argument_is_one_line_that_names_the_key(
     arguments: list[str], key: str, words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    out = ["--out", str(tmp_path / "run")] if arguments[0] in ("train", "collect", "convert") else []
+    out = ["--out", str(tmp_path / "run")] if arguments[0] in ("train", "collect", "convert", "plan") else []
     with pytest.raises(SystemExit) as done:
         main([*arguments, *out])
     captured = capsys.readouterr()
@@ -285,6 +290,22 @@ def test_evaluate_passes_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> 
     settings: dict[str, object] = {"episodes": 3, "envs": 2, "seed": 7, "video": 2, "device": None}
     settings |= {"ensemble": 0.01, "sampler": "ddpm", "steps": 5}
     assert calls == [(Path("r"), "metaworld/bin-picking@corner", settings)]
+
+
+def test_plan_takes_the_planner_s_settings(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    calls: list[tuple[Any, ...]] = []
+    found = {"progress": {"value": 0.5}, "success": {"value": 0.25}, "actions_a_second": 600.0}
+    monkeypatch.setattr("counterpoint.evaluation.plan.plan", recorder(calls, found))
+    main(["plan", "kitchen/light_on@right", "--reward", "runs/mine", "--horizon", "20", "--out", "o.json"])
+    ((config, out, options),) = calls
+    assert (config.env, config.reward, config.horizon, out) == (
+        "kitchen/light_on@right",
+        "runs/mine",
+        20,
+        Path("o.json"),
+    )
+    assert options == {"device": "cpu"}
+    assert "progress 0.50, success 0.25" in capsys.readouterr().out
 
 
 def test_collect_dmc_records_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

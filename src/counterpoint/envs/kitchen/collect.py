@@ -1,0 +1,67 @@
+"""Record the kitchen's scripted experts as a LeRobot v3 data set: `counterpoint collect kitchen`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from counterpoint.envs.base import CameraEnv, choose_cameras
+from counterpoint.envs.collect import ExpertCollectConfig, ExpertCollection, Names, collect
+from counterpoint.envs.kitchen.env import CAMERAS, CONTROL_HZ, HORIZON, TASKS, KitchenEnv, resolve_kitchen
+
+
+class KitchenCollectConfig(ExpertCollectConfig):
+    """The settings of `collect kitchen`; see `ExpertCollectConfig`. The fingers' commands have no noise.
+
+    Attributes:
+        tasks: Names of the kitchen's tasks, or `all` five.
+        after_success: Frames that still show the task solved, after which the episode ends; by default as many as
+            there are actions, so that all episodes have the papers' length.
+        play: Other tasks, drawn anew, that the experts carry out before every episode: play data. The arm then begins
+            anywhere and needs more steps, such as 80.
+    """
+
+    tasks: Names = Field(default=("all",), min_length=1)
+    episodes: int = Field(default=25, ge=0)
+    cameras: Names = Field(default=CAMERAS[:1], min_length=1)
+    after_success: int = Field(default=HORIZON, ge=0)
+    play: int = Field(default=0, ge=0, lt=len(TASKS))
+
+
+def collect_kitchen(config: KitchenCollectConfig) -> Path:
+    """Record the kitchen's scripted experts as a LeRobot v3 data set, or continue where an interrupted call ended.
+
+    Actions are float32 [T, 9] as carried out, velocities of seven joints and two fingers; state is float32 [T, 9],
+    their positions; the environment state is that of the handles (see `KitchenEnv`). There are 12.5 actions a second;
+    the data set says 12 frames. `meta/info.json` also keeps the configuration, versions, render settings and canary.
+
+    Raises:
+        BadInputError: When the configuration is wrong, the folder holds something else, or a worker dies.
+        MissingExtraError: When gymnasium-robotics is not installed.
+    """
+    tasks = tuple(TASKS) if config.tasks == ("all",) else tuple(dict.fromkeys(map(resolve_kitchen, config.tasks)))
+    cameras = choose_cameras(config.cameras, (), CAMERAS)
+    return collect(_KitchenCollection(config.model_copy(update={"tasks": tasks, "cameras": cameras})))
+
+
+class _KitchenCollection(ExpertCollection):
+    config: KitchenCollectConfig
+    packages = KitchenEnv.packages
+    robot = "panda"
+    exact = 2
+
+    @property
+    def fps(self) -> float:
+        return float(int(CONTROL_HZ))
+
+    def instruction(self, task: str) -> str:
+        return TASKS[task].instruction
+
+    def identity(self) -> dict[str, Any]:
+        return {**super().identity(), "rendering": self.env.describe_rendering()}
+
+    def make(self, task: str) -> CameraEnv:
+        config = self.config
+        return KitchenEnv(task, play=config.play, cameras=config.cameras, size=config.size, steps=config.max_steps)

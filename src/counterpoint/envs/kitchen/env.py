@@ -1,0 +1,287 @@
+"""FrankaKitchen as R3M, LIV, DecisionNCE and AcTOL use it: five tasks of 50 steps in a kitchen that moves.
+
+The model, the arm's control and its pose are gymnasium-robotics'. Joints, goals, thresholds and cameras are those of
+the tasks' authors (RoboHive's FK1, R3M's `kitchen_*-v3`), which gymnasium-robotics has otherwise: its `bottom burner`
+is knob 2 where the papers turn knob 1, its `hinge cabinet` is the right door where they open the left one, and its
+own two cameras look at the counter.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy as np
+
+from counterpoint.config import suggestion
+from counterpoint.data.episode import Array
+from counterpoint.envs.base import MujocoEnv, Options
+from counterpoint.envs.kitchen.experts import HAND, KitchenExpert, Way
+from counterpoint.envs.rendering import import_mujoco, import_robotics
+from counterpoint.errors import require
+
+POSE = (0.148388023, -1.76848573, 1.84390296, -2.47685760, 0.260252026, 0.712533105, 1.59515394, 0.04, 0.04)
+"""The arm's first pose, seven joints and two fingers: gymnasium-robotics', with open fingers."""
+
+
+@dataclass(frozen=True, slots=True)
+class KitchenTask:
+    """A task: a joint of the kitchen that is to reach a goal from 0.
+
+    Attributes:
+        instruction: The task in words (DecisionNCE, Table 5; AcTOL, Table 4).
+        joint: The joint's name in the model.
+        site: The handle's site, which the expert leads.
+        goal: The goal in the joint's unit, radians or metres.
+        ways: The ways in which the expert leads the handle.
+        pose: The arm's first pose, seven joints in radians and two fingers in metres.
+    """
+
+    instruction: str
+    joint: str
+    site: str
+    goal: float
+    ways: tuple[Way, ...]
+    pose: tuple[float, ...] = POSE
+
+
+_PULL = Way(0.25, offset=(0.0, -0.02, -0.08), tilt=(0.36, 0.29, 0.0), until=0.35)
+_PUSH = Way(
+    0.62, offset=(0.07, 0.157, -0.155), tilt=(0.93, 0.17, 0.0), grasps=False, stiff=0.136, past=(0.215, 0.032, -0.155)
+)
+_AT_LEFT_DOOR = (-1.613, -1.156, 1.445, -1.04, -0.004, 1.533, 1.252, 0.04, 0.04)
+TASKS = {
+    "micro_open": KitchenTask("open microwave", "microwave", "microhandle_site", -1.25, (Way(0.2),)),
+    "sdoor_open": KitchenTask(
+        "slide cabinet",
+        "slide_cabinet",
+        "slide_site",
+        0.44,
+        (Way(0.15, offset=(-0.045, 0.0, -0.12), grasps=False, stiff=0.1),),
+    ),
+    # The arm does not reach the handle of a door that is open: it pulls, then pushes from inside.
+    "ldoor_open": KitchenTask(
+        "open left door", "left_hinge_cabinet", "hinge_site1", -1.25, (_PULL, _PUSH), _AT_LEFT_DOOR
+    ),
+    "knob1_on": KitchenTask(
+        "turn on stove",
+        "knob_Joint_1",
+        "knob1_site",
+        -1.57,
+        (Way(0.28, offset=(-0.004, 0.013, -0.012), tilt=(-0.15, 0.2, 0.3), turns=1.1, stiff=1.0),),
+    ),
+    "light_on": KitchenTask(
+        "switch on light",
+        "light_switch",
+        "light_site",
+        -0.7,
+        (Way(0.3, offset=(0.04, 0.03, 0.0), grasps=False, stiff=0.1),),
+    ),
+}
+"""Name of R3M's `kitchen_*-v3` -> task."""
+
+CAMERAS = ("left", "right", "default")
+"""The papers' two (RoboHive's `left_cam` and `right_cam`), and gymnasium-robotics' free one."""
+CONTROL_HZ = 12.5
+"""Actions a second: forty simulation steps of 2 ms each."""
+HORIZON = 50
+NEAR = 0.15
+"""Share of a joint's range within which it is at its goal (RoboHive's `get_dof_proximity`)."""
+HELD = 5
+"""An episode succeeds when its joint was at its goal after more steps than this (RoboHive's `evaluate_success`)."""
+MOVED, SWUNG = 0.03, 0.05
+"""Largest shift of the kitchen along each axis in metres, and of the arm's joints in radians, between episodes."""
+STEPS = 40
+"""Simulation steps of an action."""
+FASTEST = 2.0
+"""Radians (metres) a second that an action of 1 asks of a joint (finger)."""
+_LEAST = np.array([-2.9, -1.8, -2.9, -3.1, -2.9, 0.0, -2.9, 0.0, 0.0])
+_MOST = np.array([2.9, 1.8, 2.9, 0.0, 2.9, 3.8, 2.9, 0.04, 0.04])
+_VIEWS = {"left_cap": ("left", (-1.4, -0.75, 3.0)), "right_cap": ("right", (1.4, -0.75, 3.0))}
+
+
+def resolve_kitchen(task: str) -> str:
+    """Return a task's name; the papers' `kitchen_micro_open-v3` is `micro_open`.
+
+    Raises:
+        BadInputError: When there is no such task.
+    """
+    name = task.removeprefix("kitchen_").removesuffix("-v3").replace("-", "_")
+    hint = suggestion(name, list(TASKS)) or "choose one of these"
+    require(name in TASKS, f"task {task!r}", "no such task of the kitchen", f"one of {', '.join(TASKS)}", hint)
+    return name
+
+
+@cache
+def kitchen_model() -> Any:
+    """Return gymnasium-robotics' kitchen as a `mujoco.MjModel`, with `CAMERAS`; environments copy it.
+
+    Raises:
+        MissingExtraError: When gymnasium-robotics is not installed.
+    """
+    mujoco = import_mujoco()
+    package = import_robotics()
+    folder = Path(package.__file__).parent / "envs" / "assets" / "kitchen_franka" / "kitchen_assets"
+    spec = mujoco.MjSpec.from_file(str(folder / "kitchen_env_model.xml"))
+    for camera in spec.cameras:
+        camera.name, camera.pos = _VIEWS[camera.name]
+    about, up = np.deg2rad(70.0), np.deg2rad(-35.0)  # gymnasium-robotics' azimuth and elevation
+    forward = np.array([np.cos(about) * np.cos(up), np.sin(about) * np.cos(up), np.sin(up)])
+    right = np.array([np.sin(about), -np.cos(about), 0.0])
+    turn = np.empty(4)
+    mujoco.mju_mat2Quat(turn, np.stack([right, np.cross(right, forward), -forward], 1).ravel())
+    spec.worldbody.add_camera(name="default", pos=np.array([-0.2, 0.5, 2.0]) - 2.2 * forward, quat=turn)
+    return spec.compile()
+
+
+def control(joints: Array, action: Array) -> Array:
+    """Return the target positions of the motors: float64 [..., 9].
+
+    gymnasium-robotics' `FrankaRobot` without its noise: the present positions, moved at the velocities asked for
+    during one action, within limits of its own.
+
+    Args:
+        joints: Present positions of seven joints and two fingers, float64 [..., 9].
+        action: float [..., 9] in [-1, 1].
+    """
+    return np.clip(joints + FASTEST * np.clip(action, -1.0, 1.0) / CONTROL_HZ, _LEAST, _MOST)
+
+
+class KitchenEnv(MujocoEnv):
+    """A task of the kitchen with its scripted expert.
+
+    An action is nine velocities in [-1, 1]: of the arm's seven joints (1 is 2 rad/s, which motors of limited force do
+    not reach: 0.87 rad/s near the base) and of the two fingers. State is the positions of these nine joints, the
+    papers' proprioception. The environment state is for policies without images: the vectors from the hand to the
+    handles of the five tasks in metres (15), as RoboHive has them, and the progress of the task's joint (1).
+
+    gymnasium-robotics' observation has 59 numbers (positions and velocities of the robot, 9 and 9, and of objects, 21
+    and 20), D4RL's 60 (30 positions and 30 of a goal), RoboHive's 75 (9 of the robot, 15 of objects, as many of a goal,
+    6 of the hand, 30 from the hand to handles).
+
+    Args:
+        task: A name of `TASKS`, such as `micro_open`.
+        play: Other tasks, drawn by the seed, that the experts carry out before an episode begins.
+        **options: See `Options`; the left camera at 84 pixels and 50 steps by default.
+
+    Attributes:
+        task: Its name.
+        model: The `mujoco.MjModel`; `data` is its state.
+        place: Index of the task's joint among the positions.
+    """
+
+    packages = ("gymnasium-robotics", "mujoco", "numpy")
+    canary = "kitchen/micro_open"
+
+    def __init__(self, task: str, *, play: int = 0, **options: Unpack[Options]) -> None:
+        self.task, self._play = resolve_kitchen(task), play
+        most = len(TASKS) - 1
+        require(0 <= play <= most, "play", play, f"0 to {most}, the kitchen's other tasks", "ask for fewer")
+        self._about = TASKS[self.task]
+        super().__init__(
+            f"kitchen/{self.task}",
+            self._about.instruction,
+            action_dim=len(POSE),
+            state_dim=len(POSE),
+            environment_dim=3 * len(TASKS) + 1,
+            control_hz=CONTROL_HZ,
+            horizon=HORIZON,
+            usual=CAMERAS[:1],
+            known=CAMERAS,
+            **options,
+        )
+        self.mujoco = import_mujoco()
+        self.model = copy.copy(kitchen_model())
+        self.data = self.mujoco.MjData(self.model)
+        self._desk = self.model.body("desk").id
+        self._origin = self.model.body_pos[self._desk].copy()
+        self._joint = self.model.joint(self._about.joint)
+        self.place = int(self._joint.qposadr[0])
+        self._expert = self._expert_of(self._about)
+
+    @property
+    def joint(self) -> float:
+        """The position of the task's joint."""
+        return float(self.data.qpos[self.place])
+
+    @property
+    def progress(self) -> float:
+        """The share of the way to the goal that the task's joint has gone; below 0 it went back."""
+        return float(self.progress_of(self.joint))
+
+    @property
+    def solved(self) -> bool:
+        """Whether the task's joint is at its goal now."""
+        low, high = self._joint.range
+        return bool(abs(self.joint - self._about.goal) < NEAR * (high - low))
+
+    def progress_of(self, joint: Any) -> Any:
+        """Return the share of the way to the goal that positions of the joint are at."""
+        return joint / self._about.goal
+
+    def gap(self, data: Any) -> float:
+        """Return the distance of the hand from the task's handle in a state of the model, in metres."""
+        return float(np.linalg.norm(data.site(HAND).xpos - data.site(self._about.site).xpos))
+
+    def state(self) -> Array:
+        """Return the positions of the arm's joints and of the fingers: float32 [9], radians and metres."""
+        return np.asarray(self.data.qpos[: self.state_dim], np.float32)
+
+    def environment_state(self) -> Array:
+        """Return the vectors from the hand to the tasks' handles in metres, and the joint's progress: float32 [16]."""
+        hand = self.data.site(HAND).xpos
+        ways = [self.data.site(task.site).xpos - hand for task in TASKS.values()]
+        return np.concatenate([*ways, [self.progress]]).astype(np.float32)
+
+    def expert(self) -> Array:
+        """Return the scripted expert's action: float32 [9] in [-1, 1]."""
+        return self._expert.act().astype(np.float32)
+
+    def _begin(self, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        shift = rng.uniform(-MOVED, MOVED, 3)
+        self.model.body_pos[self._desk] = self._origin + shift
+        self.mujoco.mj_resetDataKeyframe(self.model, self.data, 0)
+        qpos = self.data.qpos
+        qpos[: len(POSE)] = self._about.pose
+        qpos[:7] += rng.uniform(-SWUNG, SWUNG, 7)
+        kettle = self.model.joint("kettle").qposadr[0]
+        qpos[kettle : kettle + 3] += shift
+        self.mujoco.mj_forward(self.model, self.data)
+        others = [name for name in TASKS if name != self.task]
+        for name in rng.permutation(others)[: self._play]:
+            other = self._expert_of(TASKS[name])
+            for _ in range(HORIZON):
+                self._move(other.act())
+        self._held = 0
+        self._expert.reset()
+
+    def _expert_of(self, about: KitchenTask) -> KitchenExpert:
+        expert = KitchenExpert(
+            self.model,
+            self.data,
+            joint=about.joint,
+            site=about.site,
+            goal=about.goal,
+            ways=about.ways,
+            seconds=STEPS * self.model.opt.timestep,
+            fastest=FASTEST,
+        )
+        expert.reset()
+        return expert
+
+    def _move(self, action: Array) -> None:
+        self.data.ctrl[:] = control(self.data.qpos[: len(POSE)], action)
+        self.mujoco.mj_step(self.model, self.data, nstep=STEPS)
+        self.mujoco.mj_forward(self.model, self.data)  # sites lag one simulation step behind
+
+    def _advance(self, action: Array) -> tuple[float, bool, bool]:
+        self._move(action)
+        self._held += self.solved
+        return float(self.solved), self._held > HELD, False
+
+    def _scene(self) -> tuple[Any, Any]:
+        return self.model, self.data

@@ -1,0 +1,206 @@
+"""Scripted experts of the kitchen's tasks: the hand goes to a handle and leads it along the way its joint allows.
+
+Each step solves for the joint velocities that move the hand as wanted, within the speeds and limits of the joints, and
+commands what takes the motors there against gravity and damping.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from counterpoint.data.episode import Array
+from counterpoint.envs.rendering import import_mujoco
+
+FORWARD = np.array([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0]])
+"""The hand's rotation when it points into the kitchen and closes its fingers sideways; columns are its axes."""
+ARM = slice(7)
+OPEN, CLOSE = 1.0, -1.0
+HAND = "end_effector"
+Vector = tuple[float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way of leading a handle. Lengths are in metres, angles in radians.
+
+    Attributes:
+        ahead: Distance that the hand aims ahead of the joint, in the joint's unit.
+        offset: From the handle's site to the hand's place when the joint is at 0; it turns with the handle.
+        tilt: Turns of the hand about the vertical, sideways and its own axis.
+        grasps: True where the fingers hold the handle; otherwise they push it, closed.
+        turns: Share of the handle's turn that the hand makes too.
+        stiff: Weight of the hand's rotation, in metres a radian, while it leads.
+        until: Share of the goal after which the next way begins.
+        past: As `offset`, a place that the hand goes past on its way to the handle.
+    """
+
+    ahead: float
+    offset: Vector = (0.0, 0.0, 0.0)
+    tilt: Vector = (0.0, 0.0, 0.0)
+    grasps: bool = True
+    turns: float = 0.0
+    stiff: float = 0.02
+    until: float = 1.0
+    past: Vector | None = None
+
+
+class KitchenExpert:
+    """The expert of a task.
+
+    Args:
+        model: The `mujoco.MjModel` of the kitchen, the arm's joints first.
+        data: Its state.
+        joint: Name of the joint that is to move.
+        site: Name of the site of its handle.
+        goal: The joint's goal.
+        ways: The ways of leading it, one after the other.
+        seconds: Seconds of an action.
+        fastest: Radians a second that an action of 1 asks of a joint.
+    """
+
+    _near, _before = 0.03, 0.1  # metres: the hand has arrived; it waits this far before the handle until it is in line
+    _past, _free = 0.06, 0.09  # metres from a place that it goes past; from a handle that it has let go
+    _closing = 3  # actions in which the fingers close
+    _speed, _turn, _gain = 0.8, 3.0, 8.0  # metres and radians a second at most, and a second for each of them to go
+    _rest = 0.05  # weight of small joint velocities, in metres a radian
+    _aligning = 0.3  # weight of the hand's rotation before it leads, in metres a radian
+    _margin = 0.02  # radians from a joint's limit
+
+    def __init__(
+        self,
+        model: Any,
+        data: Any,
+        *,
+        joint: str,
+        site: str,
+        goal: float,
+        ways: tuple[Way, ...],
+        seconds: float,
+        fastest: float,
+    ) -> None:
+        mujoco = self._mujoco = import_mujoco()
+        self._model, self._data, self._goal, self._ways = model, data, goal, ways
+        self._seconds, self._unit = seconds, fastest * seconds
+        self._posed = mujoco.MjData(model)
+        self._hand, self._site = model.site(HAND).id, model.site(site).id
+        self._joint = model.joint(joint)
+        self._stiffness, self._damping = -model.actuator_biasprm[ARM, 1], model.dof_damping[ARM]
+        self._fastest = np.minimum(0.7 * fastest, 0.98 * model.actuator_forcerange[ARM, 1] / self._damping)
+
+    def reset(self) -> None:
+        """Begin an episode."""
+        self._number = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._arrived = self._let_go = False
+        self._passed = self._way.past is None
+        self._closed = 0
+        self._last = np.full(3, np.inf)
+
+    @property
+    def _way(self) -> Way:
+        return self._ways[self._number]
+
+    def act(self) -> Array:
+        """Return the next action: float64 [9] in [-1, 1]."""
+        way, here = self._way, float(self._data.qpos[self._joint.qposadr[0]])
+        place = np.array(self._data.site_xpos[self._hand])
+        target, rotation = self._at(here, way.offset)
+        if self._let_go or (self._number + 1 < len(self._ways) and here / self._goal > way.until):
+            if not self._let_go or np.linalg.norm(place - target) < self._free:
+                return self._let(place)
+            self._number += 1
+            self._begin()
+            return self.act()
+        fingers = OPEN if way.grasps else CLOSE
+        if not self._passed:
+            point = self._at(here, way.past or way.offset)[0]
+            self._passed = bool(np.linalg.norm(place - point) <= self._past)
+            if not self._passed:
+                return self._towards(point, rotation, fingers, self._rest)
+        if not self._arrived and not self._arrives(place, target):
+            away, into = place - target, rotation[:, 2]
+            aside = float(np.linalg.norm(away - (away @ into) * into))
+            before = float(np.clip(4 * (aside - 0.5 * self._near), 0, self._before))
+            return self._towards(target - before * into, rotation, fingers, self._aligning)
+        self._arrived = True
+        if way.grasps and self._closed < self._closing:
+            self._closed += 1
+            return self._towards(target, rotation, CLOSE, self._aligning)
+        low, high = self._joint.range
+        there = float(np.clip(here + np.sign(self._goal) * way.ahead, low, high))
+        return self._towards(*self._at(there, way.offset), CLOSE, way.stiff)
+
+    def _arrives(self, place: Array, target: Array) -> bool:
+        """Return whether the hand is at the handle, or as near as it gets."""
+        away, moved = np.linalg.norm(place - target), np.linalg.norm(place - self._last)
+        self._last = place
+        stopped = away < 3 * self._near and moved < 0.2 * self._near
+        return bool(stopped or away <= (1 if self._way.grasps else 2) * self._near)
+
+    def _let(self, place: Array) -> Array:
+        """Open the fingers, then move the hand back."""
+        turned = np.array(self._data.site_xmat[self._hand].reshape(3, 3))
+        back = 0.15 * turned[:, 2] if self._let_go else 0.0
+        self._let_go = True
+        return self._towards(place - back, turned, OPEN, 2 * self._rest)
+
+    def _at(self, joint: float, offset: Vector) -> tuple[Array, Array]:
+        """Return the place [3] and rotation [3, 3] of the hand at the handle when the joint is there."""
+        (place, turn), (_, first) = self._handle(joint), self._handle(0.0)
+        turned, (about, sideways, roll) = _vector(turn @ first.T), self._way.tilt
+        tilt = _rotation((0, 0, about)) @ _rotation((sideways, 0, 0)) @ _rotation((0, roll, 0))
+        return place + _rotation(turned) @ np.array(offset), _rotation(self._way.turns * turned) @ tilt @ FORWARD
+
+    def _handle(self, joint: float) -> tuple[Array, Array]:
+        """Return the place and rotation of the handle's site when the joint is there."""
+        data = self._posed
+        data.qpos[:] = self._data.qpos
+        data.qpos[self._joint.qposadr[0]] = joint
+        self._mujoco.mj_kinematics(self._model, data)
+        return data.site_xpos[self._site].copy(), data.site_xmat[self._site].reshape(3, 3).copy()
+
+    def _towards(self, place: Array, rotation: Array, fingers: float, stiff: float) -> Array:
+        """Return the action that moves the hand there; `stiff` weighs its rotation, in metres a radian."""
+        from scipy.optimize import lsq_linear
+
+        model, data, seconds = self._model, self._data, self._seconds
+        jacobian = np.zeros((6, model.nv))
+        self._mujoco.mj_jacSite(model, data, jacobian[:3], jacobian[3:], self._hand)
+        move = _bounded(self._gain * (place - data.site_xpos[self._hand]), self._speed)
+        turned = data.site_xmat[self._hand].reshape(3, 3)
+        spin = _bounded(self._gain * _vector(rotation @ turned.T), self._turn)
+        weights, limits = np.repeat([1.0, stiff], 3), model.jnt_range[ARM]
+        low = (limits[:, 0] + self._margin - data.qpos[ARM]) / seconds
+        high = (limits[:, 1] - self._margin - data.qpos[ARM]) / seconds
+        bounds = np.clip(low, -self._fastest, -1e-3), np.clip(high, 1e-3, self._fastest)
+        system = np.concatenate([weights[:, None] * jacobian[:, ARM], self._rest * np.eye(7)])
+        wanted = np.concatenate([weights * np.concatenate([move, spin]), np.zeros(7)])
+        velocity = lsq_linear(system, wanted, bounds).x
+        # A motor pulls with stiffness x (told - position) against damping: it goes this share of the way in an action.
+        share = 1 - np.exp(-seconds * self._stiffness / self._damping)
+        told = velocity * seconds / share + data.qfrc_bias[ARM] / self._stiffness
+        return np.append(told / self._unit, [fingers, fingers]).clip(-1.0, 1.0)
+
+
+def _bounded(vector: Array, length: float) -> Array:
+    """Return the vector, shortened to `length` where it is longer."""
+    return vector * min(1.0, length / max(float(np.linalg.norm(vector)), 1e-9))
+
+
+def _vector(rotation: Array) -> Array:
+    """Return axis times angle of a rotation matrix: [3]."""
+    from scipy.spatial.transform import Rotation
+
+    return np.asarray(Rotation.from_matrix(rotation).as_rotvec())
+
+
+def _rotation(vector: Any) -> Array:
+    """Return the matrix of a rotation given as axis times angle: [3, 3]."""
+    from scipy.spatial.transform import Rotation
+
+    return np.asarray(Rotation.from_rotvec(np.asarray(vector, float)).as_matrix())

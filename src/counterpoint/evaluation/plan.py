@@ -1,0 +1,239 @@
+"""`counterpoint plan`: act by planning with the true dynamics under a reward, in the kitchen.
+
+DecisionNCE (Li et al., ICML 2024, section 5.3, Appendix E.6) plans with MPPI and rewards S(o_n+1, l) - S(o_n, l). With
+a discount of 1 their sum over a plan is S(o_H, l) - S(o_0, l): only the image at the plan's end is rendered. R3M's
+reward of o_0, o_n and the instruction telescopes likewise.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import numpy as np
+from pydantic import Field
+from torch import nn
+from tyro.conf import Suppress, arg
+
+from counterpoint.config import FrozenConfig, bound, free
+from counterpoint.data.episode import Array
+from counterpoint.encoders.calibration import RewardForm
+from counterpoint.encoders.weights import digest_of
+from counterpoint.envs.kitchen.dynamics import KitchenDynamics
+from counterpoint.envs.kitchen.env import KitchenEnv
+from counterpoint.envs.make import make_env
+from counterpoint.errors import require
+from counterpoint.evaluation.rollout import episode_seed
+from counterpoint.evaluation.statistics import mean_bca, wilson
+from counterpoint.files import write_atomically
+from counterpoint.planning.shooting import MPPI, MPPIConfig
+from counterpoint.progress import ProgressBar
+from counterpoint.provenance import provenance
+from counterpoint.rewards.model import RewardModel
+
+
+class PlanConfig(FrozenConfig):
+    """The settings of planning.
+
+    Attributes:
+        env: kitchen/TASK@CAMERA.
+        reward: A run or model whose reward is planned for; `distance` is the true reward, `constant` is 0.
+        size: Height and width of the images, in pixels.
+        horizon: Actions that a plan looks ahead; 50 in Table 8, the whole episode. No plan goes beyond its end.
+        samples: Plans a round; 64 in Table 8.
+        rounds: Rounds before each action; 1 in Table 8.
+        temperature: Temperature of the weights, in standard deviations of the returns; 10 in Table 8, which multiplies.
+        noise: Largest standard deviation of the disturbances, in action units; ours.
+        knots: Knots of the disturbances along the horizon, linear in between; ours.
+        prefix: Actions of an expert in another scene that an episode begins with, unchanged: they bring the hand near
+            the handle (Appendix E.6).
+        episodes: Scenes.
+        seed: Random seed of scenes and plans.
+        threads: Threads that simulate.
+    """
+
+    env: Annotated[str, Suppress] = "kitchen/micro_open@left"
+    reward: Annotated[str, arg(metavar="RUN|distance|constant")] = "distance"
+    size: int = Field(default=112, ge=16)
+    horizon: int = Field(default=50, ge=1)
+    samples: int = Field(default=64, ge=2)
+    rounds: int = Field(default=1, ge=1)
+    temperature: float = Field(default=0.1, gt=0)
+    noise: float = Field(default=0.5, gt=0)
+    knots: int = Field(default=12, ge=1)
+    prefix: int = Field(default=25, ge=0)
+    episodes: int = free(10, ge=1)
+    seed: int = Field(default=0, ge=0)
+    threads: int = free(1, ge=1)
+
+
+Reward = Callable[[Array], Array]
+"""Rewards of the states [B, N] at the ends of plans: float64 [B]."""
+
+
+def distance_reward(env: KitchenEnv, dynamics: KitchenDynamics) -> Reward:
+    """Return the true reward: the joint's progress, less the hand's distance from its handle in metres."""
+
+    def reward(states: Array) -> Array:
+        progress = np.minimum(env.progress_of(dynamics.joints(states)), 1.0)
+        return np.asarray(progress - dynamics.gaps(states))
+
+    return reward
+
+
+def language_reward(env: KitchenEnv, dynamics: KitchenDynamics, model: RewardModel) -> Reward:
+    """Return a reward model's reward of the images at the ends under the task's instruction.
+
+    R3M's own where the model has one, otherwise S(phi(o), psi(l)), DecisionNCE-T's too (Appendix E.6).
+    """
+    first, form = env.images()[env.cameras[0]], _form(model)
+
+    def reward(states: Array) -> Array:
+        frames = np.concatenate([first[None], dynamics.images(states)])
+        return np.asarray(model.reward(frames, env.instruction, form=form)[1:], np.float64)
+
+    return reward
+
+
+def _form(model: RewardModel) -> RewardForm:
+    return "language" if model.form == "language" else "potential"
+
+
+def constant_reward(env: KitchenEnv, dynamics: KitchenDynamics) -> Reward:
+    """Return a reward of 0 for every plan."""
+    return lambda states: np.zeros(len(states))
+
+
+def plan(config: PlanConfig, out: Path | None = None, *, device: str = "cpu") -> dict[str, Any]:
+    """Plan episodes under a reward; the same call again continues an interrupted one.
+
+    Args:
+        config: The settings.
+        out: File of the result, written after every episode.
+        device: The device that computes rewards.
+
+    Returns:
+        `success` and `solved` with Wilson's interval, `progress` and `best` with a bootstrap's over scenes;
+        `actions_a_second`, simulated; `episodes`.
+
+    Raises:
+        BadInputError: When the task is not the kitchen's, a model has no reward of instructions, or the file holds
+            something else.
+    """
+    env, make_reward, identity = prepared(config, device)
+    episodes = _begun(out, identity)[: config.episodes]
+    opening = opening_actions(env, config)
+    with ProgressBar("Planning", config.episodes, "episodes", done=len(episodes)) as bar:
+        for number in range(len(episodes), config.episodes):
+            seed = episode_seed(config.seed, 3, number)
+            episodes.append({"seed": seed, **plan_episode(env, config, make_reward, seed, opening)})
+            if out is not None:
+                result = {"identity": identity, **_result(episodes), "provenance": provenance()}
+                write_atomically(out, json.dumps(result, indent=1) + "\n")
+            bar.advance()
+    return _result(episodes)
+
+
+def prepared(config: PlanConfig, device: str = "cpu") -> tuple[KitchenEnv, Callable[..., Reward], dict[str, Any]]:
+    """Return the environment, the function that makes the reward, and what a continued result must share.
+
+    Raises:
+        BadInputError: As `plan`, but for the file.
+    """
+    identity = bound(config)
+    if config.reward in TRUE:
+        make_reward: Callable[..., Reward] = TRUE[config.reward]
+    else:
+        model = RewardModel.from_pretrained(config.reward, device=device)
+        model.check_form(_form(model), instructed=True)
+        make_reward = partial(language_reward, model=model)
+        parts = [part for part in (model.encoder, model.language_reward) if part is not None]
+        identity["weights"] = digest_of(nn.ModuleList(cast(list[nn.Module], parts)))
+    env = make_env(config.env, size=config.size)
+    hint = "its dynamics are the only ones that plans are rolled out in here; `counterpoint.planning` takes any"
+    require(isinstance(env, KitchenEnv), "--env", config.env, "kitchen/TASK", hint)
+    assert isinstance(env, KitchenEnv)
+    most = f"the episode's {env.horizon} actions"
+    require(config.horizon <= env.horizon, "--horizon", config.horizon, f"at most {most}", "look less far ahead")
+    require(config.prefix < env.horizon, "--prefix", config.prefix, f"fewer than {most}", "leave actions to plan")
+    return env, make_reward, identity
+
+
+def _result(episodes: list[dict[str, Any]]) -> dict[str, Any]:
+    shares = {key: wilson(sum(one[key] for one in episodes), len(episodes)).as_json() for key in ("success", "solved")}
+    means = {key: mean_bca(np.array([one[key] for one in episodes])).as_json() for key in ("progress", "best")}
+    rate = sum(one["planned"] for one in episodes) / sum(one["seconds"] for one in episodes)
+    return {**shares, **means, "actions_a_second": rate, "episodes": episodes}
+
+
+def _begun(out: Path | None, identity: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the episodes that a file of the same settings and weights holds; make the folder of a new one."""
+    if out is None:
+        return []
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if not out.exists():
+        return []
+    try:
+        before = json.loads(out.read_text())
+        episodes = list(before["episodes"]) if before["identity"] == identity else None
+    except (ValueError, KeyError, TypeError):
+        episodes = None
+    expected = "no file, or plans of these settings and weights"
+    require(episodes is not None, out, "something else, or other settings", expected, "choose another --out")
+    return cast(list[dict[str, Any]], episodes)
+
+
+def plan_episode(
+    env: KitchenEnv, config: PlanConfig, make_reward: Callable[..., Reward], seed: int, opening: Array
+) -> dict[str, Any]:
+    """Plan one episode behind its opening actions, float64 [h, A].
+
+    Returns:
+        `progress`, the joint's at the end, and `best`, its largest; `solved`, whether the joint is at its goal at the
+        end; `success`, as the task defines it; `planned`, simulated actions; `seconds`.
+    """
+    env.look = False
+    env.reset(seed=seed)
+    dynamics = KitchenDynamics(env, threads=config.threads)
+    reward, began, planned, success = make_reward(env, dynamics), time.perf_counter(), 0, False
+    reached: list[float] = []
+
+    def score(plans: Array) -> Array:
+        nonlocal planned
+        plans = plans[:, : env.horizon - len(reached)]  # none goes beyond the episode's end
+        planned += plans.shape[0] * plans.shape[1]
+        return reward(dynamics.roll(plans)[:, -1])
+
+    settings = config.model_dump(include={"horizon", "samples", "rounds", "temperature", "noise", "knots"})
+    planner = MPPI(score, env.action_dim, MPPIConfig(**settings))
+    planner.reset(seed)
+    for step in range(env.horizon):
+        *_, info = env.step(opening[step] if step < len(opening) else planner.act())
+        reached.append(env.progress)
+        success |= bool(info["is_success"])
+    env.look = True
+    spent = {"planned": planned, "seconds": round(time.perf_counter() - began, 3)}
+    judged = {"solved": env.solved, "success": success}
+    return {"progress": reached[-1], "best": max(reached), **judged, **spent}
+
+
+def opening_actions(env: KitchenEnv, config: PlanConfig) -> Array:
+    """Return the first actions of the scripted expert in a scene that it solves: float64 [h, A], h = `prefix`."""
+    env.look, solved, number = False, False, 0
+    while not solved:
+        env.reset(seed=episode_seed(config.seed, 4, number))
+        actions = []
+        for _ in range(env.horizon):
+            actions.append(env.expert())
+            solved |= bool(env.step(actions[-1])[4]["is_success"])
+        number += 1
+    env.look = True
+    return np.array(actions, np.float64)[: config.prefix]
+
+
+TRUE: dict[str, Callable[..., Reward]] = {"distance": distance_reward, "constant": constant_reward}
+"""Rewards that need no model, by name."""

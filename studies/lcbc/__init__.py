@@ -1,0 +1,1 @@
+"""Language-conditioned cloning on frozen encoders (DecisionNCE, AcTOL)."""

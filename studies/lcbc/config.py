@@ -1,0 +1,195 @@
+"""The configuration of a study of language-conditioned cloning: tasks, videos, encoders, policies, evaluation."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, PositiveInt, model_validator
+
+from counterpoint.config import FrozenConfig, flat
+from studies.harness import check_names, refuse_keys
+
+SUITES = ("kitchen", "metaworld")
+SET_ELSEWHERE = {"train.seed": "seeds counts them", "data.camera": "cameras says it"}
+"""Keys of cloning that the study fills in itself."""
+Keys = Annotated[dict[str, Any], AfterValidator(flat)]
+"""Dotted keys of a recipe and their values."""
+REWORDED = (
+    "Please {action} for me.",
+    "Help me {action}.",
+    "Can you {action}?",
+    "Could you please {action}?",
+    "I want you to {action}.",
+    "I would like you to {action}.",
+    "Your task is to {action}.",
+    "The robot should {action}.",
+    "Go ahead and {action}.",
+    "Try to {action}.",
+    "Now {action}.",
+    "Just {action}, please.",
+    "It is time to {action}.",
+    "You need to {action}.",
+    "The goal is to {action}.",
+    "Would you mind helping me {action}?",
+    "First of all, {action}.",
+    "Use the arm to {action}.",
+    "Robot, {action}!",
+    "Let us {action} together.",
+)
+"""Other wordings of an instruction: AcTOL's two (section 5.6), `REWORDED[:2]`, and eighteen of our own."""
+
+
+class Videos(FrozenConfig):
+    """The videos that encoders are pretrained on.
+
+    Attributes:
+        tasks: `SUITE/TASK`. Meta-World's must be others than those of cloning; the kitchen's are play, episodes that
+            begin where another task's expert has ended.
+        episodes: Episodes a task.
+        noise: Standard deviation of Gaussian noise on the experts' actions.
+        steps: Most actions of an episode.
+        seed: Random seed of the scenes.
+    """
+
+    tasks: tuple[str, ...] = Field(min_length=1)
+    episodes: PositiveInt = 20
+    noise: float = Field(default=0.0, ge=0)
+    steps: PositiveInt = 80
+    seed: int = Field(default=100, ge=0)
+
+
+class Encoder(FrozenConfig):
+    """A row: where the embeddings come from.
+
+    Attributes:
+        recipe: A recipe of kind `clips`, which trains a dual encoder on the videos.
+        overrides: Dotted keys of the recipe and their values.
+        untrained: Leave the recipe's encoder untrained: all of it `random`, or its image tower `pretrained` and its
+            heads random.
+        checkpoint: A folder or Hub id of a dual encoder or reward model, in place of a recipe.
+        policy: A recipe of cloning in place of the study's, such as `lcbc-rt1`, which trains end to end.
+        clone: Dotted keys of cloning and their values; without a recipe and a checkpoint they say the encoder.
+    """
+
+    recipe: str | None = None
+    overrides: Keys = Field(default={})
+    untrained: Literal["random", "pretrained"] | None = None
+    checkpoint: str | None = None
+    policy: str | None = None
+    clone: Keys = Field(default={})
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Encoder:
+        if self.recipe and self.checkpoint:
+            raise ValueError("a row has a recipe or a checkpoint, not both")
+        if self.untrained and not self.recipe:
+            raise ValueError("untrained is for a row with a recipe, which says the encoder")
+        refuse_keys(self.clone, SET_ELSEWHERE, "clone")
+        return self
+
+    @property
+    def blind(self) -> bool:
+        """True where policies see no images."""
+        return self.clone.get("encoder.kind") == "none"
+
+    @property
+    def dual(self) -> bool:
+        """True where a dual encoder embeds images and instruction."""
+        return bool(self.recipe or self.checkpoint)
+
+
+class LcbcConfig(FrozenConfig):
+    """A whole study.
+
+    Attributes:
+        title: Name in the tables.
+        tasks: `SUITE/TASK`, the columns.
+        cameras: Suite -> cameras; every camera has policies of its own, and AcTOL averages over them.
+        views: Cameras that one policy sees at once, the first ones of `cameras`.
+        demonstrations: Numbers of demonstrations a task.
+        together: One policy for all tasks of a suite.
+        videos: The videos of pretraining.
+        encoders: The rows by name.
+        overrides: Dotted keys of every row's recipe and their values.
+        recipe: The recipe of cloning.
+        clone: Dotted keys of cloning and their values, for every row.
+        size: Height and width of all images, in pixels.
+        seeds: Number of seeds; seed s pretrains, chooses demonstrations and clones with s.
+        episodes: Episodes of one evaluation, the same ones for every row.
+        reworded: Evaluate the last policy under other words too (`REWORDED`).
+        gate: Row that must reach .8 with the most demonstrations, as a check of the cloning.
+        reference: Row that others are compared with.
+        noise: Standard deviation of Gaussian noise that is carried out in the demonstrations; their actions are the
+            experts' own.
+        processes: Trials side by side.
+    """
+
+    title: str
+    tasks: tuple[str, ...] = Field(min_length=1)
+    cameras: dict[str, tuple[str, ...]] = Field(default={"kitchen": ("left",), "metaworld": ("corner2",)})
+    views: PositiveInt = 1
+    demonstrations: tuple[PositiveInt, ...] = (5, 25)
+    together: bool = False
+    videos: Videos
+    encoders: dict[str, Encoder] = Field(min_length=1)
+    overrides: Keys = Field(default={})
+    recipe: str = "lcbc-decisionnce"
+    clone: Keys = Field(default={})
+    size: PositiveInt = 112
+    seeds: PositiveInt = 3
+    episodes: PositiveInt = 20
+    reworded: bool = False
+    gate: str = "raw state"
+    reference: str = "random"
+    noise: float = Field(default=0.0, ge=0)
+    processes: PositiveInt = 2
+
+    @model_validator(mode="after")
+    def _consistent(self) -> LcbcConfig:
+        for task in (*self.tasks, *self.videos.tasks):
+            suite, slash, name = task.partition("/")
+            if suite not in SUITES or not slash or not name:
+                raise ValueError(f"tasks are SUITE/TASK, of {' or '.join(SUITES)}, not {task!r}")
+        cloned = [task.removesuffix("-v3") for task in self.tasks if suite_of(task) == "metaworld"]
+        both = [task for task in self.videos.tasks if task.removesuffix("-v3") in cloned]
+        if both:
+            raise ValueError(
+                f"the videos' tasks must be others than those of cloning, which have {', '.join(both)} too"
+            )
+        for suite in dict.fromkeys(map(suite_of, (*self.tasks, *self.videos.tasks))):
+            if len(self.cameras.get(suite, ())) < self.views:
+                raise ValueError(f"cameras must name {self.views} or more of {suite}")
+        for key in ("gate", "reference"):
+            if getattr(self, key) not in self.encoders:
+                raise ValueError(f"{key} must be one of the encoders, {', '.join(self.encoders)}")
+        refuse_keys(self.clone, SET_ELSEWHERE, "clone")
+        check_names([[(name,) for name in map(spaceless, self.encoders)], [(task,) for task in self.tasks]])
+        return self
+
+    @property
+    def suites(self) -> tuple[str, ...]:
+        """The suites of the tasks."""
+        return tuple(dict.fromkeys(map(suite_of, self.tasks)))
+
+    def groups(self) -> list[tuple[str, ...]]:
+        """Return the tasks of every policy."""
+        if not self.together:
+            return [(task,) for task in self.tasks]
+        return [tuple(task for task in self.tasks if suite_of(task) == suite) for suite in self.suites]
+
+    def views_of(self, suite: str, row: str) -> list[tuple[str, ...]]:
+        """Return the cameras of each of a row's policies in a suite; one without images has one policy."""
+        names = self.cameras[suite]
+        if self.encoders[row].blind:
+            names = names[: self.views]
+        return [names[: self.views]] if self.views > 1 else [(name,) for name in names]
+
+
+def suite_of(task: str) -> str:
+    """Return the suite of `SUITE/TASK`."""
+    return task.partition("/")[0]
+
+
+def spaceless(name: str) -> str:
+    """Return a row's name as files have it."""
+    return name.replace(" ", "_")

@@ -1,0 +1,122 @@
+"""The data of a study of language-conditioned cloning: videos and demonstrations, recorded once into its folder."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from counterpoint.data.cache import cached
+from counterpoint.data.formats import open_dataset
+from counterpoint.data.store import EpisodeStore
+from counterpoint.data.views import CamerasApart, SubsetStore, join_domains
+from counterpoint.envs.collect import collected_about
+from counterpoint.envs.kitchen.collect import KitchenCollectConfig, collect_kitchen
+from counterpoint.envs.make import make_env
+from counterpoint.envs.metaworld.collect import MetaWorldCollectConfig, collect_metaworld
+from counterpoint.errors import require
+from studies.lcbc.config import LcbcConfig, suite_of
+
+ACTIONS = {"kitchen": 50, "metaworld": 100}
+"""Suite -> actions of an episode (AcTOL, Table 5)."""
+REPEAT = 2
+"""Control steps of an action on Meta-World: with one, 100 actions are not enough for bin-picking's expert."""
+
+
+def env_options(suite: str) -> dict[str, int]:
+    """Return the settings of `make_env` with which policies act as the experts did."""
+    return {"repeat": REPEAT, "steps": ACTIONS[suite] * REPEAT} if suite == "metaworld" else {}
+
+
+def record_data(config: LcbcConfig, out: Path) -> None:
+    """Record missing videos and demonstrations; an interrupted recording continues."""
+    videos = config.videos
+    for suite in dict.fromkeys(map(suite_of, videos.tasks)):
+        limits = {"episodes": videos.episodes, "noise": videos.noise, "after_success": 5, "seed": videos.seed}
+        _record(config, suite, _folder(out, "videos", suite), _names(videos.tasks, suite), videos.steps, **limits)
+    for suite in config.suites:
+        limits = {"episodes": max(config.demonstrations) * config.seeds, "noise": config.noise, "intended": True}
+        limits |= {"after_success": ACTIONS[suite], "seed": 0}
+        _record(config, suite, _folder(out, "demonstrations", suite), _names(config.tasks, suite), None, **limits)
+
+
+def _record(
+    config: LcbcConfig, suite: str, out: Path, tasks: tuple[str, ...], most: int | None, **settings: float
+) -> None:
+    """Record experts; `most` is the number of actions of a video, demonstrations have their suite's.
+
+    Images are kept without loss: a video's frames are embedded as far from what policies see as one scene from another.
+    """
+    shared = {"out": out, "tasks": tasks, "cameras": config.cameras[suite], "size": config.size, "lossless": True}
+    if suite == "kitchen":
+        play = {"play": 1, "max_steps": most} if most else {}
+        collect_kitchen(KitchenCollectConfig.model_validate({**shared, **settings, **play}))
+        return
+    steps = REPEAT * (most or ACTIONS[suite])
+    own = {"stride": REPEAT, "max_steps": steps, "successful_only": True}
+    collect_metaworld(MetaWorldCollectConfig.model_validate({**shared, **settings, **own}))
+
+
+def open_videos(config: LcbcConfig, out: Path) -> EpisodeStore:
+    """Return the videos of all suites, each camera's view an episode of its own."""
+    views = []
+    suites = tuple(dict.fromkeys(map(suite_of, config.videos.tasks)))
+    for suite in suites:
+        cameras = config.cameras[suite]
+        source = open_dataset(_folder(out, "videos", suite), split="train")
+        store = cached(source, size=config.size, root=out / "data" / "cache", cameras=cameras)
+        views.append(CamerasApart(store, cameras))
+    return join_domains(views, suites)
+
+
+def open_demonstrations(config: LcbcConfig, out: Path, tasks: Sequence[str], count: int, seed: int) -> EpisodeStore:
+    """Return `count` demonstrations of every task, seed number `seed`'s own; fewer are the first of more.
+
+    Raises:
+        BadInputError: When there are none.
+    """
+    suite = suite_of(tasks[0])
+    folder, most = _folder(out, "demonstrations", suite), max(config.demonstrations)
+    source = open_dataset(folder, split="train")
+    told = [info.instruction for info in source.episodes]
+    chosen: list[int] = []
+    for task in tasks:
+        wanted = instruction(task)
+        own = [number for number, other in enumerate(told) if other == wanted][seed * most :][:count]
+        require(len(own) == count, folder, f"{len(own)} demonstrations of {task}", f"{count}", "record it again")
+        chosen += own
+    store = cached(source, size=config.size, root=out / "data" / "cache", cameras=config.cameras[suite])
+    return SubsetStore(store, chosen)
+
+
+def instruction(task: str) -> str:
+    """Return a task in words.
+
+    Raises:
+        BadInputError: When there is no such task.
+    """
+    env = make_env(task, cameras=[])
+    try:
+        return env.instruction
+    finally:
+        env.close()
+
+
+def evaluation_seeds(config: LcbcConfig, out: Path, task: str, seed: int) -> list[int]:
+    """Return seeds of the episodes that belong to seed number `seed`, the same for every row; none was recorded."""
+    folders = [_folder(out, kind, suite_of(task)) for kind in ("demonstrations", "videos")]
+    abouts = [collected_about(folder) or {} for folder in folders if folder.exists()]
+    taken = {number for about in abouts for number in about.get("episodes", {}).get("seed", [])}
+    rng = np.random.default_rng([zlib.crc32(task.encode()), seed])
+    drawn = (int(number) for number in rng.integers(2**31, size=2 * config.episodes))
+    return [number for number in drawn if number not in taken][: config.episodes]
+
+
+def _folder(out: Path, kind: str, suite: str) -> Path:
+    return out / "data" / kind / suite
+
+
+def _names(tasks: Sequence[str], suite: str) -> tuple[str, ...]:
+    return tuple(task.partition("/")[2] for task in tasks if suite_of(task) == suite)

@@ -1,0 +1,180 @@
+"""The numbers of language-conditioned cloning: success with intervals, from the raw outcome of every episode.
+
+The papers report the best evaluation of a run (`best`), which profits from evaluating often. `last` is the last
+policy, which nothing chose, and `last3` the mean of the last three. A share has the wider of two intervals: Student's
+over seeds, which has no width where seeds agree, and Wilson's over scenes. A scene's outcome is the mean over cameras.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from counterpoint.evaluation.statistics import Estimate, mean_bca, seeds_interval, wider, wilson
+from studies.harness import Differences, Rows, Tree, estimate, kept, markdown, number, paired
+from studies.lcbc.config import REWORDED
+from studies.lcbc.paper import printed
+from studies.verdicts import Gate
+
+GATE = 0.8
+BAND = (0.1, 0.9)
+"""Success of a baseline between which a task can tell encoders apart."""
+Outcomes = Float[NDArray[np.float64], "seeds tasks evaluations scenes"]
+Curve = Float[NDArray[np.float64], "*lead evaluations"]
+SCORES: Mapping[str, Callable[[Curve], NDArray[np.float64]]] = {
+    "last": lambda curve: curve[..., -1],
+    "last3": lambda curve: curve[..., -3:].mean(-1),
+    "best": lambda curve: curve.max(-1),
+}
+"""The kinds of score: of success at every evaluation."""
+
+
+def summarise(rows: Rows, about: Tree) -> Tree:
+    """Return what follows from a study's rows; seeds that lack a task are left out.
+
+    Returns:
+        `table`: demonstrations -> encoder -> task, and `mean` over tasks -> score -> an estimate, with the `values` of
+        seeds; `lead`: demonstrations -> encoder -> difference of the last policies from the reference's; `gate`:
+        whether the gate's row passed with most demonstrations; `words`: encoder -> wording -> change of success.
+    """
+    config = about["config"]
+    trials = [row for row in rows if "curve" in row]
+    table: Tree = {}
+    lead: Tree = {}
+    for count in config["demonstrations"]:
+        found = {}
+        for name in config["encoders"]:
+            own = [row for row in trials if (row["encoder"], row["demonstrations"]) == (name, count)]
+            outcomes = _outcomes(own, config["tasks"])
+            if len(outcomes):
+                found[name] = outcomes
+        table[str(count)] = {name: _cells(outcomes, config["tasks"]) for name, outcomes in found.items()}
+        base = found.get(config["reference"])
+        for name, outcomes in found.items():
+            if base is not None and name != config["reference"] and len(outcomes) == len(base):
+                lead.setdefault(str(count), {})[name] = _less(outcomes[:, :, -1], base[:, :, -1]).as_json()
+    ceiling = table[str(max(config["demonstrations"]))].get(config["gate"], {})
+    reached = {task: ceiling[task]["last"]["value"] for task in config["tasks"] if task in ceiling}
+    passed = len(reached) == len(config["tasks"]) and min(reached.values()) >= GATE
+    return {"table": table, "lead": lead, "gate": {"reached": reached, "passed": passed}, "words": _words(trials)}
+
+
+def _outcomes(rows: Rows, tasks: Sequence[str]) -> Outcomes:
+    """Return success of every scene, the mean over cameras; no seed where none is whole."""
+    found = []
+    for seed in sorted({row["seed"] for row in rows}):
+        of_seed = [row for row in rows if row["seed"] == seed]
+        per_task = [
+            [[one["success"][task] for one in row["curve"]] for row in of_seed if task in row["tasks"]]
+            for task in tasks
+        ]
+        if all(per_task):
+            found.append([np.mean(views, axis=0) for views in per_task])
+    return np.array(found, np.float64)
+
+
+def _cells(outcomes: Outcomes, tasks: Sequence[str]) -> Tree:
+    """Return task, and `mean` over tasks -> score -> an estimate."""
+    parts = {task: outcomes[:, [at]] for at, task in enumerate(tasks)} | {"mean": outcomes}
+    found: Tree = {}
+    for name, part in parts.items():
+        scenes = part.shape[0] * part.shape[1] * part.shape[3]
+        for score, choose in SCORES.items():
+            values = choose(part.mean(-1)).mean(1)  # of every seed
+            over_scenes = wilson(round(float(values.mean()) * scenes), scenes)
+            interval = wider(seeds_interval(values, share=True), over_scenes) if len(values) > 1 else over_scenes
+            own = {**interval.as_json(), "value": float(values.mean()), "values": values.tolist()}
+            found.setdefault(name, {})[score] = own
+    return found
+
+
+def _less(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> Estimate:
+    """Return the mean difference [seeds, tasks, scenes], with the wider interval of seeds and of scenes."""
+    differences = ours - theirs
+    over_seeds, over_scenes = paired(differences.mean(-1)), mean_bca(differences.ravel())
+    return wider(over_seeds, over_scenes) if len(differences) > 1 else over_scenes
+
+
+def _words(trials: Rows) -> Tree:
+    """Return encoder -> wording -> success under it less that under the instruction, paired over seeds and tasks."""
+    found: Tree = {}
+    for name in dict.fromkeys(row["encoder"] for row in trials if row.get("words")):
+        own = [row for row in trials if row["encoder"] == name]
+        seeds, tasks = sorted({row["seed"] for row in own}), list(dict.fromkeys(t for row in own for t in row["tasks"]))
+        for wording in next(row["words"] for row in own):
+            less = [
+                [
+                    np.mean(
+                        [
+                            np.mean(row["words"][wording][task]) - np.mean(row["curve"][-1]["success"][task])
+                            for row in own
+                            if row["seed"] == seed and task in row["tasks"]
+                        ]
+                    )
+                    for task in tasks
+                ]
+                for seed in seeds
+            ]
+            found.setdefault(name, {})[wording] = paired(np.array(less)).as_json()
+    return found
+
+
+def tables(result: Tree) -> str:
+    """Return the tables in Markdown."""
+    config = result["config"]
+    parts = [
+        f"**{config['title']}**: {config['seeds']} seeds, {config['episodes']} episodes an evaluation. Success of the "
+        "last policy with the wider interval of seeds or scenes; in parentheses the best evaluation, as in the papers."
+    ]
+    parts += [f"{count} demonstrations:\n\n{scores(result, count)}" for count in result["table"]]
+    if result["words"]:
+        parts.append(f"Change of success under other words:\n\n{words(result)}")
+    passed = "passed" if result["gate"]["passed"] else "not passed"
+    parts.append(f"Gate, {config['gate']} at least {GATE}: {passed}.")
+    return "\n\n".join(parts) + "\n"
+
+
+def scores(result: Tree, count: str) -> str:
+    """Return encoders by tasks, their mean and the lead over the reference; below them AcTOL's tables."""
+    config, rows = result["config"], []
+    for name, cells in result["table"][count].items():
+        own = [
+            f"{estimate(cells[task]['last'], share=True)} ({number(cells[task]['best']['value'])})"
+            for task in (*config["tasks"], "mean")
+        ]
+        rows.append([name, *own, estimate(result["lead"].get(count, {}).get(name))])
+    for method, values in printed(int(count), config["tasks"]).items():
+        rows.append([f"{method}, the paper's", *(number(value) for value in (*values, float(np.mean(values)))), ""])
+    return markdown(["encoder", *config["tasks"], "mean", f"less {config['reference']}"], rows)
+
+
+def words(result: Tree) -> str:
+    """Return encoders by AcTOL's two other wordings, and the mean and the worst of our eighteen."""
+    rows = []
+    for name, found in result["words"].items():
+        ours = [one["value"] for wording, one in found.items() if wording not in REWORDED[:2]]
+        means = [number(float(np.mean(ours))), number(min(ours))] if ours else ["", ""]
+        rows.append([name, *(estimate(found[wording]) for wording in REWORDED[:2]), *means])
+    return markdown(["encoder", *REWORDED[:2], "mean of eighteen others", "worst of them"], rows)
+
+
+def last(name: str, row: str) -> Differences:
+    """Return success of a kept study's last policies with most demonstrations, by seed and task."""
+    found = kept(name, summarise)
+    cells, tasks = found["table"][str(max(found["config"]["demonstrations"]))][row], found["config"]["tasks"]
+    return np.array([cells[task]["last"]["values"] for task in tasks]).T
+
+
+def tellable(name: str, baseline: str) -> Gate:
+    """The gate's row was passed, and the baseline neither fails nor solves a task always."""
+    ceiling = kept(name, summarise)["gate"]
+    least, own = min(ceiling["reached"].values()), last(name, baseline).mean(0)
+    low, high = BAND
+    between = f"{baseline} {own.min():.2f} to {own.max():.2f} ({low} to {high})"
+    return Gate(
+        f"raw state {least:.2f} or more (at least {GATE}), {between}",
+        ceiling["passed"] and bool(low <= own.min() and own.max() <= high),
+    )

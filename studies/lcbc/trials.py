@@ -1,0 +1,151 @@
+"""The trials of a study of language-conditioned cloning: an encoder that is pretrained, a policy that is cloned."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from counterpoint.encoders.dual import DualEncoder
+from counterpoint.envs.make import make_env
+from counterpoint.envs.vector import VectorEnv
+from counterpoint.evaluation.rollout import rollout
+from counterpoint.policies.cloned import ClonedPolicy
+from counterpoint.training.clips import ClipsRecipe
+from counterpoint.training.cloning import CloningRecipe
+from counterpoint.training.recipe import load_recipe
+from counterpoint.training.train import train
+from studies.harness import Tree, file_name, last_metrics, read_result
+from studies.lcbc.config import REWORDED, LcbcConfig, spaceless, suite_of
+from studies.lcbc.data import env_options, evaluation_seeds, instruction, open_demonstrations, open_videos
+
+ENVS = 10
+
+
+@dataclass(frozen=True)
+class Pretraining:
+    """An encoder with one seed."""
+
+    encoder: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Name of the trial."""
+        return f"pretrain-{file_name(spaceless(self.encoder), self.seed)}"
+
+
+@dataclass(frozen=True)
+class Cloning:
+    """A policy on one row's encoder, of one task or several, with one seed."""
+
+    encoder: str
+    tasks: tuple[str, ...]
+    cameras: tuple[str, ...]
+    demonstrations: int
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Name of the trial."""
+        task = self.tasks[0] if len(self.tasks) == 1 else f"{suite_of(self.tasks[0])}-together"
+        parts: tuple[str | int, ...] = (spaceless(self.encoder), task, *self.cameras, self.demonstrations, self.seed)
+        return f"clone-{file_name(*parts)}"
+
+    @property
+    def about(self) -> Tree:
+        """Columns of its result."""
+        own = {"cameras": "+".join(self.cameras), "demonstrations": self.demonstrations, "seed": self.seed}
+        return {"encoder": self.encoder, **own}
+
+
+def pretraining_recipe(config: LcbcConfig, run: Pretraining) -> ClipsRecipe:
+    """Return the recipe of an encoder.
+
+    Raises:
+        BadInputError: When a setting is unknown.
+    """
+    row = config.encoders[run.encoder]
+    assert row.recipe is not None
+    own = {"train.seed": run.seed, "data.size": config.size, "data.holdout": 0.1}
+    found = load_recipe(row.recipe, {**own, **config.overrides, **row.overrides})
+    assert isinstance(found, ClipsRecipe)
+    return found
+
+
+def cloning_recipe(config: LcbcConfig, trial: Cloning, checkpoint: str | None = None) -> CloningRecipe:
+    """Return the recipe of a policy; dual encoders come from `checkpoint`.
+
+    Raises:
+        BadInputError: When a setting is unknown.
+    """
+    row = config.encoders[trial.encoder]
+    own: Tree = {"train.seed": trial.seed, "encoder.size": config.size, "encoder.cameras": len(trial.cameras)}
+    own |= {"encoder.checkpoint": checkpoint} if row.dual else {}
+    own |= {"data.camera": trial.cameras if len(trial.cameras) > 1 else trial.cameras[0]}
+    changes = {**own, **config.clone, **row.clone}
+    if changes.get("encoder.kind") == "none":
+        changes |= {"encoder.cameras": 0, "data.camera": None}
+    found = load_recipe(row.policy or config.recipe, changes)
+    assert isinstance(found, CloningRecipe)
+    return found
+
+
+def pretrain(config: LcbcConfig, out: Path, run: Pretraining) -> Tree:
+    """Train one dual encoder, or draw what is random in its initial weights; an interrupted run continues."""
+    recipe, folder = pretraining_recipe(config, run), out / "encoders" / run.name
+    untrained = config.encoders[run.encoder].untrained
+    if untrained:
+        torch.manual_seed(run.seed)
+        weights = {"pretrained": None} if untrained == "random" else {}
+        DualEncoder(recipe.encoder.model_copy(update=weights)).save_pretrained(folder / "model")
+        return {"model": str((folder / "model").relative_to(out))}
+    done = train(recipe, open_videos(config, out), folder)
+    return {"model": str(done.model.relative_to(out)), "metrics": last_metrics(folder)}
+
+
+def clone(config: LcbcConfig, out: Path, trial: Cloning) -> Tree:
+    """Clone a policy and roll it out in all its tasks at every evaluation.
+
+    Returns:
+        `curve`, one entry an evaluation: `step`, and `success` of every task, episode by episode; `words`, of the last
+        policy under other wordings.
+    """
+    row, recipe = config.encoders[trial.encoder], cloning_recipe(config, trial)
+    checkpoint = row.checkpoint
+    if row.recipe is not None:
+        checkpoint = str(out / read_result(out, Pretraining(trial.encoder, trial.seed).name)["model"])
+    recipe, folder = cloning_recipe(config, trial, checkpoint), out / "policies" / trial.name
+    demonstrations = open_demonstrations(config, out, trial.tasks, trial.demonstrations, trial.seed)
+    seeds = {task: evaluation_seeds(config, out, task, trial.seed) for task in trial.tasks}
+    curve: list[Tree] = []
+    words: dict[str, dict[str, list[int]]] = {}
+    suite, cameras = suite_of(trial.tasks[0]), trial.cameras if recipe.encoder.cameras else ()
+
+    def act(policy: ClonedPolicy, task: str, told: str) -> list[int]:
+        policy.instruction = told
+        make = partial(make_env, task, cameras=cameras, size=config.size, **env_options(suite))
+        with VectorEnv(make, min(ENVS, config.episodes)) as envs:
+            results = rollout(policy, envs, seeds[task], stop_at_success=True)
+        return [int(bool(one.success)) for one in results]
+
+    def evaluate(step: int, exports: Mapping[str, nn.Module]) -> None:
+        policy = exports["policy"]
+        assert isinstance(policy, ClonedPolicy)
+        curve.append({"step": step, "success": {task: act(policy, task, instruction(task)) for task in trial.tasks}})
+        if config.reworded and step == recipe.train.steps and policy.reads_language:
+            for wording in REWORDED:
+                told = {task: wording.format(action=instruction(task)) for task in trial.tasks}
+                words[wording] = {task: act(policy, task, told[task]) for task in trial.tasks}
+
+    # Evaluations before an interruption are lost, so that an interrupted trial begins again.
+    shutil.rmtree(folder, ignore_errors=True)
+    train(recipe, demonstrations, folder, on_eval=evaluate)
+    error = last_metrics(folder)["train"]["action_error"]
+    shutil.rmtree(folder)
+    return {"tasks": list(trial.tasks), "curve": curve, "words": words, "action_error": error}
