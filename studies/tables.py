@@ -23,6 +23,7 @@ from studies import (
     labelled_cloning,
     lerobot_policies,
     metaworld_rewards,
+    planning,
     verdicts,
     vlo_limits,
 )
@@ -37,6 +38,7 @@ from studies.harness import estimate, kept, markdown, number, seeds
 from studies.icon import figures as icon_figures
 from studies.icon import table as icon_table
 from studies.icon.summary import summarise as summarise_icon
+from studies.lcbc import summary as lcbc
 from studies.mazes import maze_figure
 from studies.occupancy.tables import TABLES as OCCUPANCY
 from studies.plots import save
@@ -319,6 +321,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "labels of demonstrations": lambda: labelled_cloning.labels_table(
         kept("labelled_cloning", labelled_cloning.summary)
     ),
+    "language cloning gate": lambda: lcbc.ceiling(kept("lcbc_gate", lcbc.summarise)),
+    "language cloning 5": lambda: lcbc.scores(kept("lcbc", lcbc.summarise), "5"),
+    "language cloning 25": lambda: lcbc.scores(kept("lcbc", lcbc.summarise), "25"),
+    "planning": lambda: planning.table(kept("planning", planning.summary)),
     "lerobot policies": lambda: lerobot_policies.table(kept("lerobot_policies", lerobot_policies.summary)),
     **REWARDS,
     **OCCUPANCY,

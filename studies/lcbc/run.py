@@ -12,7 +12,6 @@ from pathlib import Path
 
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.envs.make import make_env
-from counterpoint.errors import import_extra
 from studies.harness import Study, Tree, Trial
 from studies.lcbc.config import LcbcConfig, suite_of
 from studies.lcbc.data import open_demonstrations, open_videos, record_data
@@ -31,7 +30,6 @@ def lcbc_study(config: LcbcConfig, out: Path) -> Tree:
         BadInputError: When the folder holds another study, a setting is unknown, or there is no such task.
         MissingExtraError: When a simulator is not installed.
     """
-    import_extra("metaworld", "sim")
     runs, policies = plan(config)
     for run in runs:
         pretraining_recipe(config, run)

@@ -38,7 +38,8 @@ def summarise(rows: Rows, about: Tree) -> Tree:
     Returns:
         `table`: demonstrations -> encoder -> task, and `mean` over tasks -> score -> an estimate, with the `values` of
         seeds; `lead`: demonstrations -> encoder -> difference of the last policies from the reference's; `gate`:
-        whether the gate's row passed with most demonstrations; `words`: encoder -> wording -> change of success.
+        whether the gate's row passed with most demonstrations; `words`: encoder -> wording -> change of success;
+        `evaluations` of a policy.
     """
     config = about["config"]
     trials = [row for row in rows if "curve" in row]
@@ -59,7 +60,13 @@ def summarise(rows: Rows, about: Tree) -> Tree:
     ceiling = table[str(max(config["demonstrations"]))].get(config["gate"], {})
     reached = {task: ceiling[task]["last"]["value"] for task in config["tasks"] if task in ceiling}
     passed = len(reached) == len(config["tasks"]) and min(reached.values()) >= GATE
-    return {"table": table, "lead": lead, "gate": {"reached": reached, "passed": passed}, "words": _words(trials)}
+    return {
+        "table": table,
+        "lead": lead,
+        "gate": {"reached": reached, "passed": passed},
+        "words": _words(trials),
+        "evaluations": max((len(row["curve"]) for row in trials), default=0),
+    }
 
 
 def _outcomes(rows: Rows, tasks: Sequence[str]) -> Outcomes:
@@ -127,7 +134,7 @@ def tables(result: Tree) -> str:
     config = result["config"]
     parts = [
         f"**{config['title']}**: {config['seeds']} seeds, {config['episodes']} episodes an evaluation. Success of the "
-        "last policy with the wider interval of seeds or scenes; in parentheses the best evaluation, as in the papers."
+        "last policy with the wider interval of seeds or scenes; the papers' is the best evaluation."
     ]
     parts += [f"{count} demonstrations:\n\n{scores(result, count)}" for count in result["table"]]
     if result["words"]:
@@ -138,17 +145,36 @@ def tables(result: Tree) -> str:
 
 
 def scores(result: Tree, count: str) -> str:
-    """Return encoders by tasks, their mean and the lead over the reference; below them AcTOL's tables."""
+    """Return encoders by tasks, their mean and the lead over the reference; below them AcTOL's tables.
+
+    Where policies were evaluated several times, the means of the last three and of the best stand beside that of the
+    last.
+    """
     config, rows = result["config"], []
+    more = {"last3": "mean, last three", "best": "mean, best"} if result["evaluations"] > 1 else {}
     for name, cells in result["table"][count].items():
-        own = [
-            f"{estimate(cells[task]['last'], share=True)} ({number(cells[task]['best']['value'])})"
-            for task in (*config["tasks"], "mean")
-        ]
-        rows.append([name, *own, estimate(result["lead"].get(count, {}).get(name))])
+        own = [estimate(cells[task]["last"], share=True) for task in (*config["tasks"], "mean")]
+        own += [number(cells["mean"][score]["value"]) for score in more]
+        rows.append(
+            [name, *own, estimate(result["lead"].get(count, {}).get(name)) if name != config["reference"] else ""]
+        )
     for method, values in printed(int(count), config["tasks"]).items():
-        rows.append([f"{method}, the paper's", *(number(value) for value in (*values, float(np.mean(values)))), ""])
-    return markdown(["encoder", *config["tasks"], "mean", f"less {config['reference']}"], rows)
+        mean = number(float(np.mean(values)))
+        ends = ["", mean] if more else []
+        rows.append([f"{method}, the paper's best", *map(number, values), mean if not more else "", *ends, ""])
+    return markdown(["encoder", *config["tasks"], "mean", *more.values(), f"less {config['reference']}"], rows)
+
+
+def ceiling(result: Tree) -> str:
+    """Return tasks by the success of the gate's row with most demonstrations, and by AcTOL's tables."""
+    config = result["config"]
+    count = max(config["demonstrations"])
+    cells, paper = result["table"][str(count)][config["gate"]], printed(count, config["tasks"])
+    rows = [
+        [task, estimate(cells[task]["last"], share=True), *(number(values[at]) for values in paper.values())]
+        for at, task in enumerate(config["tasks"])
+    ]
+    return markdown(["task", config["gate"], *(f"{method}, the paper's best" for method in paper)], rows)
 
 
 def words(result: Tree) -> str:

@@ -62,7 +62,7 @@ def test_encoders_are_pretrained_and_policies_cloned_once(tmp_path: Path, monkey
     assert all([one["step"] for one in row["curve"]] == [2, 4] for row in policies)
     told = {row["encoder"]: len(row["words"]) for row in policies}
     assert told == {"random": 2, "decisionnce_t": 2, "raw state": 0}
-    assert summarise(rows, about) == {key: found[key] for key in ("table", "lead", "gate", "words")}
+    assert summarise(rows, about) == {key: found[key] for key in ("table", "lead", "gate", "words", "evaluations")}
     assert about["split"]["cloning"] == ["kitchen/light_on"]
     before = (tmp_path / "trials").stat().st_mtime_ns
     assert lcbc_study(config, tmp_path)["table"] == found["table"]
@@ -93,7 +93,9 @@ def test_last_best_and_the_mean_of_the_last_three() -> None:
     low = found["table"]["5"]["raw state"]["kitchen/light_on"]["last"]["low"]
     assert low == pytest.approx(wilson(4, 4).low)  # seeds agree: their interval has no width
     assert found["gate"] == {"reached": {"kitchen/light_on": 1.0}, "passed": True}
-    assert "| decisionnce_t | 0.50" in tables({"config": config, **found})
+    assert "| decisionnce_t | 0.50" in (text := tables({"config": config, **found}))
+    assert "| mean, last three | mean, best |" in text
+    assert "| CLIP, the paper's best | 0.08 |  |  | 0.08 |" in text
 
 
 def test_recipes_have_the_papers_numbers() -> None:
