@@ -1,4 +1,4 @@
-"""Success and return of experts: dm_control's planners with the true dynamics, and robosuite's scripted experts.
+"""Success and return of experts: dm_control's planners with the true dynamics, and scripted ones of other suites.
 
     python -m studies.experts --preset robosuite --out runs/robosuite_experts
 
@@ -8,19 +8,23 @@ Seeds are apart from those that the planners' settings were chosen on and from t
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from statistics import mean, median
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import PositiveInt
 
 from counterpoint.config import FrozenConfig
 from counterpoint.envs.collect import episode_seed, versions
+from counterpoint.envs.make import make_env
 from counterpoint.evaluation.statistics import wilson
 from studies.harness import Study, Tree, Trial, file_name, main
+from studies.lcbc.config import suite_of
+from studies.lcbc.data import env_options
 
 FIRST_SEED = 10_000
 RANDOM_EPISODES = 5
@@ -30,15 +34,15 @@ class ExpertsConfig(FrozenConfig):
     """Tasks and episodes.
 
     Attributes:
-        suite: `dmc` or `robosuite`.
-        tasks: Task names; all with an expert by default.
+        suite: `dmc`, `robosuite`, or `lcbc`, the suites of language-conditioned cloning.
+        tasks: Task names, of `lcbc` as `SUITE/TASK`; all with an expert by default.
         episodes: Episodes a task.
-        noise: Standard deviations of Gaussian noise on robosuite's actions.
+        noise: Standard deviations of Gaussian noise on scripted experts' actions.
         steps: Actions of a dm_control episode.
         processes: Trials at a time.
     """
 
-    suite: Literal["dmc", "robosuite"]
+    suite: Literal["dmc", "robosuite", "lcbc"]
     tasks: tuple[str, ...] = ()
     episodes: PositiveInt = 3
     noise: tuple[float, ...] = (0.0,)
@@ -47,7 +51,7 @@ class ExpertsConfig(FrozenConfig):
 
 
 def experts_study(config: ExpertsConfig, out: Path) -> Tree:
-    """Run every expert and write `dmc_experts.json` or `robosuite_experts.json`, and `results.parquet`."""
+    """Run every expert and write `SUITE_experts.json` and `results.parquet`."""
     study, trials, facts = Study(f"{config.suite} experts", out, config), [], {}
     if config.suite == "dmc":
         from counterpoint.envs.dmc.env import EVALUATION, PRETRAINING, DMCEnv, resolve_dmc_tasks
@@ -56,17 +60,14 @@ def experts_study(config: ExpertsConfig, out: Path) -> Tree:
             trials.append(Trial(task, partial(_plan, task, config.episodes, config.steps), about={"task": task}))
         facts = {"highest_possible_return": 2 * config.steps, "versions": versions(DMCEnv.packages)}
     else:
-        from counterpoint.envs.robosuite.env import ROBOTS, RobosuiteEnv, resolve_robosuite, robosuite_name
-
-        every = [(task, robot) for task in ("Lift", "Door", "Stack") for robot in ROBOTS]
-        pairs = [resolve_robosuite(task) for task in config.tasks] or every
-        for name in (robosuite_name(*pair).partition("/")[2] for pair in pairs):
+        names = _robosuite(config.tasks) if config.suite == "robosuite" else config.tasks
+        for name in names:
             for noise in config.noise:
-                task = f"{name} noise {noise:g}"
+                task = f"{name.removeprefix('robosuite/')} noise {noise:g}"
                 trials.append(
                     Trial(file_name(task), partial(_script, name, noise, config.episodes), about={"task": task})
                 )
-        facts = {"first_seed": FIRST_SEED, "versions": versions(RobosuiteEnv.packages)}
+        facts = {"first_seed": FIRST_SEED}
     study.run(trials, config.processes)
     tasks = {trial.about["task"]: study.read(trial.name) for trial in trials}
     return study.finish(f"{config.suite}_experts", {"tasks": tasks}, facts=facts)
@@ -105,12 +106,17 @@ def _plan(name: str, episodes: int, steps: int) -> Tree:
     }
 
 
-def _script(name: str, noise: float, episodes: int) -> Tree:
-    """Run a robosuite expert; an episode's result is the step after which it succeeded."""
-    from counterpoint.envs.robosuite.env import RobosuiteEnv
+def _robosuite(tasks: Sequence[str]) -> list[str]:
+    """Return the names of robosuite tasks with their robots, or of all, as `make_env` takes them."""
+    from counterpoint.envs.robosuite.env import ROBOTS, resolve_robosuite, robosuite_name
 
-    task = RobosuiteEnv(name)
-    task.look = False
+    every = [(task, robot) for task in ("Lift", "Door", "Stack") for robot in ROBOTS]
+    return [robosuite_name(*pair) for pair in [resolve_robosuite(task) for task in tasks] or every]
+
+
+def _script(name: str, noise: float, episodes: int) -> Tree:
+    """Run a scripted expert; an episode's result is the action after which it succeeded."""
+    task: Any = make_env(name, cameras=[], **env_options(suite_of(name)))
 
     def solved_after(seed: int) -> int | None:
         task.reset(seed=seed)
@@ -126,6 +132,7 @@ def _script(name: str, noise: float, episodes: int) -> Tree:
     steps = [one["solved_after"] for one in played if one["solved_after"] is not None]
     return {
         "noise": noise,
+        "versions": versions(task.packages),
         "success": asdict(wilson(len(steps), len(played))),
         "steps_median": median(steps) if steps else None,
         "steps_most": max(steps, default=None),

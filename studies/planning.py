@@ -19,7 +19,7 @@ from pydantic import Field, PositiveInt
 
 from counterpoint.config import FrozenConfig, validate
 from counterpoint.errors import require
-from counterpoint.evaluation.plan import TRUE, PlanConfig, plan, prepared
+from counterpoint.evaluation.plan import WITHOUT_MODEL, PlanConfig, plan, prepared
 from counterpoint.evaluation.statistics import mean_bca, wilson
 from studies.harness import Differences, Rows, Study, Tree, Trial, estimate, file_name, kept, main, markdown
 from studies.lcbc.trials import Pretraining
@@ -56,7 +56,7 @@ class PlanningConfig(FrozenConfig):
 
 def planning_study(config: PlanningConfig, out: Path) -> Tree:
     """Plan every scene under every reward and write `planning.json`, `planning.md` and `results.parquet`."""
-    study = Study("planning in the kitchen", out, config, free=("processes",))
+    study = Study("planning in the kitchen", out, config)
     trials = [
         Trial(file_name(reward, task, seed), partial(plan_scenes, config, reward, task, seed), config.scenes, about)
         for seed in range(config.seeds)
@@ -81,7 +81,7 @@ def settings(config: PlanningConfig, reward: str, task: str, seed: int) -> PlanC
         BadInputError: When the encoder was not trained, or a setting is unknown.
     """
     source = reward
-    if reward not in TRUE:
+    if reward not in WITHOUT_MODEL:
         folder = Path(config.encoders) / "encoders" / Pretraining(reward, seed).name / "model"
         hint = "run `python -m studies.lcbc` first, and name its folder by --encoders"
         require((folder / "config.json").exists(), folder, "no encoder", f"seed {seed} of {reward}", hint)
@@ -151,7 +151,7 @@ def planned(name: str, reward: str) -> Differences:
 
 
 def solves(name: str) -> Gate:
-    """The true distance solves `GATE` of the episodes."""
+    """Return a gate: the true distance solves `GATE` of the episodes."""
     reached = kept(name, summary)["gate"]
     return Gate(f"the true distance solves {reached['solved']:.2f} (at least {GATE})", reached["passed"])
 

@@ -243,16 +243,14 @@ def dmc_experts() -> str:
 # Diffusion policies and ICon
 
 
-def robosuite_experts() -> str:
-    """Success of the scripted experts."""
-    rows = [
-        [
-            cell["task"], estimate(cell["success"]), f"{cell['success']['n']}", number(cell.get("steps_median"), 0),
-            str(cell.get("steps_most", "")),
-        ]
-        for cell in kept("robosuite_experts")["rows"]
-    ]  # fmt: skip
-    return markdown(["task and robot", "solved", "episodes", "steps, median", "steps, most"], rows)
+def experts(suite: str) -> str:
+    """Success of scripted experts."""
+    rows = []
+    for cell in kept(f"{suite}_experts")["rows"]:
+        steps = number(cell.get("steps_median"), 0), str(cell.get("steps_most", ""))
+        task, success = cell["task"].removesuffix(" noise 0"), cell["success"]
+        rows.append([task, estimate(success), f"{success['n']}", *steps])
+    return markdown(["task", "solved", "episodes", "actions, median", "actions, most"], rows)
 
 
 def _labelled() -> Tree:
@@ -316,7 +314,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "icon transfer attention": lambda: icon_table.attention(kept("icon_transfer", summarise_icon)),
     "icon door": lambda: icon_table.stability(kept("icon_door", summarise_icon)),
     "icon methods": lambda: icon_table.overview(kept("icon_methods", summarise_icon)),
-    "robosuite experts": robosuite_experts,
+    "robosuite experts": partial(experts, "robosuite"),
+    "language cloning experts": partial(experts, "lcbc"),
     "labelled cloning": lambda: labelled_cloning.success_table(kept("labelled_cloning", labelled_cloning.summary)),
     "labels of demonstrations": lambda: labelled_cloning.labels_table(
         kept("labelled_cloning", labelled_cloning.summary)

@@ -68,7 +68,7 @@ class Encoder(FrozenConfig):
             heads random.
         checkpoint: A folder or Hub id of a dual encoder or reward model, in place of a recipe.
         policy: A recipe of cloning in place of the study's, such as `lcbc-rt1`, which trains end to end.
-        clone: Dotted keys of cloning and their values; without a recipe and a checkpoint they say the encoder.
+        clone: Dotted keys of cloning and their values; without a recipe and a checkpoint they configure the encoder.
     """
 
     recipe: str | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +48,7 @@ def _record(
 ) -> None:
     """Record experts; `most` is the number of actions of a video, demonstrations have their suite's.
 
-    Images are kept without loss: a video's frames are embedded as far from what policies see as one scene from another.
+    Images are kept without loss: video compression moves an embedding as far as a change of scene does.
     """
     shared = {"out": out, "tasks": tasks, "cameras": config.cameras[suite], "size": config.size, "lossless": True}
     if suite == "kitchen":
@@ -91,6 +92,7 @@ def open_demonstrations(config: LcbcConfig, out: Path, tasks: Sequence[str], cou
     return SubsetStore(store, chosen)
 
 
+@cache
 def instruction(task: str) -> str:
     """Return a task in words.
 

@@ -1,6 +1,6 @@
 """The study of language-conditioned cloning: pretrain encoders, freeze them, clone policies, roll out.
 
-DecisionNCE (Li et al., ICML 2024, section 5.1, Appendix E.5) and AcTOL (Zhang et al., 2025, sections 5.2 and 5.6,
+DecisionNCE (Li et al., ICML 2024, section 5.1, Appendix E.5) and AcTOL (Zhang et al., 2025, sections 5.3 and 5.6,
 Appendix C): an MLP of 256 x 256 reads frozen embeddings of image and instruction, and proprioception.
 """
 
@@ -34,8 +34,8 @@ def lcbc_study(config: LcbcConfig, out: Path) -> Tree:
     for run in runs:
         pretraining_recipe(config, run)
     for policy in policies:
-        row = config.encoders[policy.encoder]
-        cloning_recipe(config, policy, row.checkpoint)
+        cloning_recipe(config, policy, config.encoders[policy.encoder].checkpoint)
+    for row in config.encoders.values():
         if row.checkpoint is not None:
             DualEncoder.from_pretrained(row.checkpoint)
     for task in (*config.tasks, *config.videos.tasks):
@@ -55,10 +55,10 @@ def lcbc_study(config: LcbcConfig, out: Path) -> Tree:
         warnings.warn(f"the gate was not passed: {config.gate} reached {reached['reached']}", stacklevel=2)
     study.run(first, config.processes)
     study.run(then, config.processes)
-    videos = {suite: [task for task in config.videos.tasks if suite_of(task) == suite] for suite in config.suites}
-    facts = {"config": config.model_dump(mode="json"), "split": {"videos": videos, "cloning": list(config.tasks)}}
+    split = {"videos": list(config.videos.tasks), "cloning": list(config.tasks)}
+    facts = {"config": config.model_dump(mode="json"), "split": split}
     found = summarise(study.rows(), facts)
-    return study.finish("lcbc", found, tables(facts | found), {"split": facts["split"]})
+    return study.finish("lcbc", found, tables(facts | found), {"split": split})
 
 
 def plan(config: LcbcConfig) -> tuple[list[Pretraining], list[Cloning]]:

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from counterpoint.evaluation.statistics import Estimate, mean_bca, seeds_interval, wider, wilson
 from studies.harness import Differences, Rows, Tree, estimate, kept, markdown, number, paired
 from studies.lcbc.config import REWORDED
-from studies.lcbc.paper import printed
+from studies.lcbc.paper import CHANGES, printed
 from studies.verdicts import Gate
 
 GATE = 0.8
 BAND = (0.1, 0.9)
-"""Success of a baseline between which a task can tell encoders apart."""
+"""Range of a baseline's success in which encoders can be compared."""
 Outcomes = Float[NDArray[np.float64], "seeds tasks evaluations scenes"]
 Curve = Float[NDArray[np.float64], "*lead evaluations"]
 SCORES: Mapping[str, Callable[[Curve], NDArray[np.float64]]] = {
@@ -29,7 +29,7 @@ SCORES: Mapping[str, Callable[[Curve], NDArray[np.float64]]] = {
     "last3": lambda curve: curve[..., -3:].mean(-1),
     "best": lambda curve: curve.max(-1),
 }
-"""The kinds of score: of success at every evaluation."""
+"""Score -> its function of the success at every evaluation."""
 
 
 def summarise(rows: Rows, about: Tree) -> Tree:
@@ -158,7 +158,8 @@ def scores(result: Tree, count: str) -> str:
         rows.append(
             [name, *own, estimate(result["lead"].get(count, {}).get(name)) if name != config["reference"] else ""]
         )
-    for method, values in printed(int(count), config["tasks"]).items():
+    alike = not config["together"] and config["views"] == 1  # as AcTOL's policies
+    for method, values in (printed(int(count), config["tasks"]) if alike else {}).items():
         mean = number(float(np.mean(values)))
         ends = ["", mean] if more else []
         rows.append([f"{method}, the paper's best", *map(number, values), mean if not more else "", *ends, ""])
@@ -178,12 +179,17 @@ def ceiling(result: Tree) -> str:
 
 
 def words(result: Tree) -> str:
-    """Return encoders by AcTOL's two other wordings, and the mean and the worst of our eighteen."""
+    """Return encoders by AcTOL's two other wordings and our eighteen; below them AcTOL's Table 2."""
     rows = []
     for name, found in result["words"].items():
         ours = [one["value"] for wording, one in found.items() if wording not in REWORDED[:2]]
         means = [number(float(np.mean(ours))), number(min(ours))] if ours else ["", ""]
         rows.append([name, *(estimate(found[wording]) for wording in REWORDED[:2]), *means])
+    if CHANGES.keys() >= set(tasks := result["config"]["tasks"]):
+        for method, changes in zip(
+            ("LIV", "DecisionNCE", "AcTOL"), np.mean([CHANGES[task] for task in tasks], 0), strict=True
+        ):
+            rows.append([f"{method}, the paper's mean of both", *[number(changes)] * 2, "", ""])
     return markdown(["encoder", *REWORDED[:2], "mean of eighteen others", "worst of them"], rows)
 
 
@@ -194,8 +200,8 @@ def last(name: str, row: str) -> Differences:
     return np.array([cells[task]["last"]["values"] for task in tasks]).T
 
 
-def tellable(name: str, baseline: str) -> Gate:
-    """The gate's row was passed, and the baseline neither fails nor solves a task always."""
+def comparable(name: str, baseline: str) -> Gate:
+    """Return a gate: the gate's row reached `GATE`, and the baseline lies in `BAND` on every task."""
     ceiling = kept(name, summarise)["gate"]
     least, own = min(ceiling["reached"].values()), last(name, baseline).mean(0)
     low, high = BAND

@@ -113,10 +113,10 @@ def clone(config: LcbcConfig, out: Path, trial: Cloning) -> Tree:
     """Clone a policy and roll it out in all its tasks at every evaluation.
 
     Returns:
-        `curve`, one entry an evaluation: `step`, and `success` of every task, episode by episode; `words`, of the last
-        policy under other wordings.
+        `scenes`, the seeds of every task's episodes; `curve`, one entry an evaluation: `step`, and `success` of every
+        task, episode by episode; `words`, of the last policy under other wordings.
     """
-    row, recipe = config.encoders[trial.encoder], cloning_recipe(config, trial)
+    row = config.encoders[trial.encoder]
     checkpoint = row.checkpoint
     if row.recipe is not None:
         checkpoint = str(out / read_result(out, Pretraining(trial.encoder, trial.seed).name)["model"])
@@ -148,4 +148,4 @@ def clone(config: LcbcConfig, out: Path, trial: Cloning) -> Tree:
     train(recipe, demonstrations, folder, on_eval=evaluate)
     error = last_metrics(folder)["train"]["action_error"]
     shutil.rmtree(folder)
-    return {"tasks": list(trial.tasks), "curve": curve, "words": words, "action_error": error}
+    return {"tasks": list(trial.tasks), "scenes": seeds, "curve": curve, "words": words, "action_error": error}

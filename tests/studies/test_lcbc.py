@@ -13,7 +13,7 @@ from studies.harness import load_preset, presets, read_rows
 from studies.lcbc import trials
 from studies.lcbc.config import REWORDED, Encoder, LcbcConfig
 from studies.lcbc.run import lcbc_study, plan
-from studies.lcbc.summary import summarise, tables
+from studies.lcbc.summary import summarise, tables, words
 from studies.lcbc.trials import Cloning, Pretraining, cloning_recipe, pretraining_recipe
 
 SMALL: dict[str, Any] = {
@@ -96,6 +96,15 @@ def test_last_best_and_the_mean_of_the_last_three() -> None:
     assert "| decisionnce_t | 0.50" in (text := tables({"config": config, **found}))
     assert "| mean, last three | mean, best |" in text
     assert "| CLIP, the paper's best | 0.08 |  |  | 0.08 |" in text
+
+
+def test_other_words_stand_beside_the_papers() -> None:
+    config = small(demonstrations=[5], seeds=1).model_dump(mode="json")
+    told = {wording: {"kitchen/light_on": [0, 1]} for wording in REWORDED}
+    rows = [{**row("decisionnce_t", 0, [[1, 1]]), "words": told}]
+    text = words({"config": config, **summarise(rows, {"config": config})})
+    assert "| decisionnce_t | -0.50 | -0.50 | -0.50 | -0.50 |" in text
+    assert "| LIV, the paper's mean of both | -0.12 | -0.12 |" in text
 
 
 def test_recipes_have_the_papers_numbers() -> None:

@@ -1,4 +1,4 @@
-"""What commands share: their registration, kinds of arguments, and one message for bad ones."""
+"""Shared parts of the commands: their registration, kinds of arguments, and one message for bad ones."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class ExpertCollectConfig(CollectConfig):
         after_success: Frames that still show the task solved, after which the episode ends.
         max_steps: Steps after which an unsolved episode ends; the task's own number by default.
         successful_only: Give failed episodes up and try the next scene; how many were dropped is recorded.
-        lossless: Keep images as PNG instead of as video: policies then act on just such images as they learned from.
+        lossless: Keep images as PNG instead of as video: policies then act on images like those they learned from.
         intended: Record the expert's own actions where noise is carried out (DART, arXiv 1703.09327): policies learn
             the way back from it, and not the noise.
     """

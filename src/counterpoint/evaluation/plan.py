@@ -43,7 +43,8 @@ class PlanConfig(FrozenConfig):
         env: kitchen/TASK@CAMERA.
         reward: A run or model whose reward is planned for; `distance` is the true reward, `constant` is 0.
         size: Height and width of the images, in pixels.
-        horizon: Actions that a plan looks ahead; 50 in Table 8, the whole episode. No plan goes beyond its end.
+        horizon: Actions that a plan looks ahead; 50 in Table 8, the whole episode. No plan goes beyond its end, which
+            leaves 25 behind the opening.
         samples: Plans a round; 64 in Table 8.
         rounds: Rounds before each action; 1 in Table 8.
         temperature: Temperature of the weights, in standard deviations of the returns; 10 in Table 8, which multiplies.
@@ -145,8 +146,8 @@ def prepared(config: PlanConfig, device: str = "cpu") -> tuple[KitchenEnv, Calla
         BadInputError: As `plan`, but for the file.
     """
     identity = bound(config)
-    if config.reward in TRUE:
-        make_reward: Callable[..., Reward] = TRUE[config.reward]
+    if config.reward in WITHOUT_MODEL:
+        make_reward: Callable[..., Reward] = WITHOUT_MODEL[config.reward]
     else:
         model = RewardModel.from_pretrained(config.reward, device=device)
         model.check_form(_form(model), instructed=True)
@@ -193,8 +194,9 @@ def plan_episode(
     """Plan one episode behind its opening actions, float64 [h, A].
 
     Returns:
-        `progress`, the joint's at the end, and `best`, its largest; `solved`, whether the joint is at its goal at the
-        end; `success`, as the task defines it; `planned`, simulated actions; `seconds`.
+        `progress`, the joint's at the end, at most 1, `best`, its largest, and `opened`, that behind the opening;
+        `solved`, whether the joint is at its goal at the end; `success`, as the task defines it; `planned`, simulated
+        actions; `seconds`.
     """
     env.look = False
     env.reset(seed=seed)
@@ -213,12 +215,13 @@ def plan_episode(
     planner.reset(seed)
     for step in range(env.horizon):
         *_, info = env.step(opening[step] if step < len(opening) else planner.act())
-        reached.append(env.progress)
+        reached.append(min(env.progress, 1.0))
         success |= bool(info["is_success"])
     env.look = True
     spent = {"planned": planned, "seconds": round(time.perf_counter() - began, 3)}
     judged = {"solved": env.solved, "success": success}
-    return {"progress": reached[-1], "best": max(reached), **judged, **spent}
+    opened = reached[len(opening) - 1] if len(opening) else 0.0
+    return {"progress": reached[-1], "best": max(reached), "opened": opened, **judged, **spent}
 
 
 def opening_actions(env: KitchenEnv, config: PlanConfig) -> Array:
@@ -235,5 +238,5 @@ def opening_actions(env: KitchenEnv, config: PlanConfig) -> Array:
     return np.array(actions, np.float64)[: config.prefix]
 
 
-TRUE: dict[str, Callable[..., Reward]] = {"distance": distance_reward, "constant": constant_reward}
+WITHOUT_MODEL: dict[str, Callable[..., Reward]] = {"distance": distance_reward, "constant": constant_reward}
 """Rewards that need no model, by name."""

@@ -71,10 +71,10 @@ class RolloutsConfig(FrozenConfig):
     envs: int = free(2, ge=1)
 
     def check(self, demonstrations: Demonstrations) -> None:
-        """Refuse a task that is not there or has other actions, before frames are decoded.
+        """Refuse an environment that does not exist or whose actions have another width, before frames are decoded.
 
         Raises:
-            BadInputError: Where it does.
+            BadInputError: In both cases.
             MissingExtraError: When the simulator is not installed.
         """
         if self.env == "none":

@@ -16,7 +16,14 @@ from counterpoint.errors import BadInputError
 @pytest.mark.sim
 @pytest.mark.usefixtures("simulator")
 def test_demonstrations_are_of_one_length_and_hold_what_was_carried_out(tmp_path: Path) -> None:
-    settings = {"out": tmp_path / "set", "tasks": ["light_on", "sdoor_open"], "episodes": 2, "size": 32, "workers": 1}
+    settings = {
+        "out": tmp_path / "set",
+        "tasks": ["light_on", "sdoor_open"],
+        "episodes": 2,
+        "size": 32,
+        "workers": 1,
+        "lossless": True,
+    }
     store = open_dataset(collect_kitchen(validate(KitchenCollectConfig, settings, "collect kitchen")))
     assert [info.instruction for info in store.episodes] == ["switch on light"] * 2 + ["slide cabinet"] * 2
     assert [info.length for info in store.episodes] == [50] * 4
@@ -32,11 +39,12 @@ def test_demonstrations_are_of_one_length_and_hold_what_was_carried_out(tmp_path
     actions, state = store.actions(0), store.state(0)
     assert actions is not None
     assert state is not None
-    env = KitchenEnv("light_on", size=32)
-    env.reset(seed=episode_seed(0, "light_on", "train", 0))
-    for action, before in zip(actions, state, strict=True):
-        np.testing.assert_array_equal(env.state(), before)
-        info = env.step(action)[4]
+    env, frames = KitchenEnv("light_on", size=32), store.frames(0, np.arange(50), "left")
+    observation, _ = env.reset(seed=episode_seed(0, "light_on", "train", 0))
+    for action, before, frame in zip(actions, state, frames, strict=True):
+        np.testing.assert_array_equal(observation["state"], before)
+        np.testing.assert_array_equal(observation["left"], frame)
+        observation, *_, info = env.step(action)
     assert info["is_success"]
 
 

@@ -34,7 +34,7 @@ def microwave(simulator: None) -> Iterator[KitchenEnv]:
 
 
 def solve(env: KitchenEnv, seed: int) -> tuple[bool, Array]:
-    """Whether the expert solves the seed's scene, and the states it goes through."""
+    """Return whether the expert solves the seed's scene, and the states it goes through."""
     env.look, states, solved = False, [], False
     env.reset(seed=seed)
     for _ in range(HORIZON):
@@ -46,7 +46,7 @@ def solve(env: KitchenEnv, seed: int) -> tuple[bool, Array]:
 
 
 def test_joints_goals_and_thresholds(microwave: KitchenEnv) -> None:
-    """Those of RoboHive's FK1: a joint is at its goal within .15 of its range."""
+    """The tasks are those of RoboHive's FK1: a joint is at its goal within .15 of its range."""
     ranges = {name: microwave.model.joint(task.joint).range for name, task in TASKS.items()}
     stated: dict[str, tuple[float, float, float]] = {  # range, goal
         "micro_open": (-2.094, 0.0, -1.25),
@@ -60,6 +60,7 @@ def test_joints_goals_and_thresholds(microwave: KitchenEnv) -> None:
         assert TASKS[name].goal == goal
         env = KitchenEnv(name, cameras=[])
         env.reset(seed=0)
+        np.testing.assert_allclose(env.state(), TASKS[name].pose, atol=0.06)
         assert env.joint == pytest.approx(0, abs=1e-3)
         assert env.progress == pytest.approx(0, abs=1e-3)
         for beyond in (0.99, 1.01):

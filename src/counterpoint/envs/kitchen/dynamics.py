@@ -13,7 +13,8 @@ from counterpoint.envs.kitchen.env import STEPS, KitchenEnv, control
 class KitchenDynamics:
     """Rolls plans out from an environment's present state, and changes nothing in it.
 
-    A plan ends where the environment would, within 1e-6: solvers of contacts begin from other guesses.
+    A plan ends where the environment would. States differ by up to 1e-6, because the contact solver starts from another
+    guess.
 
     Args:
         env: The task.

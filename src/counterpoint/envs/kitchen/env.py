@@ -91,7 +91,7 @@ HORIZON = 50
 NEAR = 0.15
 """Share of a joint's range within which it is at its goal (RoboHive's `get_dof_proximity`)."""
 HELD = 5
-"""An episode succeeds when its joint was at its goal after more steps than this (RoboHive's `evaluate_success`)."""
+"""An episode succeeds once its joint was at its goal in more steps than this (RoboHive's `evaluate_success`)."""
 MOVED, SWUNG = 0.03, 0.05
 """Largest shift of the kitchen along each axis in metres, and of the arm's joints in radians, between episodes."""
 STEPS = 40
@@ -214,7 +214,7 @@ class KitchenEnv(MujocoEnv):
 
     @property
     def solved(self) -> bool:
-        """Whether the task's joint is at its goal now."""
+        """True when the task's joint is at its goal now."""
         low, high = self._joint.range
         return bool(abs(self.joint - self._about.goal) < NEAR * (high - low))
 

@@ -1,7 +1,7 @@
 """Scripted experts of the kitchen's tasks: the hand goes to a handle and leads it along the way its joint allows.
 
 Each step solves for the joint velocities that move the hand as wanted, within the speeds and limits of the joints, and
-commands what takes the motors there against gravity and damping.
+commands the targets that bring the motors there despite gravity and damping.
 """
 
 from __future__ import annotations
