@@ -97,8 +97,12 @@ class Cloning(StepObjective):
 
     def train(self, mode: bool = True) -> Cloning:
         """Set training mode for the head, and for the encoder unless it is frozen."""
-        super().train(mode)
-        if self.config.freeze:
+        if not self.config.freeze:
+            super().train(mode)
+            return self
+        self.training = mode
+        self.head.train(mode)
+        if self.encoder.training:  # going through a large frozen encoder would take a quarter of a step
             self.encoder.eval()
         return self
 
