@@ -321,6 +321,7 @@ TABLES: dict[str, Callable[[], str]] = {
         kept("labelled_cloning", labelled_cloning.summary)
     ),
     "language cloning gate": lambda: lcbc.ceiling(kept("lcbc_gate", lcbc.summarise)),
+    "language cloning places": lambda: lcbc.places(kept("lcbc", lcbc.summarise)),
     "language cloning 5": lambda: lcbc.scores(kept("lcbc", lcbc.summarise), "5"),
     "language cloning 25": lambda: lcbc.scores(kept("lcbc", lcbc.summarise), "25"),
     "planning": lambda: planning.table(kept("planning", planning.summary)),

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from counterpoint.data.cache import cached
+from counterpoint.data.episode import Array
 from counterpoint.data.formats import open_dataset
 from counterpoint.data.store import EpisodeStore
 from counterpoint.data.views import CamerasApart, SubsetStore, join_domains
@@ -24,6 +25,8 @@ ACTIONS = {"kitchen": 50, "metaworld": 100}
 """Suite -> actions of an episode (AcTOL, Table 5)."""
 REPEAT = 2
 """Control steps of an action on Meta-World: with one, 100 actions are not enough for bin-picking's expert."""
+STILL = 1e-4
+"""Standard deviation below which a number of the environment state counts as the same in all scenes."""
 
 
 def env_options(suite: str) -> dict[str, int]:
@@ -90,6 +93,22 @@ def open_demonstrations(config: LcbcConfig, out: Path, tasks: Sequence[str], cou
         chosen += own
     store = cached(source, size=config.size, root=out / "data" / "cache", cameras=config.cameras[suite])
     return SubsetStore(store, chosen)
+
+
+def first_moments(config: LcbcConfig, out: Path, task: str) -> tuple[Array, Array, Array]:
+    """Return the first moments of all of a task's demonstrations, one scene each.
+
+    Returns:
+        Images of the first camera, uint8 [N, S, S, 3]; state, float32 [N, P]; the numbers of the environment state that
+        differ between scenes, float32 [N, E].
+    """
+    suite = suite_of(task)
+    store = open_dataset(_folder(out, "demonstrations", suite), split="train")
+    own = np.array([number for number, info in enumerate(store.episodes) if info.instruction == instruction(task)])
+    first = np.zeros((len(own), 1), np.int64)
+    images = store.gather("frames", own, first, camera=config.cameras[suite][0])[:, 0]
+    state, surroundings = (store.gather(source, own, first)[:, 0] for source in ("state", "environment_state"))
+    return images, state, surroundings[:, surroundings.std(0) > STILL]
 
 
 @cache

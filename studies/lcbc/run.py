@@ -16,7 +16,7 @@ from studies.harness import Study, Tree, Trial
 from studies.lcbc.config import LcbcConfig, suite_of
 from studies.lcbc.data import open_demonstrations, open_videos, record_data
 from studies.lcbc.summary import summarise, tables
-from studies.lcbc.trials import Cloning, Pretraining, clone, cloning_recipe, pretrain, pretraining_recipe
+from studies.lcbc.trials import Cloning, Pretraining, clone, cloning_recipe, locate, pretrain, pretraining_recipe
 
 
 def lcbc_study(config: LcbcConfig, out: Path) -> Tree:
@@ -43,7 +43,14 @@ def lcbc_study(config: LcbcConfig, out: Path) -> Tree:
     study = Study(config.title, out, config)
     first = [Trial(run.name, partial(pretrain, config, out, run), 1, {"pretraining": run.encoder}) for run in runs]
     then = [Trial(one.name, partial(clone, config, out, one), 1, one.about) for one in policies]
-    study.check([*first, *then])
+    probed = [
+        Pretraining(name, seed) for seed in range(config.seeds) for name, row in config.encoders.items() if row.dual
+    ]
+    probes = [
+        Trial(f"places-{run.name}", partial(locate, config, out, run), 1, {"probe": run.encoder, "seed": run.seed})
+        for run in probed
+    ]
+    study.check([*first, *probes, *then])
     record_data(config, out)
     open_videos(config, out)  # decodes all frames before workers need them
     for tasks in config.groups():
@@ -54,7 +61,7 @@ def lcbc_study(config: LcbcConfig, out: Path) -> Tree:
     if not reached["passed"]:
         warnings.warn(f"the gate was not passed: {config.gate} reached {reached['reached']}", stacklevel=2)
     study.run(first, config.processes)
-    study.run(then, config.processes)
+    study.run([*probes, *then], config.processes)
     split = {"videos": list(config.videos.tasks), "cloning": list(config.tasks)}
     facts = {"config": config.model_dump(mode="json"), "split": split}
     found = summarise(study.rows(), facts)

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from counterpoint.evaluation.statistics import Estimate, mean_bca, seeds_interval, wider, wilson
-from studies.harness import Differences, Rows, Tree, estimate, kept, markdown, number, paired
+from studies.harness import Differences, Rows, Tree, estimate, kept, markdown, number, over_seeds, paired
 from studies.lcbc.config import REWORDED
 from studies.lcbc.paper import CHANGES, printed
 from studies.verdicts import Gate
@@ -39,7 +39,7 @@ def summarise(rows: Rows, about: Tree) -> Tree:
         `table`: demonstrations -> encoder -> task, and `mean` over tasks -> score -> an estimate, with the `values` of
         seeds; `lead`: demonstrations -> encoder -> difference of the last policies from the reference's; `gate`:
         whether the gate's row passed with most demonstrations; `words`: encoder -> wording -> change of success;
-        `evaluations` of a policy.
+        `evaluations` of a policy; `places`: encoder, and `proprioception` -> task -> R^2 of where things stand.
     """
     config = about["config"]
     trials = [row for row in rows if "curve" in row]
@@ -65,6 +65,7 @@ def summarise(rows: Rows, about: Tree) -> Tree:
         "lead": lead,
         "gate": {"reached": reached, "passed": passed},
         "words": _words(trials),
+        "places": _places(rows, config["tasks"]),
         "evaluations": max((len(row["curve"]) for row in trials), default=0),
     }
 
@@ -105,6 +106,18 @@ def _less(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> Estimate:
     return wider(over_seeds, over_scenes) if len(differences) > 1 else over_scenes
 
 
+def _places(rows: Rows, tasks: Sequence[str]) -> Tree:
+    """Return encoder, and `proprioception` alone -> task -> R^2 with Student's interval over seeds."""
+    probes = [row for row in rows if "probe" in row]
+    found: Tree = {}
+    for name in dict.fromkeys(row["probe"] for row in probes):
+        own = [row["places"] for row in probes if row["probe"] == name]
+        found[name] = {task: over_seeds([one[task] for one in own]) for task in tasks}
+    if probes:
+        found["proprioception"] = {task: over_seeds([probes[0]["blind"][task]]) for task in tasks}
+    return found
+
+
 def _words(trials: Rows) -> Tree:
     """Return encoder -> wording -> success under it less that under the instruction, paired over seeds and tasks."""
     found: Tree = {}
@@ -137,6 +150,8 @@ def tables(result: Tree) -> str:
         "last policy with the wider interval of seeds or scenes; the papers' is the best evaluation."
     ]
     parts += [f"{count} demonstrations:\n\n{scores(result, count)}" for count in result["table"]]
+    if result["places"]:
+        parts.append(f"R² of where things stand, from the first image and proprioception:\n\n{places(result)}")
     if result["words"]:
         parts.append(f"Change of success under other words:\n\n{words(result)}")
     passed = "passed" if result["gate"]["passed"] else "not passed"
@@ -176,6 +191,12 @@ def ceiling(result: Tree) -> str:
         for at, task in enumerate(config["tasks"])
     ]
     return markdown(["task", config["gate"], *(f"{method}, the paper's best" for method in paper)], rows)
+
+
+def places(result: Tree) -> str:
+    """Return encoders by the R^2 of where things stand, in each task."""
+    rows = [[name, *(estimate(by[task]) for task in by)] for name, by in result["places"].items()]
+    return markdown(["read by the probe", *result["config"]["tasks"]], rows)
 
 
 def words(result: Tree) -> str:

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
+from torch.nn import functional
 
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.envs.make import make_env
 from counterpoint.envs.vector import VectorEnv
+from counterpoint.evaluation.metrics import cross_predicted
 from counterpoint.evaluation.rollout import rollout
 from counterpoint.policies.cloned import ClonedPolicy
 from counterpoint.training.clips import ClipsRecipe
@@ -22,7 +25,14 @@ from counterpoint.training.recipe import load_recipe
 from counterpoint.training.train import train
 from studies.harness import Tree, file_name, last_metrics, read_result
 from studies.lcbc.config import REWORDED, LcbcConfig, spaceless, suite_of
-from studies.lcbc.data import env_options, evaluation_seeds, instruction, open_demonstrations, open_videos
+from studies.lcbc.data import (
+    env_options,
+    evaluation_seeds,
+    first_moments,
+    instruction,
+    open_demonstrations,
+    open_videos,
+)
 
 ENVS = 10
 
@@ -109,6 +119,34 @@ def pretrain(config: LcbcConfig, out: Path, run: Pretraining) -> Tree:
     return {"model": str(done.model.relative_to(out)), "metrics": last_metrics(folder)}
 
 
+def locate(config: LcbcConfig, out: Path, run: Pretraining) -> Tree:
+    """Probe how well a dual encoder tells where things stand in a scene.
+
+    Returns:
+        `places`: task -> R^2 of the surroundings, predicted linearly in unseen scenes from the first image's embedding
+        and proprioception; `blind`: task -> the same from proprioception alone.
+    """
+    checkpoint = _checkpoint(config, out, run.encoder, run.seed)
+    assert checkpoint is not None
+    dual = DualEncoder.from_pretrained(checkpoint).eval()
+    found: dict[str, dict[str, float]] = {"places": {}, "blind": {}}
+    for task in config.tasks:
+        images, state, surroundings = first_moments(config, out, task)
+        with torch.no_grad():
+            embedded = functional.normalize(dual.encode_image(torch.from_numpy(images)), dim=-1).numpy()
+        variance = surroundings.var(0).sum()
+        for key, inputs in {"places": np.concatenate([embedded, state], 1), "blind": state}.items():
+            wrong = surroundings - cross_predicted(inputs, surroundings, np.arange(len(inputs)))
+            found[key][task] = float(1 - (wrong**2).mean(0).sum() / variance)
+    return found
+
+
+def _checkpoint(config: LcbcConfig, out: Path, encoder: str, seed: int) -> str | None:
+    """Return the folder or Hub id of a row's dual encoder; `None` for a row without one."""
+    row = config.encoders[encoder]
+    return str(out / read_result(out, Pretraining(encoder, seed).name)["model"]) if row.recipe else row.checkpoint
+
+
 def clone(config: LcbcConfig, out: Path, trial: Cloning) -> Tree:
     """Clone a policy and roll it out in all its tasks at every evaluation.
 
@@ -116,11 +154,8 @@ def clone(config: LcbcConfig, out: Path, trial: Cloning) -> Tree:
         `scenes`, the seeds of every task's episodes; `curve`, one entry an evaluation: `step`, and `success` of every
         task, episode by episode; `words`, of the last policy under other wordings.
     """
-    row = config.encoders[trial.encoder]
-    checkpoint = row.checkpoint
-    if row.recipe is not None:
-        checkpoint = str(out / read_result(out, Pretraining(trial.encoder, trial.seed).name)["model"])
-    recipe, folder = cloning_recipe(config, trial, checkpoint), out / "policies" / trial.name
+    recipe = cloning_recipe(config, trial, _checkpoint(config, out, trial.encoder, trial.seed))
+    folder = out / "policies" / trial.name
     demonstrations = open_demonstrations(config, out, trial.tasks, trial.demonstrations, trial.seed)
     seeds = {task: evaluation_seeds(config, out, task, trial.seed) for task in trial.tasks}
     curve: list[Tree] = []

@@ -103,6 +103,7 @@ def stubbed(monkeypatch: pytest.MonkeyPatch, kind: type[Stub] = Stub) -> type[St
         return task
 
     monkeypatch.setattr(evaluation, "make_env", make)
+    monkeypatch.setattr("counterpoint.training.cloning.make_env", make)
     return own
 
 

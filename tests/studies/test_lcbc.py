@@ -54,7 +54,7 @@ def small(**changes: Any) -> LcbcConfig:
 def test_encoders_are_pretrained_and_policies_cloned_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("gymnasium_robotics", reason="needs the extra `sim`")
     monkeypatch.setattr(trials, "REWORDED", REWORDED[:2])
-    config = small(demonstrations=[1])
+    config = small(demonstrations=[2])
     found = lcbc_study(config, tmp_path)
     rows, about = read_rows(tmp_path / "results.parquet")
     policies = [row for row in rows if "curve" in row]
@@ -62,7 +62,9 @@ def test_encoders_are_pretrained_and_policies_cloned_once(tmp_path: Path, monkey
     assert all([one["step"] for one in row["curve"]] == [2, 4] for row in policies)
     told = {row["encoder"]: len(row["words"]) for row in policies}
     assert told == {"random": 2, "decisionnce_t": 2, "raw state": 0}
-    assert summarise(rows, about) == {key: found[key] for key in ("table", "lead", "gate", "words", "evaluations")}
+    assert summarise(rows, about) == {
+        key: found[key] for key in ("table", "lead", "gate", "words", "places", "evaluations")
+    }
     assert about["split"]["cloning"] == ["kitchen/light_on"]
     before = (tmp_path / "trials").stat().st_mtime_ns
     assert lcbc_study(config, tmp_path)["table"] == found["table"]

@@ -285,25 +285,45 @@ def time_probe(videos: Sequence[Float[Array, "T D"]], *, seed: int = 0, folds: i
     """
     if len(videos) < 2:
         return None
-    linear, pipeline, preprocessing, selection = (
-        import_extra(f"sklearn.{name}", "report")
-        for name in ("linear_model", "pipeline", "preprocessing", "model_selection")
-    )
     progress = np.concatenate([np.linspace(0.0, 1.0, len(video)) for video in videos])
     group = np.repeat(np.arange(len(videos)), [len(video) for video in videos])
-    ridge = linear.RidgeCV(alphas=np.logspace(-1, 5, 7))
-    predicted = selection.cross_val_predict(
-        pipeline.make_pipeline(preprocessing.StandardScaler(), ridge),
-        np.concatenate(videos),
-        progress,
-        groups=group,
-        cv=selection.GroupKFold(min(folds, len(videos))),
-    )
+    predicted = cross_predicted(np.concatenate(videos), progress, group, folds=folds)
     wrong = np.bincount(group, (predicted - progress) ** 2)
     variance = np.bincount(group, (progress - progress.mean()) ** 2)
     return statistic_percentile(
         lambda rows: 1.0 - float(wrong[rows].sum() / variance[rows].sum()), len(videos), seed=seed
     )
+
+
+def cross_predicted(
+    inputs: Float[Array, "N D"], targets: Float[Array, "N ..."], groups: Int[NDArray[np.int64], " N"], *, folds: int = 5
+) -> Float[Array, "N ..."]:
+    """Predict targets linearly from inputs, those of each group by a map that was fitted on other groups.
+
+    Ridge regression on standardised inputs, its strength chosen inside the training folds.
+
+    Args:
+        inputs: One row a sample.
+        targets: One number or vector a sample.
+        groups: The group of each sample, such as its video.
+        folds: Parts that the groups are divided into, at most.
+
+    Raises:
+        MissingExtraError: When scikit-learn is not installed.
+    """
+    linear, pipeline, preprocessing, selection = (
+        import_extra(f"sklearn.{name}", "report")
+        for name in ("linear_model", "pipeline", "preprocessing", "model_selection")
+    )
+    ridge = linear.RidgeCV(alphas=np.logspace(-1, 5, 7))
+    predicted: Array = selection.cross_val_predict(
+        pipeline.make_pipeline(preprocessing.StandardScaler(), ridge),
+        inputs,
+        targets,
+        groups=groups,
+        cv=selection.GroupKFold(min(folds, len(np.unique(groups)))),
+    )
+    return predicted
 
 
 def _gram_rank(gram: Array) -> float:
