@@ -56,8 +56,8 @@ class Stub(CameraEnv):
         super().__init__(
             name,
             "move the dot",
-            cameras=settings["cameras"] or ("usual",),
-            size=settings["size"],
+            cameras=settings.get("cameras") or ("usual",),
+            size=settings.get("size", 84),
             action_dim=self.actions,
             state_dim=self.states,
             control_hz=10,
