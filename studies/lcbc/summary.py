@@ -112,10 +112,15 @@ def _places(rows: Rows, tasks: Sequence[str]) -> Tree:
     found: Tree = {}
     for name in dict.fromkeys(row["probe"] for row in probes):
         own = [row["places"] for row in probes if row["probe"] == name]
-        found[name] = {task: over_seeds([one[task] for one in own]) for task in tasks}
+        found[name] = {task: _below_one(over_seeds([one[task] for one in own])) for task in tasks}
     if probes:
         found["proprioception"] = {task: over_seeds([probes[0]["blind"][task]]) for task in tasks}
     return found
+
+
+def _below_one(found: Tree) -> Tree:
+    """Cut an interval of R^2, which is 1 at most."""
+    return found if found["high"] is None else {**found, "high": min(found["high"], 1.0)}
 
 
 def _words(trials: Rows) -> Tree:
