@@ -51,7 +51,7 @@ def _record(
 ) -> None:
     """Record experts; `most` is the number of actions of a video, demonstrations have their suite's.
 
-    Images are kept without loss: video compression moves an embedding as far as a change of scene does.
+    Images are kept without loss, because video compression changes embeddings.
     """
     shared = {"out": out, "tasks": tasks, "cameras": config.cameras[suite], "size": config.size, "lossless": True}
     if suite == "kitchen":
