@@ -14,29 +14,8 @@ SET_ELSEWHERE = {"train.seed": "seeds counts them", "data.camera": "cameras says
 """Keys of cloning that the study fills in itself."""
 Keys = Annotated[dict[str, Any], AfterValidator(flat)]
 """Dotted keys of a recipe and their values."""
-REWORDED = (
-    "Please {action} for me.",
-    "Help me {action}.",
-    "Can you {action}?",
-    "Could you please {action}?",
-    "I want you to {action}.",
-    "I would like you to {action}.",
-    "Your task is to {action}.",
-    "The robot should {action}.",
-    "Go ahead and {action}.",
-    "Try to {action}.",
-    "Now {action}.",
-    "Just {action}, please.",
-    "It is time to {action}.",
-    "You need to {action}.",
-    "The goal is to {action}.",
-    "Would you mind helping me {action}?",
-    "First of all, {action}.",
-    "Use the arm to {action}.",
-    "Robot, {action}!",
-    "Let us {action} together.",
-)
-"""Other wordings of an instruction: AcTOL's two (section 5.6), `REWORDED[:2]`, and eighteen of our own."""
+ANOTHER_TASKS = "another task's"
+"""Kind of words that tell a policy to do something else; where it reads its instruction, success falls under them."""
 
 
 class Videos(FrozenConfig):
@@ -116,7 +95,7 @@ class LcbcConfig(FrozenConfig):
         size: Height and width of all images, in pixels.
         seeds: Number of seeds; seed s pretrains, chooses demonstrations and clones with s.
         episodes: Episodes of one evaluation, the same ones for every row.
-        reworded: Evaluate the last policy under other words too (`REWORDED`).
+        reworded: Evaluate the last policy under other words too, and under the other tasks' instructions.
         gate: Row that must reach .8 with the most demonstrations, as a check of the cloning.
         reference: Row that others are compared with.
         noise: Standard deviation of Gaussian noise that is carried out in the demonstrations; their actions are the

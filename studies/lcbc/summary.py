@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from counterpoint.evaluation.statistics import Estimate, mean_bca, seeds_interval, wider, wilson
 from studies.harness import Differences, Rows, Tree, estimate, kept, markdown, number, over_seeds, paired
-from studies.lcbc.config import REWORDED
+from studies.lcbc.config import ANOTHER_TASKS
 from studies.lcbc.paper import CHANGES, printed
 from studies.verdicts import Gate
 
@@ -38,8 +38,9 @@ def summarise(rows: Rows, about: Tree) -> Tree:
     Returns:
         `table`: demonstrations -> encoder -> task, and `mean` over tasks -> score -> an estimate, with the `values` of
         seeds; `lead`: demonstrations -> encoder -> difference of the last policies from the reference's; `gate`:
-        whether the gate's row passed with most demonstrations; `words`: encoder -> wording -> change of success;
-        `evaluations` of a policy; `places`: encoder, and `proprioception` -> task -> R^2 of where things stand.
+        whether the gate's row passed with most demonstrations; `words`: encoder -> kind of wording -> change of
+        success; `evaluations` of a policy; `places`: encoder, and `proprioception` -> task -> R^2 of where things
+        stand.
     """
     config = about["config"]
     trials = [row for row in rows if "curve" in row]
@@ -124,26 +125,30 @@ def _below_one(found: Tree) -> Tree:
 
 
 def _words(trials: Rows) -> Tree:
-    """Return encoder -> wording -> success under it less that under the instruction, paired over seeds and tasks."""
+    """Return encoder -> kind of wording -> success under it less that under the instruction, over seeds and tasks.
+
+    `worst` is the least mean change by a wording of the same meaning.
+    """
     found: Tree = {}
     for name in dict.fromkeys(row["encoder"] for row in trials if row.get("words")):
         own = [row for row in trials if row["encoder"] == name]
-        seeds, tasks = sorted({row["seed"] for row in own}), list(dict.fromkeys(t for row in own for t in row["tasks"]))
-        for wording in next(row["words"] for row in own):
-            less = [
-                [
-                    np.mean(
-                        [
-                            np.mean(row["words"][wording][task]) - np.mean(row["curve"][-1]["success"][task])
-                            for row in own
-                            if row["seed"] == seed and task in row["tasks"]
-                        ]
-                    )
-                    for task in tasks
-                ]
-                for seed in seeds
-            ]
-            found.setdefault(name, {})[wording] = paired(np.array(less)).as_json()
+        kinds: dict[str, dict[tuple[int, str], list[float]]] = {}
+        wordings: dict[str, list[float]] = {}
+        for row in own:
+            for task, told in row["words"].items():
+                usual = np.mean(row["curve"][-1]["success"][task])
+                for kind, ways in told.items():
+                    for wording, success in ways.items():
+                        change = float(np.mean(success) - usual)
+                        kinds.setdefault(kind, {}).setdefault((row["seed"], task), []).append(change)
+                        if kind != ANOTHER_TASKS:
+                            wordings.setdefault(wording, []).append(change)
+        seeds, tasks = sorted({row["seed"] for row in own}), list(dict.fromkeys(t for row in own for t in row["words"]))
+        found[name] = {
+            kind: paired(np.array([[np.mean(cells[seed, task]) for task in tasks] for seed in seeds])).as_json()
+            for kind, cells in kinds.items()
+        }
+        found[name]["worst"] = {"value": min(float(np.mean(changes)) for changes in wordings.values())}
     return found
 
 
@@ -205,18 +210,25 @@ def places(result: Tree) -> str:
 
 
 def words(result: Tree) -> str:
-    """Return encoders by AcTOL's two other wordings and our eighteen; below them AcTOL's Table 2."""
-    rows = []
-    for name, found in result["words"].items():
-        ours = [one["value"] for wording, one in found.items() if wording not in REWORDED[:2]]
-        means = [number(float(np.mean(ours))), number(min(ours))] if ours else ["", ""]
-        rows.append([name, *(estimate(found[wording]) for wording in REWORDED[:2]), *means])
-    if CHANGES.keys() >= set(tasks := result["config"]["tasks"]):
+    """Return encoders by success and its change under other words, kind by kind; below them AcTOL's Table 2."""
+    config = result["config"]
+    usual = result["table"][str(max(config["demonstrations"]))]
+    kinds = [kind for kind in next(iter(result["words"].values())) if kind != "worst"]
+    rows = [
+        [
+            name,
+            estimate(usual[name]["mean"]["last"], share=True),
+            *(estimate(found[kind]) for kind in kinds),
+            number(found["worst"]["value"]),
+        ]
+        for name, found in result["words"].items()
+    ]
+    if CHANGES.keys() >= set(tasks := config["tasks"]):
         for method, changes in zip(
             ("LIV", "DecisionNCE", "AcTOL"), np.mean([CHANGES[task] for task in tasks], 0), strict=True
         ):
-            rows.append([f"{method}, the paper's mean of both", *[number(changes)] * 2, "", ""])
-    return markdown(["encoder", *REWORDED[:2], "mean of eighteen others", "worst of them"], rows)
+            rows.append([f"{method}, the paper", "", number(changes), *[""] * len(kinds)])
+    return markdown(["encoder", "success", *kinds, "worst wording"], rows)
 
 
 def last(name: str, row: str) -> Differences:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from counterpoint.training.cloning import CloningRecipe
 from counterpoint.training.recipe import load_recipe
 from counterpoint.training.train import train
 from studies.harness import Tree, file_name, last_metrics, read_result
-from studies.lcbc.config import REWORDED, LcbcConfig, spaceless, suite_of
+from studies.lcbc.config import ANOTHER_TASKS, LcbcConfig, spaceless, suite_of
 from studies.lcbc.data import (
     env_options,
     evaluation_seeds,
@@ -33,6 +34,7 @@ from studies.lcbc.data import (
     open_demonstrations,
     open_videos,
 )
+from studies.rewards.rewordings import reworded
 
 ENVS = 10
 
@@ -152,35 +154,42 @@ def clone(config: LcbcConfig, out: Path, trial: Cloning) -> Tree:
 
     Returns:
         `scenes`, the seeds of every task's episodes; `curve`, one entry an evaluation: `step`, and `success` of every
-        task, episode by episode; `words`, of the last policy under other wordings.
+        task, episode by episode; `words`: task -> kind of wording -> wording -> success of the last policy.
     """
     recipe = cloning_recipe(config, trial, _checkpoint(config, out, trial.encoder, trial.seed))
     folder = out / "policies" / trial.name
     demonstrations = open_demonstrations(config, out, trial.tasks, trial.demonstrations, trial.seed)
     seeds = {task: evaluation_seeds(config, out, task, trial.seed) for task in trial.tasks}
     curve: list[Tree] = []
-    words: dict[str, dict[str, list[int]]] = {}
+    words: Tree = {}
     suite, cameras = suite_of(trial.tasks[0]), trial.cameras if recipe.encoder.cameras else ()
 
     def act(policy: ClonedPolicy, task: str, told: str) -> list[int]:
         policy.instruction = told
-        make = partial(make_env, task, cameras=cameras, size=config.size, **env_options(suite))
-        with VectorEnv(make, min(ENVS, config.episodes)) as envs:
-            results = rollout(policy, envs, seeds[task], stop_at_success=True)
-        return [int(bool(one.success)) for one in results]
+        return [int(bool(one.success)) for one in rollout(policy, envs[task], seeds[task], stop_at_success=True)]
 
     def evaluate(step: int, exports: Mapping[str, nn.Module]) -> None:
         policy = exports["policy"]
         assert isinstance(policy, ClonedPolicy)
         curve.append({"step": step, "success": {task: act(policy, task, instruction(task)) for task in trial.tasks}})
         if config.reworded and step == recipe.train.steps and policy.reads_language:
-            for wording in REWORDED:
-                told = {task: wording.format(action=instruction(task)) for task in trial.tasks}
-                words[wording] = {task: act(policy, task, told[task]) for task in trial.tasks}
+            for task in trial.tasks:
+                told = reworded(instruction(task)) | {
+                    ANOTHER_TASKS: {other: instruction(other) for other in trial.tasks}
+                }
+                words[task] = {
+                    kind: {name: act(policy, task, text) for name, text in ways.items() if text != instruction(task)}
+                    for kind, ways in told.items()
+                }
 
     # Evaluations before an interruption are lost, so that an interrupted trial begins again.
     shutil.rmtree(folder, ignore_errors=True)
-    train(recipe, demonstrations, folder, on_eval=evaluate)
+    with ExitStack() as stack:
+        envs = {}
+        for task in trial.tasks:
+            make = partial(make_env, task, cameras=cameras, size=config.size, **env_options(suite))
+            envs[task] = stack.enter_context(VectorEnv(make, min(ENVS, config.episodes)))
+        train(recipe, demonstrations, folder, on_eval=evaluate)
     error = last_metrics(folder)["train"]["action_error"]
     shutil.rmtree(folder)
     return {"tasks": list(trial.tasks), "scenes": seeds, "curve": curve, "words": words, "action_error": error}

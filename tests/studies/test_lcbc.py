@@ -11,7 +11,7 @@ from counterpoint.errors import BadInputError
 from counterpoint.evaluation.statistics import wilson
 from studies.harness import load_preset, presets, read_rows
 from studies.lcbc import trials
-from studies.lcbc.config import REWORDED, Encoder, LcbcConfig
+from studies.lcbc.config import ANOTHER_TASKS, Encoder, LcbcConfig
 from studies.lcbc.run import lcbc_study, plan
 from studies.lcbc.summary import summarise, tables, words
 from studies.lcbc.trials import Cloning, Pretraining, cloning_recipe, pretraining_recipe
@@ -53,19 +53,28 @@ def small(**changes: Any) -> LcbcConfig:
 @pytest.mark.sim
 def test_encoders_are_pretrained_and_policies_cloned_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("gymnasium_robotics", reason="needs the extra `sim`")
-    monkeypatch.setattr(trials, "REWORDED", REWORDED[:2])
-    config = small(demonstrations=[2])
+    monkeypatch.setattr(
+        trials, "reworded", lambda text: {"address": {"robot": f"robot, {text}"}, "none": {"same": text}}
+    )
+    tasks = ["kitchen/light_on", "kitchen/micro_open"]
+    config = small(tasks=tasks, together=True, demonstrations=[2])
     found = lcbc_study(config, tmp_path)
     rows, about = read_rows(tmp_path / "results.parquet")
-    policies = [row for row in rows if "curve" in row]
-    assert len(policies) == 3
-    assert all([one["step"] for one in row["curve"]] == [2, 4] for row in policies)
-    told = {row["encoder"]: len(row["words"]) for row in policies}
-    assert told == {"random": 2, "decisionnce_t": 2, "raw state": 0}
+    policies = {row["encoder"]: row for row in rows if "curve" in row}
+    assert policies.keys() == {"random", "decisionnce_t", "raw state"}
+    assert all([one["step"] for one in row["curve"]] == [2, 4] for row in policies.values())
+    for task, other in (tasks, tasks[::-1]):
+        told = policies["decisionnce_t"]["words"][task]
+        assert {kind: list(ways) for kind, ways in told.items()} == {
+            "address": ["robot"],
+            "none": [],
+            ANOTHER_TASKS: [other],
+        }
+    assert policies["raw state"]["words"] == {}  # it reads no words here
     assert summarise(rows, about) == {
         key: found[key] for key in ("table", "lead", "gate", "words", "places", "evaluations")
     }
-    assert about["split"]["cloning"] == ["kitchen/light_on"]
+    assert about["split"]["cloning"] == tasks
     before = (tmp_path / "trials").stat().st_mtime_ns
     assert lcbc_study(config, tmp_path)["table"] == found["table"]
     assert (tmp_path / "trials").stat().st_mtime_ns == before
@@ -102,11 +111,12 @@ def test_last_best_and_the_mean_of_the_last_three() -> None:
 
 def test_other_words_stand_beside_the_papers() -> None:
     config = small(demonstrations=[5], seeds=1).model_dump(mode="json")
-    told = {wording: {"kitchen/light_on": [0, 1]} for wording in REWORDED}
-    rows = [{**row("decisionnce_t", 0, [[1, 1]]), "words": told}]
+    told = {"the paper's": {"please": [0, 1], "help": [1, 1]}, "typos": {"letter": [0, 0]}, ANOTHER_TASKS: {}}
+    rows = [{**row("decisionnce_t", 0, [[1, 1]]), "words": {"kitchen/light_on": told}}]
     text = words({"config": config, **summarise(rows, {"config": config})})
-    assert "| decisionnce_t | -0.50 | -0.50 | -0.50 | -0.50 |" in text
-    assert "| LIV, the paper's mean of both | -0.12 | -0.12 |" in text
+    assert "| encoder | success | the paper's | typos | worst wording |" in text
+    assert "| decisionnce_t | 1.00 [0.34, 1.00] | -0.25 | -1.00 | -1.00 |" in text
+    assert "| LIV, the paper |  | -0.12 |" in text
 
 
 def test_recipes_have_the_papers_numbers() -> None:
