@@ -116,8 +116,10 @@ def test_an_unreachable_hub_id_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
         DualEncoder.from_pretrained("someone/demo")
 
 
-@pytest.mark.parametrize("path", ["/no/such/folder", "runs", "./runs", "a/b/c"])
-def test_what_cannot_be_a_hub_id_is_not_asked_for(path: str) -> None:
+@pytest.mark.parametrize("path", ["/no/such/folder", "runs", "./runs", "a/b/c", "org/missing"])
+def test_what_cannot_be_a_hub_id_is_not_asked_for(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "org").mkdir()
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(BadInputError, match=r"config\.json: found no such file"):
         DualEncoder.from_pretrained(path)
 

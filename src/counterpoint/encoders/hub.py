@@ -46,7 +46,7 @@ def load(path_or_hub_id: str | Path, *, map_location: str = "cpu", **hub: Any) -
     """Return the encoder, policy or agent that was saved.
 
     Args:
-        path_or_hub_id: A run, a folder that `save_pretrained` wrote, or a Hub id.
+        path_or_hub_id: A run, a folder that `save_pretrained` wrote, or a Hub id ORG/NAME where no folder ORG is.
         map_location: The device it goes to.
         hub: Options of `huggingface_hub`: `revision`, `token`, `cache_dir`, `force_download`, `local_files_only`.
 
@@ -150,9 +150,12 @@ def _files(
     local_files_only: bool = False,
 ) -> dict[str, Path]:
     folder = Path(source).expanduser()
-    if folder.exists() or not _HUB_ID.fullmatch(str(source)):
+    hub_id = _HUB_ID.fullmatch(str(source)) is not None
+    if folder.exists() or folder.parent.is_dir() or not hub_id:
         folder = folder / "model" if (folder / "model").is_dir() else folder
         hint = "check the path; a run writes model/ when it ends"
+        if hub_id:
+            hint += f". For a model of the Hub, work where there is no folder {folder.parent.name}"
         for file in (folder / name for name in names):
             require(file.is_file(), file, "no such file", "a saved model, or a run that holds one", hint)
         return {name: folder / name for name in names}
