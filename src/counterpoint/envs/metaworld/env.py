@@ -191,6 +191,8 @@ class MetaWorldEnv(MujocoEnv):
     def _begin(self, seed: int) -> None:
         self._simulation.seed(seed)
         self.raw, self._left = self._simulation.reset()[0], self._control_steps
+        # Meta-World moves bodies of the scene last; without this the first image shows them where they stood before.
+        import_mujoco().mj_kinematics(*self._scene())
 
     def _advance(self, action: Array) -> tuple[float, bool, bool]:
         total, success = 0.0, False
