@@ -325,6 +325,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "language cloning 5": lambda: lcbc.scores(kept("lcbc", lcbc.summarise), "5"),
     "language cloning 25": lambda: lcbc.scores(kept("lcbc", lcbc.summarise), "25"),
     "language cloning encoders": lambda: lcbc.scores(kept("lcbc_encoders", lcbc.summarise), "25"),
+    "language cloning words": lambda: lcbc.words(kept("lcbc_words", lcbc.summarise)),
     "language cloning encoders places": lambda: lcbc.places(kept("lcbc_encoders", lcbc.summarise)),
     "planning": lambda: planning.table(kept("planning", planning.summary)),
     "lerobot policies": lambda: lerobot_policies.table(kept("lerobot_policies", lerobot_policies.summary)),

@@ -38,7 +38,7 @@ def summarise(rows: Rows, about: Tree) -> Tree:
     Returns:
         `table`: demonstrations -> encoder -> task, and `mean` over tasks -> score -> an estimate, with the `values` of
         seeds; `lead`: demonstrations -> encoder -> difference of the last policies from the reference's; `gate`:
-        whether the gate's row passed with most demonstrations; `words`: encoder -> kind of wording -> change of
+        whether the gate's row passed with most demonstrations; `words`: encoder -> task -> kind of wording -> change of
         success; `evaluations` of a policy; `places`: encoder, and `proprioception` -> task -> R^2 of where things
         stand.
     """
@@ -124,31 +124,42 @@ def _below_one(found: Tree) -> Tree:
     return found if found["high"] is None else {**found, "high": min(found["high"], 1.0)}
 
 
+def _of_shares(found: Tree) -> Tree:
+    """Cut an interval of the difference of two shares, which is between -1 and 1."""
+    if found["low"] is None:
+        return found
+    return {**found, "low": max(found["low"], -1.0), "high": min(found["high"], 1.0)}
+
+
 def _words(trials: Rows) -> Tree:
-    """Return encoder -> kind of wording -> success under it less that under the instruction, over seeds and tasks.
+    """Return encoder -> task -> kind of wording -> success under it less that under the instruction, over seeds.
 
     `worst` is the least mean change by a wording of the same meaning.
     """
     found: Tree = {}
     for name in dict.fromkeys(row["encoder"] for row in trials if row.get("words")):
-        own = [row for row in trials if row["encoder"] == name]
-        kinds: dict[str, dict[tuple[int, str], list[float]]] = {}
-        wordings: dict[str, list[float]] = {}
-        for row in own:
-            for task, told in row["words"].items():
+        own = sorted((row for row in trials if row["encoder"] == name), key=lambda row: int(row["seed"]))
+        for task in dict.fromkeys(task for row in own for task in row["words"]):
+            changes: dict[str, dict[int, dict[str, float]]] = {}  # kind -> seed -> wording -> change
+            for row in (row for row in own if task in row["words"]):
                 usual = np.mean(row["curve"][-1]["success"][task])
-                for kind, ways in told.items():
-                    for wording, success in ways.items():
-                        change = float(np.mean(success) - usual)
-                        kinds.setdefault(kind, {}).setdefault((row["seed"], task), []).append(change)
-                        if kind != ANOTHER_TASKS:
-                            wordings.setdefault(wording, []).append(change)
-        seeds, tasks = sorted({row["seed"] for row in own}), list(dict.fromkeys(t for row in own for t in row["words"]))
-        found[name] = {
-            kind: paired(np.array([[np.mean(cells[seed, task]) for task in tasks] for seed in seeds])).as_json()
-            for kind, cells in kinds.items()
-        }
-        found[name]["worst"] = {"value": min(float(np.mean(changes)) for changes in wordings.values())}
+                for kind, ways in row["words"][task].items():
+                    less = {wording: float(np.mean(success) - usual) for wording, success in ways.items()}
+                    changes.setdefault(kind, {}).setdefault(row["seed"], {}).update(less)
+            cells = {
+                kind: _of_shares(
+                    paired(np.array([[np.mean(list(less.values()))] for less in by_seed.values()])).as_json()
+                )
+                for kind, by_seed in changes.items()
+                if all(by_seed.values())
+            }
+            wordings = [
+                np.mean([less[wording] for less in by_seed.values()])
+                for kind, by_seed in changes.items()
+                if kind != ANOTHER_TASKS
+                for wording in next(iter(by_seed.values()))
+            ]
+            found.setdefault(name, {})[task] = {**cells, "worst": {"value": float(min(wordings))}}
     return found
 
 
@@ -210,25 +221,27 @@ def places(result: Tree) -> str:
 
 
 def words(result: Tree) -> str:
-    """Return encoders by success and its change under other words, kind by kind; below them AcTOL's Table 2."""
+    """Return tasks and encoders by success and its change under other words; below them AcTOL's Table 2."""
     config = result["config"]
     usual = result["table"][str(max(config["demonstrations"]))]
-    kinds = [kind for kind in next(iter(result["words"].values())) if kind != "worst"]
+    kinds = [kind for kind in next(iter(next(iter(result["words"].values())).values())) if kind != "worst"]
     rows = [
         [
+            task,
             name,
-            estimate(usual[name]["mean"]["last"], share=True),
-            *(estimate(found[kind]) for kind in kinds),
-            number(found["worst"]["value"]),
+            estimate(usual[name][task]["last"], share=True),
+            *(estimate(by_task[task][kind]) for kind in kinds),
+            number(by_task[task]["worst"]["value"]),
         ]
-        for name, found in result["words"].items()
+        for task in config["tasks"]
+        for name, by_task in result["words"].items()
     ]
-    if CHANGES.keys() >= set(tasks := config["tasks"]):
-        for method, changes in zip(
-            ("LIV", "DecisionNCE", "AcTOL"), np.mean([CHANGES[task] for task in tasks], 0), strict=True
-        ):
-            rows.append([f"{method}, the paper", "", number(changes), *[""] * len(kinds)])
-    return markdown(["encoder", "success", *kinds, "worst wording"], rows)
+    rows += [
+        [task, f"{method}, the paper", "", number(change), *[""] * len(kinds)]
+        for task in config["tasks"]
+        for method, change in zip(("LIV", "DecisionNCE", "AcTOL"), CHANGES.get(task, ()), strict=False)
+    ]
+    return markdown(["task", "encoder", "success", *kinds, "worst wording"], rows)
 
 
 def last(name: str, row: str) -> Differences:

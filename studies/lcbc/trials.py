@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -164,32 +163,33 @@ def clone(config: LcbcConfig, out: Path, trial: Cloning) -> Tree:
     words: Tree = {}
     suite, cameras = suite_of(trial.tasks[0]), trial.cameras if recipe.encoder.cameras else ()
 
-    def act(policy: ClonedPolicy, task: str, told: str) -> list[int]:
-        policy.instruction = told
-        return [int(bool(one.success)) for one in rollout(policy, envs[task], seeds[task], stop_at_success=True)]
-
     def evaluate(step: int, exports: Mapping[str, nn.Module]) -> None:
         policy = exports["policy"]
         assert isinstance(policy, ClonedPolicy)
-        curve.append({"step": step, "success": {task: act(policy, task, instruction(task)) for task in trial.tasks}})
-        if config.reworded and step == recipe.train.steps and policy.reads_language:
-            for task in trial.tasks:
-                told = reworded(instruction(task)) | {
-                    ANOTHER_TASKS: {other: instruction(other) for other in trial.tasks}
-                }
-                words[task] = {
-                    kind: {name: act(policy, task, text) for name, text in ways.items() if text != instruction(task)}
-                    for kind, ways in told.items()
-                }
+        success: dict[str, list[int]] = {}
+        for task in trial.tasks:
+            make = partial(make_env, task, cameras=cameras, size=config.size, **env_options(suite))
+            with VectorEnv(make, min(ENVS, config.episodes)) as envs:
+                act = partial(_successes, policy, envs, seeds[task])
+                success[task] = act(instruction(task))
+                if config.reworded and step == recipe.train.steps and policy.reads_language:
+                    told = reworded(instruction(task))
+                    told |= {ANOTHER_TASKS: {other: instruction(other) for other in trial.tasks}}
+                    words[task] = {
+                        kind: {name: act(text) for name, text in ways.items() if text != instruction(task)}
+                        for kind, ways in told.items()
+                    }
+        curve.append({"step": step, "success": success})
 
     # Evaluations before an interruption are lost, so that an interrupted trial begins again.
     shutil.rmtree(folder, ignore_errors=True)
-    with ExitStack() as stack:
-        envs = {}
-        for task in trial.tasks:
-            make = partial(make_env, task, cameras=cameras, size=config.size, **env_options(suite))
-            envs[task] = stack.enter_context(VectorEnv(make, min(ENVS, config.episodes)))
-        train(recipe, demonstrations, folder, on_eval=evaluate)
+    train(recipe, demonstrations, folder, on_eval=evaluate)
     error = last_metrics(folder)["train"]["action_error"]
     shutil.rmtree(folder)
     return {"tasks": list(trial.tasks), "scenes": seeds, "curve": curve, "words": words, "action_error": error}
+
+
+def _successes(policy: ClonedPolicy, envs: VectorEnv, seeds: list[int], told: str) -> list[int]:
+    """Return 1 for every episode that a policy solves when it is told these words."""
+    policy.instruction = told
+    return [int(bool(one.success)) for one in rollout(policy, envs, seeds, stop_at_success=True)]

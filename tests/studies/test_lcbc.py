@@ -114,9 +114,9 @@ def test_other_words_stand_beside_the_papers() -> None:
     told = {"the paper's": {"please": [0, 1], "help": [1, 1]}, "typos": {"letter": [0, 0]}, ANOTHER_TASKS: {}}
     rows = [{**row("decisionnce_t", 0, [[1, 1]]), "words": {"kitchen/light_on": told}}]
     text = words({"config": config, **summarise(rows, {"config": config})})
-    assert "| encoder | success | the paper's | typos | worst wording |" in text
-    assert "| decisionnce_t | 1.00 [0.34, 1.00] | -0.25 | -1.00 | -1.00 |" in text
-    assert "| LIV, the paper |  | -0.12 |" in text
+    assert "| task | encoder | success | the paper's | typos | worst wording |" in text
+    assert "| kitchen/light_on | decisionnce_t | 1.00 [0.34, 1.00] | -0.25 | -1.00 | -1.00 |" in text
+    assert "| kitchen/light_on | LIV, the paper |  | -0.12 |" in text
 
 
 def test_recipes_have_the_papers_numbers() -> None:
