@@ -8,6 +8,7 @@ over seeds, which has no width where seeds agree, and Wilson's over scenes. A sc
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from jaxtyping import Float
@@ -57,7 +58,7 @@ def summarise(rows: Rows, about: Tree) -> Tree:
         base = found.get(config["reference"])
         for name, outcomes in found.items():
             if base is not None and name != config["reference"] and len(outcomes) == len(base):
-                lead.setdefault(str(count), {})[name] = _less(outcomes[:, :, -1], base[:, :, -1]).as_json()
+                lead.setdefault(str(count), {})[name] = _less(outcomes[:, :, -1] - base[:, :, -1]).as_json()
     ceiling = table[str(max(config["demonstrations"]))].get(config["gate"], {})
     reached = {task: ceiling[task]["last"]["value"] for task in config["tasks"] if task in ceiling}
     passed = len(reached) == len(config["tasks"]) and min(reached.values()) >= GATE
@@ -65,7 +66,7 @@ def summarise(rows: Rows, about: Tree) -> Tree:
         "table": table,
         "lead": lead,
         "gate": {"reached": reached, "passed": passed},
-        "words": _words(trials),
+        "words": _words(trials, max(config["demonstrations"])),
         "places": _places(rows, config["tasks"]),
         "evaluations": max((len(row["curve"]) for row in trials), default=0),
     }
@@ -100,11 +101,11 @@ def _cells(outcomes: Outcomes, tasks: Sequence[str]) -> Tree:
     return found
 
 
-def _less(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> Estimate:
-    """Return the mean difference [seeds, tasks, scenes], with the wider interval of seeds and of scenes."""
-    differences = ours - theirs
+def _less(differences: Float[NDArray[np.float64], "seeds tasks scenes"]) -> Estimate:
+    """Return the mean difference of two shares with the wider interval of seeds and of scenes, within [-1, 1]."""
     over_seeds, over_scenes = paired(differences.mean(-1)), mean_bca(differences.ravel())
-    return wider(over_seeds, over_scenes) if len(differences) > 1 else over_scenes
+    found = wider(over_seeds, over_scenes) if len(differences) > 1 else over_scenes
+    return replace(found, low=float(np.clip(found.low, -1, 1)), high=float(np.clip(found.high, -1, 1)))
 
 
 def _places(rows: Rows, tasks: Sequence[str]) -> Tree:
@@ -124,42 +125,32 @@ def _below_one(found: Tree) -> Tree:
     return found if found["high"] is None else {**found, "high": min(found["high"], 1.0)}
 
 
-def _of_shares(found: Tree) -> Tree:
-    """Cut an interval of the difference of two shares, which is between -1 and 1."""
-    if found["low"] is None:
-        return found
-    return {**found, "low": max(found["low"], -1.0), "high": min(found["high"], 1.0)}
+def _words(trials: Rows, most: int) -> Tree:
+    """Return encoder -> task -> kind of wording -> success under it less that under the instruction.
 
-
-def _words(trials: Rows) -> Tree:
-    """Return encoder -> task -> kind of wording -> success under it less that under the instruction, over seeds.
-
-    `worst` is the least mean change by a wording of the same meaning.
+    Policies are those of most demonstrations; a scene's success is the mean over cameras and wordings. `worst` is the
+    least mean change by one wording of the same meaning.
     """
     found: Tree = {}
-    for name in dict.fromkeys(row["encoder"] for row in trials if row.get("words")):
-        own = sorted((row for row in trials if row["encoder"] == name), key=lambda row: int(row["seed"]))
-        for task in dict.fromkeys(task for row in own for task in row["words"]):
-            changes: dict[str, dict[int, dict[str, float]]] = {}  # kind -> seed -> wording -> change
-            for row in (row for row in own if task in row["words"]):
-                usual = np.mean(row["curve"][-1]["success"][task])
-                for kind, ways in row["words"][task].items():
-                    less = {wording: float(np.mean(success) - usual) for wording, success in ways.items()}
-                    changes.setdefault(kind, {}).setdefault(row["seed"], {}).update(less)
-            cells = {
-                kind: _of_shares(
-                    paired(np.array([[np.mean(list(less.values()))] for less in by_seed.values()])).as_json()
-                )
-                for kind, by_seed in changes.items()
-                if all(by_seed.values())
-            }
-            wordings = [
-                np.mean([less[wording] for less in by_seed.values()])
-                for kind, by_seed in changes.items()
-                if kind != ANOTHER_TASKS
-                for wording in next(iter(by_seed.values()))
+    told = [row for row in trials if row.get("words") and row["demonstrations"] == most]
+    for name, task in dict.fromkeys((row["encoder"], task) for row in told for task in row["words"]):
+        own = [row for row in told if row["encoder"] == name and task in row["words"]]
+        seeds = [[row for row in own if row["seed"] == seed] for seed in sorted({row["seed"] for row in own})]
+        usual = np.array([np.mean([row["curve"][-1]["success"][task] for row in rows], axis=0) for rows in seeds])
+        changes = {
+            kind: [
+                np.array([np.mean([row["words"][task][kind][wording] for row in rows], axis=0) for rows in seeds])
+                - usual
+                for wording in ways
             ]
-            found.setdefault(name, {})[task] = {**cells, "worst": {"value": float(min(wordings))}}
+            for kind, ways in own[0]["words"][task].items()
+            if ways
+        }
+        cells: Tree = {kind: _less(np.mean(each, axis=0)[:, None]).as_json() for kind, each in changes.items()}
+        cells["worst"] = {
+            "value": min(float(one.mean()) for kind, each in changes.items() if kind != ANOTHER_TASKS for one in each)
+        }
+        found.setdefault(name, {})[task] = cells
     return found
 
 

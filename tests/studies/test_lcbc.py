@@ -110,12 +110,28 @@ def test_last_best_and_the_mean_of_the_last_three() -> None:
 
 
 def test_other_words_stand_beside_the_papers() -> None:
-    config = small(demonstrations=[5], seeds=1).model_dump(mode="json")
-    told = {"the paper's": {"please": [0, 1], "help": [1, 1]}, "typos": {"letter": [0, 0]}, ANOTHER_TASKS: {}}
-    rows = [{**row("decisionnce_t", 0, [[1, 1]]), "words": {"kitchen/light_on": told}}]
-    text = words({"config": config, **summarise(rows, {"config": config})})
+    """Two cameras make one scene's success; policies of fewer demonstrations are left out."""
+    config = small(demonstrations=[2, 5], seeds=1).model_dump(mode="json")
+
+    def told(please: list[int], helped: list[int]) -> dict[str, Any]:
+        kinds = {"the paper's": {"please": please, "help": helped}, "typos": {"letter": [0, 0]}, ANOTHER_TASKS: {}}
+        return {"words": {"kitchen/light_on": kinds}}
+
+    rows = [
+        {**row("decisionnce_t", 0, [[1, 1]], 2), **told([0, 0], [0, 0])},
+        {**row("decisionnce_t", 0, [[1, 1]]), **told([0, 1], [1, 1])},
+        {**row("decisionnce_t", 0, [[1, 1]]), **told([1, 1], [1, 1]), "cameras": "right"},
+    ]
+    found = summarise(rows, {"config": config})
+    cells = found["words"]["decisionnce_t"]["kitchen/light_on"]
+    values = {kind: cell["value"] for kind, cell in cells.items()}
+    assert values == pytest.approx({"the paper's": -0.125, "typos": -1.0, "worst": -1.0})
+    assert all(
+        -1 <= cells[kind]["low"] <= values[kind] <= cells[kind]["high"] <= 1 for kind in ("the paper's", "typos")
+    )
+    text = words({"config": config, **found})
     assert "| task | encoder | success | the paper's | typos | worst wording |" in text
-    assert "| kitchen/light_on | decisionnce_t | 1.00 [0.34, 1.00] | -0.25 | -1.00 | -1.00 |" in text
+    assert "| kitchen/light_on | decisionnce_t | 1.00 [0.34, 1.00] | -0.12 [" in text
     assert "| kitchen/light_on | LIV, the paper |  | -0.12 |" in text
 
 
