@@ -32,7 +32,7 @@ class _Bytes(nn.Module):
         self.project = nn.Linear(64, embed_dim)
 
     def forward(self, texts: list[str]) -> Tensor:
-        counts = torch.zeros(len(texts), 64, device=self.project.weight.device)
+        counts = torch.zeros(len(texts), 64).to(self.project.weight)
         for row, text in enumerate(texts):
             for byte in text.encode():
                 counts[row, byte % 64] += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 PROGRAM = """
 import sys, time
@@ -25,3 +26,9 @@ main()
 def unfinished(last: int) -> list[str]:
     """As `python -m counterpoint`, but a run waits before the checkpoint of step `last` until it is killed."""
     return [sys.executable, "-c", PROGRAM, str(last)]
+
+
+def unfinished_script(folder: Path, last: int) -> list[str]:
+    """The same as a script and its first argument, for a launcher of several processes."""
+    (folder / "unfinished.py").write_text(PROGRAM)
+    return [str(folder / "unfinished.py"), str(last)]

@@ -95,14 +95,15 @@ class LossOutput:
         object.__setattr__(self, "metrics", {name: value.detach() for name, value in self.metrics.items()})
 
 
-Gather = Callable[[Features, Batch], tuple[Features, Batch]]
-"""Joins the rows of all ranks, in rank order."""
+Score = Callable[[Features, Batch], LossOutput]
+"""A function that takes the place of `Objective.loss`."""
 
 
 class Objective(nn.Module):
     """A paper's training criterion.
 
-    `encode` and `loss` are separate because the rows of other ranks are gathered between them.
+    `encode` and `loss` are separate because the rows of other ranks, and of other parts of a batch that are encoded one
+    by one, are joined between them.
 
     Attributes:
         config_type: Class of its configuration.
@@ -126,14 +127,19 @@ class Objective(nn.Module):
         """Score features: a pure function of its inputs."""
         raise NotImplementedError
 
-    def forward(self, batch: Batch, gather: Gather | None = None) -> LossOutput:
-        """Return `loss(encode(batch), batch)`, between them the rows of all ranks where `gather` is given."""
-        features = self.encode(batch)
+    def forward(self, batch: Batch, score: Score | None = None, features: Features | None = None) -> LossOutput:
+        """Return `loss(encode(batch), batch)`.
+
+        Args:
+            batch: The batch.
+            score: Takes the place of `loss`.
+            features: Take the place of `encode(batch)`.
+        """
+        features = self.encode(batch) if features is None else features
         device = next(iter(features.rows.values())).device.type
         # Logits over a small temperature lose their order in half precision.
         with torch.autocast(device, enabled=False):
-            features = features.float()
-            return self.loss(*(gather(features, batch) if gather is not None else (features, batch)))
+            return (score or self.loss)(features.float(), batch)
 
     def param_groups(self) -> dict[str, list[nn.Parameter]]:
         """Return named groups of trainable parameters; each is clipped by itself."""

@@ -24,7 +24,7 @@ from counterpoint.data.augment import Noise, centre_corner, cropped, cropped_vie
 from counterpoint.data.spec import Read, Spec
 from counterpoint.encoders.observation import ObservationEncoder
 from counterpoint.errors import require
-from counterpoint.objectives.base import Batch, Features, Gather, LossOutput, Objective
+from counterpoint.objectives.base import Batch, Features, LossOutput, Objective
 from counterpoint.objectives.crossway import CrosswayDecoder
 from counterpoint.objectives.icon import ICon, IConConfig
 from counterpoint.objectives.steps import StepObjective
@@ -186,6 +186,10 @@ class ImitationFeatures(Features):
     terms: dict[str, LossOutput]
     errors: dict[str, Tensor]
 
+    def float(self) -> ImitationFeatures:
+        """Return the features as they are: the loss widens what it reads."""
+        return self
+
 
 def action_errors(
     planned: Float[Tensor, "B T A"], demonstrated: Float[Tensor, "B T A"], normalizer: LinearNormalizer
@@ -281,12 +285,6 @@ class Imitation(Objective):
             metrics |= {f"{name}/loss": output.loss}
             metrics |= {f"{name}/{key}": value for key, value in output.metrics.items()}
         return LossOutput(total, metrics)
-
-    def forward(self, batch: Batch, gather: Gather | None = None) -> LossOutput:
-        """Return `loss(encode(batch), batch)` of this process's rows; nothing is gathered."""
-        features = self.encode(batch)
-        with torch.autocast(batch["actions"].device.type, enabled=False):
-            return self.loss(features, batch)
 
     def encoder_parameters(self) -> list[nn.Parameter]:
         """Return the parameters of the policy's encoder."""

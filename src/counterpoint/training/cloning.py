@@ -29,6 +29,7 @@ from counterpoint.evaluation.rollout import episode_seed, means, rollout
 from counterpoint.objectives.cloning import FEATURES, Cloning, CloningConfig
 from counterpoint.policies.demonstrations import Demonstrations
 from counterpoint.policies.encoded import EncodedPolicy
+from counterpoint.training.distributed import rank
 from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
 from counterpoint.training.offline import OfflineRecipe, Opened
 from counterpoint.training.recipe import TrainConfig
@@ -98,6 +99,8 @@ class RolloutsConfig(FrozenConfig):
 
         def evaluate(steps: int) -> dict[str, float]:
             policy = cast(EncodedPolicy, learner.exports()["policy"])
+            if rank():
+                return {}
             return means(rollout(policy, make, seeds, envs=self.envs, stop_at_success=until_solved))
 
         return evaluate

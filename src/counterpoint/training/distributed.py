@@ -9,6 +9,8 @@ must hold the same number of rows.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -19,6 +21,9 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 
 from counterpoint.errors import require
 from counterpoint.objectives.base import Batch, Features
+
+PAUSE = 0.2
+"""Seconds between two looks at whether the others have come."""
 
 
 def accelerator_of(precision: str = "no", device: str | None = None) -> Accelerator:
@@ -70,6 +75,36 @@ def any_rank(flag: bool) -> bool:
     flags = torch.tensor(int(flag), device="cuda" if distributed.get_backend() == "nccl" else "cpu")
     distributed.all_reduce(flags, distributed.ReduceOp.MAX)
     return bool(flags)
+
+
+def meet(what: str) -> None:
+    """Wait until every process has come here, however long one of them takes.
+
+    Processes look at a counter in the store that they met at, since a collective operation would run into the process
+    group's time-out.
+
+    Args:
+        what: Name of the occasion.
+    """
+    if world_size() == 1:
+        return
+    store = distributed.distributed_c10d._get_default_store()
+    number = store.add(f"counterpoint/{what}", 1)
+    everyone = -(-number // world_size()) * world_size()  # of this occasion's present turn
+    while store.add(f"counterpoint/{what}", 0) < everyone:
+        time.sleep(PAUSE)
+
+
+def average_gradients(parameters: Iterable[Tensor]) -> None:
+    """Replace gradients by their means over all processes, where `DistributedDataParallel` does not."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if world_size() == 1 or not gradients:
+        return
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    distributed.all_reduce(flat)
+    flat /= world_size()
+    for gradient, mean in zip(gradients, torch.split(flat, [one.numel() for one in gradients]), strict=True):
+        gradient.copy_(mean.view_as(gradient))
 
 
 def gather(features: Features, batch: Batch) -> tuple[Features, Batch]:

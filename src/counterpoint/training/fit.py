@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from counterpoint.errors import BadInputError
 from counterpoint.objectives.base import Learner, NonFiniteError
 from counterpoint.progress import ProgressBar
-from counterpoint.training.distributed import any_rank
+from counterpoint.training.distributed import any_rank, meet
 from counterpoint.training.recipe import LoopConfig, TrainConfig
 from counterpoint.training.run import MetricsLog, Run
 
@@ -103,7 +103,8 @@ def fit(
         run: The run's folder and the loop's settings.
         validation: Validation batches.
         seen: Batches of training episodes that are scored beside them, as the split `seen`.
-        on_eval: Called with the steps done, in the main process; the numbers it returns are logged as `eval`.
+        on_eval: Called with the steps done, in all processes; the numbers that the main one returns are logged as
+            `eval`.
         on_validation: Called with the steps done and the validation's numbers, in the main process.
 
     Returns:
@@ -159,12 +160,13 @@ def fit(
                     scores = _validate(learner, validation, loop) if validation is not None else {}
                     if scores and on_validation is not None and run.main:
                         on_validation(clock, scores)
-                    found_out = on_eval(clock) if on_eval is not None and run.main else {}
+                    found_out = on_eval(clock) if on_eval is not None else {}
                     again = _validate(learner, seen, loop) if seen is not None else {}
                     for split, numbers in (("val", scores), ("seen", again), ("eval", found_out)):
                         if log is not None and numbers:
                             log.write(clock, split, numbers)
                     judged = _judged(scores, again, found_out)
+                    meet("evaluation")  # which the main process may take long for
                 if resting and crossed(loop.save_every):
                     save()
                 if resting and source.copies:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -16,8 +18,9 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from counterpoint.config import FrozenConfig
 from counterpoint.errors import require
-from counterpoint.objectives.base import Batch, LossOutput, NonFiniteError, Objective
-from counterpoint.training.distributed import gather
+from counterpoint.objectives.base import Batch, Features, LossOutput, NonFiniteError, Objective, Score
+from counterpoint.training.distributed import average_gradients, gather
+from counterpoint.training.memory import MemoryConfig, blocks, buffers_kept, recompute, shard, spread, whole
 
 
 class OptimizerConfig(FrozenConfig):
@@ -72,8 +75,8 @@ def _decayed(group: list[nn.Parameter], decay: float, vectors: bool) -> list[tup
     return [(part, own) for part, own in parts if part]
 
 
-def _step_seed(seed: int, step: int, rank: int) -> int:
-    return int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> 1)
+def _step_seed(seed: int, step: int, rank: int, *chunk: int) -> int:
+    return int(np.random.SeedSequence([seed, step, rank, *chunk]).generate_state(1, np.uint64)[0] >> 1)
 
 
 class ObjectiveLearner:
@@ -85,6 +88,10 @@ class ObjectiveLearner:
         total_steps: The length of the schedule.
         accelerator: Placement, precision and process group.
         seed: Random seed of dropout and noise; with the step's number, so that checkpoints hold no generator state.
+        memory: Ways to save memory.
+
+    Raises:
+        BadInputError: When a way to save memory does not fit the objective or the processes.
     """
 
     def __init__(
@@ -95,10 +102,21 @@ class ObjectiveLearner:
         total_steps: int,
         accelerator: Accelerator,
         seed: int = 0,
+        memory: MemoryConfig | None = None,
     ) -> None:
-        self._seed = seed
+        self._seed, self._memory = seed, memory or MemoryConfig()
+        self._check_memory(objective, accelerator)
         self.config, self.total_steps, self.accelerator = config, total_steps, accelerator
         self.objective = objective.to(accelerator.device)
+        self._average: AveragedModel | None = None
+        if config.ema is not None:
+            self._average = AveragedModel(self.objective, multi_avg_fn=_moving_average(config))
+        self._copy = copy.deepcopy(self.objective).cpu() if self._memory.shard else None
+        if self._memory.recompute:
+            recompute(self.objective)
+        if self._memory.shard:
+            for network in (self.objective, *([self._average.module] if self._average is not None else [])):
+                shard(network, accelerator.device.type)
         self._groups = {name: group for name, group in self.objective.param_groups().items() if group}
         kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
         decays = self.objective.weight_decays()
@@ -116,13 +134,11 @@ class ObjectiveLearner:
             eps=config.eps,
             weight_decay=config.weight_decay,
         )
-        self.model, self.optimizer = accelerator.prepare(self.objective, optimizer)
+        model = self.objective if self._memory.shard else accelerator.prepare_model(self.objective)
+        self.model, self.optimizer = model, accelerator.prepare_optimizer(optimizer)
         self._devices = [accelerator.device] if accelerator.device.type == "cuda" else []
-        self._gather = gather if objective.across_ranks and accelerator.num_processes > 1 else None
+        self._gathers = objective.across_ranks and accelerator.num_processes > 1
         self._rank = accelerator.process_index
-        self._average: AveragedModel | None = None
-        if config.ema is not None:
-            self._average = AveragedModel(self.objective, multi_avg_fn=_moving_average(config))
 
     def update(self, batch: Batch, step: int) -> dict[str, float]:
         """One optimiser step over `config.accumulate` parts of the batch.
@@ -132,25 +148,39 @@ class ObjectiveLearner:
         """
         with torch.random.fork_rng(devices=self._devices):
             # torch.manual_seed would format a stack trace at every step until a GPU is used.
-            seeded = torch.manual_seed if self.accelerator.device.type != "cpu" else torch.default_generator.manual_seed
-            seeded(_step_seed(self._seed, step, self._rank))
-            return self._step(batch, learning_rate(self.config, step, self.total_steps))
+            self._draw_from(step)
+            return self._step(batch, step)
 
-    def _step(self, batch: Batch, rate: float) -> dict[str, float]:
+    def _check_memory(self, objective: Objective, accelerator: Accelerator) -> None:
+        memory = self._memory
+        hint = "split the batch with optimizer.accumulate, which changes nothing there"
+        ok = memory.chunk is None or objective.across_ranks
+        require(ok, "memory.chunk", "an objective that scores each sample alone", "one with negatives", hint)
+        there = not memory.recompute or bool(blocks(objective))
+        require(
+            there, "memory.recompute", "no blocks", "a network of blocks, such as a ResNet or a ViT", "leave it out"
+        )
+        ok = not memory.shard or accelerator.mixed_precision != "fp16"
+        require(ok, "memory.shard", "precision fp16", "bf16 or no", "set train.precision=bf16")
+
+    def _draw_from(self, step: int, *chunk: int) -> None:
+        seeded = torch.manual_seed if self.accelerator.device.type != "cpu" else torch.default_generator.manual_seed
+        seeded(_step_seed(self._seed, step, self._rank, *chunk))
+
+    def _step(self, batch: Batch, step: int) -> dict[str, float]:
+        rate = learning_rate(self.config, step, self.total_steps)
         for group, share in zip(self.optimizer.param_groups, self._shares, strict=True):
             group["lr"] = rate * share
         self.model.train()
         parts = list(_split(self._move(batch), self.config.accumulate))
         outputs: list[LossOutput] = []
         for number, part in enumerate(parts):
-            last = number == len(parts) - 1
-            with nullcontext() if last else self.accelerator.no_sync(self.model):
-                output = self.model(part, self._gather)
-                if not bool(torch.isfinite(output.loss)):
-                    self.optimizer.zero_grad()
-                    raise NonFiniteError(f"the loss is {output.loss.item()}")
-                self.accelerator.backward(output.loss / len(parts))
-            outputs.append(output)
+            last, chunked = number == len(parts) - 1, self._memory.chunk is not None
+            with self.accelerator.no_sync(self.model) if not (last or chunked or self._memory.shard) else nullcontext():
+                backward = partial(self._backward_by_chunks, step) if chunked else self._backward
+                outputs.append(backward(part, 1 / len(parts)))
+        if self._memory.chunk is not None and not self._memory.shard:
+            average_gradients(self.objective.parameters())
         metrics = _mean(outputs) | self._clip() | {"lr": rate}
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -158,6 +188,60 @@ class ObjectiveLearner:
         if self._average is not None:
             self._average.update_parameters(self.objective)
         return metrics
+
+    def _backward(self, part: Batch, share: float) -> LossOutput:
+        """Add the gradient of a part's loss, times `share`, to the parameters'."""
+        with self.accelerator.autocast():
+            output: LossOutput = self.model(part, self._score(self.objective))
+        self._backpropagate(output, share)
+        return output
+
+    def _backward_by_chunks(self, step: int, part: Batch, share: float) -> LossOutput:
+        """Do the same, with the activations of a chunk in memory (gradient caching).
+
+        All chunks are encoded without a graph; the loss of all rows gives the gradient of each embedding; each chunk is
+        then encoded again, and its embeddings' gradient goes on to the parameters.
+        """
+        assert self._memory.chunk is not None
+        chunks = list(_chunks(part, self._memory.chunk))
+        found: list[Features] = []
+
+        def encode(number: int, score: Score) -> LossOutput:
+            self._draw_from(step, number)
+            with self.accelerator.autocast():
+                scored: LossOutput = self.objective(chunks[number], score)
+            return scored
+
+        def keep(features: Features, batch: Batch) -> LossOutput:
+            found.append(features)
+            return LossOutput(torch.zeros(()))
+
+        with torch.no_grad(), buffers_kept(self.objective):
+            for number in range(len(chunks)):
+                encode(number, keep)
+        rows = {name: torch.cat([one.rows[name] for one in found]) for name in found[0].rows}
+        joined = Features(*({name: _leaf(value) for name, value in kept.items()} for kept in (rows, found[0].shared)))
+        output: LossOutput = self.objective(part, self._score(self.objective), joined)
+        self._backpropagate(output, share)
+        gradients = {
+            name: value.grad for name, value in (joined.rows | joined.shared).items() if value.grad is not None
+        }
+        parts = list(_chunks({name: gradients[name] for name in joined.rows if name in gradients}, self._memory.chunk))
+        for number, of_rows in enumerate(parts):
+            # What is not a row of the batch was read from the first chunk.
+            more = {name: gradients[name] for name in joined.shared if name in gradients and number == 0}
+            encode(number, partial(_along, of_rows | more)).loss.backward()  # type: ignore[no-untyped-call]
+        return output
+
+    def _score(self, objective: Objective) -> Score:
+        """Return the loss, of the rows of all processes where these are each other's negatives."""
+        return (lambda features, batch: objective.loss(*gather(features, batch))) if self._gathers else objective.loss
+
+    def _backpropagate(self, output: LossOutput, share: float) -> None:
+        if not bool(torch.isfinite(output.loss)):
+            self.optimizer.zero_grad()
+            raise NonFiniteError(f"the loss is {output.loss.item()}")
+        self.accelerator.backward(output.loss * share)
 
     def _by_rate(self, group: list[nn.Parameter]) -> list[tuple[list[nn.Parameter], float]]:
         """Return a group's parameters with their share of the learning rate."""
@@ -175,30 +259,49 @@ class ObjectiveLearner:
         objective = self._exported()
         objective.eval()
         with torch.no_grad(), self.accelerator.autocast():
-            return _mean([objective(self._move(batch), self._gather)])
+            return _mean([objective(self._move(batch), self._score(objective))])
 
     def state(self) -> dict[str, Any]:
-        """Return parameters, optimiser, moving average and gradient scaler."""
+        """Return parameters, optimiser, moving average and gradient scaler, the same for any number of processes.
+
+        With sharded parameters, all processes must call it.
+        """
         scaler = self.accelerator.scaler
-        return {
-            "objective": dict(self.objective.state_dict()),
-            "optimizer": self.optimizer.state_dict(),
-            "average": dict(self._average.state_dict()) if self._average is not None else None,
-            "scaler": scaler.state_dict() if scaler is not None else None,
-        }
+        state: dict[str, Any] = whole(
+            {
+                "objective": dict(self.objective.state_dict()),
+                "optimizer": self.optimizer.state_dict(),
+                "average": dict(self._average.state_dict()) if self._average is not None else None,
+                "scaler": scaler.state_dict() if scaler is not None else None,
+            }
+        )
+        return state
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state."""
-        self.objective.load_state_dict(state["objective"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        """Continue from a saved state, of any number of processes."""
+        self.objective.load_state_dict(spread(state["objective"], self.objective.state_dict()))
+        optimizer = dict(state["optimizer"])
+        if self._memory.shard:
+            parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+            optimizer["state"] = {
+                number: spread(values, dict.fromkeys(("exp_avg", "exp_avg_sq"), parameters[int(number)]))
+                for number, values in optimizer["state"].items()
+            }
+        self.optimizer.load_state_dict(optimizer)
         if self._average is not None and state["average"] is not None:
-            self._average.load_state_dict(state["average"])
+            self._average.load_state_dict(spread(state["average"], self._average.state_dict()))
         if self.accelerator.scaler is not None and state["scaler"] is not None:
             self.accelerator.scaler.load_state_dict(state["scaler"])
 
     def exports(self) -> dict[str, nn.Module]:
-        """Return the objective's exports, of the moving average where there is one."""
-        return self._exported().exports()
+        """Return the objective's exports, of the moving average where there is one.
+
+        With sharded parameters these are a copy on the CPU, and all processes must call it.
+        """
+        if self._copy is None:
+            return self._exported().exports()
+        self._copy.load_state_dict(whole(dict(self._exported().state_dict())))
+        return self._copy.eval().exports()
 
     def _exported(self) -> Objective:
         if self._average is None:
@@ -210,7 +313,7 @@ class ObjectiveLearner:
         norms: dict[str, float] = {}
         for name, group in self._groups.items():
             limit = self.config.clip_norm if self.config.clip_norm is not None else math.inf
-            norm = float(nn.utils.clip_grad_norm_(group, limit))
+            norm = float(whole(nn.utils.clip_grad_norm_(group, limit)))
             # Under fp16 an overflow is the scaler's to handle: it skips the step and lowers the scale.
             if not math.isfinite(norm) and self.accelerator.scaler is None:
                 self.optimizer.zero_grad()
@@ -245,9 +348,25 @@ def _split(batch: dict[str, Any], parts: int) -> Iterator[dict[str, Any]]:
     size = len(batch["sample"])
     if size % parts:
         raise ValueError(f"a batch of {size} does not split into {parts} equal parts")
-    step = size // parts
-    for start in range(0, size, step):
-        yield {name: value[start : start + step] for name, value in batch.items()}
+    return _chunks(batch, size // parts)
+
+
+def _chunks(batch: Batch, size: int) -> Iterator[dict[str, Any]]:
+    """Return the rows of a batch, `size` at a time."""
+    for start in range(0, len(next(iter(batch.values()))), size):
+        yield {name: value[start : start + size] for name, value in batch.items()}
+
+
+def _leaf(value: Tensor) -> Tensor:
+    """Return a tensor whose gradient is kept, where it can have one."""
+    return value.detach().requires_grad_() if value.is_floating_point() else value
+
+
+def _along(gradients: Mapping[str, Tensor], features: Features, batch: Batch) -> LossOutput:
+    """Return a number whose gradient is that of the loss, given the loss's gradient of each embedding."""
+    found = features.rows | features.shared
+    parts = [(found[name] * gradient).sum() for name, gradient in gradients.items() if found[name].requires_grad]
+    return LossOutput(torch.stack(parts).sum())
 
 
 def _mean(outputs: list[LossOutput]) -> dict[str, float]:

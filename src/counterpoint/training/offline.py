@@ -20,8 +20,10 @@ from counterpoint.data.store import EpisodeStore
 from counterpoint.encoders.hub import Card, SavedModel
 from counterpoint.errors import require
 from counterpoint.objectives.base import Objective
+from counterpoint.training.distributed import meet
 from counterpoint.training.fit import Source
 from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
+from counterpoint.training.memory import MemoryConfig
 from counterpoint.training.recipe import Recipe, TrainConfig, objective_section
 from counterpoint.training.run import Run
 from counterpoint.training.train import Given, Job, Plan
@@ -79,11 +81,13 @@ class OfflineRecipe(Recipe):
     Attributes:
         optimizer: The optimiser and its schedule.
         train: The loop.
+        memory: Ways to save memory.
     """
 
     data: BaseModel
     optimizer: OptimizerConfig = OptimizerConfig()
     train: TrainConfig = TrainConfig()
+    memory: MemoryConfig = MemoryConfig()
 
     @property
     def loop(self) -> TrainConfig:
@@ -119,21 +123,26 @@ class OfflineRecipe(Recipe):
         """Open the data; see `Recipe.plan`."""
         self.train.total_steps(1)
         require(given.data, "--data", "none", "a data set", "name one")
+        ok = not (self.memory.shard and self.train.keep_best)
+        require(ok, "train.keep_best", f"{self.train.keep_best} with memory.shard", "0", "choose one of the two")
         opened = self.open(given)
 
         def build(run: Run) -> Job:
-            with accelerator.main_process_first():
-                train, validation = (
-                    store if store is None or (given.is_open and not opened.embeds) else opened.prepare(store)
-                    for store in (opened.train, opened.validation)
-                )
+            # The first process to come locks a store and builds it; the others find it whole.
+            train, validation = (
+                store if store is None or (given.is_open and not opened.embeds) else opened.prepare(store)
+                for store in (opened.train, opened.validation)
+            )
+            meet("data")
             assert train is not None
             objective, store, bound = opened.build(train)
             batch_size, seed = self.train.batch_size, self.train.seed
             ranks = {"rank": accelerator.process_index, "world_size": accelerator.num_processes}
             sampler = Sampler(store, bound, batch_size=batch_size, seed=seed, workers=self.train.workers, **ranks)
             steps = self.train.total_steps(sampler.epoch_size)
-            learner = ObjectiveLearner(objective, self.optimizer, total_steps=steps, accelerator=accelerator, seed=seed)
+            learner = ObjectiveLearner(
+                objective, self.optimizer, total_steps=steps, accelerator=accelerator, seed=seed, memory=self.memory
+            )
             plain = replace(bound, spec=replace(bound.spec.with_read("masks", None), beside={}))  # no auxiliary terms
             scored, seen = (
                 Sampler(one, plain, batch_size=batch_size, seed=seed, **ranks) if one is not None else None
@@ -142,6 +151,8 @@ class OfflineRecipe(Recipe):
 
             def save(folder: Path) -> None:
                 modules = learner.exports()
+                if not run.main:
+                    return
                 self.finish(modules, train, validation)
                 for name, module in modules.items():
                     if isinstance(module, SavedModel):

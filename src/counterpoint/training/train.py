@@ -12,7 +12,7 @@ from torch import nn
 from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import require
 from counterpoint.objectives.base import Learner
-from counterpoint.training.distributed import accelerator_of
+from counterpoint.training.distributed import accelerator_of, meet
 from counterpoint.training.fit import Batches, Source, fit
 from counterpoint.training.recipe import LoopConfig, Recipe, load_recipe
 from counterpoint.training.run import Run
@@ -55,10 +55,11 @@ class Job:
     Attributes:
         learner: Trains.
         source: Training batches.
-        save: Writes the model's folder.
+        save: Writes the model's folder, in the main process; all processes call it.
         validation: Validation batches.
         seen: Batches of training episodes that are scored beside them.
-        evaluate: Scores the learner after a number of steps; its numbers are logged as `eval`.
+        evaluate: Scores the learner after a number of steps, in the main process; all processes call it. Its numbers
+            are logged as `eval`.
         facts: Entries for the run's `config.json`.
     """
 
@@ -128,13 +129,15 @@ def train(
     if not isinstance(recipe, Recipe):
         facts["recipe"] = str(recipe)
     with Run.open(out, settings, plan.identity, facts=facts, loop=plan.loop, main=main) as run:
-        accelerator.wait_for_everyone()
         job = plan.build(run)
         run.record(**job.facts)
 
         def evaluate(step: int) -> dict[str, float]:
             scores = dict(job.evaluate(step)) if job.evaluate is not None else {}
-            return scores | dict((on_eval and on_eval(step, job.learner.exports())) or {})
+            if on_eval is None:
+                return scores
+            exports = job.learner.exports()
+            return scores | dict((on_eval(step, exports) if main else None) or {})
 
         def keep(step: int, scores: Mapping[str, float]) -> None:
             run.keep_best(step, scores.get("action_error", scores["loss"]), job.save)
@@ -151,7 +154,6 @@ def train(
             )
         finally:
             job.source.close()
-        if main:
-            job.save(run.model)
-    accelerator.wait_for_everyone()
+        job.save(run.model)
+    meet("end")
     return run

@@ -1,0 +1,121 @@
+"""Training of what does not fit a device: activations that are computed again, and parameters spread over processes.
+
+An objective's blocks are the outermost members of lists and chains (`nn.ModuleList`, `nn.Sequential`) in its encoder: a
+transformer's blocks, a residual network's stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.utils.checkpoint import checkpoint
+
+from counterpoint.config import FrozenConfig, free
+from counterpoint.errors import require
+from counterpoint.training.distributed import world_size
+
+
+class MemoryConfig(FrozenConfig):
+    """Ways to save memory; gradients are those of the whole batch, but for rounding and for what dropout draws.
+
+    Attributes:
+        chunk: Samples of a process that the encoders read at a time, where rows are each other's negatives (gradient
+            caching: Gao et al., RepL4NLP 2021, section 3). Activations take the memory of a chunk, not of a batch;
+            encoders run forward twice.
+        recompute: Keep the inputs of blocks alone, and run blocks again in the backward pass.
+        shard: Spread parameters, gradients and the optimiser's state over all processes (FSDP2).
+    """
+
+    chunk: int | None = free(None, ge=1)
+    recompute: bool = free(False)
+    shard: bool = free(False)
+
+
+def blocks(objective: nn.Module) -> list[nn.Module]:
+    """Return the outermost members of lists and chains that are networks themselves, of its encoder if it has one."""
+    return _blocks(getattr(objective, "encoder", objective))
+
+
+def _blocks(network: nn.Module) -> list[nn.Module]:
+    found: list[nn.Module] = []
+    for child in network.children():
+        if isinstance(child, nn.ModuleList | nn.Sequential):
+            found += [
+                part for part in child if any(True for _ in part.children()) and any(True for _ in part.parameters())
+            ]
+        else:
+            found += _blocks(child)
+    return found
+
+
+def recompute(objective: nn.Module) -> None:
+    """Make the blocks run again in the backward pass, in place of keeping their activations.
+
+    Running statistics move once a step all the same.
+    """
+    for block in blocks(objective):
+        contexts: Callable[[], tuple[AbstractContextManager[None], ...]] = partial(_first_and_again, block)
+        plain = block.forward
+        block.forward = partial(checkpoint, plain, use_reentrant=False, context_fn=contexts)
+
+
+def _first_and_again(block: nn.Module) -> tuple[AbstractContextManager[None], ...]:
+    return nullcontext(), buffers_kept(block)
+
+
+@contextmanager
+def buffers_kept(network: nn.Module) -> Iterator[None]:
+    """Give the network its buffers back, such as running statistics, when the block ends."""
+    before = [buffer.clone() for buffer in network.buffers()]
+    try:
+        yield
+    finally:
+        for buffer, value in zip(network.buffers(), before, strict=True):
+            buffer.copy_(value)
+
+
+def shard(objective: nn.Module, device: str) -> None:
+    """Spread parameters over all processes, block by block, and the rest together.
+
+    Raises:
+        BadInputError: Without a process group.
+    """
+    hint = "start it with torchrun, or leave memory.shard out"
+    require(world_size() > 1, "memory.shard", "one process", "several", hint)
+    mesh = init_device_mesh(device, (world_size(),))
+    for parameter in objective.parameters():  # FSDP2 takes no weights in channels-last order
+        parameter.data = parameter.data.contiguous()
+    for block in blocks(objective):
+        fully_shard(block, mesh=mesh)
+    fully_shard(objective, mesh=mesh)
+
+
+def is_sharded(network: nn.Module) -> bool:
+    """Return whether a network's parameters are spread over processes."""
+    return isinstance(network, FSDPModule)
+
+
+def whole(tree: Any) -> Any:
+    """Return a state with spread tensors put together, in every process; all processes must call it."""
+    if isinstance(tree, DTensor):
+        return tree.full_tensor()
+    if isinstance(tree, dict):
+        return {key: whole(value) for key, value in tree.items()}
+    return [whole(value) for value in tree] if isinstance(tree, list) else tree
+
+
+def spread(values: dict[str, Tensor], like: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors spread as those of the same name in `like`; all processes must call it with the same values."""
+    return {
+        name: distribute_tensor(value, own.device_mesh, own.placements)
+        if isinstance(own := like.get(name), DTensor)
+        else value
+        for name, value in values.items()
+    }

@@ -1,0 +1,118 @@
+"""`counterpoint train` under torchrun: killed, resumed, with other numbers of processes, sharded, on two machines."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from counterpoint.training.checkpoint import list_checkpoints
+from tests.conftest import write_robot_set
+from tests.e2e.unfinished import unfinished_script
+
+pytestmark = pytest.mark.slow
+TINY = ("--encoder.image_size=32", "--encoder.embed_dim=16", "--data.size=32", "--train.batch_size=8")
+TINY += ("--train.eval_batches=2", "--train.save_every=10", "--optimizer.ema=0.9", "--device=cpu")
+# Steps so gentle that rounding, which differs between sums of one and of several processes, is not magnified by training.
+TINY += ("--objective.temperature=1.0", "--optimizer.lr=0.01", "--optimizer.eps=1.0")
+MODULE = ("-m", "counterpoint")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ranks")
+    write_robot_set(folder / "data", 15, 32, {"train": "0:12", "val": "12:15"})
+    return folder
+
+
+def start(
+    folder: Path, out: str, ranks: int, *settings: str, program: Sequence[str] = MODULE, launcher: Sequence[str] = ()
+) -> subprocess.Popen[str]:
+    """Start the command in `ranks` processes, each with one thread, in a process group of its own."""
+    environment = os.environ | {"COUNTERPOINT_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
+    torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
+    command = [*torchrun, *(launcher or ("--standalone",)), *program]
+    return subprocess.Popen(
+        [*command, "train", "decisionnce_t-demo", "--data", "data", "--out", out, *TINY, *settings],
+        cwd=folder,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    told, _ = process.communicate()
+    assert process.returncode == 0, told
+    return told
+
+
+def weights(folder: Path, out: str) -> dict[str, Tensor]:
+    return load_file(folder / out / "model" / "model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def two(folder: Path) -> dict[str, Tensor]:
+    finish(start(folder, "two", 2, "--train.steps=30"))
+    return weights(folder, "two")
+
+
+@pytest.fixture(scope="module")
+def one(folder: Path) -> dict[str, Tensor]:
+    finish(start(folder, "one", 1, "--train.steps=30"))
+    return weights(folder, "one")
+
+
+def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_two_processes_train_what_one_does(two: dict[str, Tensor], one: dict[str, Tensor]) -> None:
+    assert_close(two, one)
+
+
+def test_two_processes_that_are_killed_go_on_bit_for_bit(folder: Path, two: dict[str, Tensor]) -> None:
+    killed = start(folder, "cut", 2, "--train.steps=30", program=unfinished_script(folder, 30))
+    while len(list_checkpoints(folder / "cut" / "checkpoints")) < 2:
+        assert killed.poll() is None, killed.communicate()[0]
+        time.sleep(0.05)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.communicate()
+    assert "Resumed from" in finish(start(folder, "cut", 2, "--train.steps=30"))
+    found = weights(folder, "cut")
+    assert all(torch.equal(found[name], value) for name, value in two.items())
+
+
+def test_four_two_and_one_process_go_on_in_one_order(folder: Path, one: dict[str, Tensor]) -> None:
+    for ranks, steps in ((4, 10), (2, 20), (1, 30)):
+        finish(start(folder, "elastic", ranks, f"--train.steps={steps}"))
+    assert_close(weights(folder, "elastic"), one)
+
+
+def test_shards_of_four_processes_are_loaded_by_one(folder: Path, one: dict[str, Tensor]) -> None:
+    finish(start(folder, "shards", 4, "--train.steps=20", "--memory.shard"))
+    finish(start(folder, "shards", 1, "--train.steps=30"))
+    assert_close(weights(folder, "shards"), one)
+
+
+def test_two_machines_meet(folder: Path, two: dict[str, Tensor]) -> None:
+    """Two launchers of one process each, which meet over the loopback device."""
+    meet = ("--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:29517", "--rdzv-id=counterpoint")
+    machines = [start(folder, "machines", 1, "--train.steps=30", launcher=meet) for _ in range(2)]
+    for machine in machines:
+        finish(machine)
+    found = weights(folder, "machines")
+    assert all(torch.equal(found[name], value) for name, value in two.items())

@@ -1,0 +1,93 @@
+"""Every objective that contrasts rows: two and four processes over gloo against one with the whole batch."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, distributed
+from torch.multiprocessing.spawn import spawn
+
+from counterpoint.objectives import ClipObjective, StepObjective, objective_names
+from counterpoint.objectives.base import Objective
+from counterpoint.training.memory import whole
+from tests.conftest import moving_square_store
+from tests.data.sampling import sampler
+from tests.training.step_data import control_store
+from tests.training.test_memory import clip_objective, learner, step_objective
+
+B = 8
+CLIPS, STEPS = sorted(objective_names(ClipObjective)), sorted(objective_names(StepObjective))
+WAYS: dict[str, dict[str, Any]] = {"plain": {}, "chunk": {"chunk": 1}, "shard": {"shard": True}}
+WAYS["both"] = WAYS["chunk"] | WAYS["shard"]
+
+
+def _objective(name: str) -> Objective:
+    return clip_objective(name) if name in CLIPS else step_objective(name)
+
+
+def _update(name: str, rank: int = 0, world: int = 1, **memory: Any) -> dict[str, Tensor]:
+    """The gradients of an update, its numbers, and the parameters after a second one."""
+    objective = _objective(name)
+    store = moving_square_store() if name in CLIPS else control_store(12, rewards=True)
+    batches = sampler(store, objective.sampling(), batch_size=B, seed=0, rank=rank, world_size=world)
+    trained = learner(objective, **memory)
+    found: dict[str, Tensor] = {}
+
+    def note(*_: Any) -> None:
+        kept = {key: p.grad for key, p in trained.objective.named_parameters() if p.grad is not None}
+        found.update({f"gradient/{key}": value.clone() for key, value in whole(kept).items()})
+
+    handle = trained.optimizer.optimizer.register_step_pre_hook(note)
+    metrics = trained.update(batches[3], 0)
+    handle.remove()
+    found |= {f"metric/{key}": torch.tensor(value) for key, value in metrics.items()}
+    found["score"] = torch.tensor(trained.evaluate(batches[4])["loss"])
+    exported = trained.exports()["encoder"].state_dict()
+    return found | {f"exported/{key}": value.clone() for key, value in exported.items()}
+
+
+def _work(number: int, world: int, folder: Path) -> None:
+    torch.set_num_threads(1)
+    os.environ |= {"RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": str(world)}  # accelerate reads these
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/rendezvous", rank=number, world_size=world, timeout=timedelta(minutes=30)
+    )
+    for way, memory in WAYS.items():
+        for name in (*CLIPS, *STEPS):
+            found = {key: value.contiguous() for key, value in _update(name, number, world, **memory).items()}
+            save_file(found, folder / f"{way}-{name}-{number}.safetensors")
+    distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("objectives")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        spawn(_work, (request.param, made), nprocs=request.param)  # type: ignore[no-untyped-call]
+    return made
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", [*CLIPS, *STEPS])
+def test_ranks_train_every_objective_as_one_process_does(name: str, way: str, folder: Path) -> None:
+    expected = _update(name)
+    largest = max(float(value.abs().max()) for key, value in expected.items() if key.startswith("gradient/"))
+    tolerance = 1e-9 if name in CLIPS else 1e-4  # images of transitions are read in single precision
+    ranks = [load_file(path) for path in sorted(folder.glob(f"{way}-{name}-?.safetensors"))]
+    for of_rank in ranks:
+        assert of_rank.keys() == expected.keys()
+        for key, value in expected.items():
+            if key.startswith("gradient/"):
+                torch.testing.assert_close(of_rank[key], value, rtol=tolerance, atol=tolerance * largest, msg=key)
+            elif not key.startswith("exported/"):
+                torch.testing.assert_close(of_rank[key], value, rtol=1e-4, atol=1e-4, msg=key)
+    for key, value in ranks[0].items():
+        assert key.startswith("score") or all(torch.equal(value, other[key]) for other in ranks[1:]), key
