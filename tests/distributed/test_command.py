@@ -18,12 +18,16 @@ from torch import Tensor
 from counterpoint.training.checkpoint import list_checkpoints
 from tests.conftest import write_robot_set
 from tests.e2e.unfinished import unfinished_script
+from tests.policies.masked_demos import write_masked_demos
+from tests.training.step_data import SIZE, control_store, write_control_set, write_recipe
+from tests.training.test_imitation_command import SMALL
 
 pytestmark = pytest.mark.slow
 TINY = ("--encoder.image_size=32", "--encoder.embed_dim=16", "--data.size=32", "--train.batch_size=8")
 TINY += ("--train.eval_batches=2", "--train.save_every=10", "--optimizer.ema=0.9", "--device=cpu")
-# Steps so gentle that rounding, which differs between sums of one and of several processes, is not magnified by training.
-TINY += ("--objective.temperature=1.0", "--optimizer.lr=0.01", "--optimizer.eps=1.0")
+# Gentle steps: training magnifies rounding, which differs between the sums of one process and of several.
+GENTLE = ("--optimizer.lr=0.01", "--optimizer.eps=1.0")
+TINY += ("--objective.temperature=1.0", *GENTLE)
 MODULE = ("-m", "counterpoint")
 
 
@@ -35,14 +39,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def start(
-    folder: Path, out: str, ranks: int, *settings: str, program: Sequence[str] = MODULE, launcher: Sequence[str] = ()
+    folder: Path,
+    out: str,
+    ranks: int,
+    *settings: str,
+    train: Sequence[str] = ("decisionnce_t-demo", "--data", "data", *TINY),
+    program: Sequence[str] = MODULE,
+    launcher: Sequence[str] = (),
 ) -> subprocess.Popen[str]:
     """Start the command in `ranks` processes, each with one thread, in a process group of its own."""
     environment = os.environ | {"COUNTERPOINT_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
     torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
     command = [*torchrun, *(launcher or ("--standalone",)), *program]
     return subprocess.Popen(
-        [*command, "train", "decisionnce_t-demo", "--data", "data", "--out", out, *TINY, *settings],
+        [*command, "train", *train, "--out", out, *settings],
         cwd=folder,
         env=environment,
         text=True,
@@ -82,6 +92,27 @@ def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 
 def test_two_processes_train_what_one_does(two: dict[str, Tensor], one: dict[str, Tensor]) -> None:
     assert_close(two, one)
+
+
+ENCODER = (f"--encoder.size={SIZE}", "--encoder.stack=2", "--encoder.width=4", "--encoder.embed_dim=8")
+KINDS: dict[str, tuple[str, ...]] = {
+    "transitions": ("tiny.toml", "--data", "control"),
+    "cloning": ("cloning", "--data", "control", "--cloning.hidden=8", "--cloning.shift=1", *ENCODER),
+    "imitation": ("small.toml", "--data", "demos"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_processes_train_every_kind_as_one_does(kind: str, folder: Path, tmp_path: Path) -> None:
+    write_recipe(folder / "tiny.toml", "premier_taco", {"hidden": 16})
+    (folder / "small.toml").write_text(SMALL)
+    if not (folder / "control").exists():
+        write_control_set(folder / "control", {"train": control_store(6)})
+        write_masked_demos(folder / "demos")
+    for ranks in (1, 2):
+        more = ("--train.steps=8", "--train.batch_size=4", "--train.eval_every=0", "--device=cpu", *GENTLE)
+        finish(start(folder, str(tmp_path / str(ranks)), ranks, *more, train=KINDS[kind]))
+    assert_close(*(load_file(tmp_path / str(ranks) / "model" / "model.safetensors") for ranks in (2, 1)))
 
 
 def test_two_processes_that_are_killed_go_on_bit_for_bit(folder: Path, two: dict[str, Tensor]) -> None:

@@ -66,7 +66,7 @@ def _work(number: int, world: int, folder: Path) -> None:
     distributed.destroy_process_group()
 
 
-@pytest.fixture(scope="module", params=[2, 4])
+@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("objectives")
     with pytest.MonkeyPatch.context() as patch:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from counterpoint.data.episode import Episode
+from counterpoint.data.formats.lerobot.writer import LeRobotWriter
 from counterpoint.data.masks.robot import mask_camera
-from counterpoint.data.store import MemoryStore
+from counterpoint.data.store import MemoryStore, read_episode
 from counterpoint.encoders.observation import ObservationConfig
 from counterpoint.encoders.observation_networks import ViTConfig
 from counterpoint.policies.networks import DiffusionConfig
 from counterpoint.training.imitation import ImitationRecipe
 from counterpoint.training.recipe import TrainConfig
 
-__all__ = ["CAMERAS", "SMALL_VIT", "masked_demos", "small_imitation"]
+__all__ = ["CAMERAS", "SMALL_VIT", "masked_demos", "small_imitation", "write_masked_demos"]
 
 CAMERAS = ("top", "wrist")
 SMALL_VIT = ObservationConfig(
@@ -48,3 +51,21 @@ def small_imitation(**changes: object) -> ImitationRecipe:
     tree: dict[str, object] = {"encoder": SMALL_VIT, "frame": 36, "diffusion": diffusion}
     tree["train"] = TrainConfig(steps=4, batch_size=8, trackers=(), log_every=1, eval_every=2, save_every=2)
     return ImitationRecipe.model_validate(tree | changes)
+
+
+def write_masked_demos(root: Path) -> Path:
+    """A LeRobot data set with masks of one camera, three training episodes and one for validation."""
+    store = masked_demos((16, 14, 12, 13))
+    writer = LeRobotWriter(
+        root,
+        fps=20,
+        cameras=dict.fromkeys(store.cameras, (36, 36)),
+        action_dim=2,
+        state_dim=3,
+        robot_type="square",
+        image_cameras=[camera for camera in store.cameras if camera.endswith("_mask")],
+    )
+    for number in range(4):
+        writer.add_episode(read_episode(store, number))
+    writer.finalize({"train": "0:3", "val": "3:4"})
+    return root

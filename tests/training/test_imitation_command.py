@@ -6,12 +6,10 @@ from pathlib import Path
 import pytest
 
 from counterpoint.cli import main
-from counterpoint.data.formats.lerobot.writer import LeRobotWriter
-from counterpoint.data.store import read_episode
 from counterpoint.errors import BadInputError
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
 from counterpoint.training.train import train
-from tests.policies.masked_demos import masked_demos
+from tests.policies.masked_demos import write_masked_demos
 
 SMALL = """
 kind = "imitation"
@@ -50,21 +48,7 @@ def recipe(tmp_path: Path) -> str:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A LeRobot data set with masks of one camera, three training episodes and one for validation."""
-    store, root = masked_demos((16, 14, 12, 13)), tmp_path / "demos"
-    writer = LeRobotWriter(
-        root,
-        fps=20,
-        cameras=dict.fromkeys(store.cameras, (36, 36)),
-        action_dim=2,
-        state_dim=3,
-        robot_type="square",
-        image_cameras=[camera for camera in store.cameras if camera.endswith("_mask")],
-    )
-    for number in range(4):
-        writer.add_episode(read_episode(store, number))
-    writer.finalize({"train": "0:3", "val": "3:4"})
-    return root
+    return write_masked_demos(tmp_path / "demos")
 
 
 def test_from_the_command_line(recipe: str, data: Path, tmp_path: Path) -> None:

@@ -92,6 +92,8 @@ class AgentRecipe(Recipe):
         expected = "--env for online training, --data for offline training"
         env = None if self.env.name == "none" else self.env
         require(env or given.data, "train", "neither an environment nor a data set", expected, "give one of them")
+        one, hint = accelerator.num_processes == 1, "start it without torchrun; other seeds can run beside it"
+        require(one, "train", f"{accelerator.num_processes} processes", "one, in which an agent trains", hint)
         spaces, episode_steps = env_facts(env) if env else (None, 0)
         buffer, seed, loop = None, self.online.seed, self.loop
         identity: dict[str, Any] = {"fingerprint": None}
