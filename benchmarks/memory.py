@@ -25,9 +25,9 @@ from training import clip_step
 
 WAYS = {
     "plain": MemoryConfig(),
-    "chunk": MemoryConfig(chunk=8),
+    "chunk": MemoryConfig(chunk=16),
     "recompute": MemoryConfig(recompute=True),
-    "chunk, recompute": MemoryConfig(chunk=8, recompute=True),
+    "chunk, recompute": MemoryConfig(chunk=16, recompute=True),
 }
 
 

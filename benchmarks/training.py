@@ -11,8 +11,8 @@ The data are JPEGs of 456 x 256 pixels in EPIC-KITCHENS' layout, two frames a cl
   counted by PyTorch.
 - loader: batches without a model, in one process with one thread, per processor second.
 - loop: the demo's recipe beside the plain loop of DecisionNCE's authors, in turns: a `DataLoader` whose workers open,
-  crop and resize two JPEGs a sample with Pillow. Encoder, loss, optimiser and workers (one at least) are the same; on a graphics card
-  theirs runs under fp16 autocast.
+  crop and resize two JPEGs a sample with Pillow. Encoder, loss, optimiser and workers (one at least) are the same; on
+  a graphics card theirs runs under fp16 autocast.
 """
 
 from __future__ import annotations

@@ -169,6 +169,7 @@ def fit(
                     meet("evaluation")  # which the main process may take long for
                 if resting and crossed(loop.save_every):
                     save()
+                    meet("save")  # which the main process writes
                 if resting and source.copies:
                     newest = clock, copy.deepcopy(state())
                 if any_rank(bool(terminated)):

@@ -23,8 +23,10 @@ from counterpoint.training.distributed import world_size
 
 
 class MemoryConfig(FrozenConfig):
-    """Ways to save memory. Gradients are those of the whole batch, but for rounding, for what dropout draws, and for batch
-    normalisation, which takes its statistics from a chunk.
+    """Ways to save memory.
+
+    Gradients are those of the whole batch, but for rounding, for what dropout draws, and for batch normalisation, which
+    takes its statistics from a chunk.
 
     Attributes:
         chunk: Samples of a process that the encoders read at a time, where rows are each other's negatives (gradient
