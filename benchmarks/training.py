@@ -274,7 +274,7 @@ def peak(device: str, precision: str) -> float:
     side = 8192 if device != "cpu" else 2048
     kind = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
     a, b = (torch.randn(side, side, device=device, dtype=kind) for _ in range(2))
-    fastest: float = min(in_turns(5, {"product": lambda: a @ b}, seconds)["product"])
+    fastest: float = min(in_turns(30, {"product": lambda: a @ b}, seconds)["product"])
     return 2 * side**3 / fastest
 
 
