@@ -5,9 +5,9 @@
 The layout has `--clips` segments of 222 frames on average, EPIC's own, in the folders of 70 videos. Its frames are hard
 links to `--images` distinct JPEGs of 456 x 256 pixels, so that it fits a small disk. Batches are those of recipe
 `decisionnce_t-epic100`: two frames of 64 clips, at 256 pixels of the shorter side. Counted from the path on: the time
-until the reader is open, until the fingerprint is known, and until the first batch is there; then frames a second,
-bytes that the reader asked for a frame, and the greatest memory of the process. The page cache is dropped before where
-the process may do that; because of the links it is warm once every image was read.
+until the reader is open, until the fingerprint is known, and until the first batch is there; then frames a second, bytes
+that the reader asked for a frame, and the greatest memory of the process. The page cache is dropped before where the
+process may do that; because of the links it is warm once every image was read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Frames a second through `train`, and where its time goes.
 
     python benchmarks/training.py                                                  on a CPU, minutes
-    python benchmarks/training.py --device cuda --large-batch 256 --precision bf16 --compile --workers 8
+    python benchmarks/training.py --device cuda --batch 256 --precision bf16 --compile --workers 8
 
 The data are JPEGs of 456 x 256 pixels in EPIC-KITCHENS' layout, two frames a clip. Three tables:
 
@@ -174,15 +174,10 @@ class Clock:
             yield
 
 
-def batch_of(name: str, given: Any) -> int:
-    """Return the samples of a batch of one encoder."""
-    return int(given.batch if name == "demo" else given.large_batch)
-
-
 def settings(name: str, given: Any) -> dict[str, Any]:
     """Return the overrides of one encoder."""
     common = {
-        "train.batch_size": batch_of(name, given), "train.workers": given.workers, "train.precision": given.precision,
+        "train.batch_size": given.batch, "train.workers": given.workers, "train.precision": given.precision,
         "train.eval_every": 0, "train.save_every": 10**6, "train.trackers": (),
     }  # fmt: skip
     if name == "demo":
@@ -306,10 +301,9 @@ def main() -> None:
     options = parser(3)
     options.add_argument("--device", default="cpu")
     options.add_argument("--precision", choices=["no", "bf16", "fp16"], default="no")
-    options.add_argument("--batch", type=int, default=32, help="samples of two frames, of the demo's encoder")
-    options.add_argument("--large-batch", type=int, default=8, help="those of the others")
+    options.add_argument("--batch", type=int, default=32)
     options.add_argument("--size", type=int, default=224, help="pixels of the encoders of timm")
-    options.add_argument("--steps", type=int, default=60, help="steps of the demo's encoder; others run a twentieth")
+    options.add_argument("--steps", type=int, default=60, help="steps of the demo's encoder; others run a tenth")
     options.add_argument("--workers", type=int, default=0, help="worker processes; the comparison takes one at least")
     options.add_argument("--compile", action="store_true", help="compile image towers")
     options.add_argument("--encoders", nargs="+", default=list(LABELS), choices=list(LABELS))
@@ -322,9 +316,9 @@ def main() -> None:
         data = write_jpegs(folder / "epic")
         rows = []
         for encoder in given.encoders:
-            steps = given.steps if encoder == "demo" else max(3, given.steps // 20)
+            steps = given.steps if encoder == "demo" else max(3, given.steps // 10)
             runs = [through_train(encoder, data, folder, given, steps) for _ in range(given.rounds)]
-            frames = median(rate(clock, batch_of(encoder, given), steps) for clock in runs)
+            frames = median(rate(clock, given.batch, steps) for clock in runs)
             shares = [median(clock.parts[part] / (clock.ended - clock.began) for clock in runs) for part in PARTS]
             used = frames * operations(encoder, given) / most
             parts = [f"{100 * share:.1f} %" for share in (*shares, max(0.0, 1 - sum(shares)))]

@@ -185,10 +185,9 @@ def open_held_out(
     cameras = camera_names(source.cameras if names == ["all"] else names, source.cameras)
     options: Any = {"root": section.get("cache")}
     if not (isinstance(encoder, DualEncoder) and encoder.config.freeze_image):
-        size, fit = section["size"], section.get("fit", "square")
         if not section.get("store", True):
-            return ResizedStore(source, size, fit), source, about
-        store: EpisodeStore = cached(source.whole, size=size, fit=fit, cameras=cameras, **options)
+            return ResizedStore(source, section["size"], section.get("fit", "square")), source, about
+        store: EpisodeStore = cached(source.whole, size=section["size"], cameras=cameras, **options)
         return SubsetStore(store, source.indices), source, about
     if len(cameras) > 1 or not _trains_on(config, Path(about["data"])):  # features of some frames are not worth a store
         return (OneCameraStore(source, cameras[0]) if len(cameras) == 1 else source), source, about
