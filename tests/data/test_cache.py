@@ -11,12 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from counterpoint.data.cache import CachedStore, Fit, ResizedStore, cache_root, cached, resize
+from counterpoint.data.cache import CachedStore, cache_root, cached, resize
 from counterpoint.data.episode import Array, Episode
-from counterpoint.data.formats import open_dataset
 from counterpoint.data.store import EpisodeStore, MemoryStore, read_episode
 from counterpoint.errors import BadInputError
-from tests.data.made import memory_store, write_epic
+from tests.data.made import memory_store
 from tests.data.numbered import numbered_store
 
 
@@ -44,20 +43,6 @@ def test_holds_what_the_source_holds(tmp_path: Path) -> None:
             np.testing.assert_array_equal(store.frames(number, steps, camera), expected)
     assert store.frames(1, np.array([6, 0, 6])).shape == (3, 16, 16, 3)
     store.verify()
-
-
-@pytest.mark.parametrize("fit", ["square", "shorter"])
-def test_frames_that_are_decoded_when_read_are_those_of_a_store(fit: Fit, tmp_path: Path) -> None:
-    source = open_dataset(write_epic(tmp_path / "epic"))
-    store, read = cached(source, size=16, fit=fit, root=tmp_path, progress=False), ResizedStore(source, 16, fit)
-    assert read.episodes == store.episodes
-    assert read.fingerprint != ResizedStore(source, 20, fit).fingerprint
-    episodes, steps = np.array([2, 0, 2, 1]), np.array([[0, 7], [1, 3], [2, 2], [0, 3]])
-    expected = store.gather("frames", episodes, steps)
-    np.testing.assert_array_equal(read.gather("frames", episodes, steps), expected)
-    out = np.empty_like(expected)
-    assert read.gather("frames", episodes, steps, out=out) is out
-    np.testing.assert_array_equal(pickle.loads(pickle.dumps(read)).frames(2, steps[0]), expected[0])
 
 
 def test_rewards_are_held_where_the_source_has_them(tmp_path: Path) -> None:
@@ -216,8 +201,7 @@ def test_interrupted_build_leaves_nothing(tmp_path: Path) -> None:
 KILLED = """
 import os, signal, sys
 from counterpoint.data.cache import cached
-from counterpoint.data.formats import open_dataset
-from tests.data.made import memory_store, write_epic
+from tests.data.made import memory_store
 source = memory_store()
 whole = source.frames
 def frames(episode, indices, camera=None):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -63,21 +62,6 @@ def test_every_videos_recipe_trains_its_heads_on_features(recipe: str, tmp_path:
     assert encoder.config.freeze_image
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert {line["split"] for line in lines} >= {"train", "val"}
-
-
-def test_frames_that_are_decoded_when_read_train_the_same_encoder(tmp_path: Path) -> None:
-    data = write_videos(tmp_path / "videos", count=4)
-    settings = {"encoder.image_size": 32, "data.size": 32, "data.fit": "shorter", "train.steps": 3}
-    settings |= {"train.batch_size": 4, "data.cache": str(tmp_path / "cache")}
-    found = []
-    for store in (True, False):
-        run = train("decisionnce_t-demo", data, tmp_path / f"{store}", overrides=settings | {"data.store": store})
-        found.append((run.model / "model.safetensors").read_bytes())
-        assert (tmp_path / "cache").exists()
-        shutil.rmtree(tmp_path / "cache")
-        (tmp_path / "cache").mkdir()
-    assert found[0] == found[1]
-    assert not list((tmp_path / "cache").iterdir())
 
 
 @pytest.mark.parametrize("recipe", [name for name in recipe_names() if name.endswith("-clip")])

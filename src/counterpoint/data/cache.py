@@ -36,7 +36,7 @@ from PIL import Image
 
 from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.data.store import EpisodeStore, check_camera, frames_in_chunks, spread, vectors
-from counterpoint.data.views import StoreView, SubsetStore
+from counterpoint.data.views import SubsetStore
 from counterpoint.errors import BadInputError, require
 from counterpoint.files import write_atomically
 from counterpoint.progress import ProgressBar
@@ -185,38 +185,6 @@ def cached(
         build(store, folder, key=key, size=size, fit=fit, cameras=names, progress=progress)
 
     return _built(Path(root or cache_root()).expanduser() / key, write)
-
-
-class ResizedStore(StoreView):
-    """Another store whose frames are decoded and resized whenever they are read.
-
-    They are the frames of `cached`, which take no disk: for data that would fill one, and batches of few frames an
-    episode.
-
-    Args:
-        store: The source.
-        size: Training resolution in pixels.
-        fit: The resize rule.
-    """
-
-    def __init__(self, store: EpisodeStore, size: int, fit: Fit = "square") -> None:
-        super().__init__([store], np.zeros(len(store.episodes)), np.arange(len(store.episodes)))
-        self.size, self.fit = size, fit
-
-    @property
-    def fingerprint(self) -> str:
-        """Digest of the source and of how frames are resized."""
-        return hashlib.sha256(f"{self.stores[0].fingerprint}{self.size}{self.fit}".encode()).hexdigest()
-
-    def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
-        """Return uint8 [N, H, W, 3]."""
-        return resize(super().frames(episode, indices, camera), self.size, self.fit)
-
-    def gather(
-        self, source: str, episodes: Array, steps: Array, *, camera: str | None = None, out: Array | None = None
-    ) -> Array:
-        """Read steps of many episodes; each frame that is asked for is decoded."""
-        return EpisodeStore.gather(self, source, episodes, steps, camera=camera, out=out)
 
 
 def featured(

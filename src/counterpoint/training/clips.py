@@ -10,8 +10,7 @@ from accelerate.utils import set_seed
 from pydantic import Field, model_validator
 from torch import nn
 
-from counterpoint.config import free
-from counterpoint.data.cache import Fit, ResizedStore, cached
+from counterpoint.data.cache import Fit, cached
 from counterpoint.data.draws import hold_out
 from counterpoint.data.spec import BoundSpec
 from counterpoint.data.statistics import Statistics
@@ -34,8 +33,6 @@ class DataConfig(SplitsConfig):
 
     Attributes:
         size: Side of the training store's frames, in pixels; a frozen backbone reads frames as recorded.
-        store: Decode every frame once, into a training store. Without it, frames are decoded and resized whenever they
-            are read: the same pixels, for data whose store would fill the disk; raise `train.workers` then.
         fit: `square` squeezes the whole view; `shorter` keeps its aspect, and the shorter side has that size.
         cameras: Cameras whose views are samples of their own, and whose rewards are averaged; `all` takes every one,
             the data's first is the default.
@@ -47,7 +44,6 @@ class DataConfig(SplitsConfig):
     """
 
     size: int = Field(64, ge=16)
-    store: bool = free(True)
     fit: Fit = "square"
     cameras: tuple[str, ...] = ()
     min_length: int = Field(2, ge=1)
@@ -201,9 +197,7 @@ def _apart(store: EpisodeStore, cameras: tuple[str, ...]) -> EpisodeStore:
 
 
 def _prepared(store: EpisodeStore, config: DataConfig) -> EpisodeStore:
-    """Return the store with its frames at training size."""
+    """Return the store with its frames decoded at training size."""
     cameras = config.views(store)
     apart = _apart(store, cameras)
-    if not config.store:
-        return ResizedStore(apart, config.size, config.fit)
     return cached(apart, size=config.size, fit=config.fit, root=config.cache or None, cameras=apart.cameras[:1])
