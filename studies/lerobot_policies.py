@@ -24,8 +24,8 @@ from pydantic import Field, PositiveInt
 
 import counterpoint
 from counterpoint.config import FrozenConfig
-from counterpoint.data.cache import resize
 from counterpoint.data.episode import Array, Episode
+from counterpoint.data.resize import resize
 from counterpoint.data.store import MemoryStore
 from counterpoint.envs.metaworld.env import CAMERAS, CONTROL_HZ, MetaWorldEnv, resolve_tasks
 from counterpoint.envs.rendering import choose_backend

@@ -114,6 +114,52 @@ def write_epic(root: Path, *, frames: int = 8, size: tuple[int, int] = (24, 32),
     return root
 
 
+def write_epic_at_scale(
+    root: Path,
+    *,
+    clips: int,
+    videos: int,
+    sentences: int,
+    mean_length: int,
+    distinct: int,
+    size: tuple[int, int] = (256, 456),
+    seed: int = 0,
+) -> Path:
+    """Segments end to end in folders of frames, which are hard links to `distinct` JPEGs; returns `root`.
+
+    JPEGs have about 20 KB. Lengths are exponential above ten frames; every sentence has a clip, the frequent ones many.
+    """
+    rng = np.random.default_rng(seed)
+    lengths = np.minimum(10 + rng.exponential(mean_length - 10, clips), 20 * mean_length).astype(int)
+    said = np.concatenate([np.arange(sentences), (sentences * rng.random(clips - sentences) ** 3).astype(int)])
+    texture = Image.fromarray(rng.integers(0, 256, (60, 90, 3), np.uint8)).resize(
+        (1800, 1200), Image.Resampling.BICUBIC
+    )
+    grainy = np.asarray(texture).astype(np.int16) + rng.integers(-7, 8, (1200, 1800, 3), np.int16)
+    pixels = np.clip(grainy, 0, 255).astype(np.uint8)
+    (root / "images").mkdir(parents=True)
+    images = [str(root / "images" / f"{number}.jpg") for number in range(distinct)]
+    corners = rng.integers([1200 - size[0], 1800 - size[1]], size=(distinct, 2)).tolist()
+    for name, (y, x) in zip(images, corners, strict=True):
+        Image.fromarray(pixels[y : y + size[0], x : x + size[1]]).save(name, "JPEG", quality=85)
+    rows, rates, linked = [EPIC_HEADER], ["video_id,duration,fps,resolution\n"], 0
+    for number, own in enumerate(np.array_split(rng.permutation(clips), videos)):
+        video, first = f"P{number % 37 + 1:02d}_{number // 37 + 1:02d}", 1
+        folder = root / video[:3] / "rgb_frames" / video
+        folder.mkdir(parents=True)
+        rates.append(f"{video},1.0,50.0,1920x1080\n")
+        for clip in own.tolist():
+            stop = first + int(lengths[clip]) - 1
+            rows.append(epic_row(video, clip, first, stop, f"narration {said[clip]}"))
+            first = stop + 1
+        for frame in range(1, first):
+            os.link(images[linked % distinct], f"{folder}/frame_{frame:010d}.jpg")
+            linked += 1
+    (root / "EPIC_100_train.csv").write_text("".join(rows))
+    (root / "EPIC_100_video_info.csv").write_text("".join(rates))
+    return root
+
+
 def write_videos(folder: Path, *, count: int = 2, frames: int = 12, fps: float = 10.0) -> Path:
     """`videos/0.mp4` ... and a manifest.csv that names them; returns `folder`."""
     lines = ["video,instruction\n"]

@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from counterpoint.data.cache import cached, resize
+from counterpoint.data.cache import cached
 from counterpoint.data.commands import convert, doctor, info
 from counterpoint.data.formats import open_dataset, split_names
+from counterpoint.data.resize import resize
 from counterpoint.data.video import encode_video
 from counterpoint.errors import BadInputError
 from tests.data.formats.hdf5.made import write_robomimic

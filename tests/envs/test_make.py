@@ -8,8 +8,8 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from PIL import Image
 
-from counterpoint.data.cache import resize
 from counterpoint.data.episode import Array
+from counterpoint.data.resize import resize
 from counterpoint.envs.base import CameraEnv
 from counterpoint.envs.make import as_maker, make_env
 from counterpoint.envs.metaworld import env

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 import counterpoint
-from counterpoint.data.cache import resize
+from counterpoint.data.resize import resize
 from counterpoint.data.statistics import Statistics
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.objectives.cloning import Cloning, CloningConfig

@@ -23,7 +23,6 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, fields
 from itertools import product
@@ -32,43 +31,20 @@ from typing import Any, Literal
 
 import numpy as np
 from filelock import FileLock
-from PIL import Image
 
 from counterpoint.data.episode import Array, EpisodeInfo
+from counterpoint.data.resize import Fit, ResizedStore, resize
 from counterpoint.data.store import EpisodeStore, check_camera, frames_in_chunks, spread, vectors
 from counterpoint.data.views import SubsetStore
 from counterpoint.errors import BadInputError, require
 from counterpoint.files import write_atomically
 from counterpoint.progress import ProgressBar
 
-Fit = Literal["square", "shorter"]
-"""`square` squeezes the whole view to size x size; `shorter` keeps the aspect, the shorter side is `size`."""
+Decode = Literal["once", "always"]
+"""`once` decodes every frame into a training store; `always` decodes the frames of a batch, again each time."""
 
 LAYOUT = "counterpoint-store-2"
 """The version of the folder's layout; part of every key."""
-
-_BICUBIC = Image.Resampling.BICUBIC
-
-
-def resize(frames: Array, size: int, fit: Fit = "square") -> Array:
-    """Resize frames with Pillow's antialiased bicubic filter, as CLIP does; frames of that size stay as they are.
-
-    Args:
-        frames: uint8 [N, H, W, 3].
-        size: Side of the square, or length of the shorter side, in pixels.
-        fit: `square` or `shorter`.
-
-    Returns:
-        uint8 [N, H', W', 3].
-    """
-    height, width = frames.shape[1:3]
-    scale = size / min(height, width)
-    target = (size, size) if fit == "square" else (round(height * scale), round(width * scale))
-    if target == (height, width) or not len(frames):
-        return frames.reshape(len(frames), *target, 3)
-    with ThreadPoolExecutor() as pool:  # Pillow resizes outside Python's lock
-        images = map(Image.fromarray, frames)
-        return np.stack(list(pool.map(lambda image: np.asarray(image.resize(target[::-1], _BICUBIC)), images)))
 
 
 def build(
@@ -147,6 +123,21 @@ def _check_room(store: EpisodeStore, root: Path, size: int, cameras: tuple[str, 
 def cache_root() -> Path:
     """Return the folder of training stores: `COUNTERPOINT_CACHE`, or else `~/.cache/counterpoint`."""
     return Path(os.environ.get("COUNTERPOINT_CACHE") or Path.home() / ".cache" / "counterpoint")
+
+
+def prepared(
+    store: EpisodeStore,
+    *,
+    decode: Decode,
+    size: int,
+    fit: Fit = "square",
+    root: str | Path | None = None,
+    cameras: Sequence[str] | None = None,
+) -> EpisodeStore:
+    """Return the store with its frames at training size, as the recipes' key `data.decode` says; see `cached`."""
+    if decode == "always":
+        return ResizedStore(store, size, fit, cameras)
+    return cached(store, size=size, fit=fit, root=root or None, cameras=cameras)
 
 
 def cached(

@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from counterpoint.data.cache import resize
 from counterpoint.data.doctor import examine
 from counterpoint.data.episode import Array, Episode
 from counterpoint.data.formats import open_dataset, recognise, split_names
@@ -23,6 +22,7 @@ from counterpoint.data.formats.lerobot.writer import LeRobotWriter
 from counterpoint.data.formats.minari.files import is_minari
 from counterpoint.data.formats.video_folder import VideoFolderStore
 from counterpoint.data.masks.robot import binary_mask, mask_camera, mask_frames, masked_cameras
+from counterpoint.data.resize import resize
 from counterpoint.data.store import EpisodeStore, frames_in_chunks, vectors
 from counterpoint.data.video import has_uneven_rate
 from counterpoint.data.views import SubsetStore

@@ -42,8 +42,10 @@ def hold_out(tasks: Sequence[str], share: float, seed: int) -> tuple[list[int], 
         seed: Random seed of the choice.
     """
     out: set[int] = set()
-    for number, task in enumerate(dict.fromkeys(tasks)):
-        own = [episode for episode, other in enumerate(tasks) if other == task]
+    groups: dict[str, list[int]] = {}
+    for episode, task in enumerate(tasks):
+        groups.setdefault(task, []).append(episode)
+    for number, own in enumerate(groups.values()):
         count = min(max(1, round(share * len(own))), len(own) - 1) if share else 0
         out.update(sample_rng(seed, number, "hold-out").permutation(own)[:count].tolist())
     return [episode for episode in range(len(tasks)) if episode not in out], sorted(out)

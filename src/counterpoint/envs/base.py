@@ -11,8 +11,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from counterpoint.data.cache import resize
 from counterpoint.data.episode import Array
+from counterpoint.data.resize import resize
 from counterpoint.data.store import Cameras
 from counterpoint.envs.rendering import FastRenderer, render_settings
 from counterpoint.errors import BadInputError, require

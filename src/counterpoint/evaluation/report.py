@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from counterpoint.data.cache import cached
+from counterpoint.data.cache import prepared
 from counterpoint.data.formats import open_dataset, split_names
 from counterpoint.data.store import EpisodeStore, camera_names
 from counterpoint.data.views import OneCameraStore, SubsetStore
@@ -185,7 +185,8 @@ def open_held_out(
     cameras = camera_names(source.cameras if names == ["all"] else names, source.cameras)
     options: Any = {"root": section.get("cache")}
     if not (isinstance(encoder, DualEncoder) and encoder.config.freeze_image):
-        store: EpisodeStore = cached(source.whole, size=section["size"], cameras=cameras, **options)
+        decode = section.get("decode", "once")
+        store = prepared(source.whole, size=section["size"], decode=decode, cameras=cameras, **options)
         return SubsetStore(store, source.indices), source, about
     if len(cameras) > 1 or not _trains_on(config, Path(about["data"])):  # features of some frames are not worth a store
         return (OneCameraStore(source, cameras[0]) if len(cameras) == 1 else source), source, about

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from counterpoint.config import FrozenConfig
 from counterpoint.data.augment import centre_corner
-from counterpoint.data.cache import resize
 from counterpoint.data.episode import Array
+from counterpoint.data.resize import resize
 from counterpoint.encoders.hub import Description, SavedModel, read_model
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError, require

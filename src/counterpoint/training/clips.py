@@ -10,8 +10,9 @@ from accelerate.utils import set_seed
 from pydantic import Field, model_validator
 from torch import nn
 
-from counterpoint.data.cache import Fit, cached
+from counterpoint.data.cache import prepared
 from counterpoint.data.draws import hold_out
+from counterpoint.data.resize import Fit
 from counterpoint.data.spec import BoundSpec
 from counterpoint.data.statistics import Statistics
 from counterpoint.data.store import EpisodeStore, camera_names
@@ -32,7 +33,8 @@ class DataConfig(SplitsConfig):
     """The episodes, their cameras and frame size.
 
     Attributes:
-        size: Side of the training store's frames, in pixels; a frozen backbone reads frames as recorded.
+        size: Side of the training store's frames, in pixels; a frozen backbone reads frames as recorded,
+            and each once whatever `decode` says.
         fit: `square` squeezes the whole view; `shorter` keeps its aspect, and the shorter side has that size.
         cameras: Cameras whose views are samples of their own, and whose rewards are averaged; `all` takes every one,
             the data's first is the default.
@@ -197,7 +199,8 @@ def _apart(store: EpisodeStore, cameras: tuple[str, ...]) -> EpisodeStore:
 
 
 def _prepared(store: EpisodeStore, config: DataConfig) -> EpisodeStore:
-    """Return the store with its frames decoded at training size."""
+    """Return the store with its frames at training size."""
     cameras = config.views(store)
     apart = _apart(store, cameras)
-    return cached(apart, size=config.size, fit=config.fit, root=config.cache or None, cameras=apart.cameras[:1])
+    options: Any = {"size": config.size, "fit": config.fit, "decode": config.decode, "root": config.cache}
+    return prepared(apart, cameras=apart.cameras[:1], **options)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from counterpoint.config import FrozenConfig, free
 from counterpoint.data.anchors import Anchors
-from counterpoint.data.cache import cached
+from counterpoint.data.cache import Decode, prepared
 from counterpoint.data.formats import open_dataset, split_names
 from counterpoint.data.spec import BoundSpec, Read, Spec
 from counterpoint.data.store import Cameras, EpisodeStore, camera_images, camera_names
@@ -47,6 +47,7 @@ class DemonstrationsConfig(FrozenConfig):
             which simulators know), or both.
         instruction: Only demonstrations of this instruction.
         episodes: Number of demonstrations; all by default.
+        decode: `once` keeps all frames in a training store; `always` decodes those of each batch when it is read.
         cache: Folder of training stores; by default the user's cache folder.
     """
 
@@ -55,6 +56,7 @@ class DemonstrationsConfig(FrozenConfig):
     state: tuple[Literal["state", "environment_state"], ...] = Field(default=("state",), min_length=1)
     instruction: str | None = None
     episodes: int | None = Field(default=None, ge=1)
+    decode: Decode = free("once")
     cache: str | None = free(None)
 
 
@@ -166,7 +168,7 @@ class CloningRecipe(OfflineRecipe):
             return objective, store, spec.bind(store, cameras)
 
         def prepare(store: EpisodeStore) -> EpisodeStore:
-            return cached(store, size=size, root=self.data.cache or None, cameras=cameras)
+            return prepared(store, size=size, decode=self.data.decode, root=self.data.cache, cameras=cameras)
 
         return Opened(source, None, prepare, build, {"cameras": list(cameras), "encoder": digest_of(encoder)})
 

@@ -14,7 +14,7 @@ from accelerate.utils import set_seed
 from pydantic import BaseModel, Field, create_model, model_validator
 
 from counterpoint.config import FrozenConfig, validate
-from counterpoint.data.cache import cached
+from counterpoint.data.cache import prepared
 from counterpoint.data.formats import split_names, validation_split
 from counterpoint.data.masks.robot import mask_camera, rgb_cameras
 from counterpoint.data.spec import BoundSpec
@@ -160,7 +160,7 @@ class ImitationRecipe(OfflineRecipe):
         def prepare(store: EpisodeStore) -> EpisodeStore:
             """Decode the cameras at the policy's frame size, with masks where ICon needs them."""
             kept = (*cameras, *(mask for mask in masks if mask in store.cameras))
-            return cached(store, size=self.frame, root=self.data.cache or None, cameras=kept)
+            return prepared(store, size=self.frame, decode=self.data.decode, root=self.data.cache, cameras=kept)
 
         def build(store: EpisodeStore) -> tuple[Imitation, EpisodeStore, BoundSpec]:
             for camera in cameras[:1]:

@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from counterpoint.config import FrozenConfig, free
+from counterpoint.data.cache import Decode
 from counterpoint.data.formats import open_dataset, split_names, validation_split
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.spec import BoundSpec
@@ -35,11 +36,14 @@ class SplitsConfig(FrozenConfig):
     Attributes:
         train_split: Split to train on, where the data have splits; none takes everything.
         val_split: Split to validate on, where the data have it; `val` means `valid` where the data call it so.
+        decode: `once` keeps all frames in a training store; `always` decodes those of each batch when it is read,
+            which data larger than the disk need and objectives that read few frames a clip can afford.
         cache: Folder of training stores; by default the user's cache folder.
     """
 
     train_split: str | None = "train"
     val_split: str | None = "val"
+    decode: Decode = free("once")
     cache: str | None = free(None)
 
     def open(self, path: str | Path) -> tuple[EpisodeStore, EpisodeStore | None]:
@@ -57,7 +61,7 @@ class Opened:
     Attributes:
         train: Training episodes.
         validation: Episodes to validate on.
-        prepare: Returns a store's frames decoded at training size.
+        prepare: Returns a store's frames at training size.
         build: Returns, for the prepared training episodes, the objective, the store of its batches and their spec.
         identity: Values that a continued run must share, beside the fingerprint of the training episodes.
         facts: Returns entries for `config.json`, from the store and the spec of the batches.

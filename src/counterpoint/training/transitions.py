@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from accelerate.utils import set_seed
 
-from counterpoint.data.cache import cached
+from counterpoint.data.cache import prepared
 from counterpoint.data.spec import BoundSpec
 from counterpoint.data.statistics import action_statistics
 from counterpoint.data.store import Cameras, EpisodeStore, camera_images, camera_names, uneven_frames
@@ -87,11 +87,12 @@ class TransitionsRecipe(PretrainingRecipe):
         return join_domains(stores, names), validation
 
     def _prepared(self, store: EpisodeStore) -> EpisodeStore:
-        """Return the store with its frames decoded at the encoder's size."""
+        """Return the store with its frames at the encoder's size."""
         if isinstance(store, MultiTaskStore):
             return MultiTaskStore([self._prepared(part) for part in store.stores], store.names)
         cameras = camera_names(self.data.camera, store.cameras, self.encoder.cameras)
-        return cached(store, size=self.encoder.size, root=self.data.cache or None, cameras=cameras)
+        options: Any = {"size": self.encoder.size, "decode": self.data.decode, "root": self.data.cache}
+        return prepared(store, cameras=cameras, **options)
 
 
 def build_step_objective(

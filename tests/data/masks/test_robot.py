@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoint.data.cache import resize
 from counterpoint.data.doctor import examine
 from counterpoint.data.episode import Array, Episode
 from counterpoint.data.formats.lerobot.writer import LeRobotWriter
@@ -23,6 +22,7 @@ from counterpoint.data.masks.robot import (
     masked_cameras,
     rgb_cameras,
 )
+from counterpoint.data.resize import resize
 from counterpoint.data.store import MemoryStore
 from counterpoint.errors import BadInputError
 from tests.data.made import smooth_frames

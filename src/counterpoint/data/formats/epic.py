@@ -9,8 +9,10 @@ D. Damen et al., "Rescaling Egocentric Vision", IJCV 2022.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import math
+import os
 import re
 import tarfile
 from collections.abc import Sequence
@@ -30,6 +32,7 @@ from counterpoint.errors import BadInputError, require
 _COLUMNS = ("narration_id", "participant_id", "video_id", "start_frame", "stop_frame", "narration")
 _VIDEO = re.compile(r"(P\d{2})_\d{2,3}")
 _FRAME = re.compile(r"frame_(\d{10})\.jpg")
+_FRAME_NAME = "frame_%010d.jpg"
 _HINT = "download or extract the frames again"
 
 
@@ -123,11 +126,19 @@ class EpicKitchensStore(Reader):
     @cached_property
     def fingerprint(self) -> str:
         """Hex digest of the segments and of each used file; computed once, as there are many files."""
-        used: dict[str, set[int]] = {}
+        digest, used = hashlib.sha256(repr((self.episodes, self.identity)).encode()), dict[str, list[Array]]()
         for segment in self._segments:
-            used.setdefault(segment.video, set()).update(range(segment.start, segment.stop + 1))
-        self.files = [path for video, frames in used.items() for path in self._frames_of(video).files(sorted(frames))]
-        return super().fingerprint
+            used.setdefault(segment.video, []).append(np.arange(segment.start, segment.stop + 1))
+        for video, parts in used.items():
+            source, numbers = self._frames_of(video), np.unique(np.concatenate(parts)).tolist()
+            # Plain strings, as a path object takes longer than to look at its file.
+            names = [source.path.name] if source.ranges is not None else [_FRAME_NAME % number for number in numbers]
+            folder = source.path.parent if source.ranges is not None else source.path
+            with parsing(folder, "readable files", _HINT):
+                for name in names:
+                    stat = os.stat(f"{folder}/{name}")  # noqa: PTH116
+                    digest.update(f"{name}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
+        return digest.hexdigest()
 
     def read(self, episode: int, steps: Array, camera: str) -> Array:
         """Return uint8 [N, H, W, 3]."""
@@ -135,7 +146,7 @@ class EpicKitchensStore(Reader):
         source = self._frames_of(segment.video)
         images: list[Array] = []
         for number in (segment.start + steps).tolist():
-            where = f"{source.path}, frame_{number:010d}.jpg"
+            where = f"{source.path}, {_FRAME_NAME % number}"
             with (
                 parsing(where, "a whole JPEG", _HINT),
                 Image.open(io.BytesIO(source.read(number)), formats=["JPEG"]) as image,
@@ -164,14 +175,10 @@ class _Frames:
         left, right = np.searchsorted(self.numbers, [start, stop + 1])
         return int(right - left)
 
-    def files(self, numbers: Sequence[int]) -> list[Path]:
-        """Return the files that hold these frames."""
-        return [self.path] if self.ranges is not None else [self.path / f"frame_{n:010d}.jpg" for n in numbers]
-
     def read(self, number: int) -> bytes:
         """Return the bytes of one JPEG."""
         if self.ranges is None:
-            return (self.path / f"frame_{number:010d}.jpg").read_bytes()
+            return (self.path / (_FRAME_NAME % number)).read_bytes()
         offset, size = self.ranges[int(np.searchsorted(self.numbers, number))].tolist()
         with self.path.open("rb") as tar:  # opened anew, so that forked workers share no file position
             tar.seek(offset)
@@ -182,8 +189,8 @@ def _find_frames(root: Path, video: str) -> _Frames | None:
     folder = root / video.partition("_")[0] / "rgb_frames" / video
     path = folder.with_name(f"{video}.tar")
     if folder.is_dir():
-        names = (_FRAME.fullmatch(path.name) for path in folder.iterdir())
-        return _Frames(folder, np.array(sorted(int(name[1]) for name in names if name), dtype=np.int64))
+        names = (_FRAME.fullmatch(name) for name in os.listdir(folder))  # noqa: PTH208
+        return _Frames(folder, np.sort(np.array([int(name[1]) for name in names if name], np.int64)))
     if not path.is_file():
         return None
     with parsing(path, "an uncompressed tar of frames", _HINT), tarfile.open(path, "r:") as tar:

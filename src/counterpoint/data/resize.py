@@ -1,0 +1,98 @@
+"""Frames at training size: the one rule of resizing, and a store whose frames are decoded whenever they are read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
+
+import numpy as np
+from PIL import Image
+
+from counterpoint.data.episode import Array
+from counterpoint.data.store import EpisodeStore, check_camera
+from counterpoint.data.views import Integers, StoreView
+
+Fit = Literal["square", "shorter"]
+"""`square` squeezes the whole view to size x size; `shorter` keeps the aspect, the shorter side is `size`."""
+
+_BICUBIC = Image.Resampling.BICUBIC
+_FEW = 16  # frames up to which starting threads costs more than it saves
+
+
+def resized_shape(height: int, width: int, size: int, fit: Fit) -> tuple[int, int]:
+    """Return height and width of a resized frame."""
+    scale = size / min(height, width)
+    return (size, size) if fit == "square" else (round(height * scale), round(width * scale))
+
+
+def resize(frames: Array, size: int, fit: Fit = "square") -> Array:
+    """Resize frames with Pillow's antialiased bicubic filter, as CLIP does; frames of that size stay as they are.
+
+    Args:
+        frames: uint8 [N, H, W, 3].
+        size: Side of the square, or length of the shorter side, in pixels.
+        fit: `square` or `shorter`.
+
+    Returns:
+        uint8 [N, H', W', 3].
+    """
+    target = resized_shape(*frames.shape[1:3], size, fit)
+    if target == frames.shape[1:3] or not len(frames):
+        return frames.reshape(len(frames), *target, 3)
+
+    def one(frame: Array) -> Array:
+        return np.asarray(Image.fromarray(frame).resize(target[::-1], _BICUBIC))
+
+    if len(frames) <= _FEW:
+        return np.stack([one(frame) for frame in frames])
+    with ThreadPoolExecutor() as pool:  # Pillow resizes outside Python's lock
+        return np.stack(list(pool.map(one, frames)))
+
+
+class ResizedStore(StoreView):
+    """Another store at training size: the frames that are asked for are read, decoded and resized, and no others.
+
+    Pixels are those of the training store of the same size. Nothing is written, and nothing is kept.
+
+    Args:
+        store: The source.
+        size: Training resolution in pixels.
+        fit: The resize rule.
+        cameras: The cameras to keep, in order; all by default.
+
+    Raises:
+        BadInputError: When a camera is unknown.
+    """
+
+    def __init__(
+        self, store: EpisodeStore, size: int, fit: Fit = "square", cameras: Sequence[str] | None = None
+    ) -> None:
+        super().__init__([store], np.zeros(len(store.episodes)), np.arange(len(store.episodes)))
+        self.size, self.fit = size, fit
+        self.cameras = tuple(store.cameras if cameras is None else cameras)
+        for camera in self.cameras:
+            check_camera(camera, store.cameras)
+
+    @property
+    def fingerprint(self) -> str:
+        """The source's digest with size, rule and cameras."""
+        about = f"{self.stores[0].fingerprint}{self.size}{self.fit}{self.cameras}"
+        return hashlib.sha256(about.encode()).hexdigest()
+
+    def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
+        """Return uint8 [N, H, W, 3]; an unknown camera is refused."""
+        return resize(super().frames(episode, indices, camera), self.size, self.fit)
+
+    def _camera(self, camera: str | None) -> str:
+        check_camera(camera or self.cameras[0], self.cameras)
+        return camera or self.cameras[0]
+
+    def gather(
+        self, source: str, episodes: Integers, steps: Integers, *, camera: str | None = None, out: Array | None = None
+    ) -> Array:
+        """Read steps of many episodes; of frames, each that is asked for is decoded once."""
+        if source != "frames":
+            return super().gather(source, episodes, steps)
+        return EpisodeStore.gather(self, source, episodes, steps, camera=camera, out=out)
