@@ -16,11 +16,12 @@ import pytest
 
 from counterpoint.data.episode import Array
 from counterpoint.data.formats.lerobot.reader import LeRobotStore
-from counterpoint.data.formats.lerobot.tables import as_column, as_png
+from counterpoint.data.formats.lerobot.tables import as_column, as_png, read_table
 from counterpoint.data.store import EpisodeStore
 from counterpoint.data.video import encode_video
 from counterpoint.errors import BadInputError
 from tests.data.formats.lerobot.made import FPS, edit_column, edit_info, episode, write_v30
+from tests.data.made import write_lerobot
 
 EPISODES = tuple(episode(number, 5 + number, success=number != 1) for number in range(4))
 DATA = "data/chunk-000/file-000.parquet"
@@ -406,3 +407,20 @@ def _read_all(store: LeRobotStore) -> None:
         store.timestamps(number)
         store.actions(number)
         store.state(number)
+
+
+def test_one_flipped_bit_in_a_page_is_refused(tmp_path: Path) -> None:
+    """Every page of every column, one after the other; without checksums a changed number would be taken."""
+    root = write_lerobot(tmp_path / "set")
+    path = next((root / "data").rglob("*.parquet"))
+    whole, pages = path.read_bytes(), pq.ParquetFile(path).metadata
+    group = pages.row_group(0)
+    for column in map(group.column, range(group.num_columns)):
+        start = column.dictionary_page_offset if column.has_dictionary_page else column.data_page_offset
+        harmed = bytearray(whole)
+        harmed[start + column.total_compressed_size - 1] ^= 1
+        path.write_bytes(bytes(harmed))
+        with pytest.raises(BadInputError, match="parquet"):
+            read_table(path)
+    path.write_bytes(whole)
+    assert read_table(path).num_rows

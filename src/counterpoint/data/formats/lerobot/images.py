@@ -20,7 +20,7 @@ from counterpoint.data.episode import Array
 from counterpoint.data.formats.base import require_new
 from counterpoint.data.formats.lerobot import layout
 from counterpoint.data.formats.lerobot.layout import EpisodeLocation
-from counterpoint.data.formats.lerobot.tables import as_png, damaged, read_table
+from counterpoint.data.formats.lerobot.tables import CHECKED, as_png, damaged, read_table
 from counterpoint.data.formats.lerobot.writer import PixelCounts, sampled_steps
 from counterpoint.errors import require
 from counterpoint.progress import ProgressBar
@@ -94,7 +94,7 @@ def _write_rows(
         for camera, images in frames(location.number).items():
             rows = rows.append_column(keys[camera], as_png(images))
             counts[camera].add(images[sampled_steps(location.length)])
-        writer = writer or pq.ParquetWriter(target, rows.schema)
+        writer = writer or pq.ParquetWriter(target, rows.schema, **CHECKED)
         writer.write_table(rows)
         yield location.number, counts
     if writer is not None:
@@ -137,7 +137,7 @@ def _add_statistics(copy: Path, keys: Mapping[str, str], pixels: Mapping[int, Ma
             rows = [pixels[number][camera].stats() for number in numbers]
             for kind in rows[0]:
                 table = table.append_column(f"stats/{key}/{kind}", pa.array([row[kind] for row in rows]))
-        pq.write_table(table, path)
+        pq.write_table(table, path, **CHECKED)
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -27,6 +27,8 @@ from counterpoint.errors import BadInputError, require
 
 _IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 HINT = "copy or download the data set again"
+CHECKED = {"write_page_checksum": True}
+"""Options of every parquet file that is written: pages have checksums, which reading compares where there are any."""
 
 
 def damaged(where: str | Path, found: str, expected: str) -> BadInputError:
@@ -43,7 +45,7 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """Read a whole parquet file, or those of `columns` it has."""
     with reading(path):
         present = None if columns is None else [c for c in columns if c in pq.read_schema(path).names]
-        return pq.read_table(path, columns=present, use_threads=False)
+        return pq.read_table(path, columns=present, use_threads=False, page_checksum_verification=True)
 
 
 def count_rows(path: Path) -> int:
@@ -85,7 +87,7 @@ class _Opened:
 @lru_cache(maxsize=16)
 def _opened(key: FileKey) -> _Opened:
     with reading(Path(key[0])):
-        file = pq.ParquetFile(key[0])
+        file = pq.ParquetFile(key[0], page_checksum_verification=True)
         sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
         return _Opened(file, frozenset(file.schema_arrow.names), np.cumsum([0, *sizes]))
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from counterpoint.data.episode import Array, Episode
 from counterpoint.data.formats.base import require_new
 from counterpoint.data.formats.lerobot import layout
-from counterpoint.data.formats.lerobot.tables import as_column, as_matrix, as_png
+from counterpoint.data.formats.lerobot.tables import CHECKED, as_column, as_matrix, as_png, read_table
 from counterpoint.data.video import Codec, encode_video, probe_video, read_frames, remux
 from counterpoint.errors import BadInputError, require
 
@@ -47,7 +47,7 @@ class _DataFiles:
             path.parent.mkdir(parents=True, exist_ok=True)
             self.paths.append(path)
             self._sink = pa.OSFile(str(path), "wb")
-            self._writer = pq.ParquetWriter(self._sink, rows.schema)
+            self._writer = pq.ParquetWriter(self._sink, rows.schema, **CHECKED)
         self._writer.write_table(rows)
         if self._sink is not None and self._sink.tell() >= self._limit:
             self.close()
@@ -126,7 +126,7 @@ def _write_tasks(path: Path, tasks: Mapping[str, int]) -> None:
         for name, (kind, numpy) in kinds.items()
     ]
     pandas = {"index_columns": ["task"], "column_indexes": [], "columns": columns, "pandas_version": "2.2.0"}
-    pq.write_table(table.replace_schema_metadata({"pandas": json.dumps(pandas)}), path)
+    pq.write_table(table.replace_schema_metadata({"pandas": json.dumps(pandas)}), path, **CHECKED)
 
 
 _QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
@@ -325,7 +325,8 @@ class LeRobotWriter:
         self._data.close()
         for track in self._tracks.values():
             track.close()
-        pq.write_table(pa.Table.from_pylist(self._episodes), self._build / "meta/episodes/chunk-000/file-000.parquet")
+        table = pa.Table.from_pylist(self._episodes)
+        pq.write_table(table, self._build / "meta/episodes/chunk-000/file-000.parquet", **CHECKED)
         _write_tasks(self._build / "meta/tasks.parquet", self._tasks)
         self._write_json("stats.json", self._stats())
         sizes = {"total_episodes": total, "total_frames": self._frames, "total_tasks": len(self._tasks)}
@@ -401,7 +402,7 @@ class LeRobotWriter:
         """Return exact statistics of the whole data set: one column after the other is read back."""
         stats: dict[str, Any] = {_key(name): pixels.stats() for name, pixels in self._pixels.items()}
         for name in [name for name in self._features() if name not in stats]:  # in the same order every time
-            parts = [as_matrix(path, pq.read_table(path, columns=[name]), name) for path in self._data.paths]
+            parts = [as_matrix(path, read_table(path, [name]), name) for path in self._data.paths]
             stats[name] = vector_stats(np.concatenate(parts))
         return stats
 
@@ -425,11 +426,11 @@ def copy_with_feature(root: Path, out: Path, name: str, values: NDArray[np.float
         build = Path(folder) / "dataset"
         shutil.copytree(root, build, ignore=shutil.ignore_patterns(".*"))
         for path in sorted((build / "data").rglob("*.parquet")):
-            file = pq.ParquetFile(path)
+            file = pq.ParquetFile(path, page_checksum_verification=True)
             groups = [file.read_row_group(number) for number in range(file.num_row_groups)]
             _write_groups(path, [_with_feature(group, name, values[group["index"].to_numpy()]) for group in groups])
         for path in sorted((build / "meta/episodes").rglob("*.parquet")):
-            table = pq.read_table(path).replace_schema_metadata(None)
+            table = read_table(path).replace_schema_metadata(None)
             spans = zip(table["dataset_from_index"].to_pylist(), table["dataset_to_index"].to_pylist(), strict=True)
             stats = [vector_stats(values[first:last, None]) for first, last in spans]
             for kind in stats[0] if stats else ():
@@ -464,7 +465,7 @@ def _with_feature(table: pa.Table, name: str, values: NDArray[np.float32]) -> pa
 
 def _write_groups(path: Path, groups: Sequence[pa.Table]) -> None:
     """Write a parquet file of these row groups over what is there."""
-    with pq.ParquetWriter(path, groups[0].schema) as writer:
+    with pq.ParquetWriter(path, groups[0].schema, **CHECKED) as writer:
         for group in groups:
             writer.write_table(group, row_group_size=len(group))
 
