@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import pickle
+import struct
+import tarfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import av
 import numpy as np
+import pyarrow as pa
+from PIL import Image
 
 from counterpoint.data.episode import Array, EpisodeInfo, check_finite
 from counterpoint.data.store import EpisodeStore, check_camera
@@ -59,14 +67,36 @@ def read_alike(
     return [result for _, result in kept]
 
 
+DAMAGE: tuple[type[Exception], ...] = (
+    *(OSError, EOFError, ValueError, LookupError, ArithmeticError, MemoryError, RecursionError, SyntaxError),
+    *(RuntimeError, SystemError, zlib.error, struct.error, csv.Error, zipfile.BadZipFile, tarfile.TarError),
+    *(pickle.UnpicklingError, pa.ArrowException, av.FFmpegError, Image.DecompressionBombError),
+)
+"""The exceptions by which parsers report damaged content; Pillow raises `SyntaxError`, h5py `SystemError`, too.
+
+`TypeError`, `AttributeError`, `NameError` and `AssertionError` are mistakes of ours, and surface.
+"""
+TREE = (TypeError, AttributeError)
+"""What a block raises, too, that takes a parsed tree apart, in which anything may be a list, a text or nothing."""
+
+
 @contextmanager
-def parsing(where: str | Path, expected: str, hint: str = "download or record it again") -> Iterator[None]:
-    """Turn every exception that damaged or malicious content causes into a `BadInputError`."""
+def parsing(
+    where: str | Path, expected: str, hint: str = "download or record it again", also: tuple[type[Exception], ...] = ()
+) -> Iterator[None]:
+    """Turn an exception that damaged or malicious content causes into a `BadInputError`.
+
+    Args:
+        where: The content.
+        expected: What would be accepted.
+        hint: An action that would solve the problem.
+        also: Further exceptions, such as `TREE`; only of a block that calls another library or takes a tree apart.
+    """
     try:
         yield
     except (BadInputError, MissingExtraError):
         raise
-    except Exception as error:  # parsers raise whatever their parts do
+    except (*DAMAGE, *also) as error:
         found = f"damaged content ({type(error).__name__}: {first_line(error)})"
         raise BadInputError(where, found, expected, hint) from error
 
@@ -141,7 +171,12 @@ class Reader(EpisodeStore):
         if len(steps) and not (steps.min() >= 0 and steps.max() < length):
             found, where = f"a request for steps {steps.min()} to {steps.max()}", str(self.names[episode])
             raise BadInputError(where, found, f"steps from 0 to {length - 1}", "read steps of the episode")
-        return self.read(episode, steps, name)
+        images = self.read(episode, steps, name)
+        good, found = images.dtype == np.uint8 and images.ndim == 4, f"images {images.dtype} {list(images.shape)}"
+        require(
+            good and images.shape[-1] == 3, str(self.names[episode]), found, "uint8 [N, H, W, 3]", "record it again"
+        )
+        return images
 
     def _values(self, source: str, episode: int) -> Array | None:
         if source == "features":  # computed, never recorded
@@ -158,7 +193,9 @@ class Reader(EpisodeStore):
             values = self.vectors(episode, name)
             if values is None:
                 return None
-            numbers: Array = np.asarray(values).astype(np.float32).reshape(length, -1)
+            found = np.asarray(values)
+            require(found.dtype.kind in "biuf", where, f"{found.dtype}", "numbers", "record it again")
+            numbers: Array = found.astype(np.float32).reshape(length, -1)
         one = name != "rewards" or numbers.shape[1] == 1
         require(one, where, f"{numbers.shape[1]} numbers a step", "one", "record it again")
         check_finite(where, numbers)

@@ -24,7 +24,7 @@ from typing import Any, cast
 import numpy as np
 
 from counterpoint.data.episode import Array, EpisodeInfo
-from counterpoint.data.formats.base import OnBadRow, Reader, parsing, raise_error, read_each
+from counterpoint.data.formats.base import TREE, OnBadRow, Reader, parsing, raise_error, read_each
 from counterpoint.errors import import_extra, require
 
 ENDS = "meta/episode_ends"
@@ -173,7 +173,9 @@ class ZarrReplayStore(Reader):
 
     def _array(self, name: str) -> Any:
         """Return an array that holds numbers; a codec could run code that comes with the data."""
-        array = self._open()[name]
+        group = self._open()
+        with parsing(f"{self.path}, {name}", _EXPECTED, _HINT, also=TREE):
+            array = group[name]
         codecs = [str(getattr(codec, "codec_id", "zlib")) for codec in (*array.filters, *array.compressors)]
         bad = next((codec for codec in codecs if not _CODECS.fullmatch(codec)), None)
         where, hint = f"{self.path}, {name}", "do not trust this file; write it with another compressor"
@@ -207,7 +209,8 @@ class ZarrReplayStore(Reader):
             with contextlib.suppress(ImportError):  # the codecs of UMI's images
                 import_module("imagecodecs.numcodecs").register_codecs(verbose=False)
             source = zarr.storage.ZipStore(self.path, mode="r") if self.path.is_file() else str(self.path)
-            self._group, self._owner = zarr.open_group(source, mode="r"), os.getpid()
+            with parsing(self.path, _EXPECTED, _HINT, also=TREE):
+                self._group, self._owner = zarr.open_group(source, mode="r"), os.getpid()
         return self._group
 
 

@@ -126,9 +126,18 @@ def damaged(where: str | Path, found: str, expected: str) -> BadInputError:
 
 
 def _data_group(path: Path, file: Any) -> Any:
-    if "data" not in file:
+    data = file.get("data")
+    if not _is_group(data):
         raise damaged(path, f"the groups {sorted(file)}", "a group 'data' with a group for each demonstration")
-    return file["data"]
+    return data
+
+
+def _is_group(part: Any) -> bool:
+    return isinstance(part, import_h5py().Group)
+
+
+def _holds_numbers(part: Any) -> bool:
+    return isinstance(part, import_h5py().Dataset) and part.ndim > 0 and part.dtype.kind in "biuf"
 
 
 def _json(where: str | Path, attributes: Any, name: str) -> dict[str, Any]:
@@ -187,12 +196,12 @@ def scan(path: Path, on_bad_row: OnBadRow) -> FileLayout:
     """
     with open_hdf5(path) as file, parsing(path, _EXPECTED):
         data = _data_group(path, file)
-        names = [name for name in data if "actions" in data[name] or "obs" in data[name]]
+        names = [name for name in data if _is_group(data[name]) and ("actions" in data[name] or "obs" in data[name])]
         names.sort(key=lambda name: (int((re.findall(r"\d+$", name) or [-1])[0]), name))  # demo_2 before demo_10
         if not names:
             raise damaged(f"{path}, data", "no demonstration", "groups demo_0, demo_1, ... with actions and obs")
         args, problem = _json(path, data.attrs, "env_args"), _json(path, data.attrs, "problem_info")
-        observed: Any = next((data[name]["obs"] for name in names if "obs" in data[name]), {})
+        observed: Any = next((data[name]["obs"] for name in names if _is_group(data[name].get("obs"))), {})
         images = [key for key in observed if _is_image(observed[key], 3)]
         masks = [mask_camera(key) for key in images if _is_image(observed.get(obs_key(mask_camera(key))), 1)]
         cameras, found = (*images, *masks), f"no images among the observations {sorted(observed)}"
@@ -202,11 +211,10 @@ def scan(path: Path, on_bad_row: OnBadRow) -> FileLayout:
         state = tuple(_state_keys(observed))
         kwargs = args.get("env_kwargs") or {}
         solved = None if args.get("type") == _GYM else float(kwargs.get("reward_scale") or 1.0)
-        keys = [*map(obs_key, cameras), *state]
         demos = read_each(
-            names, lambda name: _demo(f"{path}, {name}", data[name], name, keys, solved, libero), on_bad_row
+            names, lambda name: _demo(f"{path}, {name}", data[name], name, cameras, state, solved, libero), on_bad_row
         )
-        subsets = file.get("mask", {})
+        subsets = file["mask"] if _is_group(file.get("mask")) else {}
         return FileLayout(
             path=path,
             fps=float(kwargs.get("control_freq") or CONTROL_HZ),
@@ -222,17 +230,36 @@ def scan(path: Path, on_bad_row: OnBadRow) -> FileLayout:
         )
 
 
-def _demo(where: str, group: Any, name: str, observed: list[str], solved: float | None, libero: bool) -> Demo:
+def _demo(
+    where: str,
+    group: Any,
+    name: str,
+    cameras: tuple[str, ...],
+    state: tuple[str, ...],
+    solved: float | None,
+    libero: bool,
+) -> Demo:
     """Check that a demonstration has every part, and each of them one entry a step."""
     with parsing(where, "a demonstration of robomimic or LIBERO"):
-        parts = {"actions": group.get("actions"), **{f"obs/{key}": group.get(f"obs/{key}") for key in observed}}
+        parts = {
+            "actions": group.get("actions"),
+            **{f"obs/{key}": group.get(f"obs/{key}") for key in (*map(obs_key, cameras), *state)},
+        }
         missing = [key for key, part in parts.items() if part is None]
         if missing:
             raise damaged(where, f"no {', '.join(missing)}", "the parts of the other demonstrations")
+        parts |= {key: group[key] for key in ("rewards", "dones", "states") if key in group}
+        odd = [key for key, part in parts.items() if not _holds_numbers(part)]
+        if odd:
+            raise damaged(f"{where}, {odd[0]}", f"{group[odd[0]]!r}"[:80], "an array of numbers")
+        images = [f"obs/{obs_key(camera)}" for camera in cameras]
+        odd = [key for key in images if not (_is_image(parts[key], 3) or _is_image(parts[key], 1))]
+        if odd:
+            found = f"{parts[odd[0]].dtype} {list(parts[odd[0]].shape)}"
+            raise damaged(f"{where}, {odd[0]}", found, "uint8 [T, H, W, 3], or [T, H, W, 1] of a mask")
         if parts["actions"].ndim != 2 or parts["actions"].shape[0] == 0:
             raise damaged(f"{where}, actions", f"{parts['actions'].shape}", "[T, A] with at least one step")
         length = int(parts["actions"].shape[0])
-        parts |= {key: group[key] for key in ("rewards", "dones", "states") if key in group}
         lengths = {key: int(part.shape[0]) for key, part in parts.items()}
         lengths |= {"num_samples": int(group.attrs.get("num_samples", length))}
         differing = ", ".join(f"{key} {count}" for key, count in lengths.items() if count != length)
@@ -285,4 +312,4 @@ def obs_key(camera: str) -> str:
 
 
 def _is_image(values: Any, channels: int) -> bool:
-    return bool(values is not None and values.ndim == 4 and values.shape[-1] == channels and values.dtype == "uint8")
+    return _holds_numbers(values) and values.ndim == 4 and values.shape[-1] == channels and values.dtype == "uint8"

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from counterpoint.data.episode import Array
-from counterpoint.data.formats.base import parsing
+from counterpoint.data.formats.base import TREE, parsing
 from counterpoint.data.lru import LRUCache
 from counterpoint.errors import BadInputError, require
 
@@ -37,8 +37,8 @@ def damaged(where: str | Path, found: str, expected: str) -> BadInputError:
 
 
 def reading(path: Path, expected: str = "a whole parquet file") -> AbstractContextManager[None]:
-    """Turn every error on a damaged file into `BadInputError`."""
-    return parsing(path, expected, HINT)
+    """Turn every error on a damaged table or tree into `BadInputError`."""
+    return parsing(path, expected, HINT, also=TREE)
 
 
 def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from counterpoint.data.formats.base import first_line, parsing
+from counterpoint.data.formats.base import TREE, first_line, parsing
 from counterpoint.errors import BadInputError, MissingExtraError
 
 ID = re.compile(r"(?:[-\w]+/)*[-\w]+-v\d+")
@@ -61,7 +61,8 @@ def open_minari(source: str | Path) -> Any:
 def reading(where: str | Path) -> AbstractContextManager[None]:
     """Turn every error of minari on a damaged data set into `BadInputError`."""
     expected = "a whole Minari data set, of a version that the installed minari reads"
-    return parsing(where, expected, "download or record it again, or install the version of minari it needs")
+    hint = "download or record it again, or install the version of minari it needs"
+    return parsing(where, expected, hint, also=(*TREE, AssertionError))  # minari asserts what files say
 
 
 def _find(minari: Any, source: str | Path) -> Path:

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from counterpoint.data.episode import Array, EpisodeInfo
-from counterpoint.data.formats.base import OnBadRow, Reader, parsing, raise_error, read_alike
+from counterpoint.data.formats.base import TREE, OnBadRow, Reader, parsing, raise_error, read_alike
 from counterpoint.data.formats.rlbench.poses import to_action, to_state
 from counterpoint.data.masks.robot import mask_camera, mask_frames
 from counterpoint.errors import require
@@ -245,7 +245,7 @@ def load_pickle(path: Path) -> Any:
     Raises:
         BadInputError: When it names anything else, or is damaged.
     """
-    with parsing(path, "a pickle as RLBench writes it", _HINT), path.open("rb") as file:
+    with parsing(path, "a pickle as RLBench writes it", _HINT, also=TREE), path.open("rb") as file:
         return _Unpickler(file, path).load()
 
 

@@ -21,7 +21,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from counterpoint.data.formats.base import parsing
+from counterpoint.data.formats.base import TREE, parsing
 from counterpoint.errors import BadInputError, require
 
 INFO, FEATURES = "dataset_info.json", "features.json"
@@ -107,7 +107,7 @@ def rlds_folder(path: Path) -> Path | None:
 def read_splits(folder: Path) -> dict[str, tuple[Shard, ...]]:
     """Return each split's shards, whether their files are there or not."""
     path = folder / INFO
-    with parsing(path, _EXPECTED):
+    with parsing(path, _EXPECTED, also=TREE):
         info = json.loads(path.read_text(encoding="utf-8"))
         kind = info.get("fileFormat", "tfrecord")
         found, hint = f"fileFormat {kind!r}", "write the data set as tfrecord"
@@ -131,7 +131,7 @@ def _shards(folder: Path, info: dict[str, Any], split: dict[str, Any], kind: str
 def read_layout(folder: Path) -> Layout:
     """Choose an episode's parts among the features of `features.json`."""
     path = folder / FEATURES
-    with parsing(path, _EXPECTED):
+    with parsing(path, _EXPECTED, also=TREE):
         features = {leaf.name: leaf for leaf in _leaves(json.loads(path.read_text(encoding="utf-8")), "")}
     steps = [leaf for name, leaf in features.items() if name.startswith(f"{STEPS}/") and leaf.size > 0]
     order = sorted(steps, key=lambda leaf: (("tensor", "text", "image").index(leaf.kind), leaf.size, leaf.name))
