@@ -178,7 +178,8 @@ def _mirrored(url: str, root: Path) -> Path:
     hint = "check the address: a data set is a folder"
     require(found, url, "nothing there", "the files of a data set", hint)
     alone = set(found) == {place}
-    name = hashlib.sha256(url.encode()).hexdigest()[:32]
+    # A name that errors about files in it can be understood by.
+    name = f"{re.sub('[^A-Za-z0-9]+', '-', url)[:60]}-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
     folder = (root / "remote" / name).resolve()
     files = {place.rpartition("/")[2] if alone else key.removeprefix(f"{place}/"): one for key, one in found.items()}
     folder.parent.mkdir(parents=True, exist_ok=True)

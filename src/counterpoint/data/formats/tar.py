@@ -37,13 +37,14 @@ def members(path: Path) -> Iterator[tuple[str, int, int]]:
                     yield member.name, member.offset_data, member.size
 
 
-def indexed(path: Path, kind: str, make: Callable[[], Any]) -> Any:
+def indexed(path: Path, kind: str, make: Callable[[], Any], keep: Callable[[Any], bool] = lambda index: True) -> Any:
     """Return an index of a file that was made before, or make it: a value that JSON can hold.
 
     Args:
         path: The file; one that changes is indexed anew.
         kind: Name and version of the index.
         make: Returns the index.
+        keep: Whether an index is worth keeping; one with faults, which may be mended, is not.
     """
     with parsing(path, "a readable file"):
         stat = path.stat()
@@ -52,6 +53,7 @@ def indexed(path: Path, kind: str, make: Callable[[], Any]) -> Any:
     with suppress(OSError, ValueError):  # absent, or cut short
         return json.loads(kept.read_bytes())
     index = make()
-    with suppress(OSError):  # a cache that cannot be written
-        write_atomically(kept, json.dumps(index))
+    if keep(index):
+        with suppress(OSError):  # a cache that cannot be written
+            write_atomically(kept, json.dumps(index))
     return index

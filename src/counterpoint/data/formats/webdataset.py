@@ -36,7 +36,7 @@ from counterpoint.data.formats.tar import indexed, members
 from counterpoint.data.remote import Part, read_ranges
 from counterpoint.data.store import VECTORS
 from counterpoint.data.video import probe_video, read_frames
-from counterpoint.errors import require
+from counterpoint.errors import BadInputError, require
 
 _VIDEOS, _IMAGES, _TEXTS = ("mp4", "mkv", "webm", "mov", "avi"), ("jpg", "jpeg", "png"), ("json", "txt", "cls")
 _ARRAYS = tuple(f"{name}.npy" for name in VECTORS if name not in ("timestamps", "features"))
@@ -99,7 +99,8 @@ class WebDatasetStore(Reader):
         self.files = shards(Path(path), split)
         require(self.files, path, "no shards", "NAME-000000.tar and so on", "check the path")
         with ThreadPoolExecutor(_TOGETHER) as pool:  # remote shards answer late
-            indexes = {file: pool.submit(indexed, file, _INDEX, partial(_index, file)) for file in self.files}
+            index = partial(indexed, kind=_INDEX, keep=_is_sound)
+            indexes = {file: pool.submit(index, file, make=partial(_index, file)) for file in self.files}
             opened = list(read_each(self.files, lambda file: indexes[file].result(), on_bad_row))
         rows = [(file, entry) for file, index in opened for entry in index]
         first: _Sample | None = None
@@ -167,13 +168,22 @@ def _index(shard: Path) -> list[dict[str, Any]]:
         samples[key]["texts"][kind] = data.decode("utf-8", "replace")
     for key, one in samples.items():
         videos = [place for kind, place in one["places"].items() if kind.rpartition(".")[2] in _VIDEOS]
-        infos = [probe_video(_part(shard, key, place)) for place in videos]
-        one["videos"] = [[info.frames, info.fps] for info in infos]
+        try:
+            infos = [probe_video(_part(shard, key, place)) for place in videos]
+            one["videos"] = [[info.frames, info.fps] for info in infos]
+        except BadInputError as error:
+            one["fault"] = [error.where, error.found, error.expected, error.hint]
     return [{"key": key, **one} for key, one in samples.items()]
+
+
+def _is_sound(index: list[dict[str, Any]]) -> bool:
+    return not any("fault" in entry for entry in index)
 
 
 def _sample(shard: Path, entry: dict[str, Any]) -> _Sample:
     """Return an episode from its entry in a shard's index."""
+    if "fault" in entry:
+        raise BadInputError(*entry["fault"])
     key, places = entry["key"], entry["places"]
     where, cameras, numbered = f"{shard}, {key}", dict[str, list[Place]](), dict[str, dict[int, Place]]()
     for kind, place in places.items():
