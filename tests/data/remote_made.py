@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import fsspec
 import numpy as np
@@ -73,6 +74,8 @@ def s3_double(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     known = {"AWS_ACCESS_KEY_ID": "double", "AWS_SECRET_ACCESS_KEY": "double", "AWS_DEFAULT_REGION": "us-east-1"}
     for name, value in (known | {"AWS_ENDPOINT_URL": f"http://{host}:{port}"}).items():
         monkeypatch.setenv(name, value)
+    # All servers of a process share what they hold.
+    urlopen(Request(f"http://{host}:{port}/moto-api/reset", method="POST")).close()
     s3fs.S3FileSystem.clear_instance_cache()
     s3fs.S3FileSystem().mkdir("bucket")
     try:
