@@ -170,7 +170,7 @@ def test_damage_seen_at_opening_is_mended_by_cached(tmp_path: Path, name: str, h
 
 
 def test_other_layout_is_refused(tmp_path: Path) -> None:
-    from counterpoint.data.cache import digest_line
+    from counterpoint.data.build import digest_line
 
     folder = build(memory_store(), tmp_path).path
     text = json.dumps({**json.loads((folder / "store.json").read_bytes()), "layout": "older"}).encode()
@@ -208,9 +208,10 @@ def test_only_what_is_read_is_compared(tmp_path: Path) -> None:
     store = CachedStore(path)
     store.frames(1, np.array([0, 2, 4, 11]))
     store.gather("frames", np.array([1, 0]), np.array([[0, 11], [3, 4]]))
-    for read in (lambda: store.frames(1, np.array([3])), lambda: store.gather("frames", np.array([1]), np.array([3]))):
-        with pytest.raises(BadInputError, match="of episode 1"):
-            read()
+    with pytest.raises(BadInputError, match="of episode 1"):
+        store.frames(1, np.array([3]))
+    with pytest.raises(BadInputError, match="of episode 1"):
+        store.gather("frames", np.array([1]), np.array([3]))
     assert len(store.damage()) == 1
 
 

@@ -109,7 +109,7 @@ def test_one_file_has_a_url(tmp_path: Path) -> None:
 
 def test_little_more_is_read_than_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = memory_store(lengths=(40,) * 4, size=(64, 64), cameras=("camera",), vectors=False)
-    url, read = upload(write_shards(tmp_path / "data", store, images=True), "memory://sets/much"), []
+    url, read = upload(write_shards(tmp_path / "data", store, images=True), "memory://sets/much"), list[int]()
     plain = remote.read_ranges
 
     def counted(path: Path, ranges: Any) -> list[bytes]:

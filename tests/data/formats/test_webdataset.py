@@ -5,6 +5,7 @@ import json
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -86,7 +87,8 @@ def test_folders_are_splits(source: EpisodeStore, tmp_path: Path) -> None:
 
 
 def test_texts_are_instructions(tmp_path: Path) -> None:
-    one, about = {"0__jpg": png(1)}, json.dumps({"instruction": "push", "fps": 5, "success": True})
+    one: dict[str, Any] = {"0__jpg": png(1)}
+    about = json.dumps({"instruction": "push", "fps": 5, "success": True})
     shard(tmp_path / "s-0.tar", **one, **{"0__json": about, "1__jpg": png(2), "1__txt": "pull\n", "2__png": png(3)})
     shard(tmp_path / "s-1.tar", **{"a/0__jpg": png(4), "a/0__cls": "7", "0__0__jpg": png(5), "0__10__jpg": png(6)})
     store = open_dataset(tmp_path)
