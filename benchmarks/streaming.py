@@ -76,8 +76,8 @@ def measure(root: Path, batches: int, workers: int) -> dict[str, Any]:
         counted[0], counted[1] = counted[0] + 1, counted[1] + len(data)
         return data
 
-    epic._Frames.read = read  # type: ignore[method-assign]
-    before, began = off_disk(), time.perf_counter()
+    epic._Frames.read = read  # type: ignore[assignment, method-assign]
+    before, began, worked = off_disk(), time.perf_counter(), time.process_time()
     train, _ = open_clips(root, data)
     opened = time.perf_counter()
     train.fingerprint  # noqa: B018 (training compares it with the run's)
@@ -87,9 +87,10 @@ def measure(root: Path, batches: int, workers: int) -> dict[str, Any]:
     B = recipe.train.batch_size
     sampler = Sampler(store, bound, batch_size=B, seed=0, workers=workers)
     ready = time.perf_counter()
-    times, frames = [ready], 0
+    times, frames, spent = [ready], 0, 0.0
     for batch in sampler.batches(0, 1 + batches):
         times.append(time.perf_counter())
+        spent = spent or time.process_time() - worked  # holds on a busy machine too
         frames += batch["frames"].shape[0] * batch["frames"].shape[1]
     peak = [resource.getrusage(who).ru_maxrss / 1e6 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return {
@@ -101,6 +102,8 @@ def measure(root: Path, batches: int, workers: int) -> dict[str, Any]:
         "fingerprint_s": identified - opened,
         "sampler_s": ready - identified,
         "first_batch_s": times[1] - began,
+        "first_batch_processor_s": spent,
+        "load": os.getloadavg()[0],
         "frames_a_second": (frames - frames // (1 + batches)) / (times[-1] - times[1]),
         "median_batch_s": median(b - a for a, b in pairwise(times[1:])),
         "read_frames": counted[0],
@@ -142,8 +145,8 @@ def main() -> None:
             state = "cold (dropped)" if dropped else "images cold, folders warm" if cold else "warm"
             runs.append({"page_cache": state, **json.loads(done.stdout.splitlines()[-1])})
             print(json.dumps(runs[-1], indent=1), file=sys.stderr, flush=True)
-    head = ["page cache", "workers", "first batch, s", "of it, opening", "fingerprint", "frames a second"]
-    head += ["bytes read a frame", "off the disk, MB", "peak memory, GB"]
+    head = ["page cache", "workers", "first batch, s", "of it, opening", "fingerprint", "processor", "frames a second"]
+    head += ["load of the machine", "bytes read a frame", "off the disk, MB", "peak memory, GB"]
     rows = [
         [
             run["page_cache"],
@@ -151,7 +154,9 @@ def main() -> None:
             f"{run['first_batch_s']:.1f}",
             f"{run['open_s']:.1f}",
             f"{run['fingerprint_s']:.1f}",
+            f"{run['first_batch_processor_s']:.1f}" if not run["workers"] else "",
             f"{run['frames_a_second']:,.0f}",
+            f"{run['load']:.1f}",
             f"{run['bytes_a_frame']:,.0f}" if run["bytes_a_frame"] else "",
             f"{run['off_disk_bytes'] / 1e6:,.0f}" if not run["workers"] else "",
             f"{run['peak_gb']:.2f}" + (f" + {run['peak_worker_gb']:.2f} a worker" if run["workers"] else ""),

@@ -1,18 +1,23 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import multiprocessing
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from counterpoint.data.cache import CachedStore, cache_root, cached, resize
+from counterpoint.data.build import build as build_store
+from counterpoint.data.cache import CachedStore, cache_root, cached
 from counterpoint.data.episode import Array, Episode
+from counterpoint.data.resize import resize
 from counterpoint.data.store import EpisodeStore, MemoryStore, read_episode
 from counterpoint.errors import BadInputError
 from tests.data.made import memory_store
@@ -165,7 +170,7 @@ def test_damage_seen_at_opening_is_mended_by_cached(tmp_path: Path, name: str, h
 
 
 def test_other_layout_is_refused(tmp_path: Path) -> None:
-    from counterpoint.data.cache import digest_line
+    from counterpoint.data.build import digest_line
 
     folder = build(memory_store(), tmp_path).path
     text = json.dumps({**json.loads((folder / "store.json").read_bytes()), "layout": "older"}).encode()
@@ -179,8 +184,44 @@ def test_digests_are_those_of_sha256sum(tmp_path: Path) -> None:
     folder = build(memory_store(), tmp_path).path
     subprocess.run(["sha256sum", "--check", "store.json.sha256"], cwd=folder, check=True, capture_output=True)
     digest = json.loads((folder / "store.json").read_bytes())["arrays"]["frames-0"]["sha256"]
-    told = subprocess.run(["sha256sum", "frames-0.bin"], cwd=folder, check=True, capture_output=True, text=True)
-    assert told.stdout.split()[0] == digest
+    told = subprocess.run(["sha256sum", "frames-0.digests"], cwd=folder, check=True, capture_output=True, text=True)
+    assert told.stdout.split()[0] == digest[0]
+
+
+def test_digests_cover_64_kilobytes_of_an_episode_or_one_larger_step(tmp_path: Path) -> None:
+    source = memory_store(lengths=(9, 12), size=(16, 16))
+    for size, rows in ((64, 5), (160, 1)):
+        store = build(source, tmp_path, size)
+        frames, digests = ((store.path / f"frames-0.{kind}").read_bytes() for kind in ("bin", "digests"))
+        step, expected = size * size * 3, b""
+        for first, stop in ((0, 9), (9, 21)):
+            for start in range(first, stop, rows):
+                expected += hashlib.sha256(frames[start * step : min(start + rows, stop) * step]).digest()
+        assert digests == expected
+
+
+def test_only_what_is_read_is_compared(tmp_path: Path) -> None:
+    path = build(memory_store(lengths=(9, 12)), tmp_path, 160).path
+    data = bytearray((path / "frames-0.bin").read_bytes())
+    data[12 * 160 * 160 * 3] ^= 1  # step 3 of episode 1
+    (path / "frames-0.bin").write_bytes(data)
+    store = CachedStore(path)
+    store.frames(1, np.array([0, 2, 4, 11]))
+    store.gather("frames", np.array([1, 0]), np.array([[0, 11], [3, 4]]))
+    with pytest.raises(BadInputError, match="of episode 1"):
+        store.frames(1, np.array([3]))
+    with pytest.raises(BadInputError, match="of episode 1"):
+        store.gather("frames", np.array([1]), np.array([3]))
+    assert len(store.damage()) == 1
+
+
+def test_changed_digests_are_found(tmp_path: Path) -> None:
+    path = build(memory_store(), tmp_path).path
+    digests = bytearray((path / "frames-0.digests").read_bytes())
+    digests[0] ^= 1
+    (path / "frames-0.digests").write_bytes(digests)
+    with pytest.raises(BadInputError, match=r"frames-0.digests.*built again"):
+        CachedStore(path).frames(0, np.array([0]))
 
 
 class DyingStore(MemoryStore):
@@ -190,12 +231,59 @@ class DyingStore(MemoryStore):
         return super().frames(episode, indices, camera)
 
 
-def test_interrupted_build_leaves_nothing(tmp_path: Path) -> None:
-    episodes = memory_store()._episodes
+class CountingStore(MemoryStore):
+    def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
+        self.__dict__.setdefault("read", set()).add(episode)
+        return super().frames(episode, indices, camera)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_interrupted_build_is_continued_to_the_same_bytes(tmp_path: Path) -> None:
+    episodes = memory_store(lengths=(5, 7, 3, 20))._episodes
     with pytest.raises(KeyboardInterrupt):
         build(DyingStore(episodes), tmp_path)
+    (leftover,) = built_folders(tmp_path)
+    with pytest.raises(BadInputError, match="training store"):
+        CachedStore(leftover)
+    again = CountingStore(episodes)
+    store = build(again, tmp_path)
+    store.verify()
+    assert 1 in again.__dict__["read"]
+    assert built_folders(tmp_path) == [store.path]
+    assert contents(store.path) == contents(build(MemoryStore(episodes), tmp_path / "whole").path)
+
+
+def test_what_is_in_the_journal_is_not_decoded_again(tmp_path: Path) -> None:
+    episodes = memory_store(lengths=(5, 7, 3, 20))._episodes
+    whole = build(MemoryStore(episodes), tmp_path / "whole").path
+    building = tmp_path / f"{whole.name}.building"
+    shutil.copytree(whole, building)
+    (building / "journal").write_text("0 1\n3\n2")  # the last line was cut short
+    with (building / "frames-1.bin").open("r+b") as file:
+        file.seek(12 * 16 * 16 * 3)
+        file.write(bytes(3 * 16 * 16 * 3))  # of episode 2
+    store = CountingStore(episodes)
+    assert contents(build(store, tmp_path).path) == contents(whole)
+    assert store.__dict__["read"] == {0, 2}  # of the first, one frame tells the shapes
+
+
+def test_episodes_built_side_by_side_give_the_same_bytes(tmp_path: Path) -> None:
+    source = memory_store(lengths=tuple(range(3, 40, 4)))
+    options: Any = {"key": "k", "size": 16, "fit": "shorter", "cameras": ("wrist", "top"), "progress": False}
+    for threads in (1, 4):
+        build_store(source, tmp_path / str(threads), threads=threads, **options)
+    assert contents(tmp_path / "1") == contents(tmp_path / "4")
+
+
+def test_the_first_bad_episode_is_named_whichever_fails_first(tmp_path: Path) -> None:
+    good, bad = memory_store(lengths=(5,) * 8), memory_store(lengths=(5,) * 8, size=(12, 12))
+    episodes = [(bad if number in (3, 5) else good)._episodes[number] for number in range(8)]
+    with pytest.raises(BadInputError, match="episode 3, frames-0"):
+        cached(MemoryStore(episodes), size=8, fit="shorter", root=tmp_path, progress=False)
     assert built_folders(tmp_path) == []
-    build(MemoryStore(episodes), tmp_path).verify()
 
 
 KILLED = """
@@ -213,7 +301,7 @@ cached(source, size=16, root=sys.argv[1], progress=False)
 """
 
 
-def test_killed_build_is_no_store_and_is_cleared_away(tmp_path: Path) -> None:
+def test_killed_build_is_no_store_and_is_continued(tmp_path: Path) -> None:
     checkout = Path(__file__).resolve().parents[2]
     environment = {**os.environ, "PYTHONPATH": f"{checkout / 'src'}:{checkout}"}
     died = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], env=environment, check=False)

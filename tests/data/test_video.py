@@ -8,12 +8,15 @@ import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
 import pytest
 
+from counterpoint.data import remote
 from counterpoint.data.episode import Array
+from counterpoint.data.remote import Part
 from counterpoint.data.video import (
     Codec,
     decoders,
@@ -45,6 +48,42 @@ def long_gop(path: Path, count: int = 40) -> Path:
             container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
         container.mux(stream.encode(None))
     return path
+
+
+@pytest.mark.parametrize("kind", ["libx264", "libsvtav1", "long gop", "variable"])
+def test_a_video_inside_a_file_reads_as_one_of_its_own(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "video.mp4"
+    match kind:
+        case "long gop":
+            long_gop(path)
+        case "variable":
+            write_variable_rate(path)
+        case "libx264" | "libsvtav1":
+            encode_video(path, smooth_frames(30, 64, 80), 10, codec=kind)
+    (tmp_path / "whole.bin").write_bytes(b"before" + path.read_bytes() + b"after")
+    part = Part(tmp_path / "whole.bin", 6, path.stat().st_size, "the video")
+    assert probe_video(part) == probe_video(path)
+    np.testing.assert_allclose(frame_times(part), frame_times(path))
+    steps = np.array([20, 3, 4, 27, 0])
+    np.testing.assert_array_equal(read_frames(part, steps), read_frames(path, steps))
+    with pytest.raises(BadInputError, match=r"whole.bin, the video"):
+        read_frames(part, [100])
+
+
+def test_few_bytes_of_a_long_video_inside_a_file_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    encode_video(tmp_path / "video.mp4", (rng.integers(0, 256, (96, 128, 3), np.uint8) for _ in range(250)), 10)
+    part, read = Part(tmp_path / "video.mp4", 0, (tmp_path / "video.mp4").stat().st_size, "the video"), list[int]()
+    plain = remote.read_ranges
+
+    def counted(path: Path, ranges: Any) -> list[bytes]:
+        read.extend(size for _, size in ranges)
+        return plain(path, ranges)
+
+    monkeypatch.setattr(remote, "read_ranges", counted)
+    read_frames(part, [200])
+    assert part.size > 3e6
+    assert sum(read) < part.size / 2
 
 
 def decoded_in_order(path: Path) -> list[Array]:

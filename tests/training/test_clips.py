@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from counterpoint.config import recipe_names
 from counterpoint.data.episode import Episode
@@ -62,6 +64,24 @@ def test_every_videos_recipe_trains_its_heads_on_features(recipe: str, tmp_path:
     assert encoder.config.freeze_image
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert {line["split"] for line in lines} >= {"train", "val"}
+
+
+def test_decoding_each_batch_trains_as_a_training_store_does(tmp_path: Path) -> None:
+    data = write_videos(tmp_path / "data", count=4)
+    networks = {"encoder.image": "convnet", "encoder.image_model": "", "encoder.freeze_image": False}
+    changes: Any = networks | {
+        "encoder.dropout": 0.0,
+        "objective.augment": True,
+        "data.size": 32,
+        "data.fit": "shorter",
+    }
+    found = {}
+    for decode in ("once", "always"):
+        run = trained("decisionnce_t-videos", data, tmp_path / decode, **changes, **{"data.decode": decode})
+        found[decode] = load_file(run.model / "model.safetensors")
+        assert bool(list((tmp_path / "cache").glob("*/store.json"))) == (decode == "once")
+        shutil.rmtree(tmp_path / "cache", ignore_errors=True)
+    assert all(value.equal(found["always"][name]) for name, value in found["once"].items())
 
 
 @pytest.mark.parametrize("recipe", [name for name in recipe_names() if name.endswith("-clip")])

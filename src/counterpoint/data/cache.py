@@ -8,11 +8,12 @@ cameras and the version of this layout. It holds
     actions.bin         float32 [steps, A], where the source has actions
     state.bin           float32 [steps, S], where the source has state; likewise environment_state.bin
     rewards.bin         float32 [steps], where the source has rewards
-    store.json          each episode's length, instruction, rate and success, and SHA-256 digests of every
-                        file and of each episode's part of it
+    *.digests           beside each file: SHA-256 of every 64 KiB of an episode, or of every step that is larger
+    store.json          each episode's length, instruction, rate and success, and of each file its dtype and shape, the
+                        steps under one digest, and SHA-256 of every 2,048 digests
     store.json.sha256   the digest of store.json, as `sha256sum --check` reads it
 
-Each episode's bytes are compared with their digest when they are first touched after opening.
+What is read is compared with its digest when it is first touched after opening, and nothing else is.
 """
 
 from __future__ import annotations
@@ -22,9 +23,8 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, fields
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
@@ -32,92 +32,17 @@ from typing import Any, Literal
 import numpy as np
 from filelock import FileLock
 
+from counterpoint.data.build import BLOCK, DIGEST, LAYOUT, build, digest_line, digest_starts
 from counterpoint.data.episode import Array, EpisodeInfo
-from counterpoint.data.resize import Fit, ResizedStore, resize
-from counterpoint.data.store import EpisodeStore, check_camera, frames_in_chunks, spread, vectors
+from counterpoint.data.resize import Fit, ResizedStore
+from counterpoint.data.store import EpisodeStore, check_camera, frames_in_chunks, spread
 from counterpoint.data.views import SubsetStore
-from counterpoint.errors import BadInputError, require
+from counterpoint.errors import BadInputError
 from counterpoint.files import write_atomically
 from counterpoint.progress import ProgressBar
 
 Decode = Literal["once", "always"]
 """`once` decodes every frame into a training store; `always` decodes the frames of a batch, again each time."""
-
-LAYOUT = "counterpoint-store-2"
-"""The version of the folder's layout; part of every key."""
-
-
-def build(
-    store: EpisodeStore, folder: Path, *, key: str, size: int, fit: Fit, cameras: tuple[str, ...], progress: bool
-) -> None:
-    """Write the training store of `store` into `folder`, which must not exist.
-
-    Raises:
-        BadInputError: When the disk is too small, episodes differ in parts or shapes, or the source is bad.
-    """
-    _check_room(store, folder.parent, size, cameras)
-    folder.mkdir()
-    episodes: list[dict[str, Any]] = []
-    files: dict[str, Any] = {}
-    whole: dict[str, Any] = {}  # the digest of each file
-    kinds: dict[str, tuple[str, tuple[int, ...]]] = {}  # dtype and shape of one step of each file
-    total = int(store.lengths.sum())
-    with ExitStack() as stack:
-        bar = ProgressBar("Building the training store", total * max(1, len(cameras)), "frames") if progress else None
-        bar = bar and stack.enter_context(bar)
-        for number, info in enumerate(store.episodes):
-            parts: dict[str, Iterable[Array]] = {name: [value] for name, value in vectors(store, number).items()}
-            parts |= {f"frames-{c}": frames_in_chunks(store, number, camera) for c, camera in enumerate(cameras)}
-            found, hint = f"the parts {sorted(parts)}", "keep only episodes that have the same parts"
-            same = not number or parts.keys() == files.keys()
-            require(same, f"episode {number}", found, f"{sorted(files)}, as in episode 0", hint)
-            digests = {name: hashlib.sha256() for name in parts}
-            for name, chunks in parts.items():
-                if not number:
-                    files[name] = stack.enter_context((folder / f"{name}.bin").open("wb"))
-                    whole[name] = hashlib.sha256()
-                for chunk in chunks:
-                    rows = resize(chunk, size, fit) if name.startswith("frames") else chunk
-                    kind = rows.dtype.newbyteorder("<").str, rows.shape[1:]
-                    expected = f"{kinds.setdefault(name, kind)}, as in the episodes before"
-                    where, hint = f"episode {number}, {name}", "leave the episode out, or use fit='square'"
-                    require(kind == kinds[name], where, f"{kind} a step", expected, hint)
-                    data = np.ascontiguousarray(rows, dtype=kind[0]).tobytes()
-                    for take in (whole[name].update, digests[name].update, files[name].write):
-                        take(data)
-                    if bar is not None and name.startswith("frames"):
-                        bar.advance(len(rows))
-            episodes.append(asdict(info) | {"sha256": {name: digest.hexdigest() for name, digest in digests.items()}})
-        for file in files.values():
-            _flush(file)
-    arrays = {
-        name: {"dtype": dtype, "shape": [total, *row], "sha256": whole[name].hexdigest()}
-        for name, (dtype, row) in kinds.items()
-    }
-    meta = {"layout": LAYOUT, "key": key, "size": size, "fit": fit, "cameras": cameras, "arrays": arrays}
-    text = json.dumps(meta | {"episodes": episodes}, indent=1).encode()
-    for path, data in ((folder / "store.json", text), (folder / "store.json.sha256", digest_line(text))):
-        with path.open("wb") as file:
-            file.write(data)
-            _flush(file)
-
-
-def digest_line(text: bytes) -> bytes:
-    """Return the content of store.json.sha256 for a store.json of these bytes; `sha256sum --check` reads it."""
-    return f"{hashlib.sha256(text).hexdigest()}  store.json\n".encode()
-
-
-def _flush(file: Any) -> None:
-    """Write the bytes to the disk before a rename makes them a store."""
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _check_room(store: EpisodeStore, root: Path, size: int, cameras: tuple[str, ...]) -> None:
-    needed = sum(info.length for info in store.episodes) * size * size * 3 * len(cameras)
-    free = shutil.disk_usage(root).free
-    expected, hint = f"{needed / 1e9:.1f} GB for the training store", "set COUNTERPOINT_CACHE to a larger disk"
-    require(needed <= free, root, f"{free / 1e9:.1f} GB free", expected, hint)
 
 
 def cache_root() -> Path:
@@ -152,7 +77,7 @@ def cached(
     """Open the training store of `store` at `size`, building it first where it is missing or damaged.
 
     It is built in a folder of another name and renamed when complete, under a lock: a killed build leaves
-    nothing that looks like a store, and of several processes one builds and the others wait.
+    nothing that looks like a store and is continued, and of several processes one builds and the others wait.
 
     Args:
         store: The source.
@@ -247,16 +172,15 @@ def _built(folder: Path, write: Callable[[Path], None]) -> CachedStore:
     with FileLock(folder.with_name(f"{folder.name}.lock")):
         if sound := _open_sound(folder):
             return sound
-        for leftover in folder.parent.glob(f"{folder.name}.building-*"):  # of a killed build: the lock is ours
-            shutil.rmtree(leftover)
         if folder.exists():  # damaged
             shutil.rmtree(folder)
-        building = folder.with_name(f"{folder.name}.building-{os.getpid()}")
+        building = folder.with_name(f"{folder.name}.building")  # a killed build is continued: the lock is ours
         try:
             write(building)
-            building.rename(folder)
-        finally:
-            shutil.rmtree(building, ignore_errors=True)  # gone already when the build succeeded
+        except BadInputError:  # a source that is mended is another source
+            shutil.rmtree(building, ignore_errors=True)
+            raise
+        building.rename(folder)
     return CachedStore(folder)
 
 
@@ -280,10 +204,9 @@ class CachedStore(EpisodeStore):
         facts = [field.name for field in fields(EpisodeInfo)]
         self.episodes = tuple(EpisodeInfo(*(entry[fact] for fact in facts)) for entry in meta["episodes"])
         self._bounds: list[int] = self._starts.tolist()  # plain numbers index faster
-        self._arrays = {name: self._map(name, about) for name, about in meta["arrays"].items()}
-        self._digests = {name: [e["sha256"][name] for e in meta["episodes"]] for name in self._arrays}
-        # One byte an episode and array: 1 once its bytes were found equal to their digest.
-        self._sound = {name: bytearray(len(self.episodes)) for name in self._arrays}
+        about = meta["arrays"]
+        self._arrays = {name: self._map(f"{name}.bin", entry["dtype"], entry["shape"]) for name, entry in about.items()}
+        self._digests = {name: _Digests(self, name, entry["rows"], entry["sha256"]) for name, entry in about.items()}
         self._names: dict[str | None, str] = {camera: f"frames-{number}" for number, camera in enumerate(self.cameras)}
         self._names[None] = "frames-0"
 
@@ -299,17 +222,23 @@ class CachedStore(EpisodeStore):
     def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:
         """Return uint8 [N, H, W, 3]; refuse an unknown camera, and damaged bytes."""
         name = self._names.get(camera) or self._frames_name(camera)
-        return self._part(name, episode)[indices]
+        first, stop = self._bounds[episode], self._bounds[episode + 1]
+        self._digests[name].check(episode, np.arange(stop - first)[indices])
+        return self._arrays[name][first:stop][indices]
 
     def _values(self, source: str, episode: int) -> Array | None:
-        return self._part(source, episode).copy() if source in self._arrays else None
+        if source not in self._arrays:
+            return None
+        self._digests[source].check(episode, np.arange(self.episodes[episode].length))
+        values: Array = self._arrays[source][self._bounds[episode] : self._bounds[episode + 1]].copy()
+        return values
 
     def column(self, source: str) -> Array:
         """Return a vector of all steps through the memory map, where it is stored."""
         if source not in self._arrays:
             return super().column(source)
-        for episode in range(len(self.episodes)):
-            self._part(source, episode)
+        for episode, length in enumerate(self.lengths.tolist()):
+            self._digests[source].check(episode, np.arange(length))
         return self._arrays[source]
 
     def gather(
@@ -319,9 +248,7 @@ class CachedStore(EpisodeStore):
         if source != "frames":
             return super().gather(source, episodes, steps)
         name = self._frames_name(camera)
-        sound = np.frombuffer(self._sound[name], np.uint8)
-        for episode in np.unique(episodes[sound[episodes] == 0]).tolist():
-            self._compare(name, episode)
+        self._digests[name].check(spread(episodes, steps), steps)
         array = self._arrays[name]
         out = np.empty((*steps.shape, *array.shape[1:]), np.uint8) if out is None else out
         # The rows are in range; with mode "raise" numpy would copy twice.
@@ -340,15 +267,15 @@ class CachedStore(EpisodeStore):
         except BadInputError as error:
             return [error]
         found: list[BadInputError] = []
-        for name, episode in product(store._arrays, range(len(store.episodes))):
+        for digests, episode in product(store._digests.values(), range(len(store.episodes))):
             try:
-                store._compare(name, episode)
+                digests.check(episode, np.arange(store.episodes[episode].length))
             except BadInputError as error:
                 found.append(error)
         return found
 
-    def _map(self, name: str, about: Mapping[str, Any]) -> Array:
-        path, dtype, shape = self.path / f"{name}.bin", np.dtype(about["dtype"]), tuple(about["shape"])
+    def _map(self, name: str, kind: str, shape: Sequence[int]) -> Array:
+        path, dtype = self.path / name, np.dtype(kind)
         expected = dtype.itemsize * int(np.prod(shape))
         found = path.stat().st_size if path.is_file() else None
         if found != expected:
@@ -356,7 +283,7 @@ class CachedStore(EpisodeStore):
         if not expected:  # an empty file cannot be mapped
             return np.empty(shape, dtype)
         # As a plain view, because indexing a memmap object itself is slow.
-        return np.asarray(np.memmap(path, dtype, mode="r", shape=shape))
+        return np.asarray(np.memmap(path, dtype, mode="r", shape=tuple(shape)))
 
     def _frames_name(self, camera: str | None) -> str:
         name = self._names.get(camera, "")
@@ -364,18 +291,54 @@ class CachedStore(EpisodeStore):
             check_camera(str(camera), self.cameras)
         return name
 
-    def _part(self, name: str, episode: int) -> Array:
-        if not self._sound[name][episode]:
-            self._compare(name, episode)
-        return self._arrays[name][self._bounds[episode] : self._bounds[episode + 1]]
 
-    def _compare(self, name: str, episode: int) -> None:
-        part = self._arrays[name][self._bounds[episode] : self._bounds[episode + 1]]
-        found, expected = hashlib.sha256(part.data).hexdigest(), self._digests[name][episode]
+class _Digests:
+    """The digests of one file of a store, and which of them have been found right.
+
+    Args:
+        store: The store.
+        name: The file, without its ending.
+        rows: Steps under one digest.
+        blocks: The digest of every `BLOCK` digests.
+    """
+
+    def __init__(self, store: CachedStore, name: str, rows: int, blocks: Sequence[str]) -> None:
+        self._path, self._array = store.path / f"{name}.bin", store._arrays[name]
+        self._rows, self._blocks = rows, blocks
+        self._steps, self._firsts = store._starts, digest_starts(store.lengths, rows)
+        self._digests = store._map(f"{name}.digests", "u1", (int(self._firsts[-1]), DIGEST))
+        # One byte each: 1 once it was found right. Plain bytes, which a fork shares until it writes.
+        self._sound, self._sound_blocks = np.zeros(len(self._digests), np.uint8), np.zeros(len(blocks), np.uint8)
+
+    def check(self, episodes: int | Array, steps: Array) -> None:
+        """Compare what holds these steps with its digest, where that was not done yet.
+
+        Args:
+            episodes: The episode of each step; broadcasts with `steps`.
+            steps: In range.
+        """
+        numbers = self._firsts[episodes] + steps // self._rows
+        if self._sound[numbers].all():
+            return
+        owners = np.broadcast_to(episodes, numbers.shape)
+        new = self._sound[numbers] == 0
+        for number, at in zip(*np.unique(numbers[new], return_index=True), strict=True):
+            self._compare(int(number), int(owners[new][at]))
+
+    def _compare(self, number: int, episode: int) -> None:
+        block = number // BLOCK
+        if not self._sound_blocks[block]:
+            part = self._digests[block * BLOCK : (block + 1) * BLOCK]
+            if hashlib.sha256(part.data).hexdigest() != self._blocks[block]:
+                where = self._path.with_suffix(".digests")
+                raise _damage(where, f"other digests of episode {episode}", "what was written")
+            self._sound_blocks[block] = 1
+        first = int(self._steps[episode]) + (number - int(self._firsts[episode])) * self._rows
+        part = self._array[first : min(first + self._rows, int(self._steps[episode + 1]))]
+        found, expected = hashlib.sha256(part.data).hexdigest(), self._digests[number].tobytes().hex()
         if found != expected:
-            found = f"SHA-256 {found[:12]}... of episode {episode}"
-            raise _damage(self.path / f"{name}.bin", found, f"{expected[:12]}...")
-        self._sound[name][episode] = 1
+            raise _damage(self._path, f"SHA-256 {found[:12]}... of a part of episode {episode}", f"{expected[:12]}...")
+        self._sound[number] = 1
 
 
 def _read_meta(folder: Path) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from counterpoint.data.formats.lerobot.writer import LeRobotWriter
 from counterpoint.data.formats.minari.files import is_minari
 from counterpoint.data.formats.video_folder import VideoFolderStore
 from counterpoint.data.masks.robot import binary_mask, mask_camera, mask_frames, masked_cameras
+from counterpoint.data.remote import url_of
 from counterpoint.data.resize import resize
 from counterpoint.data.store import EpisodeStore, frames_in_chunks, vectors
 from counterpoint.data.video import has_uneven_rate
@@ -34,7 +35,7 @@ _SHOWN = 100  # rows of a table before it is cut short
 
 def info(path: str | Path) -> None:
     """Print what a data set holds: episodes, cameras, sizes, instructions, splits, share of successes."""
-    console = Console()
+    console, path = Console(), url_of(path) or path
     if is_minari(path):
         from counterpoint.data.formats.minari.reader import describe_minari  # minari is an extra
 
@@ -73,6 +74,7 @@ def info(path: str | Path) -> None:
 
 def doctor(path: str | Path) -> int:
     """Examine a data set, print what is wrong with it, and return the exit code: 0 clean, 2 with findings."""
+    path = url_of(path) or path
     if is_minari(path):
         from counterpoint.data.formats.minari.reader import examine_minari  # minari is an extra
 

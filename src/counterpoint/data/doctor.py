@@ -25,6 +25,7 @@ from counterpoint.data.formats.lerobot.tables import as_matrix, damaged, read_ta
 from counterpoint.data.formats.rlds.reader import RldsStore
 from counterpoint.data.formats.video_folder import VideoFolderStore
 from counterpoint.data.masks.robot import examine_masks
+from counterpoint.data.remote import located
 from counterpoint.data.store import EpisodeStore, frames_in_chunks
 from counterpoint.data.video import frame_times, has_uneven_rate, in_worker, probe_video
 from counterpoint.errors import BadInputError
@@ -44,7 +45,7 @@ def examine(path: str | Path) -> list[BadInputError]:
     Raises:
         BadInputError: When nothing is there that could be examined.
     """
-    path = Path(path)
+    path = located(path)
     if recognise(path) is Format.TRAINING_STORE:
         try:
             return CachedStore(path).damage()

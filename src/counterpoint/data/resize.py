@@ -38,7 +38,7 @@ def resize(frames: Array, size: int, fit: Fit = "square") -> Array:
     Returns:
         uint8 [N, H', W', 3].
     """
-    target = resized_shape(*frames.shape[1:3], size, fit)
+    target = resized_shape(frames.shape[1], frames.shape[2], size, fit)
     if target == frames.shape[1:3] or not len(frames):
         return frames.reshape(len(frames), *target, 3)
 

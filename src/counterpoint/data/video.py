@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -24,11 +25,15 @@ from numpy.typing import NDArray
 
 from counterpoint.data.episode import Array
 from counterpoint.data.lru import LRUCache
+from counterpoint.data.remote import Part, opened
 from counterpoint.errors import BadInputError, require
 
 # Threads cost more than they save on small frames, and do not survive a fork. PyAV < 17 used none.
 _CONVERSION: dict[str, Any] = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
 
+
+Media = str | Path | Part
+"""A video file, or a video that is a part of another file."""
 
 _CODING_NOISE = 3  # levels of 255 by which a codec changes the pixels of a still image
 
@@ -52,7 +57,7 @@ class VideoInfo:
     variable: bool = False
 
 
-def probe_video(path: str | Path) -> VideoInfo:
+def probe_video(path: Media) -> VideoInfo:
     """Return the content of a video file; one frame is decoded.
 
     Raises:
@@ -61,7 +66,7 @@ def probe_video(path: str | Path) -> VideoInfo:
     return _index(_file_key(path)).info
 
 
-def frame_times(path: str | Path) -> NDArray[np.float64]:
+def frame_times(path: Media) -> NDArray[np.float64]:
     """Return the presentation time of each frame, then the end: float64 [frames + 1], seconds from the first.
 
     Raises:
@@ -69,7 +74,7 @@ def frame_times(path: str | Path) -> NDArray[np.float64]:
     """
     index = _index(_file_key(path))
     good, hint = index.info.fps > 0, "encode it again with one"
-    require(good, path, f"a frame rate of {index.info.fps}", "frames a second above 0", hint)
+    require(good, str(path), f"a frame rate of {index.info.fps}", "frames a second above 0", hint)
     return index.seconds if index.info.variable else np.arange(index.info.frames + 1) / index.info.fps
 
 
@@ -79,7 +84,7 @@ def has_uneven_rate(path: str | Path) -> bool:
     return len(steps) > 0 and bool((np.abs(steps / np.median(steps) - 1) > 0.5).mean() > 0.05)
 
 
-def read_frames(path: str | Path, indices: Sequence[int] | NDArray[Any]) -> Array:
+def read_frames(path: Media, indices: Sequence[int] | NDArray[Any]) -> Array:
     """Decode frames by their number inside the file.
 
     Args:
@@ -97,7 +102,7 @@ def read_frames(path: str | Path, indices: Sequence[int] | NDArray[Any]) -> Arra
     wanted, where = np.unique(np.asarray(indices, dtype=np.int64).reshape(-1), return_inverse=True)
     if len(wanted) and (wanted[0] < 0 or wanted[-1] >= info.frames):
         found = f"a request for frame {wanted[0] if wanted[0] < 0 else wanted[-1]}"
-        raise BadInputError(path, found, f"a number from 0 to {info.frames - 1}", "copy it again if it is longer")
+        raise BadInputError(str(path), found, f"a number from 0 to {info.frames - 1}", "copy it again if it is longer")
     images = np.empty((len(wanted), info.height, info.width, 3), dtype=np.uint8)
     own = key, threading.get_ident()  # each thread has its place in a file
     decoder = decoders.get(own, lambda: (_Decoder(key), 1))  # closed when its last user lets go
@@ -127,7 +132,7 @@ def never_change(frames: Array, first: Array) -> bool:
 
 
 @contextmanager
-def reading(path: str | Path) -> Iterator[None]:
+def reading(path: Media) -> Iterator[None]:
     """Turn FFmpeg's errors on `path` into `BadInputError`."""
     try:
         yield
@@ -135,20 +140,20 @@ def reading(path: str | Path) -> Iterator[None]:
         raise _damaged(path, str(error)) from error
 
 
-def _damaged(path: str | Path, found: str) -> BadInputError:
-    return BadInputError(path, found, "a whole, readable video", "copy or encode it again")
+def _damaged(path: Media, found: str) -> BadInputError:
+    return BadInputError(str(path), found, "a whole, readable video", "copy or encode it again")
 
 
-_FileKey = tuple[str, int, int]
+_FileKey = tuple[str | Part, int, int]
 
 
-def _file_key(path: str | Path) -> _FileKey:
+def _file_key(path: Media) -> _FileKey:
     """Return path, size and time of change: a rewritten file is another file."""
     try:
-        status = Path(path).stat()
+        status = (path.path if isinstance(path, Part) else Path(path)).stat()
     except OSError as error:
-        raise BadInputError(path, error.strerror or str(error), "a video file", "check the path") from error
-    return str(path), status.st_size, status.st_mtime_ns
+        raise BadInputError(str(path), error.strerror or str(error), "a video file", "check the path") from error
+    return path if isinstance(path, Part) else str(path), status.st_size, status.st_mtime_ns
 
 
 def _orientation(frame: av.VideoFrame) -> tuple[int, int, int]:
@@ -182,24 +187,21 @@ def _index(key: _FileKey) -> _Index:
     return _indexes.get(key, lambda: _walk(key[0]))
 
 
-def _walk(path: str) -> tuple[_Index, int]:
+def _walk(path: str | Part) -> tuple[_Index, int]:
     """Return a file's index and the index's size in bytes."""
-    with reading(path), av.open(path, metadata_errors="replace") as container:
-        require(container.streams.video, path, "no video stream", "a video", "give another file")
+    source = opened(path)
+    with reading(path), av.open(source, "r", metadata_errors="replace") as container:
+        require(container.streams.video, str(path), "no video stream", "a video", "give another file")
         stream = container.streams.video[0]
-        shown: list[tuple[int, int]] = []
-        keys: list[tuple[int, int]] = []
-        for packet in container.demux(stream):
-            if packet.size == 0 or packet.is_discard:
-                continue
-            if packet.pts is None or packet.dts is None:
-                raise BadInputError(path, "a frame without a presentation time", "times in the container", _CONVERT)
-            shown.append((packet.pts, packet.duration or 0))
-            if packet.is_keyframe:
-                keys.append((packet.pts, packet.dts))
+        known = [] if isinstance(source, str) else _entries(stream)
+        walked = (packet for packet in container.demux(stream) if packet.size and not packet.is_discard)
+        packets = known or [_packet(path, packet) for packet in walked]
+        shown = [(pts, duration) for pts, _, duration, _ in packets]
+        keys = [(pts, dts) for pts, dts, _, key in packets if key]
         if not keys or len(shown) < stream.frames:
             expected = f"{stream.frames}, as its header says" if stream.frames else "at least one"
-            raise BadInputError(path, f"{len(shown)} frames", expected, "the file is truncated or empty: copy it again")
+            hint = "the file is truncated or empty: copy it again"
+            raise BadInputError(str(path), f"{len(shown)} frames", expected, hint)
         times = np.sort(np.array([pts for pts, _ in shown], dtype=np.int64))
         keyframes = np.searchsorted(times, np.array([pts for pts, _ in keys], dtype=np.int64))
         container.seek(keys[0][1], stream=stream)
@@ -218,13 +220,37 @@ def _walk(path: str) -> tuple[_Index, int]:
         return index, 1000 + 2 * times.nbytes + 2 * keyframes.nbytes
 
 
+_Packet = tuple[int, int, int, bool]
+"""Presentation and decoding time, duration, whether it is a keyframe."""
+
+
+def _packet(path: str | Part, packet: Any) -> _Packet:
+    if packet.pts is None or packet.dts is None:
+        raise BadInputError(str(path), "a frame without a presentation time", "times in the container", _CONVERT)
+    return packet.pts, packet.dts, packet.duration or 0, packet.is_keyframe
+
+
+def _entries(stream: Any) -> list[_Packet]:
+    """Return a stream's packets by the container's own index, which spares reading them all; empty where it is none.
+
+    The index tells decoding times, which are those of presentation where no frame waits for a later one.
+    """
+    entries = [(entry.timestamp, entry.is_keyframe) for entry in stream.index_entries if not entry.is_discard]
+    if stream.codec_context.has_b_frames or not entries or len(entries) != stream.frames:
+        return []
+    times = [time for time, _ in entries]
+    rest = (stream.duration or 0) + (stream.start_time or times[0]) - times[-1]
+    durations = [after - time for time, after in pairwise(times)] + [max(0, rest)]
+    return [(time, time, wait, key) for (time, key), wait in zip(entries, durations, strict=True)]
+
+
 class _Decoder:
     """One open file and the position of its decoder."""
 
     def __init__(self, key: _FileKey) -> None:
         self.path, self.index = key[0], _index(key)
         with reading(self.path):
-            self._container = av.open(self.path, metadata_errors="replace")
+            self._container = av.open(opened(self.path), "r", metadata_errors="replace")
         self._stream = self._container.streams.video[0]
         self._stream.codec_context.thread_count = 1  # a decoding thread would not survive a fork
         self._reformatter = av.video.reformatter.VideoReformatter()

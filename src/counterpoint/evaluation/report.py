@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from counterpoint.data.cache import prepared
 from counterpoint.data.formats import open_dataset, split_names
+from counterpoint.data.remote import absolute, url_of
 from counterpoint.data.store import EpisodeStore, camera_names
 from counterpoint.data.views import OneCameraStore, SubsetStore
 from counterpoint.encoders.dual import DualEncoder
@@ -214,7 +215,7 @@ def open_unseen(
     Raises:
         BadInputError: No such data set or split, or no episode that can be used.
     """
-    require(path.exists(), path, "no such data set", "the run's data", "say where it is: --data PATH")
+    require(url_of(path) or path.exists(), path, "no such data set", "the run's data", "say where it is: --data PATH")
     splits, own = split_names(path), [_trains_on(config, path) for config in configs]
     chosen = split or next((name for name in SPLITS if name in splits), None)
     mine = [config for config, same in zip(configs, own, strict=True) if same]
@@ -254,7 +255,7 @@ def open_unseen(
 
 def _trains_on(config: Mapping[str, Any], path: Path) -> bool:
     section = config.get("data")
-    return isinstance(section, Mapping) and "path" in section and Path(section["path"]).resolve() == path.resolve()
+    return isinstance(section, Mapping) and "path" in section and absolute(section["path"]) == absolute(path)
 
 
 def _bar(estimate: Estimate, start: float = 0.0, end: float = 1.0, bad: float | None = None) -> dict[str, float | None]:

@@ -15,6 +15,7 @@ from torch import nn
 from counterpoint.config import FrozenConfig, free
 from counterpoint.data.cache import Decode
 from counterpoint.data.formats import open_dataset, split_names, validation_split
+from counterpoint.data.remote import absolute
 from counterpoint.data.sampler import Sampler
 from counterpoint.data.spec import BoundSpec
 from counterpoint.data.store import EpisodeStore
@@ -48,7 +49,6 @@ class SplitsConfig(FrozenConfig):
 
     def open(self, path: str | Path) -> tuple[EpisodeStore, EpisodeStore | None]:
         """Return a data set's episodes to train on and, where it has any, those to validate on."""
-        path = Path(path)
         split = validation_split(path, self.val_split)
         train = open_dataset(path, split=self.train_split if split_names(path) else None)
         return train, None if split is None else open_dataset(path, split=split)
@@ -168,7 +168,7 @@ class OfflineRecipe(Recipe):
             evaluate = self.rollouts(learner)
             return Job(learner, Source(sampler), save, scored, seen, evaluate, facts=opened.facts(store, bound))
 
-        paths = [str(Path(path).resolve()) for path in given.data if isinstance(path, str | Path)]
+        paths = [absolute(path) for path in given.data if isinstance(path, str | Path)]
         where = {"path": paths[0]} if len(paths) == 1 else {"paths": paths}
         data = self.data.model_dump(mode="json") | (where if paths else {})
         return Plan({"fingerprint": opened.train.fingerprint, **opened.identity}, build, {"data": data})

@@ -20,7 +20,9 @@ from counterpoint.data.formats.rlbench.reader import RLBenchStore, first_rlbench
 from counterpoint.data.formats.rlds.layout import read_splits, rlds_folder
 from counterpoint.data.formats.rlds.reader import RldsStore
 from counterpoint.data.formats.video_folder import MANIFESTS, VideoFolderStore
+from counterpoint.data.formats.webdataset import WebDatasetStore, shard_splits, shards
 from counterpoint.data.formats.zarr_replay import ZarrReplayStore, is_zarr_replay
+from counterpoint.data.remote import is_remote, located
 from counterpoint.data.store import EpisodeStore
 from counterpoint.data.views import OneCameraStore
 from counterpoint.errors import BadInputError, require
@@ -40,6 +42,7 @@ class Format(Enum):
     RLBENCH = "RLBench data set"
     RLDS = "RLDS (TFRecord)"
     ZARR_REPLAY = "Diffusion Policy replay buffer"
+    WEBDATASET = "WebDataset shards"
     TRAINING_STORE = "training store"
 
 
@@ -49,7 +52,7 @@ def recognise(path: str | Path) -> Format:
     Raises:
         BadInputError: When nothing is there, or nothing this library reads.
     """
-    path = Path(path)
+    path = located(path)
     if (path / "meta" / "info.json").is_file():
         return Format.LEROBOT
     if (path / "store.json").is_file():
@@ -70,6 +73,8 @@ def recognise(path: str | Path) -> Format:
         return Format.DRQ_REPLAY
     if first_rlbench_episode(path) is not None:
         return Format.RLBENCH
+    if shards(path):
+        return Format.WEBDATASET
     raise BadInputError(
         path,
         "a folder of another kind" if path.is_dir() else "a file" if path.exists() else "nothing there",
@@ -77,7 +82,8 @@ def recognise(path: str | Path) -> Format:
         "EPIC-KITCHENS-100 (EPIC_100_train.csv beside or above the PXX folders), robomimic's or LIBERO's .hdf5 files, "
         "a DrQ-v2 replay (TIME_NUMBER_LENGTH.npz), OGBench's NAME.npz, "
         "an RLBench data set (episodes/episode0/low_dim_obs.pkl), "
-        "RLDS (features.json beside dataset_info.json) or a zarr replay buffer (meta/episode_ends)",
+        "RLDS (features.json beside dataset_info.json), a zarr replay buffer (meta/episode_ends) or WebDataset's "
+        "NAME-000000.tar",
         "check the path; videos of your own need a manifest.csv with the columns video,instruction",
     )
 
@@ -90,8 +96,9 @@ def open_dataset(
     Args:
         path: A LeRobot v3.0 or v2.1 folder, a video folder or its manifest, an EPIC-KITCHENS-100 folder, an HDF5 file
             of robomimic or LIBERO or a folder of them, a DrQ-v2 replay folder, an OGBench file, an RLBench data set,
-            one of its tasks or variations, an RLDS version folder or one above it, a zarr replay buffer, or a training
-            store.
+            one of its tasks or variations, an RLDS version folder or one above it, a zarr replay buffer, WebDataset
+            shards, or a training store; or the URL of LeRobot, EPIC-KITCHENS-100 (in tars), WebDataset or a video
+            folder, such as `s3://bucket/set` or `hf://datasets/ORG/NAME`.
         split: One of `split_names(path)`; by default every episode.
         camera: Keep this camera alone; by default all.
         on_bad_row: Called for each row of a manifest or annotation file, and each HDF5 demonstration, replay file,
@@ -101,7 +108,10 @@ def open_dataset(
     Raises:
         BadInputError: When the format is unknown, the data set is damaged, or it has no such split or camera.
     """
-    kind, path = recognise(path), Path(path)
+    kind, path = recognise(path), located(path)
+    hint = "download it first"
+    streams = kind in _STREAMED or not is_remote(path / "x")
+    require(streams, path, f"{kind.value} behind a URL", f"one of {[one.value for one in _STREAMED]}", hint)
     if split is not None and kind not in (Format.LEROBOT, Format.RLDS):
         names = list(split_names(path))
         expected = f"one of {names}" if names else f"none: a {kind.value} has no splits"
@@ -121,6 +131,8 @@ def open_dataset(
         case Format.EPIC_KITCHENS:
             tables = [table for table in epic_tables(path) if split is None or table.stem.endswith(f"_{split}")]
             store = EpicKitchensStore(tables, epic_frames(path) or path, on_bad_row=on_bad_row)
+        case Format.WEBDATASET:
+            store = WebDatasetStore(path, split=split, on_bad_row=on_bad_row)
         case _:
             store = _PLAIN[kind](path, on_bad_row=on_bad_row)
     return store if camera is None else OneCameraStore(store, camera)
@@ -133,6 +145,9 @@ _PLAIN = {
     Format.ZARR_REPLAY: ZarrReplayStore,
 }
 """Formats without splits."""
+
+_STREAMED = (Format.LEROBOT, Format.EPIC_KITCHENS, Format.VIDEO_FOLDER, Format.WEBDATASET)
+"""Formats whose frames are read behind a URL."""
 
 
 def read_episode_part(
@@ -147,7 +162,7 @@ def read_episode_part(
 
 def split_names(path: str | Path) -> tuple[str, ...]:
     """Return the splits a data set has; empty where its format has none."""
-    kind, path = recognise(path), Path(path)
+    kind, path = recognise(path), located(path)
     if kind is Format.LEROBOT:
         return tuple(read_info(path).splits)
     if kind is Format.EPIC_KITCHENS:
@@ -157,10 +172,12 @@ def split_names(path: str | Path) -> tuple[str, ...]:
         return tuple(name for name, shards in splits.items() if any(shard.path.exists() for shard in shards))
     if kind is Format.OGBENCH:
         return tuple(ogbench_files(path))
+    if kind is Format.WEBDATASET:
+        return shard_splits(path)
     return hdf5_splits(path) if kind is Format.HDF5 else ()
 
 
-def validation_split(path: Path, wanted: str | None) -> str | None:
+def validation_split(path: str | Path, wanted: str | None) -> str | None:
     """Return the split to validate on; `None` where the data set has none.
 
     Args:

@@ -14,8 +14,7 @@ import io
 import math
 import os
 import re
-import tarfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +26,8 @@ from PIL import Image
 from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.data.formats.base import OnBadRow, Reader, parsing, raise_error, read_each
 from counterpoint.data.formats.table import Row, read_table
+from counterpoint.data.formats.tar import indexed, members
+from counterpoint.data.remote import read_ranges, read_whole
 from counterpoint.errors import BadInputError, require
 
 _COLUMNS = ("narration_id", "participant_id", "video_id", "start_frame", "stop_frame", "narration")
@@ -130,14 +131,8 @@ class EpicKitchensStore(Reader):
         for segment in self._segments:
             used.setdefault(segment.video, []).append(np.arange(segment.start, segment.stop + 1))
         for video, parts in used.items():
-            source, numbers = self._frames_of(video), np.unique(np.concatenate(parts)).tolist()
-            # Plain strings, as a path object takes longer than to look at its file.
-            names = [source.path.name] if source.ranges is not None else [_FRAME_NAME % number for number in numbers]
-            folder = source.path.parent if source.ranges is not None else source.path
-            with parsing(folder, "readable files", _HINT):
-                for name in names:
-                    stat = os.stat(f"{folder}/{name}")  # noqa: PTH116
-                    digest.update(f"{name}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
+            for line in self._frames_of(video).status(np.unique(np.concatenate(parts))):
+                digest.update(line)
         return digest.hexdigest()
 
     def read(self, episode: int, steps: Array, camera: str) -> Array:
@@ -175,14 +170,26 @@ class _Frames:
         left, right = np.searchsorted(self.numbers, [start, stop + 1])
         return int(right - left)
 
+    def status(self, numbers: NDArray[np.int64]) -> Iterator[bytes]:
+        """Yield name, size and time of change of the files that hold these frames."""
+        names = [self.path.name] if self.ranges is not None else [_FRAME_NAME % number for number in numbers.tolist()]
+        folder = self.path.parent if self.ranges is not None else self.path
+        with parsing(folder, "readable files", _HINT):
+            # There are millions: names inside an open folder, as a path takes several times as long to look up.
+            descriptor = os.open(folder, os.O_RDONLY)
+            try:
+                for name in names:
+                    stat = os.stat(name, dir_fd=descriptor)
+                    yield f"{name}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode()
+            finally:
+                os.close(descriptor)
+
     def read(self, number: int) -> bytes:
         """Return the bytes of one JPEG."""
         if self.ranges is None:
-            return (self.path / (_FRAME_NAME % number)).read_bytes()
+            return read_whole(self.path / (_FRAME_NAME % number))
         offset, size = self.ranges[int(np.searchsorted(self.numbers, number))].tolist()
-        with self.path.open("rb") as tar:  # opened anew, so that forked workers share no file position
-            tar.seek(offset)
-            return tar.read(size)
+        return read_ranges(self.path, [(offset, size)])[0]
 
 
 def _find_frames(root: Path, video: str) -> _Frames | None:
@@ -193,11 +200,13 @@ def _find_frames(root: Path, video: str) -> _Frames | None:
         return _Frames(folder, np.sort(np.array([int(name[1]) for name in names if name], np.int64)))
     if not path.is_file():
         return None
-    with parsing(path, "an uncompressed tar of frames", _HINT), tarfile.open(path, "r:") as tar:
-        found = [(_FRAME.fullmatch(member.name.rpartition("/")[2]), member) for member in tar if member.isreg()]
-        ranges = {int(name[1]): (member.offset_data, member.size) for name, member in found if name}
-        numbers = np.array(sorted(ranges), dtype=np.int64)
-        return _Frames(path, numbers, np.array([ranges[n] for n in numbers.tolist()], np.int64).reshape(-1, 2))
+
+    def index() -> list[tuple[int, int, int]]:
+        found = [(_FRAME.fullmatch(name.rpartition("/")[2]), offset, size) for name, offset, size in members(path)]
+        return sorted((int(name[1]), offset, size) for name, offset, size in found if name)
+
+    ranges = np.array(indexed(path, "epic-1", index), np.int64).reshape(-1, 3)
+    return _Frames(path, ranges[:, 0], ranges[:, 1:])
 
 
 def _parse(row: Row) -> _Segment:

@@ -23,6 +23,7 @@ from PIL import Image
 from counterpoint.data.episode import Array
 from counterpoint.data.formats.base import TREE, parsing
 from counterpoint.data.lru import LRUCache
+from counterpoint.data.remote import opened
 from counterpoint.errors import BadInputError, require
 
 _IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
@@ -44,8 +45,8 @@ def reading(path: Path, expected: str = "a whole parquet file") -> AbstractConte
 def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """Read a whole parquet file, or those of `columns` it has."""
     with reading(path):
-        present = None if columns is None else [c for c in columns if c in pq.read_schema(path).names]
-        return pq.read_table(path, columns=present, use_threads=False, page_checksum_verification=True)
+        present = None if columns is None else [c for c in columns if c in pq.read_schema(opened(path)).names]
+        return pq.read_table(opened(path), columns=present, use_threads=False, page_checksum_verification=True)
 
 
 def count_rows(path: Path) -> int:
@@ -87,7 +88,7 @@ class _Opened:
 @lru_cache(maxsize=16)
 def _opened(key: FileKey) -> _Opened:
     with reading(Path(key[0])):
-        file = pq.ParquetFile(key[0], page_checksum_verification=True)
+        file = pq.ParquetFile(opened(key[0]), page_checksum_verification=True)
         sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
         return _Opened(file, frozenset(file.schema_arrow.names), np.cumsum([0, *sizes]))
 

@@ -1,0 +1,275 @@
+"""Building a training store: episodes are decoded side by side, each is written at its place, and a build resumes.
+
+Lengths are known before anything is decoded and shapes after the first frame, so every file has its full length from
+the start. `journal` names the episodes that are on the disk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import numpy as np
+
+from counterpoint.data.episode import Array
+from counterpoint.data.resize import Fit, resize, resized_shape
+from counterpoint.data.store import EpisodeStore, frames_in_chunks, vectors
+from counterpoint.errors import require
+from counterpoint.progress import ProgressBar
+
+LAYOUT = "counterpoint-store-3"
+"""The version of the folder's layout; part of every key."""
+
+DIGEST = hashlib.sha256().digest_size
+BLOCK = 2048
+"""Digests of rows that one digest in store.json covers."""
+
+_JOURNAL = "journal"
+_TOGETHER = 64 * 1024  # bytes that one digest covers, or else one row
+_CHUNK = 16  # frames a thread holds at their full size
+_THREADS = 16  # more would exceed the decoders that stay open
+_EVERY = 5.0  # seconds between two flushes
+
+
+def digest_starts(lengths: Array, rows: int) -> Array:
+    """Return the number of digests before each episode's own, and in all: int64 [E + 1]."""
+    return np.concatenate([[0], np.cumsum(-(-lengths // rows))])
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """One file: the dtype and shape of a step, and the steps under one digest."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def step_bytes(self) -> int:
+        return self.dtype.itemsize * int(np.prod(self.shape))
+
+    @property
+    def rows(self) -> int:
+        return max(1, _TOGETHER // max(1, self.step_bytes))
+
+    @property
+    def words(self) -> str:
+        return f"{self.dtype.name} {self.shape} a step"
+
+
+def build(
+    store: EpisodeStore,
+    folder: Path,
+    *,
+    key: str,
+    size: int,
+    fit: Fit,
+    cameras: tuple[str, ...],
+    progress: bool,
+    threads: int | None = None,
+) -> None:
+    """Write the training store of `store` into `folder`; one that an interrupted build left is continued.
+
+    Args:
+        store: The source.
+        folder: The folder to write.
+        key: The store's key.
+        size: Training resolution in pixels.
+        fit: The resize rule.
+        cameras: The cameras to keep.
+        progress: Show a progress bar on standard error.
+        threads: Episodes that are decoded side by side; by default one a processor core.
+
+    Raises:
+        BadInputError: When the disk is too small, episodes differ in parts or shapes, or the source is bad.
+    """
+    kinds = _kinds(store, size, fit, cameras)
+    folder.mkdir(exist_ok=True)
+    _check_room(store, folder, kinds)
+    lengths = store.lengths
+    count = threads or min(_THREADS, os.cpu_count() or 1)
+    with ExitStack() as stack:
+        files = {name: _File(stack, folder, name, kind, store) for name, kind in kinds.items()}
+        journal = _Journal(stack, folder / _JOURNAL, files.values())
+        views, before = max(1, len(cameras)), sum(int(lengths[episode]) for episode in journal.done)
+        title = "Building the training store"
+        bar = ProgressBar(title, int(lengths.sum()) * views, "frames", done=before * views) if progress else None
+        bar = bar and stack.enter_context(bar)
+        stop = Event()
+
+        def write(episode: int) -> None:
+            parts: dict[str, Iterable[Array]] = {name: [value] for name, value in vectors(store, episode).items()}
+            for number, camera in enumerate(cameras):
+                chunks = frames_in_chunks(store, episode, camera, count=_CHUNK)
+                parts[f"frames-{number}"] = (resize(chunk, size, fit) for chunk in chunks)
+            found, hint = f"the parts {sorted(parts)}", "keep only episodes that have the same parts"
+            same, expected = parts.keys() == kinds.keys(), f"{sorted(kinds)}, as in episode 0"
+            require(same, f"episode {episode}", found, expected, hint)
+            for name, part in parts.items():
+                files[name].write(episode, part, stop)
+
+        pool = stack.enter_context(ThreadPoolExecutor(count))
+        try:
+            for episode in _in_order(pool, [e for e in range(len(lengths)) if e not in journal.done], write, 2 * count):
+                journal.add(episode)
+                if bar is not None:
+                    bar.advance(int(lengths[episode]) * views)
+        finally:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+            journal.flush()
+    _complete(store, folder, kinds, {"key": key, "size": size, "fit": fit, "cameras": cameras})
+
+
+def digest_line(text: bytes) -> bytes:
+    """Return the content of store.json.sha256 for a store.json of these bytes; `sha256sum --check` reads it."""
+    return f"{hashlib.sha256(text).hexdigest()}  store.json\n".encode()
+
+
+def _kinds(store: EpisodeStore, size: int, fit: Fit, cameras: tuple[str, ...]) -> dict[str, _Kind]:
+    """Return the files of a store, from its first episode."""
+    kinds = {name: _kind(value) for name, value in vectors(store, 0).items()}
+    for number, camera in enumerate(cameras):
+        shape = store.frames(0, np.zeros(1, np.int64), camera).shape
+        kinds[f"frames-{number}"] = _Kind(np.dtype(np.uint8), (*resized_shape(shape[1], shape[2], size, fit), 3))
+    return kinds
+
+
+def _kind(values: Array) -> _Kind:
+    return _Kind(values.dtype.newbyteorder("<"), values.shape[1:])
+
+
+def _check_room(store: EpisodeStore, folder: Path, kinds: Mapping[str, _Kind]) -> None:
+    needed = int(store.lengths.sum()) * sum(kind.step_bytes for kind in kinds.values())
+    there = sum(file.stat().st_blocks * 512 for file in folder.iterdir())  # of an interrupted build
+    free = shutil.disk_usage(folder).free
+    expected = f"{(needed - there) / 1e9:.1f} GB for the training store"
+    hint = "set COUNTERPOINT_CACHE to a larger disk, or keep no store: --data.decode=always"
+    require(needed - there <= free, folder.parent, f"{free / 1e9:.1f} GB free", expected, hint)
+
+
+class _File:
+    """The steps of one part of all episodes end to end, and the digests of each episode's: written at any place."""
+
+    def __init__(self, stack: ExitStack, folder: Path, name: str, kind: _Kind, store: EpisodeStore) -> None:
+        self._name, self._kind, self._starts = name, kind, store._starts
+        self._digest_starts = digest_starts(store.lengths, kind.rows)
+        sizes = int(self._starts[-1]) * kind.step_bytes, int(self._digest_starts[-1]) * DIGEST
+        self.descriptors: list[int] = []
+        for path, size in zip((folder / f"{name}.bin", folder / f"{name}.digests"), sizes, strict=True):
+            file = stack.enter_context(path.open("r+b" if path.exists() else "w+b", buffering=0))
+            file.truncate(size)
+            self.descriptors.append(file.fileno())
+
+    def write(self, episode: int, chunks: Iterable[Array], stop: Event) -> None:
+        """Write one episode; give up where `stop` is set, by the failure of another, which is what is reported."""
+        kind, place = self._kind, int(self._starts[episode])
+        data, digests = b"", list[bytes]()
+        for rows in chunks:
+            if stop.is_set():
+                return
+            own, where = _kind(rows), f"episode {episode}, {self._name}"
+            expected, hint = f"{kind.words}, as in episode 0", "leave the episode out, or use fit='square'"
+            require(own == kind, where, own.words, expected, hint)
+            data += np.ascontiguousarray(rows, dtype=kind.dtype).tobytes()
+            whole = len(data) // kind.step_bytes // kind.rows * kind.rows if kind.step_bytes else 0
+            place += self._append(data, place, whole, digests)
+            data = data[whole * kind.step_bytes :]
+        self._append(data, place, int(self._starts[episode + 1]) - place, digests)
+        _write_at(self.descriptors[1], b"".join(digests), int(self._digest_starts[episode]) * DIGEST)
+
+    def _append(self, data: bytes, place: int, steps: int, digests: list[bytes]) -> int:
+        """Write some steps, and note a digest for every `rows` of them."""
+        size, rows = self._kind.step_bytes, self._kind.rows
+        _write_at(self.descriptors[0], data[: steps * size], place * size)
+        for first in range(0, steps, rows):
+            digests.append(hashlib.sha256(data[first * size : min(first + rows, steps) * size]).digest())
+        return steps
+
+
+def _write_at(descriptor: int, data: bytes, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        done = os.pwrite(descriptor, view, offset)
+        view, offset = view[done:], offset + done
+
+
+class _Journal:
+    """The episodes whose bytes are on the disk, some a line, and those whose bytes wait to be flushed."""
+
+    def __init__(self, stack: ExitStack, path: Path, files: Iterable[_File]) -> None:
+        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []  # the last may be cut short
+        self.done = {int(number) for line in lines for number in line.split()}
+        self._file = stack.enter_context(path.open("wb"))
+        self._file.writelines(line + b"\n" for line in lines)
+        self._descriptors = [descriptor for file in files for descriptor in file.descriptors]
+        self._waiting, self._flushed = list[int](), time.monotonic()
+
+    def add(self, episode: int) -> None:
+        """Note an episode that is written."""
+        self._waiting.append(episode)
+        if time.monotonic() - self._flushed > _EVERY:
+            self.flush()
+
+    def flush(self) -> None:
+        """Put the bytes of noted episodes on the disk, and then their numbers."""
+        if self._waiting:
+            for descriptor in self._descriptors:
+                os.fsync(descriptor)
+            self._file.write(" ".join(map(str, self._waiting)).encode() + b"\n")
+            _flush(self._file)
+            self.done.update(self._waiting)
+        self._waiting, self._flushed = [], time.monotonic()
+
+
+def _in_order(
+    pool: ThreadPoolExecutor, episodes: Iterable[int], work: Callable[[int], None], ahead: int
+) -> Iterator[int]:
+    """Yield each episode when `work` has returned for it, in order; up to `ahead` are under way."""
+    running: deque[tuple[int, Future[None]]] = deque()
+    for episode in episodes:
+        running.append((episode, pool.submit(work, episode)))
+        if len(running) >= ahead:
+            first, result = running.popleft()
+            result.result()
+            yield first
+    for first, result in running:
+        result.result()
+        yield first
+
+
+def _complete(store: EpisodeStore, folder: Path, kinds: Mapping[str, _Kind], about: Mapping[str, Any]) -> None:
+    """Write store.json, which holds a digest of every block of digests."""
+    arrays: dict[str, Any] = {}
+    for name, kind in kinds.items():
+        with (folder / f"{name}.digests").open("rb") as file:
+            blocks = [hashlib.sha256(part).hexdigest() for part in iter(lambda: file.read(BLOCK * DIGEST), b"")]
+        shape = [int(store.lengths.sum()), *kind.shape]
+        arrays[name] = {"dtype": kind.dtype.str, "shape": shape, "rows": kind.rows, "sha256": blocks}
+    infos = [asdict(info) for info in store.episodes]
+    text = json.dumps({"layout": LAYOUT, **about, "arrays": arrays, "episodes": infos}, indent=1).encode()
+    _write(folder / "store.json", text)
+    _write(folder / "store.json.sha256", digest_line(text))
+    (folder / _JOURNAL).unlink()
+
+
+def _write(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        _flush(file)
+
+
+def _flush(file: Any) -> None:
+    """Write the bytes to the disk before a rename makes them a store."""
+    file.flush()
+    os.fsync(file.fileno())
