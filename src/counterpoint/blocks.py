@@ -7,6 +7,7 @@ computed twice is there once, and what a killed call left is continued.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import socket
@@ -22,7 +23,7 @@ from typing import Any, Literal
 import torch
 
 from counterpoint.data.episode import Array
-from counterpoint.errors import BadInputError, import_extra, require
+from counterpoint.errors import BadInputError, import_extra, refused_by_the_system, require
 from counterpoint.files import write_atomically
 from counterpoint.progress import ProgressBar
 from counterpoint.workers import worker_pool
@@ -31,8 +32,8 @@ THREADS = 8
 """Most threads of a process: Python's lock keeps more from decoding at a time."""
 SMALLEST, LARGEST, AIM = 256, 8192, 64
 """Frames from which on a block is full, at least and at most, and how many blocks a corpus has between the two."""
-RETRIES = 3
-"""Times that Ray repeats blocks whose worker died; of more, the blocks themselves kill it."""
+ATTEMPTS = 4
+"""Workers of Ray that may die over a block; of more, the block itself kills them."""
 TASKS = 10_000
 """Most tasks of Ray; of a larger corpus a task has several blocks."""
 
@@ -101,14 +102,32 @@ class BlockFiles:
         there = set(self.folder.iterdir()) if self.folder.is_dir() else set()
         return [block for block in self.blocks if self.path(block) not in there]
 
+    def begin(self, block: Block) -> None:
+        """Note that a worker begins a block, for the case that it dies.
+
+        Raises:
+            BadInputError: Too many have died over it.
+        """
+        for attempt in range(ATTEMPTS):
+            note = self.folder / f".{self.path(block).name}.attempt-{attempt}"
+            with suppress(FileExistsError):
+                note.touch(exist_ok=False)
+                return
+        where = f"episodes {block.first} to {block.end - 1}"
+        hint = "run the same again to continue, on fewer workers if memory was short; or leave these episodes out"
+        raise BadInputError(where, f"{ATTEMPTS} workers that died over them", "workers that live", hint)
+
+    def clean(self) -> None:
+        """Remove what killed workers left."""
+        for leftover in self.folder.glob(".block-*"):
+            leftover.unlink(missing_ok=True)
+
     def check(self) -> None:
-        """Remove what killed workers left, and require every block's file, once, and no other.
+        """Require every block's file, once, and no other.
 
         Raises:
             BadInputError: A file is missing, or one is of no block.
         """
-        for leftover in self.folder.glob(".block-*"):
-            leftover.unlink(missing_ok=True)
         found, wanted = set(self.folder.iterdir()), {self.path(block) for block in self.blocks}
         odd = min(found ^ wanted, default=self.folder)
         hint = "move files that are not ours, and run the same command again"
@@ -174,6 +193,7 @@ def work_through(
     todo = files.left()
     left, total = (sum(block.frames for block in blocks) for blocks in (todo, files.blocks))
     files.folder.mkdir(parents=True, exist_ok=True)
+    files.clean()
     workers = min(engine.workers or 1, len(todo))
     with ProgressBar(title, total, "frames", done=total - left) as bar:
         if engine.name == "ray" and todo:
@@ -184,6 +204,7 @@ def work_through(
             finished = _in_threads(files, work, todo, torch.get_num_threads())
         for frames in finished:
             bar.advance(frames)
+    files.clean()
     files.check()
     return left
 
@@ -264,11 +285,26 @@ class RayWorker:
 
     def __init__(self, files: BlockFiles, opener: Opener) -> None:
         torch.set_num_threads(1)
-        self.files, self.work = files, opener()
+        self.files, self.opener = files, opener
+        self.work: Work | None = None
 
-    def __call__(self, row: dict[str, Any]) -> dict[str, int]:
-        """Finish the block `row["number"]`, unless a worker that died had."""
-        return {"frames": _finish(self.files, self.work, self.files.blocks[row["number"]])}
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Finish the block `row["number"]`, unless a worker that died had; bad input is returned, not raised.
+
+        Ray would repeat what is raised at the start, and wrap it.
+        """
+        try:
+            return {"frames": _finish(self.files, self._work, self.files.blocks[row["number"]]), "error": ""}
+        except Exception as error:
+            known = error if isinstance(error, BadInputError) else refused_by_the_system(error)
+            if known is None:
+                raise
+            return {"frames": 0, "error": json.dumps([known.where, known.found, known.expected, known.hint])}
+
+    def _work(self, block: Block) -> bytes:
+        self.work = self.work or self.opener()
+        self.files.begin(block)
+        return self.work(block)
 
 
 def _on_ray(files: BlockFiles, opener: Opener, engine: Engine, blocks: Sequence[Block], device: str) -> Iterator[int]:
@@ -291,17 +327,11 @@ def _on_ray(files: BlockFiles, opener: Opener, engine: Engine, blocks: Sequence[
             compute=data.ActorPoolStrategy(min_size=min(most, has), max_size=most, max_tasks_in_flight_per_actor=1),
             num_cpus=1,
             num_gpus=gpus or None,
-            ray_remote_args_fn=_survive,
-        )
-        try:
-            for row in corpus.iter_rows():
-                yield row["frames"]
-        except Exception as error:
-            raise _cause(error, ray) from error
-
-
-def _survive() -> dict[str, int]:
-    return {"max_restarts": -1, "max_task_retries": RETRIES}
+        )  # Ray starts workers that died again, and repeats what they were at
+        for row in corpus.iter_rows():
+            if row["error"]:
+                raise BadInputError(*json.loads(row["error"]))
+            yield row["frames"]
 
 
 def _cores() -> int:
@@ -330,25 +360,9 @@ def ray_cluster(address: str | None, workers: int) -> Iterator[Any]:
     try:
         ray.init(address=address or "local", **own, **quiet)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        found, hint = str(error).splitlines()[0], "check `ray status`, and that its versions are those of this machine"
+        found, hint = str(error).splitlines()[0], "check `ray status` and its versions; RAY_AUTH_MODE=token where it wants one"
         raise BadInputError(f"--address {address}", found, "a cluster that takes us", hint) from None
     try:
         yield ray
     finally:
         ray.shutdown()
-
-
-def _cause(error: Exception, ray: Any) -> Exception:
-    """Return what went wrong in a worker as our own error, where it is one."""
-    seen: BaseException | None = error
-    while seen is not None:
-        inner = getattr(seen, "cause", None)
-        for one in (seen, inner):
-            if isinstance(one, BadInputError):
-                return one
-            if isinstance(one, ray.exceptions.RayActorError | ray.exceptions.ActorUnavailableError):
-                hint = "run the same again to continue, with fewer workers if memory was short"
-                found = f"blocks whose worker died {RETRIES + 1} times"
-                return BadInputError("workers", found, "workers that live to the end", hint)
-        seen = seen.__cause__ or seen.__context__
-    return error
