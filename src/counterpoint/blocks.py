@@ -353,6 +353,7 @@ def ray_cluster(address: str | None, workers: int) -> Iterator[Any]:
         BadInputError: No cluster is there, or it refuses.
         MissingExtraError: Ray is not installed.
     """
+    Engine("ray", workers, address).check()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere unless the user says so
     ray = import_extra("ray", "ray")
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
@@ -360,7 +361,8 @@ def ray_cluster(address: str | None, workers: int) -> Iterator[Any]:
     try:
         ray.init(address=address or "local", **own, **quiet)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        found, hint = str(error).splitlines()[0], "check `ray status` and its versions; RAY_AUTH_MODE=token where it wants one"
+        found = str(error).splitlines()[0]
+        hint = "check `ray status` and its versions, and set RAY_AUTH_MODE=token where the cluster asks for one"
         raise BadInputError(f"--address {address}", found, "a cluster that takes us", hint) from None
     try:
         yield ray
