@@ -153,7 +153,8 @@ def _claim(out: Path, job: Embedding, store: EpisodeStore) -> dict[str, Any]:
         begun = {}
     other = [key for key, value in own.items() if begun.get(key) != value]
     names = {"data": "other data", "model": "another model", "cameras": "other cameras"}
-    found = f"embeddings of {names[other[0]]}" if other and other[0] in names else f"another {other[:1]}"
+    names |= {"batch_size": "another batch size", "layout": "another version"}
+    found = f"embeddings of {names[other[0]]}" if other else "embeddings"
     require(not other, out, found, "embeddings of these data by this model", hint)
     return own
 
