@@ -165,7 +165,7 @@ class Engine:
         import_extra("ray.data", "ray")
         if self.address not in (None, "auto"):
             host, _, port = str(self.address).rpartition(":")
-            where, expected = f"--address {self.address}", "HOST:PORT of a running cluster"
+            where, expected = f"cluster {self.address}", "HOST:PORT of a running cluster"
             require(host and port.isdigit(), where, "no address", expected, "`ray start --head` prints it")
             try:
                 socket.create_connection((host, int(port)), timeout=10).close()
@@ -363,7 +363,7 @@ def ray_cluster(address: str | None, workers: int) -> Iterator[Any]:
     except (ConnectionError, RuntimeError, ValueError) as error:
         found = str(error).splitlines()[0]
         hint = "check `ray status` and its versions, and set RAY_AUTH_MODE=token where the cluster asks for one"
-        raise BadInputError(f"--address {address}", found, "a cluster that takes us", hint) from None
+        raise BadInputError(f"cluster {address}", found, "a cluster that takes us", hint) from None
     try:
         yield ray
     finally:

@@ -98,7 +98,7 @@ def test_embeddings_survive_a_killed_worker_and_a_killed_call(folder: Path) -> N
     while any(Path(f"/proc/{number}/cmdline").exists() for number in started) and time.monotonic() < deadline:
         time.sleep(0.1)
     done = {path: path.stat().st_mtime_ns for path in blocks_in(folder / "three")}
-    run(folder, "embed", "three", *RAY)
+    run(folder, "embed", "three")
     assert contents(folder / "three") == expected
     assert all(path.stat().st_mtime_ns == then for path, then in done.items())
 
