@@ -67,10 +67,10 @@ class Embedding:
 
 
 def embed(
-    data: Path,
+    data: str | Path,
     *,
     model: str | Path,
-    out: Path,
+    out: str | Path,
     cameras: Sequence[str] = (),
     device: str = "cpu",
     batch_size: int | None = None,
@@ -95,7 +95,7 @@ def embed(
             computed; or a damaged episode; finished blocks are kept.
         MissingExtraError: Ray as the engine, without Ray.
     """
-    engine = engine or Engine()
+    data, out, engine = Path(data), Path(out), engine or Engine()
     engine.check()
     require(batch_size is None or batch_size > 0, "--batch-size", batch_size, "1 or more", "leave it out")
     store, encoder = open_dataset(data), _load(str(model), device)
