@@ -25,13 +25,16 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import torch
 
 from collection import Measured, measured
+from counterpoint.blocks import BlockFiles, Engine, Work, blocks_of, work_through
 from counterpoint.data.formats import open_dataset
 from counterpoint.data.store import EpisodeStore
 from counterpoint.data.views import SubsetStore
@@ -39,7 +42,7 @@ from counterpoint.encoders.config import EncoderConfig
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.rewards import RewardModel
 from counterpoint.rewards.calibration import calibrate
-from counterpoint.rewards.label import Labeller, Labelling, label_episodes
+from counterpoint.rewards.label import Labeller, Labelling
 from measuring import parser, write
 
 ENCODERS = {
@@ -92,12 +95,20 @@ def one_by_one(data: Path, model: Path, episodes: int) -> Measured:
 
 def labelled(data: Path, model: Path, episodes: int, processes: int) -> Measured:
     store = open_dataset(data)
-    todo = some_of(store, episodes)
+    chosen = SubsetStore(store, some_of(store, episodes))
+    texts = tuple(info.instruction for info in chosen.episodes)
+    job = Labelling(data, str(model), store.cameras[:1], texts, None, "cpu")
+    labeller = Labeller(job, chosen)
     with tempfile.TemporaryDirectory() as folder:
-        texts = tuple(info.instruction for info in store.episodes)
-        job = Labelling(data, str(model), store.cameras[:1], texts, None, Path(folder), "cpu")
-        labeller = Labeller(job, store)
-        return measured(lambda: sum(label_episodes(labeller, todo, processes)))
+        files = BlockFiles(Path(folder), ".npy", blocks_of(chosen.lengths))
+        opener = partial(opened, job, labeller.targets, episodes)
+        engine = Engine(workers=processes)
+        return measured(lambda: work_through(files, labeller.work, opener, engine, title="Labelling"))
+
+
+def opened(job: Labelling, targets: Any, episodes: int) -> Work:
+    store = open_dataset(job.data)
+    return Labeller(job, SubsetStore(store, some_of(store, episodes)), targets).work
 
 
 def in_fresh_process(function: Callable[..., Measured], *arguments: object) -> Measured:

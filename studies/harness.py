@@ -16,7 +16,7 @@ import time
 import tomllib
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib import import_module
@@ -32,8 +32,9 @@ from jaxtyping import Float
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 from numpy.typing import NDArray
 
+from counterpoint.blocks import ray_cluster
 from counterpoint.config import Config, FrozenConfig, override, validate
-from counterpoint.errors import BadInputError, require
+from counterpoint.errors import BadInputError, MissingExtraError, require
 from counterpoint.evaluation.statistics import Estimate, from_resamples, seeds_interval, wider
 from counterpoint.files import write_atomically
 from counterpoint.progress import ProgressBar
@@ -177,7 +178,9 @@ class Study:
             try:
                 for weight in parallel(calls):
                     bar.advance(weight)
-            except TerminatedWorkerError:
+            except Exception as error:  # Ray's need not be installed
+                if not isinstance(error, TerminatedWorkerError) and type(error).__name__ != "ActorDiedError":
+                    raise
                 hint = "run the same command again, with fewer processes if memory was short"
                 raise BadInputError(self.title, "a worker process that was killed", "running workers", hint) from None
 
@@ -320,7 +323,7 @@ def study_of(name: str) -> Callable[[Any, Path], Tree]:
 
 
 def main(name: str, arguments: Sequence[str] | None = None) -> None:
-    """Run a study from the command line: `--preset NAME --out FOLDER --KEY=VALUE ...`.
+    """Run a study from the command line: `--preset NAME --out FOLDER [--ray] --KEY=VALUE ...`.
 
     Args:
         name: Name of the study. The annotation of its first argument is the kind of its presets.
@@ -334,12 +337,14 @@ def main(name: str, arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--preset", default="cpu", help="the name of a preset")
     parser.add_argument("--out", type=Path, required=True, help="folder of the results; an interrupted run continues")
     parser.add_argument("--keep", metavar="NAME", help="also write studies/results/NAME.parquet, which the tables read")
+    parser.add_argument("--ray", nargs="?", const="local", metavar="HOST:PORT", help="run trials on Ray, or a cluster")
     known, rest = parser.parse_known_args(arguments)
     try:
         config = load_preset(name, get_type_hints(run)["config"], known.preset, _overrides(rest))
         print(f"Preset {known.preset} of {name}: about {cost(name, known.preset)} in all")
-        run(config, known.out)
-    except BadInputError as error:
+        with on_ray(known.ray, getattr(config, "processes", 1)) if known.ray else nullcontext():
+            run(config, known.out)
+    except (BadInputError, MissingExtraError) as error:
         print(error, file=sys.stderr)
         sys.exit(2)
     if known.keep:
@@ -347,6 +352,19 @@ def main(name: str, arguments: Sequence[str] | None = None) -> None:
         command = f"python -m studies.{name} {' '.join(arguments)}"
         write_rows(RESULTS / f"{known.keep}.parquet", rows, {"command": command, **about})
     print(f"Wrote {known.out}")
+
+
+@contextmanager
+def on_ray(address: str, processes: int) -> Iterator[None]:
+    """Run trials by joblib's backend `ray`, on a cluster that shares the results' folder; errors as `ray_cluster`."""
+    with ray_cluster(None if address == "local" else address, processes):
+        from ray.util.joblib.ray_backend import RayBackend
+
+        # Its pool hands results over one by one, as that of threads does.
+        kind = type("StreamingRay", (RayBackend,), {"supports_return_generator": True})
+        joblib.register_parallel_backend("ray", kind)
+        with joblib.parallel_config(backend="ray"):
+            yield
 
 
 def _overrides(arguments: Sequence[str]) -> Tree:

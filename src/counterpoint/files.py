@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 from pathlib import Path
+from uuid import uuid4
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Replace a small file; its folder is made when absent."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{uuid4().hex[:12]}")  # two machines may share the folder
     try:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
         flush(temporary)

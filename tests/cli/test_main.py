@@ -17,7 +17,7 @@ from counterpoint.training.recipe import load_recipe
 
 COMMANDS = (
     ["collect"], ["data"], ["data", "info"], ["data", "doctor"], ["data", "convert"],
-    ["recipes"], ["reward"], ["label"], ["compare"], ["report"], ["convert"],
+    ["recipes"], ["reward"], ["label"], ["embed"], ["compare"], ["report"], ["convert"],
     ["collect", "metaworld"], ["collect", "pointmaze"],
     ["train"], ["evaluate"],
     ["collect", "dmc"], ["collect", "robosuite"], ["collect", "kitchen"],

@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from counterpoint.blocks import Block, Engine
 from counterpoint.data.doctor import examine
 from counterpoint.data.formats import open_dataset
 from counterpoint.data.formats.lerobot.layout import read_info
@@ -111,44 +112,51 @@ def test_every_frame_is_encoded_once_in_full_batches_across_episodes(
     assert batches == [64, 64, 32]
 
 
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of two episodes."""
+    monkeypatch.setattr("counterpoint.blocks.SMALLEST", 20)
+
+
+@pytest.mark.usefixtures("small_blocks")
 def test_threads_share_the_episodes(data: Path, model: Path, batches: list[int], tmp_path: Path) -> None:
     with torch_threads(1):
         one = pq.read_table(label(data, model=model, out=tmp_path / "one.parquet"))
     batches.clear()
     with torch_threads(3):
-        several = pq.read_table(label(data, model=model, out=tmp_path / "several.parquet", batch_size=20))
+        several = pq.read_table(label(data, model=model, out=tmp_path / "several.parquet"))
         assert torch.get_num_threads() == 3
-    assert sum(batches) == 160
-    for name in one.column_names:
-        np.testing.assert_allclose(several[name].to_numpy(), one[name].to_numpy(), atol=1e-5)
+    assert batches == [20] * 8
+    assert several.equals(one)
 
 
+@pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_killed_call_continues_and_computes_nothing_twice(
     threads: int, data: Path, model: Path, tmp_path: Path, batches: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, out = label(data, model=model, out=tmp_path / "whole.parquet"), tmp_path / "cut.parquet"
-    finish = Labeller._finish
+    work = Labeller.work
 
-    def killed(self: Labeller, number: int, *rest: Any) -> None:
-        if number == 11:
+    def killed(self: Labeller, block: Block) -> bytes:
+        if block.number == 5:
             raise KeyboardInterrupt
-        finish(self, number, *rest)
+        return work(self, block)
 
     with monkeypatch.context() as patch, torch_threads(threads):
-        patch.setattr(Labeller, "_finish", killed)
+        patch.setattr(Labeller, "work", killed)
         with pytest.raises(KeyboardInterrupt):
             label(data, model=model, out=out, batch_size=10)
     assert not out.exists()
-    there = len(list(tmp_path.glob(".cut.parquet.parts/*.npy")))
-    assert there == 11 if threads == 1 else 0 < there < 16
+    there = len(list(tmp_path.glob(".cut.parquet.parts/blocks/*.npy")))
+    assert there == 5 if threads == 1 else 0 < there < 8
     batches.clear()
     label(data, model=model, out=out, batch_size=10)
-    assert sum(batches) == 160 - 10 * there
-    again, before = pq.read_table(out), pq.read_table(whole)
-    assert again.column_names == before.column_names
-    for name in again.column_names:
-        np.testing.assert_allclose(again[name].to_numpy(), before[name].to_numpy(), atol=1e-5)
+    assert sum(batches) == 160 - 20 * there
+    again, before = columns(out), columns(whole)
+    assert again.keys() == before.keys()
+    for name in again:
+        np.testing.assert_allclose(again[name], before[name], atol=1e-5)
     assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".parts")] == []
 
 
@@ -180,14 +188,14 @@ def test_labels_that_are_there_are_replaced_when_asked(data: Path, model: Path, 
     assert path.is_file()
 
 
+@pytest.mark.usefixtures("small_blocks")
 def test_several_processes_give_the_same_labels_and_goals_need_no_words(data: Path, tmp_path: Path) -> None:
     model = save_model(tmp_path / "goals", data, reward_form="goal")
     Image.fromarray(episode(INSTRUCTIONS[0], 10, seed=5, size=48).frames["front"][-1]).save(tmp_path / "goal.png")
     options: dict[str, Any] = {"model": model, "goal": tmp_path / "goal.png"}
     one = pq.read_table(label(data, out=tmp_path / "one.parquet", **options))
-    two = pq.read_table(label(data, out=tmp_path / "two.parquet", processes=2, **options))
-    for name in one.column_names:
-        np.testing.assert_allclose(one[name].to_numpy(), two[name].to_numpy(), atol=1e-5)
+    two = pq.read_table(label(data, out=tmp_path / "two.parquet", engine=Engine(workers=2), **options))
+    assert two.equals(one)
     assert one["reward"].to_numpy().max() <= 0
 
 
@@ -300,7 +308,8 @@ def given(**options: Any) -> Callable[[Path, Path], dict[str, Any]]:
         (no_image, "info.json"),
         (given(feature="next.progress"), "--out: found nothing"),
         (given(out=Path("labels.csv")), "a .parquet file"),
-        (given(batch_size=0), "batch size 0"),
+        (given(batch_size=0), "--batch-size: found 0"),
+        (given(engine=Engine(workers=0)), "--workers: found 0"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_computed(

@@ -105,6 +105,36 @@ def test_a_killed_worker_is_reported_and_nothing_hangs(tmp_path: Path) -> None:
         study.run([Trial("a", end_at_once), Trial("b", sleep)], 2)
 
 
+@pytest.mark.slow
+def test_ray_runs_trials_and_reports_errors_and_killed_workers(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="needs the extra `ray`")
+    alone = Study("alone", tmp_path / "alone", Config())
+    alone.run(trials())
+    study = Study("on ray", tmp_path / "ray", Config())
+    study.run(trials()[:1])
+    kept = study.path("a").read_text()
+    with harness.on_ray("local", 2):
+        study.run(trials(), 2)
+        assert study.path("a").read_text() == kept
+        found = [study.read(name) for name in "abc"]
+        assert [one["value"] for one in found] == [alone.read(name)["value"] for name in "abc"]
+        assert os.getpid() not in {one["process"] for one in found[1:]}
+        assert {one["threads"] for one in found} == {1}
+        with pytest.raises(FullError):
+            study.run([Trial("d", fail), Trial("e", fail)], 2)
+        with pytest.raises(BadInputError, match="on ray: found a worker process that was killed"):
+            study.run([Trial("f", end_at_once), Trial("g", sleep)], 2)
+    assert not study.path("d").exists()
+
+
+def test_an_unknown_cluster_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="needs the extra `ray`")
+    with pytest.raises(SystemExit) as done:
+        main("occupancy", ["--preset", "quick", "--out", str(tmp_path / "o"), "--ray", "127.0.0.1:1"])
+    assert done.value.code == 2
+    assert "cluster 127.0.0.1:1: found nothing that answers" in capsys.readouterr().err
+
+
 def test_the_error_of_a_trial_arrives(tmp_path: Path) -> None:
     with pytest.raises(FullError):
         Study("failing", tmp_path, Config()).run([Trial("a", fail), Trial("b", fail)], 2)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 from pydantic import ValidationError
@@ -31,6 +31,8 @@ Text = Annotated[str | None, arg(metavar="TEXT")]
 File = Annotated[Path | None, arg(metavar="FILE")]
 Model = Annotated[str, arg(metavar="RUN")]
 Computes = Annotated[str, arg(metavar="DEVICE")]
+Where = Literal["single", "ray"]
+Address = Annotated[str | None, arg(metavar="HOST:PORT")]
 
 
 def command(name: str | None = None, group: tyro.extras.SubcommandApp = app) -> Callable[[Work], Work]:

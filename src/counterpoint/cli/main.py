@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from counterpoint.cli.arguments import (
+    Address,
     Computes,
     Device,
     File,
@@ -25,6 +26,7 @@ from counterpoint.cli.arguments import (
     Paths,
     Targets,
     Text,
+    Where,
     app,
     command,
     parsed_as,
@@ -46,7 +48,7 @@ SUITES = {
 """Suite -> module, configuration and function that record its scripted experts."""
 
 COMMANDS = (
-    *("collect", "data", "train", "evaluate", "plan", "reward", "label", "compare"),
+    *("collect", "data", "train", "evaluate", "plan", "reward", "label", "embed", "compare"),
     *("report", "view", "push", "convert", "recipes", "--version"),
 )
 
@@ -316,8 +318,10 @@ def label(
     text_file: File = None,
     goal: Annotated[Path | None, arg(metavar="IMAGE")] = None,
     device: Computes = "cpu",
-    batch_size: int | None = None,
-    processes: int = 1,
+    batch_size: Number = None,
+    engine: Where = "single",
+    workers: Number = None,
+    address: Address = None,
     overwrite: bool = False,
 ) -> None:
     """Write progress in [0, 1] of every frame of a data set. An interrupted call continues.
@@ -333,14 +337,51 @@ def label(
         goal: Image of the goal, for models that compare frames with goals.
         device: The device that computes, such as cuda.
         batch_size: Frames encoded at once; as many as suit the model by default.
-        processes: Processes that decode and compute; one has a thread a core.
+        engine: Where the work is done: processes of this machine, or workers of Ray Data (the extra `ray`).
+        workers: Processes that decode and compute; one by default, which has a thread a core, and with Ray one a core.
+        address: Ray's cluster, HOST:PORT or auto; by default one on this machine that ends with the call.
         overwrite: Replace labels that are there.
     """
+    from counterpoint.blocks import Engine
     from counterpoint.rewards.label import label as written
 
     options: dict[str, Any] = {"cameras": cameras, "instruction": instruction, "text_file": text_file, "goal": goal}
-    speed: dict[str, Any] = {"device": device, "batch_size": batch_size, "processes": processes}
+    speed: dict[str, Any] = {"device": device, "batch_size": batch_size, "engine": Engine(engine, workers, address)}
     print(f"Wrote {written(data, model=model, out=out, feature=feature, overwrite=overwrite, **options, **speed)}")
+
+
+@command()
+def embed(
+    data: Positional[Path],
+    /,
+    *,
+    model: Model,
+    out: Path,
+    cameras: Annotated[tuple[str, ...], arg(metavar="NAME...")] = (),
+    device: Computes = "cpu",
+    batch_size: Number = None,
+    engine: Where = "single",
+    workers: Number = None,
+    address: Address = None,
+) -> None:
+    """Write the embedding of every frame of a data set as parquet. An interrupted call continues.
+
+    Args:
+        data: A data set of any format.
+        model: A run's folder, a folder of saved weights or a Hub id.
+        out: The folder to write: blocks/*.parquet and embeddings.json.
+        cameras: The camera that is embedded, or all that an observation encoder has; the data's first by default.
+        device: The device that computes, such as cuda.
+        batch_size: Frames encoded at once; as many as suit the model by default.
+        engine: Where the work is done: processes of this machine, or workers of Ray Data (the extra `ray`).
+        workers: Processes that decode and compute; one by default, which has a thread a core, and with Ray one a core.
+        address: Ray's cluster, HOST:PORT or auto; by default one on this machine that ends with the call.
+    """
+    from counterpoint.blocks import Engine
+    from counterpoint.encoders.embed import embed as written
+
+    speed: dict[str, Any] = {"device": device, "batch_size": batch_size, "engine": Engine(engine, workers, address)}
+    print(f"Wrote {written(data, model=model, out=out, cameras=cameras, **speed)}")
 
 
 @command()

@@ -9,9 +9,9 @@ Columns, one row a frame in the order of the data set:
     success                             progress has reached the calibration's threshold
     unlike_training                     the frame is farther from the training data than the calibration's threshold
 
-A row depends on the frames up to it alone. Each episode is decoded in one pass. Every core has a thread that decodes
-and computes, in batches that run across episodes. Finished episodes wait in a hidden folder beside the output, where
-the same call finds them.
+A row depends on the frames up to it alone. Each episode is decoded in one pass. Every core decodes and computes a block
+of episodes (`counterpoint.blocks`), in batches that run across its episodes. Finished blocks wait in a hidden folder
+beside the output, where the same call finds them.
 """
 
 from __future__ import annotations
@@ -21,23 +21,20 @@ import json
 import os
 import shutil
 import time
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 
+from counterpoint.blocks import Block, BlockFiles, Engine, blocks_of, work_through
 from counterpoint.data.formats import Format, open_dataset, recognise
 from counterpoint.data.formats.base import require_new
 from counterpoint.data.formats.lerobot.layout import read_info
@@ -49,7 +46,6 @@ from counterpoint.encoders.features import frames_at_once
 from counterpoint.encoders.hub import saved_digests
 from counterpoint.errors import require
 from counterpoint.files import write_atomically
-from counterpoint.progress import ProgressBar
 from counterpoint.provenance import provenance
 from counterpoint.rewards.model import (
     STATE,
@@ -62,18 +58,13 @@ from counterpoint.rewards.model import (
     states_of,
 )
 from counterpoint.rewards.targets import given_instructions, read_goal
-from counterpoint.workers import worker_pool
 
 Array = NDArray[Any]
 
-THREADS = 8
-"""Most threads of a process: Python's lock keeps more from decoding at a time."""
-GROUP = 8
-"""Episodes that a process takes at a time."""
 FRAMES = "frames"
 """The images in a batch, beside `STATE`."""
-LAYOUT = 1
-"""The version of the files of finished episodes."""
+LAYOUT = 2
+"""The version of the files of finished blocks."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +77,6 @@ class Labelling:
         cameras: Views whose rewards are averaged.
         instructions: One an episode; empty where there is a goal.
         goal: A goal image in their stead.
-        parts: The folder of finished episodes.
         device: The device that computes.
         batch_size: Frames encoded at once; as many as suit the model by default.
     """
@@ -96,13 +86,8 @@ class Labelling:
     cameras: tuple[str, ...]
     instructions: tuple[str, ...]
     goal: UInt8[NDArray[np.uint8], "H W 3"] | None
-    parts: Path
     device: str
     batch_size: int | None = None
-
-    def part(self, episode: int) -> Path:
-        """Return the file of a finished episode, float32 [3, T]: reward, novelty, and 1 where frames change."""
-        return self.parts / f"episode-{episode:06d}.npy"
 
 
 def label(
@@ -117,7 +102,7 @@ def label(
     goal: Path | None = None,
     device: str = "cpu",
     batch_size: int | None = None,
-    processes: int = 1,
+    engine: Engine | None = None,
     overwrite: bool = False,
 ) -> Path:
     """Label every frame of a data set and print how fast; the same call continues an interrupted one.
@@ -134,7 +119,7 @@ def label(
         goal: An image of the goal, for models that compare frames with goals.
         device: The device that computes.
         batch_size: Frames encoded at once; as many as suit the model by default.
-        processes: Processes that decode and compute; they share the processor's cores.
+        engine: Where blocks of episodes are decoded and computed; threads of this process by default.
         overwrite: Replace labels that are there.
 
     Returns:
@@ -142,10 +127,12 @@ def label(
 
     Raises:
         BadInputError: Data, model or arguments that cannot be used, before anything is computed; or a damaged episode;
-            finished ones are kept.
+            finished blocks are kept.
+        MissingExtraError: Ray as the engine, without Ray.
     """
-    numbers = (batch_size is None or batch_size > 0) and processes > 0
-    require(numbers, "label", f"batch size {batch_size}, processes {processes}", "1 or more", "leave them out")
+    engine = engine or Engine()
+    engine.check()
+    require(batch_size is None or batch_size > 0, "--batch-size", batch_size, "1 or more", "leave it out")
     store = open_dataset(data)
     target = _target(data, str(model), out, feature, overwrite)
     for camera in cameras:
@@ -155,17 +142,15 @@ def label(
     texts = given_instructions(own, names, instruction, text_file) if image is None else []
     parts = target.with_name(f".{target.name}.parts")
     views = tuple(cameras) or _trained_views(Path(model), store) or store.cameras[:1]
-    job = Labelling(data, str(model), views, tuple(texts), image, parts, device, batch_size)
+    job = Labelling(data, str(model), views, tuple(texts), image, device, batch_size)
     labeller = Labeller(job, store)
-    _claim(job, store)
-    todo = [number for number in every if not job.part(number).is_file()]
-    total, left = int(store.lengths.sum()), int(store.lengths[todo].sum())
-    started = time.perf_counter()
-    with ProgressBar("Labelling", total, "frames", done=total - left) as bar:
-        for frames in label_episodes(labeller, todo, processes):
-            bar.advance(frames)
+    _claim(parts, job, store)
+    files = BlockFiles(parts / "blocks", ".npy", blocks_of(store.lengths))
+    opener = partial(open_labeller, job, labeller.targets)
+    started, total = time.perf_counter(), int(store.lengths.sum())
+    left = work_through(files, labeller.work, opener, engine, title="Labelling", device=device)
     seconds = time.perf_counter() - started
-    table, still = _table(job, store, labeller.calibration)
+    table, still = _table(job, files, store, labeller.calibration)
     if feature is None:
         _write_parquet(table, target)
     else:
@@ -211,8 +196,8 @@ def _trained_views(model: Path, store: EpisodeStore) -> tuple[str, ...]:
     return tuple(name for name in store.cameras if name in names or names == ["all"])
 
 
-def _claim(job: Labelling, store: EpisodeStore) -> None:
-    """Make the folder of finished episodes; those of another model or other data are thrown away."""
+def _claim(parts: Path, job: Labelling, store: EpisodeStore) -> None:
+    """Make the folder of finished blocks; those of another model or other data are thrown away."""
     identity = {
         "layout": LAYOUT,
         "model": saved_digests(job.model),
@@ -221,9 +206,9 @@ def _claim(job: Labelling, store: EpisodeStore) -> None:
         "instructions": hashlib.sha256(json.dumps(job.instructions).encode()).hexdigest(),
         "goal": None if job.goal is None else hashlib.sha256(job.goal.tobytes()).hexdigest(),
     }
-    file, text = job.parts / "labelling.json", json.dumps(identity, indent=1)
-    if job.parts.exists() and not (file.is_file() and file.read_text() == text):
-        shutil.rmtree(job.parts)
+    file, text = parts / "labelling.json", json.dumps(identity, indent=1)
+    if parts.exists() and not (file.is_file() and file.read_text() == text):
+        shutil.rmtree(parts)
     write_atomically(file, text)
 
 
@@ -275,36 +260,13 @@ class Labeller:
             numbers = {text: number for number, text in enumerate(texts)}
             self.targets = embed_text(self.model.encoder, texts)[[numbers[text] for text in job.instructions]]
 
-    def label(self, episodes: Sequence[int]) -> Iterator[int]:
-        """Write the part of each episode, a thread a core; yield its length when it is there."""
-        waiting, finished = deque(episodes), SimpleQueue[int | None]()
-        cores = torch.get_num_threads()
-        threads = max(1, min(cores, THREADS, len(episodes)))
-
-        def work() -> None:
-            try:
-                for length in self._label(waiting):
-                    finished.put(length)
-            finally:
-                finished.put(None)
-
-        with _torch_threads(cores // threads), ThreadPoolExecutor(threads) as pool:
-            working = [pool.submit(work) for _ in range(threads)]
-            try:
-                for _ in working:
-                    while (length := finished.get()) is not None:
-                        yield length
-                for one in working:
-                    one.result()
-            finally:
-                waiting.clear()
-
-    def _label(self, waiting: deque[int]) -> Iterator[int]:
-        """Label episodes as long as any waits."""
+    def work(self, block: Block) -> bytes:
+        """Return a file with float32 [3, T] of a block's frames: reward, novelty, and 1 where an episode changes."""
         embedded: dict[tuple[int, int], list[Float[Array, "N D"]]] = {}
-        still: dict[int, bool] = {}
         firsts: dict[tuple[int, int], Array] = {}
-        for batch in self._batches(waiting):
+        still = dict.fromkeys(block.episodes, True)
+        found: list[Float[Array, "3 T"]] = []
+        for batch in self._batches(block.episodes):
             vectors = embed_frames(self.model.encoder, batch.seen, self.batch_size)
             start = 0
             for episode, view, count in batch.owners:
@@ -312,30 +274,31 @@ class Labeller:
                 start += count
                 frames = batch.seen[FRAMES][own]
                 first = firsts.setdefault((episode, view), frames[0].copy())
-                if still.get(episode, True):
-                    still[episode] = never_change(frames, first)
+                still[episode] = still[episode] and never_change(frames, first)
                 embedded.setdefault((episode, view), []).append(vectors[own])
                 length, last = self.store.episodes[episode].length, len(self.job.cameras) - 1
                 if view == last and sum(map(len, embedded[episode, view])) == length:
                     keys = [(episode, number) for number in range(last + 1)]
                     for key in keys:
                         del firsts[key]
-                    self._finish(episode, [np.concatenate(embedded.pop(key)) for key in keys], still.pop(episode))
-                    yield length
+                    found.append(
+                        self._rows(episode, [np.concatenate(embedded.pop(key)) for key in keys], still[episode])
+                    )
+        content = BytesIO()
+        np.save(content, np.concatenate(found, axis=1).astype(np.float32))
+        return content.getvalue()
 
-    def _finish(self, episode: int, views: Sequence[Float[Array, "T D"]], still: bool) -> None:
+    def _rows(self, episode: int, views: Sequence[Float[Array, "T D"]], still: bool) -> Float[Array, "3 T"]:
         embedded = np.stack(views, axis=1)
         reward = self.model.score(self.calibration.form, embedded, self.targets[episode : episode + 1])[0]
         novelty = late_fusion(self.calibration.novelty_of)(embedded)
-        content = BytesIO()
-        np.save(content, np.stack([reward, novelty, np.full_like(reward, not still)]).astype(np.float32))
-        write_atomically(self.job.part(episode), content.getvalue())
+        return np.stack([reward, novelty, np.full_like(reward, not still)])
 
-    def _batches(self, waiting: deque[int]) -> Iterator[_Batch]:
-        """Decode waiting episodes, every view in one pass, in batches of one image size."""
+    def _batches(self, episodes: Sequence[int]) -> Iterator[_Batch]:
+        """Decode episodes, every view in one pass, in batches of one image size."""
         parts: list[dict[str, Array]] = []
         owners: list[tuple[int, int, int]] = []
-        for episode in _taken(waiting):
+        for episode in episodes:
             state = states_of(self.store, episode) if reads_state(self.model.encoder) else None
             for view, camera in enumerate(self.job.cameras):
                 start, length = 0, self.store.episodes[episode].length
@@ -356,53 +319,17 @@ class Labeller:
             yield _Batch.of(parts, owners)
 
 
-def _taken(waiting: deque[int]) -> Iterator[int]:
-    """Yield the numbers that no other thread has taken."""
-    with suppress(IndexError):
-        while True:
-            yield waiting.popleft()
+def open_labeller(job: Labelling, targets: Float[Array, "E D"]) -> Callable[[Block], bytes]:
+    """Open model and data in another process and return what labels a block."""
+    return Labeller(job, open_dataset(job.data), targets).work
 
 
-@contextmanager
-def _torch_threads(count: int) -> Iterator[None]:
-    """Let torch compute with so many threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(max(1, count))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def label_episodes(labeller: Labeller, todo: Sequence[int], processes: int) -> Iterator[int]:
-    """Label the episodes in this process or in several; yield numbers of finished frames."""
-    groups = [todo[first : first + GROUP] for first in range(0, len(todo), GROUP)]
-    workers = min(processes, len(groups))
-    if workers <= 1:
-        yield from labeller.label(todo)
-        return
-    threads = max(1, torch.get_num_threads() // workers)
-    with worker_pool(workers, _enter, labeller.job, labeller.targets, threads) as pool:
-        for finished in as_completed([pool.submit(_label_group, group) for group in groups]):
-            yield finished.result()
-
-
-_labellers: list[Labeller] = []
-"""A worker's own."""
-
-
-def _enter(job: Labelling, targets: Float[Array, "E D"], threads: int) -> None:
-    torch.set_num_threads(threads)
-    _labellers.append(Labeller(job, open_dataset(job.data), targets))
-
-
-def _label_group(episodes: Sequence[int]) -> int:
-    return sum(_labellers[0].label(episodes))
-
-
-def _table(job: Labelling, store: EpisodeStore, calibration: Calibration) -> tuple[pa.Table, list[int]]:
+def _table(
+    job: Labelling, files: BlockFiles, store: EpisodeStore, calibration: Calibration
+) -> tuple[pa.Table, list[int]]:
     """Return all labels as a table, and the episodes in which nothing changes."""
-    parts = [np.load(job.part(number)) for number in range(len(store.episodes))]
+    rows = np.concatenate([np.load(files.path(block)) for block in files.blocks], axis=1)
+    parts = np.split(rows, np.cumsum(store.lengths)[:-1], axis=1)
     each = [reward.astype(np.float64) for reward, _, _ in parts]
     progress = [calibration.progress_of(gains(reward[None], calibration.form)[0]) for reward in each]
     lengths = store.lengths

@@ -18,8 +18,9 @@ from counterpoint.data.anchors import Anchors
 from counterpoint.data.cache import Decode, prepared
 from counterpoint.data.formats import open_dataset, split_names
 from counterpoint.data.spec import BoundSpec, Read, Spec
-from counterpoint.data.store import Cameras, EpisodeStore, camera_images, camera_names
+from counterpoint.data.store import Cameras, EpisodeStore, camera_names
 from counterpoint.data.views import StateStore, SubsetStore, with_column
+from counterpoint.encoders.embed import observations
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.encoders.weights import digest_of
 from counterpoint.envs.make import make_env
@@ -239,20 +240,8 @@ def embed_store(encoder: ObservationEncoder, store: EpisodeStore, camera: Camera
     cameras = camera_names(camera, store.cameras, encoder.config.cameras)
     if not cameras:
         return torch.zeros(int(store.lengths.sum()), 0)
-    device = next(encoder.parameters()).device
-    parts: list[Tensor] = []
-    for episode, info in enumerate(store.episodes):
-        frames = torch.from_numpy(camera_images(store, episode, np.arange(info.length), cameras))
-        # The steps before the first repeat it, as in the sampler.
-        behind = torch.arange(1 - encoder.config.stack, 1)
-        steps = (torch.arange(info.length)[:, None] + behind).clamp_min(0)
-        told = [info.instruction] if encoder.takes_instruction else None
-        parts += [
-            # [n, S, C, H, W, 3] -> the S frames of the first camera, then those of the next.
-            encoder(frames[chunk].transpose(1, 2).flatten(1, 2).to(device), told).float().cpu()
-            for chunk in torch.split(steps, CHUNK)
-        ]
-    return torch.cat(parts)
+    each = [observations(encoder, store, episode, cameras, CHUNK) for episode in range(len(store.episodes))]
+    return torch.cat([part for parts in each for part in parts])
 
 
 def embedded(

@@ -1,0 +1,370 @@
+"""Work through a corpus in blocks of episodes: in threads and processes of this machine, or in workers of Ray Data.
+
+The data alone decide which episodes a block has. A worker returns the block's content, computed with one torch thread,
+and it is written whole under a name of its own: blocks are the same bytes wherever they are computed, a block that is
+computed twice is there once, and what a killed call left is continued.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Literal
+
+import torch
+
+from counterpoint.data.episode import Array
+from counterpoint.errors import BadInputError, import_extra, refused_by_the_system, require
+from counterpoint.files import write_atomically
+from counterpoint.progress import ProgressBar
+from counterpoint.workers import worker_pool
+
+THREADS = 8
+"""Most threads of a process: Python's lock keeps more from decoding at a time."""
+SMALLEST, LARGEST, AIM = 256, 8192, 64
+"""Frames from which on a block is full, at least and at most, and how many blocks a corpus has between the two."""
+ATTEMPTS = 4
+"""Workers of Ray that may die over a block; of more, the block itself kills them."""
+TASKS = 10_000
+"""Most tasks of Ray; of a larger corpus a task has several blocks."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Episodes in a row.
+
+    Attributes:
+        number: Place among the blocks.
+        first: The first episode.
+        end: The episode after the last.
+        frames: Frames of all of them.
+    """
+
+    number: int
+    first: int
+    end: int
+    frames: int
+
+    @property
+    def episodes(self) -> range:
+        """Numbers of the episodes."""
+        return range(self.first, self.end)
+
+
+def blocks_of(lengths: Array) -> tuple[Block, ...]:
+    """Return the blocks of episodes of these lengths [E]: each ends with the episode that fills it."""
+    full = min(LARGEST, max(SMALLEST, int(lengths.sum()) // AIM))
+    found: list[Block] = []
+    first = frames = 0
+    for episode, length in enumerate(lengths.tolist()):
+        frames += length
+        if frames >= full or episode == len(lengths) - 1:
+            found.append(Block(len(found), first, episode + 1, frames))
+            first, frames = episode + 1, 0
+    return tuple(found)
+
+
+Work = Callable[[Block], bytes]
+"""Returns the content of a block's file."""
+Opener = Callable[[], Work]
+"""Opens model and data in a worker process; it is pickled."""
+
+
+@dataclass(frozen=True)
+class BlockFiles:
+    """The files of a corpus's blocks.
+
+    Attributes:
+        folder: The folder, which holds nothing else.
+        suffix: End of the names.
+        blocks: All blocks.
+    """
+
+    folder: Path
+    suffix: str
+    blocks: tuple[Block, ...]
+
+    def path(self, block: Block) -> Path:
+        """Return the file of a block."""
+        return self.folder / f"block-{block.number:06d}{self.suffix}"
+
+    def left(self) -> list[Block]:
+        """Return the blocks that have no file yet."""
+        there = set(self.folder.iterdir()) if self.folder.is_dir() else set()
+        return [block for block in self.blocks if self.path(block) not in there]
+
+    def begin(self, block: Block) -> None:
+        """Note that a worker begins a block, for the case that it dies.
+
+        Raises:
+            BadInputError: Too many have died over it.
+        """
+        for attempt in range(ATTEMPTS):
+            note = self.folder / f".{self.path(block).name}.attempt-{attempt}"
+            with suppress(FileExistsError):
+                note.touch(exist_ok=False)
+                return
+        where = f"episodes {block.first} to {block.end - 1}"
+        hint = "run the same again to continue, on fewer workers if memory was short; or leave these episodes out"
+        raise BadInputError(where, f"{ATTEMPTS} workers that died over them", "workers that live", hint)
+
+    def clean(self) -> None:
+        """Remove what killed workers left."""
+        for leftover in self.folder.glob(".block-*"):
+            leftover.unlink(missing_ok=True)
+
+    def check(self) -> None:
+        """Require every block's file, once, and no other.
+
+        Raises:
+            BadInputError: A file is missing, or one is of no block.
+        """
+        found, wanted = set(self.folder.iterdir()), {self.path(block) for block in self.blocks}
+        odd = min(found ^ wanted, default=self.folder)
+        hint = "move files that are not ours, and run the same command again"
+        where, expected = "no such file" if odd in wanted else "another file", f"the files of {len(wanted)} blocks"
+        require(found == wanted, odd, where, expected, hint)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Where blocks are worked on.
+
+    Attributes:
+        name: `single`, processes of this machine, each with several threads; or `ray`, workers of Ray Data.
+        workers: Number of processes, which share the processor's cores; by default one, and with Ray one a core.
+        address: Ray's cluster, HOST:PORT or auto; one that lasts as long as the call, on this machine, by default.
+    """
+
+    name: Literal["single", "ray"] = "single"
+    workers: int | None = None
+    address: str | None = None
+
+    def check(self) -> None:
+        """Refuse what cannot work, before long work begins.
+
+        Raises:
+            BadInputError: No workers, an address without Ray, or one where nothing answers.
+            MissingExtraError: Ray is not installed.
+        """
+        require(self.name in ("single", "ray"), "--engine", repr(self.name), "single or ray", "choose one")
+        require(self.workers is None or self.workers > 0, "--workers", self.workers, "1 or more", "leave it out")
+        if self.name == "single":
+            hint = "add --engine ray, or leave it out"
+            require(self.address is None, "--address", repr(self.address), "none, without Ray", hint)
+            return
+        import_extra("ray.data", "ray")
+        if self.address not in (None, "auto"):
+            host, _, port = str(self.address).rpartition(":")
+            where, expected = f"cluster {self.address}", "HOST:PORT of a running cluster"
+            require(host and port.isdigit(), where, "no address", expected, "`ray start --head` prints it")
+            try:
+                socket.create_connection((host, int(port)), timeout=10).close()
+            except OSError as error:
+                hint = "start it with `ray start --head`, or leave --address out"
+                raise BadInputError(where, f"nothing that answers ({error})", expected, hint) from None
+
+
+def work_through(
+    files: BlockFiles, work: Work, opener: Opener, engine: Engine, *, title: str, device: str = "cpu"
+) -> int:
+    """Compute the blocks that have no file yet, with a progress bar; return how many frames they had.
+
+    Args:
+        files: All blocks.
+        work: What this process opened.
+        opener: Opens the same in other processes.
+        engine: Where the work is done.
+        title: What is done, for the progress bar.
+        device: The device that computes; on CUDA each of Ray's workers has a GPU.
+
+    Raises:
+        BadInputError: Of the work; a worker that died too often; or files that do not fit at the end.
+    """
+    todo = files.left()
+    left, total = (sum(block.frames for block in blocks) for blocks in (todo, files.blocks))
+    files.folder.mkdir(parents=True, exist_ok=True)
+    files.clean()
+    workers = min(engine.workers or 1, len(todo))
+    with ProgressBar(title, total, "frames", done=total - left) as bar:
+        if engine.name == "ray" and todo:
+            finished = _on_ray(files, opener, engine, todo, device)
+        elif workers > 1:
+            finished = _in_processes(files, opener, workers, todo)
+        else:
+            finished = _in_threads(files, work, todo, torch.get_num_threads())
+        for frames in finished:
+            bar.advance(frames)
+    files.clean()
+    files.check()
+    return left
+
+
+def _finish(files: BlockFiles, work: Work, block: Block) -> int:
+    """Write the file of a block, unless it is there; return the block's frames. All engines come through here."""
+    path = files.path(block)
+    if not path.is_file():
+        write_atomically(path, work(block))
+    return block.frames
+
+
+def _in_threads(files: BlockFiles, work: Work, blocks: Sequence[Block], cores: int) -> Iterator[int]:
+    waiting, finished = deque(blocks), SimpleQueue[int | None]()
+    threads = max(1, min(cores, THREADS, len(blocks)))
+
+    def run() -> None:
+        try:
+            with suppress(IndexError):
+                while True:
+                    finished.put(_finish(files, work, waiting.popleft()))
+        finally:
+            finished.put(None)
+
+    with _one_torch_thread(), ThreadPoolExecutor(threads) as pool:
+        running = [pool.submit(run) for _ in range(threads)]
+        try:
+            for _ in running:
+                while (frames := finished.get()) is not None:
+                    yield frames
+            for one in running:
+                one.result()
+        finally:
+            waiting.clear()
+
+
+@contextmanager
+def _one_torch_thread() -> Iterator[None]:
+    """Let torch compute with one thread, since their number may change the last bits of a sum."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _in_processes(files: BlockFiles, opener: Opener, workers: int, blocks: Sequence[Block]) -> Iterator[int]:
+    cores = max(1, torch.get_num_threads() // workers)
+    each = min(cores, THREADS)
+    groups = [blocks[first : first + each] for first in range(0, len(blocks), each)]
+    with worker_pool(workers, _enter, files, opener, cores) as pool:
+        for finished in as_completed([pool.submit(_work_group, group) for group in groups]):
+            yield finished.result()
+
+
+_entered: list[tuple[BlockFiles, Work, int]] = []
+"""A worker process's own."""
+
+
+def _enter(files: BlockFiles, opener: Opener, cores: int) -> None:
+    torch.set_num_threads(1)
+    _entered.append((files, opener(), cores))
+
+
+def _work_group(blocks: Sequence[Block]) -> int:
+    files, work, cores = _entered[0]
+    return sum(_in_threads(files, work, blocks, cores))
+
+
+class RayWorker:
+    """A worker of Ray Data, which calls it with one block after the other.
+
+    Args:
+        files: All blocks.
+        opener: Opens model and data.
+    """
+
+    def __init__(self, files: BlockFiles, opener: Opener) -> None:
+        torch.set_num_threads(1)
+        self.files, self.opener = files, opener
+        self.work: Work | None = None
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Finish the block `row["number"]`, unless a worker that died had; bad input is returned, not raised.
+
+        Ray would repeat what is raised at the start, and wrap it.
+        """
+        try:
+            return {"frames": _finish(self.files, self._work, self.files.blocks[row["number"]]), "error": ""}
+        except Exception as error:
+            known = error if isinstance(error, BadInputError) else refused_by_the_system(error)
+            if known is None:
+                raise
+            return {"frames": 0, "error": json.dumps([known.where, known.found, known.expected, known.hint])}
+
+    def _work(self, block: Block) -> bytes:
+        self.work = self.work or self.opener()
+        self.files.begin(block)
+        return self.work(block)
+
+
+def _on_ray(files: BlockFiles, opener: Opener, engine: Engine, blocks: Sequence[Block], device: str) -> Iterator[int]:
+    data = import_extra("ray.data", "ray")
+    with ray_cluster(engine.address, min(engine.workers or _cores(), len(blocks))) as ray:
+        resources = ray.cluster_resources()
+        gpus = 1 if device.startswith("cuda") else 0
+        has = int(resources.get("GPU", 0)) if gpus else int(resources.get("CPU", 0))
+        need = f"{'GPUs' if gpus else 'processors'} for Ray's workers"
+        require(has, "--engine ray", "none in the cluster", need, "start the cluster on machines that have them")
+        most = min(engine.workers or has, len(blocks))
+        context = data.DataContext.get_current()
+        context.enable_progress_bars = context.print_on_execution_start = False  # we have a bar of our own
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
+        rows = [{"number": block.number} for block in blocks]
+        corpus = data.from_items(rows, override_num_blocks=min(len(rows), TASKS)).map(
+            RayWorker,
+            fn_constructor_args=(files, opener),
+            # The pool grows where the cluster does.
+            compute=data.ActorPoolStrategy(min_size=min(most, has), max_size=most, max_tasks_in_flight_per_actor=1),
+            num_cpus=1,
+            num_gpus=gpus or None,
+        )  # Ray starts workers that died again, and repeats what they were at
+        for row in corpus.iter_rows():
+            if row["error"]:
+                raise BadInputError(*json.loads(row["error"]))
+            yield row["frames"]
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def ray_cluster(address: str | None, workers: int) -> Iterator[Any]:
+    """Connect to a cluster of Ray, or start one on this machine, and leave or stop it at the end.
+
+    Args:
+        address: HOST:PORT or auto; `None` starts one.
+        workers: Processors of the one that is started.
+
+    Yields:
+        The module `ray`.
+
+    Raises:
+        BadInputError: No cluster is there, or it refuses.
+        MissingExtraError: Ray is not installed.
+    """
+    Engine("ray", workers, address).check()
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere unless the user says so
+    ray = import_extra("ray", "ray")
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    own = {"num_cpus": workers, "include_dashboard": False} if address is None else {}
+    try:
+        ray.init(address=address or "local", **own, **quiet)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        found = str(error).splitlines()[0]
+        hint = "check `ray status` and its versions, and set RAY_AUTH_MODE=token where the cluster asks for one"
+        raise BadInputError(f"cluster {address}", found, "a cluster that takes us", hint) from None
+    try:
+        yield ray
+    finally:
+        ray.shutdown()

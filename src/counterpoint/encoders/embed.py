@@ -1,0 +1,266 @@
+"""`counterpoint embed DATA --model RUN --out FOLDER`: the embedding of every frame of every episode, as parquet.
+
+OUT/blocks/block-000000.parquet ...  `episode` and `step` (int32), `embedding` (a list of D float32), in order
+OUT/embeddings.json                  the model's digests, the data's fingerprint, cameras, D, and each file's digest;
+                                     without `files` until all are there
+
+The embedding of a frame is, of a dual encoder, what `encode_image` returns: raw, not normalised, with the robot's state
+where the encoder reads it. Of an observation encoder it is the vector that a policy would act on: of the S frames that
+end with this one (the first repeats before the episode), cameras side by side, under the episode's instruction where
+the encoder takes one; frames are resized to the encoder's size as in the training store.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from counterpoint.blocks import Block, BlockFiles, Engine, blocks_of, work_through
+from counterpoint.data.cache import resize
+from counterpoint.data.episode import Array
+from counterpoint.data.formats import open_dataset
+from counterpoint.data.store import EpisodeStore, camera_images, camera_names
+from counterpoint.encoders.dual import DualEncoder
+from counterpoint.encoders.features import frames_at_once
+from counterpoint.encoders.hub import load, saved_digests, saved_kind
+from counterpoint.encoders.observation import ObservationEncoder
+from counterpoint.errors import require
+from counterpoint.files import sha256_of, write_atomically
+from counterpoint.provenance import provenance
+
+LAYOUT = 1
+"""The version of the folder's layout."""
+ABOUT = "embeddings.json"
+OBSERVATIONS = 64
+"""Observations of one pass."""
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """All that a process needs to embed episodes.
+
+    Attributes:
+        data: The data set.
+        model: A run, a saved encoder or a Hub id.
+        cameras: The views: one of a dual encoder, as many as it was trained with of an observation encoder.
+        device: The device that computes.
+        batch_size: Frames encoded at once, of one episode.
+    """
+
+    data: Path
+    model: str
+    cameras: tuple[str, ...]
+    device: str
+    batch_size: int
+
+
+def embed(
+    data: str | Path,
+    *,
+    model: str | Path,
+    out: str | Path,
+    cameras: Sequence[str] = (),
+    device: str = "cpu",
+    batch_size: int | None = None,
+    engine: Engine | None = None,
+) -> Path:
+    """Embed every frame of a data set and print how fast; the same call continues an interrupted one.
+
+    Args:
+        data: A data set of any format.
+        model: A run, a saved encoder or a Hub id.
+        out: The folder to write; see the module for what it holds.
+        cameras: The views that are embedded; by default the data's first, or as many as an observation encoder has.
+        device: The device that computes.
+        batch_size: Frames encoded at once; as many as suit the model by default.
+        engine: Where blocks of episodes are computed; threads of this process by default.
+
+    Returns:
+        The folder.
+
+    Raises:
+        BadInputError: Data, model or arguments that cannot be used, or a folder of something else, before anything is
+            computed; or a damaged episode; finished blocks are kept.
+        MissingExtraError: Ray as the engine, without Ray.
+    """
+    data, out, engine = Path(data), Path(out), engine or Engine()
+    engine.check()
+    require(batch_size is None or batch_size > 0, "--batch-size", batch_size, "1 or more", "leave it out")
+    store, encoder = open_dataset(data), _load(str(model), device)
+    needed, count = (
+        (1, frames_at_once(encoder)) if isinstance(encoder, DualEncoder) else (encoder.config.cameras, OBSERVATIONS)
+    )
+    views = camera_names(tuple(cameras) or None, store.cameras, needed)
+    require(views, model, "an encoder that reads no camera", "one that embeds images", "choose another model")
+    job = Embedding(data, str(model), views, device, batch_size or count)
+    embedder = Embedder(job, store, encoder)
+    files = BlockFiles(out / "blocks", ".parquet", blocks_of(store.lengths))
+    about = _claim(out, job, store)
+    started, total = time.perf_counter(), int(store.lengths.sum())
+    left = work_through(files, embedder.work, partial(open_embedder, job), engine, title="Embedding", device=device)
+    seconds = time.perf_counter() - started
+    digests = [_entry(files, block) for block in files.blocks]
+    sizes = {"frames": total, "episodes": len(store.episodes), "dimensions": embedder.dimensions(files)}
+    whole = about | sizes | {"files": digests, "provenance": provenance()}
+    write_atomically(out / ABOUT, json.dumps(whole, indent=1) + "\n")
+    speed = f"; {left / seconds:.0f} frames a second" if left else ""
+    print(f"Embedded {len(store.episodes)} episodes, {total} frames in {len(digests)} files{speed}")
+    return out
+
+
+def _load(model: str, device: str) -> DualEncoder | ObservationEncoder:
+    kind = saved_kind(model)
+    hint = "embed with the encoder that a policy started from"
+    require(kind in ("dual_encoder", "observation_encoder"), model, f"kind {kind!r}", "an encoder", hint)
+    encoder: DualEncoder | ObservationEncoder = load(model, map_location=device)
+    return encoder
+
+
+def _claim(out: Path, job: Embedding, store: EpisodeStore) -> dict[str, Any]:
+    """Make the folder; one that holds something else is refused.
+
+    Returns:
+        What decides the embeddings.
+    """
+    own = {
+        "layout": LAYOUT,
+        "model": json.loads(saved_digests(job.model)),
+        "data": store.fingerprint,
+        "cameras": list(job.cameras),
+        "batch_size": job.batch_size,
+    }
+    file, hint = out / ABOUT, "name a new folder, or give what the folder was begun with"
+    if not file.is_file():
+        empty = not out.exists() or (out.is_dir() and not any(out.iterdir()))
+        require(empty, out, "files that are not embeddings", "a new folder", "name another one")
+        write_atomically(file, json.dumps(own, indent=1) + "\n")
+        return own
+    try:
+        begun = dict(json.loads(file.read_text(encoding="utf-8")))
+    except (ValueError, TypeError):
+        begun = {}
+    other = [key for key, value in own.items() if begun.get(key) != value]
+    names = {"data": "other data", "model": "another model", "cameras": "other cameras"}
+    names |= {"batch_size": "another batch size", "layout": "another version"}
+    found = f"embeddings of {names[other[0]]}" if other else "embeddings"
+    require(not other, out, found, "embeddings of these data by this model", hint)
+    return own
+
+
+def _entry(files: BlockFiles, block: Block) -> dict[str, Any]:
+    """Return a finished file's entry in `embeddings.json`, after its rows were counted."""
+    path = files.path(block)
+    rows = pq.read_metadata(path).num_rows
+    hint = "remove the file and run the same command again"
+    require(rows == block.frames, path, f"{rows} rows", f"{block.frames}, its episodes' frames", hint)
+    episodes = [block.first, block.end - 1]
+    return {"file": f"blocks/{path.name}", "episodes": episodes, "frames": rows, "sha256": sha256_of(path)}
+
+
+class Embedder:
+    """An encoder and a data set, opened.
+
+    Args:
+        job: What is embedded.
+        store: The data set.
+        encoder: The encoder of `job.model`.
+
+    Raises:
+        BadInputError: An encoder that reads the robot's state, and data without.
+    """
+
+    def __init__(self, job: Embedding, store: EpisodeStore, encoder: DualEncoder | ObservationEncoder) -> None:
+        self.job, self.store, self.encoder = job, store, encoder
+        if isinstance(encoder, DualEncoder) and encoder.reads_state:
+            self._state(0)  # refused before anything is decoded
+
+    def work(self, block: Block) -> bytes:
+        """Return a parquet file with the embeddings of a block's frames."""
+        each = [self.embed(episode) for episode in block.episodes]
+        lengths = [len(one) for one in each]
+        rows = np.concatenate(each)
+        table = pa.table(
+            {
+                "episode": np.repeat(np.arange(block.first, block.end, dtype=np.int32), lengths),
+                "step": np.concatenate([np.arange(length, dtype=np.int32) for length in lengths]),
+                "embedding": pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), rows.shape[1]),
+            }
+        )
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink, compression="zstd", use_dictionary=["episode"])
+        return bytes(sink.getvalue())
+
+    def embed(self, episode: int) -> Float[Array, "T D"]:
+        """Return the embedding of every step of an episode, float32."""
+        if isinstance(self.encoder, DualEncoder):
+            parts = list(self._frames(self.encoder, episode))
+        else:
+            parts = list(observations(self.encoder, self.store, episode, self.job.cameras, self.job.batch_size))
+        return torch.cat(parts).numpy()
+
+    def dimensions(self, files: BlockFiles) -> int:
+        """Return D, as the first file has it."""
+        return int(pq.read_schema(files.path(files.blocks[0])).field("embedding").type.list_size)
+
+    @torch.no_grad()
+    def _frames(self, encoder: DualEncoder, episode: int) -> Iterator[Tensor]:
+        state = self._state(episode) if encoder.reads_state else None
+        length, count = self.store.episodes[episode].length, self.job.batch_size
+        for first in range(0, length, count):
+            steps = np.arange(first, min(length, first + count))
+            frames = torch.from_numpy(self.store.frames(episode, steps, self.job.cameras[0])).to(self.job.device)
+            told = None if state is None else torch.from_numpy(state[steps]).float().to(self.job.device)
+            yield encoder.encode_image(frames, told).float().cpu()
+
+    def _state(self, episode: int) -> Array:
+        state = self.store.state(episode)
+        expected, hint = "the robot's state, which the model reads", "take data that have it (observation.state)"
+        require(state is not None, f"episode {episode}", "no state", expected, hint)
+        assert state is not None
+        return state
+
+
+@torch.no_grad()
+def observations(
+    encoder: ObservationEncoder, store: EpisodeStore, episode: int, cameras: Sequence[str], count: int
+) -> Iterator[Float[Tensor, "n D"]]:
+    """Yield the embeddings of an episode's steps, `count` at a time; the steps before the first repeat it.
+
+    Args:
+        encoder: In evaluation mode.
+        store: Frames, which are resized to the encoder's size.
+        episode: Number of the episode.
+        cameras: The encoder's cameras in order.
+        count: Steps of one pass.
+    """
+    info, S, size = store.episodes[episode], encoder.config.stack, encoder.config.size
+    device = next(encoder.parameters()).device
+    told = [info.instruction] if encoder.takes_instruction else None
+    before: Array | None = None
+    for first in range(0, info.length, count):
+        steps = np.arange(first, min(info.length, first + count))
+        images = camera_images(store, episode, steps, cameras)
+        n, C = images.shape[:2]
+        images = resize(images.reshape(n * C, *images.shape[2:]), size).reshape(n, C, size, size, 3)
+        window = np.concatenate([images[:1].repeat(S - 1, 0) if before is None else before, images])
+        before = window[len(window) - (S - 1) :]
+        stacks = torch.from_numpy(window)[torch.arange(n)[:, None] + torch.arange(S)]
+        # [n, S, C, H, W, 3] -> the S frames of the first camera, then those of the next.
+        yield encoder(stacks.transpose(1, 2).flatten(1, 2).to(device), told).float().cpu()
+
+
+def open_embedder(job: Embedding) -> Callable[[Block], bytes]:
+    """Open model and data in another process and return what embeds a block."""
+    return Embedder(job, open_dataset(job.data), _load(job.model, job.device)).work

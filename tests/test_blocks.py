@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from counterpoint import blocks
+from counterpoint.blocks import Block, BlockFiles, Engine, Work, blocks_of, work_through
+from counterpoint.errors import BadInputError, MissingExtraError
+
+LENGTHS = np.full(40, 100)
+"""Forty episodes, fourteen blocks."""
+
+
+def content(block: Block) -> bytes:
+    return json.dumps([block.number, block.first, block.end, block.frames]).encode()
+
+
+def open_plain() -> Work:
+    return content
+
+
+def open_counting(folder: Path) -> Work:
+    """Note every block that is computed."""
+
+    def work(block: Block) -> bytes:
+        (folder / f"{block.number}-{os.urandom(4).hex()}").touch()
+        return content(block)
+
+    return work
+
+
+def open_killed_always() -> Work:
+    def work(block: Block) -> bytes:
+        if block.number == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return content(block)
+
+    return work
+
+
+def open_damaged() -> Work:
+    raise BadInputError("data", "a damaged file", "a whole one", "copy it again")
+
+
+def files_in(folder: Path) -> BlockFiles:
+    return BlockFiles(folder, ".json", blocks_of(LENGTHS))
+
+
+def written(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+@pytest.fixture
+def expected(tmp_path: Path) -> dict[str, bytes]:
+    assert work_through(files_in(tmp_path / "expected"), content, open_plain, Engine(), title="Working") == 4000
+    return written(tmp_path / "expected")
+
+
+def test_blocks_are_full_in_order_and_decided_by_the_data_alone() -> None:
+    found = blocks_of(LENGTHS)
+    assert [block.number for block in found] == list(range(14))
+    assert [episode for block in found for episode in block.episodes] == list(range(40))
+    assert {block.frames for block in found[:-1]} == {300}
+    assert sum(block.frames for block in found) == 4000
+    assert len(blocks_of(np.full(1000, 64))) == 63  # 64000 frames: each the first multiple of 64 from 1000 on
+    assert blocks_of(np.array([5, 10**6, 7]))[0].episodes == range(2)
+    assert blocks_of(np.full(10**6, 100))[0].frames == 8200
+
+
+def test_finished_blocks_are_kept_and_leftovers_removed(tmp_path: Path, expected: dict[str, bytes]) -> None:
+    files, notes = files_in(tmp_path / "out"), tmp_path / "notes"
+    notes.mkdir()
+    files.folder.mkdir()
+    files.path(files.blocks[3]).write_bytes(expected["block-000003.json"])
+    (files.folder / ".block-000004.json.0123456789ab").write_bytes(b"half")
+    assert work_through(files, open_counting(notes), open_plain, Engine(), title="Working") == 3700
+    assert len(list(notes.iterdir())) == 13
+    assert written(files.folder) == expected
+    assert work_through(files, open_counting(notes), open_plain, Engine(), title="Working") == 0
+
+
+def test_files_of_no_block_are_reported(tmp_path: Path) -> None:
+    files = files_in(tmp_path)
+    (tmp_path / "block-000099.json").touch()
+    with pytest.raises(BadInputError, match=r"block-000099.json: found another file; expected the files of 14 blocks"):
+        work_through(files, content, open_plain, Engine(), title="Working")
+
+
+def test_processes_write_the_same(tmp_path: Path, expected: dict[str, bytes]) -> None:
+    files = files_in(tmp_path / "out")
+    work_through(files, content, open_plain, Engine(workers=2), title="Working")
+    assert written(files.folder) == expected
+
+
+def test_a_block_that_kills_its_workers_is_named(tmp_path: Path) -> None:
+    files = files_in(tmp_path)
+    for _ in range(blocks.ATTEMPTS):
+        files.begin(files.blocks[1])
+    with pytest.raises(BadInputError, match="episodes 3 to 5: found 4 workers that died over them"):
+        files.begin(files.blocks[1])
+    files.clean()
+    files.begin(files.blocks[1])
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [
+        (Engine(workers=0), "--workers: found 0"),
+        (Engine(address="127.0.0.1:6379"), "--address: found '127.0.0.1:6379'; expected none, without Ray"),
+        (Engine("ray", address="127.0.0.1:1"), "cluster 127.0.0.1:1: found nothing that answers"),
+        (Engine("ray", address="nowhere"), "cluster nowhere: found no address; expected HOST:PORT"),
+    ],
+)
+def test_engines_that_cannot_work_are_refused(engine: Engine, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "import_extra", lambda module, extra: None)
+    with pytest.raises(BadInputError, match=words):
+        engine.check()
+
+
+def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ray", "ray.data"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingExtraError, match=r"counterpoint\[ray\]"):
+        Engine("ray").check()
+
+
+@pytest.mark.slow
+def test_ray_hands_on_bad_input_and_names_blocks_that_kill(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="needs the extra `ray`")
+    engine = Engine("ray", workers=2)
+    with pytest.raises(BadInputError, match="data: found a damaged file"):
+        work_through(files_in(tmp_path / "damaged"), content, open_damaged, engine, title="Working")
+    files = files_in(tmp_path / "killed")
+    with pytest.raises(BadInputError, match="episodes 3 to 5: found 4 workers that died over them"):
+        work_through(files, content, open_killed_always, engine, title="Working")
+    assert files.left()
+    work_through(files, content, open_plain, Engine(), title="Working")
+    assert not files.left()
