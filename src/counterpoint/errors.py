@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -85,6 +86,19 @@ def refused_by_the_system(error: Exception) -> BadInputError | None:
     found, hint = REFUSALS[number]
     where = getattr(error, "filename2", None) or getattr(error, "filename", None) or "the disk"
     return BadInputError(str(where), found, "a file or folder that can be used", hint)
+
+
+@contextmanager
+def one_message() -> Iterator[None]:
+    """End the process with one message and exit code 2 where the block raises what its user can mend."""
+    try:
+        yield
+    except Exception as error:
+        message = error if isinstance(error, BadInputError | MissingExtraError) else refused_by_the_system(error)
+        if message is None:
+            raise
+        print(f"counterpoint: {message}", file=sys.stderr)
+        sys.exit(2)
 
 
 FULL_DISK = r"No space left on device|os error 28\b|errno = 28\b|Errno 28\b"
