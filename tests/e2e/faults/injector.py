@@ -1,4 +1,4 @@
-"""Run commands with faults: a server that has imported everything forks a process a command, and the fault is armed there.
+"""Run commands with faults: a server that has imported everything forks a process a command, where the fault is armed.
 
 The file operations of the process are watched by `shim.c`, preloaded before libc, so that a fault also hits writes of
 safetensors, pyarrow, HDF5 and ffmpeg.
@@ -6,16 +6,21 @@ safetensors, pyarrow, HDF5 and ffmpeg.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import gc
 import json
 import os
 import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +35,7 @@ class Fault:
     """What happens to a process.
 
     Attributes:
-        kind: `kill`, `full`, `term` or `interrupt`: see `shim.c`. `count` does nothing and counts.
+        kind: `kill`, `full`, `term`, `interrupt` or `jump`: see `shim.c`. `count` does nothing and counts.
         operations: Letters of the operations that are counted: w writes, r renames, u removals, s flushes to the disk.
         at: The number of the operation, from 1.
         memory: Bytes of address space that the process may use beyond what it has.
@@ -66,9 +71,9 @@ class Ended:
 class Started:
     """A process that runs."""
 
-    def __init__(self, server: Server, files: Path) -> None:
+    def __init__(self, server: Server, pid: int, files: Path) -> None:
         self._server, self._files, self._began = server, files, time.monotonic()
-        self.pid = int(server.read()["pid"])
+        self.pid = pid
 
     def signal(self, number: int) -> None:
         """Send a signal to the process."""
@@ -95,7 +100,7 @@ class Started:
         hung = self.running()
         if hung:
             self.signal(signal.SIGKILL)
-        code = int(self._server.read()["code"])
+        code = int(self._server.ask(wait=self.pid)["code"])
         said = [self._files.with_suffix(f".{name}") for name in ("out", "err", "seen")]
         output, error, seen = (path.read_text(errors="replace") if path.exists() else "" for path in said)
         error += f"\nhung for {HANGS} s, killed" if hung else ""
@@ -103,7 +108,7 @@ class Started:
 
 
 class Server:
-    """Forks processes that run commands, one at a time.
+    """Forks processes that run commands.
 
     Args:
         folder: Its own files: the shim, and what processes print.
@@ -120,7 +125,7 @@ class Server:
             [sys.executable, "-m", "tests.e2e.faults.injector", str(self._shim), *modules],
             **{"env": before, "text": True, "stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "cwd": ROOT},
         )
-        self.read()
+        self._answer()
 
     def start(
         self, command: Sequence[str], cwd: Path, fault: Fault | None = None, env: Mapping[str, str] | None = None
@@ -129,17 +134,20 @@ class Server:
         self._number += 1
         files = self.folder / f"{self._number:05d}"
         request = {"command": list(command), "cwd": str(cwd), "files": str(files), "env": dict(env or {})}
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(request | {"fault": asdict(fault or Fault())}) + "\n")
-        self._process.stdin.flush()
-        return Started(self, files)
+        return Started(self, int(self.ask(**request, fault=asdict(fault or Fault()))["pid"]), files)
 
     def run(self, command: Sequence[str], cwd: Path, fault: Fault | None = None, **more: Any) -> Ended:
         """Run a command to its end."""
         return self.start(command, cwd, fault, **more).wait()
 
-    def read(self) -> dict[str, Any]:
-        """Return the server's next line."""
+    def ask(self, **request: Any) -> dict[str, Any]:
+        """Send a line to the server and return its answer."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, "the server ended"
@@ -157,6 +165,8 @@ def serve() -> None:
     shim, *modules = sys.argv[1:]
     for module in modules:
         __import__(module)
+    gc.collect()
+    gc.freeze()  # so that children share the pages
     watched = ctypes.CDLL(shim)
     answers = os.fdopen(os.dup(1), "w")
 
@@ -167,12 +177,32 @@ def serve() -> None:
     answer(ready=1)
     for line in sys.stdin:
         request = json.loads(line)
+        if "wait" in request:
+            answer(code=os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1]))
+            continue
         pid = os.fork()
         if not pid:
             answers.close()
-            _child(watched, request)  # raises SystemExit, as a program's own end
+            _end(partial(_child, watched, request))
         answer(pid=pid)
-        answer(code=os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+
+def _end(work: Callable[[], None]) -> None:
+    """Run and exit as Python does, but for taking apart all that was imported, which takes seconds."""
+    code = 0
+    try:
+        work()
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    finally:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def _child(watched: Any, request: Mapping[str, Any]) -> None:
@@ -201,7 +231,6 @@ def _child(watched: Any, request: Mapping[str, Any]) -> None:
         seen = watched.fault_seen()
         watched.fault_arm(b"c", b"", 0, b"/")
         files.with_suffix(".seen").write_text(str(seen))
-    sys.exit(0)
 
 
 def _run(command: Sequence[str]) -> None:

