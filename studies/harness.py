@@ -33,7 +33,7 @@ from joblib.externals.loky.process_executor import TerminatedWorkerError
 from numpy.typing import NDArray
 
 from counterpoint.config import Config, FrozenConfig, override, validate
-from counterpoint.errors import BadInputError, require
+from counterpoint.errors import BadInputError, one_message, require
 from counterpoint.evaluation.statistics import Estimate, from_resamples, seeds_interval, wider
 from counterpoint.files import write_atomically
 from counterpoint.progress import ProgressBar
@@ -335,13 +335,10 @@ def main(name: str, arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of the results; an interrupted run continues")
     parser.add_argument("--keep", metavar="NAME", help="also write studies/results/NAME.parquet, which the tables read")
     known, rest = parser.parse_known_args(arguments)
-    try:
+    with one_message():
         config = load_preset(name, get_type_hints(run)["config"], known.preset, _overrides(rest))
         print(f"Preset {known.preset} of {name}: about {cost(name, known.preset)} in all")
         run(config, known.out)
-    except BadInputError as error:
-        print(error, file=sys.stderr)
-        sys.exit(2)
     if known.keep:
         rows, about = read_rows(known.out / "results.parquet")
         command = f"python -m studies.{name} {' '.join(arguments)}"

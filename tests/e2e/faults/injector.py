@@ -123,7 +123,11 @@ class Server:
         before |= {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]), "PYTHONDONTWRITEBYTECODE": "1"}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.e2e.faults.injector", str(self._shim), *modules],
-            **{"env": before, "text": True, "stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "cwd": ROOT},
+            env=before,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
         )
         self._answer()
 

@@ -251,7 +251,7 @@ class Bench:
         while started.running() and time.monotonic() < deadline:
             time.sleep(0.002)
         if started.running():
-            started.signal(number)
+            os.killpg(started.pid, number)  # its workers too, as a terminal or a batch system does
         return started.wait()
 
     def close(self) -> None:
