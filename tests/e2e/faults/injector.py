@@ -19,6 +19,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -188,6 +189,8 @@ def serve() -> None:
         if not pid:
             answers.close()
             _end(partial(_child, watched, request))
+        with suppress(OSError):  # so that the group is there whoever comes first
+            os.setpgid(pid, pid)
         answer(pid=pid)
 
 
@@ -212,7 +215,7 @@ def _end(work: Callable[[], None]) -> None:
 def _child(watched: Any, request: Mapping[str, Any]) -> None:
     """Run one command as a program of its own."""
     fault, files = Fault(**request["fault"]), Path(request["files"])
-    os.setsid()
+    os.setpgid(0, 0)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for descriptor, path in ((1, files.with_suffix(".out")), (2, files.with_suffix(".err"))):
         opened = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)

@@ -251,7 +251,10 @@ class Bench:
         while started.running() and time.monotonic() < deadline:
             time.sleep(0.002)
         if started.running():
-            os.killpg(started.pid, number)  # its workers too, as a terminal or a batch system does
+            if number == signal.SIGKILL:
+                started.signal(number)
+            else:  # its workers get it too, as from a terminal or a batch system
+                os.killpg(started.pid, number)
         return started.wait()
 
     def close(self) -> None:
