@@ -115,7 +115,12 @@ def one_message(again: str = CONTINUES) -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends the process at once
         raise Terminated
 
-    before = None
+    def speak(arguments: threading.ExceptHookArgs) -> None:
+        error = arguments.exc_value  # of a tracker's thread, say, which raises it in the main one too
+        if not isinstance(error, Exception) or refused_by_the_system(error) is None:
+            spoken(arguments)
+
+    spoken, threading.excepthook, before = threading.excepthook, speak, None
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
         before = signal.signal(signal.SIGTERM, terminate)
     try:
@@ -133,6 +138,7 @@ def one_message(again: str = CONTINUES) -> Iterator[None]:
         print(f"counterpoint: terminated; {again}", file=sys.stderr)
         raise
     finally:
+        threading.excepthook = spoken
         if before is not None:
             signal.signal(signal.SIGTERM, before)
 

@@ -257,7 +257,7 @@ def _content(path: Path) -> Any:
     if path.suffix == ".json":
         return _stable(json.loads(path.read_text()))
     if path.suffix == ".jsonl":
-        return [json.loads(line) for line in path.read_text().splitlines()]
+        return [_line(text) for text in path.read_text().splitlines()]
     if path.suffix == ".parquet":
         return {name: column for name, column in pq.read_table(path).to_pydict().items() if name not in VOLATILE}
     if path.suffix == ".hdf5":
@@ -265,6 +265,13 @@ def _content(path: Path) -> Any:
     if path.suffix == ".sha256" or path.suffix == ".md":
         return path.read_text()
     return sha256_of(path)
+
+
+def _line(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return {"split": "half a line", "step": -1}
 
 
 def _stable(tree: Any) -> Any:

@@ -302,7 +302,7 @@ def _load(name: str, device: str) -> tuple[Any, Any]:
     except ModuleNotFoundError as error:
         raise MissingExtraError(error.name or "transformers", "text") from None
     place, _, revision = (name, "", "") if Path(name).exists() else name.partition("@")
-    pinned = {"revision": revision or None}
+    pinned: dict[str, Any] = {"revision": revision or None}
     try:
         kind = AutoConfig.from_pretrained(place, **pinned).model_type
         if kind != "sam":  # transformers would give random weights to the missing parts of such a model
