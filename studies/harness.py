@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from counterpoint.blocks import ray_cluster
 from counterpoint.config import Config, FrozenConfig, override, validate
-from counterpoint.errors import BadInputError, MissingExtraError, require
+from counterpoint.errors import BadInputError, one_message, require
 from counterpoint.evaluation.statistics import Estimate, from_resamples, seeds_interval, wider
 from counterpoint.files import write_atomically
 from counterpoint.progress import ProgressBar
@@ -339,14 +339,11 @@ def main(name: str, arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--keep", metavar="NAME", help="also write studies/results/NAME.parquet, which the tables read")
     parser.add_argument("--ray", nargs="?", const="local", metavar="HOST:PORT", help="run trials on Ray, or a cluster")
     known, rest = parser.parse_known_args(arguments)
-    try:
+    with one_message():
         config = load_preset(name, get_type_hints(run)["config"], known.preset, _overrides(rest))
         print(f"Preset {known.preset} of {name}: about {cost(name, known.preset)} in all")
         with on_ray(known.ray, getattr(config, "processes", 1)) if known.ray else nullcontext():
             run(config, known.out)
-    except (BadInputError, MissingExtraError) as error:
-        print(error, file=sys.stderr)
-        sys.exit(2)
     if known.keep:
         rows, about = read_rows(known.out / "results.parquet")
         command = f"python -m studies.{name} {' '.join(arguments)}"

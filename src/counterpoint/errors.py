@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import re
+import signal
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -80,6 +83,9 @@ def refused_by_the_system(error: Exception) -> BadInputError | None:
     number = getattr(error, "errno", None)
     if re.search(FULL_DISK, str(error)):  # libraries such as safetensors and HDF5 report it in text alone
         number = errno.ENOSPC
+    if isinstance(error, MemoryError) or number == errno.ENOMEM or re.search(NO_MEMORY, str(error)):
+        hint = "use fewer workers or smaller batches, or free some, then run the same command again"
+        return BadInputError("memory", "too little of it", "enough for the data and the model", hint)
     if number not in REFUSALS:
         return None
     found, hint = REFUSALS[number]
@@ -87,8 +93,60 @@ def refused_by_the_system(error: Exception) -> BadInputError | None:
     return BadInputError(str(where), found, "a file or folder that can be used", hint)
 
 
+class Terminated(SystemExit):
+    """SIGTERM ended the process; exit code 143."""
+
+    def __init__(self) -> None:
+        super().__init__(128 + signal.SIGTERM)
+
+
+CONTINUES = "run the same command again to continue"
+
+
+@contextmanager
+def one_message(again: str = CONTINUES) -> Iterator[None]:
+    """End the process with one message: code 2 for what its user can mend, 130 and 143 for SIGINT and SIGTERM.
+
+    Args:
+        again: What the user is told after a signal.
+    """
+
+    def terminate(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends the process at once
+        raise Terminated
+
+    def speak(arguments: threading.ExceptHookArgs) -> None:
+        error = arguments.exc_value  # of a tracker's thread, say, which raises it in the main one too
+        if not isinstance(error, Exception) or refused_by_the_system(error) is None:
+            spoken(arguments)
+
+    spoken, threading.excepthook, before = threading.excepthook, speak, None
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    except Exception as error:
+        message = error if isinstance(error, BadInputError | MissingExtraError) else refused_by_the_system(error)
+        if message is None:
+            raise
+        print(f"counterpoint: {message}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print(f"counterpoint: interrupted; {again}", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
+    except Terminated:
+        print(f"counterpoint: terminated; {again}", file=sys.stderr)
+        raise
+    finally:
+        threading.excepthook = spoken
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
+
+
 FULL_DISK = r"No space left on device|os error 28\b|errno = 28\b|Errno 28\b"
 
+
+NO_MEMORY = r"can't allocate memory|[Cc]annot allocate memory|bad_alloc|out of memory|can't start new thread"
 
 REFUSALS = {
     errno.EACCES: ("no permission for it", "give permission, or name another place"),

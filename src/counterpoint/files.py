@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
+import glob
 import hashlib
 import os
+import re
+import shutil
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from uuid import uuid4
 
 
@@ -18,6 +24,44 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+class Beside(TemporaryDirectory[str]):
+    """A hidden folder beside a path, in which what will be there is made; killed processes' own are removed first.
+
+    Args:
+        path: The path to be; its folder is made when absent.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        prefix = f".{path.name}.building-"
+        for old in path.parent.glob(f"{glob.escape(prefix)}*"):
+            with suppress(OSError):  # held by a process that lives, or gone, or a file system without locks
+                lock = os.open(old, os.O_RDONLY)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(old)
+                finally:
+                    os.close(lock)
+        super().__init__(dir=path.parent, prefix=prefix)
+        self._held = os.open(self.name, os.O_RDONLY)
+        with suppress(OSError):
+            fcntl.flock(self._held, fcntl.LOCK_SH)
+
+    def cleanup(self) -> None:
+        """Remove the folder."""
+        super().cleanup()
+        if self._held >= 0:
+            os.close(self._held)
+            self._held = -1
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what killed processes left half-written in a folder that nobody else writes to now."""
+    for path in folder.glob(".*"):
+        if re.fullmatch(r"\..+\.(\d+|[0-9a-f]{12})", path.name):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def flush(path: Path) -> None:

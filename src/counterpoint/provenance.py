@@ -16,12 +16,21 @@ PACKAGES = (
 )  # fmt: skip
 
 
+_downloads: dict[str, str] = {}
+
+
+def note_download(name: str, revision: str) -> None:
+    """Remember which commit of a repository on the Hub this process took weights from."""
+    _downloads[name] = revision
+
+
 def provenance() -> dict[str, Any]:
-    """Commit (and whether the tree differs from it), package versions, Python and hardware."""
+    """Commit (and whether the tree differs from it), package versions, downloads, Python and hardware."""
     return {
         "commit": _git("rev-parse", "HEAD"),
         "modified": bool(_git("status", "--porcelain", "--untracked-files=no")),
         "packages": {name: version for name in PACKAGES if (version := _version(name))},
+        "downloads": dict(_downloads),
         "python": platform.python_version(),
         "hardware": {"cpu": _cpu(), "cores": os.cpu_count(), "accelerator": _accelerator()},
     }

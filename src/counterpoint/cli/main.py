@@ -34,7 +34,7 @@ from counterpoint.cli.arguments import (
 )
 from counterpoint.cli.data import data
 from counterpoint.config import recipe_names, recipe_title, suggestion
-from counterpoint.errors import BadInputError, MissingExtraError, refused_by_the_system, require
+from counterpoint.errors import CONTINUES, BadInputError, one_message, require
 
 DESCRIPTION = "Learn representations of trajectories by contrast, and put them to work."
 
@@ -57,22 +57,20 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line; bad input ends in one message and exit code 2."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        try:
-            _run(given)
-        finally:
-            sys.stdout.flush()
+        with one_message(CONTINUES if _continues(given) else "the same command starts anew"):
+            try:
+                _run(given)
+            finally:
+                sys.stdout.flush()
     except BrokenPipeError:  # `counterpoint ... | head`: nobody reads on
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
-    except Exception as error:
-        message = error if isinstance(error, BadInputError | MissingExtraError) else refused_by_the_system(error)
-        if message is None:
-            raise
-        print(f"counterpoint: {message}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("counterpoint: interrupted; run the same command again to continue", file=sys.stderr)
-        sys.exit(130)
+
+
+def _continues(given: list[str]) -> bool:
+    """Return whether a command goes on where it was stopped."""
+    first = (*given, "")[0]
+    return first in ("collect", "train", "label", "plan") or (first == "compare" and "--recipes" in given)
 
 
 def _run(given: list[str]) -> None:

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from counterpoint.data.episode import Array, EpisodeInfo, GoalEpisode, Spaces
 from counterpoint.data.store import EpisodeStore, OutputPool, spread
 from counterpoint.errors import BadInputError, require
+from counterpoint.files import write_atomically
 
 Integers = NDArray[np.int64]
 
@@ -121,12 +122,12 @@ class Rows:
         _check_room(folder, need - held, shutil.disk_usage(folder).free, "disk")
         for name, row in columns.items():
             with files[name].open("ab") as file:
-                file.truncate(self.count * row.itemsize)  # sparse: blocks are taken as rows are written
+                file.truncate(self.count * row.itemsize)
+                # Blocks are taken now: a mapped file that grows on a full disk ends its process without a word.
+                os.posix_fallocate(file.fileno(), 0, self.count * row.itemsize)
             self._arrays[name] = np.memmap(files[name], row.base, mode="r+", shape=(self.count, *row.shape))
         if not note.exists():
-            made = note.with_suffix(f".{os.getpid()}")
-            made.write_text(layout)
-            made.rename(note)
+            write_atomically(note, layout)
 
     def write(self, name: str, row: int, values: Array) -> None:
         """Put `values` [n, ...] at rows `row` and after, n at most the number of rows."""

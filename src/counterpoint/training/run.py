@@ -21,7 +21,7 @@ from typing import IO, Any
 
 from counterpoint.config import bound, flat
 from counterpoint.errors import BadInputError, MissingExtraError, import_extra, require
-from counterpoint.files import write_atomically
+from counterpoint.files import remove_unfinished, write_atomically
 from counterpoint.provenance import provenance
 from counterpoint.training.checkpoint import PREFIX, last_good, newest_valid, save_checkpoint
 from counterpoint.training.recipe import LoopConfig, Recipe, TrainConfig
@@ -85,6 +85,8 @@ class Run:
         run = cls(folder, loop or recipe.loop, settings, _lock(folder))
         try:
             _refuse_another(folder, settings)
+            for place in (folder, run.checkpoints, run.model, folder / "replay", *folder.glob("best/*/model")):
+                remove_unfinished(place)
         except BaseException:
             run.close()
             raise

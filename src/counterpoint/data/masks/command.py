@@ -206,7 +206,7 @@ class SamMasks:
     """Masks of one camera by the Segment Anything Model.
 
     Args:
-        name: A model on the Hub, such as `facebook/sam-vit-base`, or a folder with one.
+        name: A model on the Hub, such as `facebook/sam-vit-base` (with `@COMMIT`, that of one commit), or a folder.
         store: The data set.
         camera: The camera that is prompted.
         points: On the robot.
@@ -251,6 +251,8 @@ class SamMasks:
             found, expected = f"{self._device!r} ({first_line(error)})", "a device of this machine, such as cpu or cuda"
             raise BadInputError("--device", found, expected, "leave it out for the best there is") from None
         self._processor, self._model = _load(name, self._device)
+        commit = getattr(self._model.config, "_commit_hash", None)
+        self.about |= {"commit": commit} if commit else {}
 
     def masks(self, number: int, camera: str) -> Array:
         """Return an episode's masks: bool [T, H, W]."""
@@ -299,12 +301,14 @@ def _load(name: str, device: str) -> tuple[Any, Any]:
         from transformers import AutoConfig, SamModel, SamProcessor
     except ModuleNotFoundError as error:
         raise MissingExtraError(error.name or "transformers", "text") from None
+    place, _, revision = (name, "", "") if Path(name).exists() else name.partition("@")
+    pinned: dict[str, Any] = {"revision": revision or None}
     try:
-        kind = AutoConfig.from_pretrained(name).model_type
+        kind = AutoConfig.from_pretrained(place, **pinned).model_type
         if kind != "sam":  # transformers would give random weights to the missing parts of such a model
             raise ValueError(f"a model of the kind {kind!r}")
-        processor: Any = SamProcessor.from_pretrained(name)
-        model: Any = SamModel.from_pretrained(name)
+        processor: Any = SamProcessor.from_pretrained(place, **pinned)
+        model: Any = SamModel.from_pretrained(place, **pinned)
     except Exception as error:  # transformers raises whatever its parts do
         found = f"no model that can be loaded ({first_line(error)})"
         expected = "a SAM model of the Hub, or a folder with config.json, model.safetensors and its processor"

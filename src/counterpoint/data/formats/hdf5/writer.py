@@ -6,7 +6,6 @@ The file is built beside its path and renamed when it is complete.
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from counterpoint.data.formats.base import require_new
 from counterpoint.data.formats.hdf5.files import ROBOMIMIC_STATE, import_h5py
 from counterpoint.data.masks.robot import rgb_cameras
 from counterpoint.errors import require
+from counterpoint.files import Beside
 
 _ABOUT = "counterpoint"
 _STATE_DIMS = (3, 4, 2)  # of each part of ROBOMIMIC_STATE
@@ -58,8 +58,7 @@ class RobomimicWriter:
         self.path = Path(path)
         h5py = import_h5py()
         require_new(self.path)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._folder = tempfile.TemporaryDirectory(dir=self.path.parent, prefix=f".{self.path.name}.")
+        self._folder = Beside(self.path)
         self._file = h5py.File(Path(self._folder.name) / "data.hdf5", "w")
         self._data = self._file.create_group("data")
         args = {"env_name": env_name, "env_version": env_version, "type": _SIMULATED}

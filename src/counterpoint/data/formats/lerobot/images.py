@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from counterpoint.data.formats.lerobot.layout import EpisodeLocation
 from counterpoint.data.formats.lerobot.tables import CHECKED, as_png, damaged, read_table
 from counterpoint.data.formats.lerobot.writer import PixelCounts, sampled_steps
 from counterpoint.errors import require
+from counterpoint.files import Beside
 from counterpoint.progress import ProgressBar
 
 _HUB = b"huggingface"
@@ -55,8 +55,7 @@ def copy_with_images(
     for camera, key in keys.items():
         require(key not in info.features, root, f"a feature {key!r}", "none yet", f"leave {camera} out")
     require_new(out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as folder:
+    with Beside(out) as folder:
         copy = Path(folder) / "dataset"
         files = sorted({location.data for location in locations})
         rewritten = {str(path) for path in files}

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from counterpoint.data.formats.lerobot import layout
 from counterpoint.data.formats.lerobot.tables import CHECKED, as_column, as_matrix, as_png, read_table
 from counterpoint.data.video import Codec, encode_video, probe_video, read_frames, remux
 from counterpoint.errors import BadInputError, require
+from counterpoint.files import Beside
 
 
 class _DataFiles:
@@ -242,8 +242,7 @@ class LeRobotWriter:
         self.root = Path(root)
         require(fps == int(fps) and fps > 0, "fps", f"{fps:g}", "a whole number above 0", "resample the video")
         require_new(self.root)
-        self.root.parent.mkdir(parents=True, exist_ok=True)
-        self._folder = tempfile.TemporaryDirectory(dir=self.root.parent, prefix=f".{self.root.name}.")
+        self._folder = Beside(self.root)
         self._build = Path(self._folder.name) / "dataset"
         (self._build / "meta/episodes/chunk-000").mkdir(parents=True)
         self._fps, self._cameras, self._codec = int(fps), dict(cameras), codec
@@ -421,8 +420,7 @@ def copy_with_feature(root: Path, out: Path, name: str, values: NDArray[np.float
         values: [N], in the order of the frames' `index`.
     """
     require_new(out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as folder:
+    with Beside(out) as folder:
         build = Path(folder) / "dataset"
         shutil.copytree(root, build, ignore=shutil.ignore_patterns(".*"))
         for path in sorted((build / "data").rglob("*.parquet")):

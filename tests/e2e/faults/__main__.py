@@ -1,0 +1,106 @@
+"""Disturb every long command and print what was lost: `python -m tests.e2e.faults --kills 50`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from tests.e2e.faults.jobs import JOBS, WORKING, Job
+from tests.e2e.faults.trials import Bench, Outcome, flip, spread, truncate
+
+DAMAGES = (
+    ("half a checkpoint", "state.safetensors", truncate),
+    ("half a checkpoint", "manifest.json", truncate),
+    ("truncated JSON", "*.json", truncate),
+    ("truncated JSON", "metrics.jsonl", truncate),
+    ("a flipped bit", "*.safetensors", flip),
+    ("a flipped bit", "*.bin", flip),
+    ("a flipped bit", "*.npy", flip),
+)
+
+
+def outcomes(bench: Bench, jobs: tuple[Job, ...], given: argparse.Namespace) -> Iterator[Outcome]:
+    """Yield every trial."""
+    rng = random.Random(given.seed)
+    for number, job in enumerate(spread(jobs, given.kills)):
+        yield bench.kill(job, rng, inside=number // len(jobs) % 2 == 0)
+    for job in jobs:
+        writes = bench.writes(job)
+        few = sorted(rng.sample(range(1, writes + 1), min(given.writes, writes)))
+        yield from (bench.fill(job, at) for at in few)
+    for job in jobs:
+        for turn in range(given.signals):
+            for number in (signal.SIGTERM, signal.SIGINT):
+                yield bench.stop(job, rng, number=number, inside=turn % 2 == 0)
+    for job in jobs:
+        for how, name, spoil in DAMAGES:
+            yield from (bench.damage(job, rng, name=name, how=how, spoil=spoil) for _ in range(given.damages))
+    for job in jobs:
+        yield from (bench.two(job) for _ in range(given.twice))
+        yield from (bench.starve(job, rng.randrange(1 << 20, 200 << 20)) for _ in range(given.memory))
+        yield from (bench.jump(job) for _ in range(given.clocks))
+    if given.workers:
+        for job in WORKING:
+            yield from (bench.orphan(job, rng) for _ in range(given.workers))
+
+
+def table(found: Iterable[Outcome]) -> str:
+    """Return a row a fault and command."""
+    rows: dict[tuple[str, str], list[Outcome]] = defaultdict(list)
+    for one in found:
+        rows[one.fault, one.job].append(one)
+    lines = ["| Fault | Command | Times tried | Came in time | Lost |", "|---|---|---|---|---|"]
+    for (fault, job), group in sorted(rows.items()):
+        hit, lost = sum(one.hit for one in group), sum(bool(one.troubles) for one in group)
+        lines.append(f"| {fault} | {job} | {len(group)} | {hit} | {lost} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Disturb, print the table, and exit with 1 where anything was lost."""
+    parser = argparse.ArgumentParser(prog="python -m tests.e2e.faults", description=__doc__)
+    parser.add_argument(
+        "--kills", type=int, default=50, help="times that a command is killed; half inside an operation"
+    )
+    parser.add_argument("--writes", type=int, default=0, help="writes of each command at which the disk is full")
+    parser.add_argument("--signals", type=int, default=0, help="times that each command gets SIGTERM, and SIGINT")
+    parser.add_argument("--damages", type=int, default=0, help="files of each kind and command that are damaged")
+    parser.add_argument("--twice", type=int, default=0, help="times that each command runs twice in one folder")
+    parser.add_argument("--memory", type=int, default=0, help="times that each command has too little memory")
+    parser.add_argument("--clocks", type=int, default=0, help="times that the clock jumps under each command")
+    parser.add_argument("--workers", type=int, default=0, help="times that a worker of each command is killed")
+    parser.add_argument("--jobs", nargs="*", default=(), metavar="WORD", help="only commands of these words")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--log", type=Path, help="file that keeps every trial, a JSON object a line")
+    given = parser.parse_args()
+    jobs = tuple(job for job in JOBS if not given.jobs or any(word in job.name for word in given.jobs))
+    found, began = [], time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(Path(folder) / "bench")
+        try:
+            for one in outcomes(bench, jobs, given):
+                found.append(one)
+                if given.log:
+                    with given.log.open("a") as log:
+                        log.write(json.dumps(vars(one)) + "\n")
+                if one.troubles or one.left:
+                    print(
+                        f"{one.fault}, {one.job}, {one.detail}: {'; '.join(one.troubles)} left {one.left}", flush=True
+                    )
+        finally:
+            bench.close()
+    print(table(found))
+    print(f"{len(found)} trials in {time.monotonic() - began:.0f} s, {sum(bool(one.troubles) for one in found)} lost")
+    sys.exit(any(one.troubles for one in found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""Runs that lose nothing: kills, full disks, signals, damage and two processes, on tiny runs of every long command."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.faults.jobs import JOBS, WORKING, Job
+from tests.e2e.faults.trials import Bench, Outcome, flip, spread, truncate
+
+pytestmark = [
+    pytest.mark.sim,
+    pytest.mark.skipif(shutil.which("cc") is None, reason="compiles what watches file operations"),
+]
+
+NAMES = {job.name: job for job in (*JOBS, *WORKING)}
+QUICK = tuple(NAMES[name] for name in ("train transitions", "studies"))
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    made = Bench(tmp_path_factory.mktemp("faults") / "bench")
+    yield made
+    made.close()
+
+
+def unharmed(*outcomes: Outcome) -> None:
+    lost = [f"{one.fault}, {one.job}, {one.detail}: {one.troubles}" for one in outcomes if one.troubles]
+    assert not lost, "\n".join(lost)
+
+
+@pytest.mark.parametrize("job", QUICK, ids=lambda job: job.name)
+def test_kill_9_inside_a_file_operation_loses_nothing(bench: Bench, job: Job) -> None:
+    unharmed(bench.kill(job, random.Random(1), inside=True))
+
+
+def test_a_full_disk_is_one_message_and_the_run_goes_on_when_there_is_room(bench: Bench) -> None:
+    job = NAMES["train transitions"]
+    outcomes = [bench.fill(job, at) for at in (3, bench.writes(job) // 2)]
+    assert all(one.hit for one in outcomes)
+    unharmed(*outcomes)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=str)
+def test_a_signal_is_one_message_and_the_run_goes_on(bench: Bench, number: signal.Signals) -> None:
+    unharmed(bench.stop(NAMES["train transitions"], random.Random(2), number=number, inside=True))
+
+
+@pytest.mark.slow
+def test_50_kills_lose_nothing(bench: Bench) -> None:
+    """Half of them inside a write, a rename, a removal or a flush; the others at random moments."""
+    rng = random.Random(0)
+    unharmed(
+        *(bench.kill(job, rng, inside=number // len(JOBS) % 2 == 0) for number, job in enumerate(spread(JOBS, 50)))
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
+def test_a_full_disk_at_some_writes_of_every_command(bench: Bench, job: Job) -> None:
+    writes, rng = bench.writes(job), random.Random(3)
+    unharmed(*(bench.fill(job, at) for at in sorted(rng.sample(range(1, writes + 1), 2))))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("job", WORKING, ids=lambda job: job.name)
+def test_a_worker_that_the_kernel_kills(bench: Bench, job: Job) -> None:
+    unharmed(bench.orphan(job, random.Random(4)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["state.safetensors", "manifest.json", "config.json", "metrics.jsonl"])
+@pytest.mark.parametrize("spoil", [truncate, flip])
+def test_damaged_files_are_refused_or_made_again(bench: Bench, name: str, spoil: object) -> None:
+    how = {truncate: "half", flip: "a flipped bit"}[spoil]  # type: ignore[index]
+    unharmed(bench.damage(NAMES["train transitions"], random.Random(5), name=name, how=how, spoil=spoil))  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_two_processes_in_one_folder(bench: Bench) -> None:
+    unharmed(*(bench.two(NAMES[name]) for name in ("train clips", "collect pointmaze", "studies", "label")))
+
+
+@pytest.mark.slow
+def test_the_clock_may_jump(bench: Bench) -> None:
+    unharmed(bench.jump(NAMES["train agent (online)"]))
+
+
+def test_the_table_counts_by_fault_and_command() -> None:
+    from tests.e2e.faults.__main__ import table
+
+    lines = table([Outcome("kill", "train", "", True), Outcome("kill", "train", "", False, ("differs",))]).splitlines()
+    assert lines[-1] == "| kill | train | 2 | 1 | 1 |"
+
+
+def test_damage_changes_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    for spoil in (truncate, flip):
+        file.write_bytes(b"eight by")
+        spoil(file)
+        assert file.read_bytes() != b"eight by"
