@@ -14,7 +14,10 @@ DEMO_RUN ?= runs/demo
 # One file of tests at a time on every core, each with one thread.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
+# macOS has a backend of its own, and refuses EGL.
+ifeq ($(shell uname -s),Linux)
 export MUJOCO_GL ?= $(if $(DISPLAY),,egl)
+endif
 
 .PHONY: demo test test-slow lint docs docs-serve interchange benchmarks system clean
 
