@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INTERCHANGE := .venv-lerobot
+FLOORS := .venv-floors
+WHEEL := .venv-wheel
 # lerobot 0.6 needs Python 3.12 or later; the first that runs is taken.
 INTERCHANGE_PYTHON ?= $(firstword $(foreach python,python3.12 python3.13 python3 $(wildcard $(HOME)/.pyenv/versions/3.1[23]*/bin/python),\
 	$(shell $(python) -c 'import sys; sys.version_info >= (3, 12) and print(sys.executable)' 2>/dev/null)))
@@ -19,7 +21,7 @@ ifeq ($(shell uname -s),Linux)
 export MUJOCO_GL ?= $(if $(DISPLAY),,egl)
 endif
 
-.PHONY: demo test test-slow lint docs docs-serve interchange benchmarks system clean
+.PHONY: demo test test-slow test-floors test-wheel lint docs docs-serve interchange benchmarks system clean
 
 ifdef VIDEOS
 demo: $(VENV)/.installed
@@ -37,6 +39,24 @@ test: $(VENV)/.installed system
 
 test-slow: $(VENV)/.installed system
 	$(PYTEST) -m slow
+
+# The oldest releases that pyproject.toml admits, in an environment of their own, without simulators.
+test-floors: | system
+	$(PYTHON) -m venv --clear $(FLOORS)
+	$(FLOORS)/bin/pip install --quiet uv
+	$(FLOORS)/bin/uv pip install --quiet --python $(FLOORS)/bin/python --resolution lowest-direct \
+		--editable ".[vision,text,report,view,hdf5,rlds,zarr,minari,diffusion,dev]"
+	OMP_NUM_THREADS=1 $(FLOORS)/bin/python -m pytest -n auto --dist loadfile -m "not slow"
+
+# The wheel, in an environment and a folder that know nothing of this one. What looks at the sources stays out.
+test-wheel: | system
+	rm -rf build/wheel && mkdir -p build/wheel/away
+	$(PYTHON) -m venv --clear $(WHEEL)
+	$(WHEEL)/bin/pip wheel --quiet --no-deps --wheel-dir build/wheel .
+	$(WHEEL)/bin/pip install --quiet --constraint constraints.txt "$$(echo build/wheel/counterpoint-*.whl)[all,dev]"
+	cp -r tests docs examples studies README.md CITATION.cff pyproject.toml build/wheel/away
+	cd build/wheel/away && OMP_NUM_THREADS=1 $(CURDIR)/$(WHEEL)/bin/python -m pytest -n auto --dist loadfile -m "not slow" \
+		--ignore tests/test_architecture.py $(WHEEL_TESTS)
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
