@@ -40,23 +40,26 @@ test: $(VENV)/.installed system
 test-slow: $(VENV)/.installed system
 	$(PYTEST) -m slow
 
-# The oldest releases that pyproject.toml admits, in an environment of their own, without simulators.
+# The oldest releases that pyproject.toml admits, in an environment of their own; simulators as ever. Without `rl`: what
+# goes with these simulators wants torch 2.8.
 test-floors: | system
 	$(PYTHON) -m venv --clear $(FLOORS)
 	$(FLOORS)/bin/pip install --quiet uv
 	$(FLOORS)/bin/uv pip install --quiet --python $(FLOORS)/bin/python --resolution lowest-direct \
-		--editable ".[vision,text,report,view,hdf5,rlds,zarr,minari,diffusion,dev]"
-	OMP_NUM_THREADS=1 $(FLOORS)/bin/python -m pytest -n auto --dist loadfile -m "not slow"
+		--constraint constraints.txt \
+		--editable ".[clip,vision,text,sim,robosuite,diffusion,minari,hdf5,rlds,zarr,report,view,track,dev]"
+	OMP_NUM_THREADS=1 $(FLOORS)/bin/python -m pytest -n auto --dist loadfile -m "not slow" $(TESTS)
 
-# The wheel, in an environment and a folder that know nothing of this one. What looks at the sources stays out.
+# The wheel, in an environment and a folder that know nothing of this one. What reads the sources stays out. TESTS picks
+# files of tests, here and above.
 test-wheel: | system
 	rm -rf build/wheel && mkdir -p build/wheel/away
 	$(PYTHON) -m venv --clear $(WHEEL)
 	$(WHEEL)/bin/pip wheel --quiet --no-deps --wheel-dir build/wheel .
 	$(WHEEL)/bin/pip install --quiet --constraint constraints.txt "$$(echo build/wheel/counterpoint-*.whl)[all,dev]"
-	cp -r tests docs examples studies README.md CITATION.cff pyproject.toml build/wheel/away
+	cp -r tests docs examples studies README.md CITATION.cff pyproject.toml constraints.txt uv.lock build/wheel/away
 	cd build/wheel/away && OMP_NUM_THREADS=1 $(CURDIR)/$(WHEEL)/bin/python -m pytest -n auto --dist loadfile -m "not slow" \
-		--ignore tests/test_architecture.py $(WHEEL_TESTS)
+		--ignore tests/test_architecture.py $(TESTS)
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
