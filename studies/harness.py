@@ -41,7 +41,7 @@ from counterpoint.provenance import provenance
 
 Tree = dict[str, Any]
 Rows = Sequence[Tree]
-Differences = Float[np.ndarray[Any, np.dtype[np.float64]], "seeds tasks"]  # evaluated, and numpy 2.5's NDArray is no class
+Differences = Float[np.ndarray[Any, np.dtype[np.float64]], "seeds tasks"]  # numpy 2.5's NDArray is no class
 Scores = Mapping[str, Differences]
 RESAMPLES = 4000
 RESULTS = Path(__file__).parent / "results"
