@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INTERCHANGE := .venv-lerobot
+FLOORS := .venv-floors
+WHEEL := .venv-wheel
 # lerobot 0.6 needs Python 3.12 or later; the first that runs is taken.
 INTERCHANGE_PYTHON ?= $(firstword $(foreach python,python3.12 python3.13 python3 $(wildcard $(HOME)/.pyenv/versions/3.1[23]*/bin/python),\
 	$(shell $(python) -c 'import sys; sys.version_info >= (3, 12) and print(sys.executable)' 2>/dev/null)))
@@ -14,9 +16,12 @@ DEMO_RUN ?= runs/demo
 # One file of tests at a time on every core, each with one thread.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
+# macOS has a backend of its own, and refuses EGL.
+ifeq ($(shell uname -s),Linux)
 export MUJOCO_GL ?= $(if $(DISPLAY),,egl)
+endif
 
-.PHONY: demo test test-slow lint docs docs-serve interchange benchmarks system clean
+.PHONY: demo test test-slow test-floors test-wheel lint docs docs-serve interchange benchmarks system clean
 
 ifdef VIDEOS
 demo: $(VENV)/.installed
@@ -34,6 +39,27 @@ test: $(VENV)/.installed system
 
 test-slow: $(VENV)/.installed system
 	$(PYTEST) -m slow
+
+# The oldest releases that pyproject.toml admits, in an environment of their own; simulators as ever. Without `rl`: what
+# goes with these simulators wants torch 2.8.
+test-floors: | system
+	$(PYTHON) -m venv --clear $(FLOORS)
+	$(FLOORS)/bin/pip install --quiet uv
+	$(FLOORS)/bin/uv pip install --quiet --python $(FLOORS)/bin/python --resolution lowest-direct \
+		--constraint constraints.txt \
+		--editable ".[clip,vision,text,sim,robosuite,diffusion,minari,hdf5,rlds,zarr,report,view,track,dev]"
+	OMP_NUM_THREADS=1 $(FLOORS)/bin/python -m pytest -n auto --dist loadfile -m "not slow" $(TESTS)
+
+# The wheel, in an environment and a folder that know nothing of this one. What reads the sources stays out. TESTS picks
+# files of tests, here and above.
+test-wheel: | system
+	rm -rf build/wheel && mkdir -p build/wheel/away
+	$(PYTHON) -m venv --clear $(WHEEL)
+	$(WHEEL)/bin/pip wheel --quiet --no-deps --wheel-dir build/wheel .
+	$(WHEEL)/bin/pip install --quiet --constraint constraints.txt "$$(echo build/wheel/counterpoint-*.whl)[all,dev]"
+	cp -r tests docs examples studies README.md CITATION.cff pyproject.toml constraints.txt uv.lock build/wheel/away
+	cd build/wheel/away && OMP_NUM_THREADS=1 $(CURDIR)/$(WHEEL)/bin/python -m pytest -n auto --dist loadfile -m "not slow" \
+		--ignore tests/test_architecture.py $(TESTS)
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -42,7 +42,7 @@ from counterpoint.provenance import provenance
 
 Tree = dict[str, Any]
 Rows = Sequence[Tree]
-Differences = Float[NDArray[np.float64], "seeds tasks"]
+Differences = Float[np.ndarray[Any, np.dtype[np.float64]], "seeds tasks"]  # numpy 2.5's NDArray is no class
 Scores = Mapping[str, Differences]
 RESAMPLES = 4000
 RESULTS = Path(__file__).parent / "results"

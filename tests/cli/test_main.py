@@ -36,11 +36,10 @@ def test_help_reads_well(command: list[str], capsys: pytest.CaptureFixture[str])
     assert "(required)" in text or command == ["recipes"]
 
 
-def test_help_loads_no_torch() -> None:
-    code = (
-        "import sys\nfrom counterpoint.cli import main\n"
-        "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\nassert 'torch' not in sys.modules\n"
-    )
+@pytest.mark.parametrize("code", ["import counterpoint", "from counterpoint.cli import main\nmain(['--help'])"])
+def test_what_is_quick_loads_nothing_heavy(code: str) -> None:
+    heavy = {"torch", "numpy", "pyarrow", "av", "PIL", "accelerate", "huggingface_hub", "scipy", "gymnasium", "mujoco"}
+    code = f"import sys\ntry:\n    exec({code!r})\nexcept SystemExit:\n    pass\nassert not {heavy} & {{*sys.modules}}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

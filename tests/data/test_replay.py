@@ -4,6 +4,7 @@ import gc
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from counterpoint.data import replay
 from counterpoint.data.episode import GoalEpisode, Spaces
 from counterpoint.data.replay import ReplayBuffer, Rows, check_episode
 from counterpoint.data.spec import TRANSITION_READS, Spec
@@ -384,7 +384,7 @@ def test_what_the_files_hold_already_is_not_asked_for_again(tmp_path: Path, monk
 
 
 def test_memory_is_asked_for_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "_free_memory", lambda: 15_999)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=15_999))
     Rows(COLUMNS, 999, None)
     with pytest.raises(BadInputError, match="memory free"):
         Rows(COLUMNS, 1000, None)

@@ -249,6 +249,21 @@ def test_numbers_outside_the_file_are_refused(video: Path, index: int, found: st
     assert caught.value.expected == "a number from 0 to 29"
 
 
+def test_a_title_that_is_not_utf8_does_no_harm(tmp_path: Path, video: Path) -> None:
+    titled = tmp_path / "titled.mp4"
+    with av.open(str(video)) as source, av.open(str(titled), "w") as target:
+        target.metadata["title"] = "a title"
+        out = target.add_stream_from_template(source.streams.video[0], opaque=True)
+        for packet in source.demux(video=0):
+            if packet.pts is not None:
+                packet.stream = out
+                target.mux(packet)
+    content = titled.read_bytes()
+    assert b"a title" in content
+    titled.write_bytes(content.replace(b"a title", b"\xff\xfetitle"))
+    np.testing.assert_array_equal(read_frames(titled, [0, 29]), read_frames(video, [0, 29]))
+
+
 @pytest.mark.parametrize("keep", [0, 10, 500, 0.5, 0.95])
 def test_a_truncated_file_is_refused(video: Path, keep: float) -> None:
     content = video.read_bytes()

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
 from counterpoint.data.episode import Array, EpisodeInfo, GoalEpisode, Spaces
@@ -106,7 +107,7 @@ class Rows:
         self._arrays: dict[str, Array] = {}
         need = count * sum(row.itemsize for row in columns.values())
         if folder is None:
-            _check_room("replay buffer", need, _free_memory(), "memory")
+            _check_room("replay buffer", need, psutil.virtual_memory().available, "memory")
             self._arrays = {name: np.empty(count, row) for name, row in columns.items()}
         else:
             self._map(columns, Path(folder), need)
@@ -163,15 +164,6 @@ def _check_room(where: str | Path, need: int, free: int, what: str) -> None:
     found = f"a need of {need / 1e9:.2f} GB, with {free / 1e9:.2f} GB of {what} free"
     hint = "lower its capacity, or " + ("give it a folder" if what == "memory" else "use another disk")
     require(need <= free, where, found, f"a replay buffer that fits into free {what}", hint)
-
-
-def _free_memory() -> int:
-    """Return the bytes that can be had without swapping: caches of files count as free where that is known."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 class ReplayBuffer(EpisodeStore):

@@ -179,6 +179,8 @@ class _Index:
     orientation: tuple[int, int, int]  # from stored to shown: see `_orientation`
 
 
+# A title that is not UTF-8 must not make a video unreadable; av 19 reads any, and dropped the option.
+_TITLES: dict[str, Any] = {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
 _CONVERT = "convert it: ffmpeg -i IN -c:v libx264 OUT.mp4"
 _indexes: LRUCache[_Index] = LRUCache(limit=64 * 1024**2)
 
@@ -190,7 +192,7 @@ def _index(key: _FileKey) -> _Index:
 def _walk(path: str | Part) -> tuple[_Index, int]:
     """Return a file's index and the index's size in bytes."""
     source = opened(path)
-    with reading(path), av.open(source, "r", metadata_errors="replace") as container:
+    with reading(path), av.open(source, "r", **_TITLES) as container:
         require(container.streams.video, str(path), "no video stream", "a video", "give another file")
         stream = container.streams.video[0]
         known = [] if isinstance(source, str) else _entries(stream)
@@ -250,7 +252,7 @@ class _Decoder:
     def __init__(self, key: _FileKey) -> None:
         self.path, self.index = key[0], _index(key)
         with reading(self.path):
-            self._container = av.open(opened(self.path), "r", metadata_errors="replace")
+            self._container = av.open(opened(self.path), "r", **_TITLES)
         self._stream = self._container.streams.video[0]
         self._stream.codec_context.thread_count = 1  # a decoding thread would not survive a fork
         self._reformatter = av.video.reformatter.VideoReformatter()
