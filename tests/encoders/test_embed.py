@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from counterpoint.blocks import Block, Engine
-from counterpoint.data.cache import resize
 from counterpoint.data.episode import Array
 from counterpoint.data.formats import open_dataset
+from counterpoint.data.resize import resize
 from counterpoint.data.statistics import Statistics
 from counterpoint.encoders.config import EncoderConfig
 from counterpoint.encoders.dual import DualEncoder

@@ -28,9 +28,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from counterpoint.blocks import Block, BlockFiles, Engine, blocks_of, work_through
-from counterpoint.data.cache import resize
 from counterpoint.data.episode import Array
 from counterpoint.data.formats import open_dataset
+from counterpoint.data.resize import resize
 from counterpoint.data.store import EpisodeStore, camera_images, camera_names
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.encoders.features import frames_at_once
