@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -47,7 +47,7 @@ from counterpoint.encoders.calibration import Calibration
 from counterpoint.encoders.features import frames_at_once
 from counterpoint.encoders.hub import saved_digests
 from counterpoint.errors import require
-from counterpoint.files import flush, write_atomically
+from counterpoint.files import flush, lock, write_atomically
 from counterpoint.progress import ProgressBar
 from counterpoint.provenance import provenance
 from counterpoint.rewards.model import (
@@ -156,20 +156,20 @@ def label(
     views = tuple(cameras) or _trained_views(Path(model), store) or store.cameras[:1]
     job = Labelling(data, str(model), views, tuple(texts), image, parts, device, batch_size)
     labeller = Labeller(job, store)
-    _claim(job, store)
-    todo = [number for number in every if not job.part(number).is_file()]
-    total, left = int(store.lengths.sum()), int(store.lengths[todo].sum())
-    started = time.perf_counter()
-    with ProgressBar("Labelling", total, "frames", done=total - left) as bar:
-        for frames in label_episodes(labeller, todo, processes):
-            bar.advance(frames)
-    seconds = time.perf_counter() - started
-    table, still = _table(job, store, labeller.calibration)
-    if feature is None:
-        _write_parquet(table, parts / "whole.parquet", target)
-    else:
-        copy_with_feature(data, target, feature, table["progress_sparse"].to_numpy())
-    shutil.rmtree(parts)
+    with _claim(job, store):
+        todo = [number for number in every if not job.part(number).is_file()]
+        total, left = int(store.lengths.sum()), int(store.lengths[todo].sum())
+        started = time.perf_counter()
+        with ProgressBar("Labelling", total, "frames", done=total - left) as bar:
+            for frames in label_episodes(labeller, todo, processes):
+                bar.advance(frames)
+        seconds = time.perf_counter() - started
+        table, still = _table(job, store, labeller.calibration)
+        if feature is None:
+            _write_parquet(table, parts / "whole.parquet", target)
+        else:
+            copy_with_feature(data, target, feature, table["progress_sparse"].to_numpy())
+        shutil.rmtree(parts)
     print(
         f"Labelled {len(every)} episodes, {total} frames" + (f"; {left / seconds:.0f} frames a second" if left else "")
     )
@@ -210,8 +210,8 @@ def _trained_views(model: Path, store: EpisodeStore) -> tuple[str, ...]:
     return tuple(name for name in store.cameras if name in names or names == ["all"])
 
 
-def _claim(job: Labelling, store: EpisodeStore) -> None:
-    """Make the folder of finished episodes; those of another model or other data are thrown away."""
+def _claim(job: Labelling, store: EpisodeStore) -> IO[str]:
+    """Make and lock the folder of finished episodes; those of another model or other data are thrown away."""
     identity = {
         "layout": LAYOUT,
         "model": saved_digests(job.model),
@@ -224,6 +224,7 @@ def _claim(job: Labelling, store: EpisodeStore) -> None:
     if job.parts.exists() and not (file.is_file() and file.read_text() == text):
         shutil.rmtree(job.parts)
     write_atomically(file, text)
+    return lock(job.parts, "labels")
 
 
 @dataclass(frozen=True)
