@@ -8,6 +8,7 @@ study.finish("fewshot", summary(study.rows()))      # fewshot.json, and results.
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import re
@@ -219,9 +220,9 @@ def write_rows(path: Path, rows: Sequence[Tree], about: Tree) -> None:
         {key: json.dumps(row[key]) if key in nested and key in row else row.get(key) for key in keys} for row in rows
     ]
     metadata = {"counterpoint": json.dumps(about | {"nested": nested})}
-    partial_path = path.with_name(f".{path.name}")
-    pq.write_table(pa.Table.from_pylist(flat).replace_schema_metadata(metadata), partial_path, compression="zstd")
-    partial_path.replace(path)
+    content = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(flat).replace_schema_metadata(metadata), content, compression="zstd")
+    write_atomically(path, content.getvalue())
 
 
 def read_rows(path: Path) -> tuple[list[Tree], Tree]:

@@ -154,6 +154,7 @@ REFUSALS = {
     errno.EROFS: ("a file system that cannot be written to", "name another place"),
     errno.ENOTDIR: ("a file where a folder must be", "name another place, or move the file"),
     errno.EEXIST: ("something of that name already there", "name another place, or move it"),
+    errno.ENOTEMPTY: ("something of that name already there", "name another place, or move it"),
     errno.EISDIR: ("a folder where a file must be", "name a file"),
     errno.ENAMETOOLONG: ("a name that is too long for this file system", "choose a shorter one"),
     errno.ENOSPC: ("no space left", "free some, then run the same command again"),

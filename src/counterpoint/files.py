@@ -11,7 +11,10 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import IO
 from uuid import uuid4
+
+from counterpoint.errors import BadInputError
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -55,6 +58,34 @@ class Beside(TemporaryDirectory[str]):
         if self._held >= 0:
             os.close(self._held)
             self._held = -1
+
+
+def lock(folder: Path, does: str) -> IO[str]:
+    """Take a folder for this process; the operating system frees it when the process ends, however it does.
+
+    Args:
+        folder: The folder.
+        does: What a process does in it, for the message: `trains`.
+
+    Returns:
+        The open lock: closing it frees the folder.
+
+    Raises:
+        BadInputError: When another process has it.
+    """
+    file = (folder / ".lock").open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        holder = file.read().strip() or "another"
+        file.close()
+        hint = "wait for it, stop it, or choose another --out"
+        raise BadInputError(folder, f"a run that process {holder} {does}", "a free folder", hint) from None
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file
 
 
 def remove_unfinished(folder: Path) -> None:

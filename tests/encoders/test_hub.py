@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from safetensors.torch import load_file
 from counterpoint.encoders import DualEncoder, EncoderConfig
 from counterpoint.encoders.hub import load, write_digests
 from counterpoint.errors import BadInputError
+from counterpoint.provenance import provenance
 
 CONFIG = EncoderConfig(image_size=32, embed_dim=16, mean=(0.1, 0.2, 0.3))
 FRAMES = torch.randint(0, 256, (2, 40, 40, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
@@ -199,3 +201,39 @@ def test_loading_is_silent(folder: Path, capfd: pytest.CaptureFixture[str]) -> N
         DualEncoder.from_pretrained(folder).encode_text(["a sentence no other test embeds"])
     captured = capfd.readouterr()
     assert captured.out == captured.err == ""
+
+
+def cached_download(folder: Path, cache: Path) -> Any:
+    """A download into a cache laid out as the Hub's, at the commit abc."""
+    snapshot = cache / "models--someone--demo" / "snapshots" / "abc"
+    shutil.copytree(folder, snapshot)
+    return lambda repo_id, filename, **_: str(snapshot / filename)
+
+
+def test_a_commit_is_taken_from_the_id_and_recorded(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, str | None]] = []
+    fetch = cached_download(folder, tmp_path)
+
+    def download(repo_id: str, filename: str, *, revision: str | None, **_: Any) -> str:
+        asked.append((repo_id, revision))
+        return str(fetch(repo_id, filename))
+
+    monkeypatch.setattr("counterpoint.encoders.hub.hf_hub_download", download)
+    monkeypatch.setattr("counterpoint.provenance._downloads", {})
+    load("someone/demo@abc")
+    assert set(asked) == {("someone/demo", "abc")}
+    assert provenance()["downloads"] == {"someone/demo": "abc"}
+
+
+def test_a_model_of_the_hub_that_names_code_is_refused(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config["config"] |= {"image": "module", "image_model": "os:abort"}
+    (folder / "config.json").write_text(json.dumps(config))
+    write_digests(folder)
+    monkeypatch.setattr("counterpoint.encoders.hub.hf_hub_download", cached_download(folder, tmp_path))
+    with pytest.raises(BadInputError, match="found a model that runs 'os:abort' of an installed package"):
+        load("someone/demo")

@@ -270,12 +270,13 @@ def collect(job: Collection) -> Path:
     staging = Staging(out)
     try:
         identity: dict[str, Any] = json.loads(json.dumps(job.identity()))
-        if out.exists():
+        if not out.exists():
+            out.parent.mkdir(parents=True, exist_ok=True)
+            staging.open(identity)
+        if out.exists():  # before, or while this process waited
             about = (collected_about(out) or {})["collect"]
             require_same(out, about, identity, "a data set collected", "choose another --out, or remove it")
         else:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            staging.open(identity)
             _record_missing(job, staging)
             built = staging.folder / "dataset"  # inside, so that the remains of a killed writer go with the folder
             if not built.exists():
@@ -287,8 +288,8 @@ def collect(job: Collection) -> Path:
             built.rename(out)
     finally:
         simulation.cache_clear()
-    if staging.folder.exists():
-        shutil.rmtree(staging.folder)
+        staging.close()
+    shutil.rmtree(staging.folder, ignore_errors=True)
     return out
 
 

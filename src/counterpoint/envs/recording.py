@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from counterpoint.data.masks.robot import mask_camera, mask_frames
 from counterpoint.data.video import encode_video
 from counterpoint.envs.base import CameraEnv
 from counterpoint.errors import require
-from counterpoint.files import Beside
+from counterpoint.files import Beside, lock
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +158,14 @@ class Staging:
 
     def __init__(self, out: Path) -> None:
         self.folder = out.with_name(f"{out.name}.partial")
+        self._lock: IO[str] | None = None
 
     def open(self, identity: Mapping[str, Any]) -> None:
-        """Make the folder, or continue the one that is there.
+        """Make the folder, or continue the one that is there, and take it for this process.
 
         Raises:
-            BadInputError: When the folder is not ours, or holds episodes recorded otherwise; the key is named.
+            BadInputError: When the folder is not ours, is another process's now, or holds episodes recorded otherwise;
+                the key is named.
         """
         note = self.folder / NOTE
         if not self.folder.exists():
@@ -176,8 +178,15 @@ class Staging:
         found = f"a folder without {NOTE}"
         require(note.is_file(), self.folder, found, "nothing, or a recording to continue", "choose another --out")
         require_same(self.folder, json.loads(note.read_text()), identity, "episodes recorded", hint)
+        self._lock = lock(self.folder, "records")
         for unfinished in self.folder.glob(".*"):
-            shutil.rmtree(unfinished, ignore_errors=True)
+            if unfinished.is_dir():
+                shutil.rmtree(unfinished)
+
+    def close(self) -> None:
+        """Let other processes have the folder."""
+        if self._lock is not None:
+            self._lock.close()
 
     def finished(self) -> set[int]:
         """Return the indices of the episodes that are there."""

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -44,7 +44,7 @@ from counterpoint.encoders.calibration import Calibration
 from counterpoint.encoders.features import frames_at_once
 from counterpoint.encoders.hub import saved_digests
 from counterpoint.errors import require
-from counterpoint.files import flush, write_atomically
+from counterpoint.files import flush, lock, write_atomically
 from counterpoint.provenance import provenance
 from counterpoint.rewards.model import (
     STATE,
@@ -143,18 +143,18 @@ def label(
     views = tuple(cameras) or _trained_views(Path(model), store) or store.cameras[:1]
     job = Labelling(data, str(model), views, tuple(texts), image, device, batch_size)
     labeller = Labeller(job, store)
-    _claim(parts, job, store)
-    files = BlockFiles(parts / "blocks", ".npy", blocks_of(store.lengths))
-    opener = partial(open_labeller, job, labeller.targets)
-    started, total = time.perf_counter(), int(store.lengths.sum())
-    left = work_through(files, labeller.work, opener, engine, title="Labelling", device=device)
-    seconds = time.perf_counter() - started
-    table, still = _table(job, files, store, labeller.calibration)
-    if feature is None:
-        _write_parquet(table, parts / "whole.parquet", target)
-    else:
-        copy_with_feature(data, target, feature, table["progress_sparse"].to_numpy())
-    shutil.rmtree(parts)
+    with _claim(parts, job, store):
+        files = BlockFiles(parts / "blocks", ".npy", blocks_of(store.lengths))
+        opener = partial(open_labeller, job, labeller.targets)
+        started, total = time.perf_counter(), int(store.lengths.sum())
+        left = work_through(files, labeller.work, opener, engine, title="Labelling", device=device)
+        seconds = time.perf_counter() - started
+        table, still = _table(job, files, store, labeller.calibration)
+        if feature is None:
+            _write_parquet(table, parts / "whole.parquet", target)
+        else:
+            copy_with_feature(data, target, feature, table["progress_sparse"].to_numpy())
+        shutil.rmtree(parts)
     print(
         f"Labelled {len(every)} episodes, {total} frames" + (f"; {left / seconds:.0f} frames a second" if left else "")
     )
@@ -195,8 +195,8 @@ def _trained_views(model: Path, store: EpisodeStore) -> tuple[str, ...]:
     return tuple(name for name in store.cameras if name in names or names == ["all"])
 
 
-def _claim(parts: Path, job: Labelling, store: EpisodeStore) -> None:
-    """Make the folder of finished blocks; those of another model or other data are thrown away."""
+def _claim(parts: Path, job: Labelling, store: EpisodeStore) -> IO[str]:
+    """Make and lock the folder of finished blocks; those of another model or other data are thrown away."""
     identity = {
         "layout": LAYOUT,
         "model": saved_digests(job.model),
@@ -209,6 +209,7 @@ def _claim(parts: Path, job: Labelling, store: EpisodeStore) -> None:
     if parts.exists() and not (file.is_file() and file.read_text() == text):
         shutil.rmtree(parts)
     write_atomically(file, text)
+    return lock(parts, "labels")
 
 
 @dataclass(frozen=True)
@@ -354,6 +355,6 @@ def _table(
 
 
 def _write_parquet(table: pa.Table, made: Path, path: Path) -> None:
-    pq.write_table(table, made)
+    pq.write_table(table, made, write_page_checksum=True)
     flush(made)
     made.replace(path)

@@ -10,9 +10,7 @@ RUN/best/            the models of least validation error, a folder with a `mode
 from __future__ import annotations
 
 import copy
-import fcntl
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,7 +19,7 @@ from typing import IO, Any
 
 from counterpoint.config import bound, flat
 from counterpoint.errors import BadInputError, MissingExtraError, import_extra, require
-from counterpoint.files import remove_unfinished, write_atomically
+from counterpoint.files import lock, remove_unfinished, write_atomically
 from counterpoint.provenance import provenance
 from counterpoint.training.checkpoint import PREFIX, last_good, newest_valid, save_checkpoint
 from counterpoint.training.recipe import LoopConfig, Recipe, TrainConfig
@@ -82,7 +80,7 @@ class Run:
             return cls(folder, loop or recipe.loop, settings, None)
         require(folder.is_dir() or not folder.exists(), folder, "a file", "a folder", "choose another --out")
         folder.mkdir(parents=True, exist_ok=True)
-        run = cls(folder, loop or recipe.loop, settings, _lock(folder))
+        run = cls(folder, loop or recipe.loop, settings, lock(folder, "trains"))
         try:
             _refuse_another(folder, settings)
             for place in (folder, run.checkpoints, run.model, folder / "replay", *folder.glob("best/*/model")):
@@ -167,23 +165,6 @@ class Run:
         """Let other processes have the folder."""
         if self._lock is not None:
             self._lock.close()
-
-
-def _lock(folder: Path) -> IO[str]:
-    """Lock the folder; the operating system frees it when this process ends, however it does."""
-    file = (folder / ".lock").open("a+")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.seek(0)
-        holder = file.read().strip() or "another"
-        file.close()
-        hint = "wait for it, stop it, or choose another --out"
-        raise BadInputError(folder, f"a run that process {holder} trains", "a free folder", hint) from None
-    file.truncate(0)
-    file.write(str(os.getpid()))
-    file.flush()
-    return file
 
 
 def _refuse_another(folder: Path, settings: Mapping[str, Any]) -> None:

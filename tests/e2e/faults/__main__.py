@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tests.e2e.faults.jobs import JOBS, WORKING, Job
+from tests.e2e.faults.jobs import JOBS, SHORT, WORKING, Job
 from tests.e2e.faults.trials import Bench, Outcome, flip, spread, truncate
 
 DAMAGES = (
@@ -36,7 +36,7 @@ def outcomes(bench: Bench, jobs: tuple[Job, ...], given: argparse.Namespace) -> 
         writes = bench.writes(job)
         few = sorted(rng.sample(range(1, writes + 1), min(given.writes, writes)))
         yield from (bench.fill(job, at) for at in few)
-    for job in jobs:
+    for job in (*jobs, *SHORT):
         for turn in range(given.signals):
             for number in (signal.SIGTERM, signal.SIGINT):
                 yield bench.stop(job, rng, number=number, inside=turn % 2 == 0)
@@ -45,7 +45,7 @@ def outcomes(bench: Bench, jobs: tuple[Job, ...], given: argparse.Namespace) -> 
             yield from (bench.damage(job, rng, name=name, how=how, spoil=spoil) for _ in range(given.damages))
     for job in jobs:
         yield from (bench.two(job) for _ in range(given.twice))
-        yield from (bench.starve(job, rng.randrange(1 << 20, 200 << 20)) for _ in range(given.memory))
+        yield from (bench.starve(job, rng.randrange(1 << 20, 60 << 20)) for _ in range(given.memory))
         yield from (bench.jump(job) for _ in range(given.clocks))
     if given.workers:
         for job in WORKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq
 import torch
 from PIL import Image
 
+from counterpoint.cli import main
 from counterpoint.config import FrozenConfig
 from counterpoint.data.cache import cached
 from counterpoint.data.formats import open_dataset
@@ -40,6 +42,7 @@ MODULES = (
 CLIPS = ("--encoder.image_size=32", "--encoder.embed_dim=16", "--data.size=32", "--train.batch_size=8")
 LOOP = ("--train.steps=12", "--train.log_every=2", "--train.save_every=4", "--train.eval_every=6")
 SMALL = ("--encoder.size=16", "--encoder.stack=2", "--encoder.width=4", "--encoder.embed_dim=8")
+EVALUATED = ("--episodes=2", "--envs=1")
 LABEL = ("label", "{inputs}/robot", "--model", "{inputs}/model", "--goal", "{inputs}/goal.png", "--batch-size=8")
 AGENT = ("--agent.hidden", "8", "8")
 
@@ -149,6 +152,22 @@ WORKING = (
 )
 """Commands with worker processes."""
 
+SHORT = (
+    Job(
+        "reward",
+        (
+            *("reward", "{inputs}/robot", "--episodes", "0", "--model", "{inputs}/model"),
+            *("--goal", "{inputs}/goal.png", "--out=out"),
+        ),
+    ),
+    Job("report", (f"{HERE}:on_run", "{inputs}/out", "report", "out"), ("out/report.json",)),
+    Job("evaluate", (f"{HERE}:on_run", "{inputs}/agent", "evaluate", "out", "--env=PointMaze_UMaze-v3", *EVALUATED)),
+    Job("compare", ("compare", "{inputs}/out", "--data", "{inputs}/robot", "--out=out"), ("out/compare.json",)),
+    Job("data doctor", ("data", "doctor", "{inputs}/robot"), ()),
+    Job("data info", ("data", "info", "{inputs}/robot"), ()),
+)
+"""Commands that start anew when they are given again."""
+
 DIFFUSION = """
 kind = "imitation"
 frame = 16
@@ -170,7 +189,7 @@ trackers = []
 """
 
 
-def write_inputs(folder: Path, server: Any = None) -> None:
+def write_inputs(folder: Path) -> None:
     """Write what the commands are given: a small data set a kind, a calibrated model and recipes."""
     folder.mkdir(parents=True)
     write_robot_set(folder / "robot", 8, 32, {"train": "0:6", "val": "6:8"})
@@ -181,6 +200,13 @@ def write_inputs(folder: Path, server: Any = None) -> None:
     write_control_set(folder / "wide", {"train": control_store(4, action_dim=5, seed=2)})
     write_recipe(folder / "taco.toml", "premier_taco", {"hidden": 16})
     (folder / "diffusion.toml").write_text(DIFFUSION)
+
+
+def on_run(run: str, *command: str) -> None:
+    """Give a command that writes into a run's folder a copy of one."""
+    if not Path("out").exists():
+        shutil.copytree(run, "out")
+    main(list(command))
 
 
 def store(inputs: str) -> None:
@@ -244,7 +270,7 @@ def results(job: Job, folder: Path) -> Found:
                 found.left.append(name)
             else:
                 found.values[name] = _content(path)
-    names = set(job.outs)
+    names = {out.partition("/")[0] for out in job.outs}
     for path in folder.iterdir():
         if path.name not in names | {"cache"} and not path.name.endswith(".lock"):
             found.left.append(path.name)

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from counterpoint.files import Beside, remove_unfinished, write_atomically
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from counterpoint.files import Beside
+made = Beside(Path(sys.argv[1]))
+Path(made.name, "half").write_text("half")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_process_left_beside_a_path_is_removed_and_what_a_living_one_makes_stays(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (tmp_path / ".out.parts").mkdir()  # finished work of somebody else
+    died = subprocess.run([sys.executable, "-c", KILLED, str(out)], check=False)
+    assert died.returncode == -signal.SIGKILL
+    (left,) = tmp_path.glob(".out.building-*")
+    with Beside(out) as first, Beside(out) as second:
+        assert not left.exists()
+        assert Path(first).is_dir()
+        assert Path(second).is_dir()
+    assert [path.name for path in tmp_path.iterdir()] == [".out.parts"]
+
+
+def test_half_written_files_and_folders_are_removed(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "whole.json", "{}")
+    for name in (".whole.json.123", ".lock", ".hidden"):
+        (tmp_path / name).write_text("")
+    (tmp_path / f".step-00000004.{os.getpid()}").mkdir()
+    remove_unfinished(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".hidden", ".lock", "whole.json"]
