@@ -164,7 +164,8 @@ class Bench:
         expected, found = self.whole(job).found.values, results(job, place).values
         kept = ("metrics.jsonl", "config.json", "result.json", "errors.json", "last")
         there = [name for name in found if found[name] != "missing"]
-        passing = [name for name in there if "checkpoints/" in name or "/replay/" in name or "/best/" in name]
+        on_the_way = ("checkpoints/", "/replay/", "/best/", ".building/")
+        passing = [name for name in there if any(part in name for part in on_the_way)]
         parts = [name for name in there if name not in passing and Path(name).name not in kept]
         return differences(
             {name: expected.get(name) for name in parts}, {name: found[name] for name in parts}, job.near
