@@ -30,7 +30,7 @@ def write_masks(folder: Path, masks: Mapping[str, Sequence[Array]], *, packed: b
     for number in range(len(next(iter(masks.values())))):
         entry = folder / f"episode_{number:06d}"
         if packed:
-            np.savez(entry, allow_pickle=False, **{camera: own[number] for camera, own in masks.items()})
+            np.savez(entry, **{camera: own[number] for camera, own in masks.items()})  # type: ignore[arg-type]
             continue
         for camera, own in masks.items():
             (entry / camera).mkdir(parents=True)
