@@ -89,9 +89,9 @@ def test_folders_are_splits(source: EpisodeStore, tmp_path: Path) -> None:
 def test_texts_are_instructions(tmp_path: Path) -> None:
     one: dict[str, Any] = {"0__jpg": png(1)}
     about = json.dumps({"instruction": "push", "fps": 5, "success": True})
-    more: dict[str, Any] = {"0__json": about, "1__jpg": png(2), "1__txt": "pull\n", "2__png": png(3)}
+    one |= {"0__json": about, "1__jpg": png(2), "1__txt": "pull\n", "2__png": png(3)}
     other: dict[str, Any] = {"a/0__jpg": png(4), "a/0__cls": "7", "0__0__jpg": png(5), "0__10__jpg": png(6)}
-    shard(tmp_path / "s-0.tar", **one, **more)
+    shard(tmp_path / "s-0.tar", **one)
     shard(tmp_path / "s-1.tar", **other)
     store = open_dataset(tmp_path)
     facts = [(info.length, info.instruction, info.fps, info.success) for info in store.episodes]
