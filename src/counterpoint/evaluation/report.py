@@ -186,8 +186,8 @@ def open_held_out(
     cameras = camera_names(source.cameras if names == ["all"] else names, source.cameras)
     options: Any = {"root": section.get("cache")}
     if not (isinstance(encoder, DualEncoder) and encoder.config.freeze_image):
-        decode = section.get("decode", "once")
-        store = prepared(source.whole, size=section["size"], decode=decode, cameras=cameras, **options)
+        as_trained = {"fit": section.get("fit", "square"), "decode": section.get("decode", "once")}
+        store = prepared(source.whole, size=section["size"], cameras=cameras, **as_trained, **options)
         return SubsetStore(store, source.indices), source, about
     if len(cameras) > 1 or not _trains_on(config, Path(about["data"])):  # features of some frames are not worth a store
         return (OneCameraStore(source, cameras[0]) if len(cameras) == 1 else source), source, about
