@@ -14,10 +14,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from threading import Event
+from threading import Event, Lock
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ import numpy as np
 from counterpoint.data.episode import Array
 from counterpoint.data.resize import Fit, resize, resized_shape
 from counterpoint.data.store import EpisodeStore, frames_in_chunks, vectors
+from counterpoint.data.views import StoreView
 from counterpoint.errors import require
 from counterpoint.progress import ProgressBar
 
@@ -106,12 +107,22 @@ def build(
         bar = ProgressBar(title, int(lengths.sum()) * views, "frames", done=before * views) if progress else None
         bar = bar and stack.enter_context(bar)
         stop = Event()
+        reading = nullcontext() if _in_threads(store) else Lock()
+
+        def chunks(episode: int, camera: str) -> Iterator[Array]:
+            decoded = frames_in_chunks(store, episode, camera, count=_CHUNK)
+            while True:
+                with reading:
+                    chunk = next(decoded, None)
+                if chunk is None:
+                    return
+                yield resize(chunk, size, fit)
 
         def write(episode: int) -> None:
-            parts: dict[str, Iterable[Array]] = {name: [value] for name, value in vectors(store, episode).items()}
+            with reading:
+                parts: dict[str, Iterable[Array]] = {name: [value] for name, value in vectors(store, episode).items()}
             for number, camera in enumerate(cameras):
-                chunks = frames_in_chunks(store, episode, camera, count=_CHUNK)
-                parts[f"frames-{number}"] = (resize(chunk, size, fit) for chunk in chunks)
+                parts[f"frames-{number}"] = chunks(episode, camera)
             found, hint = f"the parts {sorted(parts)}", "keep only episodes that have the same parts"
             same, expected = parts.keys() == kinds.keys(), f"{sorted(kinds)}, as in episode 0"
             require(same, f"episode {episode}", found, expected, hint)
@@ -129,6 +140,12 @@ def build(
             pool.shutdown(cancel_futures=True)
             journal.flush()
     _complete(store, folder, kinds, {"key": key, "size": size, "fit": fit, "cameras": cameras})
+
+
+def _in_threads(store: EpisodeStore) -> bool:
+    """Return whether threads may read a store side by side; open parquet and HDF5 files and decoders are not shared."""
+    stores = store.stores if isinstance(store, StoreView) else ()
+    return all(map(_in_threads, stores)) if stores else store.in_threads
 
 
 def digest_line(text: bytes) -> bytes:

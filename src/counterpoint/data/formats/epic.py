@@ -80,6 +80,7 @@ class EpicKitchensStore(Reader):
     """
 
     cameras = ("rgb",)
+    in_threads = True
 
     def __init__(
         self,

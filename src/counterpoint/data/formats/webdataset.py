@@ -31,7 +31,7 @@ import numpy as np
 from PIL import Image
 
 from counterpoint.data.episode import Array, EpisodeInfo
-from counterpoint.data.formats.base import OnBadRow, Reader, parsing, raise_error, read_each
+from counterpoint.data.formats.base import TREE, OnBadRow, Reader, parsing, raise_error, read_each
 from counterpoint.data.formats.tar import indexed, members
 from counterpoint.data.remote import Part, read_ranges
 from counterpoint.data.store import VECTORS
@@ -198,7 +198,7 @@ def _sample(shard: Path, entry: dict[str, Any]) -> _Sample:
     video = bool(cameras)
     for camera, frames in numbered.items():
         cameras[camera] = [frames[number] for number in sorted(frames)]
-    with parsing(where, "a JSON object with an instruction", _HINT):
+    with parsing(where, "a JSON object with an instruction", _HINT, also=TREE):
         about = json.loads(entry["texts"].get("json", "{}"))
         words = about.get("instruction") or entry["texts"].get("txt") or entry["texts"].get("cls") or ""
         rates = {fps for _, fps in entry["videos"]}
