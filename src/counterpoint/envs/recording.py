@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import zipfile
+import zlib
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -17,7 +20,7 @@ from counterpoint.data.episode import Array, Episode
 from counterpoint.data.masks.robot import mask_camera, mask_frames
 from counterpoint.data.video import encode_video
 from counterpoint.envs.base import CameraEnv
-from counterpoint.errors import require
+from counterpoint.errors import BadInputError, require
 from counterpoint.files import Beside, lock
 
 
@@ -217,14 +220,15 @@ class Staging:
 
     def about(self, place: int) -> dict[str, Any]:
         """Return the notes of an episode."""
-        return dict(json.loads((self._at(place) / "episode.json").read_text()))
+        with self._reading(place):
+            return dict(json.loads((self._at(place) / "episode.json").read_text()))
 
     def arrays(self, place: int, name: str = _ARRAYS) -> dict[str, Array]:
         """Return an episode's arrays by name; none where there is no such file."""
         path = self._at(place) / name
         if not path.is_file():
             return {}
-        with np.load(path) as arrays:
+        with self._reading(place), np.load(path) as arrays:
             return dict(arrays)
 
     def videos(self, place: int) -> dict[str, Path]:
@@ -245,6 +249,15 @@ class Staging:
             rewards=arrays["rewards"],
             environment_state=arrays.get("environment_state"),
         )
+
+    @contextmanager
+    def _reading(self, place: int) -> Iterator[None]:
+        """Raise what a damaged episode raises as a `BadInputError`."""
+        try:
+            yield
+        except (ValueError, KeyError, EOFError, FileNotFoundError, zipfile.BadZipFile, zlib.error) as error:
+            where, found = self._at(place), f"a damaged episode ({type(error).__name__}: {error})"
+            raise BadInputError(where, found, "a whole one", "remove its folder: it is recorded again") from None
 
     def _at(self, place: int) -> Path:
         return self.folder / f"{place:06d}"

@@ -266,7 +266,7 @@ def results(job: Job, folder: Path) -> Found:
                 continue
             if "/logs/" in name:  # of a study: what its trials printed, each time they began
                 continue
-            if any(part.startswith(".") or ".building-" in part or ".parts" in part for part in Path(name).parts):
+            if any(part.startswith(".") or ".building" in part or ".parts" in part for part in Path(name).parts):
                 found.left.append(name)
             else:
                 found.values[name] = _content(path)

@@ -69,6 +69,7 @@ def write_minari(
     made = out.with_name(f".{out.name}.{os.getpid()}")
     made.mkdir(parents=True)
     try:
+        _check_room(made, episodes)
         observations, actions = _gymnasium(spaces)
         storage = minari.dataset.minari_storage.MinariStorage.new(
             made / "data", observation_space=observations, action_space=actions, jpeg_encoding=False
@@ -91,6 +92,15 @@ def write_minari(
     finally:
         shutil.rmtree(made, ignore_errors=True)
     return out
+
+
+def _check_room(folder: Path, episodes: Sequence[GoalEpisode]) -> None:
+    """Refuse a disk that may be too small: HDF5 ends its process with a segmentation fault when one fills up."""
+    arrays = sum(np.asarray(part).nbytes for one in episodes for part in (one.observations, one.achieved, one.actions))
+    needed = 2 * arrays + 2**16 * len(episodes) + 2**20
+    free = shutil.disk_usage(folder).free
+    found, expected = f"{free / 1e6:.1f} MB free", f"{needed / 1e6:.1f} MB for the data set"
+    require(needed <= free, folder.parent, found, expected, "free some space, then run the same command again")
 
 
 def _gymnasium(spaces: Spaces) -> tuple[Any, Any]:
