@@ -98,3 +98,13 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="with and without success"):
         write_minari(tmp_path / "maze", goal_episodes() + goal_episodes(success=False), **ABOUT)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_that_is_too_small_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HDF5 ends its process where one fills up."""
+    monkeypatch.setattr("shutil.disk_usage", lambda place: (10**9, 10**9, 1000))
+    with pytest.raises(BadInputError, match=r"0\.0 MB free; expected 1\.\d MB for the data set"):
+        write_minari(tmp_path / "data", goal_episodes(), **ABOUT)
+    assert not any(tmp_path.iterdir())
