@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -104,7 +105,7 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """HDF5 ends its process where one fills up."""
-    monkeypatch.setattr("shutil.disk_usage", lambda place: (10**9, 10**9, 1000))
+    monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=1000))
     with pytest.raises(BadInputError, match=r"0\.0 MB free; expected 1\.\d MB for the data set"):
         write_minari(tmp_path / "data", goal_episodes(), **ABOUT)
     assert not any(tmp_path.iterdir())
