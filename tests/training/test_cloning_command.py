@@ -160,7 +160,7 @@ def test_an_instruction_that_would_be_cut_is_refused_before_frames_are_decoded(
     pytest.importorskip("sentence_transformers", reason="needs the extra `text`")
     data = write_control_set(tmp_path / "data", {"train": control_store(2, instruction="move the dot and " * 80)})
     overrides = {key: value for key, value in TINY.items() if key != "encoder.width"}
-    monkeypatch.setattr("counterpoint.training.cloning.cached", lambda *_, **__: pytest.fail("frames were decoded"))
+    monkeypatch.setattr("counterpoint.training.cloning.prepared", lambda *_, **__: pytest.fail("frames were decoded"))
     with pytest.raises(BadInputError, match=r"321 words.*expected at most 256 word pieces"):
         train("cloning", data, tmp_path / "run", overrides=overrides | {"encoder.kind": "resnet18_film"})
 
@@ -174,7 +174,7 @@ def test_an_environment_that_does_not_fit_is_refused_before_frames_are_decoded(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, env: str, words: str
 ) -> None:
     pytest.importorskip("gymnasium_robotics", reason="needs the extra `sim`")
-    monkeypatch.setattr("counterpoint.training.cloning.cached", lambda *_, **__: pytest.fail("frames were decoded"))
+    monkeypatch.setattr("counterpoint.training.cloning.prepared", lambda *_, **__: pytest.fail("frames were decoded"))
     with pytest.raises(BadInputError, match=words):
         train("cloning", data, tmp_path / "run", overrides=TINY | {"evaluation.env": env})
     assert not (tmp_path / "run").exists()
