@@ -74,7 +74,9 @@ class ZarrReplayStore(Reader):
         self._owner = 0
         with parsing(self.path, _EXPECTED, _HINT):
             group = self._open()
-            arrays = {str(name): self._array(f"data/{name}") for name in sorted(group["data"].array_keys())}
+            with parsing(self.path, _EXPECTED, _HINT, also=TREE):
+                names = sorted(map(str, group["data"].array_keys()))
+            arrays = {name: self._array(f"data/{name}") for name in names}
             ends = self._whole(ENDS)[()].astype(np.int64)
             instruction = dict(group.attrs).get("instruction", "")
         where, hint = f"{self.path}, attribute instruction", "write the task in words"
