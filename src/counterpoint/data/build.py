@@ -14,10 +14,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from threading import Event, Lock
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,8 @@ import numpy as np
 from counterpoint.data.episode import Array
 from counterpoint.data.resize import Fit, resize, resized_shape
 from counterpoint.data.store import EpisodeStore, frames_in_chunks, vectors
-from counterpoint.data.views import StoreView
 from counterpoint.errors import require
+from counterpoint.files import write_atomically
 from counterpoint.progress import ProgressBar
 
 LAYOUT = "counterpoint-store-3"
@@ -107,22 +107,12 @@ def build(
         bar = ProgressBar(title, int(lengths.sum()) * views, "frames", done=before * views) if progress else None
         bar = bar and stack.enter_context(bar)
         stop = Event()
-        reading = nullcontext() if _in_threads(store) else Lock()
-
-        def chunks(episode: int, camera: str) -> Iterator[Array]:
-            decoded = frames_in_chunks(store, episode, camera, count=_CHUNK)
-            while True:
-                with reading:
-                    chunk = next(decoded, None)
-                if chunk is None:
-                    return
-                yield resize(chunk, size, fit)
 
         def write(episode: int) -> None:
-            with reading:
-                parts: dict[str, Iterable[Array]] = {name: [value] for name, value in vectors(store, episode).items()}
+            parts: dict[str, Iterable[Array]] = {name: [value] for name, value in vectors(store, episode).items()}
             for number, camera in enumerate(cameras):
-                parts[f"frames-{number}"] = chunks(episode, camera)
+                chunks = frames_in_chunks(store, episode, camera, count=_CHUNK)
+                parts[f"frames-{number}"] = (resize(chunk, size, fit) for chunk in chunks)
             found, hint = f"the parts {sorted(parts)}", "keep only episodes that have the same parts"
             same, expected = parts.keys() == kinds.keys(), f"{sorted(kinds)}, as in episode 0"
             require(same, f"episode {episode}", found, expected, hint)
@@ -140,12 +130,6 @@ def build(
             pool.shutdown(cancel_futures=True)
             journal.flush()
     _complete(store, folder, kinds, {"key": key, "size": size, "fit": fit, "cameras": cameras})
-
-
-def _in_threads(store: EpisodeStore) -> bool:
-    """Return whether threads may read a store side by side; open parquet and HDF5 files and decoders are not shared."""
-    stores = store.stores if isinstance(store, StoreView) else ()
-    return all(map(_in_threads, stores)) if stores else store.in_threads
 
 
 def digest_line(text: bytes) -> bytes:
@@ -244,7 +228,8 @@ class _Journal:
             for descriptor in self._descriptors:
                 os.fsync(descriptor)
             self._file.write(" ".join(map(str, self._waiting)).encode() + b"\n")
-            _flush(self._file)
+            self._file.flush()
+            os.fsync(self._file.fileno())
             self.done.update(self._waiting)
         self._waiting, self._flushed = [], time.monotonic()
 
@@ -275,18 +260,6 @@ def _complete(store: EpisodeStore, folder: Path, kinds: Mapping[str, _Kind], abo
         arrays[name] = {"dtype": kind.dtype.str, "shape": shape, "rows": kind.rows, "sha256": blocks}
     infos = [asdict(info) for info in store.episodes]
     text = json.dumps({"layout": LAYOUT, **about, "arrays": arrays, "episodes": infos}, indent=1).encode()
-    _write(folder / "store.json", text)
-    _write(folder / "store.json.sha256", digest_line(text))
+    write_atomically(folder / "store.json", text)
+    write_atomically(folder / "store.json.sha256", digest_line(text))
     (folder / _JOURNAL).unlink()
-
-
-def _write(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        _flush(file)
-
-
-def _flush(file: Any) -> None:
-    """Write the bytes to the disk before a rename makes them a store."""
-    file.flush()
-    os.fsync(file.fileno())

@@ -34,13 +34,11 @@ class EpisodeStore:
         episodes: One entry an episode, in order, read without decoding anything.
         cameras: Camera names; the first is the default.
         version: A number that changes with the episodes of a store that grows.
-        in_threads: Whether threads may read frames and vectors side by side.
     """
 
     episodes: Sequence[EpisodeInfo]
     cameras: tuple[str, ...]
     version = 0
-    in_threads = False
 
     @property
     def fingerprint(self) -> str:
@@ -220,8 +218,6 @@ class MemoryStore(EpisodeStore):
         episodes: At least one episode; all with the same cameras in the same order.
         fps: Frames a second.
     """
-
-    in_threads = True
 
     def __init__(self, episodes: Sequence[Episode], fps: float = 10.0) -> None:
         require(episodes, "episodes", "none", "at least one", "give some episodes")

@@ -80,7 +80,6 @@ class EpicKitchensStore(Reader):
     """
 
     cameras = ("rgb",)
-    in_threads = True
 
     def __init__(
         self,

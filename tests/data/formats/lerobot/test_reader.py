@@ -6,6 +6,7 @@ import os
 import pickle
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from counterpoint.data.episode import Array
+from counterpoint.data.formats.lerobot import tables
 from counterpoint.data.formats.lerobot.reader import LeRobotStore
 from counterpoint.data.formats.lerobot.tables import as_column, as_png, read_table
+from counterpoint.data.lru import LRUCache
 from counterpoint.data.store import EpisodeStore
 from counterpoint.data.video import encode_video
 from counterpoint.errors import BadInputError
@@ -407,6 +410,18 @@ def _read_all(store: LeRobotStore) -> None:
         store.timestamps(number)
         store.actions(number)
         store.state(number)
+
+
+def test_threads_read_one_file_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One open file that several threads read ends the process within some hundred reads."""
+    path, rng = tmp_path / "rows.parquet", np.random.default_rng(0)
+    with pq.ParquetWriter(path, pa.schema([("bytes", pa.binary())])) as writer:
+        for _ in range(8):
+            writer.write_table(pa.table({"bytes": [rng.bytes(2000) for _ in range(40)]}))
+    monkeypatch.setattr(tables, "_groups", LRUCache(0))  # nothing is kept, so that every read reaches the file
+    with ThreadPoolExecutor(8) as pool:
+        counts = pool.map(lambda turn: len(tables.read_rows(path, turn % 8 * 40, 40, ["bytes"])), range(4000))
+    assert set(counts) == {40}
 
 
 def test_one_flipped_bit_in_a_page_is_refused(tmp_path: Path) -> None:

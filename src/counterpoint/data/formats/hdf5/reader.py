@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from counterpoint.data.formats.base import OnBadRow, Reader, parsing, raise_erro
 from counterpoint.data.formats.hdf5.files import instructions, obs_key, open_hdf5, scan
 
 _OPEN = 64  # files held open at a time; LIBERO-90 has 90
+_READING = Lock()  # an open file is closed for another one, which a second thread may be reading
 
 
 def hdf5_files(path: Path) -> list[Path]:
@@ -111,7 +113,7 @@ class Hdf5Store(Reader):
     def _rows(self, episode: int, part: str, wanted: Array | None = None) -> Array:
         """Return all of a dataset, or its rows `wanted`, which ascend without repeats."""
         layout, demo = self._demos[episode]
-        with parsing(f"{self.names[episode]}, {part}", "the whole file, unchanged since it was opened"):
+        with _READING, parsing(f"{self.names[episode]}, {part}", "the whole file, unchanged since it was opened"):
             rows = self._file(layout.path)[f"data/{demo.name}/{part}"]
             if wanted is None:
                 values: Array = rows[()]

@@ -7,6 +7,7 @@ data set.
 from __future__ import annotations
 
 import io
+import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -51,13 +52,13 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
 
 def count_rows(path: Path) -> int:
     """Return the number of rows of a parquet file, from its footer."""
-    return int(_opened(file_key(path)).starts[-1])
+    return int(_own(file_key(path)).starts[-1])
 
 
 def read_rows(path: Path, first: int, count: int, columns: Sequence[str]) -> pa.Table:
     """Read rows `first` to `first + count - 1` of some columns."""
     key = file_key(path)
-    opened = _opened(key)
+    opened = _own(key)
     rows, missing = int(opened.starts[-1]), sorted(set(columns) - opened.columns)
     require(first + count <= rows, path, f"{rows} rows", f"at least {first + count}, as the metadata say", HINT)
     require(not missing, path, f"no column {', '.join(map(repr, missing))}", "the features of meta/info.json", HINT)
@@ -85,8 +86,13 @@ class _Opened:
     starts: Array
 
 
-@lru_cache(maxsize=16)
-def _opened(key: FileKey) -> _Opened:
+def _own(key: FileKey) -> _Opened:
+    """Return a file as this thread has opened it: threads that read one open parquet file crash."""
+    return _opened(key, threading.get_ident())
+
+
+@lru_cache(maxsize=32)
+def _opened(key: FileKey, thread: int) -> _Opened:
     with reading(Path(key[0])):
         file = pq.ParquetFile(opened(key[0]), page_checksum_verification=True)
         sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
@@ -99,7 +105,7 @@ _groups: LRUCache[pa.Table] = LRUCache(limit=256 * 1024**2)
 def _group(key: FileKey, group: int, columns: tuple[str, ...]) -> pa.Table:
     def read() -> tuple[pa.Table, int]:
         with reading(Path(key[0])):
-            table = _opened(key).file.read_row_group(group, columns=list(columns), use_threads=False)
+            table = _own(key).file.read_row_group(group, columns=list(columns), use_threads=False)
         return table, table.nbytes
 
     return _groups.get((key, group, columns), read)
