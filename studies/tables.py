@@ -1,7 +1,7 @@
 """The tables of the documentation, written from the result files: `python -m studies.tables [--figures]`.
 
-A table stands between `<!-- table NAME -->` and `<!-- end -->` in a page of `docs/results`. Results of studies
-are read from `studies/results`, timings from `benchmarks/results`.
+A table stands between `<!-- table NAME -->` and `<!-- end -->` in a page of `docs/results` or in `docs/trust.md`.
+Results of studies are read from `studies/results`, timings and faults from `benchmarks/results`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from studies.stitching.tables import TABLES as STITCHING
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS = ROOT / "benchmarks" / "results"
-PAGES = sorted((ROOT / "docs" / "results").glob("*.md"))
+PAGES = [*sorted((ROOT / "docs" / "results").glob("*.md")), ROOT / "docs" / "trust.md"]
 Tree = dict[str, Any]
 Rows = list[list[str]]
 

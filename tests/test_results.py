@@ -27,7 +27,7 @@ def test_every_table_stands_on_one_page() -> None:
 def test_a_result_file_names_its_source(path: Path) -> None:
     found = read_rows(path)[1] if path.suffix == ".parquet" else json.loads(path.read_text())
     about = found.get("provenance", found)
-    assert found["command"].startswith(("python benchmarks/", "python -m studies."))
+    assert found["command"].startswith(("python benchmarks/", "python -m studies.", "python -m tests.e2e.faults"))
     assert about["commit"]
     assert about["packages"]
     assert about["hardware"]["cpu"]

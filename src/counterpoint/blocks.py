@@ -137,7 +137,7 @@ class BlockFiles:
 
 @dataclass(frozen=True)
 class Engine:
-    """Where blocks are worked on.
+    """The processes that compute blocks.
 
     Attributes:
         name: `single`, processes of this machine, each with several threads; or `ray`, workers of Ray Data.

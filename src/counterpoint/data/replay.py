@@ -125,7 +125,8 @@ class Rows:
             with files[name].open("ab") as file:
                 file.truncate(self.count * row.itemsize)
                 # Blocks are taken now: a mapped file that grows on a full disk ends its process without a word.
-                os.posix_fallocate(file.fileno(), 0, self.count * row.itemsize)
+                if hasattr(os, "posix_fallocate"):  # not on macOS
+                    os.posix_fallocate(file.fileno(), 0, self.count * row.itemsize)
             self._arrays[name] = np.memmap(files[name], row.base, mode="r+", shape=(self.count, *row.shape))
         if not note.exists():
             write_atomically(note, layout)

@@ -37,6 +37,7 @@ from counterpoint.blocks import Block, BlockFiles, Engine, blocks_of, work_throu
 from counterpoint.data.formats import Format, open_dataset, recognise
 from counterpoint.data.formats.base import require_new
 from counterpoint.data.formats.lerobot.layout import read_info
+from counterpoint.data.formats.lerobot.tables import CHECKED
 from counterpoint.data.formats.lerobot.writer import copy_with_feature
 from counterpoint.data.store import EpisodeStore, check_camera
 from counterpoint.data.video import never_change
@@ -355,6 +356,6 @@ def _table(
 
 
 def _write_parquet(table: pa.Table, made: Path, path: Path) -> None:
-    pq.write_table(table, made, write_page_checksum=True)
+    pq.write_table(table, made, **CHECKED)
     flush(made)
     made.replace(path)

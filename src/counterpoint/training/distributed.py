@@ -108,7 +108,7 @@ def average_gradients(parameters: Iterable[Tensor]) -> None:
 
 
 def gather(features: Features, batch: Batch) -> tuple[Features, Batch]:
-    """Return features and batch of all ranks: what `Objective.forward` takes as `gather`."""
+    """Return features and batch of all ranks."""
     return gather_features(features), gather_batch(batch)
 
 

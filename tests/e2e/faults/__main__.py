@@ -12,7 +12,9 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
+from counterpoint.provenance import provenance
 from tests.e2e.faults.jobs import JOBS, SHORT, WORKING, Job
 from tests.e2e.faults.trials import Bench, Outcome, flip, spread, truncate
 
@@ -64,6 +66,26 @@ def table(found: Iterable[Outcome]) -> str:
     return "\n".join(lines)
 
 
+def result(found: Iterable[Outcome]) -> dict[str, Any]:
+    """Return what a result file keeps: a row a fault, over all commands, with what made it."""
+    groups: dict[str, list[Outcome]] = defaultdict(list)
+    for one in found:
+        groups[one.fault].append(one)
+    rows = [
+        [
+            fault,
+            len({one.job for one in own}),
+            len(own),
+            sum(one.hit for one in own),
+            sum(bool(one.troubles) for one in own),
+        ]
+        for fault, own in sorted(groups.items())
+    ]
+    head = ["fault", "commands", "times tried", "came in time", "lost"]
+    command = " ".join(["python -m tests.e2e.faults", *sys.argv[1:]])
+    return {"command": command, "tables": {"faults": {"head": head, "rows": rows}}, "provenance": provenance()}
+
+
 def main() -> None:
     """Disturb, print the table, and exit with 1 where anything was lost."""
     parser = argparse.ArgumentParser(prog="python -m tests.e2e.faults", description=__doc__)
@@ -80,6 +102,7 @@ def main() -> None:
     parser.add_argument("--jobs", nargs="*", default=(), metavar="WORD", help="only commands of these words")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log", type=Path, help="file that keeps every trial, a JSON object a line")
+    parser.add_argument("--out", type=Path, help="result file of the numbers of each fault")
     given = parser.parse_args()
     jobs = tuple(job for job in JOBS if not given.jobs or any(word in job.name for word in given.jobs))
     found, began = [], time.monotonic()
@@ -98,6 +121,8 @@ def main() -> None:
         finally:
             bench.close()
     print(table(found))
+    if given.out:
+        given.out.write_text(json.dumps(result(found), indent=1) + "\n")
     print(f"{len(found)} trials in {time.monotonic() - began:.0f} s, {sum(bool(one.troubles) for one in found)} lost")
     sys.exit(any(one.troubles for one in found))
 
