@@ -115,18 +115,20 @@ def fit(
     """
     loop, total = run.loop, run.loop.total_steps(source.epoch_size)
     updates = 0
+    recent: dict[str, list[Any]] = defaultdict(list)  # numbers since the last line
     found = run.resume()
     if found is not None:
         learner.load_state(found[1]["learner"])
         source.load_state(found[1]["source"])
         updates = found[1]["updates"]
+        recent.update(found[1].get("recent", {}))
     start = clock = rested = source.clock(updates)
     log = MetricsLog(run.folder, loop.trackers, run.settings, start) if run.main else None
-    recent: dict[str, list[Any]] = defaultdict(list)
     newest: tuple[int, dict[str, Any]] | None = None
 
     def state() -> dict[str, Any]:
-        return {"learner": learner.state(), "source": source.state(), "updates": updates}
+        numbers = {name: [float(value) for value in values] for name, values in recent.items()}
+        return {"learner": learner.state(), "source": source.state(), "updates": updates, "recent": numbers}
 
     def save() -> None:
         if clock > run.last_saved:

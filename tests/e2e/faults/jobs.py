@@ -148,7 +148,7 @@ WORKING = (
     replace(JOBS[5], name="train clips, a worker", command=(*JOBS[5].command, "--train.workers=1")),
     replace(JOBS[9], name="train agent (online), 2 simulators", command=(*JOBS[9].command, "--online.envs=2")),
     Job("studies, 2 processes", (f"{HERE}:study", "{inputs}", "2")),
-    replace(JOBS[12], name="label, 2 processes", command=(*JOBS[12].command, "--processes=2")),
+    replace(JOBS[12], name="label, 2 processes", command=(*JOBS[12].command, "--workers=2")),
 )
 """Commands with worker processes."""
 
