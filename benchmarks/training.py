@@ -6,9 +6,9 @@
 The data are JPEGs of 456 x 256 pixels in EPIC-KITCHENS' layout, two frames a clip. Three tables:
 
 - training: recipe `decisionnce_t-demo`, its encoder and larger ones in its place. The clock runs from the third step to
-  the last; the store is built before. Forward includes preprocessing and the loss. The peak is one product of two large
-  matrices in the same precision, measured here, so that the share of it (MFU) needs no table of devices; operations are
-  counted by PyTorch.
+  the last; the store is built before. Forward includes preprocessing and the loss. On a graphics card the last column
+  is the share (MFU) of the peak, one product of two large matrices in the same precision, measured here, so that it
+  needs no table of devices; operations are counted by PyTorch. On a processor convolutions may be faster than that.
 - loader: batches without a model, in one process with one thread, per processor second.
 - loop: the demo's recipe beside the plain loop of DecisionNCE's authors, in turns: a `DataLoader` whose workers open,
   crop and resize two JPEGs a sample with Pillow. Encoder, loss, optimiser and workers (one at least) are the same; on
@@ -309,7 +309,7 @@ def main() -> None:
     options.add_argument("--encoders", nargs="+", default=list(LABELS), choices=list(LABELS))
     given = options.parse_args()
     with_workers = argparse.Namespace(**{**vars(given), "workers": max(1, given.workers)})
-    most = peak(given.device, given.precision)
+    most = peak(given.device, given.precision) if given.device != "cpu" else None
     tables: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name, patch.dict("os.environ", {"COUNTERPOINT_CACHE": f"{name}/cache"}):
         folder = Path(name)
@@ -320,11 +320,12 @@ def main() -> None:
             runs = [through_train(encoder, data, folder, given, steps) for _ in range(given.rounds)]
             frames = median(rate(clock, given.batch, steps) for clock in runs)
             shares = [median(clock.parts[part] / (clock.ended - clock.began) for clock in runs) for part in PARTS]
-            used = frames * operations(encoder, given) / most
-            parts = [f"{100 * share:.1f} %" for share in (*shares, max(0.0, 1 - sum(shares)))]
-            rows.append([LABELS[encoder], f"{frames:,.1f}", *parts, f"{100 * used:.0f} %"])
+            rows.append([LABELS[encoder], f"{frames:,.1f}"])
+            rows[-1] += [f"{100 * share:.1f} %" for share in (*shares, max(0.0, 1 - sum(shares)))]
+            if most is not None:
+                rows[-1].append(f"{100 * frames * operations(encoder, given) / most:.0f} %")
             print(*rows[-1], flush=True)
-        head = ["encoder", "frames a second", *PARTS, "rest", "of the measured peak (MFU)"]
+        head = ["encoder", "frames a second", *PARTS, "rest", *(["of the measured peak (MFU)"] if most else [])]
         tables["training"] = {"head": head, "rows": rows}
         source, rows = open_dataset(data), list[list[str]]()
         for size in (64, given.size):
