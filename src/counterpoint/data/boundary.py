@@ -7,6 +7,7 @@ claims are compared with limits, and with the file's own size, before memory is 
 
 from __future__ import annotations
 
+import csv
 import io
 import lzma
 import math
@@ -21,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import av
 import numpy as np
@@ -33,12 +34,12 @@ from counterpoint.data.jpeg import jpeg_fault
 from counterpoint.errors import BadInputError, MissingExtraError, require
 
 DAMAGE = (
-    *(OSError, EOFError, ValueError, LookupError, ArithmeticError, RuntimeError, BufferError, SyntaxError),
+    *(OSError, EOFError, ValueError, LookupError, ArithmeticError, RuntimeError, SystemError, BufferError, SyntaxError),
     *(struct.error, zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError, pickle.UnpicklingError),
-    *(tokenize.TokenError, Image.DecompressionBombError, pa.ArrowException, av.FFmpegError),
+    *(csv.Error, tokenize.TokenError, Image.DecompressionBombError, pa.ArrowException, av.FFmpegError),
 )
-"""What parsers raise on damaged content (`SyntaxError`: Pillow, of PNG; `RuntimeError`: HDF5 and Blosc)."""
-LIBRARIES = {"h5py", "minari", "gymnasium", "numcodecs", "numpy", "PIL", "pyarrow", "zarr", "zipfile"}
+"""What parsers raise on damaged content (`SyntaxError`: Pillow, of PNG; `RuntimeError`: HDF5 and Blosc; `SystemError`: h5py)."""
+LIBRARIES = {"h5py", "minari", "gymnasium", "numcodecs", "PIL", "zarr"}
 """Packages whose own mistakes are damage too: they hand on what they read without looking at its kind."""
 MISTAKES = (AttributeError, TypeError, NameError, AssertionError)
 """Errors of code, not of data, wherever they are not raised by one of `LIBRARIES`."""
@@ -146,24 +147,40 @@ def array_headers(file: Path) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]
     with zipfile.ZipFile(file) as archive:
         for member in archive.infolist():
             with archive.open(member) as stream:
-                version = np.lib.format.read_magic(stream)
-                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-                shape, _, dtype = read(stream)
-                size = stream.tell() + math.prod(shape) * dtype.itemsize
-            if dtype.hasobject:
-                raise ValueError(f"{member.filename} holds objects, not numbers")
+                shape, dtype, start = _header(stream)
+            size = start + math.prod(shape) * dtype.itemsize
             if not size == member.file_size <= _MOST_PACKED * member.compress_size:
                 raise ValueError(f"{member.filename} claims {size} bytes and has {member.file_size}")
             headers[member.filename.removesuffix(".npy")] = (shape, dtype)
     return headers
 
 
-def load_arrays(file: Path, names: Sequence[str]) -> dict[str, Array]:
-    """Return arrays of an .npz, which together have at most `MOST_BYTES`; see `array_headers`."""
+def load_arrays(file: Path, names: Sequence[str] | None = None, limit: int = MOST_BYTES) -> dict[str, Array]:
+    """Return arrays of an .npz (all by default), which together have at most `limit` bytes; see `array_headers`."""
     headers = array_headers(file)
-    require_size(file, sum(math.prod(headers[name][0]) * headers[name][1].itemsize for name in names))
+    names = list(headers) if names is None else names
+    require_size(file, sum(math.prod(headers[name][0]) * headers[name][1].itemsize for name in names), limit)
     with np.load(file) as arrays:
         return {name: arrays[name] for name in names}
+
+
+def load_array(content: bytes) -> Array:
+    """Return the array of an .npy; raise `ValueError` where it is not as long as its header says."""
+    shape, dtype, start = _header(io.BytesIO(content))
+    if start + math.prod(shape) * dtype.itemsize != len(content):
+        raise ValueError(f"{len(content)} bytes for {dtype} {shape}")
+    values: Array = np.load(io.BytesIO(content), allow_pickle=False)
+    return values
+
+
+def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+    """Return shape, dtype and first byte of the array in an .npy."""
+    version = np.lib.format.read_magic(stream)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(stream)
+    if dtype.hasobject or any(length < 0 for length in shape):
+        raise ValueError(f"an array of {dtype} {shape}, not of numbers")
+    return shape, dtype, stream.tell()
 
 
 @contextmanager
@@ -198,9 +215,7 @@ def open_image(where: str | Path, content: bytes | memoryview, formats: Sequence
             return image.copy()
 
 
-def decode_image(
-    where: str | Path, content: bytes | memoryview, formats: Sequence[str] = ("JPEG", "PNG")
-) -> Array:
+def decode_image(where: str | Path, content: bytes | memoryview, formats: Sequence[str] = ("JPEG", "PNG")) -> Array:
     """Return an image as uint8 [H, W, 3]; see `open_image`."""
     return np.asarray(open_image(where, content, formats).convert("RGB"))
 

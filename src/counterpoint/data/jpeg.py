@@ -39,7 +39,9 @@ class _State:
     codes: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = field(default_factory=dict)
     scales: dict[int, int] = field(default_factory=dict)  # table -> what means are divided by
     size: tuple[int, int] = (0, 0)  # height, width
-    sampling: dict[int, tuple[int, int, int]] = field(default_factory=dict)  # component -> across, down, table of scales
+    sampling: dict[int, tuple[int, int, int]] = field(
+        default_factory=dict
+    )  # component -> across, down, table of scales
     kind: int = 0
     interval: int = 0  # MCUs between restarts
 

@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
@@ -23,6 +23,7 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
+from counterpoint.data.boundary import MOST_PIXELS, parsing
 from counterpoint.data.episode import Array
 from counterpoint.data.lru import LRUCache
 from counterpoint.data.remote import Part, opened
@@ -35,6 +36,7 @@ _CONVERSION: dict[str, Any] = {"threads": 1} if int(av.__version__.split(".")[0]
 Media = str | Path | Part
 """A video file, or a video that is a part of another file."""
 
+_LIMITS = {"max_pixels": str(MOST_PIXELS)}  # before FFmpeg takes memory for a picture
 _CODING_NOISE = 3  # levels of 255 by which a codec changes the pixels of a still image
 
 
@@ -131,17 +133,16 @@ def never_change(frames: Array, first: Array) -> bool:
     return bool(all(np.abs(frame.astype(np.int16) - first).max() <= _CODING_NOISE for frame in frames))
 
 
-@contextmanager
-def reading(path: Media) -> Iterator[None]:
-    """Turn FFmpeg's errors on `path` into `BadInputError`."""
-    try:
-        yield
-    except av.FFmpegError as error:
-        raise _damaged(path, str(error)) from error
+_EXPECTED, _HINT = "a whole, readable video", "copy or encode it again"
+
+
+def reading(path: Media) -> AbstractContextManager[None]:
+    """Turn every error on a damaged file into `BadInputError`."""
+    return parsing(str(path), _EXPECTED, _HINT)
 
 
 def _damaged(path: Media, found: str) -> BadInputError:
-    return BadInputError(str(path), found, "a whole, readable video", "copy or encode it again")
+    return BadInputError(str(path), found, _EXPECTED, _HINT)
 
 
 _FileKey = tuple[str | Part, int, int]
@@ -206,6 +207,7 @@ def _walk(path: str | Part) -> tuple[_Index, int]:
             raise BadInputError(str(path), f"{len(shown)} frames", expected, hint)
         times = np.sort(np.array([pts for pts, _ in shown], dtype=np.int64))
         keyframes = np.searchsorted(times, np.array([pts for pts, _ in keys], dtype=np.int64))
+        stream.codec_context.options = _LIMITS
         container.seek(keys[0][1], stream=stream)
         first = next(container.decode(stream), None)
         if first is None:
@@ -254,6 +256,7 @@ class _Decoder:
         with reading(self.path):
             self._container = av.open(opened(self.path), "r", **_TITLES)
         self._stream = self._container.streams.video[0]
+        self._stream.codec_context.options = _LIMITS
         self._stream.codec_context.thread_count = 1  # a decoding thread would not survive a fork
         self._reformatter = av.video.reformatter.VideoReformatter()
         self._frames: Iterator[av.VideoFrame] = iter(())

@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from counterpoint.data.boundary import parsing
 from counterpoint.data.cache import cache_root
-from counterpoint.data.formats.base import parsing
 from counterpoint.data.remote import Stream, opened
 from counterpoint.errors import require
 from counterpoint.files import write_atomically
@@ -33,7 +33,7 @@ def members(path: Path) -> Iterator[tuple[str, int, int]]:
                 archive.members.clear()  # it would keep them all
                 if member.isreg():
                     ends = member.offset_data + member.size
-                    require(ends <= size, path, f"{size} bytes", f"at least {ends}", HINT)
+                    require(0 <= member.size <= ends <= size, path, f"{size} bytes", f"at least {ends}", HINT)
                     yield member.name, member.offset_data, member.size
 
 
