@@ -221,13 +221,18 @@ def write_rows(path: Path, rows: Sequence[Tree], about: Tree) -> None:
     ]
     metadata = {"counterpoint": json.dumps(about | {"nested": nested})}
     content = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(flat).replace_schema_metadata(metadata), content, compression="zstd")
+    pq.write_table(
+        pa.Table.from_pylist(flat).replace_schema_metadata(metadata),
+        content,
+        compression="zstd",
+        write_page_checksum=True,
+    )
     write_atomically(path, content.getvalue())
 
 
 def read_rows(path: Path) -> tuple[list[Tree], Tree]:
     """Return the rows of a parquet that `write_rows` wrote, without empty cells, and what it says about them."""
-    table = pq.read_table(path)
+    table = pq.read_table(path, page_checksum_verification=True)
     about = json.loads(table.schema.metadata[b"counterpoint"])
     nested = about.pop("nested")
     rows = [{key: value for key, value in row.items() if value is not None} for row in table.to_pylist()]

@@ -32,6 +32,7 @@ from typing import Any, Literal
 import numpy as np
 from filelock import FileLock
 
+from counterpoint.data.boundary import MOST_BYTES, parsing, read_bytes
 from counterpoint.data.build import BLOCK, DIGEST, LAYOUT, build, digest_line, digest_starts
 from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.data.resize import Fit, ResizedStore
@@ -196,7 +197,10 @@ class CachedStore(EpisodeStore):
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        meta = _read_meta(self.path)
+        with parsing(self.path, "a training store", f"delete {self.path}: it is built again when next used"):
+            self._open(_read_meta(self.path))
+
+    def _open(self, meta: dict[str, Any]) -> None:
         self._key: str = meta["key"]
         self.cameras: tuple[str, ...] = tuple(meta["cameras"])
         self.size: int = meta["size"]
@@ -345,8 +349,8 @@ def _read_meta(folder: Path) -> dict[str, Any]:
     path, sidecar = folder / "store.json", folder / "store.json.sha256"
     if not path.is_file() or not sidecar.is_file():
         raise _damage(folder, "store.json or store.json.sha256 missing", "a training store")
-    text = path.read_bytes()
-    if sidecar.read_bytes() != digest_line(text):
+    text = read_bytes(path, MOST_BYTES)
+    if read_bytes(sidecar) != digest_line(text):
         raise _damage(path, "bytes that disagree with store.json.sha256", "what was written")
     meta: dict[str, Any] = json.loads(text)
     if meta["layout"] != LAYOUT:

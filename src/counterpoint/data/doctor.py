@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from counterpoint.data.boundary import examining_images, read_bytes
 from counterpoint.data.cache import CachedStore
 from counterpoint.data.episode import Array
 from counterpoint.data.formats import Format, open_dataset, recognise
@@ -117,8 +118,9 @@ def _decode(path: Path, store: EpisodeStore, first: int, stop: int) -> list[BadI
         before = len(findings)
         for camera in store.cameras:
             try:
-                for _ in frames_in_chunks(store, episode, camera):
-                    pass
+                with examining_images():
+                    for _ in frames_in_chunks(store, episode, camera):
+                        pass
             except BadInputError as error:
                 where = f"{error.where}, episode {episode}"
                 findings.append(BadInputError(where, error.found, error.expected, error.hint))
@@ -215,7 +217,7 @@ def _numbers(path: Path) -> dict[str, Any]:
         names = [name for name in table.column_names if name.startswith("stats/")]
         return {f"{path}, column {name}": table[name].to_pylist() for name in names}
     with reading(path, "statistics as JSON"):
-        text = path.read_text(encoding="utf-8")
+        text = read_bytes(path).decode()
         lines = [text] if path.suffix == ".json" else text.splitlines()
         return {f"{path}, line {n}": json.loads(line) for n, line in enumerate(lines, 1) if line.strip()}
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from counterpoint.data.boundary import parsing, read_bytes, require_size
 from counterpoint.data.cache import cache_root
 from counterpoint.errors import BadInputError, MissingExtraError, import_extra, require
 from counterpoint.files import write_atomically
@@ -91,8 +92,12 @@ def read_ranges(path: Path, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         BadInputError: When the file cannot be read, or is shorter.
     """
     url = _remote(path)
+    require_size(path, sum(size for _, size in ranges))
     if url is None:
-        with path.open("rb") as file:  # opened anew, so that forked workers share no file position
+        with (
+            parsing(path, "a readable file", "check the path"),
+            path.open("rb") as file,
+        ):  # opened anew, so that forked workers share no file position
             found = [os.pread(file.fileno(), size, offset) for offset, size in ranges]
     else:
         with _reaching(url):
@@ -111,7 +116,7 @@ def read_ranges(path: Path, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
 
 def read_whole(path: Path) -> bytes:
     """Return the bytes of a file, local or remote."""
-    return read_ranges(path, [(0, path.stat().st_size)])[0] if is_remote(path) else path.read_bytes()
+    return read_ranges(path, [(0, path.stat().st_size)])[0] if is_remote(path) else read_bytes(path)
 
 
 class Stream(io.RawIOBase):

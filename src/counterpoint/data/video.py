@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
@@ -23,6 +23,7 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
+from counterpoint.data.boundary import MOST_PIXELS, parsing
 from counterpoint.data.episode import Array
 from counterpoint.data.lru import LRUCache
 from counterpoint.data.remote import Part, opened
@@ -131,17 +132,16 @@ def never_change(frames: Array, first: Array) -> bool:
     return bool(all(np.abs(frame.astype(np.int16) - first).max() <= _CODING_NOISE for frame in frames))
 
 
-@contextmanager
-def reading(path: Media) -> Iterator[None]:
-    """Turn FFmpeg's errors on `path` into `BadInputError`."""
-    try:
-        yield
-    except av.FFmpegError as error:
-        raise _damaged(path, str(error)) from error
+_EXPECTED, _HINT = "a whole, readable video", "copy or encode it again"
+
+
+def reading(path: Media) -> AbstractContextManager[None]:
+    """Turn every error on a damaged file into `BadInputError`."""
+    return parsing(str(path), _EXPECTED, _HINT)
 
 
 def _damaged(path: Media, found: str) -> BadInputError:
-    return BadInputError(str(path), found, "a whole, readable video", "copy or encode it again")
+    return BadInputError(str(path), found, _EXPECTED, _HINT)
 
 
 _FileKey = tuple[str | Part, int, int]
@@ -194,7 +194,7 @@ def _walk(path: str | Part) -> tuple[_Index, int]:
     source = opened(path)
     with reading(path), av.open(source, "r", **_TITLES) as container:
         require(container.streams.video, str(path), "no video stream", "a video", "give another file")
-        stream = container.streams.video[0]
+        stream = _limited(path, container.streams.video[0])
         known = [] if isinstance(source, str) else _entries(stream)
         walked = (packet for packet in container.demux(stream) if packet.size and not packet.is_discard)
         packets = known or [_packet(path, packet) for packet in walked]
@@ -220,6 +220,14 @@ def _walk(path: str | Part) -> tuple[_Index, int]:
         key_times = np.array([dts for _, dts in keys], dtype=np.int64)
         index = _Index(info, times, np.append(elapsed, elapsed[-1] + last), keyframes, key_times, orientation)
         return index, 1000 + 2 * times.nbytes + 2 * keyframes.nbytes
+
+
+def _limited(path: str | Part, stream: Any) -> Any:
+    """Return a stream whose decoder refuses pictures of too many pixels before it takes memory for them."""
+    if stream.codec_context is None:
+        raise _damaged(path, "a codec that is not known")
+    stream.codec_context.options = {"max_pixels": str(MOST_PIXELS)}
+    return stream
 
 
 _Packet = tuple[int, int, int, bool]
@@ -253,7 +261,7 @@ class _Decoder:
         self.path, self.index = key[0], _index(key)
         with reading(self.path):
             self._container = av.open(opened(self.path), "r", **_TITLES)
-        self._stream = self._container.streams.video[0]
+        self._stream = _limited(self.path, self._container.streams.video[0])
         self._stream.codec_context.thread_count = 1  # a decoding thread would not survive a fork
         self._reformatter = av.video.reformatter.VideoReformatter()
         self._frames: Iterator[av.VideoFrame] = iter(())

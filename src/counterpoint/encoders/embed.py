@@ -199,7 +199,7 @@ class Embedder:
             }
         )
         sink = pa.BufferOutputStream()
-        pq.write_table(table, sink, compression="zstd", use_dictionary=["episode"])
+        pq.write_table(table, sink, compression="zstd", use_dictionary=["episode"], write_page_checksum=True)
         return bytes(sink.getvalue())
 
     def embed(self, episode: int) -> Float[Array, "T D"]:

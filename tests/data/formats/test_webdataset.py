@@ -150,6 +150,21 @@ def test_damaged_shards_are_told(cut: int, source: EpisodeStore, tmp_path: Path)
     assert len(found) == 1
 
 
+def test_an_archive_that_ends_early_is_told(source: EpisodeStore, tmp_path: Path) -> None:
+    # tarfile takes a damaged header, or a file that ends between members, for the end.
+    path = write_shards(tmp_path / "set", source, images=True) / "clips-000000.tar"
+    places = [place for _, place, _ in members(path)]
+    sound = path.read_bytes()
+    header = places[3] - tarfile.BLOCKSIZE
+    for damaged in (sound[:header] + bytes(512) + sound[places[3] :], sound[:header] + b"x" + sound[header + 1 :]):
+        path.write_bytes(damaged)
+        with pytest.raises(BadInputError, match=f"a damaged header at byte {header}"):
+            list(members(path))
+    path.write_bytes(sound[:header])
+    with pytest.raises(BadInputError, match=f"an end at byte {header}"):
+        list(members(path))
+
+
 def test_an_index_is_kept_until_its_file_changes(source: EpisodeStore, tmp_path: Path) -> None:
     path, made = write_shards(tmp_path / "set", source) / "clips-000000.tar", []
 

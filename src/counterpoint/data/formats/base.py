@@ -1,27 +1,18 @@
-"""The base class of all readers, the guard around what they parse, and checks that several formats share."""
+"""The base class of all readers, and checks that several formats share."""
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import pickle
-import struct
-import tarfile
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import av
 import numpy as np
-import pyarrow as pa
-from PIL import Image
 
+from counterpoint.data.boundary import as_numbers, parsing
 from counterpoint.data.episode import Array, EpisodeInfo, check_finite
 from counterpoint.data.store import EpisodeStore, check_camera
-from counterpoint.errors import BadInputError, MissingExtraError, require
+from counterpoint.errors import BadInputError, require
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -65,58 +56,6 @@ def read_alike(
     for item, result in read_each(items, alike, on_bad_row):
         kept.append((item, result))
     return [result for _, result in kept]
-
-
-DAMAGE: tuple[type[Exception], ...] = (
-    *(OSError, EOFError, ValueError, LookupError, ArithmeticError, MemoryError, RecursionError, SyntaxError),
-    *(RuntimeError, SystemError, zlib.error, struct.error, csv.Error, zipfile.BadZipFile, tarfile.TarError),
-    *(pickle.UnpicklingError, pa.ArrowException, av.FFmpegError, Image.DecompressionBombError),
-)
-"""The exceptions by which parsers report damaged content; Pillow raises `SyntaxError`, h5py `SystemError`, too.
-
-`TypeError`, `AttributeError`, `NameError` and `AssertionError` are mistakes of ours, and surface.
-"""
-TREE = (TypeError, AttributeError)
-"""What a block raises, too, that takes a parsed tree apart, in which anything may be a list, a text or nothing."""
-
-
-@contextmanager
-def parsing(
-    where: str | Path, expected: str, hint: str = "download or record it again", also: tuple[type[Exception], ...] = ()
-) -> Iterator[None]:
-    """Turn an exception that damaged or malicious content causes into a `BadInputError`.
-
-    Args:
-        where: The content.
-        expected: What would be accepted.
-        hint: An action that would solve the problem.
-        also: Further exceptions, such as `TREE`; only of a block that calls another library or takes a tree apart.
-    """
-    try:
-        yield
-    except (BadInputError, MissingExtraError):
-        raise
-    except (*DAMAGE, *also) as error:
-        found = f"damaged content ({type(error).__name__}: {first_line(error)})"
-        raise BadInputError(where, found, expected, hint) from error
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, shortened."""
-    return next(iter(str(error).strip().splitlines()), "")[:160]
-
-
-def array_headers(file: Path) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-    """Return shape and dtype of each array of an .npz by name, without unpacking it."""
-    headers = {}
-    with zipfile.ZipFile(file) as archive:
-        for member in archive.namelist():
-            with archive.open(member) as stream:
-                version = np.lib.format.read_magic(stream)
-                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-                shape, _, dtype = read(stream)
-            headers[member.removesuffix(".npy")] = (shape, dtype)
-    return headers
 
 
 def require_new(path: Path) -> None:
@@ -171,7 +110,8 @@ class Reader(EpisodeStore):
         if len(steps) and not (steps.min() >= 0 and steps.max() < length):
             found, where = f"a request for steps {steps.min()} to {steps.max()}", str(self.names[episode])
             raise BadInputError(where, found, f"steps from 0 to {length - 1}", "read steps of the episode")
-        images = self.read(episode, steps, name)
+        with parsing(f"{self.names[episode]}, {name}", "images"):
+            images = self.read(episode, steps, name)
         good, found = images.dtype == np.uint8 and images.ndim == 4, f"images {images.dtype} {list(images.shape)}"
         require(
             good and images.shape[-1] == 3, str(self.names[episode]), found, "uint8 [N, H, W, 3]", "record it again"
@@ -183,8 +123,8 @@ class Reader(EpisodeStore):
             return None
         if source == "timestamps":
             return np.arange(self.episodes[episode].length) / self.episodes[episode].fps
-        numbers = self._numbers(episode, source)
-        return numbers[:, 0] if numbers is not None and source == "rewards" else numbers
+        found = self._numbers(episode, source)
+        return found[:, 0] if found is not None and source == "rewards" else found
 
     def _numbers(self, episode: int, name: str) -> Array | None:
         """Return finite float32 [T, n]."""
@@ -193,10 +133,8 @@ class Reader(EpisodeStore):
             values = self.vectors(episode, name)
             if values is None:
                 return None
-            found = np.asarray(values)
-            require(found.dtype.kind in "biuf", where, f"{found.dtype}", "numbers", "record it again")
-            numbers: Array = found.astype(np.float32).reshape(length, -1)
-        one = name != "rewards" or numbers.shape[1] == 1
-        require(one, where, f"{numbers.shape[1]} numbers a step", "one", "record it again")
-        check_finite(where, numbers)
-        return numbers
+            found: Array = as_numbers(values).astype(np.float32).reshape(length, -1)
+        one = name != "rewards" or found.shape[1] == 1
+        require(one, where, f"{found.shape[1]} numbers a step", "one", "record it again")
+        check_finite(where, found)
+        return found

@@ -19,14 +19,14 @@ from pathlib import Path
 
 import numpy as np
 
+from counterpoint.data.boundary import MOST_BYTES, array_headers, load_arrays, parsing, require_size
 from counterpoint.data.episode import Array, EpisodeInfo
-from counterpoint.data.formats.base import OnBadRow, Reader, array_headers, parsing, raise_error, read_each
+from counterpoint.data.formats.base import OnBadRow, Reader, raise_error, read_each
 from counterpoint.data.lru import LRUCache
 from counterpoint.errors import require
 
 _NAME = re.compile(r".*_(\d+)_(\d+)\.npz")
 _FPS = 20.0  # the files do not say
-_LARGEST = 1 << 30  # bytes of an episode's images; a packed file of a few MB can claim many GB
 _EXPECTED = "an .npz of a DrQ-v2 replay buffer"
 _HINT = "record the episode again, or remove the file"
 _ARRAYS = {"actions": "action", "rewards": "reward"}
@@ -80,9 +80,8 @@ class DrqReplayStore(Reader):
         return self._array(episode, _ARRAYS[name])[1:] if name in _ARRAYS else None
 
     def _array(self, episode: int, name: str) -> Array:
-        with parsing(self.files[episode], _EXPECTED, _HINT), np.load(self.files[episode]) as arrays:
-            values: Array = arrays[name]
-        return values
+        with parsing(self.files[episode], _EXPECTED, _HINT):
+            return load_arrays(self.files[episode], [name])[name]
 
 
 def _length(file: Path) -> int:
@@ -92,11 +91,13 @@ def _length(file: Path) -> int:
         missing = sorted({"observation", "action", "reward"} - shapes.keys())
         require(not missing, file, f"no {', '.join(missing)}", "the arrays observation, action and reward", _HINT)
         shape, kind = shapes["observation"]
-        good = kind == np.uint8 and len(shape) == 4 and shape[1] > 0 == shape[1] % 3 and math.prod(shape) <= _LARGEST
-        require(good, f"{file}, observation", f"{kind} {shape}", "uint8 [L + 1, 3 stack, H, W] of 1 GB at most", _HINT)
+        good = kind == np.uint8 and len(shape) == 4 and shape[1] > 0 == shape[1] % 3
+        require(good, f"{file}, observation", f"{kind} {shape}", "uint8 [L + 1, 3 stack, H, W]", _HINT)
+        for name in ("observation", "action", "reward"):
+            require_size(f"{file}, {name}", math.prod(shapes[name][0]) * shapes[name][1].itemsize, MOST_BYTES)
         require(len(shapes["action"][0]) == 2, f"{file}, action", shapes["action"][0], "[L + 1, A]", _HINT)
-        name = _NAME.fullmatch(file.name)
-        rows = int(name[2]) + 1 if name else shape[0]
+        named = _NAME.fullmatch(file.name)
+        rows = int(named[2]) + 1 if named else shape[0]
         lengths = {name: shape[0] for name, (shape, _) in shapes.items() if shape}
         good, expected = rows > 1 and set(lengths.values()) == {rows}, f"{rows} rows, one more than the name says"
         require(good, file, f"lengths that disagree: {lengths}", expected, _HINT)

@@ -10,7 +10,6 @@ D. Damen et al., "Rescaling Egocentric Vision", IJCV 2022.
 from __future__ import annotations
 
 import hashlib
-import io
 import math
 import os
 import re
@@ -21,10 +20,10 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
+from counterpoint.data.boundary import decode_image, parsing
 from counterpoint.data.episode import Array, EpisodeInfo
-from counterpoint.data.formats.base import OnBadRow, Reader, parsing, raise_error, read_each
+from counterpoint.data.formats.base import OnBadRow, Reader, raise_error, read_each
 from counterpoint.data.formats.table import Row, read_table
 from counterpoint.data.formats.tar import indexed, members
 from counterpoint.data.remote import read_ranges, read_whole
@@ -142,11 +141,7 @@ class EpicKitchensStore(Reader):
         images: list[Array] = []
         for number in (segment.start + steps).tolist():
             where = f"{source.path}, {_FRAME_NAME % number}"
-            with (
-                parsing(where, "a whole JPEG", _HINT),
-                Image.open(io.BytesIO(source.read(number)), formats=["JPEG"]) as image,
-            ):
-                images.append(np.asarray(image.convert("RGB")))
+            images.append(decode_image(where, source.read(number), ["JPEG"]))
             shape, first = images[-1].shape, images[0].shape
             require(shape == first, where, shape, f"{first}, as the frames before it", _HINT)
         return np.stack(images)

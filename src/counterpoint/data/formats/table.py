@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from counterpoint.data.boundary import read_bytes
 from counterpoint.data.formats.base import OnBadRow, raise_error
 from counterpoint.errors import BadInputError, require
 
@@ -84,11 +85,9 @@ def read_table(path: str | Path, columns: Sequence[str], *, on_bad_row: OnBadRow
 
 
 def _read_text(path: Path) -> str:
+    data = read_bytes(path)
     try:
-        data = path.read_bytes()
         return data.decode("utf-8-sig")
-    except OSError as error:
-        raise BadInputError(path, error.strerror or str(error), "a readable table", "check the path") from error
     except UnicodeDecodeError as error:
         row = data.count(b"\n", 0, error.start) + 1
         found = f"byte 0x{data[error.start]:02x} at {error.start}, which is not UTF-8"

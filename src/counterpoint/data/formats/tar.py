@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from counterpoint.data.boundary import parsing
 from counterpoint.data.cache import cache_root
-from counterpoint.data.formats.base import parsing
 from counterpoint.data.remote import Stream, opened
 from counterpoint.errors import require
 from counterpoint.files import write_atomically
@@ -33,8 +33,19 @@ def members(path: Path) -> Iterator[tuple[str, int, int]]:
                 archive.members.clear()  # it would keep them all
                 if member.isreg():
                     ends = member.offset_data + member.size
-                    require(ends <= size, path, f"{size} bytes", f"at least {ends}", HINT)
+                    require(0 <= member.size <= ends <= size, path, f"{size} bytes", f"at least {ends}", HINT)
                     yield member.name, member.offset_data, member.size
+            _check_end(path, archive.fileobj, archive.offset)
+
+
+def _check_end(path: Path, file: Any, offset: int) -> None:
+    """Require zeros from the end of the last member on: `tarfile` ends, silently, at a damaged header, too."""
+    file.seek(offset)
+    found = file.read(tarfile.BLOCKSIZE)
+    require(len(found) == tarfile.BLOCKSIZE, path, f"an end at byte {offset}", "a mark of the archive's end", HINT)
+    while found:
+        require(not any(found), path, f"a damaged header at byte {offset}", "another member, or the end", HINT)
+        found = file.read(1 << 16)
 
 
 def indexed(path: Path, kind: str, make: Callable[[], Any], keep: Callable[[Any], bool] = lambda index: True) -> Any:

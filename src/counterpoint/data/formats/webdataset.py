@@ -16,7 +16,6 @@ read by the range of bytes they have in their shard.
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import re
@@ -28,10 +27,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
+from counterpoint.data.boundary import as_mapping, as_number, decode_image, load_array, parsing
 from counterpoint.data.episode import Array, EpisodeInfo
-from counterpoint.data.formats.base import TREE, OnBadRow, Reader, parsing, raise_error, read_each
+from counterpoint.data.formats.base import OnBadRow, Reader, raise_error, read_each
 from counterpoint.data.formats.tar import indexed, members
 from counterpoint.data.remote import Part, read_ranges
 from counterpoint.data.store import VECTORS
@@ -130,8 +129,7 @@ class WebDatasetStore(Reader):
         images: list[Array] = []
         for step, data in zip(wanted.tolist(), read_ranges(sample.shard, [places[n] for n in wanted]), strict=True):
             where = f"{sample.where}, frame {step}"
-            with parsing(where, "a whole JPEG or PNG", _HINT), Image.open(io.BytesIO(data)) as image:
-                images.append(np.asarray(image.convert("RGB")))
+            images.append(decode_image(where, data))
             shape, first = images[-1].shape, images[0].shape
             require(shape == first, where, shape, f"{first}, as the frames before it", _HINT)
         return np.stack(images)[rows] if images else np.empty((0, 1, 1, 3), np.uint8)
@@ -142,8 +140,7 @@ class WebDatasetStore(Reader):
         if name not in sample.arrays:
             return None
         (data,) = read_ranges(sample.shard, [sample.arrays[name]])
-        values: Array = np.load(io.BytesIO(data), allow_pickle=False)
-        return values
+        return load_array(data)
 
 
 def _part(shard: Path, key: str, place: Sequence[int]) -> Part:
@@ -198,11 +195,11 @@ def _sample(shard: Path, entry: dict[str, Any]) -> _Sample:
     video = bool(cameras)
     for camera, frames in numbered.items():
         cameras[camera] = [frames[number] for number in sorted(frames)]
-    with parsing(where, "a JSON object with an instruction", _HINT, also=TREE):
-        about = json.loads(entry["texts"].get("json", "{}"))
+    with parsing(where, "a JSON object with an instruction", _HINT):
+        about = as_mapping(json.loads(entry["texts"].get("json", "{}")))
         words = about.get("instruction") or entry["texts"].get("txt") or entry["texts"].get("cls") or ""
         rates = {fps for _, fps in entry["videos"]}
-        fps = float(about.get("fps") or (max(rates) if video else _FPS))
+        fps = as_number(about.get("fps") or (max(rates) if video else _FPS))
         success = about.get("success")
     lengths = {frames for frames, _ in entry["videos"]} if video else {len(frames) for frames in cameras.values()}
     require(len(lengths) == 1, where, f"cameras of {sorted(lengths)} frames", "one length", _HINT)

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import zipfile
@@ -23,8 +24,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from counterpoint.data.episode import Array, EpisodeInfo
-from counterpoint.data.formats.base import TREE, OnBadRow, Reader, parsing, raise_error, read_each
+from counterpoint.data.boundary import MOST_BYTES, MOST_PIXELS, parsing, require_size
+from counterpoint.data.episode import Array, EpisodeInfo, check_finite
+from counterpoint.data.formats.base import OnBadRow, Reader, raise_error, read_each
 from counterpoint.errors import import_extra, require
 
 ENDS = "meta/episode_ends"
@@ -74,8 +76,7 @@ class ZarrReplayStore(Reader):
         self._owner = 0
         with parsing(self.path, _EXPECTED, _HINT):
             group = self._open()
-            with parsing(self.path, _EXPECTED, _HINT, also=TREE):
-                names = sorted(map(str, group["data"].array_keys()))
+            names = sorted(map(str, group["data"].array_keys()))
             arrays = {name: self._array(f"data/{name}") for name in names}
             ends = self._whole(ENDS)[()].astype(np.int64)
             instruction = dict(group.attrs).get("instruction", "")
@@ -90,7 +91,7 @@ class ZarrReplayStore(Reader):
         self._parts: dict[str, list[str]] = {
             "actions": [name for name in vectors if name == "action"],
             "state": state or [name for name in vectors if _STATE.fullmatch(name)],
-            "timestamps": [name for name in arrays if name == "timestamp"],
+            "timestamps": [name for name, array in arrays.items() if name == "timestamp" and len(array.shape) == 1],
         }
         folders = {part.name for part in self.path.glob("data/*/")}
         lost = sorted(folders - arrays.keys())
@@ -98,6 +99,7 @@ class ZarrReplayStore(Reader):
         seen = self.cameras or self._parts["state"]
         require(seen, f"{self.path}, data", f"the arrays {sorted(arrays)}", "images or a state", "check the names")
         for name in (*self.cameras, *(name for names in self._parts.values() for name in names)):
+            require_size(f"{self.path}, data/{name}", math.prod(arrays[name].shape[1:]), 3 * MOST_PIXELS)
             where, found = f"{self.path}, data/{name}", f"{arrays[name].shape[0]} steps"
             require(arrays[name].shape[0] == ends[-1], where, found, f"{ends[-1]}, as {ENDS} says", _HINT)
             self._whole(f"data/{name}")
@@ -143,7 +145,9 @@ class ZarrReplayStore(Reader):
     def _rate(self, span: tuple[int, int]) -> float:
         """Return the frames a second of an episode."""
         for name in self._parts["timestamps"]:
-            steps = np.diff(self._steps(span, name).astype(np.float64))
+            times = self._steps(span, name).astype(np.float64)
+            check_finite(f"{self.path}, {name}", times)
+            steps = np.diff(times)
             where, expected = f"{self.path}, steps {span[0]} to {span[1] - 1}, {name}", "seconds, ascending"
             require(steps.ndim == 1 and bool((steps > 0).all()), where, "times that do not ascend", expected, _HINT)
             return float(1 / steps.mean()) if len(steps) else _FPS
@@ -176,13 +180,16 @@ class ZarrReplayStore(Reader):
     def _array(self, name: str) -> Any:
         """Return an array that holds numbers; a codec could run code that comes with the data."""
         group = self._open()
-        with parsing(f"{self.path}, {name}", _EXPECTED, _HINT, also=TREE):
+        with parsing(f"{self.path}, {name}", _EXPECTED, _HINT):
             array = group[name]
+        is_array = isinstance(array, import_extra("zarr", "zarr").Array)
+        require(is_array, f"{self.path}, {name}", "a group", "an array", _HINT)
         codecs = [str(getattr(codec, "codec_id", "zlib")) for codec in (*array.filters, *array.compressors)]
         bad = next((codec for codec in codecs if not _CODECS.fullmatch(codec)), None)
         where, hint = f"{self.path}, {name}", "do not trust this file; write it with another compressor"
         require(bad is None, where, f"the codec {bad!r}", "one that compresses numbers", hint)
         require(array.dtype.kind in "biuf", where, f"{array.dtype}", "numbers", _HINT)
+        require_size(f"{where}, a chunk", math.prod(array.chunks) * array.dtype.itemsize, MOST_BYTES)
         return array
 
     def _whole(self, name: str) -> Any:
@@ -211,7 +218,7 @@ class ZarrReplayStore(Reader):
             with contextlib.suppress(ImportError):  # the codecs of UMI's images
                 import_module("imagecodecs.numcodecs").register_codecs(verbose=False)
             source = zarr.storage.ZipStore(self.path, mode="r") if self.path.is_file() else str(self.path)
-            with parsing(self.path, _EXPECTED, _HINT, also=TREE):
+            with parsing(self.path, _EXPECTED, _HINT):
                 self._group, self._owner = zarr.open_group(source, mode="r"), os.getpid()
         return self._group
 

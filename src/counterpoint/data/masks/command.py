@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
+from counterpoint.data.boundary import first_line, load_arrays, open_image, parsing, read_bytes
 from counterpoint.data.episode import Array
 from counterpoint.data.formats import Format, recognise
-from counterpoint.data.formats.base import first_line, parsing, require_new
+from counterpoint.data.formats.base import require_new
 from counterpoint.data.formats.lerobot.images import copy_with_images
 from counterpoint.data.formats.lerobot.reader import LeRobotStore
 from counterpoint.data.masks.robot import as_mask, constant, mask_camera, mask_frames, rgb_cameras
@@ -183,14 +183,14 @@ def _name(number: int) -> str:
 
 
 def _arrays(path: Path) -> dict[str, Array]:
-    with parsing(path, "an .npz file of arrays", "write it again"), np.load(path) as arrays:
-        return dict(arrays)
+    with parsing(path, "an .npz file of arrays", "write it again"):
+        return load_arrays(path)
 
 
 def _image(path: Path) -> Array:
-    with parsing(path, "a PNG file", "write it again"), Image.open(path) as image:
-        plain = image.mode in ("1", "L", "RGB", "RGBA") or image.mode.startswith("I")
-        return np.asarray(image if plain else image.convert("RGBA"))  # a palette's numbers are no colours
+    image = open_image(path, read_bytes(path), ["PNG"])
+    plain = image.mode in ("1", "L", "RGB", "RGBA") or image.mode.startswith("I")
+    return np.asarray(image if plain else image.convert("RGBA"))  # a palette's numbers are no colours
 
 
 def _checked(where: str, values: Array, size: tuple[int, ...]) -> Array:

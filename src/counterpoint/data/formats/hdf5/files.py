@@ -20,13 +20,26 @@ recorder (`scripts/create_dataset.py`) stepped the simulator first: row t of `ob
 from __future__ import annotations
 
 import json
+import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from counterpoint.data.formats.base import OnBadRow, first_line, parsing, read_each
+from counterpoint.data.boundary import (
+    MOST_BYTES,
+    MOST_PIXELS,
+    as_mapping,
+    as_number,
+    as_numbers,
+    as_whole,
+    first_line,
+    parsing,
+    require_size,
+)
+from counterpoint.data.formats.base import OnBadRow, read_each
 from counterpoint.data.masks.robot import MASK_SUFFIX, mask_camera
 from counterpoint.errors import BadInputError, MissingExtraError, require
 
@@ -78,16 +91,16 @@ def import_h5py() -> Any:
     return h5py
 
 
-def open_hdf5(path: Path) -> Any:
-    """Open an `h5py.File` to read; refuse one that is damaged or would read a part from another file."""
+def open_hdf5(path: Path, expected: str = _EXPECTED) -> Any:
+    """Open an `h5py.File` to read; refuse one that is damaged, reads from another file or lacks what it claims."""
     h5py = import_h5py()
     try:
         stat = path.stat()
         file = h5py.File(path, "r")
     except OSError as error:
         found = f"no HDF5, or a damaged file ({first_line(error)})" if path.is_file() else "no file"
-        raise BadInputError(path, found, _EXPECTED, "check the path, or download the file again") from None
-    with parsing(path, _EXPECTED):
+        raise BadInputError(path, found, expected, "check the path, or download the file again") from None
+    with parsing(path, expected):
         _require_contained(path, stat.st_size, stat.st_mtime_ns)
     return file
 
@@ -101,12 +114,31 @@ def _require_contained(path: Path, size: int, changed: int) -> None:
         if isinstance(link, h5py.ExternalLink):
             return f"an external link at {name}"
         part = file[name] if isinstance(link, h5py.HardLink) else None
-        inside = not isinstance(part, h5py.Dataset) or not (part.external or part.is_virtual)
-        return None if inside else f"data kept in another file at {name}"
+        if not isinstance(part, h5py.Dataset):
+            return None
+        if part.external or part.is_virtual:
+            return f"data kept in another file at {name}"
+        _require_stored(f"{path}, {name}", part)
+        return None
 
     with h5py.File(path, "r") as file:
         found = file.visititems_links(foreign)
     require(found is None, path, found, "data inside the file", "do not trust this file; copy the data into it")
+
+
+def _require_stored(where: str, part: Any) -> None:
+    """Raise when a dataset claims more than is stored, which HDF5 would fill with zeros, or too much for one read."""
+    if part.shape is None:  # an empty dataset
+        return
+    have, wanted = part.id.get_storage_size(), math.prod(part.shape) * part.dtype.itemsize
+    if part.chunks:
+        require_size(f"{where}, a chunk", math.prod(part.chunks) * part.dtype.itemsize, MOST_BYTES)
+        wanted = math.prod(-(-length // chunk) for length, chunk in zip(part.shape, part.chunks, strict=True))
+        have = part.id.get_num_chunks()
+    unit, hint = "chunks" if part.chunks else "bytes", "download it again, or record it again with every value written"
+    require(have >= wanted, where, f"{have} {unit} for the shape {part.shape}", f"{wanted}, all of them", hint)
+    row = math.prod(part.shape[1:]) if part.ndim == 4 else math.prod(part.shape) * part.dtype.itemsize
+    require_size(where, row, 3 * MOST_PIXELS if part.ndim == 4 else MOST_BYTES)
 
 
 def env_args(path: Path) -> dict[str, Any]:
@@ -134,6 +166,19 @@ def _data_group(path: Path, file: Any) -> Any:
 
 def _is_group(part: Any) -> bool:
     return isinstance(part, import_h5py().Group)
+
+
+def read_masks(path: Path, file: Any) -> dict[str, frozenset[str]]:
+    """Return the subsets of `mask` and the names of their demonstrations; none where the file has no such group."""
+    group = file.get("mask")
+    if group is None:
+        return {}
+    if not _is_group(group):
+        raise damaged(f"{path}, mask", type(group).__name__, "a group of subsets")
+    for name, part in group.items():
+        if not (isinstance(part, import_h5py().Dataset) and part.ndim == 1 and part.dtype.kind in "SO"):
+            raise damaged(f"{path}, mask/{name}", type(part).__name__, "names of demonstrations")
+    return {name: frozenset(_text(key) for key in part[()]) for name, part in group.items()}
 
 
 def _holds_numbers(part: Any) -> bool:
@@ -196,12 +241,13 @@ def scan(path: Path, on_bad_row: OnBadRow) -> FileLayout:
     """
     with open_hdf5(path) as file, parsing(path, _EXPECTED):
         data = _data_group(path, file)
-        names = [name for name in data if _is_group(data[name]) and ("actions" in data[name] or "obs" in data[name])]
+        names = [name for name in data if _is_demo(name, data[name])]
         names.sort(key=lambda name: (int((re.findall(r"\d+$", name) or [-1])[0]), name))  # demo_2 before demo_10
         if not names:
             raise damaged(f"{path}, data", "no demonstration", "groups demo_0, demo_1, ... with actions and obs")
         args, problem = _json(path, data.attrs, "env_args"), _json(path, data.attrs, "problem_info")
-        observed: Any = next((data[name]["obs"] for name in names if _is_group(data[name].get("obs"))), {})
+        every = (data[name].get("obs") for name in names if _is_group(data[name]))
+        observed: Any = next((group for group in every if _is_group(group)), {})
         images = [key for key in observed if _is_image(observed[key], 3)]
         masks = [mask_camera(key) for key in images if _is_image(observed.get(obs_key(mask_camera(key))), 1)]
         cameras, found = (*images, *masks), f"no images among the observations {sorted(observed)}"
@@ -209,15 +255,17 @@ def scan(path: Path, on_bad_row: OnBadRow) -> FileLayout:
         require(images, path, found, "at least one camera: obs/KEY as uint8 [T, H, W, 3]", hint)
         libero = bool(problem) or "agentview_rgb" in cameras
         state = tuple(_state_keys(observed))
-        kwargs = args.get("env_kwargs") or {}
-        solved = None if args.get("type") == _GYM else float(kwargs.get("reward_scale") or 1.0)
+        kwargs = as_mapping(args.get("env_kwargs") or {})
+        solved = None if args.get("type") == _GYM else as_number(kwargs.get("reward_scale") or 1.0)
+        fps = as_number(kwargs.get("control_freq") or CONTROL_HZ)
+        require(fps > 0, f"{path}, env_args", f"control_freq {fps:g}", "actions a second above 0", "correct it")
+        parts = (*map(obs_key, cameras), *state, *(["object"] if "object" in observed else []))
         demos = read_each(
-            names, lambda name: _demo(f"{path}, {name}", data[name], name, cameras, state, solved, libero), on_bad_row
+            names, lambda name: _demo(f"{path}, {name}", data[name], name, cameras, parts, solved, libero), on_bad_row
         )
-        subsets = file["mask"] if _is_group(file.get("mask")) else {}
         return FileLayout(
             path=path,
-            fps=float(kwargs.get("control_freq") or CONTROL_HZ),
+            fps=fps,
             instruction=_instruction(path, kwargs, problem, libero),
             env_name=str(args.get("env_name", "")),
             cameras=cameras,
@@ -226,8 +274,13 @@ def scan(path: Path, on_bad_row: OnBadRow) -> FileLayout:
             bottom_first=libero and str(data.attrs.get("macros_image_convention", "opengl")) != "opencv",
             lead=int(libero),
             demos=tuple(demo for _, demo in demos),
-            masks={name: frozenset(_text(key) for key in values[()]) for name, values in subsets.items()},
+            masks=read_masks(path, file),
         )
+
+
+def _is_demo(name: str, part: Any) -> bool:
+    """Return whether a part of `data` is, or should be, a demonstration."""
+    return bool(re.fullmatch(r"demo_\d+", name)) or (_is_group(part) and ("actions" in part or "obs" in part))
 
 
 def _demo(
@@ -235,16 +288,15 @@ def _demo(
     group: Any,
     name: str,
     cameras: tuple[str, ...],
-    state: tuple[str, ...],
+    observed: tuple[str, ...],
     solved: float | None,
     libero: bool,
 ) -> Demo:
     """Check that a demonstration has every part, and each of them one entry a step."""
     with parsing(where, "a demonstration of robomimic or LIBERO"):
-        parts = {
-            "actions": group.get("actions"),
-            **{f"obs/{key}": group.get(f"obs/{key}") for key in (*map(obs_key, cameras), *state)},
-        }
+        if not _is_group(group):
+            raise damaged(where, type(group).__name__, "a group")
+        parts = {"actions": group.get("actions"), **{f"obs/{key}": group.get(f"obs/{key}") for key in observed}}
         missing = [key for key, part in parts.items() if part is None]
         if missing:
             raise damaged(where, f"no {', '.join(missing)}", "the parts of the other demonstrations")
@@ -261,19 +313,19 @@ def _demo(
             raise damaged(f"{where}, actions", f"{parts['actions'].shape}", "[T, A] with at least one step")
         length = int(parts["actions"].shape[0])
         lengths = {key: int(part.shape[0]) for key, part in parts.items()}
-        lengths |= {"num_samples": int(group.attrs.get("num_samples", length))}
+        lengths |= {"num_samples": as_whole(group.attrs.get("num_samples", length))}
         differing = ", ".join(f"{key} {count}" for key, count in lengths.items() if count != length)
         if differing:
             raise damaged(where, f"lengths that disagree: actions {length}, {differing}", "one entry a step")
         if length <= int(libero):
             raise damaged(where, "one row", "two or more: LIBERO's first action has no image")
         words = str(_json(where, group.attrs, "ep_meta").get("lang") or "")  # robocasa's
-        rewards = group["rewards"][()] if "rewards" in group else None
+        rewards = as_numbers(group["rewards"][()]) if "rewards" in group else None
         success = None if rewards is None or solved is None else bool(rewards.max() >= solved - 1e-6)
         return Demo(name, length, words, success, rewards is not None)
 
 
-def _instruction(path: Path, kwargs: dict[str, Any], problem: dict[str, Any], libero: bool) -> str:
+def _instruction(path: Path, kwargs: Mapping[str, Any], problem: Mapping[str, Any], libero: bool) -> str:
     """Return LIBERO's words in the file's name, else those in the file.
 
     Of LIBERO's 130 tasks, 29 have other words in the file than in the name; its benchmark says those of the name.
@@ -282,7 +334,7 @@ def _instruction(path: Path, kwargs: dict[str, Any], problem: dict[str, Any], li
         return instruction_from_name(path.stem)
     words = problem.get("language_instruction") or kwargs.get("lang")
     if words:
-        return (" ".join(words) if isinstance(words, list) else str(words)).strip().strip('"')
+        return (" ".join(map(str, words)) if isinstance(words, list) else str(words)).strip().strip('"')
     return instruction_from_name(path.stem) if libero else ""
 
 

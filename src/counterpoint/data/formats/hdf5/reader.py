@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from counterpoint.data.boundary import parsing
 from counterpoint.data.episode import Array, EpisodeInfo
-from counterpoint.data.formats.base import OnBadRow, Reader, parsing, raise_error, read_alike
-from counterpoint.data.formats.hdf5.files import instructions, obs_key, open_hdf5, scan
+from counterpoint.data.formats.base import OnBadRow, Reader, raise_error, read_alike
+from counterpoint.data.formats.hdf5.files import instructions, obs_key, open_hdf5, read_masks, scan
 
 _OPEN = 64  # files held open at a time; LIBERO-90 has 90
 _READING = Lock()  # an open file is closed for another one, which a second thread may be reading
@@ -30,7 +31,7 @@ def hdf5_splits(path: Path) -> tuple[str, ...]:
     names: list[str] = []
     for path_of_file in hdf5_files(path):
         with open_hdf5(path_of_file) as file, parsing(path_of_file, "a group mask"):
-            names += file.get("mask", ())
+            names += read_masks(path_of_file, file)
     return _in_order(names)
 
 

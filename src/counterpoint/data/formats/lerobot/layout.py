@@ -10,7 +10,7 @@ import json
 import logging
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from counterpoint.data.boundary import as_list, as_mapping, as_number, as_whole, read_bytes
 from counterpoint.data.episode import Array
 from counterpoint.data.formats.lerobot.tables import HINT, damaged, read_table, reading
 from counterpoint.errors import BadInputError, require
@@ -114,7 +115,7 @@ def read_info(root: Path) -> Info:
     for file in (root / "meta", *(root / "meta").rglob("*")):
         _require_inside(root, file)
     with reading(path, "a readable JSON file"):
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = json.loads(read_bytes(path))
     require(isinstance(raw, dict), path, type(raw).__name__, "a JSON object", HINT)
     lance = raw.get("storage_format") == "lance"
     require(not lance, path, '"storage_format": "lance"', "parquet and mp4 files", "export it to parquet with lerobot")
@@ -125,16 +126,16 @@ def read_info(root: Path) -> Info:
     for key in sorted(raw.keys() - _KNOWN):
         _warn_once(f"{path}: unknown key {key!r} is ignored")
     with reading(path, "the keys of a LeRobot data set"):
-        splits = [(name, text.split(":")) for name, text in (raw.get("splits") or {}).items()]
+        splits = [(name, str(text).split(":")) for name, text in as_mapping(raw.get("splits") or {}).items()]
         info = Info(
             version=(int(version[1] or version[3]), int(version[2] or version[4])),
-            fps=float(raw["fps"]),
-            episodes=int(raw["total_episodes"]),
-            features={str(name): _feature(entry) for name, entry in raw["features"].items()},
+            fps=as_number(raw["fps"]),
+            episodes=as_whole(raw["total_episodes"]),
+            features={str(name): _feature(entry) for name, entry in as_mapping(raw["features"]).items()},
             splits={str(name): (int(a), int(b)) for name, (a, b) in splits},
             data_path=str(raw["data_path"]),
             video_path=str(raw.get("video_path") or ""),
-            chunk=int(raw.get("chunks_size") or 1000),
+            chunk=as_whole(raw.get("chunks_size") or 1000),
             raw=raw,
         )
     good = 0 < info.fps < math.inf and info.chunk >= 1
@@ -142,9 +143,11 @@ def read_info(root: Path) -> Info:
     return info
 
 
-def _feature(entry: Mapping[str, Any]) -> Feature:
-    details = entry.get("info") or entry.get("video_info") or {}
-    return Feature(str(entry["dtype"]), tuple(int(n) for n in entry["shape"]), bool(details.get("video.is_depth_map")))
+def _feature(value: object) -> Feature:
+    entry = as_mapping(value)
+    details = as_mapping(entry.get("info") or entry.get("video_info") or {})
+    shape = tuple(map(as_whole, as_list(entry["shape"])))
+    return Feature(str(entry["dtype"]), shape, bool(details.get("video.is_depth_map")))
 
 
 @cache
@@ -158,7 +161,7 @@ def _require_inside(root: Path, path: Path) -> None:
     allowed = [home, home.parent.parent / "blobs"] if home.parent.name == "snapshots" else [home]
     try:
         inside = any(path.resolve().is_relative_to(folder) for folder in allowed)
-    except (OSError, RuntimeError):  # a loop of links
+    except (OSError, RuntimeError, ValueError):  # a loop of links; no path at all
         inside = False
     require(inside, path, "a link that leaves the data set's folder", "a path inside it", _TRUST)
 
@@ -168,7 +171,7 @@ def _path(root: Path, template: str, **fields: int | str) -> Path:
     try:
         known = not re.search(r"[{}]", _FIELD.sub("", template))
         relative = PurePosixPath(template.format(**fields) if known else "")
-    except (KeyError, ValueError, TypeError):
+    except (KeyError, ValueError):
         relative = PurePosixPath()
     if not relative.name or relative.is_absolute() or ".." in relative.parts:
         found = f"the path {template!r}" + (f" with {fields['video_key']!r}" if "video_key" in fields else "")
@@ -186,7 +189,7 @@ def locate(root: Path, info: Info) -> list[EpisodeLocation]:
     return (_locate_v21 if info.version[0] == 2 else _locate_v30)(root, info)
 
 
-def _instruction(where: Path, tasks: list[Any]) -> str:
+def _instruction(where: Path, tasks: Sequence[Any]) -> str:
     """Return an episode's task in words; of several, the first, with one warning a file."""
     if len(tasks) > 1:
         _warn_once(f"{where}: some episodes have several tasks; the first of each is used")
@@ -198,25 +201,26 @@ def _locate_v21(root: Path, info: Info) -> list[EpisodeLocation]:
     success: dict[int, bool] = {}
     if stats.exists():  # absent before v2.1
         with reading(stats, "statistics of each episode"):
-            entries = {int(line["episode_index"]): line.get("stats", {}).get(SUCCESS) for line in json_lines(stats)}
-            success = {number: bool(entry["max"][0]) for number, entry in entries.items() if entry}
+            for line in json_lines(stats):
+                if entry := as_mapping(line.get("stats", {})).get(SUCCESS):
+                    success[as_whole(line["episode_index"])] = bool(as_list(as_mapping(entry)["max"])[0])
     locations = []
     for line in json_lines(path):
         with reading(path, "episode_index, length and tasks"):
-            number, length, tasks = int(line["episode_index"]), int(line["length"]), list(line["tasks"])
-        require(1 <= length < 2**31, path, f"episode {number} of length {length}", "at least one step", HINT)
-        at = {"episode_chunk": number // info.chunk, "episode_index": number}
+            episode, length, tasks = as_whole(line["episode_index"]), as_whole(line["length"]), as_list(line["tasks"])
+        require(1 <= length < 2**31, path, f"episode {episode} of length {length}", "at least one step", HINT)
+        at = {"episode_chunk": episode // info.chunk, "episode_index": episode}
         span = (length, length)
         videos = {k: VideoSpan(_path(root, info.video_path, video_key=k, **at), 0, span) for k in info.video_keys}
         data, words = _path(root, info.data_path, **at), _instruction(path, tasks)
-        locations.append(EpisodeLocation(number, length, words, success.get(number), data, 0, length, videos))
+        locations.append(EpisodeLocation(episode, length, words, success.get(episode), data, 0, length, videos))
     return sorted(locations, key=lambda location: location.number)
 
 
 def json_lines(path: Path) -> list[dict[str, Any]]:
     """Read a file of one JSON object a line."""
     with reading(path, "one JSON object a line"):
-        lines = [json.loads(text) for text in path.read_text(encoding="utf-8").splitlines() if text.strip()]
+        lines = [json.loads(text) for text in read_bytes(path).decode().splitlines() if text.strip()]
     for number, line in enumerate(lines, start=1):
         require(isinstance(line, dict), path, f"line {number}: {line!r:.40}", "one JSON object a line", HINT)
     return lines
@@ -264,6 +268,7 @@ def _read_episodes(path: Path, wanted: list[str], fps: float) -> dict[str, Any]:
         columns["tasks"] = table["tasks"].to_pylist()
         known = _SUCCESS in table.column_names
         columns[_SUCCESS] = table[_SUCCESS].to_pylist() if known else [None] * len(table)
+        columns[_SUCCESS] = [entry and as_list(entry) for entry in columns[_SUCCESS]]
     starts, ends, lengths = (columns[name] for name in ("dataset_from_index", "dataset_to_index", "length"))
     for at in np.flatnonzero((lengths < 1) | (ends - starts != lengths))[:1]:
         found = f"episode {columns['episode_index'][at]} of length {lengths[at]} in rows {starts[at]} to {ends[at]}"

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from counterpoint.data.boundary import read_bytes
 from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.data.formats.base import Reader
 from counterpoint.data.formats.lerobot import layout
@@ -53,7 +54,8 @@ class LeRobotStore(Reader):
         self.info = layout.read_info(self.root)
         locations = layout.locate(self.root, self.info)
         numbers = [location.number for location in locations]
-        good, expected = numbers == list(range(self.info.episodes)), f"{self.info.episodes}, as {layout.INFO} says"
+        good = len(numbers) == self.info.episodes and numbers == list(range(len(numbers)))
+        expected = f"{self.info.episodes}, as {layout.INFO} says"
         require(good, self.root / "meta", f"{len(numbers)} episodes, numbered {numbers[:3]} ...", expected, HINT)
         first, last = self._range(split)
         self._locations = tuple(locations[first:last])
@@ -70,10 +72,10 @@ class LeRobotStore(Reader):
         """SHA-256 over the metadata's content and name, size and time of change of every other file."""
         digest = hashlib.sha256(repr([location.number for location in self._locations]).encode())
         for path in sorted(p for p in (self.root / "meta").rglob("*") if p.is_file()):
-            digest.update(path.relative_to(self.root).as_posix().encode() + path.read_bytes())
+            digest.update(path.relative_to(self.root).as_posix().encode() + read_bytes(path))
         for path in self._media:
-            status = path.stat()
-            digest.update(f"{path.relative_to(self.root)}|{status.st_size}|{status.st_mtime_ns}|".encode())
+            _, size, changed = file_key(path)
+            digest.update(f"{path.relative_to(self.root)}|{size}|{changed}|".encode())
         return digest.hexdigest()
 
     def frames(self, episode: int, indices: Array, camera: str | None = None) -> Array:

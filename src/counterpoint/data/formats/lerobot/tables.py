@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from PIL import Image
 
+from counterpoint.data.boundary import MOST_BYTES, decode_image, parsing, require_size
 from counterpoint.data.episode import Array
-from counterpoint.data.formats.base import TREE, parsing
 from counterpoint.data.lru import LRUCache
 from counterpoint.data.remote import opened
 from counterpoint.errors import BadInputError, require
@@ -40,14 +40,28 @@ def damaged(where: str | Path, found: str, expected: str) -> BadInputError:
 
 def reading(path: Path, expected: str = "a whole parquet file") -> AbstractContextManager[None]:
     """Turn every error on a damaged table or tree into `BadInputError`."""
-    return parsing(path, expected, HINT, also=TREE)
+    return parsing(path, expected, HINT)
 
 
 def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """Read a whole parquet file, or those of `columns` it has."""
-    with reading(path):
-        present = None if columns is None else [c for c in columns if c in pq.read_schema(opened(path)).names]
-        return pq.read_table(opened(path), columns=present, use_threads=False, page_checksum_verification=True)
+    with reading(path), pq.ParquetFile(opened(path), page_checksum_verification=True) as file:
+        names = file.schema_arrow.names
+        present = names if columns is None else [name for name in columns if name in names]
+        _check_sizes(path, file.metadata, range(file.num_row_groups), len(present))
+        return file.read(columns=present, use_threads=False)
+
+
+def _check_sizes(path: Path, metadata: pq.FileMetaData, groups: Iterable[int], columns: int) -> None:
+    """Refuse row groups that claim more than can be read at once, of which a page may repeat one value.
+
+    Sizes of single columns would be exact, but pyarrow ends the process over those of a damaged footer.
+    """
+    rows = 0
+    for group in map(metadata.row_group, groups):
+        require_size(path, group.total_byte_size, 2 * MOST_BYTES)
+        rows += group.num_rows
+    require_size(path, 8 * rows * columns)
 
 
 def count_rows(path: Path) -> int:
@@ -105,7 +119,9 @@ _groups: LRUCache[pa.Table] = LRUCache(limit=256 * 1024**2)
 def _group(key: FileKey, group: int, columns: tuple[str, ...]) -> pa.Table:
     def read() -> tuple[pa.Table, int]:
         with reading(Path(key[0])):
-            table = _own(key).file.read_row_group(group, columns=list(columns), use_threads=False)
+            file = _own(key).file
+            _check_sizes(Path(key[0]), file.metadata, [group], len(columns))
+            table = file.read_row_group(group, columns=list(columns), use_threads=False)
         return table, table.nbytes
 
     return _groups.get((key, group, columns), read)
@@ -120,17 +136,17 @@ def as_column(values: Array) -> pa.Array:
 
 def as_matrix(where: Path, table: pa.Table, name: str) -> Array:
     """Return (nested) lists of numbers, all of one length, as [T, n]: the reverse of `as_column`."""
-    values = table[name].combine_chunks()
-    while pa.types.is_nested(values.type):
-        with reading(where, f"lists of numbers in {name!r}"):
+    with reading(where, f"lists of numbers in {name!r}"):
+        values = table[name].combine_chunks()
+        while pa.types.is_nested(values.type):
             lengths = pc.list_value_length(values)
-        same = not values.null_count and len(pc.unique(lengths)) <= 1
-        require(same, where, f"lists of several lengths in {name!r}", "one length", HINT)
-        values = values.flatten()
-    kind = values.type
-    numbers = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-    require(numbers, where, f"{kind} in {name!r}", "numbers", HINT)
-    return cast(Array, values.to_numpy(zero_copy_only=False).reshape(len(table), -1))
+            same = not values.null_count and len(pc.unique(lengths)) <= 1
+            require(same, where, f"lists of several lengths in {name!r}", "one length", HINT)
+            values = values.flatten()
+        kind = values.type
+        numbers = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+        require(numbers, where, f"{kind} in {name!r}", "numbers", HINT)
+        return cast(Array, values.to_numpy(zero_copy_only=False).reshape(len(table), -1))
 
 
 def as_png(frames: Array) -> pa.Array:
@@ -150,6 +166,5 @@ def from_png(where: Path, images: pa.ChunkedArray) -> list[Array]:
         content = entry.get("bytes") if isinstance(entry, dict) else None
         if not isinstance(content, bytes):
             raise damaged(where, "an image without bytes", "encoded images inside the parquet file")
-        with reading(where, "readable images"), Image.open(io.BytesIO(content)) as image:
-            decoded.append(np.asarray(image.convert("RGB")))
+        decoded.append(decode_image(where, content))
     return decoded

@@ -14,9 +14,11 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from counterpoint.data.formats.base import TREE, first_line, parsing
+from counterpoint.data.boundary import first_line, parsing, read_bytes
+from counterpoint.data.formats.hdf5.files import open_hdf5
 from counterpoint.errors import BadInputError, MissingExtraError
 
+_MAIN = "main_data.hdf5"
 ID = re.compile(r"(?:[-\w]+/)*[-\w]+-v\d+")
 
 
@@ -33,8 +35,8 @@ def import_minari() -> Any:
 def is_minari(path: str | Path) -> bool:
     """Return whether this folder is a Minari data set."""
     try:
-        metadata = json.loads((Path(path).expanduser() / "data" / "metadata.json").read_text())
-    except (OSError, ValueError):
+        metadata = json.loads(read_bytes(Path(path).expanduser() / "data" / "metadata.json"))
+    except (ValueError, RecursionError):  # a `BadInputError` is a `ValueError`
         return False
     return isinstance(metadata, dict) and "data_format" in metadata
 
@@ -51,6 +53,9 @@ def open_minari(source: str | Path) -> Any:
     """
     minari = import_minari()
     folder = _find(minari, source)
+    main = folder / "data" / _MAIN
+    if main.is_file():  # refuse a file that reads from another one, or claims what it does not hold
+        open_hdf5(main, "the HDF5 file of a Minari data set").close()
     with reading(folder):
         try:
             return minari.MinariDataset(folder / "data")
@@ -62,7 +67,7 @@ def reading(where: str | Path) -> AbstractContextManager[None]:
     """Turn every error of minari on a damaged data set into `BadInputError`."""
     expected = "a whole Minari data set, of a version that the installed minari reads"
     hint = "download or record it again, or install the version of minari it needs"
-    return parsing(where, expected, hint, also=(*TREE, AssertionError))  # minari asserts what files say
+    return parsing(where, expected, hint)
 
 
 def _find(minari: Any, source: str | Path) -> Path:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from counterpoint.data.episode import Array, GoalEpisode, Spaces
+from counterpoint.data.boundary import as_numbers, as_whole
+from counterpoint.data.episode import Array, GoalEpisode, Spaces, check_finite
 from counterpoint.data.formats.minari.files import open_minari, reading
 from counterpoint.data.store import EpisodeStore
 from counterpoint.errors import BadInputError, relocated, require
@@ -47,7 +48,7 @@ def load_minari(source: str | Path, *, goals: Goals = "coordinates") -> ReplayBu
     data = open_minari(source)
     form = _form(source, data, goals)
     with reading(source):
-        lengths = [int(about["total_steps"]) for about in data.storage.get_episode_metadata(data.episode_indices)]
+        lengths = [as_whole(about["total_steps"]) for about in data.storage.get_episode_metadata(data.episode_indices)]
     return _fill(source, form.spaces, lengths, _read(source, data, form), form.bounds, goals == "state")
 
 
@@ -196,8 +197,11 @@ def _raw_episodes(source: str | Path, data: Any) -> Iterator[tuple[int, Any]]:
 
 def _read(source: str | Path, data: Any, form: _Form) -> Iterator[GoalEpisode]:
     for number, raw in _raw_episodes(source, data):
-        with reading(f"{source}, episode {number}"):
+        where = f"{source}, episode {number}"
+        with reading(where), np.errstate(over="ignore"):
             episode = _episode(raw, form)
+        for name in ("observations", "achieved", "commanded", "actions", "rewards"):
+            check_finite(f"{where}, {name}", getattr(episode, name))
         yield episode
 
 
@@ -205,7 +209,7 @@ def _episode(raw: Any, form: _Form) -> GoalEpisode:
     states = _single(raw.observations["observation"] if form.nested else raw.observations)
     if form.prepend:
         states = np.concatenate([_single(raw.observations["achieved_goal"]), states], axis=1)
-    achieved, commanded = states, states[-1]
+    achieved, commanded, actions = states, states[-1], as_numbers(raw.actions)
     if form.goals == "coordinates":
         achieved, commanded = (_single(raw.observations[name]) for name in ("achieved_goal", "desired_goal"))
         commanded = commanded[0]
@@ -213,15 +217,16 @@ def _episode(raw: Any, form: _Form) -> GoalEpisode:
         observations=states,
         achieved=achieved,
         commanded=commanded,
-        actions=raw.actions - form.first if form.bounds is None else _scaled(raw.actions, *form.bounds),
-        rewards=raw.rewards.astype(np.float32),
+        actions=actions - form.first if form.bounds is None else _scaled(actions, *form.bounds),
+        rewards=as_numbers(raw.rewards).astype(np.float32),
         success=_success(raw),
-        terminated=bool(raw.terminations[-1]) if len(raw.terminations) else False,
+        terminated=bool(as_numbers(raw.terminations).reshape(-1)[-1:].any()),
     )
 
 
-def _single(values: Array) -> Array:
-    return values if values.dtype == np.uint8 else values.astype(np.float32)
+def _single(values: object) -> Array:
+    found = as_numbers(values)
+    return found if found.dtype == np.uint8 else found.astype(np.float32)
 
 
 def _scaled(actions: Array, low: Array, high: Array) -> Array:
@@ -237,7 +242,7 @@ def _success(raw: Any) -> NDArray[np.bool_] | None:
     """Return bool [T], after each transition, where infos say; Minari's infos begin with the one of the reset."""
     infos = raw.infos or {}
     said = next((infos[name] for name in _SUCCESS if name in infos), None)
-    return None if said is None else np.asarray(said, dtype=np.bool_).reshape(-1)[-len(raw.rewards) :]
+    return None if said is None else as_numbers(said).astype(np.bool_).reshape(-1)[-len(raw.rewards) :]
 
 
 def _fill(

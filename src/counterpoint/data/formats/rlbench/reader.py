@@ -14,8 +14,10 @@ Written from RLBench's sources and tested on files made after them, never on a r
 from __future__ import annotations
 
 import codecs
+import io
 import math
 import pickle
+import pickletools
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -26,10 +28,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int, UInt8
 from numpy.typing import NDArray
-from PIL import Image
 
-from counterpoint.data.episode import Array, EpisodeInfo
-from counterpoint.data.formats.base import TREE, OnBadRow, Reader, parsing, raise_error, read_alike
+from counterpoint.data.boundary import MISTAKES, as_numbers, as_whole, decode_image, first_line, parsing, read_bytes
+from counterpoint.data.episode import Array, EpisodeInfo, check_finite
+from counterpoint.data.formats.base import OnBadRow, Reader, raise_error, read_alike
 from counterpoint.data.formats.rlbench.poses import to_action, to_state
 from counterpoint.data.masks.robot import mask_camera, mask_frames
 from counterpoint.errors import require
@@ -159,11 +161,12 @@ def _read(folder: Path) -> _Demo:
 def _numbers(where: Path, steps: list[Any], name: str, size: int) -> Array:
     """Return an attribute of all observations: float64 [T, size]."""
     try:
-        values = np.array([np.ravel(np.asarray(getattr(step, name))) for step in steps], np.float64)
-        good = values.shape == (len(steps), size) and bool(np.isfinite(values).all())
-    except (AttributeError, TypeError, ValueError):
-        good = False
-    require(good, where, f"observations without {name}", f"{size} finite numbers a step", "record with it switched on")
+        values = np.array([as_numbers(getattr(step, name, None)).ravel() for step in steps], np.float64)
+    except ValueError:
+        values = np.zeros(0)
+    good, hint = values.shape == (len(steps), size), "record with it switched on"
+    require(good, where, f"observations without {name}", f"{size} numbers a step", hint)
+    check_finite(f"{where}, {name}", values)
     return values
 
 
@@ -178,8 +181,7 @@ def _cameras(folder: Path, steps: int) -> tuple[str, ...]:
 
 
 def _image(path: Path) -> Array:
-    with parsing(path, "a PNG, as RLBench writes it", _HINT), Image.open(path) as image:
-        return np.asarray(image.convert("RGB"))
+    return decode_image(path, read_bytes(path), ["PNG"])
 
 
 def _instruction(folder: Path) -> str:
@@ -197,15 +199,26 @@ def _instruction(folder: Path) -> str:
 class Recorded:
     """A stand-in for RLBench's `Demo` and `Observation`: the attributes that were written, and no behaviour."""
 
+    def __init__(self, *_: Any) -> None:
+        pass
+
+
+def _fields(state: Any, least: int) -> tuple[Any, ...]:
+    """Return what should be a tuple of so many values; raise `ValueError` for anything else."""
+    if not isinstance(state, tuple) or len(state) < least:
+        raise ValueError(f"{type(state).__name__} where {least} values should be")
+    return state
+
 
 class _RecordedType:
     """A stand-in for `numpy.dtype`: a code such as `f8`, and a byte order."""
 
-    def __init__(self, code: str, *_: Any) -> None:
+    def __init__(self, code: Any = None, *_: Any) -> None:
         self.code, self.order = code, "="
 
     def __setstate__(self, state: Any) -> None:
-        self.order = {"|": "="}.get(state[1], state[1])
+        order = str(_fields(state, 2)[1])
+        self.order = {"|": "="}.get(order, order)
 
     def numbers(self) -> np.dtype[Any]:
         """Return the type, if it is one of numbers or truth values."""
@@ -223,12 +236,12 @@ class RecordedArray:
     values: Any = b""
 
     def __setstate__(self, state: Any) -> None:
-        _, self.shape, self.type, self.fortran, self.values = state
+        _, self.shape, self.type, self.fortran, self.values = _fields(state, 5)[:5]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         if not isinstance(self.type, _RecordedType) or not isinstance(self.values, bytes | bytearray):
             raise ValueError("an array of objects")
-        kind, shape = self.type.numbers(), tuple(int(length) for length in self.shape)
+        kind, shape = self.type.numbers(), tuple(as_whole(length) for length in _fields(self.shape, 0))
         if any(length < 0 for length in shape) or math.prod(shape) * kind.itemsize != len(self.values):
             raise ValueError(f"{len(self.values)} bytes for {kind} {shape}")
         flat = np.frombuffer(bytes(self.values), kind)
@@ -245,13 +258,23 @@ def load_pickle(path: Path) -> Any:
     Raises:
         BadInputError: When it names anything else, or is damaged.
     """
-    with parsing(path, "a pickle as RLBench writes it", _HINT, also=TREE), path.open("rb") as file:
-        return _Unpickler(file, path).load()
+    content = read_bytes(path)
+    with parsing(path, "a pickle as RLBench writes it", _HINT):
+        for operation, argument, _ in pickletools.genops(content):
+            if operation.name in ("PUT", "LONG_BINPUT") and int(argument or 0) > len(content):  # memory up to there
+                raise pickle.UnpicklingError(f"place {argument} among {len(content)} bytes")
+        try:
+            return _Unpickler(content, path).load()
+        except MISTAKES as error:
+            traceback = error.__traceback__
+            if traceback is not None and traceback.tb_next is not None:  # of the code below
+                raise
+            raise pickle.UnpicklingError(first_line(error)) from error  # an operation on a value of another kind
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: Any, path: Path) -> None:
-        super().__init__(file)
+    def __init__(self, content: bytes, path: Path) -> None:
+        super().__init__(io.BytesIO(content))
         self._path = path
 
     def find_class(self, module: str, name: str) -> Any:
@@ -261,26 +284,28 @@ class _Unpickler(pickle.Unpickler):
         return _KNOWN[module, name]
 
 
-def _array_of_buffer(values: Any, kind: Any, shape: Any, order: Any) -> RecordedArray:
+def _array_of_buffer(*parts: Any) -> RecordedArray:
     """Replace `numpy`'s `_frombuffer`, of pickle protocol 5."""
+    values, kind, shape, order = _fields(parts, 4)[:4]
     array = RecordedArray()
     array.__setstate__((1, shape, kind, order == "F", values))
     return array
 
 
-def _number(kind: Any, value: Any) -> Any:
+def _number(*parts: Any) -> Any:
     """Replace `numpy`'s `scalar`."""
+    kind, value = _fields(parts, 2)[:2]
     return np.asarray(_array_of_buffer(value, kind, (), "C"))[()]
 
 
-def _object(kind: Any, *_: Any) -> Recorded:
+def _object(kind: Any = None, *_: Any) -> Recorded:
     """Replace `copyreg._reconstructor`, of protocols before 2."""
     if kind is not Recorded:
         raise pickle.UnpicklingError(f"an object of {kind!r}")
     return Recorded()
 
 
-def _bytes(text: Any, encoding: Any) -> bytes:
+def _bytes(text: Any = None, encoding: Any = None, *_: Any) -> bytes:
     """Replace `codecs.encode`, by which protocols before 3 keep bytes."""
     if encoding != "latin1" or not isinstance(text, str):
         raise pickle.UnpicklingError(f"encoding {encoding!r}")
@@ -294,8 +319,8 @@ _KNOWN: Mapping[tuple[str, str], Callable[..., Any]] = MappingProxyType(
         ("copyreg", "_reconstructor"): _object,
         ("copy_reg", "_reconstructor"): _object,
         ("_codecs", "encode"): _bytes,
-        ("builtins", "object"): object,
-        ("__builtin__", "object"): object,
+        ("builtins", "object"): Recorded,
+        ("__builtin__", "object"): Recorded,
         ("numpy", "ndarray"): RecordedArray,
         ("numpy", "dtype"): _RecordedType,
         **{(f"numpy.{core}.multiarray", "_reconstruct"): lambda *_: RecordedArray() for core in ("core", "_core")},

@@ -15,13 +15,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from counterpoint.data.formats.base import TREE, parsing
+from counterpoint.data.boundary import as_list, as_mapping, as_whole, parsing, read_bytes
 from counterpoint.errors import BadInputError, require
 
 INFO, FEATURES = "dataset_info.json", "features.json"
@@ -107,17 +107,20 @@ def rlds_folder(path: Path) -> Path | None:
 def read_splits(folder: Path) -> dict[str, tuple[Shard, ...]]:
     """Return each split's shards, whether their files are there or not."""
     path = folder / INFO
-    with parsing(path, _EXPECTED, also=TREE):
-        info = json.loads(path.read_text(encoding="utf-8"))
+    with parsing(path, _EXPECTED):
+        info = as_mapping(json.loads(read_bytes(path)))
         kind = info.get("fileFormat", "tfrecord")
         found, hint = f"fileFormat {kind!r}", "write the data set as tfrecord"
         require(kind == "tfrecord", path, found, "'tfrecord', the one file format that is read", hint)
-        return {str(split["name"]): tuple(_shards(folder, info, split, kind)) for split in info["splits"]}
+        return {
+            str(split["name"]): tuple(_shards(folder, info, split, kind))
+            for split in map(as_mapping, as_list(info["splits"]))
+        }
 
 
-def _shards(folder: Path, info: dict[str, Any], split: dict[str, Any], kind: str) -> Iterator[Shard]:
-    lengths = [int(length) for length in split["shardLengths"]]
-    template = split.get("filepathTemplate") or _TEMPLATE
+def _shards(folder: Path, info: Mapping[str, Any], split: Mapping[str, Any], kind: str) -> Iterator[Shard]:
+    lengths = [as_whole(length) for length in as_list(split["shardLengths"])]
+    template = str(split.get("filepathTemplate") or _TEMPLATE)
     for number, length in enumerate(lengths):
         parts = {"DATASET": info["name"], "SPLIT": split["name"], "FILEFORMAT": kind}
         parts |= {"SHARD_INDEX": f"{number:05d}", "NUM_SHARDS": f"{len(lengths):05d}"}
@@ -131,8 +134,8 @@ def _shards(folder: Path, info: dict[str, Any], split: dict[str, Any], kind: str
 def read_layout(folder: Path) -> Layout:
     """Choose an episode's parts among the features of `features.json`."""
     path = folder / FEATURES
-    with parsing(path, _EXPECTED, also=TREE):
-        features = {leaf.name: leaf for leaf in _leaves(json.loads(path.read_text(encoding="utf-8")), "")}
+    with parsing(path, _EXPECTED):
+        features = {leaf.name: leaf for leaf in _leaves(json.loads(read_bytes(path)), "")}
     steps = [leaf for name, leaf in features.items() if name.startswith(f"{STEPS}/") and leaf.size > 0]
     order = sorted(steps, key=lambda leaf: (("tensor", "text", "image").index(leaf.kind), leaf.size, leaf.name))
     require(order, path, f"the features {sorted(features)}", "RLDS: a data set `steps`", "name an RLDS data set")
@@ -171,19 +174,20 @@ def _cameras(features: dict[str, Feature]) -> dict[str, Feature]:
     return {name: images[name] for name in names}
 
 
-def _leaves(node: dict[str, Any], name: str) -> Iterator[Feature]:
+def _leaves(value: object, name: str) -> Iterator[Feature]:
     """Yield the features of nested dictionaries; lists of varying length inside a step are left out."""
+    node = as_mapping(value)
     if "featuresDict" in node:
-        for key, child in node["featuresDict"]["features"].items():
+        for key, child in as_mapping(as_mapping(node["featuresDict"])["features"]).items():
             yield from _leaves(child, f"{name}/{key}" if name else key)
     elif "sequence" in node and name == STEPS:
-        yield from _leaves(node["sequence"]["feature"], name)
+        yield from _leaves(as_mapping(node["sequence"])["feature"], name)
     elif "text" in node:
         yield Feature(name, "text")
-    elif "image" in node or node.get("tensor", {}).get("encoding", "none").lower() == "none":
+    elif "image" in node or str(as_mapping(node.get("tensor", {})).get("encoding", "none")).lower() == "none":
         kind = "image" if "image" in node else "tensor"
-        if content := node.get(kind):
-            shape = tuple(int(size) for size in content.get("shape", {}).get("dimensions", ()))
+        if content := as_mapping(node.get(kind) or {}):
+            shape = tuple(map(as_whole, as_list(as_mapping(content.get("shape", {})).get("dimensions", []))))
             yield Feature(name, kind, shape, str(content.get("dtype") or "uint8"))
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
+from counterpoint.data.boundary import decode_image, parsing
 from counterpoint.data.episode import Array, EpisodeInfo
-from counterpoint.data.formats.base import OnBadRow, Reader, parsing, raise_error, read_each
+from counterpoint.data.formats.base import OnBadRow, Reader, raise_error, read_each
 from counterpoint.data.formats.rlds.layout import (
     FEATURES,
     INFO,
@@ -110,7 +109,7 @@ class RldsStore(Reader):
         """Return uint8 [N, H, W, 3]."""
         where, name = f"{self.names[episode]}, {camera}", self._layout.cameras[camera].name
         with parsing(where, "one JPEG or PNG image a step", HINT):
-            images = _values(self._example(episode), name)
+            images = _texts(self._example(episode), name)
             require(len(images) == self.episodes[episode].length, where, f"{len(images)} images", "one a step", HINT)
             wanted, rows = np.unique(steps, return_inverse=True)
             return np.stack(list(_decoded(where, [images[step] for step in wanted])))[rows]
@@ -121,7 +120,7 @@ class RldsStore(Reader):
         rewards = () if layout.reward is None else (layout.reward,)
         features = {"actions": layout.actions, "state": layout.state, "rewards": rewards}.get(name, ())
         example = self._example(episode) if features else {}
-        parts = [np.asarray(_values(example, leaf.name)).reshape(length, leaf.size) for leaf in features]
+        parts = [_numbers(example, leaf.name).reshape(length, leaf.size) for leaf in features]
         return np.concatenate(parts, axis=1, dtype=np.float32, casting="unsafe") if parts else None
 
     def _scan(self, shard: Shard, on_bad_row: OnBadRow) -> list[_Record]:
@@ -148,11 +147,11 @@ class RldsStore(Reader):
             example = parse_example(data[offset : offset + size])
             length, rest = divmod(len(_values(example, layout.counted.name)), layout.counted.size)
             require(length > 0 == rest, f"{where}, {layout.counted.name}", "no whole step", "at least one", HINT)
-            texts = _values(example, layout.instruction.name) if layout.instruction else ()
+            texts = _texts(example, layout.instruction.name) if layout.instruction else ()
             words = (str(text, "utf-8").strip() for text in texts)
             instruction = next(filter(None, words), "")
             success, reward = (
-                None if leaf is None else np.asarray(_values(example, leaf.name), np.float64)
+                None if leaf is None else _numbers(example, leaf.name).astype(np.float64)
                 for leaf in (layout.success, layout.reward)
             )
             return _Record(
@@ -194,13 +193,27 @@ def _values(example: Example, name: str) -> list[memoryview] | Array:
     return values_of(example[name])
 
 
+def _texts(example: Example, name: str) -> list[memoryview]:
+    values = _values(example, name)
+    if not isinstance(values, list):
+        raise ValueError(f"numbers in {name}")
+    return values
+
+
+def _numbers(example: Example, name: str) -> Array:
+    values = _values(example, name)
+    if isinstance(values, list):
+        raise ValueError(f"no numbers in {name}")
+    return values
+
+
 def _decoded(where: str, images: list[memoryview]) -> Iterator[Array]:
-    size: tuple[int, int] | None = None
+    shape: tuple[int, ...] | None = None
     for content in images:
-        with Image.open(io.BytesIO(content), formats=["JPEG", "PNG"]) as image:
-            size = size or image.size
-            require(image.size == size, where, f"images of {size} and {image.size}", "one size", HINT)
-            yield np.asarray(image.convert("RGB"))
+        image = decode_image(where, content)
+        shape = shape or image.shape
+        require(image.shape == shape, where, f"images of {shape} and {image.shape}", "one size", HINT)
+        yield image
 
 
 def _success(record: _Record, rewarded: bool) -> bool | None:

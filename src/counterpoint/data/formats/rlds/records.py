@@ -19,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
+from counterpoint.data.boundary import parsing
 from counterpoint.data.episode import Array
-from counterpoint.data.formats.base import parsing
 from counterpoint.errors import import_extra, require
 
 HINT = "download this file again"

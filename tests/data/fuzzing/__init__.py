@@ -1,0 +1,1 @@
+"""Data sets of every reader, damaged at random, and what the reader makes of them."""
