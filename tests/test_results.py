@@ -10,6 +10,10 @@ import pytest
 from studies.harness import read_rows
 from studies.tables import PAGES, ROOT, TABLES, fill, plot
 
+PROGRAMS = (
+    "python benchmarks/",
+    *(f"python -m {name}" for name in ("studies.", "tests.e2e.faults", "tests.data.fuzzing")),
+)
 RESULTS = sorted(path for path in ROOT.glob("*/results/*") if path.parts[-3] in ("benchmarks", "studies"))
 
 
@@ -27,7 +31,13 @@ def test_every_table_stands_on_one_page() -> None:
 def test_a_result_file_names_its_source(path: Path) -> None:
     found = read_rows(path)[1] if path.suffix == ".parquet" else json.loads(path.read_text())
     about = found.get("provenance", found)
-    assert found["command"].startswith(("python benchmarks/", "python -m studies.", "python -m tests.e2e.faults"))
+    programs = (
+        "python benchmarks/",
+        "python -m studies.",
+        "python -m tests.e2e.faults",
+        "python -m tests.data.fuzzing",
+    )
+    assert found["command"].startswith(programs)
     assert about["commit"]
     assert about["packages"]
     assert about["hardware"]["cpu"]

@@ -49,6 +49,9 @@ def outcomes(bench: Bench, jobs: tuple[Job, ...], given: argparse.Namespace) -> 
         yield from (bench.two(job) for _ in range(given.twice))
         yield from (bench.starve(job, rng.randrange(1 << 20, 60 << 20)) for _ in range(given.memory))
         yield from (bench.jump(job) for _ in range(given.clocks))
+    for job in jobs:
+        yield from (bench.small_disk(job, rng.uniform(0.05, 0.95)) for _ in range(given.disks))
+        yield from (bench.read_only(job) for _ in range(given.read_only))
     if given.workers:
         for job in WORKING:
             yield from (bench.orphan(job, rng) for _ in range(given.workers))
@@ -93,6 +96,8 @@ def main() -> None:
         "--kills", type=int, default=50, help="times that a command is killed; half inside an operation"
     )
     parser.add_argument("--writes", type=int, default=0, help="writes of each command at which the disk is full")
+    parser.add_argument("--disks", type=int, default=0, help="small tmpfs for each command; as root")
+    parser.add_argument("--read-only", type=int, default=0, help="times that each command's disk is read-only; as root")
     parser.add_argument("--signals", type=int, default=0, help="times that each command gets SIGTERM, and SIGINT")
     parser.add_argument("--damages", type=int, default=0, help="files of each kind and command that are damaged")
     parser.add_argument("--twice", type=int, default=0, help="times that each command runs twice in one folder")

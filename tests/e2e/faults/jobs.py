@@ -141,6 +141,7 @@ JOBS = (
     Job("studies", (f"{HERE}:study", "{inputs}")),
     Job("label", (*LABEL, "--out=out.parquet"), ("out.parquet",), near=1e-4),
     Job("label --feature", (*LABEL, "--feature=next.progress", "--out=out"), near=1e-4),
+    Job("embed", ("embed", "{inputs}/robot", "--model", "{inputs}/model", "--out=out", "--batch-size=8")),
 )
 
 WORKING = (

@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,8 +19,8 @@ from tests.e2e.faults.injector import Ended, Fault, Server
 from tests.e2e.faults.jobs import JOBS, MODULES, Found, Job, differences, metrics_whole, results, write_inputs
 
 CACHE = {"COUNTERPOINT_CACHE": "cache"}
-RUNS_AGAIN = 3
-"""The most times a command is run again; one is enough where nothing is wrong."""
+ENOUGH = 1 << 30
+"""Bytes of a disk on which every command has room."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,8 @@ class Bench:
     def again(self, job: Job, place: Path) -> tuple[list[str], Found]:
         """Run a command that was disturbed again; return the troubles and what it wrote."""
         ended = self.run(job, place)
-        over = ended.code == 2 and "found an existing path" in ended.error  # of commands that write something new
+        finished = ("found an existing path", "found labels already there")  # by commands that write something new
+        over = ended.code == 2 and any(words in ended.error for words in finished)
         troubles = [] if ended.code == 0 or over else [f"run again: exit {ended.code}: {_last(ended.error)}"]
         found = results(job, place)
         troubles += [f"differs: {name}" for name in differences(self.whole(job).found.values, found.values, job.near)]
@@ -153,6 +155,34 @@ class Bench:
             troubles += [f"half-written: {name}" for name in self.half_written(job, place)]
             more, found = self.again(job, place)
             return Outcome("full disk", job.name, f"write {at}", hit, (*troubles, *more), tuple(found.left))
+
+    def small_disk(self, job: Job, share: float) -> Outcome:
+        """Give a command a disk of a share of the room that its results take, then one that is large enough; as root.
+
+        The disk is a tmpfs, so that refusals come from the kernel, and in calls that `fill` does not watch.
+        """
+        with self.place() as place:
+            self.run(job, place)
+            needed = sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
+        with self.place() as place, _mounted(place, max(1 << 13, int(share * needed))):
+            return self._refused("full disk (tmpfs)", job, place, f"{share:.0%} of {needed} bytes")
+
+    def read_only(self, job: Job) -> Outcome:
+        """Give a command a folder on a disk that is mounted read-only, then one that it can write to; as root."""
+        with self.place() as place, _mounted(place, ENOUGH):
+            _remount(place, "ro")
+            return self._refused("read-only folder", job, place, "")
+
+    def _refused(self, fault: str, job: Job, place: Path, detail: str) -> Outcome:
+        """Run a command where it cannot write, check that it says so and leaves nothing half-written, and let it."""
+        ended = self.run(job, place)
+        hit = ended.code != 0
+        troubles = [] if ended.code in (0, 2) else [f"exit {ended.code}: {_last(ended.error)}"]
+        troubles += _unclean(ended) if hit else []
+        troubles += [f"half-written: {name}" for name in self.half_written(job, place)]
+        _remount(place, f"rw,size={ENOUGH}")
+        more, found = self.again(job, place)
+        return Outcome(fault, job.name, detail, hit, (*troubles, *more), tuple(found.left))
 
     def writes(self, job: Job) -> int:
         """Return how often a command writes."""
@@ -264,6 +294,20 @@ class Bench:
     def close(self) -> None:
         """End the server."""
         self.server.close()
+
+
+@contextmanager
+def _mounted(place: Path, size: int) -> Iterator[None]:
+    """Mount a tmpfs of so many bytes on a folder."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", place], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", place], check=True)
+
+
+def _remount(place: Path, options: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{options}", place], check=True)
 
 
 def _is_worker(pid: int) -> bool:
