@@ -282,9 +282,9 @@ def _content(path: Path) -> Any:
     if not path.exists():
         return "missing"
     if path.suffix == ".json":
-        return _stable(json.loads(path.read_text()))
+        return _stable(_tree(path))
     if path.suffix == ".jsonl":
-        return [_line(text) for text in path.read_text().splitlines()]
+        return [_line(text) for text in path.read_text(errors="replace").splitlines()]
     if path.suffix == ".parquet":
         return {name: column for name, column in pq.read_table(path).to_pydict().items() if name not in VOLATILE}
     if path.suffix == ".hdf5":
@@ -292,6 +292,13 @@ def _content(path: Path) -> Any:
     if path.suffix == ".sha256" or path.suffix == ".md":
         return path.read_text()
     return sha256_of(path)
+
+
+def _tree(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError:
+        return "damaged"
 
 
 def _line(text: str) -> Any:
