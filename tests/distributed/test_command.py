@@ -15,8 +15,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from counterpoint.data.formats.minari.writer import write_minari
 from counterpoint.training.checkpoint import list_checkpoints
 from tests.conftest import write_robot_set
+from tests.data.formats.minari.made import goal_episodes
 from tests.e2e.unfinished import unfinished_script
 from tests.policies.masked_demos import write_masked_demos
 from tests.training.step_data import SIZE, control_store, write_control_set, write_recipe
@@ -99,6 +101,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "transitions": ("tiny.toml", "--data", "control"),
     "cloning": ("cloning", "--data", "control", "--cloning.hidden=8", "--cloning.shift=1", *ENCODER),
     "imitation": ("small.toml", "--data", "demos"),
+    "agent": ("td_infonce", "--data", "maze", "--env=none", "--agent.hidden", "8", "8"),
 }
 
 
@@ -109,8 +112,10 @@ def test_two_processes_train_every_kind_as_one_does(kind: str, folder: Path, tmp
     if not (folder / "control").exists():
         write_control_set(folder / "control", {"train": control_store(6)})
         write_masked_demos(folder / "demos")
+        write_minari(folder / "maze", goal_episodes((20, 30)), env_id="PointMaze_UMaze-v3", description="Made.")
     for ranks in (1, 2):
-        more = ("--train.steps=8", "--train.batch_size=4", "--train.eval_every=0", "--device=cpu", *GENTLE)
+        more: tuple[str, ...] = ("--train.steps=8", "--train.batch_size=4", "--device=cpu")
+        more += () if kind == "agent" else ("--train.eval_every=0", *GENTLE)
         finish(start(folder, str(tmp_path / str(ranks)), ranks, *more, train=KINDS[kind]))
     assert_close(*(load_file(tmp_path / str(ranks) / "model" / "model.safetensors") for ranks in (2, 1)))
 

@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -55,6 +56,16 @@ class AgentConfig(FrozenConfig):
     discount: float = Field(default=0.99, gt=0, lt=1)
     bf16: bool = False
     compile: bool = False
+
+
+class Processes(Protocol):
+    """Other processes that train the same agent, all on the same batches."""
+
+    def sharing(self, modules: Iterable[nn.Module]) -> AbstractContextManager[None]:
+        """Let networks with `rows` compute a process's share of their rows, and fetch the others' outputs."""
+
+    def average(self, parameters: Iterable[Tensor]) -> None:
+        """Replace gradients by their means over all processes."""
 
 
 class FiniteCheck:
@@ -115,6 +126,8 @@ class Agent(ABC):
     """The keys of a batch that the losses read."""
     clip_norm: float | None = None
     """Greatest norm of each network's gradient."""
+    processes: Processes | None = None
+    """Others that train the agent too; `None` where it trains alone."""
 
     def __init__(
         self, config: AgentConfig, spaces: Spaces, *, seed: int = 0, device: torch.device | str = "cpu"
@@ -199,10 +212,12 @@ class Agent(ABC):
         losses = (self._compiled or self._autocast_losses)(self._inputs(batch, self.generator("update", step)))
         metrics = {name: value.detach().clone() for name, value in losses.items()}
         self.finite.add({name: metrics[f"{name}/loss"] for name in self.optimizers}, step)
-        if self.critic_alone(step):
-            descend({"critic": losses["critic/loss"]}, self.optimizers, clip_norm=self.clip_norm)
+        alone = self.critic_alone(step)
+        chosen = {name: losses[f"{name}/loss"] for name in (["critic"] if alone else self.optimizers)}
+        average = self.processes.average if self.processes else None
+        descend(chosen, self.optimizers, clip_norm=self.clip_norm, average=average)
+        if alone:
             return metrics
-        descend({name: losses[f"{name}/loss"] for name in self.optimizers}, self.optimizers, clip_norm=self.clip_norm)
         for name, tau in self.targets.items():
             soft_update(self.modules[f"target_{name}"], self.modules[name], tau)
         return metrics
@@ -306,7 +321,8 @@ class Agent(ABC):
         return moved | self.noise(len(next(iter(moved.values()))), generator)
 
     def _autocast_losses(self, batch: Mapping[str, Tensor]) -> Metrics:
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.config.bf16):
+        sharing = self.processes.sharing(self.modules.values()) if self.processes else nullcontext()
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.config.bf16), sharing:
             return self.losses(batch)
 
     def _check_finite(self) -> None:
@@ -318,7 +334,11 @@ class Agent(ABC):
 
 
 def descend(
-    losses: Mapping[str, Tensor], optimizers: Mapping[str, Optimizer], *, clip_norm: float | None = None
+    losses: Mapping[str, Tensor],
+    optimizers: Mapping[str, Optimizer],
+    *,
+    clip_norm: float | None = None,
+    average: Callable[[Iterable[Tensor]], None] | None = None,
 ) -> None:
     """Take one step of each named optimiser, after one backward pass through the sum of the losses.
 
@@ -328,6 +348,7 @@ def descend(
         losses: Scalars, by the name of their optimiser.
         optimizers: Optimisers by name; those without a loss do not step.
         clip_norm: Greatest norm of an optimiser's gradients.
+        average: Replaces gradients by their means over several processes.
     """
     groups = {name: [p for group in optimizers[name].param_groups for p in group["params"]] for name in losses}
     for name in losses:
@@ -336,6 +357,8 @@ def descend(
     torch.autograd.backward(
         [torch.stack(list(losses.values())).sum()], inputs=[p for group in groups.values() for p in group]
     )
+    if average is not None:
+        average(p for group in groups.values() for p in group)
     for name, group in groups.items():
         if clip_norm is not None:
             nn.utils.clip_grad_norm_(group, clip_norm)

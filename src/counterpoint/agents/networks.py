@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -59,6 +59,9 @@ class EnsembleMLP(nn.Module):
         generator: Generator for the initial weights, "fan_in" of `initialise`.
     """
 
+    rows: ClassVar[int] = -2
+    """The dimension along which inputs and outputs are rows that do not depend on each other; see `Processes`."""
+
     def __init__(
         self,
         members: int,
@@ -103,6 +106,8 @@ class ImageTrunk(nn.Module):
     Raises:
         BadInputError: When images are smaller.
     """
+
+    rows: ClassVar[int] = 0
 
     def __init__(self, shape: tuple[int, ...], *, generator: torch.Generator | None = None) -> None:
         super().__init__()

@@ -26,6 +26,7 @@ from counterpoint.envs.vector import VectorEnv
 from counterpoint.errors import BadInputError, require
 from counterpoint.evaluation.rollout import episode_seed, means, report, rollout
 from counterpoint.files import write_atomically
+from counterpoint.training.distributed import RowSharing
 from counterpoint.training.fit import Source
 from counterpoint.training.online import AgentLoopConfig, OnlineConfig, OnlineSource
 from counterpoint.training.recipe import LoopConfig, Recipe, named
@@ -92,8 +93,10 @@ class AgentRecipe(Recipe):
         expected = "--env for online training, --data for offline training"
         env = None if self.env.name == "none" else self.env
         require(env or given.data, "train", "neither an environment nor a data set", expected, "give one of them")
-        one, hint = accelerator.num_processes == 1, "start it without torchrun; other seeds can run beside it"
-        require(one, "train", f"{accelerator.num_processes} processes", "one, in which an agent trains", hint)
+        several, hint = accelerator.num_processes > 1, "start it without torchrun; other seeds can run beside it"
+        found = f"{accelerator.num_processes} processes"
+        require(not several or given.data, "train", found, "one, in which an agent collects its own data", hint)
+        require(not several or not self.agent.compile, "agent.compile", f"true in {found}", "false", "leave it out")
         spaces, episode_steps = env_facts(env) if env else (None, 0)
         buffer, seed, loop = None, self.online.seed, self.loop
         identity: dict[str, Any] = {"fingerprint": None}
@@ -112,11 +115,14 @@ class AgentRecipe(Recipe):
         assert spaces is not None
         set_seed(seed)
         agent = make_agent(self.agent.model_dump(), spaces, seed=seed, device=accelerator.device)
+        agent.processes = RowSharing() if several else None
 
         source = "Its own episodes." if buffer is None else f"Replay data, content `{buffer.fingerprint[:16]}`."
 
         def build(run: Run) -> Job:
             def save(folder: Path) -> None:
+                if not run.main:
+                    return
                 described = env.model_dump(mode="json") if env else None
                 saved = SavedAgent(agent, described, buffer.action_bounds if buffer else None)
                 saved.save_pretrained(folder, method=f"Agent `{agent.name}`, seed {seed}.", data=source)
@@ -154,6 +160,8 @@ def _evaluation(agent: Agent, envs: VectorEnv, episodes: int, seed: int, run: Ru
     seeds = [episode_seed(seed, 1, number) for number in range(episodes)]
 
     def evaluate(steps: int) -> dict[str, float]:
+        if not run.main:
+            return {}
         with envs:
             results = rollout(agent, envs, seeds)
         # Before the checkpoint that may follow: a finished run always has its result.

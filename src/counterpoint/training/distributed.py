@@ -10,13 +10,15 @@ must hold the same number of rows.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, cast
 
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from torch import Tensor, distributed
+from torch import Tensor, distributed, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from counterpoint.errors import require
@@ -105,6 +107,39 @@ def average_gradients(parameters: Iterable[Tensor]) -> None:
     flat /= world_size()
     for gradient, mean in zip(gradients, torch.split(flat, [one.numel() for one in gradients]), strict=True):
         gradient.copy_(mean.view_as(gradient))
+
+
+class RowSharing:
+    """Processes that train one agent on the same batches, each computing a share of the rows: `agents.base.Processes`.
+
+    Losses see the outputs of all rows, in every process. A gathered row's gradient arrives once from each of the W
+    processes, and the mean of parameter gradients over processes divides by W: what one process would compute, whatever
+    else the losses do with the rows, and whichever networks share them. A call whose rows W does not divide is computed
+    whole by all.
+    """
+
+    @contextmanager
+    def sharing(self, modules: Iterable[nn.Module]) -> Iterator[None]:
+        """Let every network that has `rows` compute its share."""
+        found = {part for module in modules for part in module.modules() if hasattr(part, "rows")}
+        for part in found:
+            vars(part)["forward"] = partial(_forward, part.forward, cast(int, part.rows))
+        try:
+            yield
+        finally:
+            for part in found:
+                del vars(part)["forward"]
+
+    def average(self, parameters: Iterable[Tensor]) -> None:
+        """Replace gradients by their means over all processes."""
+        average_gradients(parameters)
+
+
+def _forward(plain: Callable[..., Tensor], rows: int, inputs: Tensor, **options: Any) -> Tensor:
+    if inputs.shape[rows] % world_size():
+        return plain(inputs, **options)
+    own = inputs.chunk(world_size(), rows)[rank()]
+    return _gather(plain(own, **options).movedim(rows, 0)).movedim(0, rows)
 
 
 def gather(features: Features, batch: Batch) -> tuple[Features, Batch]:
