@@ -146,7 +146,10 @@ def one_message(again: str = CONTINUES) -> Iterator[None]:
 FULL_DISK = r"No space left on device|os error 28\b|errno = 28\b|Errno 28\b"
 
 
-NO_MEMORY = r"can't allocate memory|[Cc]annot allocate memory|bad_alloc|out of memory|can't start new thread"
+NO_MEMORY = (
+    r"can't allocate memory|[Cc]annot allocate memory|[Cc]ould not allocate memory|bad_alloc|out of memory"
+    r"|could not create a (primitive|memory object)|can't start new thread"
+)
 
 REFUSALS = {
     errno.EACCES: ("no permission for it", "give permission, or name another place"),

@@ -81,7 +81,7 @@ def test_processes_train_every_agent_as_one_does(name: str, spaces: str, rows: i
             if key.startswith("parameter/"):  # Adam divides a gradient by its size, so that rounding counts
                 assert torch.equal(found[key], ranks[0][key])
             else:
-                torch.testing.assert_close(found[key], value, rtol=tolerance, atol=tolerance * largest, msg=key)
+                torch.testing.assert_close(found[key], value, rtol=tolerance, atol=tolerance * largest)
 
 
 def test_networks_compute_their_own_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:

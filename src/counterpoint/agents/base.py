@@ -317,7 +317,7 @@ class Agent(ABC):
         return dict(self.modules)
 
     def _inputs(self, batch: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
-        moved = {key: batch[key].to(self.device, non_blocking=True) for key in self.reads}
+        moved = {key: batch[key].to(self.device, non_blocking=True) for key in sorted(self.reads)}
         return moved | self.noise(len(next(iter(moved.values()))), generator)
 
     def _autocast_losses(self, batch: Mapping[str, Tensor]) -> Metrics:

@@ -232,7 +232,8 @@ class ContrastiveAgent(Agent):
 
     def features(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the batch as the critic reads it: states as they are, images as features, actions as vectors."""
-        encoded = {key: self.critic.encode(batch[key]) for key in self.reads - {"action"}}
+        keys = sorted(self.reads - {"action"})  # several processes must encode in one order
+        encoded = {key: self.critic.encode(batch[key]) for key in keys}
         return encoded | {"action": action_vectors(batch["action"], self.spaces)}
 
     def losses(self, batch: Mapping[str, Tensor]) -> Metrics:

@@ -207,10 +207,12 @@ def _claim(parts: Path, job: Labelling, store: EpisodeStore) -> IO[str]:
         "goal": None if job.goal is None else hashlib.sha256(job.goal.tobytes()).hexdigest(),
     }
     file, text = parts / "labelling.json", json.dumps(identity, indent=1)
-    if parts.exists() and not (file.is_file() and file.read_text() == text):
-        shutil.rmtree(parts)
+    parts.mkdir(parents=True, exist_ok=True)
+    held = lock(parts, "labels")
+    if not (file.is_file() and file.read_text() == text):
+        shutil.rmtree(parts / "blocks", ignore_errors=True)
     write_atomically(file, text)
-    return lock(parts, "labels")
+    return held
 
 
 @dataclass(frozen=True)

@@ -62,10 +62,19 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], *, keep: int
     shutil.rmtree(final, ignore_errors=True)
     temporary.rename(final)
     flush(folder)
-    write_atomically(folder / "last", final.name)
-    for old in list_checkpoints(folder)[:-keep]:
-        shutil.rmtree(old)
+    settle(folder, final, keep=keep)
     return final
+
+
+def settle(folder: Path, path: Path, *, keep: int) -> None:
+    """Name `path` the last checkpoint, and remove older ones, so that `keep` are left with it."""
+    write_atomically(folder / "last", path.name)
+    every = list_checkpoints(folder)
+    for old in every[: max(0, every.index(path) + 1 - keep)]:
+        hidden = old.with_name(f".{old.name}.{os.getpid()}")  # half of one would look whole to nobody, yet stay
+        shutil.rmtree(hidden, ignore_errors=True)
+        old.rename(hidden)
+        shutil.rmtree(hidden)
 
 
 def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:

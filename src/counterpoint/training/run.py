@@ -21,10 +21,11 @@ from counterpoint.config import bound, flat
 from counterpoint.errors import BadInputError, MissingExtraError, import_extra, require
 from counterpoint.files import lock, remove_unfinished, write_atomically
 from counterpoint.provenance import provenance
-from counterpoint.training.checkpoint import PREFIX, last_good, newest_valid, save_checkpoint
+from counterpoint.training.checkpoint import PREFIX, last_good, newest_valid, save_checkpoint, settle
 from counterpoint.training.recipe import LoopConfig, Recipe, TrainConfig
 
 FORMAT = 2
+METRICS = "metrics.jsonl"
 
 
 class Run:
@@ -115,9 +116,11 @@ class Run:
             write_atomically(self.folder / "config.json", json.dumps(self.settings, indent=1) + "\n")
 
     def save(self, step: int, state: dict[str, Any]) -> None:
-        """Write a checkpoint; the newest `loop.keep` stay."""
+        """Write a checkpoint, which holds the logged numbers too; the newest `loop.keep` stay."""
         if self.main:
-            save_checkpoint(self.checkpoints, step, state, keep=self.loop.keep)
+            log = self.folder / METRICS
+            logged = log.read_text(errors="replace") if log.exists() else ""
+            save_checkpoint(self.checkpoints, step, {**state, METRICS: logged}, keep=self.loop.keep)
         self.last_saved = step
 
     def keep_best(self, step: int, error: float, save: Callable[[Path], object]) -> None:
@@ -150,7 +153,10 @@ class Run:
         if found is None:
             return None
         path, self.last_saved, state, troubles = found
+        logged = state.pop(METRICS, "")
         if self.main:
+            write_atomically(self.folder / METRICS, logged)
+            settle(self.checkpoints, path, keep=self.loop.keep)
             for trouble in troubles:
                 print(f"Skipped a damaged checkpoint. {trouble}", flush=True)
             print(f"Resumed from {path}", flush=True)
@@ -204,9 +210,9 @@ class MetricsLog:
     """
 
     def __init__(self, run: Path, trackers: tuple[str, ...], settings: Mapping[str, Any], start: int) -> None:
-        path = run / "metrics.jsonl"
+        path = run / METRICS
         if path.exists():
-            kept = [line for line in path.read_text().splitlines() if _step(line) <= start]
+            kept = [line for line in path.read_text(errors="replace").splitlines() if _step(line) <= start]
             write_atomically(path, "".join(f"{line}\n" for line in kept))
         self._file = path.open("a", buffering=1)
         self._board = _tensorboard(run, start) if "tensorboard" in trackers else None

@@ -35,7 +35,7 @@ SOUND = "sound content of another meaning"
 def reason(mutant: Mutant) -> str:
     """Return why a changed mutant is accepted; "" where there is no reason."""
     if mutant.how in ("delete", "folder", "link", "noise"):
-        return "a file that its format can do without"
+        return "a missing or unreadable file that nothing else names"
     return REASONS.get(mutant.kind, "") if mutant.how in BYTE_NAMES else SOUND
 
 

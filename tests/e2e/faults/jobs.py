@@ -57,6 +57,7 @@ class Job:
         outs: What it writes, files or folders.
         near: Numbers may differ by this much: frames are encoded in batches that depend on what is left to do.
         sim: True where it needs a simulator.
+        recovers: True where a worker's death costs an episode, after which other data are collected.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Job:
     outs: tuple[str, ...] = ("out",)
     near: float = 0.0
     sim: bool = False
+    recovers: bool = False
 
     def words(self, inputs: Path) -> list[str]:
         """Return the command for these inputs."""
@@ -147,7 +149,9 @@ JOBS = (
 WORKING = (
     replace(JOBS[0], name="collect pointmaze, 2 workers", command=(*JOBS[0].command, "--workers=2")),
     replace(JOBS[5], name="train clips, a worker", command=(*JOBS[5].command, "--train.workers=1")),
-    replace(JOBS[9], name="train agent (online), 2 simulators", command=(*JOBS[9].command, "--online.envs=2")),
+    replace(
+        JOBS[9], name="train agent (online), 2 simulators", command=(*JOBS[9].command, "--online.envs=2"), recovers=True
+    ),
     Job("studies, 2 processes", (f"{HERE}:study", "{inputs}", "2")),
     replace(JOBS[12], name="label, 2 processes", command=(*JOBS[12].command, "--workers=2")),
 )

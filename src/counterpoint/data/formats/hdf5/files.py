@@ -22,6 +22,8 @@ from __future__ import annotations
 import json
 import math
 import re
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -40,6 +42,7 @@ from counterpoint.data.boundary import (
     require_size,
 )
 from counterpoint.data.formats.base import OnBadRow, read_each
+from counterpoint.data.formats.tar import indexed
 from counterpoint.data.masks.robot import MASK_SUFFIX, mask_camera
 from counterpoint.errors import BadInputError, MissingExtraError, require
 
@@ -105,10 +108,26 @@ def open_hdf5(path: Path, expected: str = _EXPECTED) -> Any:
     return file
 
 
+_LOOK = """
+import sys, h5py
+with h5py.File(sys.argv[1]) as file:
+    dict(file.attrs)
+    file.visititems(lambda name, part: None if dict(part.attrs) else None)
+"""
+
+
+def _survives(path: Path) -> bool:
+    """Return whether HDF5 can look at everything but the data of a file; damage may crash it, with its process."""
+    looked = subprocess.run([sys.executable, "-c", _LOOK, str(path)], check=False, capture_output=True)
+    return looked.returncode >= 0  # an exception comes again, where it is caught
+
+
 @lru_cache(maxsize=1024)
 def _require_contained(path: Path, size: int, changed: int) -> None:
     """Raise when a link or a dataset refers to another file; soft links cannot leave the file without such a link."""
-    h5py = import_h5py()
+    h5py, hint = import_h5py(), "download or record it again"
+    survives = indexed(path, "hdf5-1", lambda: _survives(path), keep=bool)
+    require(survives, path, "damage that crashes the HDF5 library", _EXPECTED, hint)
 
     def foreign(name: str, link: Any) -> str | None:
         if isinstance(link, h5py.ExternalLink):
