@@ -84,7 +84,14 @@ class Run:
         run = cls(folder, loop or recipe.loop, settings, lock(folder, "trains"))
         try:
             _refuse_another(folder, settings)
-            for place in (folder, run.checkpoints, run.model, folder / "replay", *folder.glob("best/*/model")):
+            for place in (
+                folder,
+                run.checkpoints,
+                run.model,
+                folder / "replay",
+                folder / "best",
+                *folder.glob("best/*/model"),
+            ):
                 remove_unfinished(place)
         except BaseException:
             run.close()
