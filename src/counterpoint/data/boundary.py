@@ -48,9 +48,7 @@ MISTAKES = (AttributeError, TypeError, NameError, AssertionError)
 MOST_PIXELS = 1 << 25
 """Of one image: 8K video has 33 million."""
 MOST_BYTES = 1 << 30
-"""Of one array, or of one part of a file that is read at once."""
-MOST_TEXT = 1 << 28
-"""Of one file of text, one image file or one pickle, in bytes."""
+"""Of one array, one file of text, one pickle, or one part of a file that is read at once."""
 _MOST_PACKED = 1040  # times that zlib makes zeros smaller
 
 _images_examined = ContextVar("images_examined", default=False)
@@ -89,7 +87,7 @@ def require_size(where: str | Path, size: int, limit: int = MOST_BYTES) -> None:
     require(size <= limit, where, f"{size} bytes", f"{limit} at most", "do not trust this file, or split it")
 
 
-def read_bytes(path: Path, limit: int = MOST_TEXT) -> bytes:
+def read_bytes(path: Path, limit: int = MOST_BYTES) -> bytes:
     """Return the content of a regular file of at most `limit` bytes.
 
     Raises:

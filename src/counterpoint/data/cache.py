@@ -32,7 +32,7 @@ from typing import Any, Literal
 import numpy as np
 from filelock import FileLock
 
-from counterpoint.data.boundary import MOST_BYTES, parsing, read_bytes
+from counterpoint.data.boundary import parsing, read_bytes
 from counterpoint.data.build import BLOCK, DIGEST, LAYOUT, build, digest_line, digest_starts
 from counterpoint.data.episode import Array, EpisodeInfo
 from counterpoint.data.resize import Fit, ResizedStore
@@ -349,7 +349,7 @@ def _read_meta(folder: Path) -> dict[str, Any]:
     path, sidecar = folder / "store.json", folder / "store.json.sha256"
     if not path.is_file() or not sidecar.is_file():
         raise _damage(folder, "store.json or store.json.sha256 missing", "a training store")
-    text = read_bytes(path, MOST_BYTES)
+    text = read_bytes(path)
     if read_bytes(sidecar) != digest_line(text):
         raise _damage(path, "bytes that disagree with store.json.sha256", "what was written")
     meta: dict[str, Any] = json.loads(text)
