@@ -55,6 +55,23 @@ def test_the_target_of_a_move_is_named() -> None:
     assert refused.where == "runs/a"
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        RuntimeError("could not create a primitive"),
+        RuntimeError("Could not allocate memory"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"),
+    ],
+    ids=str,
+)
+def test_too_little_memory_is_told_whichever_library_says_so(error: Exception) -> None:
+    refused = refused_by_the_system(error)
+    assert refused is not None
+    assert refused.where == "memory"
+
+
 @pytest.mark.parametrize("number", [errno.ECONNRESET, errno.EMFILE, errno.EIO])
 def test_other_failures_keep_their_traceback(number: int) -> None:
     assert refused_by_the_system(OSError(number, "?", "a")) is None

@@ -1,12 +1,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+from counterpoint.agents import AGENTS
+from counterpoint.envs.goal.env import EnvConfig
 from counterpoint.errors import BadInputError
 from counterpoint.training import agent
 from counterpoint.training.agent import recorded_evaluation
+from counterpoint.training.recipe import named
+from counterpoint.training.train import Given
+from tests.training.step_data import control_store
 
 
 def _recorded(folder: Path, note: bytes, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -29,3 +36,27 @@ def test_a_damaged_note_is_one_message(note: bytes, tmp_path: Path, monkeypatch:
     data = _recorded(tmp_path, note, monkeypatch)
     with pytest.raises(BadInputError, match=r"collect.json: found no environment .* --env"):
         recorded_evaluation(data)
+
+
+class Two:
+    """An accelerator of two processes."""
+
+    num_processes = 2
+    device = torch.device("cpu")
+
+
+def recipe(env: EnvConfig | None = None, **settings: Any) -> agent.AgentRecipe:
+    chosen = named(AGENTS["gcbc"].config, "gcbc").model_validate({"name": "gcbc", **settings})
+    return agent.AgentRecipe(agent=chosen, **({"env": env} if env else {}))
+
+
+def test_several_processes_train_offline_and_uncompiled() -> None:
+    given = Given(data=(control_store(3),))
+    assert recipe().plan(given, Two()).identity["fingerprint"]
+    with pytest.raises(BadInputError, match=r"agent\.compile: found true in 2 processes"):
+        recipe(compile=True).plan(given, Two())
+
+
+def test_an_agent_collects_its_own_data_in_one_process() -> None:
+    with pytest.raises(BadInputError, match="one, in which an agent collects its own data"):
+        recipe(EnvConfig(name="FetchReach-v4")).plan(Given(), Two())

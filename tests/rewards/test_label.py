@@ -20,6 +20,7 @@ from counterpoint.data.formats.lerobot.layout import read_info
 from counterpoint.data.video import encode_video
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.errors import BadInputError
+from counterpoint.files import lock
 from counterpoint.rewards import RewardModel
 from counterpoint.rewards.label import Labeller, label
 from tests.data.formats.rlds.made import made_episode, write_rlds
@@ -158,6 +159,14 @@ def test_a_killed_call_continues_and_computes_nothing_twice(
     for name in again:
         np.testing.assert_allclose(again[name], before[name], atol=1e-5)
     assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".parts")] == []
+
+
+def test_another_process_that_has_just_begun_is_left_alone(data: Path, model: Path, tmp_path: Path) -> None:
+    begun = tmp_path / ".out.parquet.parts"
+    begun.mkdir()  # its notes are not written yet
+    with lock(begun, "labels"), pytest.raises(BadInputError, match=r"found a run that process \d+ labels"):
+        label(data, model=model, out=tmp_path / "out.parquet")
+    assert begun.exists()
 
 
 def test_finished_episodes_of_another_model_are_not_taken(

@@ -13,6 +13,7 @@ import pytest
 from counterpoint.errors import BadInputError
 from counterpoint.training import checkpoint
 from counterpoint.training.checkpoint import list_checkpoints, load_checkpoint
+from counterpoint.training.run import METRICS
 from tests.conftest import moving_square_store
 from tests.training.test_checkpoint import equal
 from tests.training.toy import learner, open_run, run
@@ -115,3 +116,21 @@ def test_the_models_of_least_validation_error_are_kept(tmp_path: Path) -> None:
     with open_run(tmp_path / "none", steps=6) as run:
         run.keep_best(1, 1.0, lambda folder: folder.mkdir(parents=True))
     assert not (tmp_path / "none" / "best").exists()
+
+
+def test_damaged_lines_of_the_log_come_back_when_a_run_goes_on(tmp_path: Path) -> None:
+    for name in ("whole", "cut"):
+        run(moving_square_store(), tmp_path / name, learner(), steps=4, save_every=2, eval_every=0)
+    log = tmp_path / "cut" / METRICS
+    log.write_bytes(b"\xff\xfe" + log.read_bytes()[:20])
+    for name in ("whole", "cut"):
+        run(moving_square_store(), tmp_path / name, learner(), steps=8, save_every=2, eval_every=0)
+    assert log.read_text() == (tmp_path / "whole" / METRICS).read_text()
+
+
+def test_a_run_that_resumes_names_the_last_checkpoint_and_removes_older_ones(tmp_path: Path) -> None:
+    run(moving_square_store(), tmp_path, learner(), steps=6, save_every=2, eval_every=0, keep=3)
+    (tmp_path / "checkpoints" / "last").write_text("step-00000002")  # as a kill before it is written leaves it
+    run(moving_square_store(), tmp_path, learner(), steps=6, save_every=2, eval_every=0, keep=2)
+    assert (tmp_path / "checkpoints" / "last").read_text() == "step-00000006"
+    assert [path.name for path in list_checkpoints(tmp_path / "checkpoints")] == ["step-00000004", "step-00000006"]

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 from counterpoint.data.commands import convert, doctor, info
 from counterpoint.data.doctor import examine
 from counterpoint.data.formats import Format, open_dataset, recognise, split_names
+from counterpoint.data.formats.hdf5 import files
 from counterpoint.data.formats.hdf5.files import env_args
 from counterpoint.data.formats.hdf5.reader import Hdf5Store
 from counterpoint.data.store import EpisodeStore, read_episode
@@ -382,6 +383,17 @@ def test_a_file_that_refers_to_another_is_refused(tmp_path: Path, refer: Callabl
         with pytest.raises(BadInputError, match=r"external link|kept in another file"):
             read(path)
     assert [finding.expected for finding in examine(path)] == ["data inside the file"]
+
+
+def test_damage_that_crashes_hdf5_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_robomimic(tmp_path / "demo.hdf5")
+    monkeypatch.setattr(files, "_LOOK", "import os; os.abort()")
+    monkeypatch.setenv("COUNTERPOINT_CACHE", str(tmp_path / "cache"))
+    for _ in range(2):  # it is looked at again, as another version of the library may survive
+        with pytest.raises(BadInputError, match="damage that crashes the HDF5 library"):
+            open_dataset(path)
+    monkeypatch.undo()
+    assert len(open_dataset(path).episodes) == 3
 
 
 def test_a_soft_link_inside_the_file_is_followed(tmp_path: Path) -> None:
