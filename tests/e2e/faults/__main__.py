@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 import signal
 import sys
 import tempfile
@@ -85,7 +86,8 @@ def result(found: Iterable[Outcome]) -> dict[str, Any]:
         for fault, own in sorted(groups.items())
     ]
     head = ["fault", "commands", "times tried", "came in time", "lost"]
-    command = " ".join(["python -m tests.e2e.faults", *sys.argv[1:]])
+    words = re.sub(r" --(log|out) \S+", "", " ".join(sys.argv[1:]))
+    command = f"python -m tests.e2e.faults {words}"
     return {"command": command, "tables": {"faults": {"head": head, "rows": rows}}, "provenance": provenance()}
 
 
