@@ -74,8 +74,8 @@ def episode_means(values: Float[Array, " n"], episodes: Sequence[int] | NDArray[
     return means
 
 
-Tokens = Float[NDArray[np.float32], "n P D"]
-Masks = Bool[NDArray[np.bool_], "n P"]
+Tokens = Float[np.ndarray[Any, np.dtype[np.float32]], "n P D"]  # numpy 2.5's NDArray is no class
+Masks = Bool[np.ndarray[Any, np.dtype[np.bool_]], "n P"]  # numpy 2.5's NDArray is no class
 
 MOST_TOKENS = 4000
 """Number of tokens that a probe is fitted on, sampled at random, half of them the robot's where there are enough."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -23,8 +24,9 @@ from studies.verdicts import Gate
 GATE = 0.8
 BAND = (0.1, 0.9)
 """Range of a baseline's success in which encoders can be compared."""
-Outcomes = Float[NDArray[np.float64], "seeds tasks evaluations scenes"]
-Curve = Float[NDArray[np.float64], "*lead evaluations"]
+# numpy 2.5's NDArray is no class.
+Outcomes = Float[np.ndarray[Any, np.dtype[np.float64]], "seeds tasks evaluations scenes"]
+Curve = Float[np.ndarray[Any, np.dtype[np.float64]], "*lead evaluations"]
 SCORES: Mapping[str, Callable[[Curve], NDArray[np.float64]]] = {
     "last": lambda curve: curve[..., -1],
     "last3": lambda curve: curve[..., -3:].mean(-1),

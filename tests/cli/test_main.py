@@ -220,6 +220,7 @@ def test_a_closed_pipe_is_quiet() -> None:
 
 
 def test_a_place_that_cannot_be_written_to_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("dm_control")
     (tmp_path / "file").touch()
     with pytest.raises(SystemExit) as done:
         main(["collect", "dmc", "--episodes", "1", "--steps", "1", "--out", str(tmp_path / "file" / "x")])

@@ -23,6 +23,8 @@ CALM = {"planner": PLANNER, "least_return": 0.0}
 PROGRAM = """
 import sys
 from counterpoint.envs.dmc.collect import DMCCollectConfig, collect_dmc
+
+pytest.importorskip("dm_control", reason="labmaze has no wheel for Python 3.13")
 if __name__ == "__main__":
     collect_dmc(DMCCollectConfig.model_validate_json(sys.argv[1]))
 """

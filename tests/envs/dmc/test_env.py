@@ -11,6 +11,8 @@ from counterpoint.envs.make import make_env
 from counterpoint.errors import BadInputError, MissingExtraError
 from tests.envs.played import act
 
+pytest.importorskip("dm_control", reason="labmaze has no wheel for Python 3.13")
+
 
 def test_the_papers_tasks_are_known() -> None:
     assert len(PRETRAINING) == 6

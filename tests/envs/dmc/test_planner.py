@@ -11,6 +11,8 @@ from counterpoint.envs.dmc.planner import GUIDES, REWARDS, SENSORS, SETTINGS, Pl
 from counterpoint.planning.shooting import MPPIConfig
 from tests.envs.played import act
 
+pytest.importorskip("dm_control", reason="labmaze has no wheel for Python 3.13")
+
 QUICK = MPPIConfig(horizon=12, samples=16, knots=4)
 
 
