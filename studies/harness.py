@@ -479,7 +479,8 @@ def paired(differences: Differences, *, seed: int = 0) -> Estimate:
 
 def number(value: float | None, digits: int = 2, empty: str = "") -> str:
     """Return a number with so many decimals, or `empty` for none."""
-    return empty if value is None else f"{value:.{digits}f}"
+    # The last bits of a mean depend on numpy's version, and must not decide how a half is rounded.
+    return empty if value is None else f"{round(value, 12):.{digits}f}"
 
 
 def estimate(found: Mapping[str, Any] | None, digits: int = 2, *, share: bool = False) -> str:

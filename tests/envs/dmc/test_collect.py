@@ -18,13 +18,14 @@ from counterpoint.planning.shooting import MPPIConfig
 from tests.envs.killed import UNFINISHED, kill
 from tests.envs.played import act
 
+pytest.importorskip("dm_control", reason="labmaze has no wheel for Python 3.13")
+
 PLANNER = MPPIConfig(horizon=6, samples=6, knots=3)
 CALM = {"planner": PLANNER, "least_return": 0.0}
 PROGRAM = """
 import sys
 from counterpoint.envs.dmc.collect import DMCCollectConfig, collect_dmc
 
-pytest.importorskip("dm_control", reason="labmaze has no wheel for Python 3.13")
 if __name__ == "__main__":
     collect_dmc(DMCCollectConfig.model_validate_json(sys.argv[1]))
 """
