@@ -97,6 +97,9 @@ def import_h5py() -> Any:
 def open_hdf5(path: Path, expected: str = _EXPECTED) -> Any:
     """Open an `h5py.File` to read; refuse one that is damaged, reads from another file or lacks what it claims."""
     h5py = import_h5py()
+    if path.is_file():
+        survives = indexed(path, "hdf5-1", lambda: _survives(path), keep=bool)
+        require(survives, path, "damage that crashes the HDF5 library", expected, "download or record it again")
     try:
         stat = path.stat()
         file = h5py.File(path, "r")
@@ -125,9 +128,7 @@ def _survives(path: Path) -> bool:
 @lru_cache(maxsize=1024)
 def _require_contained(path: Path, size: int, changed: int) -> None:
     """Raise when a link or a dataset refers to another file; soft links cannot leave the file without such a link."""
-    h5py, hint = import_h5py(), "download or record it again"
-    survives = indexed(path, "hdf5-1", lambda: _survives(path), keep=bool)
-    require(survives, path, "damage that crashes the HDF5 library", _EXPECTED, hint)
+    h5py = import_h5py()
 
     def foreign(name: str, link: Any) -> str | None:
         if isinstance(link, h5py.ExternalLink):
