@@ -1,19 +1,25 @@
-"""A pool of worker processes that end with their parent."""
+"""Work in other processes: a pool that ends with its parent, and a process that may crash."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import connection
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 from counterpoint.errors import BadInputError
+
+Result = TypeVar("Result")
 
 
 @contextmanager
@@ -58,3 +64,82 @@ def _enter_worker(enter: Callable[..., object] | None, arguments: tuple[Any, ...
     threading.Thread(target=exit_with_parent, daemon=True).start()
     if enter is not None:
         enter(*arguments)
+
+
+# Ctrl-C is the parent's: without its line of `signal`, a worker that is still importing would print a traceback.
+_SERVE = """
+import signal
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+from counterpoint.workers import serve
+serve()
+"""
+
+
+def in_worker(
+    function: Callable[..., Result],
+    *args: Any,
+    timeout: float = 60.0,
+    expected: str = "readable media",
+    hint: str = "replace the file, or remove it",
+) -> Result:
+    """Run `function(*args)` in a fresh process that may die: a damaged file or a full disk can crash a C library.
+
+    The process imports the function and not the script that calls, which therefore needs no `if __name__ ==
+    "__main__":`.
+
+    Args:
+        function: A picklable function; what it raises is raised here.
+        args: Its arguments; if the first is a path, it names the input in the error.
+        timeout: Seconds the function may take, its process's start not counted, before the process is killed.
+        expected: What the error says was expected.
+        hint: What the error advises.
+
+    Raises:
+        BadInputError: When the process dies or takes too long.
+    """
+    paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", _SERVE],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": paths},
+    )
+    request, process.stdin = process.stdin, None  # `communicate` would write to it again
+    assert request is not None
+    assert process.stdout is not None
+    try:
+        with suppress(BrokenPipeError), request:
+            pickle.dump((function, args), request)
+        os.read(process.stdout.fileno(), 1)  # it has started; how long that takes says nothing about the media
+        answer, _ = process.communicate(timeout=timeout)
+        if process.returncode == 0:
+            result, error = pickle.loads(answer)
+            if error is not None:
+                raise error
+            return result  # type: ignore[no-any-return]
+        found = f"a crash of the process that works on it (exit code {process.returncode})"
+    except subprocess.TimeoutExpired:
+        found = f"no answer after {timeout:g} s"
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    where = args[0] if args and isinstance(args[0], str | Path) else getattr(function, "__name__", "worker")
+    raise BadInputError(where, found, expected, hint)
+
+
+def serve() -> None:
+    """Carry out the request at the standard input, and answer at what was the standard output."""
+    function, args = pickle.load(sys.stdin.buffer)
+    with os.fdopen(os.dup(1), "wb") as pipe:
+        os.dup2(2, 1)  # whatever the function prints
+        pipe.write(b".")
+        pipe.flush()
+        answer: tuple[Any, Exception | None]
+        try:
+            answer = (function(*args), None)
+        except Exception as error:  # whatever it is, it is raised in the caller
+            answer = (None, error)
+        with suppress(BrokenPipeError):  # the caller is gone
+            pickle.dump(answer, pipe)
+            pipe.flush()

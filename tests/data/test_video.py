@@ -4,9 +4,7 @@ import multiprocessing
 import os
 import pickle
 import threading
-import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,6 @@ from counterpoint.data.video import (
     encode_video,
     frame_times,
     has_uneven_rate,
-    in_worker,
     probe_video,
     read_frames,
     remux,
@@ -337,52 +334,6 @@ def test_unlike_parts_are_refused(tmp_path: Path, video: Path) -> None:
         with pytest.raises(BadInputError, match=other):
             remux([video, tmp_path / other], tmp_path / "out.mp4")
     assert not (tmp_path / "out.mp4").exists()
-
-
-def _raise_lookup(path: Path) -> None:
-    raise LookupError(path.name)
-
-
-def test_a_worker_returns_and_raises_as_the_function_does(video: Path) -> None:
-    assert in_worker(probe_video, video) == probe_video(video)
-    with pytest.raises(BadInputError, match=r"missing\.mp4"):
-        in_worker(probe_video, video.parent / "missing.mp4")
-    with pytest.raises(LookupError, match=r"video\.mp4"):
-        in_worker(_raise_lookup, video)
-
-
-def test_a_worker_may_die_or_hang() -> None:
-    with pytest.raises(BadInputError, match="exit code 3"):
-        in_worker(os._exit, 3)
-    with pytest.raises(BadInputError, match=r"no answer after 0\.5 s"):
-        in_worker(time.sleep, 60, timeout=0.5)
-
-
-class Arriving:
-    """Leaves a sign when it has come to a worker."""
-
-    def __init__(self, sign: Path) -> None:
-        self.sign = sign
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _arrive, (self.sign,)
-
-
-def _arrive(sign: Path) -> Path:
-    sign.touch()
-    return sign
-
-
-def test_a_worker_s_time_begins_when_it_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sign, there, poll = tmp_path / "sign", list[bool](), Connection.poll
-
-    def look(self: Connection, timeout: float | None = 0.0) -> bool:
-        there.append(sign.exists())
-        return poll(self, timeout)
-
-    monkeypatch.setattr(Connection, "poll", look)
-    assert in_worker(str, Arriving(sign)) == str(sign)
-    assert there == [True]
 
 
 def test_errors_cross_processes_whole(video: Path) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor, distributed
-from torch.multiprocessing.spawn import spawn
+from torch import Tensor
 
 from counterpoint.agents import AGENTS, make_agent
 from counterpoint.agents.base import Agent
@@ -18,6 +16,7 @@ from counterpoint.data.episode import Spaces
 from counterpoint.training.distributed import RowSharing
 from tests.agents.baseline_batches import CHOICE, IMAGE, STATE, WHOLE, batch_of, context
 from tests.agents.test_base import SETTINGS
+from tests.distributed.ranks import run_ranks
 
 SPACES: dict[str, Spaces] = {"states": STATE, "whole states": WHOLE, "images": IMAGE, "choices": CHOICE}
 CASES = [
@@ -48,22 +47,15 @@ def _update(name: str, spaces: Spaces, rows: int, processes: RowSharing | None =
 
 
 def _work(number: int, world: int, folder: Path) -> None:
-    torch.set_num_threads(1)
-    distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/rendezvous", rank=number, world_size=world, timeout=timedelta(minutes=30)
-    )
     for name, spaces in CASES:
         for rows in (8, 7):  # no number of processes divides 7
             save_file(_update(name, SPACES[spaces], rows, RowSharing()), folder / f"{name}-{spaces}-{rows}-{number}")
-    distributed.destroy_process_group()
 
 
 @pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("agents")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
-        spawn(_work, (request.param, made), nprocs=request.param)  # type: ignore[no-untyped-call]
+    run_ranks(_work, request.param, made)
     return made
 
 

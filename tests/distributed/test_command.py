@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -118,6 +119,46 @@ def test_two_processes_train_every_kind_as_one_does(kind: str, folder: Path, tmp
         more += () if kind == "agent" else ("--train.eval_every=0", *GENTLE)
         finish(start(folder, str(tmp_path / str(ranks)), ranks, *more, train=KINDS[kind]))
     assert_close(*(load_file(tmp_path / str(ranks) / "model" / "model.safetensors") for ranks in (2, 1)))
+
+
+ONLINE: tuple[str, ...] = (
+    "td_infonce",
+    "--env",
+    "PointMaze_UMaze-v3",
+    "--env.max_episode_steps=10",
+    "--agent.hidden",
+    "8",
+    "8",
+)
+ONLINE += ("--online.envs=2", "--online.warmup=40", "--online.steps=80", "--online.updates_per_step=0.25")
+ONLINE += ("--online.batch_size=8", "--online.eval_episodes=2", "--online.save_every=20", "--device=cpu")
+
+
+@pytest.fixture(scope="module")
+def online(folder: Path) -> dict[str, Tensor]:
+    finish(start(folder, "online-two", 2, train=ONLINE))
+    return weights(folder, "online-two")
+
+
+def test_two_processes_train_online_as_one_does(folder: Path, online: dict[str, Tensor]) -> None:
+    finish(start(folder, "online-one", 1, train=ONLINE))
+    assert_close(online, weights(folder, "online-one"))
+    one, two = (json.loads((folder / f"online-{n}" / "result.json").read_text()) for n in ("one", "two"))
+    assert (one["success"], one["steps"]) == (two["success"], two["steps"])
+
+
+def test_two_processes_that_train_online_and_are_killed_go_on_bit_for_bit(
+    folder: Path, online: dict[str, Tensor]
+) -> None:
+    killed = start(folder, "online-cut", 2, train=ONLINE, program=unfinished_script(folder, 80))
+    while len(list_checkpoints(folder / "online-cut" / "checkpoints")) < 2:
+        assert killed.poll() is None, killed.communicate()[0]
+        time.sleep(0.05)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.communicate()
+    assert "Resumed from" in finish(start(folder, "online-cut", 2, train=ONLINE))
+    found = weights(folder, "online-cut")
+    assert all(torch.equal(found[name], value) for name, value in online.items())
 
 
 def test_two_processes_that_are_killed_go_on_bit_for_bit(folder: Path, two: dict[str, Tensor]) -> None:

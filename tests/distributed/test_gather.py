@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor, distributed, nn
-from torch.multiprocessing.spawn import spawn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from counterpoint.objectives.base import Features
 from counterpoint.objectives.decisionnce import decisionnce_t_loss
 from counterpoint.training.distributed import gather_batch, gather_features, rank, world_size
+from tests.distributed.ranks import run_ranks
 
 WORLD, B, F, D = 2, 8, 3, 5
 Gradients = dict[str, Tensor]
@@ -59,11 +58,7 @@ def _gradients(module: nn.Module, loss: Tensor) -> Gradients:
     return {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
 
 
-def _work(number: int, folder: Path) -> None:
-    torch.set_num_threads(1)
-    distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/rendezvous", rank=number, world_size=WORLD, timeout=timedelta(minutes=30)
-    )
+def _work(number: int, world: int, folder: Path) -> None:
     found: Gradients = {"rank": torch.tensor([rank(), world_size()])}
     share = slice(number * B // WORLD, (number + 1) * B // WORLD)
     for name, score in LOSSES.items():
@@ -76,7 +71,6 @@ def _work(number: int, folder: Path) -> None:
     gathered = gather_features(flags)
     found |= {"flag": gathered.rows["flag"], "table": gathered.shared["table"]}
     save_file({key: value.contiguous() for key, value in found.items()}, folder / f"{number}.safetensors")
-    distributed.destroy_process_group()
 
 
 def _mixed_batch(number: int) -> dict[str, Any]:
@@ -93,7 +87,7 @@ def _mixed_batch(number: int) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[Gradients]:
     folder = tmp_path_factory.mktemp("gather")
-    spawn(_work, (folder,), nprocs=WORLD)  # type: ignore[no-untyped-call]
+    run_ranks(_work, WORLD, folder)
     return [load_file(folder / f"{number}.safetensors") for number in range(WORLD)]
 
 

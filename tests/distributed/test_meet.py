@@ -1,31 +1,47 @@
-"""Processes that meet wait for the slowest one longer than their process group would."""
+"""Processes wait for each other longer than their process group would, and get what the first one finds."""
 
 from __future__ import annotations
 
 import time
-from datetime import timedelta
+from collections.abc import Iterator
 from pathlib import Path
 
-from torch import distributed
-from torch.multiprocessing.spawn import spawn
+import pytest
+import torch
 
-from counterpoint.training.distributed import meet
+from counterpoint.errors import BadInputError
+from counterpoint.training.distributed import meet, relayed
+from tests.distributed.ranks import run_ranks
 
 TIME_OUT = 1
 
 
-def _work(number: int, folder: Path) -> None:
-    distributed.init_process_group(
-        "gloo", f"file://{folder}/rendezvous", timedelta(seconds=TIME_OUT), world_size=2, rank=number
-    )
+def _wait(number: int, world: int, folder: Path) -> None:
     for turn in range(3):
         if number == turn % 2:
             time.sleep(2 * TIME_OUT)
             (folder / str(turn)).touch()
         meet("turn")
         assert (folder / str(turn)).exists()
-    distributed.destroy_process_group()
 
 
 def test_waiting_outlasts_the_time_out(tmp_path: Path) -> None:
-    spawn(_work, (tmp_path,), nprocs=2)  # type: ignore[no-untyped-call]
+    run_ranks(_wait, 2, tmp_path, time_out=TIME_OUT)
+
+
+def _hear(number: int, world: int, folder: Path) -> None:
+    whole = {"steps": torch.arange(3)}
+    found = list(relayed(iter([whole, None]) if number == 0 else None))
+    assert found[1:] == [None]
+    assert torch.equal(found[0]["steps"], whole["steps"])  # type: ignore[index]
+    with pytest.raises(BadInputError, match="a simulator"):
+        list(relayed(_broken() if number == 0 else None))
+
+
+def _broken() -> Iterator[int]:
+    yield 1
+    raise BadInputError("environments", "a simulator that crashes", "one that works", "restart it")
+
+
+def test_all_get_what_the_first_one_s_iterator_yields_and_raises(tmp_path: Path) -> None:
+    run_ranks(_hear, 2, tmp_path)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
 from accelerate import Accelerator
 from safetensors.torch import load_file, save_file
-from torch import Tensor, distributed
-from torch.multiprocessing.spawn import spawn
+from torch import Tensor
 
 from counterpoint.data.store import MemoryStore
 from counterpoint.encoders.observation import ObservationEncoder
@@ -22,6 +19,7 @@ from counterpoint.training.checkpoint import load_checkpoint, save_checkpoint
 from counterpoint.training.imitation import build_imitation
 from counterpoint.training.learner import ObjectiveLearner, OptimizerConfig
 from tests.data.sampling import sampler
+from tests.distributed.ranks import run_ranks
 from tests.policies.masked_demos import CAMERAS, SMALL_VIT, masked_demos, small_imitation
 
 WORLD, B, STEPS, RESUMED = 2, 8, 4, 2
@@ -61,27 +59,17 @@ def _trained(name: str, rank: int = 0, world: int = 1, resume: Path | None = Non
     }
 
 
-def _work(number: int, folder: Path) -> None:
-    torch.set_num_threads(1)
-    os.environ |= {"RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": str(WORLD)}  # accelerate reads these
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
-    distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/rendezvous", rank=number, world_size=WORLD, timeout=timedelta(minutes=30)
-    )
+def _work(number: int, world: int, folder: Path) -> None:
     for name in CASES:
         for run in ("whole", "resumed"):
             found = _trained(name, number, WORLD, folder / f"{name}-{number}")
             save_file(found, folder / f"{name}-{run}-{number}.safetensors")
-    distributed.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("noise")
-    with pytest.MonkeyPatch.context() as patch:
-        # As torchrun does: a kernel planned for more threads than a rank later has waits for them without end.
-        patch.setenv("OMP_NUM_THREADS", "1")
-        spawn(_work, (made,), nprocs=WORLD)  # type: ignore[no-untyped-call]
+    run_ranks(_work, WORLD, made)
     return made
 
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import os
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor, distributed
-from torch.multiprocessing.spawn import spawn
+from torch import Tensor
 
 from counterpoint.objectives import ClipObjective, StepObjective, objective_names
 from counterpoint.objectives.base import Objective
 from counterpoint.training.memory import whole
 from tests.conftest import moving_square_store
 from tests.data.sampling import sampler
+from tests.distributed.ranks import run_ranks
 from tests.training.step_data import control_store
 from tests.training.test_memory import clip_objective, learner, step_objective
 
@@ -53,25 +51,16 @@ def _update(name: str, rank: int = 0, world: int = 1, **memory: Any) -> dict[str
 
 
 def _work(number: int, world: int, folder: Path) -> None:
-    torch.set_num_threads(1)
-    os.environ |= {"RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": str(world)}  # accelerate reads these
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
-    distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/rendezvous", rank=number, world_size=world, timeout=timedelta(minutes=30)
-    )
     for way, memory in WAYS.items():
         for name in (*CLIPS, *STEPS):
             found = {key: value.contiguous() for key, value in _update(name, number, world, **memory).items()}
             save_file(found, folder / f"{way}-{name}-{number}.safetensors")
-    distributed.destroy_process_group()
 
 
 @pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("objectives")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
-        spawn(_work, (request.param, made), nprocs=request.param)  # type: ignore[no-untyped-call]
+    run_ranks(_work, request.param, made)
     return made
 
 

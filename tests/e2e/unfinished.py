@@ -10,16 +10,17 @@ import sys, time
 from counterpoint.training import run
 from counterpoint.cli import main
 
-
-last, whole_save = int(sys.argv.pop(1)), run.save_checkpoint
+whole_save = run.save_checkpoint
 
 def save_but_the_last(folder, step, *arguments, **more):
     while step >= last:
         time.sleep(1)
     return whole_save(folder, step, *arguments, **more)
 
-run.save_checkpoint = save_but_the_last
-main()
+if __name__ == "__main__":  # which simulators in processes of their own are not
+    last = int(sys.argv.pop(1))
+    run.save_checkpoint = save_but_the_last
+    main()
 """
 
 

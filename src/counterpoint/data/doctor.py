@@ -28,9 +28,10 @@ from counterpoint.data.formats.video_folder import VideoFolderStore
 from counterpoint.data.masks.robot import examine_masks
 from counterpoint.data.remote import located
 from counterpoint.data.store import EpisodeStore, frames_in_chunks
-from counterpoint.data.video import frame_times, has_uneven_rate, in_worker, probe_video
+from counterpoint.data.video import frame_times, has_uneven_rate, probe_video
 from counterpoint.errors import BadInputError
 from counterpoint.progress import ProgressBar
+from counterpoint.workers import in_worker
 
 _BATCH = 1000  # frames a worker decodes: enough to repay its start, few enough to find a bad one soon
 _PATIENCE = 3600.0  # seconds for reading every table of a data set

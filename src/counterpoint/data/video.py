@@ -1,4 +1,4 @@
-"""Video files: probe, read exactly by frame number, encode, join, and decode in a process that may crash.
+"""Video files: probe, read exactly by frame number, encode and join.
 
 A frame's number is its rank in presentation order. The first access to a file walks its packets, decodes the first
 frame alone, and notes every presentation time and keyframe; after that a frame costs one seek to the keyframe before
@@ -7,17 +7,15 @@ it and the frames between. Encoding sets a keyframe every second frame, which ma
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import av
 import numpy as np
@@ -307,8 +305,6 @@ class _Decoder:
 decoders: LRUCache[_Decoder] = LRUCache(limit=16)
 """The process-wide cache of open files behind `read_frames`, by file and thread; `decoders.limit` is their number."""
 
-
-Result = TypeVar("Result")
 Codec = Literal["libx264", "libsvtav1"]
 
 # Without B-frames the order of packets is the order of frames, so that remuxed parts join without a gap.
@@ -382,51 +378,6 @@ def remux(parts: Sequence[Path], path: str | Path) -> None:
                         packet.pts, packet.dts, packet.stream = packet.pts + shift, packet.dts + shift, out
                         target.mux(packet)
             start += info.frames
-
-
-def in_worker(function: Callable[..., Result], *args: Any, timeout: float = 60.0) -> Result:
-    """Run `function(*args)` in a fresh process that may die: damaged media can crash a decoder or hang it.
-
-    Args:
-        function: A picklable function; what it raises is raised here.
-        args: Its arguments; if the first is a path, it names the input in the error.
-        timeout: Seconds the function may take, its process's start not counted, before the process is killed.
-
-    Raises:
-        BadInputError: When the process dies or takes too long.
-    """
-    context = multiprocessing.get_context("spawn")  # a fork would share locks and open decoders
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_serve, args=(theirs, function, args), daemon=True)
-    process.start()
-    theirs.close()  # so that the worker's death ends the pipe
-    try:
-        ours.recv()  # it has started; how long that takes says nothing about the media
-        if ours.poll(timeout):
-            result, error = ours.recv()
-            if error is not None:
-                raise error
-            return result  # type: ignore[no-any-return]
-        found = f"no answer after {timeout:g} s"
-    except EOFError:
-        process.join()
-        found = f"a crash of the process that reads it (exit code {process.exitcode})"
-    finally:
-        process.kill()
-        process.join()
-        ours.close()
-    where = args[0] if args and isinstance(args[0], str | Path) else getattr(function, "__name__", "worker")
-    raise BadInputError(where, found, "readable media", "replace the file, or remove it")
-
-
-def _serve(pipe: Connection, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    answer: tuple[Any, Exception | None]
-    pipe.send(None)
-    try:
-        answer = (function(*args), None)
-    except Exception as error:  # whatever it is, it is raised in the caller
-        answer = (None, error)
-    pipe.send(answer)
 
 
 def _rate(fps: float) -> Fraction:

@@ -26,7 +26,7 @@ from counterpoint.data.episode import EpisodeInfo
 from counterpoint.data.formats import open_dataset, split_names
 from counterpoint.data.lru import LRUCache
 from counterpoint.data.store import EpisodeStore, camera_names
-from counterpoint.data.video import frame_times, in_worker, probe_video, read_frames
+from counterpoint.data.video import frame_times, probe_video, read_frames
 from counterpoint.data.views import SubsetStore
 from counterpoint.errors import BadInputError, MissingExtraError, import_extra, require
 from counterpoint.evaluation.embedded import spread
@@ -34,6 +34,7 @@ from counterpoint.evaluation.report import TEMPLATES, read_config
 from counterpoint.rewards.curves import CHUNK_BYTES, MEANING, axis_label
 from counterpoint.rewards.model import STATE, RewardModel, check_instructions, embed_frames, embed_text, gains
 from counterpoint.rewards.page import Line, Panel, jpeg, make_player, render
+from counterpoint.workers import in_worker
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from counterpoint.data.formats import open_dataset, read_episode_part
 from counterpoint.data.store import EpisodeStore
-from counterpoint.data.video import in_worker, never_change, read_part
+from counterpoint.data.video import never_change, read_part
 from counterpoint.encoders.calibration import RewardForm
 from counterpoint.errors import BadInputError, import_extra, require
 from counterpoint.files import write_atomically
@@ -22,6 +22,7 @@ from counterpoint.progress import ProgressBar
 from counterpoint.rewards.model import STATE, RewardModel, embed_frames, embed_text, gains, reads_state
 from counterpoint.rewards.page import COLOURS, Line, Panel, jpeg, make_player, render, signed
 from counterpoint.rewards.targets import given_instructions, read_goal
+from counterpoint.workers import in_worker
 
 Array = NDArray[np.float64]
 

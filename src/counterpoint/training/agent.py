@@ -28,7 +28,7 @@ from counterpoint.evaluation.rollout import episode_seed, means, report, rollout
 from counterpoint.files import write_atomically
 from counterpoint.training.distributed import RowSharing
 from counterpoint.training.fit import Source
-from counterpoint.training.online import AgentLoopConfig, OnlineConfig, OnlineSource
+from counterpoint.training.online import AgentLoopConfig, OnlineConfig, OnlineSource, RelayedSource
 from counterpoint.training.recipe import LoopConfig, Recipe, named
 from counterpoint.training.run import Run
 from counterpoint.training.train import Given, Job, Plan
@@ -93,10 +93,9 @@ class AgentRecipe(Recipe):
         expected = "--env for online training, --data for offline training"
         env = None if self.env.name == "none" else self.env
         require(env or given.data, "train", "neither an environment nor a data set", expected, "give one of them")
-        several, hint = accelerator.num_processes > 1, "start it without torchrun; other seeds can run beside it"
-        found = f"{accelerator.num_processes} processes"
-        require(not several or given.data, "train", found, "one, in which an agent collects its own data", hint)
-        require(not several or not self.agent.compile, "agent.compile", f"true in {found}", "false", "leave it out")
+        several = accelerator.num_processes > 1
+        found = f"true in {accelerator.num_processes} processes"
+        require(not several or not self.agent.compile, "agent.compile", found, "false", "leave it out")
         spaces, episode_steps = env_facts(env) if env else (None, 0)
         buffer, seed, loop = None, self.online.seed, self.loop
         identity: dict[str, Any] = {"fingerprint": None}
@@ -141,6 +140,10 @@ class AgentRecipe(Recipe):
 
     def _online(self, agent: Agent, run: Run, episode_steps: int, save: Callable[[Path], object]) -> Job:
         online, replay = self.online, run.folder / "replay"
+        evaluators = goal_envs(self.env, online.envs, online.worker_timeout)
+        evaluate = _evaluation(agent, evaluators, online.eval_episodes, online.seed, run)
+        if not run.main:
+            return Job(agent, RelayedSource(None), save, evaluate=evaluate)
         if not run.checkpoints.exists():
             shutil.rmtree(replay, ignore_errors=True)  # a run that was never saved begins again
         # Transitions that the oldest kept checkpoint refers to must not be overwritten before that checkpoint is gone.
@@ -150,9 +153,9 @@ class AgentRecipe(Recipe):
         buffer = ReplayBuffer(
             agent.spaces, capacity=online.capacity, folder=replay, slack=slack, goal_is_observation=same
         )
-        envs, evaluators = (goal_envs(self.env, online.envs, online.worker_timeout) for _ in range(2))
-        evaluate = _evaluation(agent, evaluators, online.eval_episodes, online.seed, run)
-        return Job(agent, OnlineSource(agent, buffer, envs, online), save, evaluate=evaluate)
+        collector = OnlineSource(agent, buffer, goal_envs(self.env, online.envs, online.worker_timeout), online)
+        source = RelayedSource(collector) if agent.processes else collector
+        return Job(agent, source, save, evaluate=evaluate)
 
 
 def _evaluation(agent: Agent, envs: VectorEnv, episodes: int, seed: int, run: Run) -> Callable[[int], dict[str, float]]:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from accelerate import Accelerator
@@ -21,8 +21,10 @@ from accelerate.state import AcceleratorState
 from torch import Tensor, distributed, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from counterpoint.errors import require
+from counterpoint.errors import BadInputError, require
 from counterpoint.objectives.base import Batch, Features
+
+Item = TypeVar("Item")
 
 PAUSE = 0.2
 """Seconds between two looks at whether the others have come."""
@@ -95,6 +97,33 @@ def meet(what: str) -> None:
     everyone = -(-number // world_size()) * world_size()  # of this occasion's present turn
     while store.add(f"counterpoint/{what}", 0) < everyone:
         time.sleep(PAUSE)
+
+
+def relayed(items: Iterator[Item] | None) -> Iterator[Item]:
+    """Yield what the main process's iterator yields, in every process.
+
+    Args:
+        items: The iterator; `None` in all but the main process. What it yields can be pickled.
+
+    Raises:
+        BadInputError: In every process, when the iterator raises it.
+    """
+    while True:
+        sent: list[Any] = [None]
+        if items is not None:
+            try:
+                sent = [(next(items), None)]
+            except StopIteration:
+                pass
+            except BadInputError as error:
+                sent = [(None, error)]
+        distributed.broadcast_object_list(sent)
+        if sent[0] is None:
+            return
+        item, failed = sent[0]
+        if failed is not None:
+            raise failed
+        yield item
 
 
 def average_gradients(parameters: Iterable[Tensor]) -> None:

@@ -25,6 +25,7 @@ from counterpoint.data.sampler import Sampler
 from counterpoint.envs.vector import Failed, Step, VectorEnv, stacked
 from counterpoint.errors import BadInputError
 from counterpoint.evaluation.rollout import episode_seed
+from counterpoint.training.distributed import relayed
 from counterpoint.training.fit import Source
 from counterpoint.training.recipe import LoopConfig
 
@@ -255,3 +256,65 @@ class OnlineSource(Source):
         if spaces.discrete:
             return rng.integers(spaces.action, size=count)
         return rng.uniform(-1, 1, (count, spaces.action)).astype(np.float32)
+
+
+class RelayedSource(Source):
+    """Online collection of several processes: the main one collects, and all get the same batches.
+
+    Args:
+        collector: Collects; `None` in all but the main process, which need neither simulators nor a buffer.
+    """
+
+    unit = OnlineSource.unit
+    copies = OnlineSource.copies
+
+    def __init__(self, collector: OnlineSource | None) -> None:
+        self.collector, self._steps, self._resting = collector, 0, True
+
+    @property
+    def epoch_size(self) -> int:
+        """Transitions in the buffer; 0 where there is none."""
+        return self.collector.epoch_size if self.collector else 0
+
+    def clock(self, updates: int) -> int:
+        """Return the environment steps done."""
+        return self._steps
+
+    def at_rest(self) -> bool:
+        """Return whether no round is under way."""
+        return self._resting
+
+    def state(self) -> dict[str, Any]:
+        """Return the collector's state, which the main process writes."""
+        return self.collector.state() if self.collector else {}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state of the collector."""
+        self._steps = state["counters"]["steps"]
+        if self.collector:
+            self.collector.load_state(state)
+
+    def flush(self) -> None:
+        """Put the buffer on the disk."""
+        if self.collector:
+            self.collector.flush()
+
+    def numbers(self) -> dict[str, float]:
+        """Return the collector's numbers."""
+        return self.collector.numbers() if self.collector else {}
+
+    def close(self) -> None:
+        """Close the environments."""
+        if self.collector:
+            self.collector.close()
+
+    def batches(self, updates: int, stop: int) -> Iterator[dict[str, Any] | None]:
+        """Yield what the collector yields, and note how far it is then."""
+        found = self._noted(self.collector, updates, stop) if self.collector else None
+        for batch, self._steps, self._resting in relayed(found):
+            yield batch
+
+    @staticmethod
+    def _noted(collector: OnlineSource, updates: int, stop: int) -> Iterator[tuple[dict[str, Any] | None, int, bool]]:
+        for batch in collector.batches(updates, stop):
+            yield batch, collector.counters.steps, collector.at_rest()

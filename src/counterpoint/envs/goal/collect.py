@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +25,9 @@ from counterpoint.envs.goal.env import Env, EnvConfig, make_goal_env
 from counterpoint.envs.goal.mazes import Cell, MazeGrid, WaypointController, around
 from counterpoint.envs.recording import NOTE, Recording, Staging
 from counterpoint.errors import require
+from counterpoint.workers import in_worker
+
+_PATIENCE = 24 * 3600.0  # seconds that writing a data set may take
 
 
 @dataclass(frozen=True)
@@ -247,15 +250,17 @@ class _MazeCollection(Collection):
                 episodes.append(GoalEpisode(observations=kept.pop("state"), success=kept["rewards"] > 0, **kept))
             if plan is not None:
                 refuse_joined(episodes, grid, plan)
-            write_minari(
-                made / split,
-                episodes,
+            write = partial(
+                write_minari,
                 env_id=config.env_id,
                 description=f"PointMaze {config.maze}, suite {config.suite}, {split}",
                 algorithm="waypoint controller with noise",
                 dataset_id=f"pointmaze-{config.maze.lower()}-{config.suite}-{split}-v0",
                 about={key: value for key, value in info.items() if key != "episodes"},
             )
+            # HDF5 crashes its process where something else fills the disk while it writes.
+            hint = "free some space, then run the same command again"
+            in_worker(write, made / split, episodes, timeout=_PATIENCE, expected="a disk with room", hint=hint)
         note = {**info, "evaluation": evaluation_env(config).model_dump(mode="json")}
         (made / NOTE).write_text(json.dumps(note, indent=2))
         made.rename(folder)
