@@ -31,13 +31,7 @@ def test_every_table_stands_on_one_page() -> None:
 def test_a_result_file_names_its_source(path: Path) -> None:
     found = read_rows(path)[1] if path.suffix == ".parquet" else json.loads(path.read_text())
     about = found.get("provenance", found)
-    programs = (
-        "python benchmarks/",
-        "python -m studies.",
-        "python -m tests.e2e.faults",
-        "python -m tests.data.fuzzing",
-    )
-    assert found["command"].startswith(programs)
+    assert found["command"].startswith(PROGRAMS)
     assert about["commit"]
     assert about["packages"]
     assert about["hardware"]["cpu"]

@@ -67,6 +67,7 @@ def test_a_video_inside_a_file_reads_as_one_of_its_own(kind: str, tmp_path: Path
         read_frames(part, [100])
 
 
+@pytest.mark.skipif(int(av.__version__.partition(".")[0]) < 17, reason="this av tells no index of a container")
 def test_few_bytes_of_a_long_video_inside_a_file_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     encode_video(tmp_path / "video.mp4", (rng.integers(0, 256, (96, 128, 3), np.uint8) for _ in range(250)), 10)

@@ -243,7 +243,8 @@ def _entries(stream: Any) -> list[_Packet]:
 
     The index tells decoding times, which are those of presentation where no frame waits for a later one.
     """
-    entries = [(entry.timestamp, entry.is_keyframe) for entry in stream.index_entries if not entry.is_discard]
+    index = getattr(stream, "index_entries", ())  # which av 15 and 16 do not tell
+    entries = [(entry.timestamp, entry.is_keyframe) for entry in index if not entry.is_discard]
     if stream.codec_context.has_b_frames or not entries or len(entries) != stream.frames:
         return []
     times = [time for time, _ in entries]

@@ -310,11 +310,8 @@ class RelayedSource(Source):
 
     def batches(self, updates: int, stop: int) -> Iterator[dict[str, Any] | None]:
         """Yield what the collector yields, and note how far it is then."""
-        found = self._noted(self.collector, updates, stop) if self.collector else None
+        own, found = self.collector, None
+        if own:
+            found = ((batch, own.counters.steps, own.at_rest()) for batch in own.batches(updates, stop))
         for batch, self._steps, self._resting in relayed(found):
             yield batch
-
-    @staticmethod
-    def _noted(collector: OnlineSource, updates: int, stop: int) -> Iterator[tuple[dict[str, Any] | None, int, bool]]:
-        for batch in collector.batches(updates, stop):
-            yield batch, collector.counters.steps, collector.at_rest()
