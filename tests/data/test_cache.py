@@ -270,6 +270,21 @@ def test_what_is_in_the_journal_is_not_decoded_again(tmp_path: Path) -> None:
     assert store.__dict__["read"] == {0, 2}  # of the first, one frame tells the shapes
 
 
+@pytest.mark.parametrize("name", ["actions.bin", "frames-0.bin", "frames-1.digests"])
+def test_what_is_damaged_before_a_build_goes_on_is_made_again(tmp_path: Path, name: str) -> None:
+    episodes = memory_store(lengths=(5, 7, 3, 20))._episodes
+    whole = build(MemoryStore(episodes), tmp_path / "whole").path
+    building = tmp_path / f"{whole.name}.building"
+    shutil.copytree(whole, building)
+    (building / "journal").write_text("0 1 3\n")
+    damaged = bytearray((building / name).read_bytes())
+    damaged[len(damaged) * 9 // 10] ^= 4  # of episode 3
+    (building / name).write_bytes(damaged)
+    store = CountingStore(episodes)
+    assert contents(build(store, tmp_path).path) == contents(whole)
+    assert store.__dict__["read"] == {0, 2, 3}
+
+
 def test_episodes_built_side_by_side_give_the_same_bytes(tmp_path: Path) -> None:
     source = memory_store(lengths=tuple(range(3, 40, 4)))
     options: Any = {"key": "k", "size": 16, "fit": "shorter", "cameras": ("wrist", "top"), "progress": False}

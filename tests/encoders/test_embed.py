@@ -19,7 +19,7 @@ from counterpoint.encoders.dual import DualEncoder
 from counterpoint.encoders.embed import Embedder, embed
 from counterpoint.encoders.observation import ObservationConfig, ObservationEncoder
 from counterpoint.errors import BadInputError
-from counterpoint.files import sha256_of
+from counterpoint.files import lock, sha256_of
 from tests.data.made import write_lerobot, write_videos
 
 
@@ -153,6 +153,16 @@ def test_folders_of_something_else_are_refused(data: Path, model: Path, tmp_path
     with pytest.raises(BadInputError, match="files that are not embeddings"):
         embed(data, model=model, out=data)
     assert contents(out) == before
+
+
+def test_two_processes_do_not_write_into_one_folder(data: Path, model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / ".embeddings.json.0123456789ab").touch()  # of a process that was killed at its first write
+    with lock(out, "embeds"), pytest.raises(BadInputError, match=r"a run that process .* embeds"):
+        embed(data, model=model, out=out)
+    embed(data, model=model, out=out)
+    assert sorted(path.name for path in out.iterdir()) == [".lock", "blocks", "embeddings.json"]
 
 
 def test_bad_input_is_refused_before_anything_is_written(data: Path, model: Path, tmp_path: Path) -> None:

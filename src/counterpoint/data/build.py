@@ -102,6 +102,7 @@ def build(
     with ExitStack() as stack:
         files = {name: _File(stack, folder, name, kind, store) for name, kind in kinds.items()}
         journal = _Journal(stack, folder / _JOURNAL, files.values())
+        journal.done = {episode for episode in journal.done if all(file.holds(episode) for file in files.values())}
         views, before = max(1, len(cameras)), sum(int(lengths[episode]) for episode in journal.done)
         title = "Building the training store"
         bar = ProgressBar(title, int(lengths.sum()) * views, "frames", done=before * views) if progress else None
@@ -188,6 +189,17 @@ class _File:
             data = data[whole * kind.step_bytes :]
         self._append(data, place, int(self._starts[episode + 1]) - place, digests)
         _write_at(self.descriptors[1], b"".join(digests), int(self._digest_starts[episode]) * DIGEST)
+
+    def holds(self, episode: int) -> bool:
+        """Return whether the bytes of an episode that an interrupted build wrote are those of its digests."""
+        kind, stop, place = self._kind, int(self._starts[episode + 1]), int(self._digest_starts[episode])
+        for step in range(int(self._starts[episode]), stop, kind.rows):
+            size = (min(step + kind.rows, stop) - step) * kind.step_bytes
+            data = os.pread(self.descriptors[0], size, step * kind.step_bytes)
+            if hashlib.sha256(data).digest() != os.pread(self.descriptors[1], DIGEST, place * DIGEST):
+                return False
+            place += 1
+        return True
 
     def _append(self, data: bytes, place: int, steps: int, digests: list[bytes]) -> int:
         """Write some steps, and note a digest for every `rows` of them."""

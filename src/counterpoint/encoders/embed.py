@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -36,8 +36,8 @@ from counterpoint.encoders.dual import DualEncoder
 from counterpoint.encoders.features import frames_at_once
 from counterpoint.encoders.hub import load, saved_digests, saved_kind
 from counterpoint.encoders.observation import ObservationEncoder
-from counterpoint.errors import require
-from counterpoint.files import sha256_of, write_atomically
+from counterpoint.errors import BadInputError, require
+from counterpoint.files import lock, remove_unfinished, sha256_of, write_atomically
 from counterpoint.provenance import provenance
 
 LAYOUT = 1
@@ -107,14 +107,15 @@ def embed(
     job = Embedding(data, str(model), views, device, batch_size or count)
     embedder = Embedder(job, store, encoder)
     files = BlockFiles(out / "blocks", ".parquet", blocks_of(store.lengths))
-    about = _claim(out, job, store)
-    started, total = time.perf_counter(), int(store.lengths.sum())
-    left = work_through(files, embedder.work, partial(open_embedder, job), engine, title="Embedding", device=device)
-    seconds = time.perf_counter() - started
-    digests = [_entry(files, block) for block in files.blocks]
-    sizes = {"frames": total, "episodes": len(store.episodes), "dimensions": embedder.dimensions(files)}
-    whole = about | sizes | {"files": digests, "provenance": provenance()}
-    write_atomically(out / ABOUT, json.dumps(whole, indent=1) + "\n")
+    about, held = _claim(out, job, store)
+    with held:
+        started, total = time.perf_counter(), int(store.lengths.sum())
+        left = work_through(files, embedder.work, partial(open_embedder, job), engine, title="Embedding", device=device)
+        seconds = time.perf_counter() - started
+        digests = [_entry(files, block) for block in files.blocks]
+        sizes = {"frames": total, "episodes": len(store.episodes), "dimensions": embedder.dimensions(files)}
+        whole = about | sizes | {"files": digests, "provenance": provenance()}
+        write_atomically(out / ABOUT, json.dumps(whole, indent=1) + "\n")
     speed = f"; {left / seconds:.0f} frames a second" if left else ""
     print(f"Embedded {len(store.episodes)} episodes, {total} frames in {len(digests)} files{speed}")
     return out
@@ -128,11 +129,11 @@ def _load(model: str, device: str) -> DualEncoder | ObservationEncoder:
     return encoder
 
 
-def _claim(out: Path, job: Embedding, store: EpisodeStore) -> dict[str, Any]:
-    """Make the folder; one that holds something else is refused.
+def _claim(out: Path, job: Embedding, store: EpisodeStore) -> tuple[dict[str, Any], IO[str]]:
+    """Make and lock the folder; one that holds something else is refused.
 
     Returns:
-        What decides the embeddings.
+        What decides the embeddings, and the lock.
     """
     own = {
         "layout": LAYOUT,
@@ -142,11 +143,15 @@ def _claim(out: Path, job: Embedding, store: EpisodeStore) -> dict[str, Any]:
         "batch_size": job.batch_size,
     }
     file, hint = out / ABOUT, "name a new folder, or give what the folder was begun with"
+    # A process that was killed early leaves hidden files alone.
+    empty = not out.exists() or (out.is_dir() and all(path.name.startswith(".") for path in out.iterdir()))
+    require(empty or file.is_file(), out, "files that are not embeddings", "a new folder", "name another one")
+    out.mkdir(parents=True, exist_ok=True)
+    held = lock(out, "embeds")
+    remove_unfinished(out)
     if not file.is_file():
-        empty = not out.exists() or (out.is_dir() and not any(out.iterdir()))
-        require(empty, out, "files that are not embeddings", "a new folder", "name another one")
         write_atomically(file, json.dumps(own, indent=1) + "\n")
-        return own
+        return own, held
     try:
         begun = dict(json.loads(file.read_text(encoding="utf-8")))
     except (ValueError, TypeError):
@@ -155,8 +160,10 @@ def _claim(out: Path, job: Embedding, store: EpisodeStore) -> dict[str, Any]:
     names = {"data": "other data", "model": "another model", "cameras": "other cameras"}
     names |= {"batch_size": "another batch size", "layout": "another version"}
     found = f"embeddings of {names[other[0]]}" if other else "embeddings"
-    require(not other, out, found, "embeddings of these data by this model", hint)
-    return own
+    if other:
+        held.close()
+        raise BadInputError(out, found, "embeddings of these data by this model", hint)
+    return own, held
 
 
 def _entry(files: BlockFiles, block: Block) -> dict[str, Any]:

@@ -197,7 +197,7 @@ class Bench:
     def half_written(self, job: Job, place: Path) -> list[str]:
         """Return files of a result, such as a model, that are there but not whole."""
         expected, found = self.whole(job).found.values, results(job, place).values
-        kept = ("metrics.jsonl", "config.json", "result.json", "errors.json", "last")
+        kept = ("metrics.jsonl", "config.json", "result.json", "errors.json", "last", "embeddings.json")
         there = [name for name in found if found[name] != "missing"]
         on_the_way = ("checkpoints/", "/replay/", "/best/", ".building/")
         passing = [name for name in there if any(part in name for part in on_the_way)]
