@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from counterpoint.files import Beside, remove_unfinished, write_atomically
+import pytest
+
+from counterpoint.errors import BadInputError
+from counterpoint.files import Beside, read_object, remove_unfinished, write_atomically
 
 KILLED = """
 import os, signal, sys
@@ -38,3 +41,15 @@ def test_half_written_files_and_folders_are_removed(tmp_path: Path) -> None:
     (tmp_path / f".step-00000004.{os.getpid()}").mkdir()
     remove_unfinished(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".hidden", ".lock", "whole.json"]
+
+
+@pytest.mark.parametrize(
+    ("content", "found"), [(b'{"a": 1', "broken JSON"), (b"\xff{}", "broken JSON"), (b"[1]", "list")]
+)
+def test_damaged_json_is_one_message(tmp_path: Path, content: bytes, found: str) -> None:
+    path = tmp_path / "collect.json"
+    path.write_bytes(content)
+    with pytest.raises(BadInputError, match=rf"collect\.json: found .*{found}.*; expected settings\. Hint: start anew"):
+        read_object(path, "settings", "start anew")
+    path.write_text('{"a": 1}')
+    assert read_object(path, "settings", "start anew") == {"a": 1}

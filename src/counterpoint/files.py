@@ -5,16 +5,17 @@ from __future__ import annotations
 import fcntl
 import glob
 import hashlib
+import json
 import os
 import re
 import shutil
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO
+from typing import IO, Any
 from uuid import uuid4
 
-from counterpoint.errors import BadInputError
+from counterpoint.errors import BadInputError, require
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -102,6 +103,20 @@ def flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def read_object(path: Path, expected: str, hint: str) -> dict[str, Any]:
+    """Return the JSON object of a file.
+
+    Raises:
+        BadInputError: When the file is damaged; `expected` and `hint` are its words.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise BadInputError(path, f"broken JSON ({error})", expected, hint) from None
+    require(isinstance(found, dict), path, f"JSON of {type(found).__name__}", expected, hint)
+    return dict(found)
 
 
 def sha256_of(path: Path) -> str:

@@ -21,7 +21,7 @@ from counterpoint.data.masks.robot import mask_camera, mask_frames
 from counterpoint.data.video import encode_video
 from counterpoint.envs.base import CameraEnv
 from counterpoint.errors import BadInputError, require
-from counterpoint.files import Beside, lock
+from counterpoint.files import Beside, lock, read_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,9 @@ class Staging:
         hint = f"set it as it was to continue, or remove {self.folder} to start anew"
         found = f"a folder without {NOTE}"
         require(note.is_file(), self.folder, found, "nothing, or a recording to continue", "choose another --out")
-        require_same(self.folder, json.loads(note.read_text()), identity, "episodes recorded", hint)
+        again = f"remove {self.folder} to start anew"
+        begun = read_object(note, "the settings of the recording", again)
+        require_same(self.folder, begun, identity, "episodes recorded", hint)
         self._lock = lock(self.folder, "records")
         for unfinished in self.folder.glob(".*"):
             if unfinished.is_dir():

@@ -18,12 +18,12 @@ from counterpoint.data.store import EpisodeStore, camera_names
 from counterpoint.data.views import OneCameraStore, SubsetStore
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.encoders.features import features_of
-from counterpoint.errors import BadInputError, require
+from counterpoint.errors import require
 from counterpoint.evaluation.embedded import EmbeddedVideos, embed_store, spread
 from counterpoint.evaluation.reward_eval import CURVES, Evaluation, Heatmap, evaluate_embedded
 from counterpoint.evaluation.scenes import scenes_of
 from counterpoint.evaluation.statistics import Estimate
-from counterpoint.files import write_atomically
+from counterpoint.files import read_object, write_atomically
 from counterpoint.provenance import provenance
 from counterpoint.rewards.curves import MEANING
 from counterpoint.rewards.model import Embedder, RewardModel, gains, reads_state, states_of
@@ -122,12 +122,7 @@ def read_config(path: Path) -> dict[str, Any]:
         BadInputError: No such file, or another than training writes.
     """
     require(path.is_file(), path, "no such file", "a run's folder", "give the folder that training wrote")
-    try:
-        config = json.loads(path.read_text())
-    except json.JSONDecodeError as error:
-        raise BadInputError(path, f"broken JSON ({error})", "a run's configuration", "restore the file") from None
-    require(isinstance(config, dict), path, type(config).__name__, "a JSON object", "restore the file")
-    return dict(config)
+    return read_object(path, "a run's configuration", "restore the file")
 
 
 def _metrics(path: Path) -> list[dict[str, Any]]:

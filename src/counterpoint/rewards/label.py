@@ -45,7 +45,7 @@ from counterpoint.encoders.calibration import Calibration
 from counterpoint.encoders.features import frames_at_once
 from counterpoint.encoders.hub import saved_digests
 from counterpoint.errors import require
-from counterpoint.files import flush, lock, write_atomically
+from counterpoint.files import flush, lock, read_object, write_atomically
 from counterpoint.provenance import provenance
 from counterpoint.rewards.model import (
     STATE,
@@ -192,7 +192,8 @@ def _trained_views(model: Path, store: EpisodeStore) -> tuple[str, ...]:
     file = model / "config.json"
     if not (model / "model").is_dir() or not file.is_file():
         return ()
-    names = json.loads(file.read_text(encoding="utf-8")).get("data", {}).get("cameras") or []
+    config = read_object(file, "a run's configuration", "restore the file")
+    names = config.get("data", {}).get("cameras") or []
     return tuple(name for name in store.cameras if name in names or names == ["all"])
 
 

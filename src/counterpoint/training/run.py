@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from counterpoint.config import bound, flat
 from counterpoint.errors import BadInputError, MissingExtraError, import_extra, require
-from counterpoint.files import lock, remove_unfinished, write_atomically
+from counterpoint.files import lock, read_object, remove_unfinished, write_atomically
 from counterpoint.provenance import provenance
 from counterpoint.training.checkpoint import PREFIX, last_good, newest_valid, save_checkpoint, settle
 from counterpoint.training.recipe import LoopConfig, Recipe, TrainConfig
@@ -142,7 +142,8 @@ class Run:
         if not most:
             return
         folder, path = self.folder / "best", self.folder / "best" / "errors.json"
-        before = json.loads(path.read_text()) if path.exists() else {}
+        again = f"remove {folder}: the best of the validations to come are kept"
+        before = read_object(path, "an error a step", again) if path.exists() else {}
         # Later ones are from before an interruption and come again.
         errors = {int(at): value for at, value in before.items() if int(at) < step} | {step: error}
         kept = sorted(errors, key=lambda at: (errors[at], at))[:most]
