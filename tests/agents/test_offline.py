@@ -55,8 +55,3 @@ def test_several_processes_train_offline_and_uncompiled() -> None:
     assert recipe().plan(given, Two()).identity["fingerprint"]
     with pytest.raises(BadInputError, match=r"agent\.compile: found true in 2 processes"):
         recipe(compile=True).plan(given, Two())
-
-
-def test_an_agent_collects_its_own_data_in_one_process() -> None:
-    with pytest.raises(BadInputError, match="one, in which an agent collects its own data"):
-        recipe(EnvConfig(name="FetchReach-v4")).plan(Given(), Two())

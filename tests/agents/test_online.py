@@ -188,3 +188,18 @@ def test_a_checkpoint_of_another_agent_is_refused(tmp_path: Path) -> None:
     _train(_loop(tmp_path, _agent()))
     with pytest.raises(BadInputError, match="an agent 'td_infonce'"):
         _train(_loop(tmp_path, _agent("gcbc")))
+
+
+def test_an_evaluation_that_failed_comes_again(tmp_path: Path, whole: dict[str, Agent]) -> None:
+    def refuse(steps: int) -> None:
+        raise BadInputError("environments", "a simulator that died", "one that lives", "start again")
+
+    with pytest.raises(BadInputError, match="died"):
+        _train(_loop(tmp_path, _agent()), refuse)
+    agent, told = _agent(), list[int]()
+    _train(_loop(tmp_path, agent), told.append)
+    assert told == [100, 200]
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if line["split"] == "eval"] == [100, 200]
+    expected, found = _parameters(whole["td_infonce"]), _parameters(agent)
+    assert all(torch.equal(found[name], value) for name, value in expected.items())

@@ -111,7 +111,7 @@ def fit(
 
     Raises:
         BadInputError: When the loss stops being finite (the last good checkpoint stays), all checkpoints are damaged,
-            or the source fails (the run is saved first).
+            the source fails (the run is saved first), or an evaluation fails (which is repeated when the run goes on).
     """
     loop, total = run.loop, run.loop.total_steps(source.epoch_size)
     updates = 0
@@ -138,7 +138,7 @@ def fit(
     def crossed(every: int) -> bool:
         return clock >= total or (every > 0 and clock // every > rested // every)
 
-    note, judged, attempt = "", "", updates
+    note, judged, attempt, judging = "", "", updates, False
     try:
         with ProgressBar("Training", total, source.unit, done=start) as progress, _noted_signals() as stopped:
             for batch in source.batches(updates, total):
@@ -157,7 +157,8 @@ def fit(
                         log.write(clock, "train", means | source.numbers())
                     note = _note(means)
                     recent.clear()
-                if resting and (loop.eval_every or loop.last_evaluation) and crossed(loop.eval_every):
+                judging = resting and bool(loop.eval_every or loop.last_evaluation) and crossed(loop.eval_every)
+                if judging:
                     scores = _validate(learner, validation, loop) if validation is not None else {}
                     if scores and on_validation is not None and run.main:
                         on_validation(clock, scores)
@@ -168,6 +169,7 @@ def fit(
                             log.write(clock, split, numbers)
                     judged = _judged(scores, again, found_out)
                     meet("evaluation")  # which the main process may take long for
+                    judging = False
                 if resting and crossed(loop.save_every):
                     save()
                     meet("save")  # which the main process writes
@@ -184,7 +186,10 @@ def fit(
     except NonFiniteError as error:  # a GPU's losses are checked now and then, and before every save
         raise run.diverged(error, attempt) from None
     except BadInputError:
-        if source.at_rest() and (updates or source.copies):
+        if judging and newest is not None and newest[0] > run.last_saved:
+            source.flush()
+            run.save(*newest)  # from before the evaluation, which comes again
+        elif not judging and source.at_rest() and (updates or source.copies):
             save()
         raise
     finally:
