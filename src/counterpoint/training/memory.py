@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -20,6 +21,9 @@ from torch.utils.checkpoint import checkpoint
 from counterpoint.config import FrozenConfig, free
 from counterpoint.errors import require
 from counterpoint.training.distributed import world_size
+
+CAN_SHARD = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12)
+"""Whether gradients of shards are those of one process: with torch 2.10 and 2.11 over gloo they were others."""
 
 
 class MemoryConfig(FrozenConfig):
@@ -88,8 +92,10 @@ def shard(objective: nn.Module, device: str) -> None:
     """Spread parameters over all processes, block by block, and the rest together.
 
     Raises:
-        BadInputError: Without a process group.
+        BadInputError: Without a process group, or with a torch that averages gradients otherwise.
     """
+    found, expected = f"torch {torch.__version__}", "torch 2.12 or newer, whose gradients are those of one process"
+    require(CAN_SHARD, "memory.shard", found, expected, "update torch, or leave memory.shard out")
     hint = "start it with torchrun, or leave memory.shard out"
     require(world_size() > 1, "memory.shard", "one process", "several", hint)
     mesh = init_device_mesh(device, (world_size(),))
