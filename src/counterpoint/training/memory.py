@@ -94,10 +94,10 @@ def shard(objective: nn.Module, device: str) -> None:
     Raises:
         BadInputError: Without a process group, or with a torch that averages gradients otherwise.
     """
-    found, expected = f"torch {torch.__version__}", "torch 2.12 or newer, whose gradients are those of one process"
-    require(CAN_SHARD, "memory.shard", found, expected, "update torch, or leave memory.shard out")
     hint = "start it with torchrun, or leave memory.shard out"
     require(world_size() > 1, "memory.shard", "one process", "several", hint)
+    found, expected = f"torch {torch.__version__}", "torch 2.12 or newer, whose gradients are those of one process"
+    require(CAN_SHARD, "memory.shard", found, expected, "update torch, or leave memory.shard out")
     mesh = init_device_mesh(device, (world_size(),))
     for parameter in objective.parameters():  # FSDP2 takes no weights in channels-last order
         parameter.data = parameter.data.contiguous()
