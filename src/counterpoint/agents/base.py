@@ -322,7 +322,7 @@ class Agent(ABC):
 
     def _autocast_losses(self, batch: Mapping[str, Tensor]) -> Metrics:
         sharing = self.processes.sharing(self.modules.values()) if self.processes else nullcontext()
-        # Without the cache: before torch 2.11 a weight that was first read without gradients gets none afterwards.
+        # Without the cache: with torch 2.10 a weight that was first read without gradients gets none afterwards.
         cast = torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.bf16, cache_enabled=False)
         with cast, sharing:
             return self.losses(batch)
