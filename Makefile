@@ -40,14 +40,13 @@ test: $(VENV)/.installed system
 test-slow: $(VENV)/.installed system
 	$(PYTEST) -m slow
 
-# The oldest releases that pyproject.toml admits, in an environment of their own; simulators as ever. Without `rl`: what
-# goes with these simulators wants torch 2.8.
+# The oldest releases that pyproject.toml admits, in an environment of their own; simulators as ever.
 test-floors: | system
 	$(PYTHON) -m venv --clear $(FLOORS)
 	$(FLOORS)/bin/pip install --quiet uv
 	$(FLOORS)/bin/uv pip install --quiet --python $(FLOORS)/bin/python --resolution lowest-direct \
 		--constraint constraints.txt \
-		--editable ".[clip,vision,text,sim,robosuite,diffusion,minari,hdf5,rlds,zarr,report,view,track,dev]"
+		--editable ".[clip,vision,text,sim,robosuite,diffusion,minari,hdf5,rlds,zarr,report,view,track,rl,dev]"
 	OMP_NUM_THREADS=1 $(FLOORS)/bin/python -m pytest -n auto --dist loadfile -m "not slow" $(TESTS)
 
 # The wheel, in an environment and a folder that know nothing of this one. What reads the sources stays out. TESTS picks

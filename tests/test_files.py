@@ -44,7 +44,7 @@ def test_half_written_files_and_folders_are_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "found"), [(b'{"a": 1', "broken JSON"), (b"\xff{}", "broken JSON"), (b"[1]", "list")]
+    ("content", "found"), [(b'{"a": 1', "no JSON object"), (b"\xff{}", "no JSON object"), (b"[1]", "list")]
 )
 def test_damaged_json_is_one_message(tmp_path: Path, content: bytes, found: str) -> None:
     path = tmp_path / "collect.json"

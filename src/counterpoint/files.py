@@ -109,13 +109,13 @@ def read_object(path: Path, expected: str, hint: str) -> dict[str, Any]:
     """Return the JSON object of a file.
 
     Raises:
-        BadInputError: When the file is damaged; `expected` and `hint` are its words.
+        BadInputError: When it holds none; `expected` and `hint` are the error's words.
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise BadInputError(path, f"broken JSON ({error})", expected, hint) from None
-    require(isinstance(found, dict), path, f"JSON of {type(found).__name__}", expected, hint)
+        raise BadInputError(path, f"no JSON object ({error})", expected, hint) from None
+    require(isinstance(found, dict), path, f"no JSON object (a {type(found).__name__})", expected, hint)
     return dict(found)
 
 

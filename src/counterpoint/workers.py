@@ -78,7 +78,7 @@ serve()
 def in_worker(
     function: Callable[..., Result],
     *args: Any,
-    timeout: float = 60.0,
+    timeout: float | None = 60.0,
     expected: str = "readable media",
     hint: str = "replace the file, or remove it",
 ) -> Result:
@@ -90,7 +90,8 @@ def in_worker(
     Args:
         function: A picklable function; what it raises is raised here.
         args: Its arguments; if the first is a path, it names the input in the error.
-        timeout: Seconds the function may take, its process's start not counted, before the process is killed.
+        timeout: Seconds the function may take, its process's start not counted, before the process is killed; `None`
+            for any number.
         expected: What the error says was expected.
         hint: What the error advises.
 

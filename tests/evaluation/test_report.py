@@ -125,7 +125,7 @@ def test_data_moved_elsewhere_must_be_named(run: Path, data: Path, tmp_path: Pat
     assert "a linear classifier" not in write_report(run, data).read_text()
 
 
-@pytest.mark.parametrize(("content", "word"), [("{", "broken JSON"), ("[]", "list"), (None, "no such")])
+@pytest.mark.parametrize(("content", "word"), [("{", "no JSON object"), ("[]", "list"), (None, "no such")])
 def test_a_run_with_a_bad_configuration_is_refused(run: Path, content: str | None, word: str) -> None:
     (run / "config.json").unlink()
     if content is not None:

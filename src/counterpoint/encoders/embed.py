@@ -143,8 +143,8 @@ def _claim(out: Path, job: Embedding, store: EpisodeStore) -> tuple[dict[str, An
         "batch_size": job.batch_size,
     }
     file, hint = out / ABOUT, "name a new folder, or give what the folder was begun with"
-    # A process that was killed early leaves hidden files alone.
-    empty = not out.exists() or (out.is_dir() and all(path.name.startswith(".") for path in out.iterdir()))
+    early = (".lock", f".{ABOUT}.")  # all that a process leaves when it is killed before its first file is whole
+    empty = not out.exists() or (out.is_dir() and all(path.name.startswith(early) for path in out.iterdir()))
     require(empty or file.is_file(), out, "files that are not embeddings", "a new folder", "name another one")
     out.mkdir(parents=True, exist_ok=True)
     held = lock(out, "embeds")

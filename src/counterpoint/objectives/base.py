@@ -269,7 +269,7 @@ def in_full_precision(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         device = next(value.device.type for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
-        # Asking torch which devices have autocast would break a compiled graph in torch 2.6.
+        # The device `meta` has no autocast.
         with nullcontext() if device == "meta" else torch.autocast(device, enabled=False):
             wide = cast("Callable[..., R]", function)
             return wide(*map(_widen, args), **{name: _widen(value) for name, value in kwargs.items()})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import importlib
-import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +20,7 @@ from counterpoint.encoders.calibration import RewardForm
 from counterpoint.encoders.config import EncoderConfig
 from counterpoint.encoders.dual import DualEncoder
 from counterpoint.errors import BadInputError, require
+from counterpoint.files import read_object
 from counterpoint.rewards.model import STATE, FrozenPart, RewardModel, embed_frames, embed_text, gains
 
 Array = NDArray[np.float64]
@@ -246,11 +246,8 @@ def open_reward(source: str, *, name: str = "", device: str = "cpu") -> Reward:
         return FunctionReward(thing, name or source)
     config = Path(source) / "config.json"
     if config.is_file():
-        try:
-            settings = json.loads(config.read_text())
-        except json.JSONDecodeError as error:
-            raise BadInputError(config, f"broken JSON ({error})", "a configuration", "restore the file") from None
-        if isinstance(settings, dict) and "type" in settings and "kind" not in settings:
+        settings = read_object(config, "a configuration", "restore the file")
+        if "type" in settings and "kind" not in settings:
             return _lerobot(source, name or Path(source).name, device)
     return EncoderReward(RewardModel.from_pretrained(source, device=device), name or Path(source).resolve().name)
 

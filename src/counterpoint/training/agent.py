@@ -28,7 +28,7 @@ from counterpoint.evaluation.rollout import episode_seed, means, report, rollout
 from counterpoint.files import write_atomically
 from counterpoint.training.distributed import RowSharing
 from counterpoint.training.fit import Source
-from counterpoint.training.online import AgentLoopConfig, OnlineConfig, OnlineSource, RelayedSource
+from counterpoint.training.online import AgentLoopConfig, FollowingSource, OnlineConfig, OnlineSource
 from counterpoint.training.recipe import LoopConfig, Recipe, named
 from counterpoint.training.run import Run
 from counterpoint.training.train import Given, Job, Plan
@@ -143,7 +143,7 @@ class AgentRecipe(Recipe):
         evaluators = goal_envs(self.env, online.envs, online.worker_timeout)
         evaluate = _evaluation(agent, evaluators, online.eval_episodes, online.seed, run)
         if not run.main:
-            return Job(agent, RelayedSource(None), save, evaluate=evaluate)
+            return Job(agent, FollowingSource(), save, evaluate=evaluate)
         if not run.checkpoints.exists():
             shutil.rmtree(replay, ignore_errors=True)  # a run that was never saved begins again
         # Transitions that the oldest kept checkpoint refers to must not be overwritten before that checkpoint is gone.
@@ -153,9 +153,8 @@ class AgentRecipe(Recipe):
         buffer = ReplayBuffer(
             agent.spaces, capacity=online.capacity, folder=replay, slack=slack, goal_is_observation=same
         )
-        collector = OnlineSource(agent, buffer, goal_envs(self.env, online.envs, online.worker_timeout), online)
-        source = RelayedSource(collector) if agent.processes else collector
-        return Job(agent, source, save, evaluate=evaluate)
+        envs, followed = goal_envs(self.env, online.envs, online.worker_timeout), agent.processes is not None
+        return Job(agent, OnlineSource(agent, buffer, envs, online, followed=followed), save, evaluate=evaluate)
 
 
 def _evaluation(agent: Agent, envs: VectorEnv, episodes: int, seed: int, run: Run) -> Callable[[int], dict[str, float]]:

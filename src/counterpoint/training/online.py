@@ -124,13 +124,16 @@ class OnlineSource(Source):
         buffer: Holds the episodes.
         envs: The training environments.
         config: The loop's settings.
+        followed: Send every batch to the `FollowingSource` of every other process.
     """
 
     unit = "environment steps"
     copies = True
 
-    def __init__(self, agent: Agent, buffer: ReplayBuffer, envs: VectorEnv, config: OnlineConfig) -> None:
-        self.agent, self.buffer, self.envs, self.config = agent, buffer, envs, config
+    def __init__(
+        self, agent: Agent, buffer: ReplayBuffer, envs: VectorEnv, config: OnlineConfig, *, followed: bool = False
+    ) -> None:
+        self.agent, self.buffer, self.envs, self.config, self.followed = agent, buffer, envs, config, followed
         self.counters = Counters()
         self._resting = True
 
@@ -179,6 +182,13 @@ class OnlineSource(Source):
         A round in which a simulator fails is dropped and the next one begun; of four such rounds in a row the last
         raises.
         """
+        collected = self._collected(stop)
+        if not self.followed:
+            return collected
+        told = ((batch, self.counters.steps, self._resting) for batch in collected)
+        return (batch for batch, *_ in relayed(told))
+
+    def _collected(self, stop: int) -> Iterator[dict[str, Any] | None]:
         while self.counters.steps < stop:
             self._resting = False
             try:
@@ -258,23 +268,18 @@ class OnlineSource(Source):
         return rng.uniform(-1, 1, (count, spaces.action)).astype(np.float32)
 
 
-class RelayedSource(Source):
-    """Online collection of several processes: the main one collects, and all get the same batches.
-
-    Args:
-        collector: Collects; `None` in all but the main process, which need neither simulators nor a buffer.
-    """
+class FollowingSource(Source):
+    """The batches of the main process's `OnlineSource` in the others, which have neither simulators nor a buffer."""
 
     unit = OnlineSource.unit
-    copies = OnlineSource.copies
 
-    def __init__(self, collector: OnlineSource | None) -> None:
-        self.collector, self._steps, self._resting = collector, 0, True
+    def __init__(self) -> None:
+        self._steps, self._resting = 0, True
 
     @property
     def epoch_size(self) -> int:
-        """Transitions in the buffer; 0 where there is none."""
-        return self.collector.epoch_size if self.collector else 0
+        """Return 0: there is no buffer."""
+        return 0
 
     def clock(self, updates: int) -> int:
         """Return the environment steps done."""
@@ -284,34 +289,12 @@ class RelayedSource(Source):
         """Return whether no round is under way."""
         return self._resting
 
-    def state(self) -> dict[str, Any]:
-        """Return the collector's state, which the main process writes."""
-        return self.collector.state() if self.collector else {}
-
     def load_state(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state of the collector."""
+        """Continue from a saved state of the main process's source."""
         self._steps = state["counters"]["steps"]
-        if self.collector:
-            self.collector.load_state(state)
-
-    def flush(self) -> None:
-        """Put the buffer on the disk."""
-        if self.collector:
-            self.collector.flush()
-
-    def numbers(self) -> dict[str, float]:
-        """Return the collector's numbers."""
-        return self.collector.numbers() if self.collector else {}
-
-    def close(self) -> None:
-        """Close the environments."""
-        if self.collector:
-            self.collector.close()
 
     def batches(self, updates: int, stop: int) -> Iterator[dict[str, Any] | None]:
-        """Yield what the collector yields, and note how far it is then."""
-        own, found = self.collector, None
-        if own:
-            found = ((batch, own.counters.steps, own.at_rest()) for batch in own.batches(updates, stop))
-        for batch, self._steps, self._resting in relayed(found):
+        """Yield what the main process's source yields."""
+        told: Iterator[tuple[dict[str, Any] | None, int, bool]] = relayed(None)
+        for batch, self._steps, self._resting in told:
             yield batch

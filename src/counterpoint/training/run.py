@@ -186,12 +186,7 @@ def _refuse_another(folder: Path, settings: Mapping[str, Any]) -> None:
     if not record.exists():
         return
     hint = "choose another --out"
-    try:
-        before = json.loads(record.read_text(encoding="utf-8"))
-        known = isinstance(before, dict)
-    except ValueError:
-        known = False
-    require(known, record, "no JSON object", "a run's configuration", hint)
+    before = read_object(record, "a run's configuration", hint)
     if before.get("format") != FORMAT:
         found = f"format {before.get('format')}, of another version"
         raise BadInputError(folder, found, f"{FORMAT}", f"{hint}, or continue it with the version that wrote it")

@@ -27,8 +27,6 @@ from counterpoint.envs.recording import NOTE, Recording, Staging
 from counterpoint.errors import require
 from counterpoint.workers import in_worker
 
-_PATIENCE = 24 * 3600.0  # seconds that writing a data set may take
-
 
 @dataclass(frozen=True)
 class StitchPlan:
@@ -260,7 +258,7 @@ class _MazeCollection(Collection):
             )
             # HDF5 crashes its process where something else fills the disk while it writes.
             hint = "free some space, then run the same command again"
-            in_worker(write, made / split, episodes, timeout=_PATIENCE, expected="a disk with room", hint=hint)
+            in_worker(write, made / split, episodes, timeout=None, expected="a disk with room", hint=hint)
         note = {**info, "evaluation": evaluation_env(config).model_dump(mode="json")}
         (made / NOTE).write_text(json.dumps(note, indent=2))
         made.rename(folder)
