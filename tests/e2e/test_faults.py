@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import random
 import shutil
 import signal
@@ -41,7 +42,7 @@ def test_kill_9_inside_a_file_operation_loses_nothing(bench: Bench, job: Job) ->
 
 def test_a_full_disk_is_one_message_and_the_run_goes_on_when_there_is_room(bench: Bench) -> None:
     job = NAMES["train transitions"]
-    outcomes = [bench.fill(job, at) for at in (3, bench.writes(job) // 2)]
+    outcomes = [bench.fill(job, at) for at in (3, len(bench.writes(job)) // 2)]
     assert all(one.hit for one in outcomes)
     unharmed(*outcomes)
 
@@ -61,7 +62,7 @@ def test_kills_lose_nothing(bench: Bench) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["train clips", "label"])
 def test_a_full_disk_of_other_commands(bench: Bench, name: str) -> None:
-    unharmed(bench.fill(NAMES[name], random.Random(3).randint(1, bench.writes(NAMES[name]))))
+    unharmed(bench.fill(NAMES[name], random.Random(3).randint(1, len(bench.writes(NAMES[name])))))
 
 
 @pytest.mark.slow
@@ -101,3 +102,13 @@ def test_damage_changes_a_file(tmp_path: Path) -> None:
         file.write_bytes(b"eight by")
         spoil(file)
         assert file.read_bytes() != b"eight by"
+
+
+def test_writes_are_chosen_at_random_and_of_each_kind_of_file() -> None:
+    from tests.e2e.faults.__main__ import chosen_writes
+
+    files = ["lock", *["frames"] * 50, "model", *["log"] * 2]
+    ends = chosen_writes(files, argparse.Namespace(writes=0, files=3), random.Random(0))
+    assert len(ends) == 1 + 3 + 1 + 2
+    assert {1, 2, 51, 52, 53, 54} < set(ends)
+    assert chosen_writes(files, argparse.Namespace(writes=1000, files=0), random.Random(0)) == list(range(1, 55))

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,7 @@ def outcomes(bench: Bench, jobs: tuple[Job, ...], given: argparse.Namespace) -> 
     for number, job in enumerate(spread(jobs, given.kills)):
         yield bench.kill(job, rng, inside=number // len(jobs) % 2 == 0)
     for job in jobs:
-        writes = bench.writes(job)
-        few = sorted(rng.sample(range(1, writes + 1), min(given.writes, writes)))
+        few = chosen_writes(bench.writes(job), given, rng) if given.writes or given.files else []
         yield from (bench.fill(job, at) for at in few)
     for job in (*jobs, *SHORT):
         for turn in range(given.signals):
@@ -56,6 +55,16 @@ def outcomes(bench: Bench, jobs: tuple[Job, ...], given: argparse.Namespace) -> 
     if given.workers:
         for job in WORKING:
             yield from (bench.orphan(job, rng) for _ in range(given.workers))
+
+
+def chosen_writes(files: Sequence[str], given: argparse.Namespace, rng: random.Random) -> list[int]:
+    """Return numbers of writes, from 1: random ones, and the first, the last and others of each kind of file."""
+    chosen = set(rng.sample(range(1, len(files) + 1), min(given.writes, len(files))))
+    for kind in dict.fromkeys(files):
+        own = [number for number, file in enumerate(files, 1) if file == kind]
+        ends = [own[0], own[-1], *rng.sample(own[1:-1], max(0, min(given.files, len(own)) - 2))]
+        chosen |= set(ends[: given.files])
+    return sorted(chosen)
 
 
 def table(found: Iterable[Outcome]) -> str:
@@ -98,6 +107,9 @@ def main() -> None:
         "--kills", type=int, default=50, help="times that a command is killed; half inside an operation"
     )
     parser.add_argument("--writes", type=int, default=0, help="writes of each command at which the disk is full")
+    parser.add_argument(
+        "--files", type=int, default=0, help="writes of each kind of file at which it is full: first, last, others"
+    )
     parser.add_argument("--disks", type=int, default=0, help="small tmpfs for each command; as root")
     parser.add_argument("--read-only", type=int, default=0, help="times that each command's disk is read-only; as root")
     parser.add_argument("--signals", type=int, default=0, help="times that each command gets SIGTERM, and SIGINT")

@@ -36,7 +36,7 @@ class Fault:
     """What happens to a process.
 
     Attributes:
-        kind: `kill`, `full`, `term`, `interrupt` or `jump`: see `shim.c`. `count` does nothing and counts.
+        kind: `kill`, `full`, `term`, `interrupt`, `jump` or `list`: see `shim.c`. `count` does nothing and counts.
         operations: Letters of the operations that are counted: w writes, r renames, u removals, s flushes to the disk.
         at: The number of the operation, from 1.
         memory: Bytes of address space that the process may use beyond what it has.

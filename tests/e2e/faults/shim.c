@@ -7,6 +7,7 @@
  *   t   SIGTERM to the process, which goes on
  *   i   SIGINT to the process, which goes on
  *   j   the clock of the day jumps a day forth and back at every look
+ *   l   nothing; the file of every write is listed as an error, a line each
  * A process arms itself by fault_arm(), or from the environment variable FAULT, "KIND OPERATIONS AT PLACE", as its
  * workers do. OPERATIONS are letters: w writes, r renames, u removals, s flushes to the disk.
  */
@@ -60,6 +61,8 @@ static int open_below(int descriptor) {
     snprintf(link, sizeof link, "/proc/self/fd/%d", descriptor);
     ssize_t length = readlink(link, path, sizeof path - 1);
     path[length > 0 ? length : 0] = 0;
+    if (kind == 'l' && below(path))
+        dprintf(2, "writes %s\n", path + strlen(place));
     return below(path);
 }
 

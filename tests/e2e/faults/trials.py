@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -189,10 +190,12 @@ class Bench:
         more, found = self.again(job, place)
         return Outcome(fault, job.name, detail, hit, (*troubles, *more), tuple(found.left))
 
-    def writes(self, job: Job) -> int:
-        """Return how often a command writes."""
+    def writes(self, job: Job) -> list[str]:
+        """Return the file of every write of a command, in order, with # for numbers and random words in its path."""
         with self.place() as place:
-            return self.run(job, place, Fault("count", "w")).seen
+            listed = self.run(job, place, Fault("list", "w")).error.splitlines()
+        files = [line.removeprefix("writes /") for line in listed if line.startswith("writes /")]
+        return [re.sub(r"(?<=\.tmp)\w+|[0-9a-f]{6,}|\d+", "#", file) for file in files]
 
     def half_written(self, job: Job, place: Path) -> list[str]:
         """Return files of a result, such as a model, that are there but not whole."""
