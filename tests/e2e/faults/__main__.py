@@ -6,6 +6,7 @@ import argparse
 import json
 import random
 import re
+import shlex
 import signal
 import sys
 import tempfile
@@ -95,7 +96,7 @@ def result(found: Iterable[Outcome]) -> dict[str, Any]:
         for fault, own in sorted(groups.items())
     ]
     head = ["fault", "commands", "times tried", "came in time", "lost"]
-    words = re.sub(r" --(log|out) \S+", "", " ".join(sys.argv[1:]))
+    words = re.sub(r" --(log|out) \S+", "", shlex.join(sys.argv[1:]))
     command = f"python -m tests.e2e.faults {words}"
     return {"command": command, "tables": {"faults": {"head": head, "rows": rows}}, "provenance": provenance()}
 
