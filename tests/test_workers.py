@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -10,13 +11,23 @@ import numpy as np
 import pytest
 
 from counterpoint.errors import BadInputError
-from counterpoint.workers import in_worker
+from counterpoint.workers import in_worker, worker_pool
 
 UNGUARDED = """
 from pathlib import Path
 from counterpoint.workers import in_worker
 print(in_worker(Path.exists, Path("script.py")))
 """
+
+
+def test_a_pool_watches_all_its_workers_from_the_start() -> None:
+    before = set(multiprocessing.active_children())
+    with worker_pool(2) as pool:
+        pool.submit(os.getpid).result()
+        assert len(set(multiprocessing.active_children()) - before) == 2
+    assert not set(multiprocessing.active_children()) - before
+    with pytest.raises(BadInputError, match="a worker process that died"), worker_pool(2, os._exit, 1) as pool:
+        pool.submit(os.getpid).result()
 
 
 def _doubled(values: np.ndarray) -> np.ndarray:

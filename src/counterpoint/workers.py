@@ -37,10 +37,10 @@ def worker_pool(
         BadInputError: A worker died.
     """
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _enter_worker, (enter, arguments))
+    # Let it start all workers before it watches them. A worker that dies while another one starts would crash the
+    # thread that watches, and one that starts later would not be watched before the next result.
+    pool._safe_to_dynamically_spawn_children = False  # type: ignore[attr-defined]
     try:
-        # The pool watches the workers that were there when the last result arrived: all, once each has answered.
-        for started in [pool.submit(os.getpid) for _ in range(workers)]:
-            started.result()
         yield pool
     except BrokenProcessPool:
         hint = 'run the same again to continue, with fewer workers; a script needs `if __name__ == "__main__":`'

@@ -285,7 +285,7 @@ def _npz_claim(data: bytes, member: str, rng: Rng) -> bytes:
                 content = re.sub(rb"'shape': \([^)]*\)", f"'shape': {shape}".encode(), content, count=1)
                 length = content.index(b"\n") + 1 - 10
                 content = content[:8] + struct.pack("<H", length) + content[10:]
-            new.writestr(name, content)
+            new.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)  # dated alike whenever it is written
     return written.getvalue()
 
 
