@@ -13,8 +13,9 @@ INTERCHANGE_PYTHON ?= $(firstword $(foreach python,python3.12 python3.13 python3
 DEMO_DATA ?= runs/demo-data
 DEMO_RUN ?= runs/demo
 
-# One file of tests at a time on every core, each with one thread.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+# One file of tests at a time on every core, each with one thread; a process that dies ends the run, which would else hang.
+SPREAD := -n auto --dist loadfile --max-worker-restart 0
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SPREAD)
 
 # macOS has a backend of its own, and refuses EGL.
 ifeq ($(shell uname -s),Linux)
@@ -47,7 +48,7 @@ test-floors: | system
 	$(FLOORS)/bin/uv pip install --quiet --python $(FLOORS)/bin/python --resolution lowest-direct \
 		--constraint constraints.txt \
 		--editable ".[clip,vision,text,sim,robosuite,diffusion,minari,hdf5,rlds,zarr,report,view,track,rl,dev]"
-	OMP_NUM_THREADS=1 $(FLOORS)/bin/python -m pytest -n auto --dist loadfile -m "not slow" $(TESTS)
+	OMP_NUM_THREADS=1 $(FLOORS)/bin/python -m pytest $(SPREAD) -m "not slow" $(TESTS)
 
 # The wheel, in an environment and a folder that know nothing of this one. What reads the sources stays out. TESTS picks
 # files of tests, here and above.
@@ -57,7 +58,7 @@ test-wheel: | system
 	$(WHEEL)/bin/pip wheel --quiet --no-deps --wheel-dir build/wheel .
 	$(WHEEL)/bin/pip install --quiet --constraint constraints.txt "$$(echo build/wheel/counterpoint-*.whl)[all,dev]"
 	cp -r tests docs examples studies benchmarks README.md CITATION.cff pyproject.toml constraints.txt uv.lock build/wheel/away
-	cd build/wheel/away && OMP_NUM_THREADS=1 $(CURDIR)/$(WHEEL)/bin/python -m pytest -n auto --dist loadfile -m "not slow" \
+	cd build/wheel/away && OMP_NUM_THREADS=1 $(CURDIR)/$(WHEEL)/bin/python -m pytest $(SPREAD) -m "not slow" \
 		--ignore tests/test_architecture.py $(TESTS)
 
 lint: $(VENV)/.installed

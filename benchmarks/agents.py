@@ -169,10 +169,11 @@ def update(rounds: int) -> dict[str, Any]:
 def update_gpu(rounds: int) -> dict[str, Any]:
     """Updates a second; every update copies a fresh batch from the host."""
     ways = {"plain": {}, "compiled": {"compile": True}, "compiled bf16": {"compile": True, "bf16": True}}
-    found: dict[str, Any] = {}
+    table: list[list[str]] = []
     for rows in (256, 1024, 4096):
         batch = {key: value.pin_memory() for key, value in random_batch(rows).items()}
-        for name, way in ways.items():
+        table.append([f"{rows:,}"])
+        for way in ways.values():
             run = library_update(batch, "cuda", **way)
             for _ in range(20):
                 run()
@@ -181,8 +182,8 @@ def update_gpu(rounds: int) -> dict[str, Any]:
             for _ in range(100 * rounds):
                 run()
             torch.cuda.synchronize()
-            found[f"{name}, batch {rows}"] = round(100 * rounds / (time.perf_counter() - started))
-    return {"updates_a_second": found}
+            table[-1].append(f"{100 * rounds / (time.perf_counter() - started):.0f}")
+    return {"tables": {"updates a second": {"head": ["batch", *ways], "rows": table}}}
 
 
 def transitions(generator: torch.Generator, rows: int = 128) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ The data are JPEGs of 456 x 256 pixels in EPIC-KITCHENS' layout, two frames a cl
 - training: recipe `decisionnce_t-demo`, its encoder and larger ones in its place. The clock runs from the third step to
   the last; the store is built before. Forward includes preprocessing and the loss. On a graphics card the last column
   is the share (MFU) of the peak, one product of two large matrices in the same precision, measured here, so that it
-  needs no table of devices; operations are counted by PyTorch. On a processor convolutions may be faster than that.
+  needs no table of devices; a frame's operations are three times those that PyTorch counts forward.
 - loader: batches without a model, in one process with one thread, per processor second.
 - loop: the demo's recipe beside the plain loop of DecisionNCE's authors, in turns: a `DataLoader` whose workers open,
   crop and resize two JPEGs a sample with Pillow. Encoder, loss, optimiser and workers (one at least) are the same; on
@@ -45,6 +45,7 @@ from counterpoint.data.sampler import Sampler
 from counterpoint.data.store import EpisodeStore, MemoryStore
 from counterpoint.encoders.config import EncoderConfig
 from counterpoint.encoders.dual import DualEncoder
+from counterpoint.encoders.weights import MINILM
 from counterpoint.objectives.base import Objective
 from counterpoint.objectives.decisionnce import DecisionNCEConfig, DecisionNCET
 from counterpoint.training.distributed import accelerator_of
@@ -127,9 +128,13 @@ def seconds(run: Callable[[], object]) -> float:
 
 
 class Clock:
-    """Seconds of a loop, and of its parts."""
+    """Seconds of a loop of `steps` steps, and of its parts.
 
-    def __init__(self) -> None:
+    For the parts it waits at the end of each until the device is done, which no training does.
+    """
+
+    def __init__(self, steps: int, *, parts: bool = True) -> None:
+        self._steps, self._apart = steps, parts
         self.spent: dict[str, float] = defaultdict(float)
         self.parts: dict[str, float] = {}
         self.began = self.ended = 0.0
@@ -139,27 +144,31 @@ class Clock:
 
         @functools.wraps(call)
         def run(*args: Any, **more: Any) -> Any:
-            began = settled()
+            began = self._now()
             found = call(*args, **more)
-            self.spent[part] += settled() - began
+            self.spent[part] += self._now() - began
             return found
 
         return run
+
+    def _now(self) -> float:
+        return settled() if self._apart else time.perf_counter()
 
     def batches(self, plain: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
         """Return batches that are counted as waiting, start the clock, and end it when the last one is there."""
 
         def run(*args: Any) -> Iterator[Any]:
-            began = settled()
+            began = self._now()
             for number, batch in enumerate(plain(*args)):
                 if number == WARM:
                     self.spent.clear()
                     self.began = began = settled()
-                self.ended = settled()
-                self.spent["waiting"] += self.ended - began
+                if number == WARM + self._steps:
+                    self.ended = settled()
+                self.spent["waiting"] += self._now() - began
                 self.parts = dict(self.spent)
                 yield batch
-                began = settled()
+                began = self._now()
 
         return run
 
@@ -178,7 +187,8 @@ def settings(name: str, given: Any) -> dict[str, Any]:
     """Return the overrides of one encoder."""
     common = {
         "train.batch_size": given.batch, "train.workers": given.workers, "train.precision": given.precision,
-        "train.eval_every": 0, "train.save_every": 10**6, "train.trackers": (),
+        "train.eval_every": 0, "train.save_every": 10**6, "train.trackers": (), "compile": given.compile,
+        "encoder.text_model": given.text_model,
     }  # fmt: skip
     if name == "demo":
         return common
@@ -187,28 +197,14 @@ def settings(name: str, given: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def through_train(name: str, data: Path, folder: Path, given: Any, steps: int) -> Clock:
-    """Return the seconds of `steps` steps of a recipe through `train`."""
-    clock = Clock()
+def through_train(name: str, data: Path, folder: Path, given: Any, steps: int, *, parts: bool = True) -> Clock:
+    """Return the seconds of `steps` steps of a recipe through `train`, and those of their parts."""
+    clock = Clock(steps, parts=parts)
     more = {"train.steps": steps + WARM + 1}
-    with clock.running(), contextlib.redirect_stderr(None), _compiled(given.compile):
+    with clock.running(), contextlib.redirect_stderr(None):
         out = folder / f"{name}-{time.monotonic_ns()}"
         train("decisionnce_t-demo", data, out, overrides=settings(name, given) | more, device=given.device)
     return clock
-
-
-@contextlib.contextmanager
-def _compiled(wanted: bool) -> Iterator[None]:
-    """Let learners compile the image tower."""
-    plain = ObjectiveLearner.__init__
-
-    def init(self: ObjectiveLearner, objective: Any, *args: Any, **more: Any) -> None:
-        if wanted:
-            objective.encoder.image.compile()
-        plain(self, objective, *args, **more)
-
-    with patch.object(ObjectiveLearner, "__init__", init):
-        yield
 
 
 class Jpegs(Dataset[Any]):
@@ -236,8 +232,8 @@ class Jpegs(Dataset[Any]):
 
 def plain_loop(data: Path, size: int, given: Any, steps: int) -> Clock:
     """Return the seconds of `steps` steps of the authors' loop with the demo's encoder."""
-    clock, device = Clock(), given.device
-    encoder = EncoderConfig(image="convnet", image_size=size, text="minilm", embed_dim=128)
+    clock, device = Clock(steps, parts=given.device == "cpu"), given.device
+    encoder = EncoderConfig(image="convnet", image_size=size, text_model=given.text_model, embed_dim=128)
     objective = DecisionNCET(DualEncoder(encoder), DecisionNCEConfig(temperature=0.1)).to(device)
     optimizer = torch.optim.Adam([p for p in objective.parameters() if p.requires_grad], lr=1e-3)
     scaler = torch.amp.GradScaler(enabled=device != "cpu")
@@ -274,14 +270,16 @@ def peak(device: str, precision: str) -> float:
 
 
 def operations(name: str, given: Any) -> float:
-    """Return the operations of a step a frame."""
+    """Return the operations of a step a frame: three times those of the forward pass.
+
+    PyTorch's counter takes the backward pass of grouped convolutions for that of dense ones, so it does not count it.
+    """
     size = 64 if name == "demo" else given.size
     kind: dict[str, Any] = {"image": "convnet"} if name == "demo" else {"image": "timm", "image_model": name}
-    encoder = EncoderConfig(**kind, image_size=size, embed_dim=128)
-    step = clip_step(encoder, 4, size, precision=given.precision, device=given.device)
+    encoder = DualEncoder(EncoderConfig(**kind, image_size=size, embed_dim=128))
     with FlopCounterMode(display=False) as counted:
-        step()
-    return float(counted.get_total_flops() / 8)
+        encoder.encode_image(torch.zeros(1, size, size, 3, dtype=torch.uint8))
+    return float(3 * counted.get_total_flops())
 
 
 def loader_rate(store: EpisodeStore, batch: int) -> float:
@@ -305,6 +303,7 @@ def main() -> None:
     options.add_argument("--size", type=int, default=224, help="pixels of the encoders of timm")
     options.add_argument("--steps", type=int, default=60, help="steps of the demo's encoder; others run a tenth")
     options.add_argument("--workers", type=int, default=0, help="worker processes; the comparison takes one at least")
+    options.add_argument("--text-model", default=MINILM, help="the sentence encoder, which computes each text once")
     options.add_argument("--compile", action="store_true", help="compile image towers")
     options.add_argument("--encoders", nargs="+", default=list(LABELS), choices=list(LABELS))
     given = options.parse_args()
@@ -317,9 +316,11 @@ def main() -> None:
         rows = []
         for encoder in given.encoders:
             steps = given.steps if encoder == "demo" else max(3, given.steps // 10)
-            runs = [through_train(encoder, data, folder, given, steps) for _ in range(given.rounds)]
+            run = functools.partial(through_train, encoder, data, folder, given, steps)
+            runs = [run(parts=most is None) for _ in range(given.rounds)]
+            apart = runs if most is None else [run()]
             frames = median(rate(clock, given.batch, steps) for clock in runs)
-            shares = [median(clock.parts[part] / (clock.ended - clock.began) for clock in runs) for part in PARTS]
+            shares = [median(clock.parts[part] / (clock.ended - clock.began) for clock in apart) for part in PARTS]
             rows.append([LABELS[encoder], f"{frames:,.1f}"])
             rows[-1] += [f"{100 * share:.1f} %" for share in (*shares, max(0.0, 1 - sum(shares)))]
             if most is not None:
@@ -337,7 +338,7 @@ def main() -> None:
         both = in_turns(
             given.rounds,
             {
-                "library": lambda: through_train("demo", data, folder, with_workers, given.steps),
+                "library": lambda: through_train("demo", data, folder, with_workers, given.steps, parts=most is None),
                 "plain loop": lambda: plain_loop(data, 64, with_workers, given.steps),
             },
             lambda run: run(),

@@ -17,6 +17,8 @@ from counterpoint.data.episode import Episode
 from counterpoint.data.formats.lerobot.writer import LeRobotWriter
 from counterpoint.data.store import MemoryStore, read_episode
 
+# Tests compare bits, which graphics cards do not promise: `CUDA_VISIBLE_DEVICES=0 pytest` gives them one all the same.
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 os.environ["HF_HUB_OFFLINE"] = "1"  # an id that does not exist is refused at once, where there is no network too
 # Help and tables look alike whatever terminal the tests are started from.
 os.environ["COLUMNS"] = "80"

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -136,6 +137,8 @@ def test_ray_hands_on_bad_input_and_names_blocks_that_kill(tmp_path: Path) -> No
     engine = Engine("ray", workers=2)
     with pytest.raises(BadInputError, match="data: found a damaged file"):
         work_through(files_in(tmp_path / "damaged"), content, open_damaged, engine, title="Working")
+    # Ray would end this process if one of them went on.
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith(("StreamingExecutor", "iter_"))]
     files = files_in(tmp_path / "killed")
     with pytest.raises(BadInputError, match="episodes 3 to 5: found 4 workers that died over them"):
         work_through(files, content, open_killed_always, engine, title="Working")

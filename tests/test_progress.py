@@ -22,6 +22,12 @@ def test_only_the_last_line_is_written_within_the_interval(capsys: pytest.Captur
     assert capsys.readouterr().err.startswith("Reading: 2/2 files")
 
 
+def test_one_of_several_processes_says_it(capsys: pytest.CaptureFixture[str]) -> None:
+    with ProgressBar("Reading", 2, "files", every=0, shown=False) as bar:
+        bar.advance(2)
+    assert not capsys.readouterr().err
+
+
 def test_a_terminal_shows_a_bar_and_no_lines(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import socket
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -36,6 +37,8 @@ ATTEMPTS = 4
 """Workers of Ray that may die over a block; of more, the block itself kills them."""
 TASKS = 10_000
 """Most tasks of Ray; of a larger corpus a task has several blocks."""
+WAIT = 30.0
+"""Seconds to wait for the end of Ray Data's thread; it takes one or two."""
 
 
 @dataclass(frozen=True)
@@ -328,10 +331,28 @@ def _on_ray(files: BlockFiles, opener: Opener, engine: Engine, blocks: Sequence[
             num_cpus=1,
             num_gpus=gpus or None,
         )  # Ray starts workers that died again, and repeats what they were at
-        for row in corpus.iter_rows():
-            if row["error"]:
-                raise BadInputError(*json.loads(row["error"]))
-            yield row["frames"]
+        # Threads that prefetch would go on after the end.
+        with _ended(iter(corpus.iter_batches(batch_size=None, prefetch_batches=0))) as batches:
+            for batch in batches:
+                for frames, error in zip(batch["frames"].tolist(), batch["error"].tolist(), strict=True):
+                    if error:
+                        raise BadInputError(*json.loads(error))
+                    yield frames
+
+
+@contextmanager
+def _ended(batches: Any) -> Iterator[Any]:
+    """Close a generator of Ray Data's batches at the end, and wait for the thread that schedules their work.
+
+    Ray ends the whole process when a thread asks for something after Ray has been stopped.
+    """
+    try:
+        yield batches
+    finally:
+        batches.close()
+        for thread in threading.enumerate():
+            if thread.name.startswith("StreamingExecutor"):
+                thread.join(WAIT)
 
 
 def _cores() -> int:

@@ -19,11 +19,15 @@ class ProgressBar:
         unit: Name of a unit, in the plural.
         done: Units that an interrupted run had done.
         every: Seconds between lines where the output is no terminal.
+        shown: False shows nothing, for all but one of several processes at the same work.
     """
 
-    def __init__(self, title: str, total: int, unit: str, *, done: int = 0, every: float = 10.0) -> None:
+    def __init__(
+        self, title: str, total: int, unit: str, *, done: int = 0, every: float = 10.0, shown: bool = True
+    ) -> None:
         self.console = Console(file=sys.stderr)  # this stream also while others redirect
         self._title, self._total, self._unit, self._every = title, total, unit, every
+        self._lines = shown and not self.console.is_terminal
         self._first, self._done, self._note = done, done, ""
         self._start = self._said = time.monotonic()
         self._bar = Progress(
@@ -37,7 +41,7 @@ class ProgressBar:
             TimeRemainingColumn(),
             TextColumn("{task.fields[note]}"),
             console=self.console,
-            disable=not self.console.is_terminal,
+            disable=not (shown and self.console.is_terminal),
         )
         self._task = self._bar.add_task(title, total=total, completed=done, rate="", note="")
 
@@ -49,7 +53,7 @@ class ProgressBar:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bar.stop()
-        if not self.console.is_terminal:
+        if self._lines:
             self._say()
 
     def advance(self, units: int = 1, note: str = "") -> None:
@@ -57,7 +61,7 @@ class ProgressBar:
         self._done += units
         self._note = note or self._note
         self._bar.update(self._task, completed=self._done, rate=f"{self._rate():.1f}/s", note=self._note)
-        if not self.console.is_terminal and time.monotonic() - self._said > self._every:
+        if self._lines and time.monotonic() - self._said > self._every:
             self._say()
 
     def _rate(self) -> float:

@@ -78,7 +78,8 @@ def weights(folder: Path, out: str) -> dict[str, Tensor]:
 
 @pytest.fixture(scope="module")
 def two(folder: Path) -> dict[str, Tensor]:
-    finish(start(folder, "two", 2, "--train.steps=30"))
+    told = finish(start(folder, "two", 2, "--train.steps=30"))
+    assert (told.count("Wrote "), told.count("Training: 30/30")) == (1, 1)  # by the first process alone
     return weights(folder, "two")
 
 

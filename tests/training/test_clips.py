@@ -84,6 +84,30 @@ def test_decoding_each_batch_trains_as_a_training_store_does(tmp_path: Path) -> 
     assert all(value.equal(found["always"][name]) for name, value in found["once"].items())
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a compiler")
+def test_a_compiled_tower_trains_as_a_plain_one_does(tmp_path: Path) -> None:
+    store = episodes(6, ["open the box", "close the box"])
+    gentle = {"optimizer.lr": 0.01, "optimizer.eps": 1.0}  # training magnifies rounding
+    small = {"encoder.image_size": 32, "encoder.embed_dim": 16, "train.steps": 3, "train.batch_size": 4}
+    found, frames = {}, torch._dynamo.utils.counters["frames"]
+    for compiled in (False, True):
+        frames.clear()
+        run = train(
+            "decisionnce_t-demo", store, tmp_path / str(compiled), overrides=small | gentle | {"compile": compiled}
+        )
+        assert bool(frames) == compiled
+        found[compiled] = load_file(run.model / "model.safetensors")
+    assert found[True].keys() == found[False].keys()
+    for name, value in found[False].items():
+        torch.testing.assert_close(found[True][name], value, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_compiling_and_computing_again_exclude_each_other() -> None:
+    with pytest.raises(BadInputError, match=r"compile and memory\.recompute exclude each other"):
+        load_recipe("decisionnce_t-demo", {"compile": True, "memory.recompute": True})
+
+
 @pytest.mark.parametrize("recipe", [name for name in recipe_names() if name.endswith("-clip")])
 def test_a_twin_starts_from_clip_and_is_its_sibling_otherwise(recipe: str) -> None:
     twin, sibling = (load_recipe(name).model_dump() for name in (recipe, recipe.replace("-clip", "-videos")))

@@ -170,10 +170,13 @@ def _train(name: str, arguments: list[str]) -> None:
     typed.__doc__ = _TrainArguments.__doc__
     title = recipe_title(name) if name in recipe_names() else str(type(default).__doc__).splitlines()[0]
     given: Any = parsed_as(typed, arguments, f"train {name}", title)
+    from counterpoint.training.distributed import leave
     from counterpoint.training.train import train as run
 
     finished = run(given.recipe, given.data, given.out, given.env, start_from=given.start_from, device=given.device)
-    print(f"Wrote {finished.model}")
+    leave()
+    if finished.main:
+        print(f"Wrote {finished.model}")
 
 
 AUXILIARY = "--auxiliary.objective.name"

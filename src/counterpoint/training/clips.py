@@ -10,6 +10,7 @@ from accelerate.utils import set_seed
 from pydantic import Field, model_validator
 from torch import nn
 
+from counterpoint.config import free
 from counterpoint.data.cache import prepared
 from counterpoint.data.draws import hold_out
 from counterpoint.data.resize import Fit
@@ -67,18 +68,22 @@ class ClipsRecipe(PretrainingRecipe):
         data: The episodes.
         extra_instructions: File of instructions, one a line, that no episode carries out: negatives for data with one
             instruction alone.
+        compile: Compile the image tower (`torch.compile`): a minute or less at the start, for faster steps on a GPU.
     """
 
     kind: Literal["clips"] = "clips"
     encoder: EncoderConfig = EncoderConfig()
     data: DataConfig = DataConfig()
     extra_instructions: str | None = None
+    compile: bool = free(False)
     base: ClassVar = ClipObjective
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
         if self.optimizer.encoder_lr is not None:
             raise ValueError("optimizer.encoder_lr is for an encoder beneath heads; here the encoder is all: set lr")
+        if self.compile and self.memory.recompute:
+            raise ValueError("compile and memory.recompute exclude each other: leave one out")
         return self
 
     def open(self, given: Given) -> Opened:
@@ -90,6 +95,8 @@ class ClipsRecipe(PretrainingRecipe):
         encoder = self.encoder.model_copy(update={"state": statistics})
         objective = build_objective(self.model_copy(update={"encoder": encoder}))
         objective.extra_texts = _extra_texts(self, objective, train)
+        if self.compile:
+            objective.encoder.image.compile()
         frozen = objective.encoder.config.freeze_image
         augments = frozen and self.objective.augment
         require(not augments, "objective.augment", "true, with a frozen backbone", "false", "set data.augmented_rows")

@@ -9,6 +9,7 @@ must hold the same number of rows.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -45,11 +46,12 @@ def accelerator_of(precision: str = "no", device: str | None = None) -> Accelera
         BadInputError: When there is no such device.
     """
     if device is not None:
-        kind = torch.device(device).type if device.partition(":")[0] in ("cpu", "cuda") else ""
-        there = kind == "cpu" or (kind == "cuda" and torch.cuda.is_available())
-        require(there, "--device", device, "cpu" + (" or cuda:N" if torch.cuda.is_available() else ""), "leave it out")
-        if kind == "cuda":
-            torch.cuda.set_device(torch.device(device))
+        named, count = re.fullmatch(r"cpu|cuda(?::(\d+))?", device), torch.cuda.device_count()
+        there = named and (device == "cpu" or int(named[1] or 0) < count)
+        expected = f"cpu, cuda or cuda:N, N below {count}" if count else "cpu, since there is no GPU"
+        require(there, "--device", device, expected, "leave it out")
+        if named and named[1]:
+            torch.cuda.set_device(int(named[1]))
     if AcceleratorState._shared_state and not is_distributed():
         AcceleratorState._reset_state(reset_partial_state=True)
     elif AcceleratorState._shared_state and AcceleratorState().mixed_precision != precision:
@@ -97,6 +99,12 @@ def meet(what: str) -> None:
     everyone = -(-number // world_size()) * world_size()  # of this occasion's present turn
     while store.add(f"counterpoint/{what}", 0) < everyone:
         time.sleep(PAUSE)
+
+
+def leave() -> None:
+    """Leave the process group, if there is one; NCCL warns of one that a process ends in."""
+    if is_distributed():
+        distributed.destroy_process_group()
 
 
 def relayed(items: Iterator[Item] | None) -> Iterator[Item]:

@@ -140,7 +140,10 @@ def fit(
 
     note, judged, attempt, judging = "", "", updates, False
     try:
-        with ProgressBar("Training", total, source.unit, done=start) as progress, _noted_signals() as stopped:
+        with (
+            ProgressBar("Training", total, source.unit, done=start, shown=run.main) as progress,
+            _noted_signals() as stopped,
+        ):
             for batch in source.batches(updates, total):
                 if batch is not None:
                     attempt = updates + 1
