@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.faults.jobs import JOBS, WORKING, Job
-from tests.e2e.faults.trials import Bench, Outcome, flip, truncate
+from tests.e2e.faults.jobs import JOBS, WORKING, Job, differences
+from tests.e2e.faults.trials import Bench, Outcome, flip, of_interruption, truncate
 
 pytestmark = [
     pytest.mark.sim,
@@ -94,6 +94,13 @@ def test_the_table_counts_by_fault_and_command() -> None:
 
     lines = table([Outcome("kill", "train", "", True), Outcome("kill", "train", "", False, ("differs",))]).splitlines()
     assert lines[-1] == "| kill | train | 2 | 1 | 1 |"
+
+
+def test_a_checkpoint_that_an_interruption_saves_is_no_loss() -> None:
+    older, other, newest = (f"out/checkpoints/step-{step}/state.json" for step in (160, 180, 200))
+    expected, found = {older: 1, newest: 1}, {other: 2, newest: 3}
+    assert differences(expected, found, 0) == [older, other, newest]
+    assert [of_interruption(name, expected, found) for name in (older, other, newest)] == [True, True, False]
 
 
 def test_damage_changes_a_file(tmp_path: Path) -> None:

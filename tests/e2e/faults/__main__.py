@@ -39,7 +39,7 @@ def outcomes(bench: Bench, jobs: tuple[Job, ...], given: argparse.Namespace) -> 
     for job in jobs:
         few = chosen_writes(bench.writes(job), given, rng) if given.writes or given.files else []
         yield from (bench.fill(job, at) for at in few)
-    for job in (*jobs, *SHORT):
+    for job in (*jobs, *_chosen(SHORT, given)):
         for turn in range(given.signals):
             for number in (signal.SIGTERM, signal.SIGINT):
                 yield bench.stop(job, rng, number=number, inside=turn % 2 == 0)
@@ -53,9 +53,12 @@ def outcomes(bench: Bench, jobs: tuple[Job, ...], given: argparse.Namespace) -> 
     for job in jobs:
         yield from (bench.small_disk(job, rng.uniform(0.05, 0.95)) for _ in range(given.disks))
         yield from (bench.read_only(job) for _ in range(given.read_only))
-    if given.workers:
-        for job in WORKING:
-            yield from (bench.orphan(job, rng) for _ in range(given.workers))
+    for job in _chosen(WORKING, given):
+        yield from (bench.orphan(job, rng) for _ in range(given.workers))
+
+
+def _chosen(jobs: Iterable[Job], given: argparse.Namespace) -> tuple[Job, ...]:
+    return tuple(job for job in jobs if not given.jobs or any(word in job.name for word in given.jobs))
 
 
 def chosen_writes(files: Sequence[str], given: argparse.Namespace, rng: random.Random) -> list[int]:
@@ -124,7 +127,7 @@ def main() -> None:
     parser.add_argument("--log", type=Path, help="file that keeps every trial, a JSON object a line")
     parser.add_argument("--out", type=Path, help="result file of the numbers of each fault")
     given = parser.parse_args()
-    jobs = tuple(job for job in JOBS if not given.jobs or any(word in job.name for word in given.jobs))
+    jobs = _chosen(JOBS, given)
     found, began = [], time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder) / "bench")
