@@ -180,7 +180,7 @@ def test_an_auxiliary_objective_is_named_on_the_command_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     calls: list[tuple[Any, ...]] = []
-    monkeypatch.setattr("counterpoint.training.train.train", recorder(calls, SimpleNamespace(model="o/model")))
+    monkeypatch.setattr("counterpoint.training.train.train", recorder(calls, SimpleNamespace(model="o/model", main=True)))
     named = ["--auxiliary.objective.name", "premier_taco", "--auxiliary.objective.window", "3", "--icon.weight=0.5"]
     main(["train", "diff_c-robosuite", *named, "--data", "d", "--out", "o"])
     recipe = calls[0][0]
@@ -259,7 +259,7 @@ def test_train_passes_everything_on(
     arguments: list[str], expected: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     calls: list[tuple[Any, ...]] = []
-    monkeypatch.setattr("counterpoint.training.train.train", recorder(calls, SimpleNamespace(model="o/model")))
+    monkeypatch.setattr("counterpoint.training.train.train", recorder(calls, SimpleNamespace(model="o/model", main=True)))
     main(["train", *arguments])
     ((recipe, paths, out, env, options),) = calls
     kind, changed, data, *rest = expected
