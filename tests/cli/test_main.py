@@ -24,6 +24,9 @@ COMMANDS = (
     ["plan"], ["plan", "kitchen/light_on"],
 )  # fmt: skip
 
+FINISHED = SimpleNamespace(model="o/model", main=True)
+"""What stands in for a run that is over."""
+
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_help_reads_well(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -180,7 +183,7 @@ def test_an_auxiliary_objective_is_named_on_the_command_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     calls: list[tuple[Any, ...]] = []
-    monkeypatch.setattr("counterpoint.training.train.train", recorder(calls, SimpleNamespace(model="o/model", main=True)))
+    monkeypatch.setattr("counterpoint.training.train.train", recorder(calls, FINISHED))
     named = ["--auxiliary.objective.name", "premier_taco", "--auxiliary.objective.window", "3", "--icon.weight=0.5"]
     main(["train", "diff_c-robosuite", *named, "--data", "d", "--out", "o"])
     recipe = calls[0][0]
@@ -259,7 +262,7 @@ def test_train_passes_everything_on(
     arguments: list[str], expected: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     calls: list[tuple[Any, ...]] = []
-    monkeypatch.setattr("counterpoint.training.train.train", recorder(calls, SimpleNamespace(model="o/model", main=True)))
+    monkeypatch.setattr("counterpoint.training.train.train", recorder(calls, FINISHED))
     main(["train", *arguments])
     ((recipe, paths, out, env, options),) = calls
     kind, changed, data, *rest = expected
