@@ -6,8 +6,9 @@ import pickle
 from pathlib import Path
 
 import pytest
+import torch
 
-from counterpoint.errors import BadInputError, MissingExtraError, refused_by_the_system
+from counterpoint.errors import BadInputError, MissingExtraError, refused_by_the_system, usable_device
 
 
 def test_one_sentence_says_what_where_expected_and_mend() -> None:
@@ -24,6 +25,22 @@ def test_it_crosses_process_borders() -> None:
 
 def test_a_missing_extra_names_its_installation() -> None:
     assert str(MissingExtraError("mujoco", "sim")).endswith("pip install 'counterpoint[sim]'")
+
+
+@pytest.mark.parametrize(
+    ("device", "count", "used"),
+    [(None, 0, "cpu"), (None, 1, "cuda"), ("cpu", 1, "cpu"), ("cuda", 1, "cuda"), ("cuda:1", 2, "cuda:1")],
+)
+def test_a_device_of_this_machine(device: str | None, count: int, used: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    assert usable_device(device) == used
+
+
+@pytest.mark.parametrize(("device", "count"), [("cuda", 0), ("cuda:1", 1), ("cuda:x", 1), ("meta", 0), ("tpu", 1)])
+def test_a_device_that_is_not_there_is_refused(device: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    with pytest.raises(BadInputError, match=f"--device: found '{device}'; expected cpu"):
+        usable_device(device)
 
 
 @pytest.mark.parametrize(

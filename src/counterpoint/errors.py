@@ -78,6 +78,28 @@ def import_extra(module: str, extra: str) -> Any:
         raise MissingExtraError(module.partition(".")[0], extra) from None
 
 
+def usable_device(device: str | None) -> str:
+    """Return a device of this machine; a GPU by default where there is one.
+
+    Raises:
+        BadInputError: There is no such device.
+    """
+    import torch
+
+    count = torch.cuda.device_count()
+    if device is None:
+        return "cuda" if count else "cpu"
+    try:
+        place = torch.device(device)
+        has = {"cpu": True, "cuda": (place.index or 0) < count, "mps": torch.backends.mps.is_available()}
+        there = has.get(place.type, False)
+    except RuntimeError:  # no name of a device
+        there = False
+    expected = f"cpu, or cuda:N with N below {count}" if count else "cpu, since there is no GPU"
+    require(there, "--device", repr(device), expected, "leave it out")
+    return device
+
+
 def refused_by_the_system(error: Exception) -> BadInputError | None:
     """Return a file that the system will not let us use, or a full disk, as bad input; `None` for other failures."""
     number = getattr(error, "errno", None)

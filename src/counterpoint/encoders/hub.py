@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from counterpoint.config import FrozenConfig, validate
 from counterpoint.encoders.weights import fit_weights, read_weights, write_weights
-from counterpoint.errors import BadInputError, require
+from counterpoint.errors import BadInputError, require, usable_device
 from counterpoint.files import sha256_of, write_atomically
 from counterpoint.provenance import note_download
 
@@ -53,8 +53,9 @@ def load(path_or_hub_id: str | Path, *, map_location: str = "cpu", **hub: Any) -
         hub: Options of `huggingface_hub`: `revision`, `token`, `cache_dir`, `force_download`, `local_files_only`.
 
     Raises:
-        BadInputError: When nothing is saved there, or a file is damaged or of an unknown kind.
+        BadInputError: When nothing is saved there, a file is damaged or of an unknown kind, or there is no such device.
     """
+    usable_device(map_location)
     module, _, name = KINDS[saved_kind(path_or_hub_id, **hub)].partition(":")
     return attrgetter(name)(import_module(module))(path_or_hub_id, map_location=map_location, **hub)
 
@@ -444,9 +445,10 @@ class HubEncoder(nn.Module, SavedModel):
             hub: Options of `huggingface_hub`, as in `load`.
 
         Raises:
-            BadInputError: When nothing is there, or a file is damaged; the message names the file.
+            BadInputError: When nothing is there, a file is damaged (the message names it), or there is no such device.
             MissingExtraError: When the library behind a tower is not installed.
         """
+        usable_device(map_location)
         saved = read_model(path_or_hub_id, cls.kind, **hub)
         encoder = cls.rebuilt(saved.settings(cls.config_type))
         if strict:

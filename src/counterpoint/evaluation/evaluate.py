@@ -10,7 +10,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import torch
 from pydantic import Field
 
 from counterpoint.agents import SavedAgent
@@ -23,7 +22,7 @@ from counterpoint.envs.goal.env import EnvConfig, in_another_env, make_goal_env,
 from counterpoint.envs.make import Maker, as_maker, make_env
 from counterpoint.envs.metaworld.env import CONTROL_HZ
 from counterpoint.envs.vector import Env, VectorEnv
-from counterpoint.errors import require
+from counterpoint.errors import require, usable_device
 from counterpoint.evaluation.rollout import episode_seed, report, rollout
 from counterpoint.files import write_atomically
 from counterpoint.policies.diffusion_policy import DiffusionPolicy
@@ -97,7 +96,7 @@ def evaluate(
     run, kind = Path(run), saved_kind(run)
     acts = kind == "agent" or kind.endswith("_policy")
     require(acts, run, f"a model of kind {kind!r}", "an agent or a policy", "train one: `counterpoint train`")
-    model: Any = load(run, map_location=device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    model: Any = load(run, map_location=usable_device(device))
     given = {"ensemble": ensemble, "sampler": sampler, "steps": steps}
     acting: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     if acting:

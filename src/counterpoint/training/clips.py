@@ -68,7 +68,7 @@ class ClipsRecipe(PretrainingRecipe):
         data: The episodes.
         extra_instructions: File of instructions, one a line, that no episode carries out: negatives for data with one
             instruction alone.
-        compile: Compile the image tower (`torch.compile`): a minute or less at the start, for faster steps on a GPU.
+        compile: Compile the image tower with `torch.compile`, for GPUs; the first step waits for it.
     """
 
     kind: Literal["clips"] = "clips"

@@ -9,7 +9,6 @@ must hold the same number of rows.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from accelerate.state import AcceleratorState
 from torch import Tensor, distributed, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from counterpoint.errors import BadInputError, require
+from counterpoint.errors import BadInputError, usable_device
 from counterpoint.objectives.base import Batch, Features
 
 Item = TypeVar("Item")
@@ -45,18 +44,16 @@ def accelerator_of(precision: str = "no", device: str | None = None) -> Accelera
     Raises:
         BadInputError: When there is no such device.
     """
+    kind = ""
     if device is not None:
-        named, count = re.fullmatch(r"cpu|cuda(?::(\d+))?", device), torch.cuda.device_count()
-        there = named and (device == "cpu" or int(named[1] or 0) < count)
-        expected = f"cpu, cuda or cuda:N, N below {count}" if count else "cpu, since there is no GPU"
-        require(there, "--device", device, expected, "leave it out")
-        if named and named[1]:
-            torch.cuda.set_device(int(named[1]))
+        kind, _, number = usable_device(device).partition(":")
+        if kind == "cuda" and number:
+            torch.cuda.set_device(int(number))
     if AcceleratorState._shared_state and not is_distributed():
         AcceleratorState._reset_state(reset_partial_state=True)
     elif AcceleratorState._shared_state and AcceleratorState().mixed_precision != precision:
         AcceleratorState._reset_state()
-    return Accelerator(mixed_precision=precision, cpu=device == "cpu")
+    return Accelerator(mixed_precision=precision, cpu=kind == "cpu")
 
 
 def is_distributed() -> bool:

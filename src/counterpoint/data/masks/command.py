@@ -28,7 +28,7 @@ from counterpoint.data.formats.lerobot.images import copy_with_images
 from counterpoint.data.formats.lerobot.reader import LeRobotStore
 from counterpoint.data.masks.robot import as_mask, constant, mask_camera, mask_frames, rgb_cameras
 from counterpoint.data.store import EpisodeStore, check_camera, frames_in_chunks
-from counterpoint.errors import BadInputError, MissingExtraError, require
+from counterpoint.errors import BadInputError, MissingExtraError, require, usable_device
 
 Point = tuple[float, float]
 """x (column) and y (row) in pixels of the image, from its top left corner."""
@@ -235,8 +235,6 @@ class SamMasks:
         batch_size: int = 8,
         device: str | None = None,
     ) -> None:
-        import torch
-
         check_camera(camera, store.cameras)
         require(batch_size >= 1, "--batch-size", batch_size, "1 or more", "give the model some frames")
         height, width = store.frames(0, np.array([0]), camera).shape[1:3]
@@ -244,12 +242,7 @@ class SamMasks:
         self.cameras = (camera,)
         self.about = {"sam": name, "points": [list(point) for point in points], "box": box and list(box)}
         self._store, self._points, self._box, self._batch_size = store, points, box, batch_size
-        self._device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        try:
-            torch.empty(0, device=self._device)
-        except (RuntimeError, AssertionError) as error:  # the latter where torch was built without CUDA
-            found, expected = f"{self._device!r} ({first_line(error)})", "a device of this machine, such as cpu or cuda"
-            raise BadInputError("--device", found, expected, "leave it out for the best there is") from None
+        self._device = usable_device(device)
         self._processor, self._model = _load(name, self._device)
         commit = getattr(self._model.config, "_commit_hash", None)
         self.about |= {"commit": commit} if commit else {}
