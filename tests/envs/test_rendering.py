@@ -28,10 +28,29 @@ task.render()
 """
 
 
+IMPORTS = """
+import sys
+
+from counterpoint.envs.rendering import choose_backend
+
+started = []
+sys.addaudithook(lambda event, values: started.append(values[1]) if event == "subprocess.Popen" else None)
+choose_backend()
+import glfw
+
+assert glfw.get_version()[0] == 3
+assert not started or sys.platform != "linux", started
+"""
+
+
 @pytest.mark.sim
 @pytest.mark.usefixtures("simulator")
-def test_a_process_that_has_drawn_can_train() -> None:
-    finished = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("program", [PROGRAM, IMPORTS], ids=["a process that drew trains", "glfw starts no process"])
+def test_in_a_process_of_its_own(program: str) -> None:
+    unset = ("DISPLAY", "WAYLAND_DISPLAY", "PYGLFW_LIBRARY")
+    headless = {name: value for name, value in os.environ.items() if name not in unset}
+    command = [sys.executable, "-c", program]
+    finished = subprocess.run(command, env=headless, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stderr
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import copy
+import ctypes
 import os
 import sys
 import weakref
@@ -17,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,6 +61,21 @@ def choose_backend() -> None:
         found, hint = "not set when mujoco was imported, and no display", "set MUJOCO_GL=egl before"
         require("mujoco" not in sys.modules, "MUJOCO_GL", found, expected, hint)
         os.environ["MUJOCO_GL"] = "egl"
+    _name_glfw_library()
+
+
+def _name_glfw_library() -> None:
+    """Name the library of glfw, which gymnasium imports, if its wheel has one that loads.
+
+    Otherwise glfw starts a process to look for it. If the kernel kills a worker meanwhile, that process ends in a
+    traceback.
+    """
+    found = find_spec("glfw")
+    if found is not None and found.origin is not None and "PYGLFW_LIBRARY" not in os.environ:
+        library = Path(found.origin).with_name("x11") / "libglfw.so"
+        with suppress(OSError):  # not there, or made for another system
+            ctypes.CDLL(str(library))
+            os.environ["PYGLFW_LIBRARY"] = str(library)
 
 
 def import_mujoco() -> Any:
