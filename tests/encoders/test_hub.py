@@ -16,6 +16,7 @@ from counterpoint.encoders import DualEncoder, EncoderConfig
 from counterpoint.encoders.hub import load, write_digests
 from counterpoint.errors import BadInputError
 from counterpoint.provenance import provenance
+from tests.encoders.saved_kinds import made
 
 CONFIG = EncoderConfig(image_size=32, embed_dim=16, mean=(0.1, 0.2, 0.3))
 FRAMES = torch.randint(0, 256, (2, 40, 40, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
@@ -193,6 +194,14 @@ def test_a_missing_file_is_named(folder: Path, name: str) -> None:
 def test_an_unknown_option_is_an_error(folder: Path) -> None:
     with pytest.raises(TypeError, match="device"):
         DualEncoder.from_pretrained(folder, device="cpu")
+
+
+def test_a_device_that_is_not_there_is_named_for_every_kind(tmp_path: Path) -> None:
+    for kind, (model, _) in made().items():
+        folder = model.save_pretrained(tmp_path / kind)
+        for open_it in (type(model).from_pretrained, load):
+            with pytest.raises(BadInputError, match="--device: found 'cuda:99'"):
+                open_it(folder, map_location="cuda:99")
 
 
 def test_loading_is_silent(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -141,7 +141,7 @@ class SavedAgent(SavedModel):
         cls, path_or_hub_id: str | Path, *, map_location: torch.device | str = "cpu", **hub: Any
     ) -> Self:
         """Load a saved agent, ready to act; arguments and errors as `counterpoint.load`."""
-        saved = read_model(path_or_hub_id, "agent", **hub)
+        saved = read_model(path_or_hub_id, "agent", str(map_location), **hub)
         try:
             shapes = saved.config["spaces"]
             spaces = Spaces(**shapes | {"observation": tuple(shapes["observation"]), "goal": tuple(shapes["goal"])})

@@ -55,7 +55,6 @@ def load(path_or_hub_id: str | Path, *, map_location: str = "cpu", **hub: Any) -
     Raises:
         BadInputError: When nothing is saved there, a file is damaged or of an unknown kind, or there is no such device.
     """
-    usable_device(map_location)
     module, _, name = KINDS[saved_kind(path_or_hub_id, **hub)].partition(":")
     return attrgetter(name)(import_module(module))(path_or_hub_id, map_location=map_location, **hub)
 
@@ -96,12 +95,13 @@ class ModelFiles:
         return module.to(map_location).eval()
 
 
-def read_model(path_or_hub_id: str | Path, kind: str, **hub: Any) -> ModelFiles:
-    """Read a folder of one kind; digests are checked first.
+def read_model(path_or_hub_id: str | Path, kind: str, map_location: str, **hub: Any) -> ModelFiles:
+    """Read a folder of one kind for a device; device and digests are checked first.
 
     Raises:
-        BadInputError: When a file is missing or damaged, or the model is of another kind.
+        BadInputError: When there is no such device, a file is missing or damaged, or the model is of another kind.
     """
+    usable_device(map_location)
     files = _files(path_or_hub_id, (CONFIG, DIGESTS, WEIGHTS), **hub)
     found, config = _read_config(files)
     code = None if Path(path_or_hub_id).expanduser().exists() else _code_in(config)
@@ -448,8 +448,7 @@ class HubEncoder(nn.Module, SavedModel):
             BadInputError: When nothing is there, a file is damaged (the message names it), or there is no such device.
             MissingExtraError: When the library behind a tower is not installed.
         """
-        usable_device(map_location)
-        saved = read_model(path_or_hub_id, cls.kind, **hub)
+        saved = read_model(path_or_hub_id, cls.kind, map_location, **hub)
         encoder = cls.rebuilt(saved.settings(cls.config_type))
         if strict:
             return saved.fill(encoder, map_location)

@@ -65,13 +65,15 @@ def choose_backend() -> None:
 
 
 def _name_glfw_library() -> None:
-    """Name the library of glfw, which gymnasium imports, if its wheel has one that loads.
+    """Tell glfw, which gymnasium imports, where its library is, if its package holds one that loads.
 
-    Otherwise glfw starts a process to look for it. If the kernel kills a worker meanwhile, that process ends in a
+    Otherwise glfw starts a process to look for the library. If a worker is killed meanwhile, that process prints a
     traceback.
     """
+    if "PYGLFW_LIBRARY" in os.environ:
+        return
     found = find_spec("glfw")
-    if found is not None and found.origin is not None and "PYGLFW_LIBRARY" not in os.environ:
+    if found is not None and found.origin is not None:
         library = Path(found.origin).with_name("x11") / "libglfw.so"
         with suppress(OSError):  # not there, or made for another system
             ctypes.CDLL(str(library))

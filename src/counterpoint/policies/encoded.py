@@ -270,7 +270,7 @@ class EncodedPolicy(nn.Module, SavedModel):
     @classmethod
     def from_pretrained(cls, path_or_hub_id: str | Path, *, map_location: str = "cpu", **hub: Any) -> Self:
         """Load a saved policy, ready to act; arguments and errors as `counterpoint.load`."""
-        saved = read_model(path_or_hub_id, cls.kind, **hub)
+        saved = read_model(path_or_hub_id, cls.kind, map_location, **hub)
         config = saved.settings(cls.config_type)
         policy = cls.build(config)
         policy.instruction = config.instruction
